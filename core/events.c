@@ -1,0 +1,152 @@
+/*
+ * Order between streams.
+ *
+ * An instruction must come after those on other streams that wrote what it reads, or that read or wrote
+ * what it writes; memory that is taken over from a dead buffer counts as that buffer. Within a stream
+ * order is given. Instructions that others must wait for signal an event; a wait that an earlier one on
+ * the same stream already implies is left out.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lower.h"
+
+/* A piece of the arena and the last instructions that touched it, by stream; -1: none. */
+struct segment {
+    size_t begin, end;
+    int64_t write[CT_STREAMS], read[CT_STREAMS];
+};
+
+struct ordering {
+    struct ct_program *p;
+    struct segment *item; /* sorted, disjoint, covering the arena */
+    size_t count, room;
+    struct ct_arena *arena;
+    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction waited for */
+};
+
+static void split_at(struct ordering *o, size_t i, size_t at)
+{
+    if (at <= o->item[i].begin || at >= o->item[i].end)
+        return;
+    o->item = ct_arena_grow(o->arena, o->item, &o->room, o->count + 1, sizeof(*o->item));
+    memmove(&o->item[i + 1], &o->item[i], sizeof(*o->item) * (o->count++ - i));
+    o->item[i].end = o->item[i + 1].begin = at;
+}
+
+static size_t locate(const struct ordering *o, size_t at)
+{
+    size_t low = 0, high = o->count;
+
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+
+        *(o->item[middle].begin <= at ? &low : &high) = middle;
+    }
+    return low;
+}
+
+/* Instruction n of stream s touches [begin, end): raise need to what it must come after. */
+static void touch(struct ordering *o, int64_t n, int s, size_t begin, size_t end, bool write,
+                  int64_t *need)
+{
+    size_t i = locate(o, begin);
+
+    if (begin >= end)
+        return;
+    split_at(o, i, begin);
+    for (i = locate(o, begin); i < o->count && o->item[i].begin < end; i++) {
+        split_at(o, i, end);
+        for (int t = 0; t < CT_STREAMS; t++) {
+            if (o->item[i].write[t] > need[t])
+                need[t] = o->item[i].write[t];
+            if (write && o->item[i].read[t] > need[t])
+                need[t] = o->item[i].read[t];
+        }
+        (write ? o->item[i].write : o->item[i].read)[s] = n;
+    }
+}
+
+static size_t extent(const struct ct_tensor *t)
+{
+    int64_t last = 0;
+
+    for (int d = 0; d < t->rank; d++)
+        last += (t->shape[d] - 1) * t->stride[d];
+    return (size_t)(last + 1) * ct_dtype_size(t->dtype);
+}
+
+static void touch_tensor(struct ordering *o, int64_t n, int s, const struct ct_value *v,
+                         const struct ct_tensor *t, bool write, int64_t *need)
+{
+    size_t begin = (size_t)(uintptr_t)t->data;
+
+    touch(o, n, s, begin, begin + (v && v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
+          need);
+}
+
+static size_t workspace_end(const struct ct_program *p, int64_t n)
+{
+    for (size_t b = 0; b < p->buffer_count; b++)
+        if (p->buffers[b].category == CT_CATEGORY_WORKSPACE && p->buffers[b].first == n)
+            return p->buffers[b].offset + p->buffers[b].bytes;
+    return 0;
+}
+
+static void order_after(struct ordering *o, struct ct_instruction *i, const int64_t *need)
+{
+    int32_t waits[CT_STREAMS + 1], count = 0;
+
+    for (int t = 0; t < CT_STREAMS; t++) {
+        struct ct_instruction *other;
+
+        if (t == i->stream || need[t] < 0 || need[t] <= o->seen[i->stream][t])
+            continue;
+        o->seen[i->stream][t] = need[t];
+        other = &o->p->step[need[t]];
+        if (other->signal < 0)
+            other->signal = o->p->events++;
+        waits[count++] = other->signal;
+    }
+    if (count == 0)
+        return;
+    waits[count++] = -1;
+    i->waits = ct_arena_copy(o->p->arena, waits, sizeof(*waits) * (size_t)count);
+}
+
+static bool one_stream(const struct ct_program *p)
+{
+    for (size_t i = 0; i < p->step_count; i++)
+        if (p->step[i].stream != CT_STREAM_COMPUTE)
+            return false;
+    return true;
+}
+
+void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
+{
+    struct ordering o = {.p = p, .arena = scratch};
+
+    if (one_stream(p))
+        return;
+    memset(o.seen, -1, sizeof(o.seen));
+    o.item = ct_arena_grow(scratch, NULL, &o.room, 1, sizeof(*o.item));
+    memset(o.item, -1, sizeof(*o.item));
+    o.item->begin = 0;
+    o.item->end = p->arena_bytes;
+    o.count = 1;
+    for (size_t n = 0; n < p->step_count; n++) {
+        struct ct_instruction *i = &p->step[n];
+        int64_t need[CT_STREAMS] = {-1, -1, -1, -1, -1};
+
+        for (int k = 0; k < i->launch.ins; k++)
+            if (i->launch.in[k].rank >= 0)
+                touch_tensor(&o, (int64_t)n, i->stream, i->op->in[k], &i->launch.in[k],
+                             ct_op_mutates(i->op, k), need);
+        for (int k = 0; k < i->launch.outs; k++)
+            touch_tensor(&o, (int64_t)n, i->stream, i->op->out[k], &i->launch.out[k], true, need);
+        if (i->workspace != SIZE_MAX)
+            touch(&o, (int64_t)n, i->stream, i->workspace, workspace_end(p, (int64_t)n), true,
+                  need);
+        order_after(&o, i, need);
+    }
+}

@@ -1,0 +1,220 @@
+/*
+ * The graph verifier: lists every fault, in one walk over the ops.
+ */
+#include <stdarg.h>
+#include <string.h>
+
+#include <ctitan/device.h>
+#include <ctitan/error.h>
+
+struct check {
+    const struct ct_graph *graph;
+    FILE *report;
+    bool *defined; /* by value id */
+    bool *summed;  /* by value id: post or a fetch takes its sum over the microbatches */
+    int faults;
+    char first[512];
+};
+
+static void fault(struct check *c, const char *fmt, ...) CT_PRINTF(2, 3);
+
+static void fault(struct check *c, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(line, sizeof(line), fmt, args);
+    va_end(args);
+    if (c->report)
+        fprintf(c->report, "%s\n", line);
+    if (c->faults++ == 0)
+        memcpy(c->first, line, sizeof(line));
+}
+
+static const char *label(const struct ct_op *op)
+{
+    return op->outs ? op->out[0]->name : op->ins && op->in[0] ? op->in[0]->name : "?";
+}
+
+static bool known(const struct check *c, const struct ct_value *v)
+{
+    return v->id < c->graph->value_count && c->graph->values[v->id] == v;
+}
+
+/* May an op of part `to` take what an op of part `from` makes? Later parts only; a W result never
+   feeds I, as W may be run after all I. */
+static bool may_use(enum ct_part from, enum ct_part to)
+{
+    return from <= to && from != CT_PART_INIT;
+}
+
+static bool made_in_microbatch(const struct check *c, const struct ct_value *v)
+{
+    return v && known(c, v) && v->producer && ct_part_is_microbatch(v->producer->part);
+}
+
+static bool is_view_of_sum(const struct check *c, const struct ct_op *op)
+{
+    return op->type->flags & CT_OP_VIEW && c->summed[op->out[0]->id];
+}
+
+static void find_sums(struct check *c)
+{
+    for (size_t i = 0; i < c->graph->fetch_count; i++)
+        if (made_in_microbatch(c, c->graph->fetches[i].value))
+            c->summed[c->graph->fetches[i].value->id] = true;
+    for (const struct ct_op *op = c->graph->last; op; op = op->prev)
+        for (int i = 0; i < op->ins; i++)
+            if (made_in_microbatch(c, op->in[i]) &&
+                (op->part == CT_PART_POST || is_view_of_sum(c, op)))
+                c->summed[op->in[i]->id] = true;
+}
+
+static void check_input(struct check *c, const struct ct_op *op, int i)
+{
+    const struct ct_value *v = op->in[i];
+    bool persistent;
+
+    if (!v)
+        return;
+    if (!known(c, v)) {
+        fault(c, "%s(%s): input %d, %%%s, is not a value of this graph", op->type->name, label(op),
+              i, v->name);
+        return;
+    }
+    if (v->producer && !c->defined[v->id])
+        fault(c, "%s(%s): %%%s is used before it is defined", op->type->name, label(op), v->name);
+    if (v->producer && !may_use(v->producer->part, op->part))
+        fault(c, "%s(%s): part %s cannot use %%%s of part %s", op->type->name, label(op),
+              ct_part_name(op->part), v->name, ct_part_name(v->producer->part));
+    if (v->role == CT_ROLE_INPUT && !ct_part_is_microbatch(op->part))
+        fault(c, "%s(%s): part %s cannot use %%%s, an input of each microbatch", op->type->name,
+              label(op), ct_part_name(op->part), v->name);
+    if (c->summed[v->id] && ct_part_is_microbatch(op->part) && !is_view_of_sum(c, op))
+        fault(c, "%s(%s): uses %%%s of one microbatch, but post or a fetch takes its sum over all",
+              op->type->name, label(op), v->name);
+    persistent = v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
+    if (ct_op_mutates(op, i) && !persistent)
+        fault(c, "%s(%s): updates %%%s, which is neither a parameter nor a state", op->type->name,
+              label(op), v->name);
+    if (ct_op_mutates(op, i) && op->part != CT_PART_INIT && op->part != CT_PART_POST)
+        fault(c, "%s(%s): updates %%%s in part %s", op->type->name, label(op), v->name,
+              ct_part_name(op->part));
+}
+
+/* What holds for every value. */
+static void check_value(struct check *c, const char *where, const struct ct_value *v)
+{
+    if (ct_sharding_check(&v->sharding, &c->graph->mesh, v->rank) < 0)
+        fault(c, "%s%%%s: %s", where, v->name, ct_error_message());
+    if (ct_shape_count(v->rank, v->shape) >= INT64_MAX / 8)
+        fault(c, "%s%%%s has more elements than can be counted", where, v->name);
+}
+
+static void check_output(struct check *c, const struct ct_op *op, int i)
+{
+    const struct ct_value *v = op->out[i];
+    char where[64];
+
+    if (!known(c, v)) {
+        fault(c, "%s: output %%%s is not a value of this graph", op->type->name, v->name);
+        return;
+    }
+    if (c->defined[v->id])
+        fault(c, "%s: %%%s is defined twice", op->type->name, v->name);
+    c->defined[v->id] = true;
+    if (v->producer != op)
+        fault(c, "%s: %%%s does not name this op as its producer", op->type->name, v->name);
+    snprintf(where, sizeof(where), "%s: ", op->type->name);
+    check_value(c, where, v);
+}
+
+/* Run infer on a copy of the outputs and compare. */
+static void check_infer(struct check *c, const struct ct_op *op)
+{
+    struct ct_value copies[64], *out[64];
+    struct ct_op trial = *op;
+
+    if (op->outs > (int)CT_COUNT(out))
+        return;
+    for (int i = 0; i < op->outs; i++) {
+        copies[i] = *op->out[i];
+        out[i] = &copies[i];
+    }
+    trial.out = out;
+    if (ct_op_infer(&trial) < 0) {
+        fault(c, "%s", ct_error_message());
+        return;
+    }
+    for (int i = 0; i < op->outs; i++) {
+        const struct ct_value *is = op->out[i], *should = out[i];
+
+        if (is->dtype != should->dtype)
+            fault(c, "%s: %%%s is %s, its inputs make it %s", op->type->name, is->name,
+                  ct_dtype_name(is->dtype), ct_dtype_name(should->dtype));
+        if (is->rank != should->rank ||
+            memcmp(is->shape, should->shape, sizeof(*is->shape) * (size_t)is->rank))
+            fault(c, "%s: the shape of %%%s is not what its inputs make it", op->type->name,
+                  is->name);
+    }
+}
+
+static void check_gradient(struct check *c, const struct ct_value *v)
+{
+    const struct ct_value *g = v->grad;
+
+    if (!known(c, g) || (g->producer && !c->defined[g->id]))
+        fault(c, "%%%s: its gradient, %%%s, is not made by any op", v->name, g->name);
+    else if (g->rank != v->rank || memcmp(g->shape, v->shape, sizeof(*g->shape) * (size_t)g->rank))
+        fault(c, "%%%s: its gradient, %%%s, has another shape", v->name, g->name);
+}
+
+static void check_source(struct check *c, const struct ct_value *v)
+{
+    if (v->role == CT_ROLE_TEMP)
+        fault(c, "%%%s has no producer and no role", v->name);
+    check_value(c, "", v);
+    for (int i = 0; i < v->rank; i++)
+        if (v->shape[i] <= 0)
+            fault(c, "%%%s: dimension %d is %lld", v->name, i, (long long)v->shape[i]);
+}
+
+int ct_graph_verify(const struct ct_graph *graph, FILE *report)
+{
+    struct ct_arena scratch = {0};
+    struct check c = {.graph = graph, .report = report};
+
+    c.defined = ct_arena_array(&scratch, bool, graph->value_count + 1);
+    c.summed = ct_arena_array(&scratch, bool, graph->value_count + 1);
+    find_sums(&c);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (!graph->values[i]->producer)
+            check_source(&c, graph->values[i]);
+    ct_for_each_op(op, graph)
+    {
+        for (int i = 0; i < op->ins; i++)
+            check_input(&c, op, i);
+        for (int i = 0; i < op->outs; i++)
+            check_output(&c, op, i);
+        check_infer(&c, op);
+        if (op->stage < 0 || op->stage >= graph->stages)
+            fault(&c, "%s(%s): stage %d of %d", op->type->name, label(op), op->stage,
+                  graph->stages);
+        if (op->stream < 0 || op->stream >= CT_STREAMS)
+            fault(&c, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream, CT_STREAMS);
+    }
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->grad)
+            check_gradient(&c, graph->values[i]);
+    for (size_t i = 0; i < graph->fetch_count; i++) {
+        const struct ct_value *v = graph->fetches[i].value;
+
+        if (!known(&c, v) || (v->producer && !c.defined[v->id]))
+            fault(&c, "fetch %s: %%%s is not made by any op", graph->fetches[i].name, v->name);
+    }
+    ct_arena_finish(&scratch);
+    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first,
+                              c.faults > 1 ? " (and more)" : "")
+                    : 0;
+}

@@ -1,0 +1,42 @@
+/*
+ * The mesh: named axes whose sizes multiply to the number of ranks.
+ *
+ * Axes are ordered outermost first; a rank's coordinates are its number written in that mixed
+ * radix, the last axis running fastest. Sets of axes are bit masks over their positions. Axes of
+ * size 1 are left out: no collective ever names one.
+ */
+#ifndef CT_MESH_H
+#define CT_MESH_H
+
+#include <ctitan/base.h>
+
+#define CT_MAX_AXES 8
+
+typedef uint32_t ct_axes; /* bit i: axis i of the mesh */
+
+struct ct_axis {
+    const char *name; /* "dp_shard" */
+    int64_t size;
+};
+
+struct ct_mesh {
+    int count;
+    struct ct_axis axis[CT_MAX_AXES];
+};
+
+/* Ranks in the mesh; 1 for an empty one. */
+CT_API int64_t ct_mesh_size(const struct ct_mesh *mesh);
+/* Position of the axis called name, or -1: an axis of size 1 is not there. */
+CT_API int ct_mesh_find(const struct ct_mesh *mesh, const char *name);
+/* Coordinate of rank along an axis. */
+CT_API int64_t ct_mesh_coordinate(const struct ct_mesh *mesh, int64_t rank, int axis);
+/* Product of the sizes of the axes in a set. */
+CT_API int64_t ct_mesh_degree(const struct ct_mesh *mesh, ct_axes axes);
+/*
+ * The ranks that differ from rank along axes only, in order of their coordinates along those axes
+ * (the set's first axis slowest). ranks has room for ct_mesh_degree(); returns their number.
+ */
+CT_API int64_t ct_mesh_group(const struct ct_mesh *mesh, int64_t rank, ct_axes axes,
+                             int64_t *ranks);
+
+#endif

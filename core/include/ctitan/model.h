@@ -1,0 +1,120 @@
+/*
+ * Models, optimizers, learning-rate schedules, data sources, tokenizers: what their plugins offer.
+ */
+#ifndef CT_MODEL_H
+#define CT_MODEL_H
+
+#include <ctitan/ops.h>
+
+struct ct_run;
+
+/* ---- models ---- */
+
+struct ct_model_request {
+    int64_t batch;   /* sequences in one microbatch, over all data-parallel ranks */
+    int64_t seq_len; /* tokens in a sequence */
+    bool logits;     /* fetch "logits" [b, t, v] instead of "loss" (for generation) */
+    bool documents;  /* the data has document ids: attention must not cross them */
+};
+
+/* One entry of a model's tensor-parallel plan; patterns are fnmatch(3) on parameter names. */
+struct ct_tp_rule {
+    const char *pattern;
+    enum { CT_TP_COLWISE = 1, CT_TP_ROWWISE, CT_TP_VOCAB, CT_TP_REPLICATE } how;
+};
+
+struct ct_model_ops {
+    /* Read the recipe ([model] flavor, init_from's config.json, the plugin's section) into the
+       plugin's configuration: sizes are known afterwards. Called once, before build. */
+    int (*configure)(struct ct_run *run);
+    /* Describe the forward pass of one microbatch: inputs "tokens" and "labels" (int32 [b, t]) and,
+       if asked for, "documents" (int32 [b, t]); parameters under their Hugging Face names; fetch
+       "loss": the sum of cross entropies over unmasked tokens (or "logits"). Regions "embedding",
+       "layers.N", "head". */
+    int (*build)(struct ct_graph *graph, const struct ct_model_request *request);
+    int64_t (*vocabulary)(void);
+    /* Model FLOPs per trained token, forward and backward, at a sequence length: causal attention
+       counted whole (TorchTitan's convention) and halved. */
+    void (*flops_per_token)(int64_t seq_len, double *whole, double *halved);
+    const struct ct_tp_rule *tp_plan; /* ended by {0}; NULL: cannot */
+    /* Write the config.json that `init_from` reads, into an open file. */
+    int (*write_config)(FILE *out);
+};
+
+/* ---- optimizers ---- */
+
+struct ct_optimizer_ops {
+    /* Append the update of all parameters with a gradient (value->grad) to the post part, creating
+       states. Scalars: "lr", "step" (float64; 1 for the first applied update), and the value `clip`
+       (float32: multiply gradients by it; negative: skip this update). */
+    int (*build)(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                 struct ct_value *lr, struct ct_value *step, struct ct_value *clip);
+    /* Peak learning rate of the recipe. */
+    double (*lr)(void);
+};
+
+struct ct_lr_schedule_ops {
+    /* Factor for a 0-based step of total. */
+    double (*factor)(int64_t step, int64_t total);
+};
+
+/* The core's rule, TorchTitan's warm-up, stable, decay: [lr_scheduler]. */
+struct ct_lr_config;
+CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
+
+/* ---- data ---- */
+
+struct ct_tokenizer;
+
+struct ct_data_request {
+    int64_t seq_len;
+    uint64_t seed;
+    bool validation; /* the held-out part */
+    const struct ct_tokenizer_ops *tokenizer; /* NULL: none loaded */
+};
+
+struct ct_data; /* the source's own */
+
+struct ct_data_ops {
+    int (*open)(const struct ct_data_request *request, struct ct_data **data);
+    void (*close)(struct ct_data *data);
+    /* Sample `index` of the endless or finite sequence: a pure function of the index and the request,
+       so the position of a run is one number, and any rank can read any sample. tokens and labels
+       have seq_len entries, label -100 is masked; documents (may be NULL) gets ids that change at
+       document boundaries. Returns 0, or 1 at a normal end of the data (nothing written). Safe to
+       call from one thread at a time. */
+    int (*read)(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
+                int32_t *documents);
+    bool (*has_documents)(struct ct_data *data);
+    /* Smallest vocabulary that holds all tokens; 0: unknown. */
+    int64_t (*vocabulary)(struct ct_data *data);
+};
+
+struct ct_tokenizer_ops {
+    int64_t (*vocabulary)(void);
+    int32_t (*bos)(void); /* -1: none */
+    int32_t (*eos)(void);
+    /* Encode size bytes of UTF-8 into tokens with room for `room`; returns how many there are, or a
+       failure. With tokens NULL only counts. */
+    int64_t (*encode)(const char *text, size_t size, int32_t *tokens, size_t room);
+    /* The bytes of one token into text; returns their number (may be part of a character). */
+    int (*decode)(int32_t token, char *text, size_t room);
+};
+
+/* ---- mesh axes ---- */
+
+struct ct_axes_ops {
+    /* The axis' place in the mesh is fixed by its name (pp, dp_replicate, dp_shard, cp, tp).
+       degree: from the plugin's options; -1: what is left. */
+    const char *const *names;
+    void (*degrees)(int64_t *degrees);
+};
+
+/* ---- verbs ---- */
+
+struct ct_verb_ops {
+    const char *summary, *usage;
+    int (*run)(int argc, char **argv);
+};
+
+#endif

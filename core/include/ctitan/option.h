@@ -1,0 +1,84 @@
+/*
+ * Options: one table per configuration struct.
+ *
+ * A table is the only description of an option. The INI reader, the command line, `ctitan help`,
+ * attributes in graph text and the run's saved recipe are all produced from it, so a default or a
+ * range is written once. Defaults are strings and take the path that a user's value takes.
+ *
+ * Strings and choices are not copied: the text that a field is set from must outlive the struct.
+ */
+#ifndef CT_OPTION_H
+#define CT_OPTION_H
+
+#include <ctitan/base.h>
+
+enum ct_option_type { CT_BOOL, CT_INT, CT_FLOAT, CT_STRING, CT_CHOICE };
+
+struct ct_option {
+    const char *name;     /* as in the INI file: "weight_decay" */
+    const char *fallback; /* NULL: the user must set it */
+    const char *doc;      /* one sentence, no final stop */
+    enum ct_option_type type;
+    size_t offset;       /* of the field in the struct */
+    double min, max;     /* inclusive; numbers only */
+    const char *choices; /* "stop|skip"; CT_CHOICE only */
+};
+
+/* The field's C type is checked at compile time: a mismatch does not build. */
+#define CT_OPT_AT(T, f, type) _Generic(((T *)0)->f, type : offsetof(T, f))
+
+#define CT_OPT_BOOL(T, f, name, fallback, doc)                                                     \
+    {                                                                                              \
+        name, fallback, doc, CT_BOOL, CT_OPT_AT(T, f, bool), 0, 0, NULL                            \
+    }
+#define CT_OPT_INT(T, f, name, fallback, min, max, doc)                                            \
+    {                                                                                              \
+        name, fallback, doc, CT_INT, CT_OPT_AT(T, f, int64_t), min, max, NULL                      \
+    }
+#define CT_OPT_FLOAT(T, f, name, fallback, min, max, doc)                                          \
+    {                                                                                              \
+        name, fallback, doc, CT_FLOAT, CT_OPT_AT(T, f, double), min, max, NULL                     \
+    }
+#define CT_OPT_STRING(T, f, name, fallback, doc)                                                   \
+    {                                                                                              \
+        name, fallback, doc, CT_STRING, CT_OPT_AT(T, f, const char *), 0, 0, NULL                  \
+    }
+#define CT_OPT_CHOICE(T, f, name, fallback, choices, doc)                                          \
+    {                                                                                              \
+        name, fallback, doc, CT_CHOICE, CT_OPT_AT(T, f, const char *), 0, 0, choices               \
+    }
+
+/*
+ * Set every field that has a fallback to it, and the others to zero: those are the user's to set.
+ * CT_ECONFIG: a fallback that its own option refuses.
+ */
+CT_API int ct_options_reset(const struct ct_option *table, void *config);
+
+/*
+ * Set one field from text. where names the source in a failure: "a.ini:41". CT_ECONFIG: no option
+ * of that name (says the nearest), text of the wrong type, outside the range, none of the choices.
+ */
+CT_API int ct_options_set(const struct ct_option *table, void *config, const char *name,
+                          const char *text, const char *where);
+
+/* The option called name, or NULL. */
+CT_API const struct ct_option *ct_option_find(const struct ct_option *table, const char *name);
+
+/*
+ * The field's value as text that ct_options_set reads back to the same value; a string that is NULL
+ * is "". Returns the length that it needs, as snprintf does.
+ */
+CT_API int ct_option_format(const struct ct_option *option, const void *config, char *text,
+                            size_t room);
+/* What an option takes, for people: "0 to 1", "at least 1", "stop, skip"; "" for anything. */
+CT_API int ct_option_range(const struct ct_option *option, char *text, size_t room);
+/* "bool", "int", "float", "string", "choice" */
+CT_API const char *ct_option_type_name(enum ct_option_type type);
+
+/*
+ * Among count names the one nearest to word, or NULL if none is near: edit distance, where swapped
+ * neighbours count once, of at most a third of the word.
+ */
+CT_API const char *ct_nearest(const char *word, const char *const *names, size_t count);
+
+#endif

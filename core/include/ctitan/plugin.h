@@ -1,0 +1,130 @@
+/*
+ * The plugin contract.
+ *
+ * A plugin is a shared object that exports one constant, ct_plugin_v1. The loader reads it before
+ * any code of the plugin runs, so `ctitan plugins` can list plugins that this build cannot use.
+ * Nothing registers itself: what a plugin offers, needs and clashes with is data.
+ *
+ *     static struct config { double beta1; } config;
+ *     static const struct ct_option options[] = {
+ *         CT_OPT_FLOAT(struct config, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
+ * {0}};
+ *
+ *     CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled weight decay",
+ *               .options = options, .config = &config, .config_size = sizeof(config),
+ *               .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &ops}, {CT_OP, "adamw", &op_type}));
+ *
+ * Its options are the section of its name in the manifest; config is filled before any other code
+ * of the plugin runs. All plugins of a run are loaded before any offer is used. Never unloaded.
+ */
+#ifndef CT_PLUGIN_H
+#define CT_PLUGIN_H
+
+#include <ctitan/arena.h>
+#include <ctitan/option.h>
+
+/* MAJOR: old plugins no longer work. MINOR: something was added at an end. */
+#define CT_ABI_MAJOR 1
+#define CT_ABI_MINOR 0
+#define CT_MAGIC 0x58545047u /* "XTPG" */
+
+struct ct_abi {
+    uint32_t magic;
+    uint16_t major, minor;
+    uint32_t plugin_size; /* sizeof(struct ct_plugin) as built */
+    uint32_t flags;       /* build properties that must agree */
+};
+
+/* kind, name for people, type of what the offer points to */
+#define CT_KINDS(X)                                                                                \
+    X(OP, "op", struct ct_op_type)                                                                 \
+    X(KERNELS, "kernels", struct ct_kernel) /* array ended by {0}; offer's name: the device */     \
+    X(TRANSFORM, "transform", struct ct_transform)                                                 \
+    X(MODEL, "model", struct ct_model_ops)                                                         \
+    X(SCHEDULE, "schedule", struct ct_schedule_ops)                                                \
+    X(DEVICE, "device", struct ct_device_ops)                                                      \
+    X(COMMUNICATOR, "communicator", struct ct_comm_ops)                                            \
+    X(DATA, "data source", struct ct_data_ops)                                                     \
+    X(TOKENIZER, "tokenizer", struct ct_tokenizer_ops)                                             \
+    X(OPTIMIZER, "optimizer", struct ct_optimizer_ops)                                             \
+    X(LR_SCHEDULE, "learning-rate schedule", struct ct_lr_schedule_ops)                            \
+    X(AXES, "mesh axes", struct ct_axes_ops)                                                       \
+    X(CHECKPOINT_FORMAT, "checkpoint format", struct ct_checkpoint_format_ops)                     \
+    X(HOOK, "hook", struct ct_hook)                                                                \
+    X(VERB, "verb", struct ct_verb_ops)
+
+enum ct_kind {
+    CT_NOTHING,
+#define X(id, name, type) CT_##id,
+    CT_KINDS(X)
+#undef X
+        CT_KIND_COUNT
+};
+
+struct ct_offer {
+    enum ct_kind kind;
+    const char *name;
+    const void *ops;
+};
+#define CT_OFFERS(...) ((const struct ct_offer[]){__VA_ARGS__, {CT_NOTHING, NULL, NULL}})
+#define CT_NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* Fields are only ever appended; a field that the plugin was built without is 0. */
+struct ct_plugin {
+    struct ct_abi abi; /* first, and never changes */
+    const char *name;  /* also the file: <name>.so */
+    const char *version;
+    const char *summary;         /* one line, for `ctitan plugins` */
+    const char *const *requires; /* "fsdp", or an offer: "device:cpu", "device:*"; NULL ends */
+    const char *const *conflicts;
+    const struct ct_option *options;
+    void *config; /* the plugin's own static struct */
+    size_t config_size;
+    const struct ct_offer *offers; /* ended by CT_NOTHING */
+};
+
+#define CT_PLUGIN(...)                                                                             \
+    extern CT_API const struct ct_plugin ct_plugin_v1;                                             \
+    const struct ct_plugin ct_plugin_v1 = {                                                        \
+        .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin), 0}, __VA_ARGS__}
+
+/*
+ * Load the plugin in the file at path. On success *plugin is valid until the process ends. Loading
+ * a file twice gives the same plugin. CT_ENOENT: no such file, or it does not link (the linker's
+ * own words and a cure); CT_EABI: no plugin, or one for another interface; CT_EINVAL: its
+ * descriptor lacks something.
+ */
+CT_API int ct_plugin_open(const char *path, const struct ct_plugin **plugin);
+
+/*
+ * The folders where plugins are looked for, in order: those in $CTITAN_PLUGIN_PATH (':' between
+ * them), then the ones beside libctitan, installed or in its build tree. A folder holds NAME.so or
+ * NAME/NAME.so. Entry i, NULL after the last; read from the environment at the first call.
+ */
+CT_API const char *ct_plugin_folder(size_t index);
+
+/* Path of the plugin called name ("adamw", or a path to a .so), in buffer; CT_ENOENT names the
+   folders searched and the nearest name. */
+CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
+
+/* The names of all plugins in the folders, sorted, each once; the array lives in arena. */
+CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
+
+/*
+ * Take a plugin into the process: its ops, kernels and hooks are registered, its other offers can
+ * be found. CT_ECONFIG: two offers of one kind and name, or a conflict. Requirements are checked by
+ * ct_plugin_check_all once everything is loaded.
+ */
+CT_API int ct_plugin_adopt(const struct ct_plugin *plugin);
+CT_API int ct_plugin_check_all(void);
+/* The i-th plugin taken in; NULL after the last. */
+CT_API const struct ct_plugin *ct_plugin_at(size_t index);
+
+/* The offer of a kind by name; name NULL: the only one. CT_ENOENT: none, and which plugins would
+   have one; CT_ECONFIG: several where one was asked for. */
+CT_API int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **offer);
+/* The i-th offer of a kind over all plugins taken in; NULL after the last. */
+CT_API const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index);
+CT_API const char *ct_kind_name(enum ct_kind kind);
+
+#endif

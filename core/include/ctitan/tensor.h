@@ -1,0 +1,87 @@
+/*
+ * Tensors as kernels see them: an address, a dtype, a shape and strides.
+ *
+ * Strides count elements, not bytes; the last dimension usually has stride 1 but nothing promises
+ * it: a kernel that needs more says so in its `accepts`. Rank 0 is a scalar of one element.
+ * Nothing here owns memory.
+ */
+#ifndef CT_TENSOR_H
+#define CT_TENSOR_H
+
+#include <ctitan/base.h>
+
+#define CT_MAX_RANK 6
+
+/* id, name as in recipes and graph text, bytes, is it a floating-point type */
+#define CT_DTYPES(X)                                                                               \
+    X(F32, "float32", 4, 1)                                                                        \
+    X(BF16, "bfloat16", 2, 1)                                                                      \
+    X(F64, "float64", 8, 1)                                                                        \
+    X(F16, "float16", 2, 1)                                                                        \
+    X(E4M3, "float8_e4m3", 1, 1)                                                                   \
+    X(E5M2, "float8_e5m2", 1, 1)                                                                   \
+    X(I32, "int32", 4, 0)                                                                          \
+    X(I64, "int64", 8, 0)                                                                          \
+    X(U8, "uint8", 1, 0)
+
+enum ct_dtype {
+#define X(id, name, bytes, floating) CT_##id,
+    CT_DTYPES(X)
+#undef X
+        CT_DTYPE_COUNT
+};
+
+struct ct_tensor {
+    void *data;
+    enum ct_dtype dtype;
+    int rank;
+    int64_t shape[CT_MAX_RANK];
+    int64_t stride[CT_MAX_RANK];
+};
+
+CT_API const char *ct_dtype_name(enum ct_dtype dtype);
+CT_API size_t ct_dtype_size(enum ct_dtype dtype);
+CT_API bool ct_dtype_is_float(enum ct_dtype dtype);
+
+/* The dtype called name; CT_EINVAL with the nearest name if there is none. */
+CT_API int ct_dtype_parse(const char *name, enum ct_dtype *dtype);
+
+/* Product of the dimensions; 1 for a scalar; INT64_MAX if it is more. */
+CT_API int64_t ct_shape_count(int rank, const int64_t *shape);
+CT_API int64_t ct_tensor_count(const struct ct_tensor *t);
+
+/* A dense row-major tensor over data. */
+CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int rank,
+                                        const int64_t *shape);
+CT_API bool ct_tensor_is_dense(const struct ct_tensor *t);
+
+/*
+ * One element as a double, whatever the dtype, by its row-major index in the shape (strides are
+ * honoured). For reference kernels and tests: slow, exact, any dtype. Stores round to nearest even;
+ * float8 saturates.
+ */
+CT_API double ct_tensor_load(const struct ct_tensor *t, int64_t index);
+CT_API void ct_tensor_store(const struct ct_tensor *t, int64_t index, double value);
+
+/* bfloat16 <-> float32, round to nearest even, NaN kept. */
+static inline float ct_bf16_to_f32(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
+    return v.f;
+}
+
+static inline uint16_t ct_f32_to_bf16(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
+    if ((v.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(v.u >> 16 | 0x40);
+    return (uint16_t)((v.u + 0x7fffu + (v.u >> 16 & 1)) >> 16);
+}
+
+#endif

@@ -1,0 +1,360 @@
+/*
+ * Lowering: actions times microbatches become one flat list of instructions.
+ *
+ * Buffers are made when an instruction first writes them; a value that stands for its sum over the
+ * microbatches has one buffer for the step, overwritten by the first microbatch and added to by the
+ * others (in the kernel, or by an `add` behind it where the kernel cannot).
+ */
+#include <assert.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "lower.h"
+
+struct expansion {
+    struct ct_lowering *l;
+    struct ct_instruction *item;
+    size_t count, room, buffer_room;
+    bool init;
+    bool *begun; /* by op position: some microbatch has run it */
+};
+
+static size_t slot(const struct ct_program *p, const struct ct_value *v, int microbatch)
+{
+    return (size_t)v->id * (size_t)(p->microbatches + 1) + (size_t)(microbatch + 1);
+}
+
+static enum ct_category category(const struct ct_lowering *l, const struct ct_value *v)
+{
+    switch (v->role) {
+    case CT_ROLE_PARAM:
+        return CT_CATEGORY_PARAMETER;
+    case CT_ROLE_STATE:
+        return CT_CATEGORY_OPTIMIZER;
+    case CT_ROLE_INPUT:
+    case CT_ROLE_SCALAR:
+        return CT_CATEGORY_INPUT;
+    default:
+        if (v->producer->type->flags & CT_OP_COLLECTIVE)
+            return CT_CATEGORY_COMMUNICATION;
+        if (l->summed[v->id] || v->producer->part == CT_PART_POST)
+            return CT_CATEGORY_GRADIENT;
+        return v->producer->part == CT_PART_PRE ? CT_CATEGORY_PREPARED : CT_CATEGORY_ACTIVATION;
+    }
+}
+
+/* Does v exist once for each microbatch? */
+static bool per_microbatch(const struct ct_lowering *l, const struct ct_value *v)
+{
+    if (v->role == CT_ROLE_INPUT)
+        return true;
+    return v->producer && ct_part_is_microbatch(v->producer->part) && !l->summed[v->id];
+}
+
+static int32_t buffer_new(struct ct_lowering *l, size_t *room, struct ct_buffer buffer)
+{
+    struct ct_program *p = l->program;
+
+    p->buffers = ct_arena_grow(l->arena, p->buffers, room, p->buffer_count + 1,
+                               sizeof(*p->buffers));
+    p->buffers[p->buffer_count] = buffer;
+    return (int32_t)p->buffer_count++;
+}
+
+/* The buffer of v for a microbatch; made, alive from instruction `at`, if there is none. */
+static int32_t buffer_of(struct expansion *x, const struct ct_value *v, int microbatch, int64_t at)
+{
+    struct ct_lowering *l = x->l;
+    const struct ct_value *root = l->graph->values[l->root[v->id]];
+    int m = per_microbatch(l, root) ? microbatch : -1;
+    int32_t *b = &l->program->buffer_of[slot(l->program, root, m)];
+
+    if (*b == CT_NO_BUFFER)
+        *b = buffer_new(l, &x->buffer_room,
+                        (struct ct_buffer){.value = root, .microbatch = m,
+                                           .category = category(l, root),
+                                           .bytes = l->bytes[root->id], .first = at, .last = at});
+    if (!x->init && l->program->buffers[*b].last < at)
+        l->program->buffers[*b].last = at;
+    l->program->buffer_of[slot(l->program, v, m)] = *b;
+    return *b;
+}
+
+static struct ct_instruction *append(struct expansion *x)
+{
+    x->item = ct_arena_grow(x->l->arena, x->item, &x->room, x->count + 1, sizeof(*x->item));
+    x->item[x->count] = (struct ct_instruction){.action = -1, .microbatch = -1, .signal = -1};
+    return &x->item[x->count++];
+}
+
+/* A tensor whose data says where it lies: 1 + buffer index in the high half, offset in the low one.
+   plan.c turns that into an arena offset. */
+static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int microbatch,
+                              int64_t at)
+{
+    struct ct_tensor t = x->l->program->tensors[v->id];
+    uint64_t buffer = (uint64_t)buffer_of(x, v, microbatch, at) + 1;
+
+    t.data = (void *)(uintptr_t)(buffer << 40 | (uint64_t)(uintptr_t)t.data);
+    return t;
+}
+
+static void add_workspace(struct expansion *x, struct ct_instruction *i, size_t bytes)
+{
+    int64_t at = (int64_t)x->count - 1;
+
+    if (!bytes)
+        return;
+    i->launch.workspace = (void *)((uintptr_t)(
+        buffer_new(x->l, &x->buffer_room,
+                   (struct ct_buffer){.microbatch = i->microbatch,
+                                      .category = CT_CATEGORY_WORKSPACE, .bytes = bytes,
+                                      .first = x->init ? -1 : at, .last = x->init ? -1 : at}) +
+        1) << 40);
+}
+
+static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct_op *op)
+{
+    int64_t at = (int64_t)x->count - 1;
+    struct ct_tensor *in = ct_arena_array(x->l->arena, struct ct_tensor, op->ins);
+    struct ct_tensor *out = ct_arena_array(x->l->arena, struct ct_tensor, op->outs);
+
+    for (int k = 0; k < op->ins; k++)
+        if (op->in[k])
+            in[k] = place(x, op->in[k], i->microbatch, at);
+    for (int k = 0; k < op->outs; k++)
+        out[k] = place(x, op->out[k], i->microbatch, at);
+    i->launch.in = in;
+    i->launch.out = out;
+    i->launch.ins = op->ins;
+    i->launch.outs = op->outs;
+}
+
+/* The kernel cannot add: let it write to a fresh buffer, and add that to the sum. */
+static int add_behind(struct expansion *x, size_t at, int out)
+{
+    static struct ct_op_type const *add;
+    struct ct_lowering *l = x->l;
+    struct ct_instruction *made = &x->item[at], *sum;
+    struct ct_tensor *outs = (struct ct_tensor *)made->launch.out;
+    struct ct_tensor *pair = ct_arena_array(l->arena, struct ct_tensor, 3); /* sum, term, sum */
+    struct ct_tensor t = ct_tensor_dense(NULL, outs[out].dtype, outs[out].rank, outs[out].shape);
+    struct ct_op *op = ct_arena_new(l->arena, struct ct_op);
+    struct ct_prepare request = {.op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1,
+                                 .present = (const bool[]){true, true},
+                                 .device = l->request->device, .arena = l->arena};
+    struct ct_value *v = made->op->out[out];
+    int32_t temp = buffer_new(l, &x->buffer_room,
+                              (struct ct_buffer){.value = v, .microbatch = made->microbatch,
+                                                 .category = CT_CATEGORY_ACTIVATION,
+                                                 .bytes = l->bytes[v->id], .first = (int64_t)at,
+                                                 .last = (int64_t)x->count});
+    add = ct_op_find("add");
+    assert(add);
+    *op = (struct ct_op){.type = add, .region = made->op->region, .part = made->op->part,
+                         .stage = made->op->stage, .stream = made->op->stream, .ins = 2, .outs = 1,
+                         .why = "sums over microbatches", .out = &made->op->out[out]};
+    op->in = ct_arena_array(l->arena, struct ct_value *, 2);
+    op->in[0] = op->in[1] = v;
+    pair[0] = pair[2] = outs[out];
+    t.data = (void *)(((uintptr_t)temp + 1) << 40);
+    pair[1] = outs[out] = t;
+    sum = append(x);
+    made = &x->item[at];
+    sum->op = op;
+    sum->kernel = ct_lower_kernel(l, &request);
+    if (!sum->kernel)
+        return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s over microbatches",
+                       l->request->device->name, v->name);
+    if (sum->kernel->prepare && sum->kernel->prepare(&request) < 0)
+        return ct_context(CT_EINVAL, "preparing the sum of %%%s", v->name);
+    sum->stream = made->stream;
+    sum->action = made->action;
+    sum->microbatch = made->microbatch;
+    sum->launch = (struct ct_launch){.op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1,
+                                     .state = request.state};
+    add_workspace(x, sum, request.workspace);
+    l->program->buffers[l->program->buffer_of[slot(l->program, l->graph->values[l->root[v->id]],
+                                                   -1)]]
+        .last = (int64_t)x->count - 1;
+    return 0;
+}
+
+static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *lowered, int action,
+                int microbatch)
+{
+    struct ct_instruction *i;
+    uint32_t add = x->begun[lowered->order] ? lowered->accumulate : 0;
+    size_t at = x->count;
+
+    if (op->type->flags & CT_OP_VIEW) {
+        buffer_of(x, op->out[0], microbatch, -1); /* there already, and not touched */
+        return 0;
+    }
+    i = append(x);
+    i->op = op;
+    i->kernel = lowered->kernel;
+    i->stream = (int16_t)op->stream;
+    i->action = action;
+    i->microbatch = microbatch;
+    i->launch = (struct ct_launch){.op = op, .state = lowered->state};
+    set_tensors(x, i, op);
+    add_workspace(x, i, lowered->workspace);
+    x->l->program->flops += x->init ? 0 : lowered->flops;
+    x->begun[lowered->order] = true;
+    if (lowered->kernel->flags & CT_KERNEL_ACCUMULATES) {
+        i->launch.accumulate = add;
+        return 0;
+    }
+    for (int k = 0; k < op->outs && k < 32; k++)
+        if (add & 1u << k) {
+            int rc = add_behind(x, at, k);
+
+            if (rc < 0)
+                return rc;
+        }
+    return 0;
+}
+
+static bool belongs(const struct ct_op *op, const struct ct_action *a)
+{
+    if (op->stage != a->stage)
+        return false;
+    switch (a->type) {
+    case CT_ACTION_F:
+        return op->part == CT_PART_F;
+    case CT_ACTION_I:
+        return op->part == CT_PART_I;
+    case CT_ACTION_W:
+        return op->part == CT_PART_W;
+    case CT_ACTION_B:
+        return op->part == CT_PART_I || op->part == CT_PART_W;
+    default:
+        return false;
+    }
+}
+
+static int expand_part(struct expansion *x, enum ct_part part)
+{
+    for (size_t n = 0; n < x->l->op_count; n++) {
+        int rc = x->l->op_at[n]->part == part ? emit(x, x->l->op_at[n], &x->l->ops[n], -1, -1) : 0;
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int expand_actions(struct expansion *x)
+{
+    const struct ct_action_list *actions = x->l->request->actions;
+
+    for (size_t a = 0; a < actions->count; a++) {
+        const struct ct_action *action = &actions->item[a];
+
+        if (action->type > CT_ACTION_B)
+            return ct_fail(CT_EINVAL, "action type %d cannot be lowered without pipeline stages",
+                           (int)action->type);
+        for (size_t n = 0; n < x->l->op_count; n++)
+            if (belongs(x->l->op_at[n], action)) {
+                int rc = emit(x, x->l->op_at[n], &x->l->ops[n], (int)a, action->microbatch);
+
+                if (rc < 0)
+                    return rc;
+            }
+    }
+    return 0;
+}
+
+/* Sources have their places before anything runs, in the graph's order: parameters lie side by side,
+   and so do the optimizer's states. Borrowed ones get none. */
+static void place_sources(struct expansion *x)
+{
+    const struct ct_graph *g = x->l->graph;
+
+    for (int role = CT_ROLE_PARAM; role <= CT_ROLE_SCALAR; role++)
+        for (size_t i = 0; i < g->value_count; i++) {
+            const struct ct_value *v = g->values[i];
+            bool borrowed = x->l->request->borrow && role <= CT_ROLE_STATE;
+            int last = role == CT_ROLE_INPUT ? x->l->program->microbatches - 1 : -1;
+
+            if (v->producer || (int)v->role != role)
+                continue;
+            for (int m = role == CT_ROLE_INPUT ? 0 : -1; m <= last; m++) {
+                int32_t index = buffer_of(x, v, m, -1);
+                struct ct_buffer *b = &x->l->program->buffers[index];
+
+                b->first = -1;
+                b->last = INT64_MAX;
+                if (borrowed)
+                    b->bytes = 0;
+            }
+        }
+}
+
+/* What the host reads after the step must live that long. */
+static void keep_fetches(struct ct_lowering *l)
+{
+    for (size_t i = 0; i < l->graph->fetch_count; i++) {
+        const struct ct_value *v = l->graph->fetches[i].value;
+        size_t first = slot(l->program, v, -1);
+
+        for (int m = 0; m <= l->program->microbatches; m++)
+            if (l->program->buffer_of[first + (size_t)m] != CT_NO_BUFFER)
+                l->program->buffers[l->program->buffer_of[first + (size_t)m]].last = INT64_MAX;
+    }
+}
+
+static int expand(struct ct_lowering *l)
+{
+    struct ct_program *p = l->program;
+    struct expansion x = {.l = l};
+    int rc;
+
+    x.begun = ct_arena_array(&l->scratch, bool, l->op_count + 1);
+    place_sources(&x);
+    x.init = true;
+    rc = l->request->borrow ? 0 : expand_part(&x, CT_PART_INIT);
+    p->init = x.item;
+    p->init_count = x.count;
+    x.item = NULL;
+    x.count = x.room = 0;
+    x.init = false;
+    if (rc == 0)
+        rc = expand_part(&x, CT_PART_PRE);
+    if (rc == 0)
+        rc = expand_actions(&x);
+    if (rc == 0)
+        rc = expand_part(&x, CT_PART_POST);
+    p->step = x.item;
+    p->step_count = x.count;
+    keep_fetches(l);
+    return rc;
+}
+
+int ct_lower(const struct ct_lower_request *request, struct ct_program **program)
+{
+    struct ct_program *p = ct_arena_new(request->arena, struct ct_program);
+    struct ct_lowering l = {.request = request, .graph = request->graph, .program = p,
+                            .arena = request->arena};
+    size_t slots = request->graph->value_count * (size_t)(request->microbatches + 1);
+    int rc;
+
+    p->arena = request->arena;
+    p->graph = request->graph;
+    p->microbatches = request->microbatches;
+    p->actions = *request->actions;
+    p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
+    memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
+    rc = ct_lower_place(&l);
+    if (rc == 0)
+        rc = expand(&l);
+    if (rc == 0) {
+        ct_lower_plan(p, &l.scratch);
+        ct_lower_events(p, &l.scratch);
+        *program = p;
+    }
+    ct_arena_finish(&l.scratch);
+    return rc;
+}

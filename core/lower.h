@@ -1,0 +1,48 @@
+/*
+ * Lowering, between its sources: place.c decides which values share memory and with what strides,
+ * lower.c expands actions into instructions, plan.c gives buffers their offsets, events.c orders the
+ * streams.
+ */
+#ifndef CT_LOWER_H
+#define CT_LOWER_H
+
+#include <ctitan/program.h>
+
+#define CT_NO_BUFFER (-1)
+
+/* What lowering knows of an op: the same for every microbatch. */
+struct ct_lowered_op {
+    const struct ct_kernel *kernel;
+    void *state;
+    size_t workspace;
+    uint32_t accumulate; /* outputs that add up over microbatches */
+    double flops;
+    int32_t order; /* position in the graph */
+};
+
+struct ct_lowering {
+    const struct ct_lower_request *request;
+    const struct ct_graph *graph;
+    struct ct_program *program;
+    struct ct_arena *arena; /* of the program */
+    struct ct_arena scratch;
+    struct ct_users users;
+    int32_t *order;     /* by value id: position of the producer; -1: a source */
+    bool *summed;       /* by value id: stands for its sum over the microbatches */
+    uint32_t *root;     /* by value id: the value whose buffer it lies in */
+    size_t *bytes;      /* by root: size of the buffer */
+    struct ct_lowered_op *ops; /* by position */
+    struct ct_op **op_at;
+    size_t op_count;
+};
+
+/* Fill order, summed, root, bytes and program->tensors; choose kernels. */
+int ct_lower_place(struct ct_lowering *l);
+/* The device's kernel for a call, or, in host memory, the type's reference; NULL: neither. */
+const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
+/* Give every buffer an offset; fill the program's byte counts. */
+void ct_lower_plan(struct ct_program *program, struct ct_arena *scratch);
+/* Signals and waits between streams. */
+void ct_lower_events(struct ct_program *program, struct ct_arena *scratch);
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * Collectives, as ops: a global value stays what it is, its sharding changes. Transforms ask for
+ * `redistribute`; propagation turns that into the others, one change each.
+ */
+#include "standard.h"
+
+struct redistribute {
+    const char *to;
+    bool reduce_each;
+};
+
+struct moved {
+    const char *axes;
+    int64_t dim, to;
+};
+
+/* The gradient finds its own way (propagation does it), but where every microbatch is to be reduced
+   on its own: then the backward redistributes too, to what the input has. */
+static int redistribute_vjp(struct ct_vjp *v)
+{
+    const struct ct_value *x = v->op->in[0];
+    struct redistribute back = {.to = ""};
+    char text[256];
+
+    v->din[0] = v->dout[0];
+    if (!ct_op_bool(v->op, "reduce_each"))
+        return 0;
+    ct_sharding_print(&x->sharding, &v->b->graph->mesh, x->rank, text, sizeof(text));
+    back.to = ct_arena_strdup(v->b->graph->arena, text);
+    v->din[0] = ct_emit1(v->b, "redistribute", ct_gradient_name(v, 0), &v->dout[0], 1, &back);
+    return v->b->status;
+}
+
+const struct ct_op_type ct_op_redistribute = {
+    .name = "redistribute",
+    .summary = "the same value in the sharding `to`",
+    .operands = "x A -> y A",
+    .rule = ".->.",
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_STRING(struct redistribute, to, "to", "", "Sharding text; empty: replicated"),
+            CT_OPT_BOOL(struct redistribute, reduce_each, "reduce_each", "false",
+                        "The gradient is reduced in every microbatch, not once a step"),
+            {0}},
+    .attrs_size = sizeof(struct redistribute),
+    .vjp = redistribute_vjp,
+};
+
+#define AXES CT_OPT_STRING(struct moved, axes, "axes", "", "Axes of the group, major first")
+#define DIM CT_OPT_INT(struct moved, dim, "dim", "0", 0, CT_MAX_RANK - 1, "Dimension that is cut")
+#define TO CT_OPT_INT(struct moved, to, "to", "0", 0, CT_MAX_RANK - 1, "Dimension cut afterwards")
+
+#define COLLECTIVE(id, text, communicates, ...)                                                    \
+    const struct ct_op_type ct_op_##id = {                                                         \
+        .name = #id,                                                                               \
+        .summary = text,                                                                           \
+        .operands = "x A -> y A",                                                                  \
+        .rule = ".->.",                                                                            \
+        .flags = communicates,                                                                     \
+        .attrs = (const struct ct_option[]){__VA_ARGS__, {0}},                                     \
+        .attrs_size = sizeof(struct moved),                                                        \
+    }
+
+COLLECTIVE(all_gather, "pieces of a dimension from all ranks", CT_OP_COLLECTIVE, AXES, DIM);
+COLLECTIVE(reduce_scatter, "sum over ranks, a piece of a dimension for each", CT_OP_COLLECTIVE,
+           AXES, DIM);
+COLLECTIVE(all_reduce, "sum over ranks", CT_OP_COLLECTIVE, AXES);
+COLLECTIVE(all_to_all, "cut along another dimension", CT_OP_COLLECTIVE, AXES, DIM, TO);
+COLLECTIVE(slice, "this rank's piece of a dimension; nothing is sent", 0, AXES, DIM);

@@ -1,0 +1,85 @@
+/*
+ * Rows of a table by token.
+ */
+#include <string.h>
+
+#include "standard.h"
+
+struct rows {
+    int64_t rows;
+};
+
+static int embedding_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t width = ct_columns(&l->in[1]);
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[0]); i++) {
+        rc = ct_checked_index(r.in[0], i, l->in[1].shape[0], "token");
+        if (rc == 0)
+            memcpy(r.out[0] + i * width, r.in[1] + (int64_t)r.in[0][i] * width,
+                   sizeof(double) * (size_t)width);
+    }
+    return ct_reference_end(&r, rc);
+}
+
+static int embedding_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, "embedding_grad", (struct ct_value *[]){v->dout[0], v->op->in[0]},
+                             2, &(struct rows){v->op->in[1]->shape[0]}, (int[]){1}, 1);
+}
+
+const struct ct_op_type ct_op_embedding = {
+    .name = "embedding",
+    .summary = "rows of a table, by token",
+    .operands = "tokens i, table T -> y T",
+    .rule = ".,Vn->.n",
+    .flags = CT_OP_ANY_DTYPE,
+    .vjp = embedding_vjp,
+    .reference = embedding_reference,
+};
+
+static int embedding_grad_infer(struct ct_op *op)
+{
+    int64_t rows = ct_op_int(op, "rows");
+
+    if (rows <= 0)
+        return ct_fail(CT_EINVAL, "rows is %lld", (long long)rows);
+    op->out[0]->shape[0] = rows;
+    return 0;
+}
+
+static int embedding_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t width = ct_columns(&l->out[0]);
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[1]); i++) {
+        rc = ct_checked_index(r.in[1], i, l->out[0].shape[0], "token");
+        for (int64_t k = 0; rc == 0 && k < width; k++)
+            r.out[0][(int64_t)r.in[1][i] * width + k] += r.in[0][i * width + k];
+    }
+    return ct_reference_end(&r, rc);
+}
+
+const struct ct_op_type ct_op_embedding_grad = {
+    .name = "embedding_grad",
+    .summary = "gradient of embedding: the rows of dy, added up by token",
+    .operands = "dy T, tokens i -> dtable T",
+    .rule = ".n,.->Vn",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = (const struct ct_option[]){CT_OPT_INT(struct rows, rows, "rows", NULL, 1, 0x1p53,
+                                                   "Rows of the table: the vocabulary"),
+                                        {0}},
+    .attrs_size = sizeof(struct rows),
+    .infer = embedding_grad_infer,
+    .reference = embedding_grad_reference,
+};
+
+struct ct_value *ct_embedding(struct ct_builder *b, const char *name, struct ct_value *tokens,
+                              struct ct_value *table)
+{
+    return ct_emit1(b, "embedding", name, (struct ct_value *[]){tokens, table}, 2, NULL);
+}

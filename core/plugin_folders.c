@@ -1,0 +1,177 @@
+/*
+ * Where plugins are: the environment's folders, then those beside libctitan. The library knows its
+ * own place from the linker, so a build tree works without being installed, and so do the tests.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+static struct ct_arena arena;
+static const char **folders;
+static size_t folder_count, folder_room;
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static void add_folder(const char *path)
+{
+    folders = ct_arena_grow(&arena, folders, &folder_room, folder_count + 1, sizeof(*folders));
+    folders[folder_count++] = path;
+}
+
+static void add_environment(void)
+{
+    const char *list = getenv("CTITAN_PLUGIN_PATH");
+    char *copy = ct_arena_strdup(&arena, list ? list : ""), *rest;
+
+    for (char *path = strtok_r(copy, ":", &rest); path; path = strtok_r(NULL, ":", &rest))
+        add_folder(path);
+}
+
+/* Installed: <libdir>/ctitan. Built: libctitan is in <build>/core. */
+static void add_own(void)
+{
+    char *path, *slash;
+    Dl_info info;
+
+    if (!dladdr((void *)(uintptr_t)add_own, &info))
+        return;
+    path = realpath(info.dli_fname, NULL);
+    if (!path)
+        return;
+    slash = strrchr(path, '/');
+    *slash = '\0';
+    add_folder(ct_arena_printf(&arena, "%s/ctitan", path));
+    slash = strrchr(path, '/');
+    if (slash && !is_folder(folders[folder_count - 1])) {
+        *slash = '\0';
+        folders[folder_count - 1] = ct_arena_printf(&arena, "%s/plugins", path);
+        add_folder(ct_arena_printf(&arena, "%s/models", path));
+    }
+    free(path);
+}
+
+const char *ct_plugin_folder(size_t index)
+{
+    if (!folders) {
+        add_environment();
+        add_own();
+    }
+    return index < folder_count ? folders[index] : NULL;
+}
+
+/* NAME.so or NAME/NAME.so in folder. */
+static bool find_in(const char *folder, const char *name, char *buffer, size_t room)
+{
+    int length = snprintf(buffer, room, "%s/%s.so", folder, name);
+
+    if (length > 0 && (size_t)length < room && is_file(buffer))
+        return true;
+    length = snprintf(buffer, room, "%s/%s/%s.so", folder, name, name);
+    return length > 0 && (size_t)length < room && is_file(buffer);
+}
+
+static int not_found(const char *name)
+{
+    struct ct_arena scratch = {0};
+    const char **names, *near, *folder;
+    const char *searched = "";
+    size_t count = ct_plugin_names(&scratch, &names);
+
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        searched = ct_arena_printf(&scratch, "%s%s%s", searched, i ? ", " : "", folder);
+    near = ct_nearest(name, names, count);
+    ct_fail(CT_ENOENT, "no plugin named %s%s%s%s (searched %s)", name,
+            near ? "; did you mean " : "", near ? near : "", near ? "?" : "", searched);
+    ct_arena_finish(&scratch);
+    return CT_ENOENT;
+}
+
+int ct_plugin_path(const char *name, char *buffer, size_t room)
+{
+    const char *folder;
+
+    if (strchr(name, '/')) {
+        if ((size_t)snprintf(buffer, room, "%s", name) >= room)
+            return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(name));
+        return is_file(name) ? 0 : ct_fail(CT_ENOENT, "no plugin at %s", name);
+    }
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        if (find_in(folder, name, buffer, room))
+            return 0;
+    return not_found(name);
+}
+
+struct names {
+    struct ct_arena *arena;
+    const char **item;
+    size_t count, room;
+};
+
+static void add_name(struct names *names, const char *name, size_t length)
+{
+    char *copy = ct_arena_alloc(names->arena, length + 1);
+
+    memcpy(copy, name, length);
+    for (size_t i = 0; i < names->count; i++)
+        if (!strcmp(names->item[i], copy))
+            return;
+    names->item = ct_arena_grow(names->arena, names->item, &names->room, names->count + 1,
+                                sizeof(*names->item));
+    names->item[names->count++] = copy;
+}
+
+static void scan(struct names *names, const char *folder)
+{
+    DIR *dir = opendir(folder);
+    char path[PATH_MAX];
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        size_t length = strlen(entry->d_name);
+
+        if (*entry->d_name == '.')
+            continue;
+        if (length > 3 && !strcmp(entry->d_name + length - 3, ".so"))
+            add_name(names, entry->d_name, length - 3);
+        else if (find_in(folder, entry->d_name, path, sizeof(path)))
+            add_name(names, entry->d_name, length);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+size_t ct_plugin_names(struct ct_arena *where, const char ***names)
+{
+    struct names found = {where, NULL, 0, 0};
+    const char *folder;
+
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        scan(&found, folder);
+    if (found.count)
+        qsort(found.item, found.count, sizeof(*found.item), by_name);
+    *names = found.item;
+    return found.count;
+}

@@ -1,0 +1,172 @@
+/*
+ * Redistribution: pending sums first (straight into the piece that is wanted, if the target cuts a
+ * dimension by that axis next), then axes that change their dimension, then what must be gathered,
+ * last what can simply be sliced.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "redistribute.h"
+
+static bool is_prefix(const struct ct_sharding *a, const struct ct_sharding *b, int dim)
+{
+    return a->count[dim] <= b->count[dim] && !memcmp(a->axis[dim], b->axis[dim], a->count[dim]);
+}
+
+/* Would appending axis to s on dim keep it a prefix of what `to` has there? */
+static bool may_append(const struct ct_sharding *s, const struct ct_sharding *to, int dim, int axis)
+{
+    return is_prefix(s, to, dim) && s->count[dim] < to->count[dim] &&
+           to->axis[dim][s->count[dim]] == axis;
+}
+
+static int dim_to_append(const struct ct_sharding *s, const struct ct_sharding *to, int rank,
+                         int axis)
+{
+    for (int d = 0; d < rank; d++)
+        if (may_append(s, to, d, axis))
+            return d;
+    return -1;
+}
+
+static struct ct_step *push(struct ct_steps *steps, const char *op, int axis, int dim,
+                            const struct ct_sharding *now)
+{
+    struct ct_step *s = &steps->step[steps->count++];
+
+    *s = (struct ct_step){.op = op, .axes = (ct_axes)1 << axis, .axis = {(uint8_t)axis},
+                          .count = 1, .dim = dim, .after = *now};
+    return s;
+}
+
+static void reduce(const struct ct_mesh *mesh, int rank, struct ct_sharding *now,
+                   const struct ct_sharding *to, struct ct_steps *steps)
+{
+    ct_axes pending = now->unreduced & ~to->unreduced;
+    struct ct_step *all = NULL;
+    bool progress = true;
+
+    while (progress) {
+        progress = false;
+        for (int a = 0; a < mesh->count; a++) {
+            int dim = pending >> a & 1 ? dim_to_append(now, to, rank, a) : -1;
+
+            if (dim < 0)
+                continue;
+            pending &= ~((ct_axes)1 << a);
+            now->unreduced &= ~((ct_axes)1 << a);
+            now->axis[dim][now->count[dim]++] = (uint8_t)a;
+            push(steps, "reduce_scatter", a, dim, now);
+            progress = true;
+        }
+    }
+    for (int a = 0; a < mesh->count; a++) {
+        if (!(pending >> a & 1))
+            continue;
+        now->unreduced &= ~((ct_axes)1 << a);
+        if (!all) {
+            all = push(steps, "all_reduce", a, 0, now);
+            continue;
+        }
+        all->axes |= (ct_axes)1 << a;
+        all->axis[all->count++] = (uint8_t)a;
+        all->after = *now;
+    }
+}
+
+/* Axes that are last on one dimension and next on another. */
+static void move(int rank, struct ct_sharding *now, const struct ct_sharding *to,
+                 struct ct_steps *steps)
+{
+    for (int d = 0; d < rank; d++) {
+        int axis, dim;
+
+        if (is_prefix(now, to, d))
+            continue;
+        axis = now->axis[d][now->count[d] - 1];
+        dim = dim_to_append(now, to, rank, axis);
+        if (dim < 0 || dim == d)
+            continue;
+        now->count[d]--;
+        now->axis[dim][now->count[dim]++] = (uint8_t)axis;
+        push(steps, "all_to_all", axis, d, now)->to = dim;
+        d = -1; /* another may have become possible */
+    }
+}
+
+static void gather(int rank, struct ct_sharding *now, const struct ct_sharding *to,
+                   struct ct_steps *steps)
+{
+    for (int d = 0; d < rank; d++) {
+        int keep = 0, old = now->count[d];
+        struct ct_step *s;
+
+        while (keep < old && keep < to->count[d] && now->axis[d][keep] == to->axis[d][keep])
+            keep++;
+        if (keep == old)
+            continue;
+        now->count[d] = (uint8_t)keep;
+        s = push(steps, "all_gather", now->axis[d][keep], d, now);
+        for (int i = keep + 1; i < old; i++) {
+            s->axes |= (ct_axes)1 << now->axis[d][i];
+            s->axis[s->count++] = now->axis[d][i];
+        }
+    }
+}
+
+static void cut(int rank, struct ct_sharding *now, const struct ct_sharding *to,
+                struct ct_steps *steps)
+{
+    for (int d = 0; d < rank; d++)
+        while (now->count[d] < to->count[d]) {
+            int axis = to->axis[d][now->count[d]];
+
+            now->axis[d][now->count[d]++] = (uint8_t)axis;
+            push(steps, "slice", axis, d, now);
+        }
+}
+
+int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_sharding *from,
+                          const struct ct_sharding *to, struct ct_steps *steps)
+{
+    struct ct_sharding now = *from;
+
+    steps->count = 0;
+    if (to->unreduced & ~from->unreduced)
+        return ct_fail(CT_EINVAL, "a value cannot be made unreduced by moving it");
+    reduce(mesh, rank, &now, to, steps);
+    move(rank, &now, to, steps);
+    gather(rank, &now, to, steps);
+    cut(rank, &now, to, steps);
+    return 0;
+}
+
+static double local_bytes(const struct ct_mesh *mesh, const struct ct_value *v,
+                          const struct ct_sharding *s)
+{
+    int64_t local[CT_MAX_RANK];
+
+    ct_sharding_local(s, mesh, 0, v->rank, v->shape, local, NULL);
+    return (double)ct_shape_count(v->rank, local) * (double)ct_dtype_size(v->dtype);
+}
+
+double ct_redistribute_bytes(const struct ct_mesh *mesh, const struct ct_value *value,
+                             const struct ct_sharding *from, const struct ct_steps *steps)
+{
+    double sum = 0;
+
+    for (int i = 0; i < steps->count; i++) {
+        const struct ct_step *s = &steps->step[i];
+        double before = local_bytes(mesh, value, from), after = local_bytes(mesh, value, &s->after);
+        double n = (double)ct_mesh_degree(mesh, s->axes);
+        double larger = before > after ? before : after;
+
+        if (!strcmp(s->op, "all_reduce"))
+            larger *= 2;
+        if (strcmp(s->op, "slice"))
+            sum += larger * (n - 1) / n;
+        from = &s->after;
+    }
+    return sum;
+}

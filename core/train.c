@@ -1,0 +1,279 @@
+/*
+ * The training loop: feed, step, look, validate.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/run.h>
+
+enum { END_OF_DATA = 1 };
+
+/* The learning-rate rule of TorchTitan: linear warm-up, a stable stretch, decay. Steps are 0-based. */
+double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
+{
+    int64_t warmup = c->warmup_steps < total ? c->warmup_steps : total;
+    int64_t decay = c->decay_ratio < 0 ? total - warmup
+                                       : (int64_t)nearbyint((double)total * c->decay_ratio);
+    int64_t stable;
+    double progress, factor;
+
+    if (warmup + decay > total)
+        decay = total - warmup;
+    stable = total + 1 - warmup - decay;
+    if (step < warmup)
+        return (double)(step + 1) / (double)warmup;
+    if (step < warmup + stable)
+        return 1.0;
+    progress = (double)(step + 1 - (warmup + stable)) / (double)decay;
+    if (!strcmp(c->decay_type, "linear"))
+        factor = 1 - progress;
+    else if (!strcmp(c->decay_type, "sqrt"))
+        factor = 1 - sqrt(progress);
+    else
+        factor = 0.5 * (1 + cos(M_PI * progress));
+    return c->min_lr_factor + (1 - c->min_lr_factor) * factor;
+}
+
+/* ---- batches ---- */
+
+struct feed {
+    struct ct_run *run;
+    struct ct_executor *executor;
+    const struct ct_graph *graph;
+    const struct ct_data_ops *ops;
+    struct ct_data *data;
+    struct ct_value *tokens, *labels, *documents, *valid;
+    int32_t *row[3];  /* one sample as the source gives it */
+    int32_t *part[3]; /* this rank's piece of a microbatch */
+    int64_t valid_tokens;
+};
+
+static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
+                      const struct ct_graph *graph, struct ct_data *data)
+{
+    int64_t seq = ct_config.training.seq_len;
+
+    *f = (struct feed){.run = run, .executor = executor, .graph = graph, .ops = run->data_ops,
+                       .data = data};
+    f->tokens = ct_graph_find(graph, "tokens");
+    f->labels = ct_graph_find(graph, "labels");
+    f->documents = ct_graph_find(graph, "documents");
+    f->valid = ct_graph_find(graph, "valid_tokens");
+    for (int i = 0; i < 3; i++) {
+        f->row[i] = ct_arena_array(&run->arena, int32_t, seq);
+        f->part[i] = ct_arena_array(&run->arena, int32_t,
+                                    ct_shape_count(f->tokens->rank, f->tokens->shape));
+    }
+}
+
+/* Samples first .. first + batch of one microbatch, this rank's piece. */
+static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
+{
+    struct ct_value *values[] = {f->tokens, f->labels, f->documents};
+    int64_t local[CT_MAX_RANK], offset[CT_MAX_RANK];
+    int rc = 0;
+
+    ct_sharding_local(&f->tokens->sharding, &f->graph->mesh, f->run->rank, 2, f->tokens->shape,
+                      local, offset);
+    for (int64_t b = 0; b < local[0]; b++) {
+        rc = f->ops->read(f->data, first + offset[0] + b, f->row[0], f->row[1],
+                          f->documents ? f->row[2] : NULL);
+        if (rc)
+            return rc;
+        for (int i = 0; i < 3; i++)
+            memcpy(f->part[i] + b * local[1], f->row[i] + offset[1],
+                   sizeof(int32_t) * (size_t)local[1]);
+        for (int64_t t = 0; t < local[1]; t++)
+            f->valid_tokens += f->part[1][b * local[1] + t] != -100;
+    }
+    for (int i = 0; rc == 0 && i < 3; i++)
+        if (values[i])
+            rc = ct_executor_write(f->executor, values[i], microbatch, f->part[i],
+                                   sizeof(int32_t) * (size_t)(local[0] * local[1]));
+    return rc;
+}
+
+/* All microbatches of a step; END_OF_DATA if there are not enough samples. */
+static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
+{
+    int rc = 0;
+
+    f->valid_tokens = 0;
+    for (int m = 0; rc == 0 && m < microbatches; m++)
+        rc = feed_microbatch(f, first_sample + m * f->tokens->shape[0], m);
+    if (rc == 0 && f->valid_tokens == 0)
+        return ct_fail(CT_EINVAL, "every label of the batch is masked: there is no loss");
+    if (rc == 0 && f->valid)
+        rc = ct_executor_write(f->executor, f->valid, -1,
+                               &(float){(float)f->valid_tokens}, sizeof(float));
+    return rc;
+}
+
+/* ---- steps ---- */
+
+static int write_double(struct ct_run *run, const char *name, double x)
+{
+    const struct ct_value *v = ct_graph_find(run->graph, name);
+
+    return v ? ct_executor_write(run->executor, v, -1, &x, sizeof(x)) : 0;
+}
+
+static int read_float(struct ct_executor *e, const struct ct_graph *g, const char *name, double *x)
+{
+    float f = 0;
+    int rc = ct_executor_read(e, ct_graph_fetched(g, name), &f, sizeof(f));
+
+    *x = (double)f;
+    return rc;
+}
+
+struct progress {
+    int64_t updates;      /* applied so far */
+    int64_t tokens_seen;
+};
+
+static int run_step(struct feed *f, struct progress *p, struct ct_step_result *r)
+{
+    struct ct_run *run = f->run;
+    int microbatches = run->program->microbatches;
+    int64_t samples = f->tokens->shape[0] * microbatches;
+    double begin = ct_now();
+    int rc = feed_step(f, (r->step - 1) * samples, microbatches);
+
+    if (rc)
+        return rc;
+    r->data_seconds = ct_now() - begin;
+    r->lr = run->optimizer->lr() *
+            ct_lr_factor(&ct_config.lr_scheduler, r->step - 1, ct_config.training.steps);
+    rc = write_double(run, "lr", r->lr);
+    if (rc == 0)
+        rc = write_double(run, "step", (double)(p->updates + 1));
+    if (rc == 0)
+        rc = ct_executor_step(run->executor);
+    if (rc == 0)
+        rc = read_float(run->executor, run->graph, "loss", &r->loss);
+    if (rc == 0)
+        rc = read_float(run->executor, run->graph, "grad_norm", &r->grad_norm);
+    if (rc < 0)
+        return rc;
+    r->loss /= (double)f->valid_tokens;
+    r->tokens = samples * f->tokens->shape[1];
+    r->tokens_seen = p->tokens_seen += r->tokens;
+    r->seconds = ct_now() - begin;
+    return 0;
+}
+
+/* What the recipe says about a loss or norm that is not a number. */
+static int check_finite(struct ct_step_result *r, struct progress *p)
+{
+    if (isfinite(r->loss) && isfinite(r->grad_norm)) {
+        p->updates++;
+        return 0;
+    }
+    if (!strcmp(ct_config.training.non_finite, "skip")) {
+        r->skipped = true;
+        ct_warn("step %lld skipped: loss %g, grad_norm %g", (long long)r->step, r->loss,
+                r->grad_norm);
+        return 0;
+    }
+    return ct_fail(CT_EINVAL,
+                   "step %lld: loss %g, grad_norm %g; the update was not applied "
+                   "([training] non_finite = skip goes on without it)",
+                   (long long)r->step, r->loss, r->grad_norm);
+}
+
+static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r,
+                const char *message)
+{
+    if (!ct_hook_wanted(event))
+        return 0;
+    return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run,
+                                                .step = r ? r->step : 0, .result = r,
+                                                .message = message});
+}
+
+/* ---- validation ---- */
+
+/* Mean loss over the first [validation] steps batches of the held-out data. */
+static int validate(struct feed *f, int64_t step)
+{
+    struct ct_run *run = f->run;
+    struct ct_step_result r = {.step = step};
+    double begin = ct_now(), sum = 0, loss = 0;
+    int64_t valid = 0, n;
+    int rc = 0;
+
+    for (n = 0; n < ct_config.validation.steps; n++) {
+        rc = feed_step(f, n * f->tokens->shape[0], 1);
+        if (rc == END_OF_DATA)
+            break;
+        if (rc == 0)
+            rc = ct_executor_step(f->executor);
+        if (rc == 0)
+            rc = read_float(f->executor, f->graph, "loss", &loss);
+        if (rc < 0)
+            return rc;
+        sum += loss;
+        valid += f->valid_tokens;
+        r.tokens += ct_shape_count(2, f->tokens->shape);
+    }
+    if (n == 0)
+        return ct_fail(CT_ECONFIG, "the validation data has not one batch");
+    r.loss = sum / (double)valid;
+    r.seconds = ct_now() - begin;
+    return fire(run, CT_EVENT_VALIDATED, &r, NULL);
+}
+
+/* ---- the loop ---- */
+
+static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
+                 struct ct_step_result *r)
+{
+    struct progress p = {0};
+    int64_t freq = ct_config.validation.freq;
+    int rc = 0;
+
+    for (int64_t step = 1; rc == 0 && step <= ct_config.training.steps; step++) {
+        *r = (struct ct_step_result){.step = step};
+        rc = fire(run, CT_EVENT_STEP_BEGIN, r, NULL);
+        if (rc == 0)
+            rc = run_step(feed, &p, r);
+        if (rc == 0)
+            rc = check_finite(r, &p);
+        if (rc == 0)
+            rc = fire(run, CT_EVENT_STEP_END, r, NULL);
+        if (rc == 0 && freq && (step % freq == 0 || step == ct_config.training.steps))
+            rc = validate(validation, step);
+    }
+    if (rc != END_OF_DATA)
+        return rc;
+    ct_warn("ran out of data in step %lld, which was cancelled", (long long)r->step);
+    return 0;
+}
+
+int ct_run_train(struct ct_run *run)
+{
+    struct ct_step_result result = {0};
+    struct feed feed, validation;
+    int rc;
+
+    feed_init(&feed, run, run->executor, run->graph, run->data);
+    if (run->validation_executor)
+        feed_init(&validation, run, run->validation_executor, run->validation_graph,
+                  run->validation_data);
+    rc = train(run, &feed, &validation, &result);
+    if (rc < 0) {
+        char message[512];
+
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+        fire(run, CT_EVENT_FAILURE, &result, message);
+        return ct_fail(rc, "%s", message);
+    }
+    rc = fire(run, CT_EVENT_RUN_END, &result, NULL);
+    if (rc == 0 && *ct_config.model.save_to)
+        rc = ct_run_save(run, ct_config.model.save_to);
+    return rc;
+}
