@@ -1,0 +1,152 @@
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "cli.h"
+
+struct change {
+    int (*apply)(struct ct_recipe *recipe, const char *value);
+    const char *value;
+};
+
+enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM };
+
+static const struct option long_options[] = {{"set", required_argument, NULL, SET},
+                                             {"with", required_argument, NULL, WITH},
+                                             {"without", required_argument, NULL, WITHOUT},
+                                             {"dump-after", required_argument, NULL, DUMP_AFTER},
+                                             {"json", no_argument, NULL, JSON},
+                                             {"program", no_argument, NULL, PROGRAM},
+                                             {0}};
+
+/* What a verb must accept for an option to be its own; 0: every verb does. */
+static unsigned needed(int option)
+{
+    switch (option) {
+    case 'n':
+        return ARG_RANKS;
+    case DUMP_AFTER:
+        return ARG_DUMP_AFTER;
+    case JSON:
+        return ARG_JSON;
+    case PROGRAM:
+        return ARG_PROGRAM;
+    default:
+        return 0;
+    }
+}
+
+static void add_change(struct args *args, int (*apply)(struct ct_recipe *, const char *))
+{
+    args->changes = ct_arena_grow(&args->arena, args->changes, &args->room, args->count + 1,
+                                  sizeof(*args->changes));
+    args->changes[args->count++] = (struct change){apply, optarg};
+}
+
+static int parse_ranks(struct args *args)
+{
+    char *end;
+
+    args->ranks = strtoll(optarg, &end, 10);
+    if (end == optarg || *end || args->ranks < 1 || args->ranks > 1 << 20)
+        return ct_fail(CT_ECONFIG, "-n %s: expected a number of ranks, at least 1", optarg);
+    return 0;
+}
+
+static int take(struct args *args, int option)
+{
+    switch (option) {
+    case SET:
+        add_change(args, ct_recipe_set);
+        break;
+    case WITH:
+        add_change(args, ct_recipe_with);
+        break;
+    case WITHOUT:
+        add_change(args, ct_recipe_without);
+        break;
+    case DUMP_AFTER:
+        args->dump_after = optarg;
+        break;
+    case JSON:
+        args->json = true;
+        break;
+    case PROGRAM:
+        args->program = true;
+        break;
+    case 'n':
+        return parse_ranks(args);
+    }
+    return 0;
+}
+
+/* The option that getopt stopped at, as the user would write it. */
+static const char *option_name(int option, char **argv, char text[32])
+{
+    for (const struct option *o = long_options; o->name; o++)
+        if (o->val == option) {
+            snprintf(text, 32, "--%s", o->name);
+            return text;
+        }
+    if (option == '?' && !optopt)
+        return argv[optind - 1];
+    snprintf(text, 32, "-%c", option == '?' ? optopt : option);
+    return text;
+}
+
+int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
+{
+    int option, rc = 0;
+
+    *args = (struct args){.ranks = 1};
+    opterr = 0;
+    optind = 1;
+    while (rc == 0 && (option = getopt_long(argc, argv, ":n:", long_options, NULL)) != -1) {
+        char text[32];
+
+        if (option == ':')
+            rc = ct_fail(CT_ECONFIG, "%s: %s lacks its value", argv[0], argv[optind - 1]);
+        else if (option == '?' || needed(option) & ~accepts)
+            rc = ct_fail(CT_ECONFIG, "%s has no option %s; `ctitan help %s` lists them", argv[0],
+                         option_name(option, argv, text), argv[0]);
+        else
+            rc = take(args, option);
+    }
+    if (rc == 0 && optind + 1 != argc)
+        rc = ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s", argv[0],
+                     optind < argc ? ", and not also " : "", optind < argc ? argv[optind + 1] : "");
+    if (rc == 0)
+        args->path = argv[optind];
+    else
+        args_finish(args);
+    return rc;
+}
+
+/* Plugins first: a --set may be for one that comes with --with. */
+static int change(const struct args *args, struct ct_recipe *recipe)
+{
+    int rc = 0;
+
+    for (int sets = 0; sets < 2; sets++)
+        for (size_t i = 0; rc == 0 && i < args->count; i++)
+            if ((args->changes[i].apply == ct_recipe_set) == sets)
+                rc = args->changes[i].apply(recipe, args->changes[i].value);
+    return rc;
+}
+
+int args_recipe(struct args *args, struct ct_recipe **recipe)
+{
+    int rc = ct_recipe_read(&args->arena, args->path, recipe);
+
+    if (rc == 0)
+        rc = change(args, *recipe);
+    return rc == 0 ? ct_recipe_apply(*recipe) : rc;
+}
+
+void args_finish(struct args *args)
+{
+    ct_arena_finish(&args->arena);
+}

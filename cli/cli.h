@@ -1,0 +1,72 @@
+/*
+ * The ctitan program: thin verbs over libctitan.
+ *
+ * A verb is one file with one function. It returns 0 or a CT_E* code with the failure recorded;
+ * main() prints the message and turns the code into the exit status (2: the user's input is wrong,
+ * 1: the run failed). Results go to stdout, log lines and progress to stderr.
+ */
+#ifndef CT_CLI_H
+#define CT_CLI_H
+
+#include <ctitan/log.h>
+#include <ctitan/recipe.h>
+
+struct verb {
+    const char *name, *usage, *summary;
+    int (*run)(int argc, char **argv); /* argv[0] is the verb */
+};
+
+/* All verbs of the program, {0} after the last. */
+extern const struct verb verbs[];
+
+int verb_train(int argc, char **argv);
+int verb_explain(int argc, char **argv);
+int verb_plan(int argc, char **argv);
+int verb_plugins(int argc, char **argv);
+int verb_help(int argc, char **argv);
+int verb_doctor(int argc, char **argv);
+int verb_generate(int argc, char **argv);
+
+/* The overview that `ctitan help` and a lone `ctitan` print. */
+void print_overview(FILE *out);
+
+/* Log lines of this level and above go to stderr. */
+void log_to_terminal(enum ct_log_level level);
+/* Take a progress line off the terminal. */
+void log_finish(void);
+
+/* ---- arguments of verbs that take a recipe ---- */
+
+#define ARG_RANKS 1u      /* -n RANKS */
+#define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed */
+#define ARG_JSON 4u       /* --json */
+#define ARG_PROGRAM 8u    /* --program */
+
+struct change; /* one --set, --with or --without */
+
+struct args {
+    struct ct_arena arena;
+    const char *path; /* the recipe */
+    struct change *changes;
+    size_t count, room;
+    int64_t ranks; /* 1 unless -n says otherwise */
+    const char *dump_after;
+    bool json, program;
+};
+
+/* RECIPE, --set, --with, --without, and those of `accepts`. CT_ECONFIG: says what is wrong. */
+int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
+/* Read the recipe, change it as the command line says, apply it. It lives in args->arena. */
+int args_recipe(struct args *args, struct ct_recipe **recipe);
+void args_finish(struct args *args);
+
+/* ---- numbers for people ---- */
+
+/* "1.50 GiB" */
+const char *human_bytes(double bytes, char text[32]);
+/* "1.23 T" */
+const char *human_count(double count, char text[32]);
+/* "1,234,567" */
+const char *grouped(int64_t value, char text[32]);
+
+#endif

@@ -1,0 +1,206 @@
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/device.h>
+#include <ctitan/error.h>
+#include <ctitan/measure.h>
+#include <ctitan/plugin.h>
+
+#include "cli.h"
+
+/* The value of the first "key : value" line of /proc/cpuinfo, in the arena; "" if there is none. */
+static const char *cpuinfo(struct ct_arena *arena, const char *key)
+{
+    FILE *in = fopen("/proc/cpuinfo", "r");
+    const char *found = "";
+    char *line = NULL;
+    size_t room = 0;
+
+    while (in && !*found && getline(&line, &room, in) > 0) {
+        char *colon = strchr(line, ':');
+
+        if (!colon || strncmp(line, key, strlen(key)) || !strchr("\t :", line[strlen(key)]))
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        found = ct_arena_strdup(arena, colon[1] ? colon + 2 : "");
+    }
+    free(line);
+    if (in)
+        fclose(in);
+    return found;
+}
+
+static bool has_word(const char *text, const char *word)
+{
+    size_t length = strlen(word);
+
+    for (; *text; text += strcspn(text, " ") + strspn(text + strcspn(text, " "), " "))
+        if (strcspn(text, " ") == length && !strncmp(text, word, length))
+            return true;
+    return false;
+}
+
+static void print_features(struct ct_arena *arena)
+{
+    static const char *const wanted[] = {"avx2",        "fma",      "avx512f",  "avx512_bf16",
+                                         "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+                                         "asimd",       "asimdhp",  "bf16",     "sve"};
+    const char *flags = cpuinfo(arena, "flags");
+    bool any = false;
+
+    if (!*flags)
+        flags = cpuinfo(arena, "Features");
+    printf("  features    ");
+    for (size_t i = 0; i < CT_COUNT(wanted); i++)
+        if (has_word(flags, wanted[i])) {
+            printf("%s%s", any ? ", " : "", wanted[i]);
+            any = true;
+        }
+    printf("%s\n", any ? "" : "none that matter here");
+}
+
+static void print_huge_pages(void)
+{
+    FILE *in = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    char line[128] = "", *chosen = NULL, *end = NULL;
+
+    if (in && fgets(line, sizeof(line), in)) {
+        chosen = strchr(line, '[');
+        end = chosen ? strchr(chosen, ']') : NULL;
+    }
+    if (end)
+        *end = '\0';
+    printf("  huge pages  %s%s\n", end ? chosen + 1 : "unknown",
+           end && !strcmp(chosen + 1, "never") ? ": slower; set it to madvise or always" : "");
+    if (in)
+        fclose(in);
+}
+
+static void print_machine(struct ct_arena *arena)
+{
+    double page = (double)sysconf(_SC_PAGESIZE);
+    char total[32], available[32];
+    const char *model = cpuinfo(arena, "model name");
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    printf("machine\n  processor   %s\n", *model ? model : "unknown");
+    printf("  threads     %ld online", sysconf(_SC_NPROCESSORS_ONLN));
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        printf(", %d for this process", CPU_COUNT(&set));
+    printf("\n");
+    print_features(arena);
+    printf("  memory      %s, %s free\n",
+           human_bytes((double)sysconf(_SC_PHYS_PAGES) * page, total),
+           human_bytes((double)sysconf(_SC_AVPHYS_PAGES) * page, available));
+    print_huge_pages();
+}
+
+static void print_gemm(struct ct_device *device, enum ct_dtype dtype)
+{
+    double rate;
+    char text[32];
+
+    if (ct_measure_gemm(device, dtype, &rate) < 0)
+        printf("    matrix product, %-9s %s\n", ct_dtype_name(dtype), ct_error_message());
+    else
+        printf("    matrix product, %-9s %sFLOP/s\n", ct_dtype_name(dtype),
+               human_count(rate, text));
+}
+
+static void measure(struct ct_device *device)
+{
+    double rate;
+    char text[32];
+
+    print_gemm(device, CT_F32);
+    print_gemm(device, CT_BF16);
+    if (ct_measure_bandwidth(device, &rate) < 0)
+        printf("    memory bandwidth          %s\n", ct_error_message());
+    else
+        printf("    memory bandwidth          %s/s\n", human_bytes(rate, text));
+}
+
+static void try_device(const char *name, const struct ct_device_ops *ops)
+{
+    struct ct_device_request request = {.local_ranks = 1};
+    struct ct_device_info info = {0};
+    struct ct_device *device;
+    char memory[32];
+
+    if (ops->open(&request, &device) < 0) {
+        printf("  %s: %s\n", name, ct_error_message());
+        return;
+    }
+    ops->info(device, CT_F32, &info);
+    printf("  %s: %s, %s\n", name, info.name, human_bytes((double)info.memory, memory));
+    fflush(stdout);
+    measure(device);
+    ops->close(device);
+}
+
+/* Open, take in, fill in the defaults: as a recipe without its section would. */
+static int load(const char *name, const struct ct_plugin **plugin)
+{
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    if (rc == 0)
+        rc = ct_plugin_open(path, plugin);
+    if (rc == 0 && (*plugin)->options)
+        rc = ct_options_reset((*plugin)->options, (*plugin)->config);
+    return rc;
+}
+
+static bool offers_device(const struct ct_plugin *plugin)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_DEVICE)
+            return true;
+    return false;
+}
+
+static int check_plugins(struct ct_arena *arena)
+{
+    const struct ct_plugin *plugin;
+    const char **names;
+    size_t count = ct_plugin_names(arena, &names), broken = 0;
+
+    printf("\nplugins\n");
+    for (size_t i = 0; i < count; i++) {
+        int rc = load(names[i], &plugin);
+
+        if (rc == 0 && offers_device(plugin))
+            rc = ct_plugin_adopt(plugin);
+        printf("  %-12s %s\n", names[i], rc < 0 ? ct_error_message() : "loads");
+        broken += rc < 0;
+    }
+    if (!count)
+        printf("  none found: build them, or set CTITAN_PLUGIN_PATH\n");
+    return (int)broken;
+}
+
+int verb_doctor(int argc, char **argv)
+{
+    struct ct_arena arena = {0};
+    const struct ct_offer *offer;
+    int broken;
+
+    if (argc > 1)
+        return ct_fail(CT_ECONFIG, "doctor takes no argument, and not %s", argv[1]);
+    print_machine(&arena);
+    broken = check_plugins(&arena);
+    printf("\ndevices\n");
+    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
+        try_device(offer->name, offer->ops);
+    if (!ct_offer_at(CT_DEVICE, 0))
+        printf("  none: no plugin that loads brings one\n");
+    ct_arena_finish(&arena);
+    if (broken)
+        return ct_fail(CT_EABI, "%d of the plugins cannot load", broken);
+    return 0;
+}

@@ -1,0 +1,26 @@
+#include <stdio.h>
+
+#include <ctitan/run.h>
+
+#include "cli.h"
+
+int verb_explain(int argc, char **argv)
+{
+    struct ct_run_options options = {.depth = CT_RUN_GRAPH, .world = 1};
+    struct ct_recipe *recipe;
+    struct ct_run *run = NULL;
+    struct args args;
+    int rc = args_parse(argc, argv, ARG_DUMP_AFTER, &args);
+
+    if (rc < 0)
+        return rc;
+    options.passes.dump_after = args.dump_after ? args.dump_after : "changed";
+    options.passes.dump = stdout;
+    rc = args_recipe(&args, &recipe);
+    if (rc == 0)
+        rc = ct_run_open(recipe, &options, &run);
+    if (rc == 0)
+        ct_run_close(run);
+    args_finish(&args);
+    return rc;
+}

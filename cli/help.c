@@ -1,0 +1,105 @@
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "cli.h"
+
+static void print_options(const struct ct_option *options)
+{
+    for (const struct ct_option *o = options; o && o->name; o++) {
+        char range[256];
+
+        ct_option_range(o, range, sizeof(range));
+        printf("\n  %s = %s\n", o->name, o->fallback ? o->fallback : "(must be set)");
+        printf("      %s.\n", o->doc);
+        printf("      %s%s%s\n", ct_option_type_name(o->type), *range ? ": " : "", range);
+    }
+}
+
+static bool help_verb(const char *name)
+{
+    for (const struct verb *v = verbs; v->name; v++) {
+        if (strcmp(v->name, name))
+            continue;
+        printf("usage: ctitan %s %s\n\n%s: %s\n", v->name, v->usage, v->name, v->summary);
+        return true;
+    }
+    return false;
+}
+
+static bool help_section(const char *name)
+{
+    for (size_t i = 0; ct_section_at(i)->name; i++) {
+        const struct ct_section *s = ct_section_at(i);
+
+        if (strcmp(s->name, name))
+            continue;
+        printf("[%s]: %s\n", s->name, s->summary);
+        print_options(s->options);
+        return true;
+    }
+    if (strcmp(name, "plugins"))
+        return false;
+    printf("[plugins]: What is loaded\n\n  load = NAME, NAME, ...\n"
+           "      The plugins of the run; each one's options are in the section of its name.\n"
+           "      `ctitan plugins` lists those that are there.\n");
+    return true;
+}
+
+static int help_plugin(const char *name)
+{
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "no verb or section %s", name);
+    rc = ct_plugin_open(path, &plugin);
+    if (rc < 0)
+        return rc;
+    printf("[%s]: %s\nplugin %s %s, %s\n", plugin->name, plugin->summary, plugin->name,
+           plugin->version, path);
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
+    for (const char *const *r = plugin->requires; r && *r; r++)
+        printf("  requires %s\n", *r);
+    for (const char *const *c = plugin->conflicts; c && *c; c++)
+        printf("  conflicts with %s\n", *c);
+    print_options(plugin->options);
+    return 0;
+}
+
+static void list_plugins(void)
+{
+    struct ct_arena arena = {0};
+    const char **names;
+    size_t count = ct_plugin_names(&arena, &names);
+
+    for (size_t i = 0; i < count; i++)
+        printf("%s%s", i ? ", " : "", names[i]);
+    printf("%s\n", count ? "" : "none found");
+    ct_arena_finish(&arena);
+}
+
+int verb_help(int argc, char **argv)
+{
+    if (argc > 2)
+        return ct_fail(CT_ECONFIG, "help takes one name, and not also %s", argv[2]);
+    if (argc == 2) {
+        /* A verb may have the name of a section: show both. */
+        bool verb = help_verb(argv[1]), section = help_section(argv[1]);
+
+        return verb || section || !strcmp(argv[1], "help") ? 0 : help_plugin(argv[1]);
+    }
+    print_overview(stdout);
+    printf("`ctitan help SECTION` shows the options of one section of a recipe:\n\n");
+    for (size_t i = 0; ct_section_at(i)->name; i++)
+        printf("  [%s]%*s %s\n", ct_section_at(i)->name, 13 - (int)strlen(ct_section_at(i)->name),
+               "", ct_section_at(i)->summary);
+    printf("  [plugins]       What is loaded\n\nand of each plugin: ");
+    list_plugins();
+    return 0;
+}

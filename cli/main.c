@@ -1,0 +1,125 @@
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/plugin.h>
+
+#include "cli.h"
+
+#define RECIPE_ARGS "RECIPE [--set section.key=value]... [--with PLUGIN]... [--without PLUGIN]..."
+
+const struct verb verbs[] = {
+    {"train", RECIPE_ARGS " [-n RANKS] [--dump-after NAME|all|changed]", "train what a recipe says",
+     verb_train},
+#ifdef CT_HAVE_GENERATE
+    {"generate", "FOLDER|RECIPE [options]", "let a trained model write", verb_generate},
+#endif
+    {"explain", RECIPE_ARGS " [--dump-after NAME|all|changed]",
+     "show the graph after each transform", verb_explain},
+    {"plan", RECIPE_ARGS " [--json] [--program]",
+     "memory, parameters and FLOPs of a run, without running it", verb_plan},
+    {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
+    {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},
+    {"doctor", "", "look at this machine: what it has, what works, how fast it is", verb_doctor},
+    {0}};
+
+void print_overview(FILE *out)
+{
+    fprintf(out, "usage: ctitan VERB [arguments]\n\n");
+    for (const struct verb *v = verbs; v->name; v++)
+        fprintf(out, "  %-9s %s\n", v->name, v->summary);
+    fprintf(out, "\n`ctitan help VERB` shows a verb's arguments.\n");
+}
+
+static const struct verb *find_verb(const char *name)
+{
+    for (const struct verb *v = verbs; v->name; v++)
+        if (!strcmp(v->name, name))
+            return v;
+    return NULL;
+}
+
+/* The verb called name of any plugin in the folders. */
+static const struct ct_verb_ops *find_plugin_verb(const char *name)
+{
+    struct ct_arena scratch = {0};
+    const struct ct_verb_ops *found = NULL;
+    const struct ct_plugin *plugin;
+    const char **names;
+    size_t count = ct_plugin_names(&scratch, &names);
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < count && !found; i++) {
+        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0)
+            continue;
+        for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+            if (o->kind == CT_VERB && !strcmp(o->name, name))
+                found = o->ops;
+    }
+    ct_arena_finish(&scratch);
+    return found;
+}
+
+static int unknown_verb(const char *name)
+{
+    const char *names[32], *near;
+    size_t count = 0;
+
+    while (verbs[count].name) {
+        names[count] = verbs[count].name;
+        count++;
+    }
+    near = ct_nearest(name, names, count);
+    if (near)
+        return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
+    return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
+}
+
+static int run_verb(int argc, char **argv)
+{
+    const struct verb *verb = find_verb(argv[0]);
+    const struct ct_verb_ops *offered = verb ? NULL : find_plugin_verb(argv[0]);
+
+    if (verb)
+        return verb->run(argc, argv);
+    if (offered)
+        return offered->run(argc, argv);
+    return unknown_verb(argv[0]);
+}
+
+static int exit_status(int rc)
+{
+    if (rc >= 0)
+        return 0;
+    return rc == CT_ECONFIG || rc == CT_EABI || rc == CT_ENOENT ? 2 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    int rc;
+
+    log_to_terminal(CT_LOG_WARNING);
+    if (argc < 2) {
+        print_overview(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        print_overview(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("ctitan %s\n", CT_VERSION);
+        return 0;
+    }
+    rc = run_verb(argc - 1, argv + 1);
+    log_finish();
+    if (rc < 0)
+        fprintf(stderr, "ctitan: %s\n", *ct_error_message() ? ct_error_message() : ct_strerror(rc));
+    if (fflush(stdout) && rc >= 0) {
+        perror("ctitan: stdout");
+        return 1;
+    }
+    return exit_status(rc);
+}

@@ -1,0 +1,42 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const char *scaled(double value, double base, const char *const *units, char text[32])
+{
+    while (value >= base && units[1]) {
+        value /= base;
+        units++;
+    }
+    snprintf(text, 32, "%.*f %s", units[0][0] && value < 100 ? 2 : 0, value, *units);
+    return text;
+}
+
+const char *human_bytes(double bytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", NULL};
+
+    return scaled(bytes, 1024, units, text);
+}
+
+const char *human_count(double count, char text[32])
+{
+    static const char *const units[] = {"", "K", "M", "G", "T", "P", "E", NULL};
+
+    return scaled(count, 1000, units, text);
+}
+
+const char *grouped(int64_t value, char text[32])
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof(digits), "%lld", (long long)value), used = 0;
+
+    for (int i = 0; i < length; i++) {
+        text[used++] = digits[i];
+        if (digits[i] != '-' && i + 1 < length && (length - i - 1) % 3 == 0)
+            text[used++] = ',';
+    }
+    text[used] = '\0';
+    return text;
+}

@@ -1,0 +1,114 @@
+#include <stdio.h>
+
+#include <ctitan/run.h>
+
+#include "cli.h"
+
+struct numbers {
+    double whole, halved; /* FLOPs per token */
+    int64_t tokens;       /* per step, all ranks */
+};
+
+static void print_bytes(const char *what, size_t peak, size_t at_peak)
+{
+    char human[32], exact[32], other[32];
+
+    printf("  %-18s %12s %18s %18s\n", what, human_bytes((double)peak, human),
+           grouped((int64_t)peak, exact), grouped((int64_t)at_peak, other));
+}
+
+static void print_memory(const struct ct_run *run)
+{
+    const struct ct_program *p = run->program;
+    char human[32], exact[32];
+
+    printf("\nmemory per rank: %s (%s bytes)\n", human_bytes((double)run->arena_bytes, human),
+           grouped((int64_t)run->arena_bytes, exact));
+    if (run->arena_bytes > p->arena_bytes)
+        printf("  of these, validation needs %s bytes more than training\n",
+               grouped((int64_t)(run->arena_bytes - p->arena_bytes), exact));
+    printf("  %-18s %12s %18s %18s\n", "category", "own peak", "bytes", "at the peak of all");
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+        if (p->category_peak[c])
+            print_bytes(ct_category_name((enum ct_category)c), p->category_peak[c],
+                        p->category_at_peak[c]);
+}
+
+static void print_people(const struct ct_run *run, const struct numbers *n)
+{
+    const struct ct_program *p = run->program;
+    char a[32], b[32];
+
+    printf("%s %s on %s\n", ct_config.model.name, ct_config.model.flavor, run->device->name);
+    printf("  parameters         %s\n", grouped(run->parameters, a));
+    printf("  tokens per step    %s\n", grouped(n->tokens, a));
+    printf("  FLOPs per token    %s, causal attention counted whole; %s, halved\n",
+           human_count(n->whole, a), human_count(n->halved, b));
+    printf("  FLOPs per step     %s on this rank, as lowered\n", human_count(p->flops, a));
+    printf("  sent per step      %s by this rank\n", human_bytes(p->comm_bytes, a));
+    printf("  instructions       %zu in a step, %zu before the first\n", p->step_count,
+           p->init_count);
+    printf("  microbatches       %d\n", p->microbatches);
+    print_memory(run);
+}
+
+static void print_json(const struct ct_run *run, const struct numbers *n)
+{
+    const struct ct_program *p = run->program;
+
+    printf("{\"parameters\": %lld, \"tokens_per_step\": %lld,\n", (long long)run->parameters,
+           (long long)n->tokens);
+    printf(" \"flops_per_token\": %.17g, \"flops_per_token_halved\": %.17g, "
+           "\"flops_per_step\": %.17g,\n",
+           n->whole, n->halved, p->flops);
+    printf(" \"instructions\": %zu, \"init_instructions\": %zu, \"microbatches\": %d,\n",
+           p->step_count, p->init_count, p->microbatches);
+    printf(" \"comm_bytes\": %.17g, \"memory_peak_bytes\": %zu,\n \"memory\": {", p->comm_bytes,
+           run->arena_bytes);
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+        printf("%s\n  \"%s\": {\"peak\": %zu, \"at_peak\": %zu}", c ? "," : "",
+               ct_category_name((enum ct_category)c), p->category_peak[c], p->category_at_peak[c]);
+    printf("}}\n");
+}
+
+static int64_t tokens_per_step(void)
+{
+    const struct ct_training_config *t = &ct_config.training;
+
+    return t->seq_len * (t->global_batch_size > 0 ? t->global_batch_size : t->local_batch_size);
+}
+
+static int plan(const struct ct_run *run, const struct args *args)
+{
+    struct numbers n = {.tokens = tokens_per_step()};
+
+    run->model->flops_per_token(ct_config.training.seq_len, &n.whole, &n.halved);
+    if (args->program)
+        ct_program_print(run->program, stdout);
+    else if (args->json)
+        print_json(run, &n);
+    else
+        print_people(run, &n);
+    return ct_program_verify(run->program, stderr);
+}
+
+int verb_plan(int argc, char **argv)
+{
+    struct ct_run_options options = {.depth = CT_RUN_PROGRAM, .world = 1};
+    struct ct_recipe *recipe;
+    struct ct_run *run = NULL;
+    struct args args;
+    int rc = args_parse(argc, argv, ARG_JSON | ARG_PROGRAM, &args);
+
+    if (rc < 0)
+        return rc;
+    rc = args_recipe(&args, &recipe);
+    if (rc == 0)
+        rc = ct_run_open(recipe, &options, &run);
+    if (rc == 0) {
+        rc = plan(run, &args);
+        ct_run_close(run);
+    }
+    args_finish(&args);
+    return rc;
+}

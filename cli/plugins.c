@@ -1,0 +1,61 @@
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "cli.h"
+
+/* "op, optimizer": each kind once */
+static void kinds(const struct ct_plugin *plugin, char *text, size_t room)
+{
+    size_t used = 0;
+
+    *text = '\0';
+    for (int kind = 1; kind < CT_KIND_COUNT; kind++)
+        for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
+            if ((int)o->kind != kind || used >= room)
+                continue;
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "",
+                                     ct_kind_name(o->kind));
+            break;
+        }
+}
+
+static void print_plugin(const char *name, const struct ct_plugin *plugin)
+{
+    char offered[160];
+
+    kinds(plugin, offered, sizeof(offered));
+    printf("%-14s %-8s %-28s %s\n", name, plugin->version, offered, plugin->summary);
+}
+
+int verb_plugins(int argc, char **argv)
+{
+    struct ct_arena arena = {0};
+    const struct ct_plugin *plugin;
+    const char **names, *folder;
+    char path[PATH_MAX];
+    size_t count;
+
+    if (argc > 1)
+        return ct_fail(CT_ECONFIG, "plugins takes no argument, and not %s", argv[1]);
+    count = ct_plugin_names(&arena, &names);
+    for (size_t i = 0; i < count; i++) {
+        int rc = ct_plugin_path(names[i], path, sizeof(path));
+
+        if (rc == 0)
+            rc = ct_plugin_open(path, &plugin);
+        if (rc == 0)
+            print_plugin(names[i], plugin);
+        else
+            printf("%-14s %-8s %s\n", names[i], "unusable", ct_error_message());
+    }
+    if (!count)
+        printf("no plugins found\n");
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        printf("%s%s%s", i ? ", " : "\nsearched: ", folder, ct_plugin_folder(i + 1) ? "" : "\n");
+    ct_arena_finish(&arena);
+    return 0;
+}

@@ -1,0 +1,64 @@
+/*
+ * Bytes as tokens: the tokenizer that needs no files and loses nothing.
+ *
+ * Token i below 256 is the byte i, whatever it means: text that is not valid UTF-8 is data like any
+ * other. 256 begins a document, 257 ends one. The vocabulary is 258 tokens.
+ */
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/plugin.h>
+
+enum { BOS = 256, EOS = 257, VOCABULARY = 258 };
+
+static struct config {
+    bool add_bos, add_eos;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_BOOL(struct config, add_bos, "add_bos", "true", "Begin each document with token 256"),
+    CT_OPT_BOOL(struct config, add_eos, "add_eos", "true", "End each document with token 257"),
+    {0},
+};
+
+static int64_t vocabulary(void)
+{
+    return VOCABULARY;
+}
+
+static int32_t bos(void)
+{
+    return config.add_bos ? BOS : -1;
+}
+
+static int32_t eos(void)
+{
+    return config.add_eos ? EOS : -1;
+}
+
+static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
+{
+    if (tokens && room < size)
+        return ct_fail(CT_EINVAL, "%zu bytes do not fit in %zu tokens", size, room);
+    for (size_t i = 0; tokens && i < size; i++)
+        tokens[i] = (unsigned char)text[i];
+    return (int64_t)size;
+}
+
+static int decode(int32_t token, char *text, size_t room)
+{
+    if (token < 0 || token >= VOCABULARY)
+        return ct_fail(CT_EINVAL, "token %d is not in the vocabulary of 258", (int)token);
+    if (token >= BOS)
+        return 0;
+    if (!room)
+        return ct_fail(CT_EINVAL, "no room for a byte");
+    *text = (char)token;
+    return 1;
+}
+
+static const struct ct_tokenizer_ops ops = {
+    .vocabulary = vocabulary, .bos = bos, .eos = eos, .encode = encode, .decode = decode};
+
+CT_PLUGIN(.name = "bytes", .version = "1.0", .summary = "Bytes as tokens: a vocabulary of 258",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_TOKENIZER, "bytes", &ops}));

@@ -1,0 +1,140 @@
+/*
+ * AdamW (Loshchilov and Hutter 2019) over all tensors at once.
+ *
+ * Tensors whose p, g, m and v all follow the ones before in memory are one run; the plan lays them
+ * out so. The elements of all runs are shared among the threads by number, in pieces of 64 bytes.
+ */
+#include <math.h>
+
+#include <ctitan/error.h>
+
+#include "cpu.h"
+#include "loops.h"
+
+#define HEAD 3     /* lr, step, clip */
+#define OPERANDS 4 /* p, g, m, v */
+#define PIECE 32   /* elements: a multiple of 64 bytes in every dtype */
+
+struct run {
+    char *data[OPERANDS];
+    enum ct_dtype dtype[OPERANDS];
+    int64_t count, first; /* elements; of all runs before */
+};
+
+struct adamw {
+    struct run *run; /* room for one per tensor */
+};
+
+struct call {
+    struct cpu_adamw step;
+    const struct run *run;
+    int runs;
+    int64_t count;
+};
+
+static bool accepts(const struct ct_prepare *p)
+{
+    for (int i = HEAD; i < p->ins; i++)
+        if (!cpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i]))
+            return false;
+    for (int i = HEAD; i + 3 < p->ins; i += OPERANDS)
+        if (p->in[i + 2].dtype != p->in[i + 3].dtype)
+            return false;
+    return true;
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    struct adamw *state = ct_arena_new(p->arena, struct adamw);
+
+    state->run = ct_arena_array(p->arena, struct run, (p->ins - HEAD) / OPERANDS);
+    p->state = state;
+    return 0;
+}
+
+static bool follows(const struct run *run, const struct ct_tensor *t)
+{
+    for (int j = 0; j < OPERANDS; j++)
+        if (run->dtype[j] != t[j].dtype ||
+            run->data[j] + (size_t)run->count * ct_dtype_size(t[j].dtype) != t[j].data)
+            return false;
+    return true;
+}
+
+static void collect_runs(const struct ct_launch *l, struct run *run, struct call *call)
+{
+    for (int i = HEAD; i + 3 < l->ins; i += OPERANDS) {
+        const struct ct_tensor *t = &l->in[i];
+        int64_t n = ct_tensor_count(t);
+
+        if (call->runs && follows(&run[call->runs - 1], t)) {
+            run[call->runs - 1].count += n;
+        } else {
+            struct run *next = &run[call->runs++];
+
+            *next = (struct run){.count = n, .first = call->count};
+            for (int j = 0; j < OPERANDS; j++) {
+                next->data[j] = t[j].data;
+                next->dtype[j] = t[j].dtype;
+            }
+        }
+        call->count += n;
+    }
+    call->run = run;
+}
+
+static void update_part(struct cpu_adamw step, const struct run *run, int64_t begin, int64_t end)
+{
+    char *at[OPERANDS];
+
+    for (int j = 0; j < OPERANDS; j++)
+        at[j] = run->data[j] + (size_t)begin * ct_dtype_size(run->dtype[j]);
+    step.p = run->dtype[0];
+    step.g = run->dtype[1];
+    step.m = run->dtype[2];
+    step.v = run->dtype[3];
+    cpu_loops()->adamw(&step, at[0], at[1], at[2], at[3], end - begin);
+}
+
+static void update(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = cpu_share(c->count, PIECE, thread, threads);
+
+    for (int i = 0; i < c->runs; i++) {
+        const struct run *run = &c->run[i];
+        int64_t begin = mine.begin > run->first ? mine.begin - run->first : 0;
+        int64_t end = mine.end - run->first < run->count ? mine.end - run->first : run->count;
+
+        if (begin < end)
+            update_part(c->step, run, begin, end);
+    }
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct adamw *state = l->state;
+    double lr = ct_tensor_load(&l->in[0], 0), t = ct_tensor_load(&l->in[1], 0);
+    double clip = ct_tensor_load(&l->in[2], 0);
+    double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
+    struct call call = {0};
+
+    if (clip < 0)
+        return 0;
+    call.step = (struct cpu_adamw){
+        .decay = (float)(1 - lr * ct_op_float(l->op, "weight_decay")),
+        .beta1 = (float)beta1,
+        .beta2 = (float)beta2,
+        .rest1 = (float)(1 - beta1),
+        .rest2 = (float)(1 - beta2),
+        .step_size = (float)(lr / (1 - pow(beta1, t))),
+        .root_correction = (float)(1 / sqrt(1 - pow(beta2, t))),
+        .eps = (float)ct_op_float(l->op, "eps"),
+        .clip = (float)clip,
+    };
+    collect_runs(l, state->run, &call);
+    cpu_parallel(update, &call);
+    return 0;
+}
+
+const struct ct_kernel cpu_adamw_kernels[] = {{"adamw", "vector", 0, accepts, prepare, run}, {0}};

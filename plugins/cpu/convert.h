@@ -1,0 +1,19 @@
+/*
+ * Between bfloat16 and float32: the ends of a matrix product.
+ *
+ * rows describes the bfloat16 side; the float32 side is dense. cpu_widen and cpu_round run on the
+ * calling thread, the _all variants on the team.
+ */
+#ifndef CPU_CONVERT_H
+#define CPU_CONVERT_H
+
+#include "cpu.h"
+
+void cpu_widen(float *to, const uint16_t *from, struct cpu_rows rows);
+/* Rounds to nearest even; add: to += from, rounded once. */
+void cpu_round(uint16_t *to, const float *from, struct cpu_rows rows, bool add);
+
+void cpu_widen_all(float *to, const uint16_t *from, struct cpu_rows rows);
+void cpu_round_all(uint16_t *to, const float *from, struct cpu_rows rows, bool add);
+
+#endif

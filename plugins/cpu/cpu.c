@@ -1,0 +1,70 @@
+/*
+ * The cpu plugin: its options, what it offers, and its team of threads.
+ */
+#include <omp.h>
+
+#include <ctitan/plugin.h>
+
+#include "cpu.h"
+#include "kernels/kernels.h"
+
+struct cpu_config cpu_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct cpu_config, threads, "threads", "0", 0, 4096,
+               "Compute threads of a rank; 0: the cores that the process may use, divided by the "
+               "local ranks"),
+    CT_OPT_STRING(struct cpu_config, isa, "isa", "auto",
+                  "Instruction set: auto (the CPU's best), portable, avx2 or avx512"),
+    CT_OPT_STRING(struct cpu_config, streams, "streams", "threads",
+                  "Streams beside the compute stream: threads, or in_order (all on one thread)"),
+    CT_OPT_STRING(
+        struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
+        "bfloat16 products: native, widen (to float32), or auto: native where the CPU has "
+        "AMX"),
+    CT_OPT_BOOL(struct cpu_config, huge_pages, "huge_pages", "true",
+                "Back the arena with huge pages"),
+    CT_OPT_BOOL(struct cpu_config, pack_weights, "pack_weights", "true",
+                "Keep weights in the matrix product's own layout, renewed once per step"),
+    {0}};
+
+int cpu_threads(void)
+{
+    return omp_get_max_threads();
+}
+
+void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context)
+{
+#pragma omp parallel
+    body(context, omp_get_thread_num(), omp_get_num_threads());
+}
+
+bool cpu_as_rows(const struct ct_tensor *t, struct cpu_rows *rows)
+{
+    *rows = (struct cpu_rows){1, t->rank ? t->shape[t->rank - 1] : 1, 0};
+    if (t->rank && t->stride[t->rank - 1] != 1 && rows->columns > 1)
+        return false;
+    for (int d = t->rank - 2; d >= 0; d--) {
+        if (t->shape[d] == 1)
+            continue;
+        if (rows->rows == 1)
+            rows->stride = t->stride[d];
+        else if (t->stride[d] != rows->stride * rows->rows)
+            return false;
+        rows->rows *= t->shape[d];
+    }
+    if (rows->rows <= 1)
+        rows->stride = rows->columns;
+    return rows->stride >= rows->columns;
+}
+
+CT_PLUGIN(.name = "cpu", .version = "1.0",
+          .summary = "Kernels and streams for CPUs: oneDNN, AVX2, AVX-512, AMX", .options = options,
+          .config = &cpu_config, .config_size = sizeof(cpu_config),
+          .offers = CT_OFFERS(
+              {CT_DEVICE, "cpu", &cpu_device_ops}, {CT_KERNELS, "cpu", cpu_linear_kernels},
+              {CT_KERNELS, "cpu", cpu_loss_kernels}, {CT_KERNELS, "cpu", cpu_adamw_kernels},
+              {CT_KERNELS, "cpu", cpu_reduce_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
+              {CT_KERNELS, "cpu", cpu_pointwise_kernels}
+
+              ));

@@ -1,0 +1,107 @@
+/*
+ * The cpu plugin's own header: device, threads, instruction sets, kernel tables.
+ *
+ * Instruction sets: the sources of vector kernels are built once per level (kernels/isa.h); the
+ * level is chosen once per process from the CPU's feature bits, so one binary runs everywhere,
+ * valgrind included. Matrix products are oneDNN's (gemm.h), held to the same level.
+ *
+ * Threads: kernels of stream 0 run on the thread that drives the run and its OpenMP team, which
+ * oneDNN uses too. Other streams are one thread each. Denormals are flushed on all of them.
+ */
+#ifndef CPU_H
+#define CPU_H
+
+#include <ctitan/device.h>
+#include <ctitan/pass.h>
+
+#include "kernels/isa.h"
+
+struct cpu_config {
+    int64_t threads;         /* 0: cores / local ranks */
+    const char *isa;         /* auto, portable, avx2, avx512 */
+    const char *streams;     /* threads, in_order */
+    const char *bf16_matmul; /* auto, native, widen */
+    bool huge_pages, pack_weights;
+};
+extern struct cpu_config cpu_config;
+
+/* cpu_isa() is the level that every kernel of this process uses: $CTITAN_CPU_ISA, else [cpu] isa.
+ */
+const char *cpu_isa_name(enum cpu_isa isa);
+/* CT_ECONFIG: the level asked for is unknown, or this CPU does not have it. */
+int cpu_isa_check(void);
+/* bfloat16 products in hardware at full speed: AMX. Otherwise they are widened to float32. */
+bool cpu_bf16_native(void);
+/* On the calling thread; threads that it starts inherit it. */
+void cpu_flush_denormals(void);
+
+/* The team of compute threads; fixed when the device is opened. */
+int cpu_threads(void);
+/* Run body on every compute thread. */
+void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context);
+
+/* Thread's part of count items, cut at multiples of align. */
+struct cpu_range {
+    int64_t begin, end;
+};
+static inline struct cpu_range cpu_share(int64_t count, int64_t align, int thread, int threads)
+{
+    int64_t units = (count + align - 1) / align;
+    struct cpu_range r = {units * thread / threads * align, units * (thread + 1) / threads * align};
+
+    r.begin = r.begin < count ? r.begin : count;
+    r.end = r.end < count ? r.end : count;
+    return r;
+}
+
+/* Tensor as a matrix of rows: all dimensions but the last, which has stride 1, as rows at one
+ * stride. */
+struct cpu_rows {
+    int64_t rows, columns, stride;
+};
+bool cpu_as_rows(const struct ct_tensor *t, struct cpu_rows *rows);
+
+static inline bool cpu_is_compute_dtype(enum ct_dtype dtype)
+{
+    return dtype == CT_F32 || dtype == CT_BF16;
+}
+
+/* A chunk of a workspace: 64-byte aligned, advancing *at. */
+static inline size_t cpu_carve(size_t *at, size_t bytes)
+{
+    size_t offset = *at;
+
+    *at += (bytes + 63) & ~(size_t)63;
+    return offset;
+}
+
+/* ---- the device ---- */
+
+struct cpu_streams;
+
+struct cpu_device {
+    struct ct_device base;
+    void *symmetric; /* a communicator's segment: not ours to unmap */
+    struct cpu_streams *streams;
+};
+
+extern const struct ct_device_ops cpu_device_ops;
+
+/* streams.c. All calls from the thread that drives the run. */
+int cpu_streams_create(bool in_order, struct cpu_streams **streams);
+void cpu_streams_destroy(struct cpu_streams *streams);
+int cpu_streams_events(struct cpu_streams *streams, int count);
+int cpu_streams_enqueue(struct cpu_streams *streams, int stream, const struct ct_kernel *kernel,
+                        const struct ct_launch *launch);
+int cpu_streams_record(struct cpu_streams *streams, int stream, int event);
+int cpu_streams_wait(struct cpu_streams *streams, int stream, int event);
+int cpu_streams_synchronize(struct cpu_streams *streams);
+
+/* ---- what it offers: tables ended by {0} ---- */
+
+extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
+    cpu_adamw_kernels[], cpu_reduce_kernels[], cpu_init_kernels[];
+extern const struct ct_op_type cpu_op_pack, cpu_op_linear, cpu_op_linear_dx;
+extern const struct ct_transform cpu_pack_weights;
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * The device: its arena, and the way from the core's calls to the streams.
+ *
+ * The arena is one anonymous mapping at a huge-page boundary, kept until the end: the kernel's page
+ * faults are paid once, not in every step.
+ */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "cpu.h"
+#include "gemm.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static int set_threads(const struct ct_device_request *request)
+{
+    int ranks = request->local_ranks > 0 ? request->local_ranks : 1;
+    int share = omp_get_num_procs() / ranks;
+
+    if (cpu_config.threads)
+        share = (int)cpu_config.threads;
+    omp_set_dynamic(0);
+    omp_set_num_threads(share > 0 ? share : 1);
+    return 0;
+}
+
+static void start_thread(void *context, int thread, int threads)
+{
+    (void)context;
+    (void)thread;
+    (void)threads;
+    cpu_flush_denormals();
+}
+
+static void close_device(struct ct_device *base)
+{
+    struct cpu_device *device = (struct cpu_device *)base;
+
+    if (!device)
+        return;
+    cpu_streams_destroy(device->streams);
+    free(device);
+}
+
+static int open_device(const struct ct_device_request *request, struct ct_device **out)
+{
+    struct cpu_device *device;
+    int rc = cpu_isa_check();
+
+    if (rc < 0)
+        return rc;
+    set_threads(request);
+    cpu_parallel(start_thread, NULL);
+    rc = cpu_gemm_start();
+    if (rc < 0)
+        return rc;
+    device = calloc(1, sizeof(*device));
+    if (!device)
+        return ct_fail(CT_ENOMEM, "no memory for the cpu device");
+    device->base = (struct ct_device){&cpu_device_ops, "cpu", true};
+    device->symmetric = request->symmetric;
+    rc = cpu_streams_create(!strcmp(cpu_config.streams, "in_order"), &device->streams);
+    if (rc < 0) {
+        close_device(&device->base);
+        return rc;
+    }
+    *out = &device->base;
+    return 0;
+}
+
+static void read_cpu_name(char *name, size_t room)
+{
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[256];
+
+    snprintf(name, room, "CPU");
+    if (!file)
+        return;
+    while (fgets(line, sizeof(line), file)) {
+        if (strncmp(line, "model name", 10) || !strchr(line, ':'))
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(name, room, "%.60s", strchr(line, ':') + 2);
+        break;
+    }
+    fclose(file);
+}
+
+static void device_info(struct ct_device *device, enum ct_dtype compute,
+                        struct ct_device_info *info)
+{
+    char name[64];
+
+    (void)device;
+    (void)compute;
+    read_cpu_name(name, sizeof(name));
+    *info = (struct ct_device_info){.threads = cpu_threads()};
+    info->memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    snprintf(info->name, sizeof(info->name), "%s, %d thread%s, %s%s", name, info->threads,
+             info->threads == 1 ? "" : "s", cpu_isa_name(cpu_isa()),
+             cpu_bf16_native() ? ", bf16" : "");
+}
+
+static size_t mapped_size(size_t bytes)
+{
+    return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+static int reserve(struct ct_device *base, size_t bytes, void **out)
+{
+    struct cpu_device *device = (struct cpu_device *)base;
+    size_t size = mapped_size(bytes), head;
+    char *memory;
+
+    if (device->symmetric) {
+        *out = device->symmetric;
+        return 0;
+    }
+    memory = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return ct_fail(CT_ENOMEM, "an arena of %zu bytes", bytes);
+    head = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+    if (head)
+        munmap(memory, head);
+    munmap(memory + head + size, HUGE_PAGE - head);
+    memory += head;
+    madvise(memory, size, cpu_config.huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    *out = memory;
+    return 0;
+}
+
+static void release(struct ct_device *base, void *memory, size_t bytes)
+{
+    struct cpu_device *device = (struct cpu_device *)base;
+
+    if (memory && memory != device->symmetric)
+        munmap(memory, mapped_size(bytes));
+}
+
+static int copy(struct ct_device *device, void *to, const void *from, size_t bytes)
+{
+    (void)device;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static struct cpu_streams *streams(struct ct_device *device)
+{
+    return ((struct cpu_device *)device)->streams;
+}
+
+static int enqueue(struct ct_device *device, int stream, const struct ct_kernel *kernel,
+                   const struct ct_launch *launch)
+{
+    return cpu_streams_enqueue(streams(device), stream, kernel, launch);
+}
+
+static int events(struct ct_device *device, int count)
+{
+    return cpu_streams_events(streams(device), count);
+}
+
+static int record(struct ct_device *device, int stream, int event)
+{
+    return cpu_streams_record(streams(device), stream, event);
+}
+
+static int wait_event(struct ct_device *device, int stream, int event)
+{
+    return cpu_streams_wait(streams(device), stream, event);
+}
+
+static int synchronize(struct ct_device *device)
+{
+    return cpu_streams_synchronize(streams(device));
+}
+
+const struct ct_device_ops cpu_device_ops = {
+    .open = open_device,
+    .close = close_device,
+    .info = device_info,
+    .reserve = reserve,
+    .release = release,
+    .copy_in = copy,
+    .copy_out = copy,
+    .enqueue = enqueue,
+    .events = events,
+    .record = record,
+    .wait = wait_event,
+    .synchronize = synchronize,
+};

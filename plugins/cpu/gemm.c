@@ -1,0 +1,444 @@
+/*
+ * A product is run in one of two ways.
+ *
+ * Whole: one oneDNN primitive over all threads. Operands that it cannot take as they are (bfloat16
+ * without AMX) are widened into the workspace before, the result rounded after.
+ *
+ * By rows: where A or C must be converted, A is cut into chunks of rows, and each thread takes a
+ * chunk through widening, a one-thread primitive and rounding while it stays in its cache.
+ */
+#include <dnnl.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "convert.h"
+#include "gemm.h"
+
+#define CHUNK 256             /* rows */
+#define CHUNK_BYTES (2 << 20) /* of A and C widened; beyond, half the rows */
+#define PACKED_ROWS 256       /* M for which oneDNN is asked for its layout of B */
+
+/* One oneDNN primitive; `lanes` sets of arguments, one for each thread that runs it. */
+struct primitive {
+    dnnl_primitive_t handle;
+    dnnl_memory_t (*lane)[4]; /* A, B, C, scratchpad */
+    size_t scratch;
+};
+
+struct cpu_gemm {
+    struct cpu_gemm_spec spec;
+    int threads;
+    enum ct_dtype compute; /* dtype of A and B in the primitive */
+    bool by_rows, widen_a, widen_b, round_c;
+    struct primitive main, tail;
+    int64_t chunk;
+    size_t b_at, a_at, c_at,
+        scratch_at; /* in the workspace; a, c and scratch: by thread if by rows */
+    size_t lane_bytes, workspace;
+    struct cpu_gemm *next;
+};
+
+struct call {
+    struct cpu_gemm *gemm;
+    const char *a, *b;
+    char *c, *workspace;
+    _Atomic int status;
+};
+
+static dnnl_engine_t engine;
+static dnnl_stream_t stream;
+static struct cpu_gemm *cache;
+
+static dnnl_data_type_t dnnl_type(enum ct_dtype dtype)
+{
+    return dtype == CT_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static int check(dnnl_status_t status, const char *what)
+{
+    static const char *const words[] = {"success",       "out of memory", "invalid arguments",
+                                        "unimplemented", "iterator ends", "runtime error",
+                                        "not required"};
+
+    if (status == dnnl_success)
+        return 0;
+    return ct_fail(status == dnnl_out_of_memory ? CT_ENOMEM : CT_EINVAL, "oneDNN, %s: %s", what,
+                   (size_t)status < CT_COUNT(words) ? words[status] : "unknown status");
+}
+
+int cpu_gemm_start(void)
+{
+    static const dnnl_cpu_isa_t limits[] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,
+                                            dnnl_cpu_isa_all};
+    int rc;
+
+    if (engine)
+        return 0;
+    rc = check(dnnl_set_max_cpu_isa(limits[cpu_isa()]), "instruction set");
+    if (rc >= 0)
+        rc = check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine");
+    if (rc >= 0)
+        rc = check(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), "stream");
+    return rc;
+}
+
+enum ct_dtype cpu_packed_type(enum ct_dtype dtype)
+{
+    return dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
+}
+
+static int describe(dnnl_memory_desc_t *md, int64_t rows, int64_t columns, enum ct_dtype dtype,
+                    int64_t row_stride, int64_t column_stride)
+{
+    dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
+
+    return check(dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dtype), strides),
+                 "matrix");
+}
+
+static int create_descriptor(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *a,
+                             const dnnl_memory_desc_t *b, const dnnl_memory_desc_t *c,
+                             bool accumulate)
+{
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t sum = NULL;
+    int rc = check(dnnl_matmul_desc_init(&desc, a, b, NULL, c), "product");
+
+    if (rc >= 0)
+        rc = check(dnnl_primitive_attr_create(&attr), "attributes");
+    if (rc >= 0)
+        rc = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+                   "scratchpad");
+    if (rc >= 0 && accumulate) {
+        rc = check(dnnl_post_ops_create(&sum), "sum");
+        if (rc >= 0)
+            rc = check(dnnl_post_ops_append_sum(sum, 1.0f), "sum");
+        if (rc >= 0)
+            rc = check(dnnl_primitive_attr_set_post_ops(attr, sum), "sum");
+    }
+    if (rc >= 0)
+        rc = check(dnnl_primitive_desc_create(out, &desc, attr, engine, NULL), "product");
+    dnnl_post_ops_destroy(sum);
+    dnnl_primitive_attr_destroy(attr);
+    return rc;
+}
+
+/* The layout of packed B, asked for once with a fixed number of rows so that all users agree. */
+static int packed_layout(dnnl_memory_desc_t *md, int64_t k, int64_t n, enum ct_dtype dtype)
+{
+    dnnl_memory_desc_t a, b, c;
+    dnnl_dims_t dims = {k, n};
+    dnnl_primitive_desc_t descriptor = NULL;
+    int rc = describe(&a, PACKED_ROWS, k, dtype, k, 1);
+
+    if (rc >= 0)
+        rc = describe(&c, PACKED_ROWS, n, dtype, n, 1);
+    if (rc >= 0)
+        rc = check(dnnl_memory_desc_init_by_tag(&b, 2, dims, dnnl_type(dtype), dnnl_format_tag_any),
+                   "packed matrix");
+    if (rc >= 0)
+        rc = create_descriptor(&descriptor, &a, &b, &c, false);
+    if (rc >= 0)
+        *md = *dnnl_primitive_desc_query_md(descriptor, dnnl_query_weights_md, 0);
+    dnnl_primitive_desc_destroy(descriptor);
+    return rc;
+}
+
+int cpu_packed_bytes(int64_t k, int64_t n, enum ct_dtype dtype, size_t *bytes)
+{
+    dnnl_memory_desc_t md;
+    int rc = packed_layout(&md, k, n, cpu_packed_type(dtype));
+
+    if (rc >= 0)
+        *bytes = dnnl_memory_desc_get_size(&md);
+    return rc;
+}
+
+/* The primitive for rows of A, for `lanes` threads that run it side by side, or one that uses all.
+ */
+static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, int64_t rows,
+                            int lanes)
+{
+    dnnl_memory_desc_t md[4];
+    dnnl_primitive_desc_t descriptor = NULL;
+    int rc = describe(&md[0], rows, s->k, s->a_type, s->a_row, s->a_col);
+
+    if (rc >= 0)
+        rc = s->b_row ? describe(&md[1], s->k, s->n, s->b_type, s->b_row, s->b_col)
+                      : packed_layout(&md[1], s->k, s->n, s->b_type);
+    if (rc >= 0)
+        rc = describe(&md[2], rows, s->n, s->c_type, s->c_row, 1);
+    if (rc >= 0)
+        rc = create_descriptor(&descriptor, &md[0], &md[1], &md[2], s->accumulate);
+    if (rc >= 0)
+        rc = check(dnnl_primitive_create(&p->handle, descriptor), "primitive");
+    if (rc >= 0) {
+        md[3] = *dnnl_primitive_desc_query_md(descriptor, dnnl_query_scratchpad_md, 0);
+        p->scratch = dnnl_memory_desc_get_size(&md[3]);
+        p->lane = calloc((size_t)lanes, sizeof(*p->lane));
+        rc = p->lane ? 0 : ct_fail(CT_ENOMEM, "no memory for a matrix product");
+    }
+    for (int lane = 0; rc >= 0 && lane < lanes; lane++)
+        for (int i = 0; rc >= 0 && i < 4; i++)
+            rc = check(dnnl_memory_create(&p->lane[lane][i], &md[i], engine, DNNL_MEMORY_NONE),
+                       "argument");
+    dnnl_primitive_desc_destroy(descriptor);
+    return rc;
+}
+
+static void destroy_primitive(struct primitive *p, int lanes)
+{
+    for (int lane = 0; p->lane && lane < lanes; lane++)
+        for (int i = 0; i < 4; i++)
+            dnnl_memory_destroy(p->lane[lane][i]);
+    free(p->lane);
+    dnnl_primitive_destroy(p->handle);
+}
+
+static int run_primitive(struct primitive *p, int lane, const void *a, const void *b, void *c,
+                         void *scratch)
+{
+    static const int names[4] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+    void *data[4] = {(void *)a, (void *)b, c, scratch};
+    dnnl_exec_arg_t args[4];
+
+    for (int i = 0; i < 4; i++) {
+        dnnl_status_t status = dnnl_memory_set_data_handle(p->lane[lane][i], data[i]);
+
+        if (status != dnnl_success)
+            return check(status, "argument");
+        args[i] = (dnnl_exec_arg_t){names[i], p->lane[lane][i]};
+    }
+    return check(dnnl_primitive_execute(p->handle, stream, 4, args), "execution");
+}
+
+/* ---- preparing ---- */
+
+/* A and B as they lie in memory: rows of contiguous elements. */
+static struct cpu_rows stored(int64_t rows, int64_t columns, int64_t row_stride,
+                              int64_t column_stride)
+{
+    if (column_stride == 1)
+        return (struct cpu_rows){rows, columns, row_stride};
+    return (struct cpu_rows){columns, rows, column_stride};
+}
+
+static struct cpu_rows stored_a(const struct cpu_gemm_spec *s)
+{
+    return stored(s->m, s->k, s->a_row, s->a_col);
+}
+
+static struct cpu_rows stored_b(const struct cpu_gemm_spec *s)
+{
+    return stored(s->k, s->n, s->b_row, s->b_col);
+}
+
+static int64_t chunk_rows(const struct cpu_gemm *g)
+{
+    const struct cpu_gemm_spec *s = &g->spec;
+    int64_t most =
+        (s->k * g->widen_a + s->n * g->round_c) * CHUNK * 4 > CHUNK_BYTES ? CHUNK / 2 : CHUNK;
+    int64_t chunks = g->threads * ((s->m + most * g->threads - 1) / (most * g->threads));
+
+    return ((s->m + chunks - 1) / chunks + 15) / 16 * 16;
+}
+
+/* The spec of the primitive: operands that are converted are dense in the workspace. */
+static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g)
+{
+    struct cpu_gemm_spec s = g->spec;
+
+    if (g->widen_a) {
+        s.a_row = s.a_col == 1 ? s.k : 1;
+        s.a_col = s.a_col == 1 ? 1 : s.m;
+    }
+    if (g->widen_b) {
+        s.b_row = s.b_col == 1 ? s.n : 1;
+        s.b_col = s.b_col == 1 ? 1 : s.k;
+    }
+    if (g->round_c) {
+        s.c_row = s.n;
+        s.accumulate = false;
+        s.c_type = CT_F32;
+    }
+    s.a_type = s.b_type = g->compute;
+    return s;
+}
+
+static void choose_way(struct cpu_gemm *g)
+{
+    const struct cpu_gemm_spec *s = &g->spec;
+    bool native = s->a_type == CT_BF16 && s->b_type == CT_BF16 && cpu_bf16_native();
+
+    g->compute = native ? CT_BF16 : CT_F32;
+    g->widen_a = s->a_type != g->compute;
+    g->widen_b = s->b_type != g->compute;
+    g->round_c = !native && s->c_type == CT_BF16;
+    g->by_rows = (g->widen_a || g->round_c) && s->a_col == 1 && s->m >= 32 * g->threads;
+    g->chunk = g->by_rows ? chunk_rows(g) : s->m;
+}
+
+static int create_primitives(struct cpu_gemm *g)
+{
+    struct cpu_gemm_spec inner = inner_spec(g);
+    int64_t rest = g->spec.m % g->chunk;
+    int rc;
+
+    if (!g->by_rows)
+        return create_primitive(&g->main, &inner, g->spec.m, 1);
+    omp_set_num_threads(1);
+    rc = create_primitive(&g->main, &inner, g->chunk, g->threads);
+    if (rc >= 0 && rest)
+        rc = create_primitive(&g->tail, &inner, rest, g->threads);
+    omp_set_num_threads(g->threads);
+    return rc;
+}
+
+static void plan_workspace(struct cpu_gemm *g)
+{
+    const struct cpu_gemm_spec *s = &g->spec;
+    size_t lane = 0, at = 0;
+    size_t scratch = g->main.scratch > g->tail.scratch ? g->main.scratch : g->tail.scratch;
+
+    g->a_at = cpu_carve(&lane, g->widen_a ? (size_t)(g->chunk * s->k) * 4 : 0);
+    g->c_at = cpu_carve(&lane, g->round_c ? (size_t)(g->chunk * s->n) * 4 : 0);
+    g->scratch_at = cpu_carve(&lane, scratch);
+    g->lane_bytes = lane;
+    cpu_carve(&at, lane * (size_t)(g->by_rows ? g->threads : 1));
+    g->b_at = cpu_carve(&at, g->widen_b ? (size_t)(s->k * s->n) * 4 : 0);
+    g->workspace = at;
+}
+
+static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
+           a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
+           a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
+           a->c_row == b->c_row && a->accumulate == b->accumulate;
+}
+
+static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
+{
+    struct cpu_gemm *g = calloc(1, sizeof(*g));
+    int rc;
+
+    if (!g)
+        return ct_fail(CT_ENOMEM, "no memory for a matrix product");
+    g->spec = *spec;
+    g->threads = cpu_threads();
+    choose_way(g);
+    rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
+    if (rc < 0) {
+        destroy_primitive(&g->main, g->by_rows ? g->threads : 1);
+        destroy_primitive(&g->tail, g->threads);
+        free(g);
+        return ct_context(rc, "product of [%lld, %lld] and [%lld, %lld]", (long long)spec->m,
+                          (long long)spec->k, (long long)spec->k, (long long)spec->n);
+    }
+    plan_workspace(g);
+    *out = g;
+    return 0;
+}
+
+int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
+{
+    int rc;
+
+    for (struct cpu_gemm *g = cache; g; g = g->next)
+        if (same_spec(&g->spec, spec) && g->threads == cpu_threads()) {
+            *gemm = g;
+            return 0;
+        }
+    rc = create(spec, gemm);
+    if (rc < 0)
+        return rc;
+    (*gemm)->next = cache;
+    cache = *gemm;
+    return 0;
+}
+
+size_t cpu_gemm_workspace(const struct cpu_gemm *gemm)
+{
+    return gemm->workspace;
+}
+
+/* ---- running ---- */
+
+static void run_chunks(void *context, int thread, int threads)
+{
+    struct call *call = context;
+    struct cpu_gemm *g = call->gemm;
+    const struct cpu_gemm_spec *s = &g->spec;
+    struct cpu_range mine = cpu_share(s->m, g->chunk, thread, threads);
+    char *lane = call->workspace + g->lane_bytes * (size_t)thread;
+    const char *b = g->widen_b ? call->workspace + g->b_at : call->b;
+
+    for (int64_t row = mine.begin; row < mine.end; row += g->chunk) {
+        int64_t rows = s->m - row < g->chunk ? s->m - row : g->chunk;
+        const char *a = call->a + (size_t)(row * s->a_row) * ct_dtype_size(s->a_type);
+        char *c = call->c + (size_t)(row * s->c_row) * ct_dtype_size(s->c_type);
+        char *inner_c = g->round_c ? lane + g->c_at : c;
+        int rc;
+
+        if (g->widen_a) {
+            cpu_widen((float *)(lane + g->a_at), (const uint16_t *)a,
+                      (struct cpu_rows){rows, s->k, s->a_row});
+            a = lane + g->a_at;
+        }
+        rc = run_primitive(rows == g->chunk ? &g->main : &g->tail, thread, a, b, inner_c,
+                           lane + g->scratch_at);
+        if (rc < 0)
+            call->status = rc;
+        if (g->round_c)
+            cpu_round((uint16_t *)c, (const float *)inner_c,
+                      (struct cpu_rows){rows, s->n, s->c_row}, s->accumulate);
+    }
+}
+
+static int run_whole(struct call *call)
+{
+    struct cpu_gemm *g = call->gemm;
+    const struct cpu_gemm_spec *s = &g->spec;
+    char *wide_a = call->workspace + g->a_at, *wide_c = call->workspace + g->c_at;
+    int rc;
+
+    if (g->widen_a)
+        cpu_widen_all((float *)wide_a, (const uint16_t *)call->a, stored_a(s));
+    rc = run_primitive(&g->main, 0, g->widen_a ? wide_a : call->a,
+                       g->widen_b ? call->workspace + g->b_at : call->b,
+                       g->round_c ? wide_c : call->c, call->workspace + g->scratch_at);
+    if (rc >= 0 && g->round_c)
+        cpu_round_all((uint16_t *)call->c, (const float *)wide_c,
+                      (struct cpu_rows){s->m, s->n, s->c_row}, s->accumulate);
+    return rc;
+}
+
+/* An empty sum. */
+static void clear(const struct call *call)
+{
+    const struct cpu_gemm_spec *s = &call->gemm->spec;
+    size_t size = ct_dtype_size(s->c_type);
+
+    for (int64_t row = 0; row < s->m && !s->accumulate; row++)
+        memset(call->c + (size_t)(row * s->c_row) * size, 0, (size_t)s->n * size);
+}
+
+int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
+{
+    struct call call = {g, a, b, c, workspace, 0};
+
+    if (!g->main.handle) {
+        clear(&call);
+        return 0;
+    }
+    if (g->widen_b)
+        cpu_widen_all((float *)(call.workspace + g->b_at), (const uint16_t *)b, stored_b(&g->spec));
+    if (!g->by_rows)
+        return run_whole(&call);
+    cpu_parallel(run_chunks, &call);
+    return call.status < 0 ? ct_fail(call.status, "oneDNN failed on a chunk of rows") : 0;
+}

@@ -1,0 +1,112 @@
+/*
+ * Which instructions the kernels of this process use. The compiler's feature test covers the
+ * operating system's support for the registers; AMX it does not know, so CPUID and XCR0 are read.
+ */
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <xmmintrin.h>
+#endif
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "cpu.h"
+
+#define XCR0_TILES (3u << 17)
+#define LEAF7_AMX (1u << 22 | 1u << 24) /* bfloat16 and tiles */
+#define MXCSR_FTZ 0x8000u
+#define MXCSR_DAZ 0x0040u
+
+static const char *const isa_names[] = {"portable", "avx2", "avx512"};
+
+const char *cpu_isa_name(enum cpu_isa isa)
+{
+    return isa_names[isa];
+}
+
+#ifdef __x86_64__
+static enum cpu_isa best_isa(void)
+{
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return CPU_AVX512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? CPU_AVX2
+                                                                           : CPU_PORTABLE;
+}
+
+static bool has_amx_bf16(void)
+{
+    unsigned a, b, c, d, low, high;
+
+    if (cpu_isa() < CPU_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return false;
+    if ((d & LEAF7_AMX) != LEAF7_AMX)
+        return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & XCR0_TILES) == XCR0_TILES;
+}
+
+void cpu_flush_denormals(void)
+{
+    _mm_setcsr(_mm_getcsr() | MXCSR_FTZ | MXCSR_DAZ);
+}
+#else
+static enum cpu_isa best_isa(void)
+{
+    return CPU_PORTABLE;
+}
+
+static bool has_amx_bf16(void)
+{
+    return false;
+}
+
+void cpu_flush_denormals(void)
+{
+}
+#endif
+
+static const char *wanted_isa(void)
+{
+    const char *forced = getenv("CTITAN_CPU_ISA");
+
+    if (forced)
+        return forced;
+    return cpu_config.isa ? cpu_config.isa : "auto";
+}
+
+enum cpu_isa cpu_isa(void)
+{
+    static _Atomic int chosen = -1;
+    int isa = chosen;
+
+    if (isa >= 0)
+        return (enum cpu_isa)isa;
+    isa = (int)best_isa();
+    for (int i = 0; i < (int)CT_COUNT(isa_names); i++)
+        if (!strcmp(wanted_isa(), isa_names[i]) && i < isa)
+            isa = i;
+    chosen = isa;
+    return (enum cpu_isa)isa;
+}
+
+int cpu_isa_check(void)
+{
+    const char *wanted = wanted_isa();
+
+    if (strcmp(wanted, "auto") && strcmp(wanted, cpu_isa_name(cpu_isa())))
+        return ct_fail(CT_ECONFIG, "[cpu] isa = %s: this CPU runs auto, portable%s%s", wanted,
+                       best_isa() >= CPU_AVX2 ? ", avx2" : "",
+                       best_isa() >= CPU_AVX512 ? ", avx512" : "");
+    return 0;
+}
+
+bool cpu_bf16_native(void)
+{
+    const char *mode = cpu_config.bf16_matmul ? cpu_config.bf16_matmul : "auto";
+
+    if (!strcmp(mode, "auto"))
+        return has_amx_bf16();
+    return !strcmp(mode, "native");
+}

@@ -1,0 +1,205 @@
+/*
+ * Causal attention: o = softmax(q k^T / sqrt(d)) v, tile by tile with a running maximum and sum
+ * (Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept in units of log 2.
+ *
+ * A task is a key/value head of one sequence, whose keys and values are packed once and used by all
+ * its query heads; where there are fewer heads than threads, its query tiles are dealt out to
+ * several tasks. Every output is made by one task, so the result does not depend on the threads.
+ */
+#include <omp.h>
+
+#include "../cpu.h"
+#include "kernels.h"
+#include "tile.h"
+
+struct state {
+    struct attention shape;
+    int64_t parts; /* tasks per key/value head */
+    int threads;
+    size_t documents, buffers, buffer_bytes;
+};
+
+/* A thread's own memory. */
+struct buffers {
+    float *k, *v;             /* [padded][width] */
+    float *rows, *q, *o;      /* [TILE][width]; columns: [width][TILE] */
+    float *scores;            /* [TILE][TILE] */
+    float *top, *sum, *carry; /* by query: maximum, sum, factor of what was there */
+};
+
+struct forward {
+    const struct state *state;
+    struct attention a;
+    struct documents documents;
+    const struct ct_tensor *q, *k, *v, *o, *lse;
+};
+
+static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
+{
+    uintptr_t at = base;
+
+    w->k = carve_floats(&at, a->padded * a->width);
+    w->v = carve_floats(&at, a->padded * a->width);
+    w->rows = carve_floats(&at, TILE * a->width);
+    w->q = carve_floats(&at, TILE * a->width);
+    w->o = carve_floats(&at, TILE * a->width);
+    w->scores = carve_floats(&at, TILE * TILE);
+    w->top = carve_floats(&at, TILE);
+    w->sum = carve_floats(&at, TILE);
+    w->carry = carve_floats(&at, TILE);
+    return at - base;
+}
+
+/* New maxima, weights instead of scores, new sums. */
+static void softmax(const struct buffers *w, bool diagonal)
+{
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        float *s = w->scores + q;
+        int64_t keys = keys_of(diagonal, q);
+        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum;
+
+        for (int64_t k = 0; k < keys; k += 4)
+            for (int i = 0; i < 4; i++)
+                top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
+        top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
+        carry = v_exp2(old - top[0]);
+        sum = v_load(w->sum + q) * carry;
+        for (int64_t k = 0; k < keys; k++) {
+            vf p = v_exp2(v_load(s + k * TILE) - top[0]);
+            v_store(s + k * TILE, p);
+            sum += p;
+        }
+        v_store(w->top + q, top[0]);
+        v_store(w->sum + q, sum);
+        v_store(w->carry + q, carry);
+    }
+}
+
+static void rescale(const struct attention *a, const struct buffers *w)
+{
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf carry = v_load(w->carry + q);
+        for (int64_t i = 0; i < a->size; i++)
+            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * carry);
+    }
+}
+
+static void begin_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                          int64_t tile)
+{
+    const struct attention *a = &f->a;
+
+    pack(f->q, a, b, head, tile, a->scale * LOG2_E, w->rows);
+    pack_columns(a, w->rows, 1, w->q);
+    memset(w->o, 0, (size_t)(TILE * a->width) * sizeof(float));
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        v_store(w->top + q, v_set(MASKED));
+        v_store(w->sum + q, v_set(0));
+    }
+}
+
+static void end_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                        int64_t tile)
+{
+    const struct ct_tensor *lse = f->lse;
+    int64_t n = tokens_in(&f->a, tile);
+    float *out = (float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
+
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf sum = v_load(w->sum + q);
+        v_store(w->carry + q, 1.0f / sum);
+        if (q < n)
+            v_put(CT_F32, out, q, n, v_load(w->top + q) * LN_2 + v_log(sum));
+    }
+    unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
+}
+
+static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                       int64_t tile)
+{
+    const struct attention *a = &f->a;
+
+    begin_queries(f, w, b, head, tile);
+    for (int64_t j = 0; j <= tile; j++) {
+        enum match match = documents_match(&f->documents, a, b, tile, j);
+
+        if (match == NONE)
+            continue;
+        score(a, j == tile, w->k + j * TILE * a->width, w->q, w->scores);
+        mask(a, &f->documents, b, tile, j, match, w->scores);
+        softmax(w, j == tile);
+        rescale(a, w);
+        gather(a, j == tile, w->v + j * TILE * a->width, w->scores, w->o);
+    }
+    end_queries(f, w, b, head, tile);
+}
+
+/* Query tiles part, part + parts, .. of the heads that share one key/value head. */
+static void run_task(const struct forward *f, const struct buffers *w, int64_t task)
+{
+    const struct attention *a = &f->a;
+    int64_t parts = f->state->parts, part = parts - 1 - task % parts;
+    int64_t group = task / parts % a->groups, b = task / parts / a->groups;
+    int64_t share = a->heads / a->groups, last = part;
+
+    for (; last + parts < a->tiles; last += parts)
+        ;
+    for (int64_t j = 0; j <= last; j++) {
+        pack(f->k, a, b, group, j, 1, w->k + j * TILE * a->width);
+        pack(f->v, a, b, group, j, 1, w->v + j * TILE * a->width);
+    }
+    for (int64_t head = group * share; head < (group + 1) * share; head++)
+        for (int64_t tile = part; tile < a->tiles; tile += parts)
+            query_tile(f, w, b, head, tile);
+}
+
+bool CPU_ISA(cpu_attention_accepts)(const struct ct_prepare *prepare)
+{
+    const struct ct_tensor *in = prepare->in;
+    enum ct_dtype dtype = in[0].dtype;
+
+    return cpu_is_compute_dtype(dtype) && in[1].dtype == dtype && in[2].dtype == dtype &&
+           prepare->out[0].dtype == dtype && prepare->out[1].dtype == CT_F32;
+}
+
+int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
+{
+    struct state *s = ct_arena_new(prepare->arena, struct state);
+    struct buffers w;
+    int64_t tasks;
+
+    s->shape = attention_of(prepare->in, prepare->in + 1);
+    s->threads = cpu_threads();
+    tasks = s->shape.batch * s->shape.groups;
+    s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;
+    s->parts = s->parts < s->shape.tiles ? s->parts : s->shape.tiles;
+    s->documents = cpu_carve(&prepare->workspace, documents_bytes(&s->shape));
+    s->buffers = prepare->workspace;
+    s->buffer_bytes = lay_out(&s->shape, 0, &w);
+    prepare->workspace += s->buffer_bytes * (size_t)s->threads;
+    prepare->state = s;
+    return 0;
+}
+
+int CPU_ISA(cpu_attention_run)(const struct ct_launch *launch)
+{
+    const struct state *s = launch->state;
+    const struct ct_tensor *in = launch->in, *out = launch->out;
+    char *memory = launch->workspace;
+    struct forward f = {s, s->shape, .q = in, .k = in + 1, .v = in + 2, .o = out, .lse = out + 1};
+    int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
+
+    f.documents = documents_of(launch->ins > 3 ? in + 3 : NULL, &f.a, memory + s->documents);
+#pragma omp parallel num_threads(s->threads)
+    {
+        struct buffers w;
+
+        lay_out(&f.a,
+                (uintptr_t)memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(),
+                &w);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < tasks; task++)
+            run_task(&f, &w, task);
+    }
+    return 0;
+}

@@ -1,0 +1,320 @@
+/*
+ * The gradient of causal attention. Weights are computed again from lse, tile by tile:
+ *
+ *     P = exp(s - lse),  dV = P^T dO,  dS = P (dO V^T - D) with D = rowsum(dO O),
+ *     dQ = scale dS K,  dK = scale dS^T Q
+ *
+ * (Dao et al. 2022). One task owns a key/value head of one sequence: it walks the query tiles of
+ * its query heads, holds dQ of a tile and dK, dV of all keys, and writes each once, so nothing is
+ * shared and the order of sums is fixed. Where there are fewer heads than threads, tasks are halves
+ * of that: some make dQ of their query tiles, others dK and dV of their key tiles, and both compute
+ * P.
+ */
+#include <omp.h>
+
+#include "../cpu.h"
+#include "kernels.h"
+#include "tile.h"
+
+struct state {
+    struct attention shape;
+    int64_t parts; /* tasks of each kind per key/value head; 0: one that makes everything */
+    int threads;
+    size_t documents, buffers, buffer_bytes;
+};
+
+/* A thread's own memory. */
+struct buffers {
+    float *k, *v, *dk, *dv;       /* [padded][width] */
+    float *q, *o;                 /* rows of q (scaled) and of do: [TILE][width] */
+    float *q_columns, *o_columns; /* the same, [width][TILE]; q in units of log 2 */
+    float *dq;                    /* [width][TILE] */
+    float *p, *ds;                /* [TILE][TILE] */
+    float *lse, *d, *scale;       /* by query; lse in units of log 2 */
+};
+
+struct backward {
+    const struct state *state;
+    struct attention a;
+    struct documents documents;
+    const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
+    const struct ct_tensor *dq, *dk, *dv;
+};
+
+/* What a task makes, of which tiles. */
+struct task {
+    int64_t b, group;
+    int64_t first, step; /* query tiles */
+    int64_t begin, end;  /* key tiles */
+    bool queries, keys;  /* dq; dk and dv */
+};
+
+static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
+{
+    int64_t sequence = a->padded * a->width, tile = TILE * a->width;
+    uintptr_t at = base;
+
+    w->k = carve_floats(&at, sequence);
+    w->v = carve_floats(&at, sequence);
+    w->dk = carve_floats(&at, sequence);
+    w->dv = carve_floats(&at, sequence);
+    w->q = carve_floats(&at, tile);
+    w->o = carve_floats(&at, tile);
+    w->q_columns = carve_floats(&at, tile);
+    w->o_columns = carve_floats(&at, tile);
+    w->dq = carve_floats(&at, tile);
+    w->p = carve_floats(&at, TILE * TILE);
+    w->ds = carve_floats(&at, TILE * TILE);
+    w->lse = carve_floats(&at, TILE);
+    w->d = carve_floats(&at, TILE);
+    w->scale = carve_floats(&at, TILE);
+    return at - base;
+}
+
+/* d[query] = sum over the head of do o; rows of o that do not exist meet zeros. */
+CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct attention *a, const float *grad,
+                            const char *o, int64_t step, int64_t n, float *d)
+{
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf rows[CPU_LANES] = {{0}}, sum = {0};
+
+        for (int64_t r = 0; r < CPU_LANES && q + r < n; r++)
+            for (int64_t i = 0; i < a->width; i += CPU_LANES)
+                rows[r] += v_load(grad + (q + r) * a->width + i) *
+                           v_get(dtype, o + (q + r) * step, i, a->size);
+        v_transpose(rows);
+        for (int64_t r = 0; r < CPU_LANES; r++)
+            sum += rows[r];
+        v_store(d + q, sum);
+    }
+}
+
+static void row_sums(const struct backward *f, const struct buffers *w, int64_t b, int64_t head,
+                     int64_t tile)
+{
+    const struct ct_tensor *o = f->o;
+    const char *rows = token_of(o, b, tile * TILE, head);
+    int64_t step = o->stride[1] * (int64_t)ct_dtype_size(o->dtype), n = tokens_in(&f->a, tile);
+
+    if (o->dtype == CT_F32)
+        row_sums_as(CT_F32, &f->a, w->o, rows, step, n, w->d);
+    else
+        row_sums_as(CT_BF16, &f->a, w->o, rows, step, n, w->d);
+}
+
+static void begin_queries(const struct backward *f, const struct buffers *w, int64_t b,
+                          int64_t head, int64_t tile)
+{
+    const struct attention *a = &f->a;
+    const struct ct_tensor *lse = f->lse;
+    int64_t n = tokens_in(a, tile);
+    const float *from =
+        (const float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
+
+    pack(f->q, a, b, head, tile, a->scale, w->q);
+    pack(f->grad, a, b, head, tile, 1, w->o);
+    pack_columns(a, w->q, LOG2_E, w->q_columns);
+    pack_columns(a, w->o, 1, w->o_columns);
+    row_sums(f, w, b, head, tile);
+    memset(w->dq, 0, (size_t)(TILE * a->width) * sizeof(float));
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        v_store(w->lse + q, q < n ? v_get(CT_F32, from, q, n) * LOG2_E : v_set(0));
+        v_store(w->scale + q, v_set(a->scale));
+    }
+}
+
+/* p: scores -> weights; ds: do v^T -> gradients of the scores */
+static void weights(const struct buffers *w, bool diagonal)
+{
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        int64_t keys = keys_of(diagonal, q);
+        vf lse = v_load(w->lse + q), d = v_load(w->d + q);
+        float *p = w->p + q, *ds = w->ds + q;
+
+        for (int64_t k = 0; k < keys; k++, p += TILE, ds += TILE) {
+            vf weight = v_exp2(v_load(p) - lse);
+            v_store(p, weight);
+            v_store(ds, weight * (v_load(ds) - d));
+        }
+    }
+}
+
+/* out[key][..] += sum over queries of weights[key][query] rows[query][..] */
+static void scatter(const struct attention *a, bool diagonal, const float *weights,
+                    const float *rows, float *out)
+{
+    struct span spans[TILE / GRAIN];
+    int count = spans_of(diagonal, spans);
+
+    for (int i = 0; i < count; i++) {
+        int64_t key = spans[i].key, query = spans[i].query;
+
+        multiply((struct product){.c = out + key * a->width,
+                                  .c_row = a->width,
+                                  .a = weights + key * TILE + query,
+                                  .row = TILE,
+                                  .step = 1,
+                                  .b = rows + query * a->width,
+                                  .b_row = a->width,
+                                  .m = spans[i].keys,
+                                  .n = a->width,
+                                  .k = TILE - query,
+                                  .add = true});
+    }
+}
+
+static void key_tile(const struct backward *f, const struct buffers *w, const struct task *t,
+                     int64_t tile, int64_t j)
+{
+    const struct attention *a = &f->a;
+    enum match match = documents_match(&f->documents, a, t->b, tile, j);
+    int64_t at = j * TILE * a->width;
+    bool diagonal = j == tile;
+
+    if (match == NONE)
+        return;
+    score(a, diagonal, w->k + at, w->q_columns, w->p);
+    score(a, diagonal, w->v + at, w->o_columns, w->ds);
+    mask(a, &f->documents, t->b, tile, j, match, w->p);
+    weights(w, diagonal);
+    if (t->keys) {
+        scatter(a, diagonal, w->p, w->o, w->dv + at);
+        scatter(a, diagonal, w->ds, w->q, w->dk + at);
+    }
+    if (t->queries)
+        gather(a, diagonal, w->k + at, w->ds, w->dq);
+}
+
+/* Packed rows of one head -> the tokens of a tile that exist. */
+static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
+                       int64_t head, int64_t tile, const float *rows)
+{
+    for (int64_t r = 0; r < tokens_in(a, tile); r++) {
+        void *to = token_of(t, b, tile * TILE + r, head);
+
+        for (int64_t i = 0; i < a->size; i += CPU_LANES)
+            v_put(t->dtype, to, i, a->size, v_load(rows + r * a->width + i));
+    }
+}
+
+static void begin_keys(const struct backward *f, const struct buffers *w, const struct task *t)
+{
+    const struct attention *a = &f->a;
+    int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
+
+    for (int64_t j = t->begin; j < t->end; j++) {
+        pack(f->k, a, t->b, t->group, j, 1, w->k + j * TILE * a->width);
+        pack(f->v, a, t->b, t->group, j, 1, w->v + j * TILE * a->width);
+    }
+    if (!t->keys)
+        return;
+    memset(w->dk + at, 0, (size_t)n * sizeof(float));
+    memset(w->dv + at, 0, (size_t)n * sizeof(float));
+}
+
+static void end_keys(const struct backward *f, const struct buffers *w, const struct task *t)
+{
+    for (int64_t j = t->begin; t->keys && j < t->end; j++) {
+        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk + j * TILE * f->a.width);
+        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv + j * TILE * f->a.width);
+    }
+}
+
+static void run_task(const struct backward *f, const struct buffers *w, const struct task *t)
+{
+    const struct attention *a = &f->a;
+    int64_t share = a->heads / a->groups;
+
+    begin_keys(f, w, t);
+    for (int64_t head = t->group * share; head < (t->group + 1) * share; head++)
+        for (int64_t tile = t->first; tile < a->tiles; tile += t->step) {
+            begin_queries(f, w, t->b, head, tile);
+            for (int64_t j = t->begin; j < t->end && j <= tile; j++)
+                key_tile(f, w, t, tile, j);
+            if (t->queries)
+                unpack(f->dq, a, t->b, head, tile, w->dq, w->scale);
+        }
+    end_keys(f, w, t);
+}
+
+static int64_t count_tasks(const struct state *s)
+{
+    return s->shape.batch * s->shape.groups * (s->parts ? 2 * s->parts : 1);
+}
+
+/* The longest first: dk and dv of the first keys, then dq. */
+static struct task task_at(const struct state *s, int64_t index)
+{
+    const struct attention *a = &s->shape;
+    int64_t heads = a->batch * a->groups, head = index % heads, part = index / heads;
+    struct task t = {.b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->tiles};
+
+    t.keys = part < s->parts || !s->parts;
+    t.queries = part >= s->parts;
+    if (s->parts && t.keys) {
+        t.begin = a->tiles * part / s->parts;
+        t.end = a->tiles * (part + 1) / s->parts;
+        t.first = t.begin;
+    } else if (s->parts) {
+        t.step = s->parts;
+        t.first = part - s->parts;
+        t.end = (a->tiles - 1 - t.first) / t.step * t.step + t.first + 1;
+    }
+    return t;
+}
+
+bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
+{
+    const struct ct_tensor *in = prepare->in, *out = prepare->out;
+    bool same = cpu_is_compute_dtype(in[0].dtype) && in[5].dtype == CT_F32;
+
+    for (int i = 0; i < 5; i++)
+        same &= in[i].dtype == in[0].dtype;
+    for (int i = 0; i < 3; i++)
+        same &= out[i].dtype == in[0].dtype;
+    return same;
+}
+
+int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
+{
+    struct state *s = ct_arena_new(prepare->arena, struct state);
+    struct buffers w;
+    int64_t heads;
+
+    s->shape = attention_of(prepare->in + 1, prepare->in + 2);
+    s->threads = cpu_threads();
+    heads = s->shape.batch * s->shape.groups;
+    s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;
+    s->parts = s->parts < s->shape.tiles ? s->parts : s->shape.tiles;
+    s->documents = cpu_carve(&prepare->workspace, documents_bytes(&s->shape));
+    s->buffers = prepare->workspace;
+    s->buffer_bytes = lay_out(&s->shape, 0, &w);
+    prepare->workspace += s->buffer_bytes * (size_t)s->threads;
+    prepare->state = s;
+    return 0;
+}
+
+int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
+{
+    const struct state *s = launch->state;
+    const struct ct_tensor *in = launch->in, *out = launch->out;
+    uintptr_t memory = (uintptr_t)launch->workspace;
+    struct backward f = {s,           s->shape,      .grad = in,   .q = in + 1,
+                         .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
+                         .dq = out,   .dk = out + 1, .dv = out + 2};
+
+    f.documents = documents_of(launch->ins > 6 ? in + 6 : NULL, &f.a,
+                               (char *)launch->workspace + s->documents);
+#pragma omp parallel num_threads(s->threads)
+    {
+        struct buffers w;
+
+        lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < count_tasks(s); i++) {
+            struct task t = task_at(s, i);
+            run_task(&f, &w, &t);
+        }
+    }
+    return 0;
+}

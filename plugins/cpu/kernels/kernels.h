@@ -1,0 +1,46 @@
+/*
+ * The vector kernels: one list, from which declarations and the table of struct ct_kernel follow.
+ *
+ * Each op has up to three functions per instruction set, in the source of its noun: accepts, run
+ * and, where it keeps state or needs workspace, prepare. An op in the list is offered once per
+ * instruction set, best first; those above cpu_isa() accept nothing.
+ */
+#ifndef CPU_KERNELS_H
+#define CPU_KERNELS_H
+
+#include <ctitan/op.h>
+
+#define CPU_STRIDED CT_KERNEL_STRIDED
+#define CPU_GRADIENT (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
+
+/* P(op, flags, isa): with prepare; R(op, flags, isa): run alone */
+#define CPU_VECTOR_KERNELS(P, R, isa)                                                              \
+    P(attention, CPU_STRIDED, isa)                                                                 \
+    P(attention_grad, CPU_STRIDED, isa)                                                            \
+    P(rms_norm, CPU_STRIDED, isa)                                                                  \
+    P(add_rms_norm, CPU_STRIDED, isa)                                                              \
+    P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \
+    P(rope, CPU_STRIDED, isa)                                                                      \
+    R(swiglu, CPU_STRIDED, isa)                                                                    \
+    R(swiglu_grad, CPU_STRIDED, isa)                                                               \
+    R(embedding, CPU_STRIDED, isa)                                                                 \
+    P(embedding_grad, CPU_GRADIENT, isa)                                                           \
+    R(add, CPU_STRIDED, isa)                                                                       \
+    R(cast, CPU_STRIDED, isa)                                                                      \
+    R(reciprocal, CPU_STRIDED, isa)
+
+#define CPU_DECLARE_RUN(op, flags, isa)                                                            \
+    bool cpu_##op##_accepts_##isa(const struct ct_prepare *prepare);                               \
+    int cpu_##op##_run_##isa(const struct ct_launch *launch);
+#define CPU_DECLARE_PREPARE(op, flags, isa)                                                        \
+    CPU_DECLARE_RUN(op, flags, isa)                                                                \
+    int cpu_##op##_prepare_##isa(struct ct_prepare *prepare);
+
+CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512)
+CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx2)
+CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, portable)
+
+/* Ended by {0}. */
+extern const struct ct_kernel cpu_pointwise_kernels[];
+
+#endif

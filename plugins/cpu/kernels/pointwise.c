@@ -1,0 +1,197 @@
+/*
+ * add, reciprocal, cast: one pass over memory.
+ */
+#include "kernels.h"
+#include "runs.h"
+#include "vector.h"
+
+CPU_INLINE void add(enum ct_dtype dtype, void *const *p, int64_t n)
+{
+    const void *x = p[0], *y = p[1];
+    void *z = p[2];
+
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(dtype, z, i, n, v_get(dtype, x, i, n) + v_get(dtype, y, i, n));
+}
+
+static void add_f32(void *const *p, int64_t n)
+{
+    add(CT_F32, p, n);
+}
+
+static void add_bf16(void *const *p, int64_t n)
+{
+    add(CT_BF16, p, n);
+}
+
+static void add_f64(void *const *p, int64_t n)
+{
+    const double *x = p[0], *y = p[1];
+    double *z = p[2];
+
+    for (int64_t i = 0; i < n; i++)
+        z[i] = x[i] + y[i];
+}
+
+static cpu_run_body *const adds[CT_DTYPE_COUNT] = {
+    [CT_F32] = add_f32, [CT_BF16] = add_bf16, [CT_F64] = add_f64};
+
+bool CPU_ISA(cpu_add_accepts)(const struct ct_prepare *prepare)
+{
+    enum ct_dtype dtype = prepare->out[0].dtype;
+
+    return adds[dtype] && prepare->in[0].dtype == dtype && prepare->in[1].dtype == dtype;
+}
+
+int CPU_ISA(cpu_add_run)(const struct ct_launch *launch)
+{
+    const struct ct_tensor *t[] = {launch->in, launch->in + 1, launch->out};
+
+    cpu_for_runs(t, 3, adds[launch->out->dtype]);
+    return 0;
+}
+
+CPU_INLINE void reciprocal(enum ct_dtype dtype, void *const *p, int64_t n)
+{
+    const void *x = p[0];
+    void *y = p[1];
+
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(dtype, y, i, n, 1.0f / v_get(dtype, x, i, n));
+}
+
+static void reciprocal_f32(void *const *p, int64_t n)
+{
+    reciprocal(CT_F32, p, n);
+}
+
+static void reciprocal_bf16(void *const *p, int64_t n)
+{
+    reciprocal(CT_BF16, p, n);
+}
+
+static void reciprocal_f64(void *const *p, int64_t n)
+{
+    const double *x = p[0];
+    double *y = p[1];
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = 1 / x[i];
+}
+
+static cpu_run_body *const reciprocals[CT_DTYPE_COUNT] = {
+    [CT_F32] = reciprocal_f32, [CT_BF16] = reciprocal_bf16, [CT_F64] = reciprocal_f64};
+
+bool CPU_ISA(cpu_reciprocal_accepts)(const struct ct_prepare *prepare)
+{
+    return reciprocals[prepare->out->dtype] && prepare->in->dtype == prepare->out->dtype;
+}
+
+int CPU_ISA(cpu_reciprocal_run)(const struct ct_launch *launch)
+{
+    const struct ct_tensor *t[] = {launch->in, launch->out};
+
+    cpu_for_runs(t, 2, reciprocals[launch->out->dtype]);
+    return 0;
+}
+
+CPU_INLINE void convert(enum ct_dtype from, enum ct_dtype to, void *const *p, int64_t n)
+{
+    const void *x = p[0];
+    void *y = p[1];
+
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(to, y, i, n, v_get(from, x, i, n));
+}
+
+static void f32_to_bf16(void *const *p, int64_t n)
+{
+    convert(CT_F32, CT_BF16, p, n);
+}
+
+static void bf16_to_f32(void *const *p, int64_t n)
+{
+    convert(CT_BF16, CT_F32, p, n);
+}
+
+static void f32_to_f64(void *const *p, int64_t n)
+{
+    const float *x = p[0];
+    double *y = p[1];
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i];
+}
+
+static void f64_to_f32(void *const *p, int64_t n)
+{
+    const double *x = p[0];
+    float *y = p[1];
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)x[i];
+}
+
+static void bf16_to_f64(void *const *p, int64_t n)
+{
+    const uint16_t *x = p[0];
+    double *y = p[1];
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ct_bf16_to_f32(x[i]);
+}
+
+/* Through a float that is rounded to odd, so that the second rounding sees what the first lost. */
+static void f64_to_bf16(void *const *p, int64_t n)
+{
+    const double *x = p[0];
+    uint16_t *y = p[1];
+
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)x[i];
+        uint32_t u;
+
+        memcpy(&u, &f, 4);
+        if (isfinite(f) && f != x[i]) {
+            u -= fabs((double)f) > fabs(x[i]);
+            u |= 1;
+        }
+        memcpy(&f, &u, 4);
+        y[i] = ct_f32_to_bf16(f);
+    }
+}
+
+static void copy_2(void *const *p, int64_t n)
+{
+    memcpy(p[1], p[0], (size_t)n * 2);
+}
+
+static void copy_4(void *const *p, int64_t n)
+{
+    memcpy(p[1], p[0], (size_t)n * 4);
+}
+
+static void copy_8(void *const *p, int64_t n)
+{
+    memcpy(p[1], p[0], (size_t)n * 8);
+}
+
+/* [from][to] */
+static cpu_run_body *const casts[CT_DTYPE_COUNT][CT_DTYPE_COUNT] = {
+    [CT_F32] = {[CT_F32] = copy_4, [CT_BF16] = f32_to_bf16, [CT_F64] = f32_to_f64},
+    [CT_BF16] = {[CT_F32] = bf16_to_f32, [CT_BF16] = copy_2, [CT_F64] = bf16_to_f64},
+    [CT_F64] = {[CT_F32] = f64_to_f32, [CT_BF16] = f64_to_bf16, [CT_F64] = copy_8},
+};
+
+bool CPU_ISA(cpu_cast_accepts)(const struct ct_prepare *prepare)
+{
+    return casts[prepare->in->dtype][prepare->out->dtype];
+}
+
+int CPU_ISA(cpu_cast_run)(const struct ct_launch *launch)
+{
+    const struct ct_tensor *t[] = {launch->in, launch->out};
+
+    cpu_for_runs(t, 2, casts[launch->in->dtype][launch->out->dtype]);
+    return 0;
+}

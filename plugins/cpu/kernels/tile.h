@@ -1,0 +1,363 @@
+/*
+ * What attention's forward and backward share: tiles of TILE keys by TILE queries.
+ *
+ * Scores lie as s[key][query], queries along the vector lanes: the softmax over keys then runs down
+ * the lanes, without a horizontal step. All five matrix products of attention become one shape,
+ * c[i][j] (+)= sum over l of a(i, l) b[l][j], where a is read element by element with any strides
+ * and b and c by vectors; `multiply` does it in register blocks. Operands are packed to float32,
+ * heads padded with zeros to whole vectors, tokens to whole tiles: padded queries are computed and
+ * never stored, padded keys lie after every query, so causality masks them.
+ *
+ * On the diagonal a tile is cut into spans of GRAIN keys, each with the queries that may see one of
+ * them.
+ */
+#ifndef CPU_KERNELS_TILE_H
+#define CPU_KERNELS_TILE_H
+
+#include "vector.h"
+
+#define TILE 64
+#define GRAIN 16
+#define MASKED (-1e30f) /* finite: a difference of two is 0, not NaN */
+#define LOG2_E 1.44269504f
+#define LN_2 0.69314718f
+
+struct attention {
+    int64_t batch, tokens, heads, groups, size;
+    int64_t tiles;  /* of tokens */
+    int64_t padded; /* tokens, in whole tiles */
+    int64_t width;  /* of a head, in whole vectors */
+    float scale;    /* 1 / sqrt(size) */
+};
+
+static inline struct attention attention_of(const struct ct_tensor *q, const struct ct_tensor *k)
+{
+    struct attention a = {q->shape[0], q->shape[1], q->shape[2], k->shape[2], q->shape[3]};
+
+    a.tiles = (a.tokens + TILE - 1) / TILE;
+    a.padded = a.tiles * TILE;
+    a.width = (a.size + CPU_LANES - 1) / CPU_LANES * CPU_LANES;
+    a.scale = (float)(1 / sqrt((double)a.size));
+    return a;
+}
+
+static inline void *token_of(const struct ct_tensor *t, int64_t b, int64_t token, int64_t head)
+{
+    int64_t at = b * t->stride[0] + token * t->stride[1] + head * t->stride[2];
+
+    return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
+}
+
+/* Tokens of a tile that exist. */
+static inline int64_t tokens_in(const struct attention *a, int64_t tile)
+{
+    int64_t left = a->tokens - tile * TILE;
+
+    return left < TILE ? left : TILE;
+}
+
+/* Memory for floats at *at, which moves on by whole cache lines. */
+static inline float *carve_floats(uintptr_t *at, int64_t floats)
+{
+    float *memory = (float *)*at;
+
+    *at += ((uintptr_t)floats * sizeof(float) + 63) & ~(uintptr_t)63;
+    return memory;
+}
+
+/* ---- documents ---- */
+
+/* Least and greatest document id in each tile; ids NULL: no documents. */
+struct documents {
+    const int32_t *ids;
+    int64_t stride[2];
+    int32_t *least, *greatest; /* [batch][tiles] */
+};
+
+static inline size_t documents_bytes(const struct attention *a)
+{
+    return (size_t)(a->batch * a->tiles) * 2 * sizeof(int32_t);
+}
+
+static inline int32_t document_of(const struct documents *d, int64_t b, int64_t token)
+{
+    return d->ids[b * d->stride[0] + token * d->stride[1]];
+}
+
+static inline void documents_bound(struct documents *d, const struct attention *a, int64_t b,
+                                   int64_t tile)
+{
+    int64_t first = tile * TILE, n = tokens_in(a, tile);
+    int32_t *least = d->least + b * a->tiles + tile, *greatest = d->greatest + b * a->tiles + tile;
+
+    *least = *greatest = document_of(d, b, first);
+    for (int64_t i = 1; i < n; i++) {
+        int32_t id = document_of(d, b, first + i);
+        *least = id < *least ? id : *least;
+        *greatest = id > *greatest ? id : *greatest;
+    }
+}
+
+static inline struct documents documents_of(const struct ct_tensor *t, const struct attention *a,
+                                            void *workspace)
+{
+    struct documents d = {.ids = t ? t->data : NULL, .least = workspace};
+
+    if (!d.ids)
+        return d;
+    d.stride[0] = t->stride[0];
+    d.stride[1] = t->stride[1];
+    d.greatest = d.least + a->batch * a->tiles;
+    for (int64_t i = 0; i < a->batch * a->tiles; i++)
+        documents_bound(&d, a, i / a->tiles, i % a->tiles);
+    return d;
+}
+
+enum match { NONE, SOME, ALL };
+
+/* How many pairs of a query tile and a key tile are of one document. */
+static inline enum match documents_match(const struct documents *d, const struct attention *a,
+                                         int64_t b, int64_t query_tile, int64_t key_tile)
+{
+    const int32_t *least = d->least + b * a->tiles, *greatest = d->greatest + b * a->tiles;
+
+    if (!d->ids)
+        return ALL;
+    if (greatest[query_tile] < least[key_tile] || least[query_tile] > greatest[key_tile])
+        return NONE;
+    return least[query_tile] == greatest[key_tile] && greatest[query_tile] == least[key_tile]
+               ? ALL
+               : SOME;
+}
+
+/* ---- packing ---- */
+
+/* Rows of one head, times factor, as float32[TILE][width]; the rows beyond n are zero. */
+CPU_INLINE void pack_as(enum ct_dtype dtype, const char *from, int64_t step, int64_t n,
+                        const struct attention *a, float factor, float *to)
+{
+    for (int64_t r = 0; r < n; r++, from += step)
+        for (int64_t i = 0; i < a->width; i += CPU_LANES)
+            v_store(to + r * a->width + i, v_get(dtype, from, i, a->size) * factor);
+    memset(to + n * a->width, 0, (size_t)((TILE - n) * a->width) * sizeof(float));
+}
+
+static inline void pack(const struct ct_tensor *t, const struct attention *a, int64_t b,
+                        int64_t head, int64_t tile, float factor, float *to)
+{
+    const char *from = token_of(t, b, tile * TILE, head);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+
+    if (t->dtype == CT_F32)
+        pack_as(CT_F32, from, step, n, a, factor, to);
+    else
+        pack_as(CT_BF16, from, step, n, a, factor, to);
+}
+
+/* rows[TILE][width] -> columns[width][TILE], times factor */
+static inline void pack_columns(const struct attention *a, const float *rows, float factor,
+                                float *columns)
+{
+    for (int64_t j = 0; j < a->width; j += CPU_LANES)
+        for (int64_t i = 0; i < TILE; i += CPU_LANES) {
+            vf block[CPU_LANES];
+            for (int64_t r = 0; r < CPU_LANES; r++)
+                block[r] = v_load(rows + (i + r) * a->width + j) * factor;
+            v_transpose(block);
+            for (int64_t r = 0; r < CPU_LANES; r++)
+                v_store(columns + (j + r) * TILE + i, block[r]);
+        }
+}
+
+/* columns[width][TILE], each query times its factor -> the tokens of a tile that exist */
+CPU_INLINE void unpack_as(enum ct_dtype dtype, const struct attention *a, const float *columns,
+                          const float *factor, int64_t n, char *to, int64_t step)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        for (int64_t j = 0; j < a->width; j += CPU_LANES) {
+            vf block[CPU_LANES];
+            for (int64_t r = 0; r < CPU_LANES; r++)
+                block[r] = v_load(columns + (j + r) * TILE + i) * v_load(factor + i);
+            v_transpose(block);
+            for (int64_t r = 0; r < CPU_LANES && i + r < n; r++)
+                v_put(dtype, to + (i + r) * step, j, a->size, block[r]);
+        }
+}
+
+static inline void unpack(const struct ct_tensor *t, const struct attention *a, int64_t b,
+                          int64_t head, int64_t tile, const float *columns, const float *factor)
+{
+    char *to = token_of(t, b, tile * TILE, head);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+
+    if (t->dtype == CT_F32)
+        unpack_as(CT_F32, a, columns, factor, n, to, step);
+    else
+        unpack_as(CT_BF16, a, columns, factor, n, to, step);
+}
+
+/* ---- products ---- */
+
+/* c[i][j] (+)= sum over l of a[i row + l step] b[l][j]; m a multiple of 4, n of CPU_LANES. */
+struct product {
+    float *c;
+    const float *a, *b;
+    int64_t c_row, row, step, b_row;
+    int64_t m, n, k;
+    bool add;
+};
+
+CPU_INLINE void block(const int rows, const int vectors, const struct product *p, int64_t i,
+                      int64_t j)
+{
+    const float *a = p->a + i * p->row, *b = p->b + j;
+    float *c = p->c + i * p->c_row + j;
+    int64_t row = p->row;
+    vf sum[16][4];
+
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = p->add ? v_load(c + r * p->c_row + v * CPU_LANES) : (vf){0};
+    for (int64_t l = p->k; l > 0; l--, a += p->step, b += p->b_row) {
+        vf line[4];
+        for (int v = 0; v < vectors; v++)
+            line[v] = v_load(b + v * CPU_LANES);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] += a[r * row] * line[v];
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            v_store(c + r * p->c_row + v * CPU_LANES, sum[r][v]);
+}
+
+/* vectors columns of c from j on, in blocks of as many rows as fill the registers */
+CPU_INLINE void panel(const int rows, const int vectors, const struct product *p, int64_t j)
+{
+    int64_t i = 0;
+
+    for (; i + rows <= p->m; i += rows)
+        block(rows, vectors, p, i, j);
+    for (; i < p->m; i += 4)
+        block(4, vectors, p, i, j);
+}
+
+static void multiply(struct product p)
+{
+    int64_t j = 0;
+
+#if CPU_REGISTERS == 32
+    for (; j + 4 * CPU_LANES <= p.n; j += 4 * CPU_LANES)
+        panel(4, 4, &p, j);
+    if (j + 2 * CPU_LANES <= p.n) {
+        panel(8, 2, &p, j);
+        j += 2 * CPU_LANES;
+    }
+    if (j < p.n)
+        panel(16, 1, &p, j);
+#else
+    for (; j + 2 * CPU_LANES <= p.n; j += 2 * CPU_LANES)
+        panel(4, 2, &p, j);
+    if (j < p.n)
+        panel(8, 1, &p, j);
+#endif
+}
+
+/* Keys [key, key + keys) and queries [query, TILE) of a tile. */
+struct span {
+    int64_t key, keys, query;
+};
+
+static inline int spans_of(bool diagonal, struct span spans[TILE / GRAIN])
+{
+    if (!diagonal) {
+        spans[0] = (struct span){0, TILE, 0};
+        return 1;
+    }
+    for (int64_t i = 0; i < TILE / GRAIN; i++)
+        spans[i] = (struct span){i * GRAIN, GRAIN, i * GRAIN};
+    return TILE / GRAIN;
+}
+
+/* Keys from 0 on that a query of a tile may see, in grains. */
+static inline int64_t keys_of(bool diagonal, int64_t query)
+{
+    return diagonal ? query / GRAIN * GRAIN + GRAIN : TILE;
+}
+
+/* scores[key][query] = sum over the head of keys[key][..] columns[..][query] */
+static inline void score(const struct attention *a, bool diagonal, const float *keys,
+                         const float *columns, float *scores)
+{
+    struct span spans[TILE / GRAIN];
+    int count = spans_of(diagonal, spans);
+
+    for (int i = 0; i < count; i++) {
+        int64_t key = spans[i].key, query = spans[i].query;
+
+        multiply((struct product){.c = scores + key * TILE + query,
+                                  .c_row = TILE,
+                                  .a = keys + key * a->width,
+                                  .row = a->width,
+                                  .step = 1,
+                                  .b = columns + query,
+                                  .b_row = TILE,
+                                  .m = spans[i].keys,
+                                  .n = TILE - query,
+                                  .k = a->size});
+    }
+}
+
+/* columns[..][query] += sum over keys of values[key][..] weights[key][query] */
+static inline void gather(const struct attention *a, bool diagonal, const float *values,
+                          const float *weights, float *columns)
+{
+    struct span spans[TILE / GRAIN];
+    int count = spans_of(diagonal, spans);
+
+    for (int i = 0; i < count; i++) {
+        int64_t key = spans[i].key, query = spans[i].query;
+
+        multiply((struct product){.c = columns + query,
+                                  .c_row = TILE,
+                                  .a = values + key * a->width,
+                                  .row = 1,
+                                  .step = a->width,
+                                  .b = weights + key * TILE + query,
+                                  .b_row = TILE,
+                                  .m = (a->size + 3) & ~(int64_t)3,
+                                  .n = TILE - query,
+                                  .k = spans[i].keys,
+                                  .add = true});
+    }
+}
+
+/* Scores of pairs that may not see each other become MASKED. */
+static inline void mask(const struct attention *a, const struct documents *d, int64_t b,
+                        int64_t query_tile, int64_t key_tile, enum match match, float *scores)
+{
+    bool diagonal = query_tile == key_tile;
+    int64_t n = tokens_in(a, query_tile), keys = tokens_in(a, key_tile);
+    int32_t ids[TILE] = {0};
+
+    if (match == ALL && !diagonal)
+        return;
+    for (int64_t i = 0; i < n && match == SOME; i++)
+        ids[i] = document_of(d, b, query_tile * TILE + i);
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vi query = v_iota() + (int32_t)q, id;
+        int64_t begin = match == SOME ? 0 : q / GRAIN * GRAIN, end = keys_of(diagonal, q);
+
+        memcpy(&id, ids + q, sizeof(id));
+        for (int64_t k = begin; k < end; k++) {
+            vi seen = diagonal ? query >= (int32_t)k : query >= 0;
+
+            if (match == SOME && k < keys)
+                seen &= id == document_of(d, b, key_tile * TILE + k);
+            v_store(scores + k * TILE + q,
+                    v_select(seen, v_load(scores + k * TILE + q), v_set(MASKED)));
+        }
+    }
+}
+
+#endif

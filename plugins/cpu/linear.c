@@ -1,0 +1,277 @@
+/*
+ * linear, linear_dx and linear_dw as matrix products.
+ *
+ * All three may have several weights (q, k, v of one x). Where the pieces lie side by side in
+ * memory (the plan tries, see ct_op_type.join) they are one product, else one each. Whether they do
+ * is known from the addresses when the kernel runs; both ways are prepared where the strides allow
+ * both.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "convert.h"
+#include "gemm.h"
+
+/* Where the operands of one product lie: pieces as columns of one matrix, or as rows of one. */
+struct piece {
+    const struct ct_tensor *wide;   /* y or dy: [.., n] */
+    const struct ct_tensor *weight; /* w or dw: [n, k] */
+};
+
+struct linear {
+    int count;
+    bool summed; /* dx of several pieces, to be rounded once: summed in float32 */
+    size_t sum_at;
+    struct cpu_gemm **each[2]; /* [accumulate][piece] */
+    struct cpu_gemm *joint[2]; /* NULL: the strides do not allow it */
+};
+
+typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct piece *piece,
+                                     int64_t n);
+
+static struct cpu_rows rows_of(const struct ct_tensor *t)
+{
+    struct cpu_rows rows;
+    bool ok = cpu_as_rows(t, &rows);
+
+    assert(ok);
+    (void)ok;
+    return rows;
+}
+
+/* y = x w^T */
+static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct piece *p,
+                                         int64_t n)
+{
+    struct cpu_rows a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
+
+    return (struct cpu_gemm_spec){a.rows,         n,        a.columns, x->dtype, p->weight->dtype,
+                                  p->wide->dtype, a.stride, 1,         1,        b.stride,
+                                  c.stride,       false};
+}
+
+/* dx = dy w */
+static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct piece *p, int64_t n)
+{
+    struct cpu_rows a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
+
+    return (struct cpu_gemm_spec){a.rows,           c.columns, n,        p->wide->dtype,
+                                  p->weight->dtype, dx->dtype, a.stride, 1,
+                                  b.stride,         1,         c.stride, false};
+}
+
+/* dw = dy^T x */
+static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct piece *p, int64_t n)
+{
+    struct cpu_rows a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
+
+    return (struct cpu_gemm_spec){
+        n,        b.columns, a.rows, p->wide->dtype, x->dtype, p->weight->dtype, 1,
+        a.stride, b.stride,  1,      c.stride,       false};
+}
+
+static bool acceptable(const struct ct_tensor *t, int count)
+{
+    struct cpu_rows rows;
+
+    for (int i = 0; i < count; i++)
+        if (!cpu_is_compute_dtype(t[i].dtype) || !cpu_as_rows(&t[i], &rows))
+            return false;
+    return true;
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return acceptable(p->in, p->ins) && acceptable(p->out, p->outs);
+}
+
+static bool same_dtype_and_stride(const struct piece *piece, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (piece[i].wide->dtype != piece->wide->dtype ||
+            piece[i].weight->dtype != piece->weight->dtype ||
+            rows_of(piece[i].wide).stride != rows_of(piece->wide).stride ||
+            rows_of(piece[i].weight).stride != rows_of(piece->weight).stride)
+            return false;
+    return true;
+}
+
+static int64_t total_width(const struct piece *piece, int count)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < count; i++)
+        n += rows_of(piece[i].wide).columns;
+    return n;
+}
+
+/* Do the pieces lie side by side, as columns and as rows? */
+static bool adjoining(const struct piece *piece, int count)
+{
+    for (int i = 0; i + 1 < count; i++) {
+        struct cpu_rows wide = rows_of(piece[i].wide), weight = rows_of(piece[i].weight);
+        size_t right = (size_t)wide.columns * ct_dtype_size(piece[i].wide->dtype);
+        size_t below =
+            (size_t)(weight.rows * weight.stride) * ct_dtype_size(piece[i].weight->dtype);
+
+        if ((char *)piece[i + 1].wide->data != (char *)piece[i].wide->data + right ||
+            (char *)piece[i + 1].weight->data != (char *)piece[i].weight->data + below)
+            return false;
+    }
+    return true;
+}
+
+static int prepare_product(struct ct_prepare *p, struct cpu_gemm_spec spec, bool accumulate,
+                           struct cpu_gemm **gemm)
+{
+    int rc;
+
+    spec.accumulate = accumulate;
+    rc = cpu_gemm_prepare(&spec, gemm);
+    if (rc >= 0 && cpu_gemm_workspace(*gemm) > p->workspace)
+        p->workspace = cpu_gemm_workspace(*gemm);
+    return rc;
+}
+
+static int prepare_pieces(struct ct_prepare *p, spec_of *spec, const struct ct_tensor *narrow,
+                          const struct piece *piece, int count)
+{
+    struct linear *state = ct_arena_new(p->arena, struct linear);
+    bool sum = spec == dx_spec && count > 1;
+    bool joint = count > 1 && same_dtype_and_stride(piece, count) &&
+                 rows_of(piece->wide).stride >= total_width(piece, count);
+    int rc = 0;
+
+    state->count = count;
+    state->summed = sum && narrow->dtype == CT_BF16;
+    for (int accumulate = 0; accumulate < (p->accumulate || sum ? 2 : 1); accumulate++) {
+        state->each[accumulate] = ct_arena_array(p->arena, struct cpu_gemm *, count);
+        for (int i = 0; rc >= 0 && i < count; i++) {
+            struct cpu_gemm_spec s = spec(narrow, &piece[i], rows_of(piece[i].wide).columns);
+
+            if (state->summed) {
+                s.c_type = CT_F32;
+                s.c_row = s.n;
+            }
+            rc = prepare_product(p, s, accumulate, &state->each[accumulate][i]);
+        }
+        if (rc >= 0 && joint)
+            rc = prepare_product(p, spec(narrow, piece, total_width(piece, count)), accumulate,
+                                 &state->joint[accumulate]);
+    }
+    state->sum_at = (p->workspace + 63) & ~(size_t)63;
+    if (state->summed)
+        p->workspace = state->sum_at + (size_t)ct_tensor_count(narrow) * 4;
+    p->state = state;
+    return rc;
+}
+
+#define MAX_PIECES 32
+
+static int take_pieces(struct piece *piece, const struct ct_tensor *wide,
+                       const struct ct_tensor *weight, int count)
+{
+    if (count > MAX_PIECES)
+        return ct_fail(CT_EINVAL, "%d weights of one linear op; at most %d", count, MAX_PIECES);
+    for (int i = 0; i < count; i++)
+        piece[i] = (struct piece){wide + i, weight + i};
+    return count;
+}
+
+/* ---- linear ---- */
+
+static int prepare_forward(struct ct_prepare *p)
+{
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, p->out, p->in + 1, p->outs);
+
+    return count < 0 ? count : prepare_pieces(p, forward_spec, &p->in[0], piece, count);
+}
+
+/* All outputs are accumulated into, or none. */
+static bool uniform(uint32_t accumulate, int count)
+{
+    uint32_t all = count < 32 ? (1u << count) - 1 : UINT32_MAX;
+
+    return !(accumulate & all) || (accumulate & all) == all;
+}
+
+static int run_forward(const struct ct_launch *l)
+{
+    const struct linear *state = l->state;
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, l->out, l->in + 1, l->outs), rc = 0;
+    bool accumulate = l->accumulate & 1;
+
+    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(piece, count))
+        return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[1].data, l->out[0].data,
+                            l->workspace);
+    for (int i = 0; rc >= 0 && i < count; i++)
+        rc = cpu_gemm_run(state->each[l->accumulate >> i & 1][i], l->in[0].data, l->in[1 + i].data,
+                          l->out[i].data, l->workspace);
+    return rc;
+}
+
+/* ---- linear_dx ---- */
+
+static int prepare_dx(struct ct_prepare *p)
+{
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, p->in, p->in + p->ins / 2, p->ins / 2);
+
+    return count < 0 ? count : prepare_pieces(p, dx_spec, &p->out[0], piece, count);
+}
+
+static int run_dx(const struct ct_launch *l)
+{
+    const struct linear *state = l->state;
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, l->in, l->in + l->ins / 2, l->ins / 2), rc = 0;
+    bool accumulate = l->accumulate & 1;
+    float *sum = state->summed ? (float *)((char *)l->workspace + state->sum_at) : NULL;
+
+    if (state->joint[accumulate] && adjoining(piece, count))
+        return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[count].data,
+                            l->out[0].data, l->workspace);
+    for (int i = 0; rc >= 0 && i < count; i++)
+        rc = cpu_gemm_run(state->each[i > 0 || (accumulate && !sum)][i], l->in[i].data,
+                          l->in[count + i].data, sum ? sum : l->out[0].data, l->workspace);
+    if (rc >= 0 && sum)
+        cpu_round_all(l->out[0].data, sum, rows_of(&l->out[0]), accumulate);
+    return rc;
+}
+
+/* ---- linear_dw ---- */
+
+static int prepare_dw(struct ct_prepare *p)
+{
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, p->in + 1, p->out, p->outs);
+
+    return count < 0 ? count : prepare_pieces(p, dw_spec, &p->in[0], piece, count);
+}
+
+static int run_dw(const struct ct_launch *l)
+{
+    const struct linear *state = l->state;
+    struct piece piece[MAX_PIECES];
+    int count = take_pieces(piece, l->in + 1, l->out, l->outs), rc = 0;
+    bool accumulate = l->accumulate & 1;
+
+    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(piece, count))
+        return cpu_gemm_run(state->joint[accumulate], l->in[1].data, l->in[0].data, l->out[0].data,
+                            l->workspace);
+    for (int i = 0; rc >= 0 && i < count; i++)
+        rc = cpu_gemm_run(state->each[l->accumulate >> i & 1][i], l->in[1 + i].data, l->in[0].data,
+                          l->out[i].data, l->workspace);
+    return rc;
+}
+
+const struct ct_kernel cpu_linear_kernels[] = {
+    {"linear", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_forward,
+     run_forward},
+    {"linear_dx", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx, run_dx},
+    {"linear_dw", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw, run_dw},
+    {0}};

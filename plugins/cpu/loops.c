@@ -1,0 +1,126 @@
+#include "loops.h"
+
+#include "kernels/vector.h"
+
+#define HALF (CPU_LANES / 2)
+typedef float vhalf __attribute__((vector_size(4 * HALF)));
+typedef double vd __attribute__((vector_size(8 * HALF)));
+
+static void widen(float *to, const uint16_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_F32, to, i, n, v_get(CT_BF16, from, i, n));
+}
+
+static void round_to(uint16_t *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_BF16, to, i, n, v_get(CT_F32, from, i, n));
+}
+
+static void round_add(uint16_t *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_BF16, to, i, n, v_get(CT_BF16, to, i, n) + v_get(CT_F32, from, i, n));
+}
+
+static void truncate_to(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_F32, to, i, n, v_widen(v_narrow(v_get(CT_F32, from, i, n))));
+}
+
+CPU_INLINE vd v_double(vf a, int half)
+{
+    float lane[CPU_LANES];
+    vhalf part;
+
+    v_store(lane, a);
+    memcpy(&part, lane + half * HALF, sizeof(part));
+    return __builtin_convertvector(part, vd);
+}
+
+CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, int64_t n)
+{
+    vd sum[2] = {{0}, {0}};
+    double total = 0;
+
+    for (int64_t i = 0; i < n; i += CPU_LANES) {
+        vf a = v_get(dtype, x, i, n);
+
+        for (int half = 0; half < 2; half++) {
+            vd part = v_double(a, half);
+
+            sum[half] += part * part;
+        }
+    }
+    sum[0] += sum[1];
+    for (int i = 0; i < HALF; i++)
+        total += sum[0][i];
+    return total;
+}
+
+static double squares(enum ct_dtype dtype, const void *x, int64_t n)
+{
+    return dtype == CT_F32 ? squares_of(CT_F32, x, n) : squares_of(CT_BF16, x, n);
+}
+
+CPU_INLINE vf v_sqrt(vf a)
+{
+#if CPU_LANES == 16
+    return _mm512_sqrt_ps(a);
+#elif CPU_LANES == 8
+    return _mm256_sqrt_ps(a);
+#else
+    for (int i = 0; i < CPU_LANES; i++)
+        a[i] = sqrtf(a[i]);
+    return a;
+#endif
+}
+
+CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum ct_dtype g_type,
+                         enum ct_dtype state, void *p, const void *g, void *m, void *v, int64_t n)
+{
+    vf decay = v_set(a->decay), clip = v_set(a->clip), step = v_set(a->step_size);
+    vf beta1 = v_set(a->beta1), beta2 = v_set(a->beta2), root = v_set(a->root_correction);
+    vf rest1 = v_set(a->rest1), rest2 = v_set(a->rest2), eps = v_set(a->eps);
+
+    for (int64_t i = 0; i < n; i += CPU_LANES) {
+        vf gradient = v_get(g_type, g, i, n) * clip;
+        vf mean = v_get(state, m, i, n), square = v_get(state, v, i, n), weight;
+
+        mean = beta1 * mean + rest1 * gradient;
+        square = beta2 * square + rest2 * gradient * gradient;
+        weight = v_get(p_type, p, i, n) * decay;
+        weight -= step * mean / (v_sqrt(square) * root + eps);
+        v_put(state, m, i, n, mean);
+        v_put(state, v, i, n, square);
+        v_put(p_type, p, i, n, weight);
+    }
+}
+
+/* m and v have one dtype. */
+static void adamw(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v, int64_t n)
+{
+    if (a->p == CT_F32 && a->g == CT_F32 && a->m == CT_F32)
+        adamw_of(a, CT_F32, CT_F32, CT_F32, p, g, m, v, n);
+    else if (a->p == CT_F32 && a->m == CT_F32)
+        adamw_of(a, CT_F32, CT_BF16, CT_F32, p, g, m, v, n);
+    else if (a->p == CT_BF16 && a->g == CT_BF16 && a->m == CT_BF16)
+        adamw_of(a, CT_BF16, CT_BF16, CT_BF16, p, g, m, v, n);
+    else
+        adamw_of(a, a->p, a->g, a->m, p, g, m, v, n);
+}
+
+const struct cpu_loops CPU_ISA(cpu_loops) = {
+    .widen = widen,
+    .round = round_to,
+    .round_add = round_add,
+    .truncate = truncate_to,
+    .squares = squares,
+    .adamw = adamw,
+    .log_sum_exp = CPU_ISA(cpu_log_sum_exp),
+    .softmax = CPU_ISA(cpu_softmax),
+    .softmax_consume = CPU_ISA(cpu_softmax_consume),
+    .normal = CPU_ISA(cpu_normal),
+};

@@ -1,0 +1,75 @@
+/*
+ * Vector loops under the kernels of this folder: one table per instruction set (kernels/isa.h).
+ *
+ * All run on the calling thread, on contiguous elements. dtypes are float32 or bfloat16; arithmetic
+ * is float32 unless said otherwise.
+ */
+#ifndef CPU_LOOPS_H
+#define CPU_LOOPS_H
+
+#include <ctitan/tensor.h>
+
+#include "kernels/isa.h"
+
+struct cpu_adamw {
+    float decay;                      /* 1 - lr * weight_decay */
+    float beta1, rest1, beta2, rest2; /* rest: 1 - beta */
+    float step_size;                  /* lr / (1 - beta1^t) */
+    float root_correction, eps;       /* 1 / sqrt(1 - beta2^t) */
+    float clip;                       /* factor on the gradient */
+    enum ct_dtype p, g, m, v;
+};
+
+struct cpu_normal {
+    uint64_t seed, stream;
+    float std, cut; /* cut 0: none */
+};
+
+struct cpu_loops {
+    void (*widen)(float *to, const uint16_t *from, int64_t n);
+    void (*round)(uint16_t *to, const float *from, int64_t n);
+    void (*round_add)(uint16_t *to, const float *from, int64_t n); /* to += from, rounded once */
+    /* to = from, rounded to bfloat16 but kept as float32 */
+    void (*truncate)(float *to, const float *from, int64_t n);
+
+    /* Sum of squares in float64. */
+    double (*squares)(enum ct_dtype dtype, const void *x, int64_t n);
+
+    void (*adamw)(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v, int64_t n);
+
+    /* log sum exp of a row of logits. */
+    float (*log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
+    /* out = softmax(logits) * scale, given the row's log sum exp; add: out += it. out may be logits
+       where the dtypes agree. */
+    void (*softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype, const void *logits,
+                    int64_t n, float log_sum, float scale, bool add);
+    /* Both at once for a row that is no longer needed: returns log sum exp; logits are destroyed,
+       out = softmax * scale. */
+    float (*softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
+                             float scale);
+
+    /* Elements first .. first + n of the stream that rng.h defines, times std. */
+    void (*normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out, uint64_t first,
+                   int64_t n);
+};
+
+extern const struct cpu_loops cpu_loops_portable, cpu_loops_avx2, cpu_loops_avx512;
+
+static inline const struct cpu_loops *cpu_loops(void)
+{
+    static const struct cpu_loops *const all[] = {&cpu_loops_portable, &cpu_loops_avx2,
+                                                  &cpu_loops_avx512};
+
+    return all[cpu_isa()];
+}
+
+/* The parts of the tables, by source. */
+float CPU_ISA(cpu_log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
+void CPU_ISA(cpu_softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype,
+                          const void *logits, int64_t n, float log_sum, float scale, bool add);
+float CPU_ISA(cpu_softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
+                                   float scale);
+void CPU_ISA(cpu_normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out,
+                         uint64_t first, int64_t n);
+
+#endif

@@ -1,0 +1,244 @@
+/*
+ * Streams and events.
+ *
+ * Stream 0 is the thread that drives the run: what is enqueued there has run when enqueue returns.
+ * Every other stream is a thread that is started on first use, fed through a ring with one writer
+ * and one reader. An event is a word that becomes 1. Whoever waits yields a hundred times, then
+ * sleeps on a futex: prompt when cores are free, and nobody spins when ranks outnumber them.
+ *
+ * After the first failure kernels are skipped but events still happen, so that nothing hangs.
+ */
+#include <linux/futex.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "cpu.h"
+
+#define RING 1024u
+#define YIELDS 100
+
+enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_STOP };
+
+struct task {
+    enum task_kind kind;
+    int event;
+    const struct ct_kernel *kernel;
+    const struct ct_launch *launch;
+};
+
+struct stream {
+    struct cpu_streams *all;
+    pthread_t thread;
+    bool started;
+    _Atomic uint32_t written, done; /* tasks, ever; modulo RING they index the ring */
+    struct task ring[RING];
+};
+
+struct cpu_streams {
+    bool in_order;
+    struct stream stream[CT_STREAMS];
+    _Atomic uint32_t *events;
+    int event_count;
+    _Atomic int failure;
+    pthread_mutex_t lock; /* of message */
+    char message[1024];
+};
+
+static void sleep_while(_Atomic uint32_t *word, uint32_t value)
+{
+    for (int i = 0; i < YIELDS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != value)
+            return;
+        sched_yield();
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == value)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void publish(_Atomic uint32_t *word, uint32_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void keep_failure(struct cpu_streams *s, const struct task *task, int rc)
+{
+    const struct ct_op *op = task->launch->op;
+
+    pthread_mutex_lock(&s->lock);
+    if (!s->failure) {
+        ct_context(rc, "%s, %s (%s)", op->outs ? op->out[0]->name : op->region, op->type->name,
+                   task->kernel->name);
+        snprintf(s->message, sizeof(s->message), "%s", ct_error_message());
+        s->failure = rc;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void perform(struct cpu_streams *s, const struct task *task)
+{
+    int rc;
+
+    switch (task->kind) {
+    case TASK_RUN:
+        if (s->failure)
+            break;
+        rc = task->kernel->run(task->launch);
+        if (rc < 0)
+            keep_failure(s, task, rc);
+        break;
+    case TASK_RECORD:
+        publish(&s->events[task->event], 1);
+        break;
+    case TASK_WAIT:
+        sleep_while(&s->events[task->event], 0);
+        break;
+    case TASK_STOP:
+        break;
+    }
+}
+
+static void *work(void *argument)
+{
+    struct stream *stream = argument;
+    enum task_kind kind;
+
+    omp_set_num_threads(1);
+    cpu_flush_denormals();
+    do {
+        uint32_t next = stream->done;
+        const struct task *task = &stream->ring[next % RING];
+
+        sleep_while(&stream->written, next);
+        kind = task->kind;
+        perform(stream->all, task);
+        publish(&stream->done, next + 1);
+    } while (kind != TASK_STOP);
+    return NULL;
+}
+
+static int start(struct stream *stream)
+{
+    if (stream->started)
+        return 0;
+    if (pthread_create(&stream->thread, NULL, work, stream))
+        return ct_fail(CT_ENOMEM, "no thread for a stream of the cpu device");
+    stream->started = true;
+    return 0;
+}
+
+static void push(struct stream *stream, const struct task *task)
+{
+    uint32_t next = stream->written;
+
+    while (next - atomic_load_explicit(&stream->done, memory_order_acquire) == RING)
+        sleep_while(&stream->done, next - RING);
+    stream->ring[next % RING] = *task;
+    publish(&stream->written, next + 1);
+}
+
+static int submit(struct cpu_streams *s, int number, struct task task)
+{
+    int rc;
+
+    if (number == CT_STREAM_COMPUTE || s->in_order) {
+        perform(s, &task);
+        return 0;
+    }
+    rc = start(&s->stream[number]);
+    if (rc < 0)
+        return rc;
+    push(&s->stream[number], &task);
+    return 0;
+}
+
+int cpu_streams_enqueue(struct cpu_streams *s, int stream, const struct ct_kernel *kernel,
+                        const struct ct_launch *launch)
+{
+    return submit(s, stream, (struct task){TASK_RUN, -1, kernel, launch});
+}
+
+int cpu_streams_record(struct cpu_streams *s, int stream, int event)
+{
+    return submit(s, stream, (struct task){TASK_RECORD, event, NULL, NULL});
+}
+
+int cpu_streams_wait(struct cpu_streams *s, int stream, int event)
+{
+    if (s->in_order && !s->events[event])
+        return ct_fail(CT_EINVAL, "event %d is waited for before it is recorded", event);
+    return submit(s, stream, (struct task){TASK_WAIT, event, NULL, NULL});
+}
+
+int cpu_streams_events(struct cpu_streams *s, int count)
+{
+    if (count > s->event_count) {
+        free(s->events);
+        s->events = calloc((size_t)count, sizeof(*s->events));
+        s->event_count = s->events ? count : 0;
+        return s->events ? 0 : ct_fail(CT_ENOMEM, "no memory for %d events", count);
+    }
+    for (int i = 0; i < s->event_count; i++)
+        s->events[i] = 0;
+    return 0;
+}
+
+static void drain(struct stream *stream)
+{
+    uint32_t done;
+
+    while ((done = atomic_load_explicit(&stream->done, memory_order_acquire)) != stream->written)
+        sleep_while(&stream->done, done);
+}
+
+int cpu_streams_synchronize(struct cpu_streams *s)
+{
+    int rc;
+
+    for (int i = 0; i < CT_STREAMS; i++)
+        if (s->stream[i].started)
+            drain(&s->stream[i]);
+    rc = s->failure;
+    if (!rc)
+        return 0;
+    s->failure = 0;
+    return ct_fail(rc, "%s", s->message);
+}
+
+int cpu_streams_create(bool in_order, struct cpu_streams **streams)
+{
+    struct cpu_streams *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return ct_fail(CT_ENOMEM, "no memory for streams");
+    s->in_order = in_order;
+    pthread_mutex_init(&s->lock, NULL);
+    for (int i = 0; i < CT_STREAMS; i++)
+        s->stream[i].all = s;
+    *streams = s;
+    return 0;
+}
+
+void cpu_streams_destroy(struct cpu_streams *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < CT_STREAMS; i++) {
+        if (!s->stream[i].started)
+            continue;
+        push(&s->stream[i], &(struct task){TASK_STOP, -1, NULL, NULL});
+        pthread_join(s->stream[i].thread, NULL);
+    }
+    pthread_mutex_destroy(&s->lock);
+    free(s->events);
+    free(s);
+}

@@ -1,0 +1,435 @@
+/*
+ * Collectives, each in two ways.
+ *
+ * Staged: every member puts its data into its slot, all arrive once, every member takes what it
+ * needs from the slots. One wait, two copies; for small data, and, slot by slot, for memory that
+ * other ranks cannot reach.
+ *
+ * Direct: all arrive, members read each other's inputs where they are (and, in all_reduce, write
+ * each other's outputs), all arrive again, so that nobody reuses a buffer that is still read.
+ *
+ * All ranks must choose alike. Size decides first, and is the same everywhere; who can reach what
+ * is known from the announcements.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "local.h"
+
+#define DIRECT_BLOCK ((size_t)16 << 10)
+#define KERNEL_BLOCK ((size_t)64 << 10)
+
+struct job {
+    struct group *g;
+    const struct method *method;
+    struct announcement a;
+    const char *in;
+    char *out;
+    size_t piece; /* bytes: count elements */
+    size_t size;  /* of an element */
+    int n, me;
+};
+
+/* How a call is done. Ranges are bytes of a piece. */
+struct method {
+    enum call call;
+    bool cut;     /* a slot holds one part for each member */
+    bool pushes;  /* writes to peers' outputs */
+    size_t small; /* bytes in a slot up to which one staged step is the faster way */
+    void (*put)(const struct job *j, char *slot, size_t at, size_t bytes);
+    int (*take)(const struct job *j, size_t at, size_t bytes);
+    int (*direct)(const struct job *j);
+};
+
+static char *slot(const struct job *j, int position)
+{
+    struct group *g = j->g;
+
+    return g->slots + ((size_t)(g->staged & 1) * (size_t)j->n + (size_t)position) * SLOT_BYTES;
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes && to != from)
+        memcpy(to, from, bytes);
+}
+
+static int reduce(const struct job *j, void *out, size_t bytes)
+{
+    ct_reduce(out, j->g->inputs, j->n, bytes / j->size, (enum ct_dtype)j->a.dtype,
+              (enum ct_reduction)j->a.reduction);
+    return 0;
+}
+
+static struct place in_of(const struct job *j, int position)
+{
+    return local_announced(j->g, position)->in;
+}
+
+static struct place out_of(const struct job *j, int position)
+{
+    return local_announced(j->g, position)->out;
+}
+
+/* The input of every member, at + [0, bytes), as far as it has to be copied for that. */
+static int peek_inputs(const struct job *j, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++) {
+        j->g->inputs[i] =
+            local_peek(j->g, i, in_of(j, i), at, bytes, j->g->scratch + (size_t)i * KERNEL_BLOCK);
+        if (!j->g->inputs[i])
+            return CT_EPEER;
+    }
+    return 0;
+}
+
+static size_t block_bytes(const struct job *j)
+{
+    for (int i = 0; i < j->n; i++)
+        if (in_of(j, i).region < 0)
+            return KERNEL_BLOCK;
+    return DIRECT_BLOCK;
+}
+
+/* ---- all_gather ---- */
+
+static void gather_put(const struct job *j, char *to, size_t at, size_t bytes)
+{
+    copy(to, j->in + at, bytes);
+}
+
+static int gather_take(const struct job *j, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++)
+        copy(j->out + (size_t)i * j->piece + at, i == j->me ? j->in + at : slot(j, i), bytes);
+    return 0;
+}
+
+static int gather_direct(const struct job *j)
+{
+    int rc = 0;
+
+    copy(j->out + (size_t)j->me * j->piece, j->in, j->piece);
+    for (int k = 1; k < j->n && rc == 0; k++) {
+        int i = (j->me + k) % j->n;
+
+        rc = local_read(j->g, i, in_of(j, i), 0, j->piece, j->out + (size_t)i * j->piece);
+    }
+    return rc;
+}
+
+/* ---- reduce_scatter ---- */
+
+static void cut_put(const struct job *j, char *to, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++)
+        if (i != j->me)
+            copy(to + (size_t)i * bytes, j->in + (size_t)i * j->piece + at, bytes);
+}
+
+static const char *cut_part(const struct job *j, int i, size_t at, size_t bytes)
+{
+    return i == j->me ? j->in + (size_t)i * j->piece + at : slot(j, i) + (size_t)j->me * bytes;
+}
+
+static int scatter_take(const struct job *j, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++)
+        j->g->inputs[i] = cut_part(j, i, at, bytes);
+    return reduce(j, j->out + at, bytes);
+}
+
+static int scatter_direct(const struct job *j)
+{
+    size_t block = block_bytes(j);
+
+    for (size_t at = 0; at < j->piece; at += block) {
+        size_t bytes = j->piece - at < block ? j->piece - at : block;
+        int rc = peek_inputs(j, (size_t)j->me * j->piece + at, bytes);
+
+        if (rc < 0)
+            return rc;
+        reduce(j, j->out + at, bytes);
+    }
+    return 0;
+}
+
+/* ---- all_reduce ---- */
+
+/* The slice of [0, bytes) that a member reduces for all. */
+static size_t slice(const struct job *j, int position, size_t bytes, size_t *begin)
+{
+    size_t n = (size_t)j->n, step = ((bytes + n - 1) / n + LINE - 1) / LINE * LINE;
+    size_t from = (size_t)position * step;
+
+    *begin = from < bytes ? from : bytes;
+    return bytes - *begin < step ? bytes - *begin : step;
+}
+
+/* Each member reduces everything by itself. */
+static int reduce_alone(const struct job *j, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++)
+        j->g->inputs[i] = i == j->me ? j->in + at : slot(j, i);
+    return reduce(j, j->out + at, bytes);
+}
+
+/* Each member reduces a slice, into its slot, from which the others take it. */
+static int reduce_together(const struct job *j, size_t at, size_t bytes)
+{
+    size_t begin, length = slice(j, j->me, bytes, &begin);
+    int rc;
+
+    for (int i = 0; i < j->n; i++)
+        j->g->inputs[i] = slot(j, i) + begin;
+    reduce(j, slot(j, j->me) + begin, length);
+    rc = local_arrive(j->g);
+    for (int i = 0; i < j->n && rc == 0; i++) {
+        length = slice(j, i, bytes, &begin);
+        copy(j->out + at + begin, slot(j, i) + begin, length);
+    }
+    return rc;
+}
+
+static int all_reduce_take(const struct job *j, size_t at, size_t bytes)
+{
+    return bytes <= j->method->small ? reduce_alone(j, at, bytes) : reduce_together(j, at, bytes);
+}
+
+static int push(const struct job *j, size_t at, size_t bytes)
+{
+    int rc = 0;
+
+    for (int k = 1; k < j->n && rc == 0; k++) {
+        int i = (j->me + k) % j->n;
+
+        rc = local_write(j->g, i, out_of(j, i), at, bytes, j->out + at);
+    }
+    return rc;
+}
+
+/* Nobody else touches this member's slice of any buffer, so inputs may be outputs. */
+static int all_reduce_direct(const struct job *j)
+{
+    size_t block = block_bytes(j), begin, length = slice(j, j->me, j->piece, &begin);
+
+    for (size_t at = begin; at < begin + length; at += block) {
+        size_t left = begin + length - at, bytes = left < block ? left : block;
+        int rc = peek_inputs(j, at, bytes);
+
+        if (rc < 0)
+            return rc;
+        reduce(j, j->out + at, bytes);
+        rc = push(j, at, bytes);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- all_to_all ---- */
+
+static int exchange_take(const struct job *j, size_t at, size_t bytes)
+{
+    for (int i = 0; i < j->n; i++)
+        copy(j->out + (size_t)i * j->piece + at, cut_part(j, i, at, bytes), bytes);
+    return 0;
+}
+
+static int exchange_direct(const struct job *j)
+{
+    int rc = 0;
+
+    for (int k = 0; k < j->n && rc == 0; k++) {
+        int i = (j->me + k) % j->n;
+
+        rc = local_read(j->g, i, in_of(j, i), (size_t)j->me * j->piece, j->piece,
+                        j->out + (size_t)i * j->piece);
+    }
+    return rc;
+}
+
+/* ---- broadcast ---- */
+
+static void broadcast_put(const struct job *j, char *to, size_t at, size_t bytes)
+{
+    if (j->me == j->a.root)
+        copy(to, j->in + at, bytes);
+}
+
+static int broadcast_take(const struct job *j, size_t at, size_t bytes)
+{
+    if (j->me != j->a.root)
+        copy(j->out + at, slot(j, j->a.root), bytes);
+    return 0;
+}
+
+static int broadcast_direct(const struct job *j)
+{
+    if (j->me == j->a.root)
+        return 0;
+    return local_read(j->g, j->a.root, in_of(j, j->a.root), 0, j->piece, j->out);
+}
+
+/* ---- all ---- */
+
+static const struct method gather = {.call = CALL_ALL_GATHER,
+                                     .small = 16 << 10,
+                                     .put = gather_put,
+                                     .take = gather_take,
+                                     .direct = gather_direct};
+static const struct method scatter = {.call = CALL_REDUCE_SCATTER,
+                                      .cut = true,
+                                      .small = 16 << 10,
+                                      .put = cut_put,
+                                      .take = scatter_take,
+                                      .direct = scatter_direct};
+static const struct method all_reduce = {.call = CALL_ALL_REDUCE,
+                                         .pushes = true,
+                                         .small = 4 << 10,
+                                         .put = gather_put,
+                                         .take = all_reduce_take,
+                                         .direct = all_reduce_direct};
+static const struct method all_to_all = {.call = CALL_ALL_TO_ALL,
+                                         .cut = true,
+                                         .small = 16 << 10,
+                                         .put = cut_put,
+                                         .take = exchange_take,
+                                         .direct = exchange_direct};
+static const struct method broadcast = {.call = CALL_BROADCAST,
+                                        .small = 16 << 10,
+                                        .put = broadcast_put,
+                                        .take = broadcast_take,
+                                        .direct = broadcast_direct};
+
+static bool reachable(const struct job *j)
+{
+    if (j->g->comm->single_copy)
+        return true;
+    for (int i = 0; i < j->n; i++) {
+        const struct announcement *a = local_announced(j->g, i);
+
+        if (a->in.region < 0 || (j->method->pushes && a->out.region < 0))
+            return false;
+    }
+    return true;
+}
+
+/* One staged step for each slotful; announced: all have arrived for the call already. */
+static int run_staged(struct job *j, bool announced)
+{
+    size_t parts = j->method->cut ? (size_t)j->n : 1;
+    size_t step = SLOT_BYTES / parts / LINE * LINE;
+
+    for (size_t at = 0; at < j->piece || !announced; at += step) {
+        size_t bytes = j->piece - at < step ? j->piece - at : step;
+        int rc;
+
+        j->method->put(j, slot(j, j->me), at, bytes);
+        rc = announced ? local_arrive(j->g) : local_enter(j->g, &j->a);
+        if (rc == 0)
+            rc = j->method->take(j, at, bytes);
+        if (rc < 0)
+            return rc;
+        j->g->staged++;
+        announced = true;
+    }
+    return 0;
+}
+
+static int run_direct(struct job *j)
+{
+    int rc;
+
+    if (j->g->comm->single_copy && !j->g->scratch) {
+        j->g->scratch = malloc((size_t)j->n * KERNEL_BLOCK);
+        if (!j->g->scratch)
+            return ct_fail(CT_ENOMEM, "buffers of group '%s'", j->g->base.name);
+    }
+    rc = j->method->direct(j);
+    return rc < 0 ? rc : local_arrive(j->g);
+}
+
+static int run_large(struct job *j, size_t in_bytes, size_t out_bytes)
+{
+    int rc;
+
+    j->a.in = local_place(j->g->comm, j->in, in_bytes);
+    j->a.out = local_place(j->g->comm, j->out, out_bytes);
+    rc = local_enter(j->g, &j->a);
+    if (rc < 0)
+        return rc;
+    return reachable(j) ? run_direct(j) : run_staged(j, true);
+}
+
+static int run(struct ct_group *group, const struct method *m, const void *in, void *out,
+               size_t count, enum ct_dtype dtype, int reduction, int root)
+{
+    struct group *g = (struct group *)group;
+    size_t parts = m->cut ? (size_t)group->size : 1;
+    struct job j = {.g = g,
+                    .method = m,
+                    .a = {.call = (uint8_t)m->call,
+                          .dtype = (uint8_t)dtype,
+                          .reduction = (uint8_t)reduction,
+                          .root = root,
+                          .count = count},
+                    .in = in,
+                    .out = out,
+                    .size = ct_dtype_size(dtype),
+                    .n = group->size,
+                    .me = group->position};
+    int rc;
+
+    j.piece = count * j.size;
+    if (j.piece * parts <= m->small)
+        rc = run_staged(&j, false);
+    else
+        rc = run_large(&j, j.piece * parts, j.piece);
+    local_note_done(g);
+    return rc;
+}
+
+int local_barrier(struct ct_group *group)
+{
+    struct group *g = (struct group *)group;
+    struct announcement a = {.call = CALL_BARRIER};
+    int rc = local_enter(g, &a);
+
+    local_note_done(g);
+    return rc;
+}
+
+int local_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype)
+{
+    return run(group, &gather, in, out, count, dtype, 0, 0);
+}
+
+int local_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
+                         enum ct_dtype dtype, enum ct_reduction reduction)
+{
+    return run(group, &scatter, in, out, count, dtype, reduction, 0);
+}
+
+int local_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype, enum ct_reduction reduction)
+{
+    return run(group, &all_reduce, in, out, count, dtype, reduction, 0);
+}
+
+int local_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype)
+{
+    return run(group, &all_to_all, in, out, count, dtype, 0, 0);
+}
+
+int local_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype, int root)
+{
+    if (root < 0 || root >= group->size)
+        return ct_fail(CT_EINVAL, "broadcast from position %d in group '%s' of %d", root,
+                       group->name, group->size);
+    return run(group, &broadcast, data, data, count, dtype, 0, root);
+}

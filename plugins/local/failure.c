@@ -1,0 +1,313 @@
+/*
+ * Failures: finding who is missing and saying what they did last.
+ *
+ * The first failure of any rank is written into the control block; every other rank that waits
+ * finds it there and returns the same words. A rank is dead when its process is (pidfd), and has
+ * left when it closed the communicator. A rank that is missing here may be waiting in another
+ * group: its status there is printed too, and whom it waits for, so that the first cause is in the
+ * message.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "local.h"
+
+#define DEPTH 3 /* of "which waits for" */
+
+static const char *const call_names[] = {
+#define X(id, name) name,
+    CALLS(X)
+#undef X
+};
+
+/* ---- text ---- */
+
+struct text {
+    char *at;
+    size_t used, room;
+};
+
+static void CT_PRINTF(2, 3) say(struct text *t, const char *fmt, ...)
+{
+    va_list args;
+    int n;
+
+    va_start(args, fmt);
+    n = vsnprintf(t->at + t->used, t->room - t->used, fmt, args);
+    va_end(args);
+    t->used += n < 0 ? 0 : (size_t)n;
+    if (t->used >= t->room)
+        t->used = t->room - 1;
+}
+
+static uint64_t coarse_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+#define RELAXED memory_order_relaxed
+
+void local_note(struct group *g, enum call call, int peer, uint64_t bytes)
+{
+    struct status *s = &g->status[g->base.position];
+
+    atomic_store_explicit(&s->call, call, RELAXED);
+    atomic_store_explicit(&s->number, g->number, RELAXED);
+    atomic_store_explicit(&s->peer, peer, RELAXED);
+    atomic_store_explicit(&s->bytes, bytes, RELAXED);
+    atomic_store_explicit(&s->time, coarse_now(), RELAXED);
+    atomic_store_explicit(&s->inside, 1, RELAXED);
+}
+
+void local_note_done(struct group *g)
+{
+    struct status *s = &g->status[g->base.position];
+
+    atomic_store_explicit(&s->inside, 0, RELAXED);
+    atomic_store_explicit(&s->time, coarse_now(), RELAXED);
+}
+
+/* "all_reduce 12 of group 'dp' (4096 bytes)" */
+static void say_call(struct text *t, const struct group *g, const struct status *s)
+{
+    uint32_t call = s->call;
+
+    say(t, "%s", call_names[call]);
+    if (call < CALL_SEND)
+        say(t, " %u", s->number);
+    else
+        say(t, " %s rank %d", call == CALL_SEND ? "to" : "from", g->ranks[s->peer]);
+    say(t, " of group '%s'", g->block->name);
+    if (call != CALL_BARRIER)
+        say(t, " (%llu bytes)", (unsigned long long)s->bytes);
+}
+
+void local_describe(const struct announcement *a, char *words, size_t room)
+{
+    struct text t = {.at = words, .room = room};
+
+    say(&t, "%s", call_names[a->call]);
+    if (a->call == CALL_BARRIER)
+        return;
+    say(&t, " (%llu x %s", (unsigned long long)a->count, ct_dtype_name(a->dtype));
+    if (a->call == CALL_REDUCE_SCATTER || a->call == CALL_ALL_REDUCE)
+        say(&t, ", %s", a->reduction == CT_REDUCE_MAX ? "max" : "sum");
+    if (a->call == CALL_BROADCAST)
+        say(&t, ", root %d", a->root);
+    say(&t, ")");
+}
+
+static bool behind(const struct status *s, const struct status *than)
+{
+    return (int32_t)(s->arrivals - than->arrivals) < 0;
+}
+
+/* ---- other groups ---- */
+
+/* Map a group's block to read it; g is valid until unpeeked. */
+static bool peek_group(struct comm *comm, const struct group_entry *entry, struct group *g)
+{
+    *g = (struct group){.comm = comm, .map_bytes = entry->bytes};
+    g->map = mmap(NULL, entry->bytes, PROT_READ, MAP_SHARED, comm->fd, (off_t)entry->offset);
+    if (g->map == MAP_FAILED)
+        return false;
+    local_block_layout(g);
+    return true;
+}
+
+static int position_of(const struct group *g, int rank)
+{
+    for (int i = 0; i < g->base.size; i++)
+        if (g->ranks[i] == rank)
+            return i;
+    return -1;
+}
+
+static void say_rank(struct text *t, struct comm *comm, int rank, int depth);
+
+/* The first member that the one at position waits for. */
+static void say_awaited(struct text *t, struct group *g, int position, int depth)
+{
+    const struct status *s = &g->status[position];
+
+    for (int i = 0; i < g->base.size; i++) {
+        bool awaited = s->call < CALL_SEND ? behind(&g->status[i], s) : i == s->peer;
+
+        if (!awaited || i == position)
+            continue;
+        say(t, ", which waits for ");
+        say_rank(t, g->comm, g->ranks[i], depth - 1);
+        return;
+    }
+}
+
+static void say_activity(struct text *t, struct comm *comm, int rank, int depth)
+{
+    uint32_t count = comm->control->group_count, last = count;
+    uint64_t latest = 0;
+    bool inside = false;
+    struct group g;
+
+    for (uint32_t i = 0; i < count; i++) {
+        int position;
+        const struct status *s;
+
+        if (!peek_group(comm, &comm->control->groups[i], &g))
+            continue;
+        position = position_of(&g, rank);
+        s = position < 0 ? NULL : &g.status[position];
+        if (s && s->time && (s->inside > inside || (s->inside == inside && s->time >= latest))) {
+            inside = s->inside;
+            latest = s->time;
+            last = i;
+        }
+        munmap(g.map, g.map_bytes);
+    }
+    if (last == count || !peek_group(comm, &comm->control->groups[last], &g)) {
+        say(t, " has called nothing yet");
+        return;
+    }
+    say(t, inside ? " is in " : " was last in ");
+    say_call(t, &g, &g.status[position_of(&g, rank)]);
+    say(t, inside ? " for %.1f s" : ", %.1f s ago", (double)(coarse_now() - latest) * 1e-9);
+    if (inside && depth > 0)
+        say_awaited(t, &g, position_of(&g, rank), depth);
+    munmap(g.map, g.map_bytes);
+}
+
+/* ---- ranks ---- */
+
+static char process_state(int pid)
+{
+    char path[32], line[256], *at;
+    FILE *file;
+    bool read;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return 0;
+    read = fgets(line, sizeof(line), file) != NULL;
+    fclose(file);
+    at = read ? strrchr(line, ')') : NULL;
+    return at && at[1] ? at[2] : 0;
+}
+
+static void say_rank(struct text *t, struct comm *comm, int rank, int depth)
+{
+    int pid = comm->control->members[rank].pid;
+    char state = pid ? process_state(pid) : 0;
+
+    say(t, "rank %d", rank);
+    if (!pid) {
+        say(t, " (not started)");
+        return;
+    }
+    say(t, " (pid %d%s)", pid, state == 'T' ? ", stopped by a signal" : "");
+    say_activity(t, comm, rank, depth);
+}
+
+static bool is_dead(struct comm *comm, int rank)
+{
+    const struct member *m = &comm->control->members[rank];
+    struct pollfd state = {.events = POLLIN};
+
+    if (rank == comm->base.rank || !m->pid || m->left)
+        return false;
+    if (comm->pidfd[rank] < 0)
+        comm->pidfd[rank] = (int)syscall(SYS_pidfd_open, m->pid, 0);
+    if (comm->pidfd[rank] < 0)
+        return kill(m->pid, 0) < 0 && errno == ESRCH && !m->left;
+    state.fd = comm->pidfd[rank];
+    return poll(&state, 1, 0) == 1 && !m->left;
+}
+
+/* ---- failing ---- */
+
+static int first_failure(struct comm *comm)
+{
+    while (atomic_load(&comm->control->failure_state) != 2)
+        usleep(100);
+    return ct_fail(CT_EPEER, "%s", comm->control->failure);
+}
+
+int local_fail(struct comm *comm, const char *fmt, ...)
+{
+    struct control *c = comm->control;
+    uint32_t none = 0;
+    va_list args;
+
+    if (!atomic_compare_exchange_strong(&c->failure_state, &none, 1))
+        return first_failure(comm);
+    va_start(args, fmt);
+    vsnprintf(c->failure, sizeof(c->failure), fmt, args);
+    va_end(args);
+    atomic_store(&c->failure_state, 2);
+    return ct_fail(CT_EPEER, "%s", c->failure);
+}
+
+int local_failed(const struct group *g)
+{
+    return atomic_load(&g->comm->control->failure_state) ? first_failure(g->comm) : 0;
+}
+
+static int fail_for_rank(struct group *g, int rank, const char *what)
+{
+    char words[400];
+    struct text t = {.at = words, .room = sizeof(words)};
+
+    say_call(&t, g, &g->status[g->base.position]);
+    say(&t, ": rank %d (pid %d) %s", rank, g->comm->control->members[rank].pid, what);
+    return local_fail(g->comm, "%s", words);
+}
+
+static int fail_for_time(struct group *g)
+{
+    char words[600];
+    struct text t = {.at = words, .room = sizeof(words)};
+    const char *separator = "";
+
+    say_call(&t, g, &g->status[g->base.position]);
+    say(&t, ": no answer within %g s from ", g->comm->timeout);
+    for (int i = 0; i < g->base.size; i++) {
+        if (!g->missing[i])
+            continue;
+        say(&t, "%s", separator);
+        say_rank(&t, g->comm, g->ranks[i], DEPTH);
+        separator = "; ";
+    }
+    return local_fail(g->comm, "%s", words);
+}
+
+int local_look(struct group *g, int64_t deadline, local_find_missing *find_missing)
+{
+    int rc = local_failed(g);
+
+    if (rc < 0)
+        return rc;
+    for (int r = 0; r < g->comm->base.world; r++)
+        if (is_dead(g->comm, r))
+            return fail_for_rank(g, r, "died");
+    for (int i = 0; i < g->base.size; i++) {
+        if (!g->comm->control->members[g->ranks[i]].left)
+            continue;
+        find_missing(g); /* it may have come and left since */
+        if (g->missing[i])
+            return fail_for_rank(g, g->ranks[i], "has left");
+    }
+    return local_now() >= deadline && find_missing(g) ? fail_for_time(g) : 0;
+}

@@ -1,0 +1,255 @@
+/*
+ * The local communicator: ranks are processes of one host that share memory. Opening, closing, and
+ * the table of its functions.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "local.h"
+
+#define PROBE UINT64_C(0x63746974616e2121)
+
+struct config local_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_BOOL(
+        struct config, single_copy, "single_copy", "true",
+        "Let ranks read and write each other's memory (process_vm_readv) outside the arena"),
+    CT_OPT_INT(struct config, yields, "yields", "100", 0, 1000000,
+               "How often a waiting rank yields its processor before it sleeps"),
+    {0}};
+
+static int local_open(const struct ct_comm_request *request, struct ct_comm **comm);
+
+static int check_request(const struct ct_comm_request *r)
+{
+    if (r->world < 1 || r->rank < 0 || r->rank >= r->world)
+        return ct_fail(CT_EINVAL, "rank %d in a world of %d", r->rank, r->world);
+    if (r->local_ranks != r->world)
+        return ct_fail(
+            CT_ECONFIG,
+            "the local communicator serves one host, and %d of %d ranks are on this one: "
+            "load mpi instead",
+            r->local_ranks, r->world);
+    if (!r->job || !*r->job)
+        return ct_fail(CT_EINVAL, "the job has no name");
+    if (!(r->timeout > 0))
+        return ct_fail(CT_EINVAL, "a time-out of %g s", r->timeout);
+    return 0;
+}
+
+static bool is_crowded(int ranks)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 && ranks > CPU_COUNT(&set);
+}
+
+static bool can_read(const struct member *m)
+{
+    uint64_t word = 0;
+    struct iovec local = {.iov_base = &word, .iov_len = sizeof(word)};
+    struct iovec remote = {.iov_base = (void *)(uintptr_t)m->probe, .iov_len = sizeof(word)};
+
+    return process_vm_readv(m->pid, &local, 1, &remote, 1, 0) == sizeof(word) && word == PROBE;
+}
+
+/* Every rank tries to read a word of the next one; all must be able to. */
+static int probe_single_copy(struct comm *comm)
+{
+    struct member *members = comm->control->members, *me = &members[comm->base.rank];
+    bool able = true;
+    int rc;
+
+    comm->probe = PROBE;
+    me->probe = (uintptr_t)&comm->probe;
+    if (local_config.single_copy)
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* refused where it is not needed */
+    rc = local_barrier(&comm->world->base);
+    if (rc < 0)
+        return rc;
+    me->readable =
+        local_config.single_copy && can_read(&members[(comm->base.rank + 1) % comm->base.world]);
+    rc = local_barrier(&comm->world->base);
+    for (int i = 0; i < comm->base.world; i++)
+        able &= members[i].readable;
+    comm->single_copy = able;
+    return rc;
+}
+
+static int attach_world(struct comm *comm)
+{
+    int *ranks = malloc((size_t)comm->base.world * sizeof(*ranks)), rc;
+
+    if (!ranks)
+        return ct_fail(CT_ENOMEM, "the world's ranks");
+    for (int i = 0; i < comm->base.world; i++)
+        ranks[i] = i;
+    rc = local_group_attach(comm, ranks, comm->base.world, "all ranks", &comm->world);
+    free(ranks);
+    return rc;
+}
+
+static void local_close(struct ct_comm *base)
+{
+    struct comm *comm = (struct comm *)base;
+
+    if (!comm)
+        return;
+    for (struct group *g = comm->groups, *next; g; g = next) {
+        next = g->next;
+        local_group_detach(g);
+    }
+    local_group_detach(comm->world);
+    for (int i = 0; i < comm->region_count; i++)
+        munmap(comm->regions[i].base, comm->regions[i].part * (size_t)comm->base.world);
+    for (int i = 0; comm->pidfd && i < comm->base.world; i++)
+        if (comm->pidfd[i] >= 0)
+            close(comm->pidfd[i]);
+    free(comm->pidfd);
+    if (comm->control) {
+        atomic_store(&comm->control->members[comm->base.rank].left, 1);
+        munmap(comm->control, comm->control_bytes);
+    }
+    if (comm->fd >= 0)
+        close(comm->fd);
+    free(comm);
+}
+
+static int start(struct comm *comm, const char *job)
+{
+    int rc = local_rendezvous(comm, job);
+
+    if (rc == 0)
+        rc = attach_world(comm);
+    if (rc == 0)
+        rc = probe_single_copy(comm);
+    if (rc < 0 && comm->control)
+        local_fail(comm, "%s", ct_error_message());
+    return rc;
+}
+
+static int local_reserve(struct ct_comm *base, size_t bytes, void **arena)
+{
+    struct comm *comm = (struct comm *)base;
+    struct group *world = comm->world;
+    struct announcement a = {.call = CALL_RESERVE, .dtype = CT_U8, .count = bytes};
+    size_t part = 1, page = 4096;
+    int rc = local_enter(world, &a);
+
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < base->world; i++)
+        part = part > local_announced(world, i)->count ? part : local_announced(world, i)->count;
+    page = part < (size_t)2 << 20 ? page : (size_t)2 << 20;
+    part = (part + page - 1) / page * page;
+    if (base->rank == 0) {
+        comm->control->reserved = 0;
+        rc = local_segment_lock(comm);
+        if (rc < 0)
+            return rc;
+        local_segment_extend(comm, part * (size_t)base->world, (size_t)2 << 20,
+                             &comm->control->reserved);
+        local_segment_unlock(comm);
+    }
+    rc = local_arrive(world);
+    local_note_done(world);
+    if (rc < 0)
+        return rc;
+    if (!comm->control->reserved)
+        return local_fail(comm, "no room for %d x %zu symmetric bytes", base->world, part);
+    return local_region_map(comm, comm->control->reserved, part, arena);
+}
+
+static int check_ranks(const struct comm *comm, const int64_t *ranks, int count, const char *name)
+{
+    bool member = false;
+
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->base.world)
+            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+                           (long long)ranks[i], comm->base.world);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+        member |= ranks[i] == comm->base.rank;
+    }
+    return member ? 0
+                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->base.rank);
+}
+
+static int local_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
+                       struct ct_group **group)
+{
+    struct comm *comm = (struct comm *)base;
+    struct group *g;
+    int *own, rc = check_ranks(comm, ranks, count, name);
+
+    if (rc < 0)
+        return rc;
+    own = malloc((size_t)count * sizeof(*own));
+    if (!own)
+        return ct_fail(CT_ENOMEM, "group '%s'", name);
+    for (int i = 0; i < count; i++)
+        own[i] = (int)ranks[i];
+    rc = local_group_attach(comm, own, count, name, &g);
+    free(own);
+    if (rc < 0)
+        return rc;
+    g->next = comm->groups;
+    comm->groups = g;
+    *group = &g->base;
+    return 0;
+}
+
+static const struct ct_comm_ops ops = {.open = local_open,
+                                       .close = local_close,
+                                       .reserve = local_reserve,
+                                       .group = local_group,
+                                       .barrier = local_barrier,
+                                       .all_gather = local_all_gather,
+                                       .reduce_scatter = local_reduce_scatter,
+                                       .all_reduce = local_all_reduce,
+                                       .all_to_all = local_all_to_all,
+                                       .broadcast = local_broadcast,
+                                       .send = local_send,
+                                       .receive = local_receive,
+                                       .exchange = local_exchange};
+
+static int local_open(const struct ct_comm_request *request, struct ct_comm **out)
+{
+    struct comm *comm;
+    int rc = check_request(request);
+
+    if (rc < 0)
+        return rc;
+    comm = calloc(1, sizeof(*comm));
+    if (!comm)
+        return ct_fail(CT_ENOMEM, "the communicator");
+    comm->base = (struct ct_comm){.ops = &ops, .rank = request->rank, .world = request->world};
+    comm->timeout = request->timeout;
+    comm->crowded = is_crowded(request->world);
+    comm->fd = -1;
+    comm->pidfd = malloc((size_t)request->world * sizeof(*comm->pidfd));
+    for (int i = 0; comm->pidfd && i < request->world; i++)
+        comm->pidfd[i] = -1;
+    rc = comm->pidfd ? start(comm, request->job) : ct_fail(CT_ENOMEM, "the communicator");
+    if (rc < 0) {
+        local_close(&comm->base);
+        return rc;
+    }
+    *out = &comm->base;
+    return 0;
+}
+
+CT_PLUGIN(.name = "local", .version = "1.0", .summary = "Ranks of one host, over shared memory",
+          .options = options, .config = &local_config, .config_size = sizeof(local_config),
+          .offers = CT_OFFERS({CT_COMMUNICATOR, "local", &ops}));

@@ -1,0 +1,262 @@
+/*
+ * The local communicator's own structures.
+ *
+ * All ranks map one memfd, handed out in extents that are never given back: the control block at
+ * offset 0, then one block per group and one region per `reserve`, in any order. The memfd has no
+ * name: rank 0 passes it through an abstract socket, so nothing is left behind however ranks end.
+ *
+ * A group's block holds a counter of arrivals, and for every member its announcements (what it
+ * calls, where its buffers are), two staging slots, and a doorbell for messages. Announcements and
+ * slots are used in turn: a member overwrites one only after all have passed a later arrival than
+ * the last that used it.
+ */
+#ifndef LOCAL_H
+#define LOCAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <ctitan/comm.h>
+
+#define MAX_GROUPS 4096
+#define MAX_REGIONS 256
+#define SLOT_BYTES ((size_t)128 << 10)
+#define PACKETS 4 /* in flight on a channel */
+#define PACKET_BYTES ((size_t)16 << 10)
+#define LINE 64
+
+struct config {
+    bool single_copy;
+    int64_t yields;
+};
+extern struct config local_config;
+
+#define CALLS(X)                                                                                   \
+    X(BARRIER, "barrier")                                                                          \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(RESERVE, "reserve")                                                                          \
+    X(SEND, "send")                                                                                \
+    X(RECEIVE, "receive")                                                                          \
+    X(EXCHANGE, "exchange")
+
+enum call {
+#define X(id, name) CALL_##id,
+    CALLS(X)
+#undef X
+};
+
+/* ---- shared memory ---- */
+
+/* Where a buffer is, as other ranks see it. */
+struct place {
+    int32_t region;   /* in the symmetric arena; -1: in the memory of its process only */
+    uint64_t address; /* offset in its rank's part of the region, or virtual address */
+};
+
+/* What a member calls: announced on entry, compared by all. */
+struct announcement {
+    _Alignas(LINE) uint8_t call, dtype, reduction;
+    int32_t root;
+    uint64_t count;
+    struct place in, out;
+};
+
+/* What a member does, for failure messages only. */
+struct status {
+    _Alignas(LINE) _Atomic uint32_t arrivals, inside, call, number;
+    _Atomic int32_t peer;
+    _Atomic uint64_t bytes,
+        time; /* time: nanoseconds of CLOCK_MONOTONIC_COARSE, of the last change */
+};
+
+/* Sleepers on a word; the word changes before anybody looks here. */
+struct doorbell {
+    _Alignas(LINE) _Atomic uint32_t word, sleepers;
+};
+
+struct packet {
+    uint64_t bytes; /* of the whole message */
+    uint32_t part;  /* bytes in the ring; 0: all of them are at `place` */
+    int32_t tag;
+    struct place place;
+};
+
+/* Messages from one member to another. Both counters only grow. */
+struct channel {
+    _Alignas(LINE) _Atomic uint32_t posted;
+    struct packet packets[PACKETS];
+    _Alignas(LINE) _Atomic uint32_t taken;
+};
+
+/* Followed by announcements[2][size], status[size], bells[size], channels[size][size], ranks[size],
+   then, page-aligned, slots[2][size], rings[size][size]. */
+struct block {
+    struct doorbell arrived; /* word: arrivals of all members together */
+    int32_t size;
+    char name[48];
+};
+
+/* A rank. */
+struct member {
+    _Alignas(LINE) _Atomic int32_t pid;
+    _Atomic uint32_t left; /* has closed the communicator */
+    _Atomic uint32_t readable;
+    uint64_t probe; /* address of a word for others to try to read */
+};
+
+struct group_entry {
+    uint64_t key, offset, bytes;
+};
+
+struct control {
+    uint32_t magic, world;
+    pthread_mutex_t lock; /* of end, group_count, groups */
+    uint64_t end;         /* bytes handed out */
+    uint32_t group_count;
+    struct group_entry groups[MAX_GROUPS];
+    uint64_t reserved;              /* offset of the region being reserved; 0: there was no room */
+    _Atomic uint32_t failure_state; /* 0, 1: being written, 2 */
+    char failure[640];
+    struct member members[];
+};
+
+/* ---- this process ---- */
+
+struct region {
+    char *base;  /* rank 0's part */
+    size_t part; /* bytes of one rank's */
+};
+
+struct comm {
+    struct ct_comm base;
+    struct control *control;
+    size_t control_bytes;
+    int fd;
+    int *pidfd; /* by rank; -1: not to be had */
+    double timeout;
+    bool crowded;     /* more ranks than processors: waiting must not spin */
+    bool single_copy; /* all ranks may read and write each other's memory */
+    struct region regions[MAX_REGIONS];
+    _Atomic int region_count;
+    struct group *world, *groups;
+    uint64_t probe; /* a word for others to try to read */
+};
+
+struct group {
+    struct ct_group base;
+    struct comm *comm;
+    struct group *next;
+    uint64_t key;
+    void *map;
+    size_t map_bytes;
+
+    struct block *block;
+    int *ranks; /* in the block: by position */
+    struct announcement *announcements;
+    struct status *status;
+    struct doorbell *bells;
+    struct channel *channels;
+    char *slots, *rings;
+
+    uint32_t number;     /* of the current call */
+    uint32_t arrivals;   /* of this member */
+    uint32_t staged;     /* slots used so far */
+    char *scratch;       /* for pieces of peers' memory */
+    bool *missing;       /* by position: whom this member waits for */
+    const void **inputs; /* by position: of a reduction */
+    struct transfer *sending, *receiving;
+};
+
+/* segment.c */
+int local_segment_create(struct comm *comm, const char *job);
+int local_segment_map(struct comm *comm, int fd);
+/* Hand out bytes at an aligned offset; the lock must be held. */
+int local_segment_extend(struct comm *comm, size_t bytes, size_t align, uint64_t *offset);
+int local_segment_lock(struct comm *comm);
+void local_segment_unlock(struct comm *comm);
+int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **base);
+
+/* rendezvous.c: all ranks get rank 0's memfd. */
+int local_rendezvous(struct comm *comm, const char *job);
+
+/* group.c */
+int local_group_attach(struct comm *comm, const int *ranks, int count, const char *name,
+                       struct group **group);
+void local_group_detach(struct group *group);
+/* The parts of a mapped block. */
+void local_block_layout(struct group *group);
+/* Announce a call, wait for all members, and compare. */
+int local_enter(struct group *group, const struct announcement *a);
+/* Wait until all members got here. */
+int local_arrive(struct group *group);
+/* What a member announced for the current call. */
+static inline const struct announcement *local_announced(const struct group *g, int position)
+{
+    return g->announcements + (size_t)(g->number & 1) * (size_t)g->base.size + (size_t)position;
+}
+
+/* wait.c */
+struct patience {
+    int turns;
+    int64_t deadline;
+};
+int64_t local_now(void);
+int64_t local_deadline(const struct comm *comm);
+/*
+ * One turn of waiting while bell->word is seen: spin, yield, then sleep for at most a tenth of a
+ * second. True if nothing happened in that time: look with local_look.
+ */
+bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, uint32_t seen);
+/* Wake those who sleep on a word that has changed. */
+void local_wake(struct doorbell *bell);
+/* Change the word and wake. */
+void local_ring(struct doorbell *bell);
+
+/* failure.c */
+/* The communicator's first failure, or this one; returns CT_EPEER. */
+int local_fail(struct comm *comm, const char *fmt, ...) CT_PRINTF(2, 3);
+/* CT_EPEER if there has been a failure. */
+int local_failed(const struct group *group);
+/* Marks in group->missing those that this member waits for; false if there are none. */
+typedef bool local_find_missing(struct group *group);
+/* For a wait in which nothing happens: CT_EPEER if the communicator has failed, a rank died, one
+   that is awaited left, or the deadline has passed; else 0. */
+int local_look(struct group *group, int64_t deadline, local_find_missing *find_missing);
+/* "all_reduce (sum, 1024 x bfloat16)" */
+void local_describe(const struct announcement *a, char *text, size_t room);
+/* Note what this member does, for others' messages. */
+void local_note(struct group *group, enum call call, int peer, uint64_t bytes);
+void local_note_done(struct group *group);
+
+/* access.c */
+struct place local_place(const struct comm *comm, const void *data, size_t bytes);
+/* Memory of a member, at place + offset: in place, or copied to scratch; NULL: it is gone. */
+const void *local_peek(struct group *g, int position, struct place place, size_t offset,
+                       size_t bytes, void *scratch);
+int local_read(struct group *g, int position, struct place place, size_t offset, size_t bytes,
+               void *to);
+int local_write(struct group *g, int position, struct place place, size_t offset, size_t bytes,
+                const void *from);
+
+/* collective.c, message.c */
+int local_barrier(struct ct_group *group);
+int local_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype);
+int local_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
+                         enum ct_dtype dtype, enum ct_reduction reduction);
+int local_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype, enum ct_reduction reduction);
+int local_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
+                     enum ct_dtype dtype);
+int local_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype,
+                    int root);
+int local_send(struct ct_group *group, const void *data, size_t bytes, int peer, int tag);
+int local_receive(struct ct_group *group, void *data, size_t bytes, int peer, int tag);
+int local_exchange(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
+                   size_t in_bytes, int from, int tag);
+
+#endif

@@ -1,0 +1,298 @@
+/*
+ * How ranks meet: rank 0 listens on an abstract socket named after the job and hands its memfd to
+ * all others. The name vanishes with the process, so a killed job leaves nothing behind.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "local.h"
+
+#define GRACE INT64_C(1000000000) /* ns for late ranks to learn of a failure */
+
+struct hello {
+    int32_t rank, world, pid;
+};
+
+struct answer {
+    int32_t code;
+    char text[160];
+};
+
+static int make_address(const char *job, struct sockaddr_un *address, socklen_t *length)
+{
+    int n;
+
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    n = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "ctitan/%u/%s",
+                 (unsigned)geteuid(), job);
+    if (n >= (int)sizeof(address->sun_path) - 1)
+        return ct_fail(CT_EINVAL, "job name '%s' is longer than %zu characters", job,
+                       sizeof(address->sun_path) - 20);
+    *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    return 0;
+}
+
+static int check_peer(int s, struct ucred *peer)
+{
+    socklen_t length = sizeof(*peer);
+
+    if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, peer, &length) < 0)
+        return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
+    if (peer->uid != geteuid())
+        return ct_fail(CT_EPEER, "rendezvous: process %d of another user answered", peer->pid);
+    return 0;
+}
+
+static int milliseconds_left(int64_t deadline)
+{
+    int64_t left = (deadline - local_now()) / 1000000;
+
+    return left < 0 ? 0 : left > 1000000 ? 1000000 : (int)left;
+}
+
+static void send_answer(int s, const struct answer *answer, int fd)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec data = {.iov_base = (void *)(uintptr_t)answer, .iov_len = sizeof(*answer)};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+
+    if (fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof(control);
+        control.head = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+    }
+    sendmsg(s, &message, MSG_NOSIGNAL); /* a guest that died is found missing later */
+}
+
+/* CT_EPEER with the words of rank 0, or its memfd. */
+static int take_answer(int s)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct answer answer;
+    struct iovec data = {.iov_base = &answer, .iov_len = sizeof(answer)};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
+    int fd;
+
+    if (recvmsg(s, &message, MSG_CMSG_CLOEXEC) != sizeof(answer))
+        return ct_fail(CT_EPEER, "rendezvous: rank 0 ended");
+    if (answer.code < 0)
+        return ct_fail(answer.code, "%s", answer.text);
+    if (message.msg_controllen < sizeof(control.head) || control.head.cmsg_type != SCM_RIGHTS)
+        return ct_fail(CT_EIO, "rendezvous: rank 0 sent no segment");
+    memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
+    return fd;
+}
+
+/* ---- rank 0 ---- */
+
+static int judge(const struct comm *comm, const struct hello *h, const struct ucred *peer)
+{
+    int world = comm->base.world;
+
+    if (h->world != world)
+        return ct_fail(CT_ECONFIG, "rank %d has a world of %d, rank 0 one of %d", h->rank, h->world,
+                       world);
+    if (h->rank <= 0 || h->rank >= world)
+        return ct_fail(CT_ECONFIG, "rank %d in a world of %d", h->rank, world);
+    if (comm->control->members[h->rank].pid)
+        return ct_fail(CT_ECONFIG, "two processes are rank %d: %d and %d", h->rank,
+                       comm->control->members[h->rank].pid, h->pid);
+    if (h->pid != peer->pid)
+        return ct_fail(CT_ECONFIG, "rank %d is in another PID namespace", h->rank);
+    return 0;
+}
+
+/* Rank 0's guests: everyone who came is answered, once all have or something is wrong. */
+struct guests {
+    int *sockets, count;
+    int64_t deadline;
+    struct answer answer;
+};
+
+static void refuse(struct guests *guests, int code)
+{
+    if (guests->answer.code < 0)
+        return;
+    guests->answer.code = code;
+    snprintf(guests->answer.text, sizeof(guests->answer.text), "%s", ct_error_message());
+}
+
+/* Strangers are dropped. A wrong rank is refused, and so are then all: who comes soon is told. */
+static void admit(struct comm *comm, struct guests *guests, int s)
+{
+    struct pollfd ready = {.fd = s, .events = POLLIN};
+    int64_t soon = local_now() + GRACE;
+    struct ucred peer;
+    struct hello h;
+    int rc;
+
+    if (check_peer(s, &peer) < 0 || poll(&ready, 1, 1000) != 1 ||
+        recv(s, &h, sizeof(h), 0) != sizeof(h)) {
+        close(s);
+        return;
+    }
+    rc = judge(comm, &h, &peer);
+    if (rc == 0)
+        comm->control->members[h.rank].pid = h.pid;
+    else
+        refuse(guests, rc);
+    if (rc < 0 && guests->deadline > soon)
+        guests->deadline = soon;
+    guests->sockets[guests->count++] = s;
+}
+
+static int missing_ranks(const struct comm *comm)
+{
+    char list[128];
+    size_t used = 0;
+    int missing = 0;
+
+    for (int r = 1; r < comm->base.world; r++) {
+        if (comm->control->members[r].pid)
+            continue;
+        missing++;
+        if (used < sizeof(list) - 16)
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%d", used ? ", " : "", r);
+    }
+    return ct_fail(CT_EPEER, "%d of %d ranks did not start within %g s: %s%s", missing,
+                   comm->base.world, comm->timeout, list, used >= sizeof(list) - 16 ? ", .." : "");
+}
+
+static void await(struct comm *comm, struct guests *guests, int listener)
+{
+    while (guests->count < comm->base.world - 1) {
+        struct pollfd ready = {.fd = listener, .events = POLLIN};
+        int s;
+
+        if (poll(&ready, 1, milliseconds_left(guests->deadline)) == 0) {
+            refuse(guests, missing_ranks(comm));
+            return;
+        }
+        s = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (s >= 0)
+            admit(comm, guests, s);
+    }
+}
+
+static int serve(struct comm *comm, int listener)
+{
+    struct guests guests = {.deadline = local_deadline(comm),
+                            .sockets = calloc((size_t)comm->base.world, sizeof(int))};
+
+    if (!guests.sockets)
+        return ct_fail(CT_ENOMEM, "rendezvous of %d ranks", comm->base.world);
+    await(comm, &guests, listener);
+    for (int i = 0; i < guests.count; i++) {
+        send_answer(guests.sockets[i], &guests.answer, guests.answer.code < 0 ? -1 : comm->fd);
+        close(guests.sockets[i]);
+    }
+    free(guests.sockets);
+    return guests.answer.code < 0 ? ct_fail(guests.answer.code, "%s", guests.answer.text) : 0;
+}
+
+static int host(struct comm *comm, const char *job, const struct sockaddr_un *address,
+                socklen_t length)
+{
+    int listener, rc = local_segment_create(comm, job);
+
+    if (rc < 0)
+        return rc;
+    comm->control->members[0].pid = getpid();
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (listener < 0)
+        return ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
+    if (bind(listener, (const struct sockaddr *)address, length) < 0)
+        rc = errno == EADDRINUSE
+                 ? ct_fail(CT_ECONFIG, "a job named '%s' already runs on this host", job)
+                 : ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
+    else if (listen(listener, comm->base.world) < 0)
+        rc = ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
+    else
+        rc = serve(comm, listener);
+    close(listener);
+    return rc;
+}
+
+/* ---- all others ---- */
+
+static int connect_to_host(struct comm *comm, int s, const struct sockaddr_un *address,
+                           socklen_t length)
+{
+    int64_t deadline = local_deadline(comm);
+    struct timespec nap = {.tv_nsec = 500000};
+
+    while (connect(s, (const struct sockaddr *)address, length) < 0) {
+        if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
+            return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
+        if (local_now() > deadline)
+            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", comm->timeout);
+        nanosleep(&nap, NULL);
+        if (nap.tv_nsec < 10000000)
+            nap.tv_nsec += nap.tv_nsec / 4;
+    }
+    return 0;
+}
+
+static int ask(struct comm *comm, int s)
+{
+    struct hello h = {.rank = comm->base.rank, .world = comm->base.world, .pid = getpid()};
+    struct pollfd ready = {.fd = s, .events = POLLIN};
+    struct ucred peer;
+    int64_t deadline = local_deadline(comm) + 2 * GRACE;
+    int rc = check_peer(s, &peer);
+
+    if (rc < 0)
+        return rc;
+    if (send(s, &h, sizeof(h), MSG_NOSIGNAL) != sizeof(h))
+        return ct_fail(CT_EPEER, "rendezvous: rank 0 ended");
+    if (poll(&ready, 1, milliseconds_left(deadline)) == 0)
+        return ct_fail(CT_EPEER, "rank 0 (pid %d) did not answer within %g s", peer.pid,
+                       comm->timeout);
+    return take_answer(s);
+}
+
+static int join(struct comm *comm, const struct sockaddr_un *address, socklen_t length)
+{
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
+
+    if (s < 0)
+        return ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
+    rc = connect_to_host(comm, s, address, length);
+    if (rc == 0)
+        rc = ask(comm, s);
+    close(s);
+    return rc < 0 ? rc : local_segment_map(comm, rc);
+}
+
+int local_rendezvous(struct comm *comm, const char *job)
+{
+    struct sockaddr_un address;
+    socklen_t length = 0;
+    int rc = make_address(job, &address, &length);
+
+    if (rc < 0)
+        return rc;
+    if (comm->base.rank == 0)
+        return host(comm, job, &address, length);
+    return join(comm, &address, length);
+}

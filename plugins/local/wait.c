@@ -1,0 +1,87 @@
+/*
+ * Waiting: look again after a few pauses (only while every rank can have a processor), then after
+ * some sched_yield, which costs a waiting rank nothing and lets the one that is awaited run, then
+ * sleep on a futex. Sleepers look around every tenth of a second for dead ranks and the deadline.
+ */
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "local.h"
+
+#define SPINS 64
+#define LOOK_AROUND 100000000 /* ns */
+
+int64_t local_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+int64_t local_deadline(const struct comm *comm)
+{
+    return local_now() + (int64_t)(comm->timeout * 1e9);
+}
+
+static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Whoever changes the word looks for sleepers afterwards, and whoever sleeps registers before the
+   kernel looks at the word: no wake-up is lost. */
+static void sleep_on(struct doorbell *bell, uint32_t seen, int64_t ns)
+{
+    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+    atomic_fetch_add(&bell->sleepers, 1);
+    futex(&bell->word, FUTEX_WAIT, seen, &timeout);
+    atomic_fetch_sub(&bell->sleepers, 1);
+}
+
+bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, uint32_t seen)
+{
+    int spins = comm->crowded ? 0 : SPINS;
+    int64_t now, left;
+
+    if (p->turns < spins + local_config.yields) {
+        if (p->turns++ < spins)
+            relax();
+        else
+            sched_yield();
+        return false;
+    }
+    now = local_now();
+    if (!p->deadline)
+        p->deadline = now + (int64_t)(comm->timeout * 1e9);
+    left = p->deadline - now;
+    if (left > 0)
+        sleep_on(bell, seen, left < LOOK_AROUND ? left : LOOK_AROUND);
+    return atomic_load(&bell->word) == seen;
+}
+
+void local_wake(struct doorbell *bell)
+{
+    if (atomic_load(&bell->sleepers))
+        futex(&bell->word, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+void local_ring(struct doorbell *bell)
+{
+    atomic_fetch_add(&bell->word, 1);
+    local_wake(bell);
+}

@@ -1,0 +1,259 @@
+/*
+ * Metrics: the console line, metrics.jsonl, and the progress between two lines.
+ *
+ * Rates are means over the steps since the last line, of the time spent in the steps themselves.
+ * Utilisation is against the device's own peak for matrix products, measured once after the first
+ * step unless the recipe gives it; "mfu" counts causal attention whole, as TorchTitan does,
+ * "mfu_halved" counts the half that is needed.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/log.h>
+#include <ctitan/measure.h>
+#include <ctitan/plugin.h>
+#include <ctitan/run.h>
+
+static struct config {
+    int64_t log_freq;
+    double peak_tflops;
+    const char *color;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct config, log_freq, "log_freq", "10", 1, 1e15,
+               "Log step 1, every step that this divides, and the last"),
+    CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
+                 "Peak of the device in its compute type, for mfu; 0: measure it"),
+    CT_OPT_CHOICE(struct config, color, "color", "auto", "auto|always|never",
+                  "Colours on the console; auto: on a terminal"),
+    {0}};
+
+static struct {
+    FILE *out;             /* metrics.jsonl */
+    double peak;           /* FLOP/s */
+    double whole, halved;  /* FLOPs per token */
+    double memory;         /* bytes of the device */
+    int64_t steps, tokens; /* since the last line */
+    double seconds;        /* spent in them */
+    double all_seconds;    /* in all steps */
+} now;
+
+/* ---- once ---- */
+
+static enum ct_dtype compute_dtype(void)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    enum ct_dtype dtype;
+
+    if (ct_dtype_parse(t->mixed_precision_param, &dtype) < 0)
+        return CT_F32;
+    if (dtype == CT_F32 && ct_dtype_parse(t->dtype, &dtype) < 0)
+        return CT_F32;
+    return dtype;
+}
+
+static int open_file(int64_t step)
+{
+    const char *folder = ct_config.job.dump_folder;
+    char path[4096];
+    int rc = ct_file_make_folder(folder);
+
+    if (rc < 0)
+        return rc;
+    if ((size_t)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder) >= sizeof(path))
+        return ct_fail(CT_ECONFIG, "[job] dump_folder is a path of %zu characters", strlen(folder));
+    now.out = fopen(path, step == 1 ? "w" : "a");
+    return now.out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
+}
+
+static int begin(struct ct_run *run, int64_t step)
+{
+    struct ct_device_info info = {0};
+    int rc = open_file(step);
+
+    if (rc < 0)
+        return rc;
+    run->model->flops_per_token(ct_config.training.seq_len, &now.whole, &now.halved);
+    run->device->ops->info(run->device, compute_dtype(), &info);
+    now.memory = (double)info.memory;
+    now.peak = config.peak_tflops * 1e12;
+    if (now.peak <= 0)
+        now.peak = info.peak_flops;
+    return now.peak > 0 ? 0 : ct_measure_gemm(run->device, compute_dtype(), &now.peak);
+}
+
+/* ---- the file ---- */
+
+static void put(const char *key, double value, const char *end)
+{
+    if (isfinite(value))
+        fprintf(now.out, "\"%s\": %.17g%s", key, value, end);
+    else
+        fprintf(now.out, "\"%s\": null%s", key, end);
+}
+
+/* A line is one write, so that a reader never sees half of one. */
+static int end_line(void)
+{
+    fputs("}\n", now.out);
+    if (fflush(now.out))
+        return ct_fail(CT_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
+    return 0;
+}
+
+/* ---- a logged step ---- */
+
+struct rates {
+    double tokens_per_second, tflops, mfu, mfu_halved, step_time, memory;
+};
+
+static struct rates rates(const struct ct_run *run)
+{
+    struct rates r = {.tokens_per_second = (double)now.tokens / now.seconds,
+                      .step_time = now.seconds / (double)now.steps,
+                      .memory = (double)run->arena_bytes};
+
+    r.tflops = now.whole * r.tokens_per_second / (double)run->world / 1e12;
+    r.mfu = 100 * r.tflops * 1e12 / now.peak;
+    r.mfu_halved = r.mfu * now.halved / now.whole;
+    return r;
+}
+
+static int write_step(const struct ct_step_result *s, const struct rates *r)
+{
+    fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
+    put("loss", s->loss, ", ");
+    put("grad_norm", s->grad_norm, ", ");
+    put("lr", s->lr, ", ");
+    fprintf(now.out, "\"tokens\": %lld, ", (long long)s->tokens_seen);
+    put("tokens_per_second", r->tokens_per_second, ", ");
+    put("tflops", r->tflops, ", ");
+    put("mfu", r->mfu, ", ");
+    put("mfu_halved", r->mfu_halved, ", ");
+    fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory);
+    put("step_time_s", r->step_time, s->skipped ? ", " : "");
+    if (s->skipped)
+        fputs("\"skipped\": true", now.out);
+    return end_line();
+}
+
+static bool colored(void)
+{
+    return !strcmp(config.color, "always") ||
+           (!strcmp(config.color, "auto") && isatty(STDERR_FILENO));
+}
+
+/* "12,345" */
+static const char *grouped(double value, char text[32])
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof(digits), "%.0f", value), used = 0;
+
+    for (int i = 0; i < length && used < 30; i++) {
+        text[used++] = digits[i];
+        if (i + 1 < length && (length - i - 1) % 3 == 0)
+            text[used++] = ',';
+    }
+    text[used] = '\0';
+    return text;
+}
+
+enum { RED, GREEN, ORANGE, TURQUOISE, BLUE, CYAN, MAGENTA, PLAIN, COLORS };
+
+static void log_step(const struct ct_step_result *s, const struct rates *r)
+{
+    static const char *const codes[COLORS] = {"\033[31m",      "\033[32m", "\033[38;5;208m",
+                                              "\033[38;5;80m", "\033[34m", "\033[36m",
+                                              "\033[35m",      "\033[0m"};
+    static const char *const none[COLORS] = {"", "", "", "", "", "", "", ""};
+    const char *const *c = colored() ? codes : none;
+    char tps[32];
+
+    ct_info("%sstep: %2lld  %sloss: %8.5f  %sgrad_norm: %7.4f  %smemory: %5.2fGiB(%.2f%%)  "
+            "%stps: %s  %stflops: %.2f  %smfu: %.2f%%%s",
+            c[RED], (long long)s->step, c[GREEN], s->loss, c[ORANGE], s->grad_norm, c[TURQUOISE],
+            r->memory / 0x1p30, now.memory > 0 ? 100 * r->memory / now.memory : 0.0, c[BLUE],
+            grouped(r->tokens_per_second, tps), c[CYAN], r->tflops, c[MAGENTA], r->mfu, c[PLAIN]);
+}
+
+/* ---- events ---- */
+
+static void show_progress(const struct ct_step_result *s)
+{
+    int64_t steps = ct_config.training.steps;
+    int elapsed = (int)now.all_seconds;
+    int left = (int)(now.all_seconds / (double)s->step * (double)(steps - s->step));
+
+    ct_status("step %lld/%lld  %02d:%02d elapsed, %02d:%02d left", (long long)s->step,
+              (long long)steps, elapsed / 60, elapsed % 60, left / 60, left % 60);
+}
+
+static int step_end(struct ct_run *run, const struct ct_step_result *s)
+{
+    struct rates r;
+    int rc = 0;
+
+    now.steps++;
+    now.tokens += s->tokens;
+    now.seconds += s->seconds;
+    now.all_seconds += s->seconds;
+    if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
+        show_progress(s);
+        return 0;
+    }
+    if (!now.out)
+        rc = begin(run, s->step);
+    if (rc < 0)
+        return rc;
+    r = rates(run);
+    log_step(s, &r);
+    now.steps = now.tokens = 0;
+    now.seconds = 0;
+    rc = write_step(s, &r);
+    if (s->step < ct_config.training.steps)
+        show_progress(s);
+    return rc;
+}
+
+static int validated(const struct ct_step_result *s)
+{
+    char tps[32];
+
+    ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
+            grouped((double)s->tokens / s->seconds, tps));
+    fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
+    put("validation_loss", s->loss, "");
+    return end_line();
+}
+
+static int on_event(const struct ct_event_data *data, void *context)
+{
+    int rc = 0;
+
+    (void)context;
+    if (data->run->rank != 0)
+        return 0;
+    if (data->event == CT_EVENT_STEP_END)
+        return step_end(data->run, data->result);
+    if (data->event == CT_EVENT_VALIDATED)
+        return validated(data->result);
+    if (now.out && fclose(now.out) && data->event == CT_EVENT_RUN_END)
+        rc = ct_fail(CT_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
+    now.out = NULL;
+    return rc;
+}
+
+static const struct ct_hook hook = {1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
+                                        1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    on_event, NULL};
+
+CT_PLUGIN(.name = "metrics", .version = "1.0",
+          .summary = "Console line, metrics.jsonl and progress", .options = options,
+          .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_HOOK, "metrics", &hook}));

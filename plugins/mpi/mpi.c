@@ -1,0 +1,206 @@
+/*
+ * The mpi communicator: ranks of many hosts, over MPI. Opening, closing, groups.
+ *
+ * MPI itself cannot say which rank did not start, and ends all ranks when one dies; everything
+ * after the start is ours (transfer.c). Closing waits for the others, as MPI_Finalize does, unless
+ * the communicator has failed: then the process should end, and mpirun ends the rest.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "cluster.h"
+
+#define TAGS (1 << 30)
+
+static int start_mpi(struct comm *comm)
+{
+    int started = 0, ended = 0, level = MPI_THREAD_SINGLE, code = MPI_SUCCESS;
+
+    MPI_Finalized(&ended);
+    if (ended)
+        return ct_fail(CT_EINVAL, "MPI can be started once in a process");
+    MPI_Initialized(&started);
+    if (started)
+        MPI_Query_thread(&level);
+    else
+        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    comm->owner = !started;
+    comm->serialized = level < MPI_THREAD_MULTIPLE;
+    if (code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED)
+        return ct_fail(CT_ECONFIG, "this MPI takes calls from its first thread only");
+    return cluster_check(comm, code, "MPI_Init_thread");
+}
+
+static int identify(struct comm *comm, const struct ct_comm_request *request)
+{
+    int *bound, found = 0;
+
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &comm->base.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &comm->base.world);
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &found);
+    if (found && *bound < TAGS - 1)
+        return ct_fail(CT_ECONFIG, "this MPI has tags up to %d only, %d are needed", *bound, TAGS);
+    if (request->world >= 0 && request->world != comm->base.world)
+        return ct_fail(CT_ECONFIG,
+                       "MPI started %d ranks, the job has %d: start it with mpirun -n %d",
+                       comm->base.world, request->world, request->world);
+    if (request->rank >= 0 && request->rank != comm->base.rank)
+        return ct_fail(CT_ECONFIG, "rank %d of the job is rank %d of MPI", request->rank,
+                       comm->base.rank);
+    return 0;
+}
+
+static void free_group(struct group *g)
+{
+    free(g->ranks);
+    free(g->inputs);
+    free(g->scratch);
+    free(g->requests);
+    free(g->parts);
+    free(g);
+}
+
+static void mpi_close(struct ct_comm *base)
+{
+    struct comm *comm = (struct comm *)base;
+
+    if (!comm)
+        return;
+    for (struct group *g = comm->groups, *next; g; g = next) {
+        next = g->next;
+        if (!*comm->failure)
+            MPI_Comm_free(&g->mpi);
+        free_group(g);
+    }
+    if (comm->owner && !*comm->failure)
+        MPI_Finalize();
+    pthread_mutex_destroy(&comm->lock);
+    free(comm);
+}
+
+static int make_mpi_group(struct group *g)
+{
+    MPI_Group world, own;
+    uint32_t tag = 0;
+    int code;
+
+    for (const char *c = g->base.name; *c; c++)
+        tag = tag * 31 + (unsigned char)*c;
+    cluster_lock(g->comm);
+    code = MPI_Comm_group(MPI_COMM_WORLD, &world);
+    if (code == MPI_SUCCESS)
+        code = MPI_Group_incl(world, g->base.size, g->ranks, &own);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_create_group(MPI_COMM_WORLD, own, (int)(tag & 0x7fff), &g->mpi);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_set_errhandler(g->mpi, MPI_ERRORS_RETURN);
+    cluster_unlock(g->comm);
+    if (code != MPI_SUCCESS)
+        return cluster_check(g->comm, code, "MPI_Comm_create_group");
+    MPI_Group_free(&own);
+    MPI_Group_free(&world);
+    MPI_Comm_rank(g->mpi, &g->base.position);
+    return 0;
+}
+
+static int check_ranks(const struct comm *comm, const int64_t *ranks, int count, const char *name)
+{
+    bool member = false;
+
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->base.world)
+            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+                           (long long)ranks[i], comm->base.world);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+        member |= ranks[i] == comm->base.rank;
+    }
+    return member ? 0
+                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->base.rank);
+}
+
+static int mpi_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
+                     struct ct_group **group)
+{
+    struct comm *comm = (struct comm *)base;
+    struct group *g;
+    size_t n = strlen(name) + 1;
+    int rc = check_ranks(comm, ranks, count, name);
+
+    if (rc < 0)
+        return rc;
+    g = calloc(1, sizeof(*g));
+    if (g) {
+        g->ranks = malloc((size_t)count * sizeof(*g->ranks) + n);
+        g->inputs = calloc((size_t)count, sizeof(*g->inputs));
+    }
+    if (!g || !g->ranks || !g->inputs) {
+        if (g)
+            free_group(g);
+        return ct_fail(CT_ENOMEM, "group '%s'", name);
+    }
+    for (int i = 0; i < count; i++)
+        g->ranks[i] = (int)ranks[i];
+    memcpy(g->ranks + count, name, n);
+    g->comm = comm;
+    g->base = (struct ct_group){.ops = base->ops,
+                                .name = (const char *)(g->ranks + count),
+                                .size = count,
+                                .ranks = g->ranks};
+    rc = make_mpi_group(g);
+    if (rc < 0) {
+        free_group(g);
+        return rc;
+    }
+    g->next = comm->groups;
+    comm->groups = g;
+    *group = &g->base;
+    return 0;
+}
+
+static int mpi_open(const struct ct_comm_request *request, struct ct_comm **comm);
+
+static const struct ct_comm_ops ops = {.open = mpi_open,
+                                       .close = mpi_close,
+                                       .group = mpi_group,
+                                       .barrier = cluster_barrier,
+                                       .all_gather = cluster_all_gather,
+                                       .reduce_scatter = cluster_reduce_scatter,
+                                       .all_reduce = cluster_all_reduce,
+                                       .all_to_all = cluster_all_to_all,
+                                       .broadcast = cluster_broadcast,
+                                       .send = cluster_send,
+                                       .receive = cluster_receive,
+                                       .exchange = cluster_exchange};
+
+static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
+{
+    struct comm *comm;
+    int rc;
+
+    if (!(request->timeout > 0))
+        return ct_fail(CT_EINVAL, "a time-out of %g s", request->timeout);
+    comm = calloc(1, sizeof(*comm));
+    if (!comm)
+        return ct_fail(CT_ENOMEM, "the communicator");
+    comm->base.ops = &ops;
+    comm->timeout = request->timeout;
+    pthread_mutex_init(&comm->lock, NULL);
+    rc = start_mpi(comm);
+    if (rc == 0)
+        rc = identify(comm, request);
+    if (rc < 0) {
+        mpi_close(&comm->base);
+        return rc;
+    }
+    *out = &comm->base;
+    return 0;
+}
+
+CT_PLUGIN(.name = "mpi", .version = "1.0", .summary = "Ranks of many hosts, over MPI",
+          .offers = CT_OFFERS({CT_COMMUNICATOR, "mpi", &ops}));

@@ -1,0 +1,291 @@
+/*
+ * Messages under way: begun one by one, waited for together, with a deadline.
+ */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ctitan/error.h>
+
+#include "cluster.h"
+
+#define CHUNK ((size_t)1 << 30) /* MPI counts in int */
+#define YIELDS 1000             /* looks before naps begin */
+#define NAP 50000               /* ns */
+#define LOOK_AROUND 0.1         /* s between looks for peers in another call */
+
+/* Tags of collectives: 11 bits hash of count and root, 10 of the number, 1 reduction, 4 dtype, 3
+ * call. */
+#define MESSAGE_TAG (1 << 29)
+
+static const char *const call_names[] = {
+#define X(id, name) name,
+    CALLS(X)
+#undef X
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void cluster_lock(struct comm *comm)
+{
+    if (comm->serialized)
+        pthread_mutex_lock(&comm->lock);
+}
+
+void cluster_unlock(struct comm *comm)
+{
+    if (comm->serialized)
+        pthread_mutex_unlock(&comm->lock);
+}
+
+int cluster_fail(struct comm *comm, const char *fmt, ...)
+{
+    va_list args;
+
+    if (!*comm->failure) {
+        va_start(args, fmt);
+        vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
+        va_end(args);
+    }
+    return ct_fail(CT_EPEER, "%s", comm->failure);
+}
+
+int cluster_check(struct comm *comm, int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+
+    if (code == MPI_SUCCESS)
+        return 0;
+    MPI_Error_string(code, text, &length);
+    return cluster_fail(comm, "%s: %s", what, text);
+}
+
+int transfer_begin(struct group *g, enum call call, enum ct_dtype dtype,
+                   enum ct_reduction reduction, size_t count, int root)
+{
+    uint64_t hash = (count * 64 + (uint64_t)root + 1) * 0x9E3779B97F4A7C15u >> 53;
+
+    if (*g->comm->failure)
+        return ct_fail(CT_EPEER, "%s", g->comm->failure);
+    g->call = call;
+    g->number++;
+    g->count = 0;
+    g->tag = (int)(hash | (g->number & 1023u) << 11 | (uint32_t)(reduction == CT_REDUCE_MAX) << 21 |
+                   (uint32_t)dtype << 22 | (uint32_t)call << 26);
+    return 0;
+}
+
+int transfer_begin_message(struct group *g, int tag)
+{
+    if (*g->comm->failure)
+        return ct_fail(CT_EPEER, "%s", g->comm->failure);
+    g->call = CALL_MESSAGE;
+    g->count = 0;
+    g->tag = MESSAGE_TAG | (tag & (MESSAGE_TAG - 1));
+    return 0;
+}
+
+static int make_room(struct group *g)
+{
+    int room = g->room ? 2 * g->room : 64;
+    void *requests, *parts;
+
+    if (g->count < g->room)
+        return 0;
+    requests = realloc(g->requests, (size_t)room * sizeof(*g->requests));
+    if (requests)
+        g->requests = requests;
+    parts = realloc(g->parts, (size_t)room * sizeof(*g->parts));
+    if (parts)
+        g->parts = parts;
+    if (!requests || !parts)
+        return ct_fail(CT_ENOMEM, "%d messages", room);
+    g->room = room;
+    return 0;
+}
+
+static int begin_chunk(struct group *g, void *data, struct part part)
+{
+    int rc = make_room(g), code;
+    MPI_Request *request;
+
+    if (rc < 0)
+        return rc;
+    request = &g->requests[g->count];
+    g->parts[g->count] = part;
+    cluster_lock(g->comm);
+    if (part.sends)
+        code = MPI_Isend(data, (int)part.bytes, MPI_BYTE, part.peer, g->tag, g->mpi, request);
+    else
+        code = MPI_Irecv(data, (int)part.bytes, MPI_BYTE, part.peer, g->tag, g->mpi, request);
+    cluster_unlock(g->comm);
+    g->count += code == MPI_SUCCESS;
+    return cluster_check(g->comm, code, part.sends ? "MPI_Isend" : "MPI_Irecv");
+}
+
+static int begin_part(struct group *g, char *data, struct part part)
+{
+    size_t left = part.bytes;
+    int rc;
+
+    do {
+        part.bytes = left < CHUNK ? left : CHUNK;
+        rc = begin_chunk(g, data, part);
+        data += part.bytes;
+        left -= part.bytes;
+    } while (rc == 0 && left);
+    return rc;
+}
+
+int transfer_send(struct group *g, const void *data, size_t bytes, int peer)
+{
+    return begin_part(g, (char *)(uintptr_t)data,
+                      (struct part){.peer = peer, .sends = true, .bytes = bytes});
+}
+
+int transfer_receive(struct group *g, void *data, size_t bytes, int peer)
+{
+    return begin_part(g, data, (struct part){.peer = peer, .bytes = bytes});
+}
+
+/* ---- failures ---- */
+
+static void describe(const struct group *g, char *text, size_t room)
+{
+    if (g->call == CALL_MESSAGE)
+        snprintf(text, room, "a message in group '%s' (tag %d)", g->base.name,
+                 g->tag & (MESSAGE_TAG - 1));
+    else
+        snprintf(text, room, "%s %u of group '%s'", call_names[g->call], g->number, g->base.name);
+}
+
+/* Ranks with which something is not done, once each. */
+static int time_out(struct group *g)
+{
+    char what[160], list[200];
+    size_t used = 0;
+
+    list[0] = '\0';
+    for (int p = 0; p < g->base.size; p++)
+        for (int i = 0; i < g->count && used + 16 < sizeof(list); i++) {
+            if (g->parts[i].peer != p || g->requests[i] == MPI_REQUEST_NULL)
+                continue;
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%d", used ? ", " : "",
+                                     g->ranks[p]);
+            break;
+        }
+    describe(g, what, sizeof(what));
+    return cluster_fail(g->comm, "%s: no answer within %g s from rank %s", what, g->comm->timeout,
+                        list);
+}
+
+static int disagreement(struct group *g, int peer, int tag)
+{
+    enum call call = (enum call)(tag >> 26 & 7);
+    char what[160];
+
+    describe(g, what, sizeof(what));
+    if (call != g->call)
+        return cluster_fail(g->comm, "ranks disagree: rank %d is in %s, rank %d in %s",
+                            g->comm->base.rank, what, g->ranks[peer], call_names[call]);
+    return cluster_fail(g->comm,
+                        "ranks disagree: rank %d is in %s, and so is rank %d, but with another "
+                        "count, dtype, reduction, root or number (its dtype: %s)",
+                        g->comm->base.rank, what, g->ranks[peer],
+                        ct_dtype_name((enum ct_dtype)((tag >> 22 & 15) % CT_DTYPE_COUNT)));
+}
+
+/* A peer whose message is awaited but has sent one of another collective is elsewhere. */
+static int look_around(struct group *g)
+{
+    for (int i = 0; i < g->count; i++) {
+        int there = 0, tag;
+        MPI_Status status;
+
+        if (g->requests[i] == MPI_REQUEST_NULL || g->parts[i].sends || g->call == CALL_MESSAGE)
+            continue;
+        cluster_lock(g->comm);
+        MPI_Iprobe(g->parts[i].peer, MPI_ANY_TAG, g->mpi, &there, &status);
+        cluster_unlock(g->comm);
+        tag = there ? status.MPI_TAG : g->tag;
+        if (tag != g->tag && tag < MESSAGE_TAG)
+            return disagreement(g, g->parts[i].peer, tag);
+    }
+    return 0;
+}
+
+static int check_size(struct group *g, int index, const MPI_Status *status)
+{
+    const struct part *p = &g->parts[index];
+    char what[160];
+    int bytes = 0;
+
+    if (p->sends || MPI_Get_count(status, MPI_BYTE, &bytes) != MPI_SUCCESS ||
+        (size_t)bytes == p->bytes)
+        return 0;
+    describe(g, what, sizeof(what));
+    return cluster_fail(g->comm, "%s: rank %d sends %d bytes, rank %d receives %zu", what,
+                        g->ranks[p->peer], bytes, g->comm->base.rank, p->bytes);
+}
+
+/* Requests that are done become MPI_REQUEST_NULL. Returns how many are left. */
+static int poll_requests(struct group *g)
+{
+    int left = 0;
+
+    for (int i = 0; i < g->count; i++) {
+        int done = 0, code, rc;
+        MPI_Status status;
+
+        if (g->requests[i] == MPI_REQUEST_NULL)
+            continue;
+        cluster_lock(g->comm);
+        code = MPI_Test(&g->requests[i], &done, &status);
+        cluster_unlock(g->comm);
+        rc = cluster_check(g->comm, code, call_names[g->call]);
+        if (rc == 0 && done)
+            rc = check_size(g, i, &status);
+        if (rc < 0)
+            return rc;
+        left += !done;
+    }
+    return left;
+}
+
+int transfer_finish(struct group *g)
+{
+    double begin = 0, looked = 0;
+
+    for (int turn = 0;; turn++) {
+        int left = poll_requests(g);
+
+        if (left <= 0) {
+            g->count = 0;
+            return left;
+        }
+        sched_yield();
+        if (turn < YIELDS)
+            continue;
+        nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
+        if (begin == 0)
+            begin = looked = now();
+        if (now() - looked > LOOK_AROUND) {
+            looked = now();
+            left = look_around(g);
+            if (left == 0 && looked - begin > g->comm->timeout)
+                left = time_out(g);
+            if (left < 0)
+                return left;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "corpus.h"
+
+struct corpus_file {
+    const char *path;
+    const char *base;
+    size_t size;
+};
+
+static void add_path(struct corpus *c, const char *path)
+{
+    c->files =
+        ct_arena_grow(&c->arena, c->files, &c->file_room, c->file_count + 1, sizeof(*c->files));
+    c->files[c->file_count++] = (struct corpus_file){.path = ct_arena_strdup(&c->arena, path)};
+}
+
+/* A file, or all files below a folder. */
+static int add_tree(struct corpus *c, char *path)
+{
+    size_t before = c->file_count;
+    FTS *tree = fts_open((char *[]){path, NULL}, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    FTSENT *entry;
+    int rc = 0;
+
+    if (!tree)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    while (rc == 0 && (entry = fts_read(tree))) {
+        if (entry->fts_level > 0 && entry->fts_name[0] == '.')
+            fts_set(tree, entry, FTS_SKIP);
+        else if (entry->fts_info == FTS_F)
+            add_path(c, entry->fts_path);
+        else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR ||
+                 entry->fts_info == FTS_NS)
+            rc = ct_fail(CT_ECONFIG, "%s: %s", entry->fts_path, strerror(entry->fts_errno));
+    }
+    fts_close(tree);
+    if (rc == 0 && c->file_count == before)
+        rc = ct_fail(CT_ECONFIG, "%s: there are no files in it", path);
+    return rc;
+}
+
+static int add_pattern(struct corpus *c, const char *pattern)
+{
+    glob_t found;
+    int rc = 0;
+
+    if (glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found))
+        return ct_fail(CT_ECONFIG, "no file or folder '%s'", pattern);
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
+        rc = add_tree(c, found.gl_pathv[i]);
+    globfree(&found);
+    return rc;
+}
+
+/* The next item of a list with commas, those in braces apart; NULL after the last. */
+static char *next_item(struct ct_arena *arena, const char **list)
+{
+    const char *from = *list + strspn(*list, ", \t\n"), *to = from;
+
+    for (int depth = 0; *to && (*to != ',' || depth); to++)
+        depth += (*to == '{') - (*to == '}' && depth);
+    *list = to;
+    while (to > from && strchr(" \t\n", to[-1]))
+        to--;
+    return to > from ? ct_arena_printf(arena, "%.*s", (int)(to - from), from) : NULL;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct corpus_file *)a)->path, ((const struct corpus_file *)b)->path);
+}
+
+static int find_files(struct corpus *c, const char *paths)
+{
+    size_t kept = 0;
+    char *item;
+
+    while ((item = next_item(&c->arena, &paths))) {
+        int rc = add_pattern(c, item);
+
+        if (rc < 0)
+            return rc;
+    }
+    if (!c->file_count)
+        return ct_fail(CT_ECONFIG, "it is empty");
+    qsort(c->files, c->file_count, sizeof(*c->files), by_path);
+    for (size_t i = 0; i < c->file_count; i++)
+        if (!kept || strcmp(c->files[kept - 1].path, c->files[i].path))
+            c->files[kept++] = c->files[i];
+    c->file_count = kept;
+    return 0;
+}
+
+static int map_file(struct corpus_file *file)
+{
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    void *base;
+
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        int cause = errno;
+
+        if (fd >= 0)
+            close(fd);
+        return ct_fail(CT_ECONFIG, "%s: %s", file->path, strerror(cause));
+    }
+    base = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    close(fd);
+    if (!base)
+        return ct_fail(CT_ECONFIG, "%s is empty", file->path);
+    if (base == MAP_FAILED)
+        return ct_fail(CT_EIO, "%s: cannot be mapped: %s", file->path, strerror(errno));
+    file->base = base;
+    file->size = (size_t)st.st_size;
+    return 0;
+}
+
+static void add_document(struct corpus *c, const char *text, size_t size)
+{
+    c->documents =
+        ct_arena_grow(&c->arena, c->documents, &c->room, c->count + 1, sizeof(*c->documents));
+    c->documents[c->count++] = (struct document){text, size};
+}
+
+static bool is_blank(const char *line, const char *end)
+{
+    while (line < end && strchr(" \t\r\n", *line) && *line)
+        line++;
+    return line == end;
+}
+
+/* Lines are collected into a document until it is complete. */
+static void split_file(struct corpus *c, const struct corpus_file *file, enum corpus_split split)
+{
+    const char *at = file->base, *end = at + file->size, *begin = NULL;
+
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        const char *next = newline ? newline + 1 : end;
+        bool blank = is_blank(at, next);
+
+        if (begin && (blank || split == CORPUS_LINE)) {
+            add_document(c, begin, (size_t)(at - begin));
+            begin = NULL;
+        }
+        if (!blank && !begin)
+            begin = at;
+        at = next;
+    }
+    if (begin)
+        add_document(c, begin, (size_t)(end - begin));
+}
+
+int corpus_open(struct corpus *c, const char *paths, enum corpus_split split)
+{
+    int rc;
+
+    *c = (struct corpus){0};
+    rc = find_files(c, paths);
+    for (size_t i = 0; rc >= 0 && i < c->file_count; i++) {
+        struct corpus_file *file = &c->files[i];
+
+        rc = map_file(file);
+        if (rc >= 0 && split == CORPUS_DOCUMENT)
+            add_document(c, file->base, file->size);
+        else if (rc >= 0)
+            split_file(c, file, split);
+    }
+    if (rc >= 0 && !c->count)
+        rc = ct_fail(CT_ECONFIG, "%zu files hold nothing but white space", c->file_count);
+    if (rc < 0)
+        corpus_close(c);
+    return rc;
+}
+
+void corpus_close(struct corpus *c)
+{
+    for (size_t i = 0; i < c->file_count; i++)
+        if (c->files[i].base)
+            munmap((void *)(uintptr_t)c->files[i].base, c->files[i].size);
+    ct_arena_finish(&c->arena);
+    *c = (struct corpus){0};
+}
