@@ -1,0 +1,409 @@
+/*
+ * The program from outside: what a user types, what comes out, and the exit status.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <ctitan/arena.h>
+
+#include <cmocka.h>
+
+static const char *program;
+static char folder[] = "/tmp/ctitan-cli-XXXXXX";
+static struct ct_arena arena;
+
+static const char recipe[] = "[plugins]\n"
+                             "load = cpu, llama, tokens,\n"
+                             "       adamw, metrics\n"
+                             "[job]\n"
+                             "dump_folder = %s/out\n"
+                             "[training]\n"
+                             "seq_len = 16\n"
+                             "local_batch_size = 2\n"
+                             "global_batch_size = 4\n"
+                             "steps = 7\n"
+                             "mixed_precision_param = float32\n"
+                             "[model]\n"
+                             "name = llama\n"
+                             "[llama]\n"
+                             "dim = 32\n"
+                             "n_layers = 2\n"
+                             "n_heads = 2\n"
+                             "n_kv_heads = 2\n"
+                             "ffn_dim = 64\n"
+                             "vocab_size = 64\n"
+                             "[tokens]\n"
+                             "path = %s/tokens.bin\n"
+                             "[metrics]\n"
+                             "log_freq = 3\n"
+                             "[lr_scheduler]\n"
+                             "warmup_steps = 2\n";
+
+/* ---- running it ---- */
+
+static char *slurp(const char *name)
+{
+    const char *path = ct_arena_printf(&arena, "%s/%s", folder, name);
+    FILE *in = fopen(path, "r");
+    char *text = ct_arena_alloc(&arena, 1 << 20);
+
+    assert_non_null(in);
+    text[fread(text, 1, (1 << 20) - 1, in)] = '\0';
+    fclose(in);
+    return text;
+}
+
+struct result {
+    int status;
+    const char *out, *err;
+};
+
+/* ctitan with the arguments; %R stands for the recipe. */
+static struct result run(const char *arguments)
+{
+    const char *at = strstr(arguments, "%R");
+    int head = at ? (int)(at - arguments) : (int)strlen(arguments);
+    struct result r;
+
+    r.status =
+        system(ct_arena_printf(&arena, "cd %s && '%s' %.*s%s%s >out.txt 2>err.txt", folder, program,
+                               head, arguments, at ? "r.ini" : "", at ? at + 2 : ""));
+    assert_true(WIFEXITED(r.status));
+    r.status = WEXITSTATUS(r.status);
+    r.out = slurp("out.txt");
+    r.err = slurp("err.txt");
+    return r;
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("'%s' lacks '%s'", text, part);
+}
+
+/* ---- mistakes ---- */
+
+static void mistakes_end_with_status_2_and_say_what(void **state)
+{
+    static const struct {
+        const char *arguments, *expected;
+    } mistakes[] = {
+        {"", "usage: ctitan VERB"},
+        {"trian %R", "no verb trian; did you mean train?"},
+        {"frobnicate", "no verb frobnicate"},
+        {"train", "train: expected one recipe"},
+        {"train %R other.ini", "and not also other.ini"},
+        {"train none.ini", "none.ini: No such file"},
+        {"train %R --sett x=1", "train has no option --sett"},
+        {"train %R --json", "train has no option --json"},
+        {"train %R -x", "train has no option -x"},
+        {"train %R --set", "--set lacks its value"},
+        {"train %R --set training.steps", "expected section.key=value"},
+        {"train %R --set training.stesp=3",
+         "--set: [training]: no option named stesp; did you mean steps?"},
+        {"train %R --set training.steps=x", "steps = x: expected an integer"},
+        {"train %R --without cpuu", "did you mean cpu?"},
+        {"train %R --without cpu", "device"},
+        {"train %R --without adamw", "add adamw to [plugins] load"},
+        {"train %R --with nothing", "no plugin named nothing"},
+        {"train %R -n 2", "2 ranks"},
+        {"train %R -n zero", "-n zero: expected a number of ranks"},
+        {"train %R --set training.global_batch_size=3", "global_batch_size"},
+        {"train %R --set model.name=lama", "lama"},
+        {"train %R --set training.dtype=float31", "expected one of float32, bfloat16"},
+        {"plan %R --dump-after all", "plan has no option --dump-after"},
+        {"plugins now", "plugins takes no argument"},
+        {"help nothing_at_all", "no verb or section nothing_at_all"},
+        {"doctor now", "doctor takes no argument"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(mistakes); i++) {
+        struct result r = run(mistakes[i].arguments);
+
+        if (r.status != 2)
+            fail_msg("ctitan %s: status %d: %s", mistakes[i].arguments, r.status, r.err);
+        assert_has(r.err, mistakes[i].expected);
+        assert_string_equal(r.out, "");
+    }
+}
+
+/* ---- help ---- */
+
+static void help_is_made_from_the_tables(void **state)
+{
+    struct result r = run("help");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "train ");
+    assert_has(r.out, "[training]");
+    assert_has(r.out, "adamw");
+    r = run("help training");
+    assert_has(r.out, "seq_len = 2048");
+    assert_has(r.out, "stop, skip");
+    r = run("help adamw");
+    assert_has(r.out, "weight_decay = 0.1");
+    assert_has(r.out, "offers optimizer adamw");
+    r = run("help plan");
+    assert_has(r.out, "usage: ctitan plan RECIPE");
+    r = run("plugins");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "op, optimizer");
+    r = run("--version");
+    assert_int_equal(strncmp(r.out, "ctitan ", 7), 0);
+}
+
+/* ---- training ---- */
+
+static json_t *line_object(char **text)
+{
+    size_t length = strcspn(*text, "\n");
+    json_error_t error;
+    json_t *object = json_loadb(*text, length, 0, &error);
+
+    if (!object)
+        fail_msg("metrics.jsonl: %s in '%.*s'", error.text, (int)length, *text);
+    *text += length + ((*text)[length] == '\n');
+    return object;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_number(value))
+        fail_msg("metrics.jsonl lacks a number %s", key);
+    return json_number_value(value);
+}
+
+static double planned_bytes(const char *more)
+{
+    struct result r = run(ct_arena_printf(&arena, "plan %%R --json%s", more));
+    json_t *plan = json_loads(r.out, 0, NULL);
+    double bytes;
+
+    if (!plan)
+        fail_msg("plan --json: status %d: %s%s", r.status, r.out, r.err);
+    bytes = number(plan, "memory_peak_bytes");
+    assert_true(number(plan, "tokens_per_step") == 64);
+    assert_true(number(plan, "microbatches") == 2);
+    assert_true(bytes > 4 * number(plan, "parameters"));
+    json_decref(plan);
+    return bytes;
+}
+
+static void check_metrics(const int *steps, size_t count, double memory)
+{
+    char *text = slurp("out/metrics.jsonl");
+
+    for (size_t i = 0; i < count; i++) {
+        json_t *object = line_object(&text);
+
+        assert_int_equal(number(object, "step"), steps[i]);
+        assert_int_equal(number(object, "tokens"), steps[i] * 64);
+        assert_true(number(object, "loss") > 1 && number(object, "loss") < 10);
+        assert_true(number(object, "grad_norm") > 0);
+        assert_true(number(object, "memory_peak_bytes") == memory);
+        assert_true(number(object, "mfu") > number(object, "mfu_halved"));
+        assert_true(number(object, "tflops") > 0);
+        assert_true(number(object, "lr") > 0);
+        assert_true(number(object, "tokens_per_second") * number(object, "step_time_s") - 64 <
+                    1e-6);
+        assert_null(json_object_get(object, "skipped"));
+        json_decref(object);
+    }
+    assert_string_equal(text, "");
+}
+
+static void training_logs_what_was_planned(void **state)
+{
+    static const int steps[] = {1, 3, 6, 7};
+    double memory = planned_bytes("");
+    struct result r = run("train %R");
+
+    (void)state;
+    if (r.status)
+        fail_msg("train: %s", r.err);
+    assert_string_equal(r.out, "");
+    assert_has(r.err, "[ctitan] ");
+    assert_has(r.err, " - root - INFO - step:  1  loss: ");
+    assert_has(r.err, "step:  7  loss: ");
+    assert_has(r.err, "done: 7 steps, 448 tokens");
+    assert_null(strstr(r.err, "step:  2 "));
+    assert_null(strchr(r.err, '\033'));
+    check_metrics(steps, CT_COUNT(steps), memory);
+    assert_has(slurp("out/recipe.ini"), "; r.ini:10");
+}
+
+static void the_resolved_recipe_trains_the_same(void **state)
+{
+    char *first, *second, *end;
+
+    (void)state;
+    assert_int_equal(run("train %R --set metrics.peak_tflops=1").status, 0);
+    first = slurp("out/metrics.jsonl");
+    assert_int_equal(run("train out/recipe.ini").status, 0);
+    second = slurp("out/metrics.jsonl");
+    for (int i = 0; i < 4; i++) {
+        /* up to the first number that is a time */
+        end = strstr(first, "\"tokens_per_second\"");
+        assert_non_null(end);
+        assert_memory_equal(first, second, (size_t)(end - first));
+        first = strchr(first, '\n') + 1;
+        second = strchr(second, '\n') + 1;
+    }
+}
+
+static void without_metrics_only_the_last_line_is_said(void **state)
+{
+    struct result r = run("train %R --without metrics --set job.dump_folder=quiet");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.err, "done: 7 steps");
+    assert_null(strstr(r.err, "step: "));
+    assert_int_equal(access(ct_arena_printf(&arena, "%s/quiet/metrics.jsonl", folder), F_OK), -1);
+}
+
+static void validation_is_logged(void **state)
+{
+    struct result r = run("train %R --set validation.freq=7 --set validation.steps=2 "
+                          "--set tokens.validation_path=tokens.bin");
+    char *text;
+
+    (void)state;
+    if (r.status)
+        fail_msg("train: %s", r.err);
+    assert_has(r.err, "validate step:  7  loss: ");
+    text = slurp("out/metrics.jsonl");
+    for (int i = 0; i < 4; i++)
+        json_decref(line_object(&text));
+    assert_has(text, "{\"step\": 7, \"validation_loss\": ");
+}
+
+static void data_that_ends_ends_the_run_well(void **state)
+{
+    struct result r = run("train %R --set training.steps=100000 --set metrics.log_freq=1000");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.err, "WARNING - ran out of data");
+    assert_has(r.err, "done: ");
+}
+
+static void a_run_that_fails_has_status_1(void **state)
+{
+    struct result r = run("train %R --set adamw.lr=1e30 --set lr_scheduler.warmup_steps=0");
+
+    (void)state;
+    assert_int_equal(r.status, 1);
+    assert_has(r.err, "grad_norm");
+    r = run("train %R --set adamw.lr=1e30 --set lr_scheduler.warmup_steps=0 "
+            "--set training.non_finite=skip");
+    assert_int_equal(r.status, 0);
+    assert_has(slurp("out/metrics.jsonl"), "\"skipped\": true");
+}
+
+/* ---- looking without running ---- */
+
+static void explain_shows_the_graph_after_each_transform(void **state)
+{
+    struct result r = run("explain %R");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    assert_has(r.out, "differentiate");
+    assert_has(r.out, "adamw");
+    assert_has(r.out, "layers.1");
+    r = run("explain %R --dump-after differentiate");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "differentiate");
+    assert_null(strstr(r.out, "adamw.m"));
+}
+
+static void plan_shows_memory_and_instructions(void **state)
+{
+    struct result r = run("plan %R");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "parameters");
+    assert_has(r.out, "activations");
+    assert_has(r.out, "FLOPs per token");
+    r = run("plan %R --program");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "linear");
+}
+
+static void doctor_measures_the_machine(void **state)
+{
+    struct result r = run("doctor");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "processor");
+    assert_has(r.out, "adamw        loads");
+    assert_has(r.out, "matrix product, float32");
+    assert_has(r.out, "FLOP/s");
+    assert_has(r.out, "memory bandwidth");
+    assert_has(r.out, "iB/s");
+}
+
+static int make(void **state)
+{
+    FILE *out;
+
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    out = fopen(ct_arena_printf(&arena, "%s/r.ini", folder), "w");
+    fprintf(out, recipe, folder, folder);
+    fclose(out);
+    out = fopen(ct_arena_printf(&arena, "%s/tokens.bin", folder), "w");
+    for (uint32_t i = 0; i < 16 * 4 * 20 + 1; i++)
+        fwrite(&(uint32_t){i * i % 61}, sizeof(uint32_t), 1, out);
+    return fclose(out);
+}
+
+static int clean(void **state)
+{
+    int rc = system(ct_arena_printf(&arena, "rm -rf %s", folder));
+
+    (void)state;
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mistakes_end_with_status_2_and_say_what),
+        cmocka_unit_test(help_is_made_from_the_tables),
+        cmocka_unit_test(training_logs_what_was_planned),
+        cmocka_unit_test(the_resolved_recipe_trains_the_same),
+        cmocka_unit_test(without_metrics_only_the_last_line_is_said),
+        cmocka_unit_test(validation_is_logged),
+        cmocka_unit_test(data_that_ends_ends_the_run_well),
+        cmocka_unit_test(a_run_that_fails_has_status_1),
+        cmocka_unit_test(explain_shows_the_graph_after_each_transform),
+        cmocka_unit_test(plan_shows_memory_and_instructions),
+        cmocka_unit_test(doctor_measures_the_machine),
+    };
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s PROGRAM\n", *argv);
+        return 2;
+    }
+    program = realpath(argv[1], NULL);
+    return cmocka_run_group_tests(tests, make, clean);
+}

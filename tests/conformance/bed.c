@@ -1,0 +1,292 @@
+/*
+ * Graphs with memory, and calls with their operands laid out.
+ */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/rng.h>
+
+#include "conformance.h"
+
+#define MASKED (-100)
+#define GAP 24 /* elements between rows of a padded layout: rows end inside a vector */
+
+/* ---- the bed ---- */
+
+static char *replaced(struct ct_arena *arena, const char *text, const char *dtype)
+{
+    size_t room = strlen(text) * 2 + 64, used = 0;
+    char *out = ct_arena_alloc(arena, room + strlen(text) / 2 * strlen(dtype));
+
+    used = (size_t)sprintf(out, "graph \"case\"\n");
+    for (; *text; text++) {
+        if (text[0] == 'T' && text[1] == '[')
+            used += (size_t)sprintf(out + used, "%s", dtype);
+        else
+            out[used++] = *text;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+static double magnitude(const struct conformance_case *test, enum fill fill, uint64_t seed,
+                        uint64_t index, double normal)
+{
+    switch (fill) {
+    case FILL_LARGE:
+        return normal * (test->exponential ? 2 : 64);
+    case FILL_TINY:
+        return normal * 1e-9;
+    case FILL_DENORMAL:
+        return index % 3 ? normal : normal * 1e-41;
+    case FILL_SPARSE:
+        return ct_philox(seed, 1, index).v[0] % 4 ? (index & 1 ? -0.0 : 0.0) : normal;
+    default:
+        return normal;
+    }
+}
+
+static double integer(const struct conformance_case *test, const char *name, enum fill fill,
+                      uint64_t index, uint64_t count, uint64_t random)
+{
+    if (!strcmp(name, "documents"))
+        return (double)(index * (uint64_t)test->limit / count);
+    if (!strcmp(name, "labels") && (fill == FILL_TINY || (fill == FILL_SPARSE && random % 3)))
+        return MASKED;
+    return (double)(random % (uint64_t)test->limit);
+}
+
+/* Scalars and statistics have names that say what they may be. */
+static double number(const struct conformance_case *test, const struct ct_value *v, enum fill fill,
+                     uint64_t seed, uint64_t index)
+{
+    double normal = (double)ct_normal(seed, ct_rng_stream(v->name), index);
+
+    if (!strcmp(v->name, "skip"))
+        return -1;
+    if (!strcmp(v->name, "clip"))
+        return 0.5;
+    if (!strcmp(v->name, "lr"))
+        return 1e-3;
+    if (!strcmp(v->name, "step"))
+        return 3;
+    if (v->role == CT_ROLE_SCALAR)
+        return 0.25 + fabs(normal);
+    if (!strncmp(v->name, "variance", 8))
+        return fabs(magnitude(test, fill, seed, index, normal));
+    return magnitude(test, fill, seed, index, normal);
+}
+
+static void fill_value(struct bed *bed, const struct ct_value *v, enum fill fill, uint64_t seed)
+{
+    struct ct_tensor *t = &bed->value[v->id];
+    int64_t n = ct_tensor_count(t);
+
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t index = (uint64_t)i;
+        uint32_t random = ct_philox(seed, ct_rng_stream(v->name), index).v[0];
+
+        ct_tensor_store(t, i,
+                        ct_dtype_is_float(v->dtype)
+                            ? number(bed->test, v, fill, seed, index)
+                            : integer(bed->test, v->name, fill, index, (uint64_t)n, random));
+    }
+}
+
+int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
+               enum ct_dtype dtype, enum fill fill, uint64_t seed)
+{
+    int rc;
+
+    *bed = (struct bed){.device = device, .test = test, .dtype = dtype};
+    bed->graph =
+        ct_graph_parse(&bed->arena, replaced(&bed->arena, test->text, ct_dtype_name(dtype)));
+    if (!bed->graph)
+        return ct_context(CT_EINVAL, "case \"%s\"", test->name);
+    rc = ct_graph_verify(bed->graph, NULL);
+    if (rc < 0)
+        return ct_context(rc, "case \"%s\"", test->name);
+    bed->value = ct_arena_array(&bed->arena, struct ct_tensor, bed->graph->value_count);
+    for (size_t i = 0; i < bed->graph->value_count; i++) {
+        const struct ct_value *v = bed->graph->values[i];
+        size_t bytes = (size_t)ct_shape_count(v->rank, v->shape) * ct_dtype_size(v->dtype);
+
+        bed->value[i] =
+            ct_tensor_dense(ct_arena_alloc(&bed->arena, bytes + 64), v->dtype, v->rank, v->shape);
+        if (!v->producer)
+            fill_value(bed, v, fill, seed);
+    }
+    return 0;
+}
+
+void bed_finish(struct bed *bed)
+{
+    ct_arena_finish(&bed->arena);
+}
+
+/* ---- layouts ---- */
+
+static void *aligned(struct ct_arena *arena, int64_t elements, enum ct_dtype dtype)
+{
+    size_t bytes = (size_t)elements * ct_dtype_size(dtype);
+
+    return (void *)(((uintptr_t)ct_arena_alloc(arena, bytes + 128) + 63) & ~(uintptr_t)63);
+}
+
+/* Dimensions but the last in another order, the rows apart by a gap. */
+static bool lay_out(struct ct_tensor *t, enum layout layout, struct ct_arena *arena)
+{
+    int last = t->rank - 1;
+    int64_t stride;
+    bool differs = t->rank > (layout == LAYOUT_PERMUTED ? 2 : 1);
+
+    if (layout == LAYOUT_DENSE || layout == LAYOUT_JOINED || !differs ||
+        !ct_dtype_is_float(t->dtype)) {
+        *t = ct_tensor_dense(aligned(arena, ct_tensor_count(t), t->dtype), t->dtype, t->rank,
+                             t->shape);
+        return false;
+    }
+    stride = t->shape[last] + GAP;
+    t->stride[last] = 1;
+    for (int i = 1; i <= last; i++) {
+        int d = layout == LAYOUT_PADDED ? last - i : i - 1;
+
+        t->stride[d] = stride;
+        stride *= t->shape[d];
+    }
+    t->data = aligned(arena, stride, t->dtype);
+    return true;
+}
+
+static struct ct_tensor *operand(struct call *call, const struct ct_value *value)
+{
+    for (int i = 0; i < call->op->outs; i++)
+        if (call->op->out[i] == value)
+            return &call->out[i];
+    for (int i = 0; i < call->op->ins; i++)
+        if (call->op->in[i] == value)
+            return &call->in[i];
+    return NULL;
+}
+
+/* The values that the op would like side by side become columns of one matrix. */
+static bool join(struct call *call, struct ct_arena *arena)
+{
+    struct ct_value **values;
+    int count = call->op->type->join ? call->op->type->join(call->op, &values) : 0;
+    int64_t width = 0, rows = 0, column = 0;
+    char *data;
+
+    if (count < 2)
+        return false;
+    for (int i = 0; i < count; i++) {
+        const struct ct_tensor *t = operand(call, values[i]);
+
+        width += t->shape[t->rank - 1];
+        rows = ct_tensor_count(t) / t->shape[t->rank - 1];
+    }
+    data = aligned(arena, rows * width, values[0]->dtype);
+    for (int i = 0; i < count; i++) {
+        struct ct_tensor *t = operand(call, values[i]);
+        int64_t stride = width;
+
+        t->data = data + (size_t)column * ct_dtype_size(t->dtype);
+        column += t->shape[t->rank - 1];
+        for (int d = t->rank - 2; d >= 0; d--) {
+            t->stride[d] = stride;
+            stride *= t->shape[d];
+        }
+    }
+    return true;
+}
+
+bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *op,
+                  enum layout layout, struct ct_arena *arena)
+{
+    bool differs = layout == LAYOUT_DENSE;
+
+    *call = (struct call){.op = op, .arena = arena};
+    call->in = ct_arena_array(arena, struct ct_tensor, op->ins + 1);
+    call->out = ct_arena_array(arena, struct ct_tensor, op->outs + 1);
+    call->present = ct_arena_array(arena, bool, op->ins + 1);
+    for (int i = 0; i < op->ins; i++) {
+        call->present[i] = op->in[i] != NULL;
+        if (!op->in[i])
+            continue;
+        call->in[i] = bed->value[op->in[i]->id];
+        differs |= lay_out(&call->in[i], layout, arena);
+    }
+    for (int i = 0; i < op->outs; i++) {
+        call->out[i] = bed->value[op->out[i]->id];
+        differs |= lay_out(&call->out[i], layout, arena);
+    }
+    if (layout == LAYOUT_JOINED)
+        differs = join(call, arena);
+    for (int i = 0; i < op->ins; i++)
+        for (int64_t k = 0; call->present[i] && k < ct_tensor_count(&call->in[i]); k++)
+            ct_tensor_store(&call->in[i], k, ct_tensor_load(&bed->value[op->in[i]->id], k));
+    return differs;
+}
+
+static bool all_dense(const struct call *call)
+{
+    for (int i = 0; i < call->op->ins; i++)
+        if (call->present[i] && !ct_tensor_is_dense(&call->in[i]))
+            return false;
+    for (int i = 0; i < call->op->outs; i++)
+        if (!ct_tensor_is_dense(&call->out[i]))
+            return false;
+    return true;
+}
+
+/* What the planner would show the kernel: no addresses. */
+static void hide_addresses(struct ct_tensor *to, const struct ct_tensor *from, int count)
+{
+    memcpy(to, from, sizeof(*to) * (size_t)count);
+    for (int i = 0; i < count; i++)
+        to[i].data = NULL;
+}
+
+int call_prepare(struct call *call, const struct bed *bed, const struct ct_kernel *kernel,
+                 uint32_t accumulate)
+{
+    const struct ct_op *op = call->op;
+    struct ct_tensor *in = ct_arena_array(call->arena, struct ct_tensor, op->ins + 1);
+    struct ct_tensor *out = ct_arena_array(call->arena, struct ct_tensor, op->outs + 1);
+    struct ct_prepare p = {.op = op,
+                           .in = in,
+                           .out = out,
+                           .present = call->present,
+                           .ins = op->ins,
+                           .outs = op->outs,
+                           .accumulate = accumulate,
+                           .device = bed->device,
+                           .arena = call->arena,
+                           .mesh = &bed->graph->mesh};
+    int rc;
+
+    if (accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES))
+        return 0;
+    if (!(kernel->flags & CT_KERNEL_STRIDED) && !all_dense(call))
+        return 0;
+    hide_addresses(in, call->in, op->ins);
+    hide_addresses(out, call->out, op->outs);
+    if (kernel->accepts && !kernel->accepts(&p))
+        return 0;
+    rc = kernel->prepare ? kernel->prepare(&p) : 0;
+    if (rc < 0)
+        return ct_context(rc, "preparing %s (%s)", op->type->name, kernel->name);
+    call->kernel = kernel;
+    call->launch = (struct ct_launch){op,
+                                      call->in,
+                                      call->out,
+                                      op->ins,
+                                      op->outs,
+                                      accumulate,
+                                      aligned(call->arena, (int64_t)p.workspace, CT_U8),
+                                      p.state,
+                                      NULL,
+                                      bed->device};
+    return 1;
+}

@@ -1,0 +1,188 @@
+/*
+ * Cases by op type: odd sizes first, then sizes that fill vectors and threads.
+ */
+#include "conformance.h"
+
+#define LINEAR(b, t, k, n)                                                                         \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "param %w : T[" #n "," #k "]\n"                                                                \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "F - %y = linear(%x, %w) : T[" #b "," #t "," #n "]\n"                                          \
+    "I - %dx = linear_dx(%dy, %w) : T[" #b "," #t "," #k "]\n"                                     \
+    "W - %dw = linear_dw(%x, %dy) : T[" #n "," #k "]\n"                                            \
+    "W - %dw32 = linear_dw(%x, %dy) : float32![" #n "," #k "]\n"
+
+#define LINEARS(b, t, k, n0, n1, n2)                                                               \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "param %w0 : T[" #n0 "," #k "]\n"                                                              \
+    "param %w1 : T[" #n1 "," #k "]\n"                                                              \
+    "param %w2 : T[" #n2 "," #k "]\n"                                                              \
+    "input %dy0 : T[" #b "," #t "," #n0 "]\n"                                                      \
+    "input %dy1 : T[" #b "," #t "," #n1 "]\n"                                                      \
+    "input %dy2 : T[" #b "," #t "," #n2 "]\n"                                                      \
+    "F - %y0, %y1, %y2 = linear(%x, %w0, %w1, %w2) : T[" #b "," #t "," #n0 "], T[" #b "," #t       \
+    "," #n1 "], T[" #b "," #t "," #n2 "]\n"                                                        \
+    "I - %dx = linear_dx(%dy0, %dy1, %dy2, %w0, %w1, %w2) : T[" #b "," #t "," #k "]\n"             \
+    "W - %dw0, %dw1, %dw2 = linear_dw(%x, %dy0, %dy1, %dy2) : float32![" #n0 "," #k                \
+    "], float32![" #n1 "," #k "], float32![" #n2 "," #k "]\n"
+
+#define LOSS(b, t, k, v)                                                                           \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "param %w : T[" #v "," #k "]\n"                                                                \
+    "input %labels : int32[" #b "," #t "]\n"                                                       \
+    "scalar %dloss : float32[]\n"                                                                  \
+    "F - %loss = linear_cross_entropy(%x, %w, %labels) : float32[]\n"                              \
+    "I - %dx, %dw, %loss2 = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : T[" #b "," #t     \
+    "," #k "], float32![" #v "," #k "], float32[]\n"                                               \
+    "I - %dx2, %dw2, %loss3 = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : T[" #b "," #t   \
+    "," #k "], T[" #v "," #k "], float32[]\n"
+
+#define LOGITS(b, t, v)                                                                            \
+    "input %logits : T[" #b "," #t "," #v "]\n"                                                    \
+    "input %labels : int32[" #b "," #t "]\n"                                                       \
+    "scalar %dloss : float32[]\n"                                                                  \
+    "F - %loss, %lse = cross_entropy(%logits, %labels) : float32[], float32[" #b "," #t "]\n"      \
+    "I - %dlogits = cross_entropy_grad(%dloss, %logits, %labels, %lse) : T[" #b "," #t "," #v      \
+    "]\n"
+
+#define NORM(b, t, k)                                                                              \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %r : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "param %w : T[" #k "]\n"                                                                       \
+    "F - %y, %rstd = rms_norm(%x, %w) {eps=1e-5} : T[" #b "," #t "," #k "], float32[" #b "," #t    \
+    "]\n"                                                                                          \
+    "F - %y2, %sum, %rstd2 = add_rms_norm(%x, %r, %w) {eps=1e-5} : T[" #b "," #t "," #k "], T[" #b \
+    "," #t "," #k "], float32[" #b "," #t "]\n"                                                    \
+    "I - %dx, %dw = rms_norm_grad(%dy, %x, %w, %rstd, _) : T[" #b "," #t "," #k "], float32![" #k  \
+    "]\n"                                                                                          \
+    "I - %dx2, %dw2 = rms_norm_grad(%dy, %sum, %w, %rstd2, %r) : T[" #b "," #t "," #k "], T[" #k   \
+    "]\n"
+
+#define ELEMENTWISE(b, t, k)                                                                       \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %y : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dz : T[" #b "," #t "," #k "]\n"                                                        \
+    "F - %sum = add(%x, %y) : T[" #b "," #t "," #k "]\n"                                           \
+    "F - %z = swiglu(%x, %y) : T[" #b "," #t "," #k "]\n"                                          \
+    "I - %dx, %dy = swiglu_grad(%dz, %x, %y) : T[" #b "," #t "," #k "], T[" #b "," #t "," #k "]\n" \
+    "F - %narrow = cast(%x) {dtype=\"bfloat16\"} : bfloat16[" #b "," #t "," #k "]\n"               \
+    "F - %wide = cast(%x) {dtype=\"float32\"} : float32[" #b "," #t "," #k "]\n"
+
+#define ATTENTION(b, t, h, g, d, documents)                                                        \
+    "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %k : T[" #b "," #t "," #g "," #d "]\n"                                                  \
+    "input %v : T[" #b "," #t "," #g "," #d "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "F - %o, %lse = attention(%q, %k, %v, " documents ") : T[" #b "," #t "," #h "," #d             \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
+    "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
+
+#define ROPE(b, t, h, d, positions, attrs)                                                         \
+    "input %x : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %positions : int32[" #b "," #t "]\n"                                                    \
+    "F - %y = rope(%x, " positions ") {" attrs "} : T[" #b "," #t "," #h "," #d "]\n"
+
+#define EMBEDDING(b, t, v, n)                                                                      \
+    "input %tokens : int32[" #b "," #t "]\n"                                                       \
+    "param %table : T[" #v "," #n "]\n"                                                            \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "F - %y = embedding(%tokens, %table) : T[" #b "," #t "," #n "]\n"                              \
+    "W - %dtable = embedding_grad(%dy, %tokens) {rows=" #v "} : float32![" #v "," #n "]\n"         \
+    "W - %dtable2 = embedding_grad(%dy, %tokens) {rows=" #v "} : T[" #v "," #n "]\n"
+
+#define ADAMW(n0, n1, clip)                                                                        \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %step : float64[]\n"                                                                   \
+    "scalar %" clip " : float32[]\n"                                                               \
+    "param %p0 : T[" #n0 "]\n"                                                                     \
+    "param %p1 : float32[" #n1 ",3]\n"                                                             \
+    "state %g0 : T[" #n0 "]\n"                                                                     \
+    "state %g1 : T[" #n1 ",3]\n"                                                                   \
+    "state %m0 : T[" #n0 "]\n"                                                                     \
+    "state %m1 : float32[" #n1 ",3]\n"                                                             \
+    "state %variance0 : T[" #n0 "]\n"                                                              \
+    "state %variance1 : float32[" #n1 ",3]\n"                                                      \
+    "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
+
+const struct conformance_case conformance_cases[] = {
+    {"linear, one token", LINEAR(1, 1, 5, 3), 0, false},
+    {"linear, odd", LINEAR(1, 7, 33, 17), 0, false},
+    {"linear, vectors", LINEAR(2, 64, 64, 96), 0, false},
+    {"linear, many rows", LINEAR(2, 150, 37, 70), 0, false},
+    {"linears, odd", LINEARS(1, 9, 19, 7, 3, 3), 0, false},
+    {"linears, even", LINEARS(2, 64, 64, 64, 32, 32), 0, false},
+    {"linear loss, one token", LOSS(1, 1, 5, 7), 7, true, true},
+    {"linear loss, odd", LOSS(2, 13, 33, 77), 77, true, true},
+    {"linear loss, several chunks", LOSS(2, 300, 4, 9001), 4099, true, true},
+    {"loss, one token", LOGITS(1, 1, 3), 3, false, true},
+    {"loss, odd", LOGITS(2, 7, 77), 77, false, true},
+    {"loss, long rows", LOGITS(1, 5, 5003), 5003, false, true},
+    {"norm, one token", NORM(1, 1, 3), 0, false},
+    {"norm, odd", NORM(2, 7, 77), 0, false},
+    {"norm, many rows", NORM(2, 130, 256), 0, false},
+    {"elementwise, one", ELEMENTWISE(1, 1, 1), 0, false},
+    {"elementwise, odd", ELEMENTWISE(2, 3, 37), 0, false},
+    {"elementwise, many", ELEMENTWISE(2, 129, 128), 0, false},
+    {"attention, one token", ATTENTION(1, 1, 1, 1, 4, "_"), 2, true, true},
+    {"attention, odd", ATTENTION(2, 37, 3, 1, 20, "_"), 2, true, true},
+    {"attention, groups", ATTENTION(2, 70, 4, 2, 16, "_"), 2, true, true},
+    {"attention, wide heads", ATTENTION(1, 67, 2, 2, 64, "_"), 2, true, true},
+    {"attention, documents", ATTENTION(2, 75, 4, 2, 32, "%documents"), 4, true, true},
+    {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
+    {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
+    {"rope, scaled",
+     ROPE(1, 33, 2, 64, "_",
+          "theta=500000, factor=8, low_freq_factor=1, high_freq_factor=4, "
+          "original_max_position=8192"),
+     50, false},
+    {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
+    {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
+    {"squared norm",
+     "state %x : T[37]\nstate %y : float32[70001,3]\n"
+     "post - %s = squared_norm(%x, %y) : float64[]\n"
+     "post - %norm, %coefficient = clip_coefficient(%s, %s) {max_norm=1} : float32[], float32[]\n"
+     "post - %norm2, %coefficient2 = clip_coefficient(%s) : float32[], float32[]\n",
+     0, false},
+    {"reciprocal",
+     "scalar %x : float32[]\npre - %y = reciprocal(%x) : float32[]\n"
+     "scalar %z : float64[]\npre - %u = reciprocal(%z) : float64[]\n",
+     0, false},
+    {"adamw", ADAMW(37, 1000, "clip"), 0, false},
+    {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
+    {"init",
+     "param %p : T[37,5]\nparam %q : float32[300,33]\nparam %r : T[77]\n"
+     "init - init_normal(%p) {std=0.02, seed=7}\n"
+     "init - init_normal(%q) {std=1, cut=1.5, seed=123456789012}\n"
+     "init - init_constant(%r) {value=1}\n",
+     0, false},
+    {0}};
+
+const struct conformance_case bench_cases[] = {
+    {"linear, debug, q", LINEAR(8, 256, 256, 256), 0, false},
+    {"linear, debug, ffn", LINEAR(8, 256, 256, 768), 0, false},
+    {"linears, debug, qkv", LINEARS(8, 256, 256, 256, 256, 256), 0, false},
+    {"linear, debug, down", LINEAR(8, 256, 768, 256), 0, false},
+    {"linear, 124M, q", LINEAR(4, 512, 768, 768), 0, false},
+    {"linear, 124M, ffn", LINEAR(4, 512, 768, 2048), 0, false},
+    {"linear, 124M, down", LINEAR(4, 512, 2048, 768), 0, false},
+    {"loss, debug", LOSS(8, 256, 256, 2048), 2048, true, true},
+    {"loss, 124M", LOSS(4, 512, 768, 32000), 32000, true, true},
+    {"norm, debug", NORM(8, 256, 256), 0, false},
+    {"norm, 124M", NORM(4, 512, 768), 0, false},
+    {"elementwise, debug", ELEMENTWISE(8, 256, 768), 0, false},
+    {"elementwise, 124M", ELEMENTWISE(4, 512, 2048), 0, false},
+    {"attention, debug", ATTENTION(8, 256, 16, 16, 16, "_"), 2, true, true},
+    {"attention, 124M", ATTENTION(4, 512, 12, 12, 64, "_"), 2, true, true},
+    {"rope, debug", ROPE(8, 256, 16, 16, "_", "theta=500000"), 50, false},
+    {"rope, 124M", ROPE(4, 512, 12, 64, "_", "theta=500000"), 50, false},
+    {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},
+    {"embedding, 124M", EMBEDDING(4, 512, 32000, 768), 32000, false},
+    {"adamw", ADAMW(8000000, 1000000, "clip"), 0, false},
+    {"norm of gradients",
+     "state %x : float32[20000000]\npost - %s = squared_norm(%x) : float64[]\n", 0, false},
+    {"init", "param %p : float32[20000000]\ninit - init_normal(%p) {std=0.02, cut=3, seed=7}\n", 0,
+     false},
+    {0}};

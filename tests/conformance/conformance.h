@@ -1,0 +1,71 @@
+/*
+ * The conformance program: every kernel of a device against its op's reference.
+ *
+ * A case is a small graph in text form. Its ops run one after the other; each sees what the
+ * reference made of the ops before it, so that gradients get consistent statistics. Every kernel
+ * that accepts the call runs it in several layouts, with and without accumulation, on outputs that
+ * were poisoned before, and is compared with the reference computed in float64 on the same
+ * (rounded) inputs.
+ *
+ * Tolerance, for an output of dtype D in a tensor whose largest element is S:
+ *     rounding(D) |ref| + (8 + sqrt(K)) 2^-24 S
+ * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
+ * grow as a random walk. Cases may allow one more rounding of an inner value to bfloat16.
+ */
+#ifndef TEST_CONFORMANCE_H
+#define TEST_CONFORMANCE_H
+
+#include <ctitan/device.h>
+
+struct conformance_case {
+    const char *name;
+    const char *text;    /* lines of graph text; T is the dtype under test */
+    int64_t limit;       /* integers are below this */
+    bool inner_rounding; /* kernels may round an inner value to T */
+    bool exponential; /* inputs are exponents: kept moderate, and their errors are relative to 1 */
+};
+
+/* Both ended by {0}. */
+extern const struct conformance_case conformance_cases[], bench_cases[];
+
+enum fill { FILL_NORMAL, FILL_LARGE, FILL_TINY, FILL_DENORMAL, FILL_SPARSE, FILLS };
+
+/* A graph with memory: what the reference made of it so far. */
+struct bed {
+    struct ct_arena arena;
+    struct ct_graph *graph;
+    struct ct_device *device;
+    struct ct_tensor *value; /* by id: dense, in the value's dtype */
+    enum ct_dtype dtype;     /* T */
+    const struct conformance_case *test;
+};
+
+/* The case's graph with T replaced, its sources filled. CT_EINVAL: a fault in the text. */
+int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
+               enum ct_dtype dtype, enum fill fill, uint64_t seed);
+void bed_finish(struct bed *bed);
+
+/* How the operands of a call lie in memory. */
+enum layout { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PERMUTED, LAYOUT_JOINED, LAYOUTS };
+
+/* One call of one kernel. */
+struct call {
+    const struct ct_op *op;
+    const struct ct_kernel *kernel;
+    struct ct_arena *arena;
+    struct ct_tensor *in, *out;
+    bool *present;
+    struct ct_launch launch;
+};
+
+/* Operands laid out, inputs and (if accumulating) outputs filled from bed; false: the layout does
+   not differ from the dense one for this op. */
+bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *op,
+                  enum layout layout, struct ct_arena *arena);
+/* 1: prepared; 0: the kernel does not accept; or a failure. */
+int call_prepare(struct call *call, const struct bed *bed, const struct ct_kernel *kernel,
+                 uint32_t accumulate);
+
+int bench_run(struct ct_device *device, const char *filter);
+
+#endif

@@ -1,0 +1,350 @@
+/*
+ * text with the bytes tokenizer: windows tile the stream of an epoch, an epoch holds every document
+ * once, samples are pure functions of their index, and wrong paths are refused.
+ */
+#include <sys/stat.h>
+
+#include "../plugin_under_test.h"
+
+enum { BOS = 256, EOS = 257 };
+
+static const char *folder;
+
+static const struct ct_data_ops *text(void)
+{
+    return test_offer(test_plugin("text"), CT_DATA);
+}
+
+static const struct ct_tokenizer_ops *bytes(void)
+{
+    return test_offer(test_plugin("bytes"), CT_TOKENIZER);
+}
+
+static void write_text(const char *name, const char *content)
+{
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    test_write(path, content, strlen(content));
+}
+
+static int open_text(int64_t seq_len, uint64_t seed, bool validation, struct ct_data **data)
+{
+    return text()->open(
+        &(struct ct_data_request){
+            .seq_len = seq_len, .seed = seed, .validation = validation, .tokenizer = bytes()},
+        data);
+}
+
+/* Set [text] options; path is relative to the test's folder. */
+#define USE(path, ...)                                                                             \
+    do {                                                                                           \
+        char setting_[8192];                                                                       \
+                                                                                                   \
+        snprintf(setting_, sizeof(setting_), "path=%s/%s", folder, path);                          \
+        TEST_OPTIONS(test_plugin("text"), setting_, __VA_ARGS__);                                  \
+    } while (0)
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = test_folder();
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=true");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    test_remove(folder);
+    return 0;
+}
+
+static void write_numbered(int files)
+{
+    char name[32], content[256];
+
+    for (int i = 0; i < files; i++) {
+        snprintf(name, sizeof(name), "%03d.txt", i);
+        snprintf(content, sizeof(content), "document %d says %*d\n", i, i % 40 + 1, i);
+        write_text(name, content);
+    }
+}
+
+/* The stream of one epoch, put together from its samples; returns its length. */
+static int64_t read_epoch(struct ct_data *data, int64_t epoch, int64_t samples, int64_t seq_len,
+                          int32_t *stream)
+{
+    int32_t labels[512];
+
+    for (int64_t i = 0; i < samples; i++) {
+        int32_t *tokens = stream + i * seq_len;
+
+        assert_int_equal(text()->read(data, epoch * samples + i, tokens, labels, NULL), 0);
+        if (i)
+            assert_int_equal(tokens[0], stream[samples * seq_len]);
+        for (int64_t j = 1; j < seq_len; j++)
+            assert_int_equal(labels[j - 1], tokens[j]);
+        stream[samples * seq_len] = labels[seq_len - 1];
+    }
+    return samples * seq_len + 1;
+}
+
+static int64_t count_samples(struct ct_data *data)
+{
+    int32_t tokens[512], labels[512];
+    int64_t n = 0;
+
+    while (text()->read(data, n, tokens, labels, NULL) == 0)
+        n++;
+    return n;
+}
+
+static void test_bytes_round_trip(void **state)
+{
+    const char every[] = "a\xff\xfe\x80 \xe2\x82\xac\n";
+    int32_t tokens[16];
+    char c;
+
+    (void)state;
+    assert_int_equal(bytes()->vocabulary(), 258);
+    assert_int_equal(bytes()->encode(every, sizeof(every), NULL, 0), sizeof(every));
+    assert_int_equal(bytes()->encode(every, sizeof(every), tokens, 16), sizeof(every));
+    assert_int_equal(bytes()->encode(every, sizeof(every), tokens, 3), CT_EINVAL);
+    for (size_t i = 0; i < sizeof(every); i++) {
+        assert_int_equal(bytes()->decode(tokens[i], &c, 1), 1);
+        assert_int_equal(c, every[i]);
+    }
+    assert_int_equal(bytes()->decode(BOS, &c, 1), 0);
+    assert_int_equal(bytes()->decode(258, &c, 1), CT_EINVAL);
+    assert_int_equal(bytes()->decode(-1, &c, 1), CT_EINVAL);
+}
+
+static void test_packing(void **state)
+{
+    const int32_t expected[] = {BOS, 'a', 'b', 'c', EOS, BOS, 'd', 'e', EOS, BOS, 'f', EOS};
+    int32_t stream[64];
+    struct ct_data *data;
+
+    (void)state;
+    write_text("2.txt", "de");
+    write_text("1.txt", "abc");
+    write_text("3.txt", "f");
+    USE("*.txt", "shuffle=false", "repeat=false");
+    assert_int_equal(open_text(3, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 3);
+    assert_int_equal(read_epoch(data, 0, 3, 3, stream), 10);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(stream[i], expected[i]);
+    text()->close(data);
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    assert_int_equal(open_text(5, 1, false, &data), 0);
+    assert_int_equal(read_epoch(data, 0, 1, 5, stream), 6);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(stream[i], "abcdef"[i]);
+    assert_int_equal(text()->vocabulary(data), 258);
+    text()->close(data);
+}
+
+/* Whatever is asked before, and by whichever opening, a sample is the same. */
+static void test_pure(void **state)
+{
+    int32_t a[3][32], b[3][32];
+    struct ct_data *one, *two;
+
+    (void)state;
+    write_numbered(50);
+    USE("", "document_mask=true");
+    assert_int_equal(open_text(32, 7, false, &one), 0);
+    assert_int_equal(open_text(32, 7, false, &two), 0);
+    for (int64_t i = 0; i < 400; i++) {
+        int64_t at = i * 7919 % 400;
+
+        assert_int_equal(text()->read(one, at, a[0], a[1], a[2]), 0);
+        for (int64_t j = i % 3; j >= 0; j--)
+            assert_int_equal(text()->read(two, at + j * 31, b[0], b[1], b[2]), 0);
+        assert_memory_equal(a, b, sizeof(a));
+    }
+    text()->close(one);
+    text()->close(two);
+}
+
+/* How often each numbered document occurs in a stream. */
+static void count_documents(const int32_t *stream, int64_t length, int *count)
+{
+    for (int64_t i = 0; i < length; i++)
+        if (stream[i] == BOS && i + 12 < length) {
+            char digits[4] = "";
+
+            for (int j = 0; j < 3 && stream[i + 10 + j] < 256; j++)
+                digits[j] = (char)stream[i + 10 + j];
+            count[atoi(digits)]++;
+        }
+}
+
+static void test_epochs(void **state)
+{
+    static int32_t first[65536], second[65536];
+    int64_t samples, length;
+    int count[200] = {0};
+    struct ct_data *data;
+
+    (void)state;
+    write_numbered(200);
+    USE("", "repeat=false");
+    assert_int_equal(open_text(16, 3, false, &data), 0);
+    samples = count_samples(data);
+    text()->close(data);
+    USE("", "repeat=true");
+    assert_int_equal(open_text(16, 3, false, &data), 0);
+    length = read_epoch(data, 0, samples, 16, first);
+    read_epoch(data, 1, samples, 16, second);
+    assert_memory_not_equal(first, second, (size_t)length * 4);
+    count_documents(first, length, count);
+    for (int i = 0, missing = 0; i < 200; i++) {
+        missing += count[i] == 0;
+        assert_in_range(count[i], 0, 1);
+        assert_in_range(missing, 0, 1); /* the last one may be cut off */
+    }
+    text()->close(data);
+    assert_int_equal(open_text(16, 4, false, &data), 0);
+    read_epoch(data, 0, samples, 16, second);
+    assert_memory_not_equal(first, second, (size_t)length * 4);
+    text()->close(data);
+}
+
+static void test_held_out(void **state)
+{
+    static int32_t stream[65536];
+    int train[200] = {0}, held[200] = {0}, total = 0;
+    struct ct_data *data;
+
+    (void)state;
+    write_numbered(200);
+    USE("", "validation_fraction=0.1", "repeat=false");
+    for (uint64_t seed = 1; seed < 3; seed++) {
+        memset(train, 0, sizeof(train));
+        assert_int_equal(open_text(1, seed, false, &data), 0);
+        count_documents(stream, read_epoch(data, 0, count_samples(data), 1, stream), train);
+        text()->close(data);
+        memset(held, 0, sizeof(held));
+        assert_int_equal(open_text(1, seed, true, &data), 0);
+        count_documents(stream, read_epoch(data, 0, count_samples(data), 1, stream), held);
+        text()->close(data);
+        for (int i = 0; i < 200; i++) {
+            assert_int_equal(train[i] + held[i], 1);
+            total += held[i];
+        }
+    }
+    assert_int_equal(total, 2 * 20);
+}
+
+static void test_document_mask(void **state)
+{
+    int32_t tokens[11], labels[11], documents[11];
+    struct ct_data *data;
+
+    (void)state;
+    write_text("a", "abc");
+    write_text("b", "de");
+    write_text("c", "f");
+    USE("", "document_mask=true", "shuffle=false");
+    assert_int_equal(open_text(11, 1, false, &data), 0);
+    assert_true(text()->has_documents(data));
+    assert_int_equal(text()->read(data, 0, tokens, labels, documents), 0);
+    for (int i = 0; i + 1 < 11; i++) {
+        assert_int_equal(documents[i] != documents[i + 1], tokens[i + 1] == BOS);
+        assert_int_equal(labels[i], tokens[i + 1] == BOS ? -100 : tokens[i + 1]);
+    }
+    text()->close(data);
+}
+
+static void test_splits(void **state)
+{
+    const char content[] = "one\ntwo\n\n \t\nthree\n\n\nfour";
+    int32_t stream[128];
+    struct ct_data *data;
+
+    (void)state;
+    write_text("x", content);
+    USE("x", "split=line", "shuffle=false", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 4 + 4 + 6 + 4 + 4 * 2 - 1);
+    read_epoch(data, 0, 10, 1, stream);
+    assert_int_equal(stream[4], '\n');
+    assert_int_equal(stream[5], EOS);
+    assert_int_equal(stream[6], BOS);
+    assert_int_equal(stream[7], 't');
+    text()->close(data);
+    USE("x", "split=paragraph", "shuffle=false", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 8 + 6 + 4 + 3 * 2 - 1);
+    text()->close(data);
+}
+
+static void test_paths(void **state)
+{
+    char deep[4096];
+    struct ct_data *data;
+
+    (void)state;
+    snprintf(deep, sizeof(deep), "%s/deep", folder);
+    assert_int_equal(mkdir(deep, 0777), 0);
+    write_text("deep/a", "aaaa");
+    write_text("deep/.hidden", "hidden");
+    write_text("b,c", "bb");
+    USE("", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 4 + 2 + 2 * 2 - 1);
+    text()->close(data);
+    USE("{deep,nothing}/[ab]", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 4 + 2 - 1);
+    text()->close(data);
+    snprintf(deep, sizeof(deep), "deep , %s/deep/a", folder);
+    USE(deep, "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 4 + 2 - 1);
+    text()->close(data);
+}
+
+static void test_bad_paths(void **state)
+{
+    struct ct_data *data;
+
+    (void)state;
+    write_text("empty", "");
+    write_text("blank", "\n\n");
+    write_text("short", "x");
+    USE("absent", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("/absent'");
+    USE("empty", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("/empty is empty");
+    USE("blank", "split=line");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("white space");
+    USE("short", "repeat=true");
+    assert_int_equal(open_text(3, 1, false, &data), CT_ECONFIG);
+    assert_message("too few");
+    assert_int_equal(open_text(1, 1, true, &data), CT_ECONFIG);
+    assert_message("validation_fraction");
+    USE("short", "validation_fraction=0.5");
+    assert_int_equal(open_text(1, 1, true, &data), CT_ECONFIG);
+    assert_message("only one");
+    TEST_OPTIONS(test_plugin("text"), "path= ,");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("empty");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(test_bytes_round_trip), TEST(test_packing),  TEST(test_pure),
+        TEST(test_epochs),           TEST(test_held_out), TEST(test_document_mask),
+        TEST(test_splits),           TEST(test_paths),    TEST(test_bad_paths)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,232 @@
+/*
+ * golden CASE [section.key=value]...
+ *
+ * Trains a case in float32 as its case.json says, and compares loss and gradient norm of every
+ * step, and the gradient norm of every parameter at the first, with what an independent
+ * implementation found (expected.json): 1e-5 relative. The norms by name come from a transform of
+ * this program's own, which fetches them.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+#include <ctitan/run.h>
+
+#define TOLERANCE 1e-5
+#define PREFIX "squared_norm."
+
+static json_t *expected;
+static double worst;
+static int64_t compared, steps_seen;
+
+static void compare(const char *what, int64_t step, double got, double want)
+{
+    double error = fabs(got - want) / fabs(want);
+
+    compared++;
+    if (!(error <= TOLERANCE))
+        printf("step %lld: %s is %.9g instead of %.9g (relative error %.2e)\n", (long long)step,
+               what, got, want, error);
+    worst = error > worst || isnan(error) ? error : worst;
+}
+
+/* ---- gradient norms by name ---- */
+
+static int fetch_norms(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
+    size_t count = graph->value_count;
+
+    (void)run;
+    for (size_t i = 0; i < count; i++) {
+        struct ct_value *param = graph->values[i], *norm;
+        char *name = ct_arena_printf(graph->arena, PREFIX "%s", param->name);
+
+        if (param->role != CT_ROLE_PARAM || !param->grad)
+            continue;
+        norm = ct_emit1(&b, "squared_norm", name, &param->grad, 1, NULL);
+        if (norm)
+            ct_graph_fetch(graph, name, norm);
+    }
+    return b.status;
+}
+
+static const struct ct_transform norms_transform = {.name = "gradient_norms",
+                                                    .summary = "Fetch every gradient's norm",
+                                                    .phase = CT_PHASE_UPDATE,
+                                                    .needs = CT_NAMES("gradients"),
+                                                    .apply = fetch_norms};
+
+static int compare_norms(struct ct_run *run)
+{
+    const char *name;
+    json_t *want;
+
+    json_object_foreach(json_object_get(expected, "first_step_grad_norms"), name, want)
+    {
+        char fetch[256];
+        struct ct_value *value;
+        double squared;
+        int rc;
+
+        snprintf(fetch, sizeof(fetch), PREFIX "%s", name);
+        value = ct_graph_fetched(run->graph, fetch);
+        if (!value)
+            return ct_fail(CT_ENOENT, "no gradient of %s", name);
+        rc = ct_executor_read(run->executor, value, &squared, sizeof(squared));
+        if (rc < 0)
+            return rc;
+        compare(name, 1, sqrt(squared), json_number_value(want));
+    }
+    return 0;
+}
+
+static int step_end(const struct ct_event_data *data, void *context)
+{
+    json_t *want = json_array_get(json_object_get(expected, "steps"), (size_t)steps_seen++);
+
+    (void)context;
+    if (json_integer_value(json_object_get(want, "step")) != data->step)
+        return ct_fail(CT_EINVAL, "step %lld is not in expected.json", (long long)data->step);
+    compare("loss", data->step, data->result->loss,
+            json_number_value(json_object_get(want, "loss")));
+    compare("grad_norm", data->step, data->result->grad_norm,
+            json_number_value(json_object_get(want, "grad_norm")));
+    compare("lr", data->step, data->result->lr, json_number_value(json_object_get(want, "lr")));
+    return data->step == 1 ? compare_norms(data->run) : 0;
+}
+
+/* ---- the recipe ---- */
+
+/* Which sections the keys of case.json belong to; its seed is that of the weights in hf/. */
+static const struct {
+    const char *section, *key;
+} settings[] = {
+    {"training", "seq_len"},
+    {"training", "global_batch_size"},
+    {"training", "steps"},
+    {"training", "max_norm"},
+    {"adamw", "lr"},
+    {"adamw", "beta1"},
+    {"adamw", "beta2"},
+    {"adamw", "eps"},
+    {"adamw", "weight_decay"},
+    {"lr_scheduler", "warmup_steps"},
+    {"lr_scheduler", "decay_ratio"},
+    {"lr_scheduler", "decay_type"},
+    {"lr_scheduler", "min_lr_factor"},
+};
+
+static int set(struct ct_recipe *recipe, const char *section, const char *key, const char *value)
+{
+    return ct_recipe_set(recipe, ct_arena_printf(recipe->arena, "%s.%s=%s", section, key, value));
+}
+
+static int set_case(struct ct_recipe *recipe, const json_t *training)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc >= 0 && i < CT_COUNT(settings); i++) {
+        json_t *value = json_object_get(training, settings[i].key);
+        char number[64];
+
+        if (json_is_null(value))
+            continue;
+        snprintf(number, sizeof(number), json_is_integer(value) ? "%.0f" : "%.17g",
+                 json_number_value(value));
+        rc = set(recipe, settings[i].section, settings[i].key,
+                 json_is_string(value) ? json_string_value(value) : number);
+    }
+    return rc < 0 ? rc
+                  : set(recipe, "training", "local_batch_size",
+                        ct_arena_printf(recipe->arena, "%lld",
+                                        (long long)json_integer_value(
+                                            json_object_get(training, "global_batch_size"))));
+}
+
+static int make_recipe(struct ct_arena *arena, const char *folder, const char *dump,
+                       struct ct_recipe **recipe)
+{
+    json_t *root = json_load_file(ct_arena_printf(arena, "%s/case.json", folder), 0, NULL);
+    int rc;
+
+    rc = ct_recipe_parse(arena, folder,
+                         ct_arena_printf(arena,
+                                         "[job]\ndump_folder = %s\n"
+                                         "[plugins]\nload = cpu, llama, tokens, adamw\n"
+                                         "[model]\nname = llama\ninit_from = %s/hf\n"
+                                         "[training]\ndtype = float32\n"
+                                         "mixed_precision_param = float32\n"
+                                         "mixed_precision_reduce = float32\n"
+                                         "[tokens]\npath = %s/tokens.bin\n",
+                                         dump, folder, folder),
+                         recipe);
+    if (rc >= 0 && !root)
+        rc = ct_fail(CT_ENOENT, "%s/case.json cannot be read", folder);
+    if (rc >= 0)
+        rc = set_case(*recipe, json_object_get(root, "training"));
+    json_decref(root);
+    return rc;
+}
+
+static int train(struct ct_recipe *recipe)
+{
+    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1};
+    struct ct_run *run;
+    int rc = ct_recipe_apply(recipe);
+
+    if (rc >= 0)
+        rc = ct_run_open(recipe, &options, &run);
+    if (rc < 0)
+        return rc;
+    rc = ct_run_train(run);
+    ct_run_close(run);
+    return rc;
+}
+
+static const struct ct_plugin own = {
+    .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin), 0},
+    .name = "golden",
+    .version = "1.0",
+    .summary = "Gradient norms by name",
+    .offers = CT_OFFERS({CT_TRANSFORM, "gradient_norms", &norms_transform})};
+
+static int check_case(struct ct_arena *arena, int argc, char **argv, const char *dump)
+{
+    static const struct ct_hook hook = {.events = 1u << CT_EVENT_STEP_END, .call = step_end};
+    struct ct_recipe *recipe;
+    int rc = make_recipe(arena, argv[1], dump, &recipe);
+
+    for (int i = 2; rc >= 0 && i < argc; i++)
+        rc = ct_recipe_set(recipe, argv[i]);
+    if (rc >= 0)
+        rc = ct_plugin_adopt(&own);
+    if (rc >= 0)
+        rc = ct_hook_register(&hook);
+    return rc < 0 ? rc : train(recipe);
+}
+
+int main(int argc, char **argv)
+{
+    char dump[] = "/tmp/ctitan-golden-XXXXXX";
+    struct ct_arena arena = {0};
+    size_t steps;
+    int rc;
+
+    if (argc < 2 || !mkdtemp(dump))
+        return 2;
+    expected = json_load_file(ct_arena_printf(&arena, "%s/expected.json", argv[1]), 0, NULL);
+    rc = check_case(&arena, argc, argv, dump);
+    if (rc < 0)
+        printf("%s\n", ct_error_message());
+    steps = json_array_size(json_object_get(expected, "steps"));
+    printf("%lld steps of %zu, %lld numbers, worst relative error %.2e\n", (long long)steps_seen,
+           steps, (long long)compared, worst);
+    json_decref(expected);
+    rc |= system(ct_arena_printf(&arena, "rm -rf '%s'", dump));
+    ct_arena_finish(&arena);
+    return rc != 0 || !(worst <= TOLERANCE) || !steps || (size_t)steps_seen != steps;
+}

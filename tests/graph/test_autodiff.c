@@ -1,0 +1,260 @@
+/*
+ * Differentiation: graphs before and after, for people to read (golden/), and gradients of a whole
+ * small model against central differences, all in float64 on the reference device.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include <ctitan/rng.h>
+
+#include "support.h"
+
+/* ---- texts ---- */
+
+static const struct {
+    const char *golden, *before;
+} texts[] = {
+    {"linear_and_loss.graph", "graph \"linear and loss\"\n"
+                              "param %embed : float32[7,4]\n"
+                              "param %w : float32[4,4]\n"
+                              "param %head : float32[7,4]\n"
+                              "input %tokens : int32[2,3]\n"
+                              "input %labels : int32[2,3]\n"
+                              "F in %x = embedding(%tokens, %embed) : float32[2,3,4]\n"
+                              "F mid %y = linear(%x, %w) : float32[2,3,4]\n"
+                              "F out %loss = linear_cross_entropy(%y, %head, %labels) : float32[]\n"
+                              "fetch loss = %loss\n"},
+    {"tied_weights.graph", "graph \"one weight used twice\"\n"
+                           "param %table : float32[7,4]\n"
+                           "input %tokens : int32[2,3]\n"
+                           "input %labels : int32[2,3]\n"
+                           "F in %x = embedding(%tokens, %table) : float32[2,3,4]\n"
+                           "F out %loss = linear_cross_entropy(%x, %table, %labels) : float32[]\n"
+                           "fetch loss = %loss\n"},
+    {"residual_block.graph",
+     "graph \"a residual block\"\n"
+     "param %norm1 : float32[4]\n"
+     "param %gate : float32[6,4]\n"
+     "param %up : float32[6,4]\n"
+     "param %down : float32[4,6]\n"
+     "param %norm2 : float32[4]\n"
+     "input %x : float32[2,3,4]\n"
+     "input %labels : int32[2,3]\n"
+     "F block %n1, %n1.rstd = rms_norm(%x, %norm1) : float32[2,3,4], float32[2,3]\n"
+     "F block %g, %u = linear(%n1, %gate, %up) : float32[2,3,6], float32[2,3,6]\n"
+     "F block %s = swiglu(%g, %u) : float32[2,3,6]\n"
+     "F block %d = linear(%s, %down) : float32[2,3,4]\n"
+     "F out %n2, %sum, %n2.rstd = add_rms_norm(%n1, %d, %norm2) : float32[2,3,4], float32[2,3,4], "
+     "float32[2,3]\n"
+     "F out %logits = add(%n2, %sum) : float32[2,3,4]\n"
+     "F out %loss, %lse = cross_entropy(%logits, %labels) : float32[], float32[2,3]\n"
+     "fetch loss = %loss\n"},
+    {"mixed_precision.graph",
+     "graph \"weights cast once per step; their gradients come out in float32\"\n"
+     "param %table : float32[7,4]\n"
+     "input %tokens : int32[2,3]\n"
+     "input %labels : int32[2,3]\n"
+     "pre - %table.bfloat16 = cast(%table) {dtype=\"bfloat16\"} : bfloat16[7,4]\n"
+     "F in %x = embedding(%tokens, %table.bfloat16) : bfloat16[2,3,4]\n"
+     "F out %loss = linear_cross_entropy(%x, %table.bfloat16, %labels) : float32[]\n"
+     "fetch loss = %loss\n"},
+    {"added_parameter.graph",
+     "graph \"a gradient that is a weight's and an activation's\"\n"
+     "param %w : float32[7,7]\n"
+     "param %bias : float32[2,3,7]\n"
+     "input %x : float32[2,3,7]\n"
+     "input %labels : int32[2,3]\n"
+     "F - %y = linear(%x, %w) : float32[2,3,7]\n"
+     "F - %z = add(%y, %bias) : float32[2,3,7]\n"
+     "F - %loss, %lse = cross_entropy(%z, %labels) : float32[], float32[2,3]\n"
+     "fetch loss = %loss\n"},
+};
+
+static void graphs_before_and_after(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(texts); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = parse(&arena, texts[i].before);
+        const char *before = ct_graph_text(graph, &arena);
+
+        assert_ok(ct_graph_verify(graph, stderr));
+        assert_ok(ct_differentiate(graph));
+        assert_ok(ct_graph_verify(graph, stderr));
+        assert_golden(texts[i].golden, ct_arena_printf(&arena, "# before\n%s\n# after\n%s", before,
+                                                       ct_graph_text(graph, &arena)));
+        ct_arena_finish(&arena);
+    }
+}
+
+static void what_cannot_be_differentiated(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, "param %p : float32[3]\n"
+                                           "F - %r = reciprocal(%p) : float32[3]\n"
+                                           "F - %s = squared_norm(%r) : float64[]\n");
+
+    (void)state;
+    assert_int_equal(ct_differentiate(graph), CT_EINVAL);
+    assert_message("the graph fetches no loss");
+    ct_graph_fetch(graph, "loss", ct_graph_find(graph, "s"));
+    assert_int_equal(ct_differentiate(graph), CT_EINVAL);
+    assert_message("%s: op type squared_norm has no gradient");
+    ct_arena_finish(&arena);
+}
+
+/* ---- I and W ---- */
+
+static bool makes_only_weights_gradients(const struct ct_graph *graph, const struct ct_op *op)
+{
+    static const char *const types[] = {"linear_dw", "embedding_grad"};
+
+    for (size_t i = 0; i < CT_COUNT(types); i++)
+        if (!strcmp(op->type->name, types[i]))
+            return true;
+    return op->out[0] == ct_graph_find(graph, "embedding.table")->grad;
+}
+
+/* W is what only a weight's gradient needs: here the dw products, the embedding's, and the sum of
+   the two gradients of a tied table. Ops that make both kinds at once are I. */
+static void weight_ops_are_split_off(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = tiny_llama(&arena, (struct tiny){.tied = true});
+    size_t weights = 0;
+
+    (void)state;
+    assert_ok(ct_differentiate(graph));
+    ct_for_each_op (op, graph) {
+        if (op->part != CT_PART_I && op->part != CT_PART_W)
+            continue;
+        weights += op->part == CT_PART_W;
+        if ((op->part == CT_PART_W) != makes_only_weights_gradients(graph, op))
+            fail_msg("%%%s (%s) is in part %s", op->out[0]->name, op->type->name,
+                     ct_part_name(op->part));
+    }
+    /* four products in each of two layers, the embedding's gradient, the sum of the tied table's */
+    assert_int_equal(weights, 2 * 4 + 1 + 1);
+    ct_arena_finish(&arena);
+}
+
+static void every_parameter_gets_a_gradient_of_its_shape(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = tiny_llama(&arena, (struct tiny){.documents = true});
+    size_t count = 0;
+
+    (void)state;
+    assert_ok(ct_differentiate(graph));
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct ct_value *v = graph->values[i];
+
+        if (v->role != CT_ROLE_PARAM)
+            continue;
+        count++;
+        assert_non_null(v->grad);
+        assert_int_equal(v->grad->rank, v->rank);
+        assert_memory_equal(v->grad->shape, v->shape, sizeof(*v->shape) * (size_t)v->rank);
+    }
+    assert_int_equal(count, 1 + 2 * 9 + 2);
+    ct_arena_finish(&arena);
+}
+
+/* ---- numbers ---- */
+
+#define STEP 1e-5
+
+/* The loss of the forward alone, with one element of a parameter moved. */
+static double loss_with(struct machine *m, const struct ct_value *param, double *elements,
+                        int64_t count, int64_t at, double delta)
+{
+    double old = elements[at], loss;
+
+    elements[at] += delta;
+    assert_ok(
+        ct_executor_write(m->executor, param, -1, elements, sizeof(*elements) * (size_t)count));
+    assert_ok(ct_executor_step(m->executor));
+    loss = *read_fetch(m, "loss", NULL);
+    elements[at] = old;
+    assert_ok(
+        ct_executor_write(m->executor, param, -1, elements, sizeof(*elements) * (size_t)count));
+    return loss;
+}
+
+static void check_parameter(struct machine *forward, struct machine *step,
+                            const struct ct_value *param, double valid_tokens)
+{
+    enum { SAMPLES = 5 };
+    const struct ct_value *mine = ct_graph_find(forward->graph, param->name);
+    int64_t count;
+    double *gradient = read_value(step, param->grad, &count);
+    double *elements = read_value(forward, mine, NULL);
+
+    for (int k = 0; k < SAMPLES; k++) {
+        int64_t at = ct_philox(1, ct_rng_stream(param->name), (uint64_t)k).v[0] % count;
+        double more = loss_with(forward, mine, elements, count, at, STEP);
+        double less = loss_with(forward, mine, elements, count, at, -STEP);
+        double expected = (more - less) / (2 * STEP) / valid_tokens;
+
+        if (fabs(gradient[at] - expected) > 1e-8 + 1e-6 * fabs(expected))
+            fail_msg("d %s [%lld] is %.12g, central differences say %.12g", param->name,
+                     (long long)at, gradient[at], expected);
+    }
+}
+
+static double count_valid(const struct machine *m)
+{
+    double valid = 0;
+    struct ct_tensor t =
+        ct_executor_tensor(m->executor, ct_graph_find(m->graph, "valid_tokens"), -1);
+
+    valid = ct_tensor_load(&t, 0);
+    assert_true(valid > 0);
+    return valid;
+}
+
+static void check_model(struct tiny tiny, int microbatches)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph, *forward_graph;
+    struct machine forward, step;
+
+    tiny.dtype = CT_F64;
+    forward_graph = tiny_llama(&arena, tiny);
+    graph = tiny_llama(&arena, tiny);
+    assert_ok(ct_differentiate(graph));
+    fetch_gradients(graph);
+    machine_start(&forward, forward_graph, NULL, microbatches, FORWARD);
+    machine_start(&step, graph, NULL, microbatches, IN_TURN);
+    feed_samples(&forward);
+    feed_samples(&step);
+    assert_ok(ct_executor_step(forward.executor));
+    assert_ok(ct_executor_step(step.executor));
+    assert_near(*read_fetch(&step, "loss", NULL), *read_fetch(&forward, "loss", NULL), 1e-12);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            check_parameter(&forward, &step, graph->values[i], count_valid(&step));
+    machine_finish(&forward);
+    machine_finish(&step);
+    ct_arena_finish(&arena);
+}
+
+static void gradients_of_a_model(void **state)
+{
+    (void)state;
+    check_model((struct tiny){.layers = 1}, 1);
+    check_model((struct tiny){.tied = true, .heads = 4, .kv_heads = 2, .documents = true}, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_before_and_after),
+        cmocka_unit_test(what_cannot_be_differentiated),
+        cmocka_unit_test(weight_ops_are_split_off),
+        cmocka_unit_test(every_parameter_gets_a_gradient_of_its_shape),
+        cmocka_unit_test(gradients_of_a_model),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,579 @@
+/*
+ * Lowering: one graph, run in many ways, gives the same numbers, and its program is sound. Ways:
+ * microbatches, orders of actions, streams in any order that events allow, kernels that add and
+ * kernels that cannot, memory that was never cleared.
+ */
+#include <stdio.h>
+
+#include <ctitan/device.h>
+#include <ctitan/rng.h>
+
+#include "shuffle.h"
+#include "support.h"
+
+/* ---- a kernel set that cannot accumulate, for the device that shuffles ---- */
+
+static bool plain_kernels; /* offer them */
+
+static bool offered(const struct ct_prepare *p)
+{
+    return plain_kernels && p->device->host_memory;
+}
+
+static int run_reference(const struct ct_launch *launch)
+{
+    struct ct_launch plain = *launch;
+
+    assert_int_equal(launch->accumulate, 0);
+    assert_non_null(launch->workspace);
+    memset(launch->workspace, 0x7f, 100);
+    return launch->op->type->reference(&plain);
+}
+
+static int ask_for_workspace(struct ct_prepare *p)
+{
+    assert_int_equal(p->accumulate, 0);
+    p->workspace = 100;
+    return 0;
+}
+
+static const struct ct_kernel plain[] = {
+    {"linear_dw", "plain", CT_KERNEL_STRIDED, offered, ask_for_workspace, run_reference},
+    {"embedding_grad", "plain", 0, offered, ask_for_workspace, run_reference},
+    {"linear_cross_entropy_grad", "plain", 0, offered, ask_for_workspace, run_reference},
+};
+
+static int register_kernels(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(plain); i++)
+        assert_ok(ct_kernel_register("shuffle", &plain[i]));
+    return 0;
+}
+
+/* ---- the same numbers in every way ---- */
+
+enum { SAMPLES = 4 };
+
+static struct ct_graph *step_graph(struct ct_arena *arena, struct tiny tiny, int microbatches)
+{
+    struct ct_graph *graph;
+
+    tiny.batch = SAMPLES / microbatches;
+    tiny.dtype = CT_F64;
+    graph = tiny_llama(arena, tiny);
+    assert_ok(ct_differentiate(graph));
+    fetch_gradients(graph);
+    return graph;
+}
+
+/* Every op on a stream drawn by its name. */
+static void spread_over_streams(struct ct_graph *graph, uint64_t seed)
+{
+    ct_for_each_op (op, graph)
+        op->stream =
+            (int)(ct_philox(seed, ct_rng_stream(op->outs ? op->out[0]->name : ""), 0).v[0] %
+                  CT_STREAMS);
+}
+
+static size_t count_added_sums(const struct ct_program *program)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < program->step_count; i++)
+        count +=
+            program->step[i].op->why && !strcmp(program->step[i].op->why, "sums over microbatches");
+    return count;
+}
+
+static void poison(const struct machine *m)
+{
+    if (m->device != reference_device())
+        shuffle_poison(m->program->persistent_bytes, m->program->arena_bytes);
+}
+
+/* All fetches equal those of `expected`, within tolerance. */
+static void compare(struct machine *m, struct machine *expected, double tolerance)
+{
+    for (size_t f = 0; f < expected->graph->fetch_count; f++) {
+        const char *name = expected->graph->fetches[f].name;
+        int64_t count, other;
+        double *is = read_fetch(m, name, &count), *should = read_fetch(expected, name, &other);
+
+        assert_int_equal(count, other);
+        for (int64_t i = 0; i < count; i++)
+            if (!(fabs(is[i] - should[i]) <= tolerance))
+                fail_msg("%s [%lld] is %.15g, not %.15g", name, (long long)i, is[i], should[i]);
+    }
+}
+
+/* Two steps over memory that held nothing, compared after each. */
+static void run_and_compare(struct machine *m, struct machine *expected, double tolerance)
+{
+    for (int step = 0; step < 2; step++) {
+        poison(m);
+        feed_samples(m);
+        assert_ok(ct_executor_step(m->executor));
+        compare(m, expected, tolerance);
+    }
+    machine_finish(m);
+}
+
+static void start_expected(struct machine *expected, struct ct_arena *arena, struct tiny tiny)
+{
+    machine_start(expected, step_graph(arena, tiny, 1), NULL, 1, IN_TURN);
+    feed_samples(expected);
+    assert_ok(ct_executor_step(expected->executor));
+}
+
+static const struct tiny shape = {.tied = true, .documents = true, .heads = 4, .kv_heads = 2};
+
+static void microbatches_and_orders(void **state)
+{
+    static const enum order orders[] = {IN_TURN, FORWARDS_FIRST, SPLIT};
+    struct ct_arena arena = {0};
+    struct machine expected, m;
+
+    (void)state;
+    start_expected(&expected, &arena, shape);
+    for (int microbatches = 1; microbatches <= SAMPLES; microbatches *= 2)
+        for (size_t o = 0; o < CT_COUNT(orders); o++) {
+            machine_start(&m, step_graph(&arena, shape, microbatches), shuffle_device(1),
+                          microbatches, orders[o]);
+            run_and_compare(&m, &expected, 1e-12);
+        }
+    machine_finish(&expected);
+    ct_arena_finish(&arena);
+}
+
+static void streams_in_any_order(void **state)
+{
+    enum { SEEDS = 8 };
+    struct ct_arena arena = {0};
+
+    (void)state;
+    for (int microbatches = 1; microbatches <= 2; microbatches++) {
+        struct machine expected, m;
+
+        machine_start(&expected, step_graph(&arena, shape, microbatches), NULL, microbatches,
+                      SPLIT);
+        feed_samples(&expected);
+        assert_ok(ct_executor_step(expected.executor));
+        for (uint64_t seed = 0; seed < SEEDS; seed++) {
+            struct ct_graph *graph = step_graph(&arena, shape, microbatches);
+
+            spread_over_streams(graph, seed);
+            machine_start(&m, graph, shuffle_device(seed), microbatches, SPLIT);
+            assert_true(m.program->events > 10);
+            run_and_compare(&m, &expected, 0);
+        }
+        machine_finish(&expected);
+    }
+    ct_arena_finish(&arena);
+}
+
+static void sums_by_kernels_and_behind_them(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine expected, m;
+
+    (void)state;
+    start_expected(&expected, &arena, shape);
+    for (int microbatches = 1; microbatches <= SAMPLES; microbatches *= 2)
+        for (int streams = 0; streams < 2; streams++) {
+            struct ct_graph *graph = step_graph(&arena, shape, microbatches);
+
+            if (streams)
+                spread_over_streams(graph, 3);
+            plain_kernels = true;
+            machine_start(&m, graph, shuffle_device(5), microbatches, FORWARDS_FIRST);
+            plain_kernels = false;
+            /* of each later microbatch: the loss, and in each layer seven weights */
+            assert_int_equal(count_added_sums(m.program), (microbatches - 1) * (1 + 2 * 7));
+            run_and_compare(&m, &expected, 1e-12);
+        }
+    machine_finish(&expected);
+    ct_arena_finish(&arena);
+}
+
+static void stages_on_one_rank(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine expected, m = {.device = shuffle_device(1)};
+    struct ct_graph *graph = step_graph(&arena, shape, 2);
+    struct ct_action_list actions = {0};
+    struct ct_schedule_request schedule = {1, 2, 2, &m.arena};
+    struct ct_lower_request request = {.graph = graph,
+                                       .actions = &actions,
+                                       .microbatches = 2,
+                                       .device = m.device,
+                                       .arena = &m.arena};
+
+    (void)state;
+    start_expected(&expected, &arena, shape);
+    m.graph = graph;
+    graph->stages = 2;
+    ct_for_each_op (op, graph)
+        op->stage = !strcmp(op->region, "layers.1") || !strcmp(op->region, "head");
+    assert_ok(ct_graph_verify(graph, stderr));
+    ct_schedule_trivial(&schedule, &actions);
+    assert_int_equal(actions.count, 8);
+    assert_ok(ct_lower(&request, &m.program));
+    assert_ok(ct_program_verify(m.program, stderr));
+    assert_ok(ct_executor_create(m.program, m.device, 0, &m.executor));
+    assert_ok(ct_executor_init(m.executor));
+    run_and_compare(&m, &expected, 1e-12);
+    machine_finish(&expected);
+    ct_arena_finish(&arena);
+}
+
+/* ---- the plan ---- */
+
+/* The instructions that touch a buffer, first and last. */
+static void touched(const struct ct_program *p, const struct ct_buffer *b, int64_t *first,
+                    int64_t *last)
+{
+    *first = INT64_MAX;
+    *last = -1;
+    for (size_t n = 0; n < p->step_count; n++) {
+        const struct ct_instruction *i = &p->step[n];
+        bool here = i->workspace >= b->offset && i->workspace < b->offset + b->bytes;
+
+        for (int k = 0; k < i->launch.ins + i->launch.outs; k++) {
+            const struct ct_tensor *t =
+                k < i->launch.ins ? &i->launch.in[k] : &i->launch.out[k - i->launch.ins];
+            size_t at = (size_t)(uintptr_t)t->data;
+
+            here |= t->rank >= 0 && at >= b->offset && at < b->offset + b->bytes;
+        }
+        if (!here || (int64_t)n < b->first || (int64_t)n > b->last)
+            continue;
+        *first = *first < (int64_t)n ? *first : (int64_t)n;
+        *last = (int64_t)n;
+    }
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Lives begin and end where memory is touched, the arena ends where the highest buffer does, and
+   what the categories hold at the peak fits into it. */
+static void check_exact(const struct ct_program *p)
+{
+    size_t highest = 0, at_peak = 0, persistent = 0;
+
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const struct ct_buffer *b = &p->buffers[i];
+        int64_t first, last;
+
+        assert_int_equal(b->offset % 64, 0);
+        if (b->offset + aligned(b->bytes) > highest)
+            highest = b->offset + aligned(b->bytes);
+        if (b->first < 0 && b->last == INT64_MAX) {
+            persistent += aligned(b->bytes);
+            continue;
+        }
+        touched(p, b, &first, &last);
+        assert_int_equal(b->first, first);
+        if (b->last != INT64_MAX)
+            assert_int_equal(b->last, last);
+    }
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++) {
+        assert_true(p->category_at_peak[c] <= p->category_peak[c]);
+        at_peak += p->category_at_peak[c];
+    }
+    assert_int_equal(p->arena_bytes, highest);
+    assert_int_equal(p->persistent_bytes, persistent);
+    assert_true(at_peak <= p->arena_bytes);
+    assert_true(at_peak >= p->persistent_bytes);
+}
+
+static void plans_are_exact(void **state)
+{
+    (void)state;
+    for (int microbatches = 1; microbatches <= SAMPLES; microbatches *= 2)
+        for (int order = IN_TURN; order <= SPLIT; order++) {
+            struct ct_arena arena = {0};
+            struct machine m;
+
+            plain_kernels = microbatches == 4;
+            machine_lower(&m, step_graph(&arena, shape, microbatches), shuffle_device(1),
+                          microbatches, (enum order)order);
+            plain_kernels = false;
+            check_exact(m.program);
+            machine_finish(&m);
+            ct_arena_finish(&arena);
+        }
+}
+
+/* Running a microbatch backward before the next one forward needs less memory than all forwards
+   first, and weights last needs the most. */
+static void orders_differ_in_memory(void **state)
+{
+    struct ct_arena arena = {0};
+    size_t bytes[3];
+
+    (void)state;
+    for (int order = IN_TURN; order <= SPLIT; order++) {
+        struct machine m;
+
+        machine_lower(&m, step_graph(&arena, shape, 4), NULL, 4, (enum order)order);
+        bytes[order - IN_TURN] = m.program->arena_bytes;
+        machine_finish(&m);
+    }
+    assert_true(bytes[0] < bytes[1]);
+    assert_true(bytes[1] < bytes[2]);
+    ct_arena_finish(&arena);
+}
+
+static int32_t buffer_of(const struct ct_program *p, const char *name)
+{
+    const struct ct_value *v = ct_graph_find(p->graph, name);
+
+    assert_non_null(v);
+    return p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1) + 1];
+}
+
+static const struct ct_tensor *tensor(const struct ct_program *p, const char *name)
+{
+    const struct ct_value *v = ct_graph_find(p->graph, name);
+
+    assert_non_null(v);
+    return &p->tensors[v->id];
+}
+
+static void outputs_lie_side_by_side(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    const struct ct_tensor *q, *k, *gate;
+
+    (void)state;
+    machine_lower(&m, step_graph(&arena, shape, 1), NULL, 1, IN_TURN);
+    q = tensor(m.program, "q");
+    k = tensor(m.program, "k");
+    gate = tensor(m.program, "gate");
+    assert_int_equal(buffer_of(m.program, "q"), buffer_of(m.program, "k"));
+    assert_int_equal(buffer_of(m.program, "q"), buffer_of(m.program, "v.heads"));
+    assert_int_equal(q->stride[1], 16 + 8 + 8); /* four heads and two pairs of two, of 4 */
+    assert_int_equal(k->stride[1], q->stride[1]);
+    assert_int_equal((uintptr_t)k->data, 16 * sizeof(double));
+    assert_int_equal(tensor(m.program, "v.heads")->stride[2], 4);
+    assert_int_equal(gate->stride[1], 2 * 12);
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+static void outputs_take_over_inputs_that_die(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+
+    (void)state;
+    machine_lower(&m, step_graph(&arena, shape, 1), NULL, 1, IN_TURN);
+    assert_int_equal(buffer_of(m.program, "q.rope"), buffer_of(m.program, "q"));
+    assert_int_equal(buffer_of(m.program, "d.gate"), buffer_of(m.program, "gate"));
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+/* ---- views, and what must not be overwritten ---- */
+
+static void start_text(struct machine *m, struct ct_arena *arena, const char *text,
+                       int microbatches)
+{
+    struct ct_graph *graph = parse(arena, text);
+
+    assert_ok(ct_graph_verify(graph, stderr));
+    machine_start(m, graph, shuffle_device(1), microbatches, FORWARD);
+}
+
+static void set(struct machine *m, const char *name, int microbatch, double first)
+{
+    const struct ct_value *v = ct_graph_find(m->graph, name);
+    int64_t count = ct_shape_count(v->rank, v->shape);
+    double *elements = ct_arena_array(&m->arena, double, count);
+
+    for (int64_t i = 0; i < count; i++)
+        elements[i] = first + (double)i;
+    assert_ok(
+        ct_executor_write(m->executor, v, microbatch, elements, sizeof(double) * (size_t)count));
+}
+
+static double element(struct machine *m, const char *name, int microbatch, int64_t i)
+{
+    struct ct_tensor t = ct_executor_tensor(m->executor, ct_graph_find(m->graph, name), microbatch);
+
+    assert_non_null(t.data);
+    return ct_tensor_load(&t, i);
+}
+
+static void views_of_parameters_in_the_forward(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+
+    (void)state;
+    start_text(&m, &arena,
+               "param %w : float64[2,4]\n"
+               "input %x : float64[3,2]\n"
+               "F - %v = view(%w) {shape=\"4,2\"} : float64[4,2]\n"
+               "F - %y = linear(%x, %v) : float64[3,4]\n"
+               "F - %s = squared_norm(%y) : float64[]\n"
+               "F - %flat = view(%s) {shape=\"1\"} : float64[1]\n"
+               "fetch s = %flat\n",
+               2);
+    set(&m, "w", -1, 1);
+    set(&m, "x", 0, 0);
+    set(&m, "x", 1, 2);
+    poison(&m);
+    assert_ok(ct_executor_step(m.executor));
+    {
+        double sum = 0;
+
+        for (int b = 0; b < 2; b++)
+            for (int i = 0; i < 3; i++)
+                for (int j = 0; j < 4; j++) {
+                    double x0 = 2 * b + 2 * i, y = x0 * (1 + 2 * j) + (x0 + 1) * (2 + 2 * j);
+
+                    sum += y * y;
+                }
+        assert_near(*read_fetch(&m, "s", NULL), sum, 1e-15);
+    }
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+/* rope would like to work in the place of its input; here that is somebody else's memory. */
+static void in_place_spares_what_lives_on(void **state)
+{
+    static const char *const text = "param %p : float64[1,3,1,2]\n"
+                                    "input %x : float64[1,3,2]\n"
+                                    "pre - %c = cast(%p) {dtype=\"float64\"} : float64[1,3,1,2]\n"
+                                    "pre - %flat = view(%p) {shape=\"1,6\"} : float64[1,6]\n"
+                                    "pre - %r = reciprocal(%flat) : float64[1,6]\n"
+                                    "F - %xv = view(%x) {shape=\"1,3,1,2\"} : float64[1,3,1,2]\n"
+                                    "F - %a = rope(%xv, _) : float64[1,3,1,2]\n"
+                                    "F - %cv = view(%c) {shape=\"1,3,1,2\"} : float64[1,3,1,2]\n"
+                                    "F - %b = rope(%cv, _) : float64[1,3,1,2]\n"
+                                    "F - %s = add(%a, %b) : float64[1,3,1,2]\n"
+                                    "post - %h = reciprocal(%s) : float64[1,3,1,2]\n"
+                                    "post - %k = reciprocal(%h) : float64[1,3,1,2]\n"
+                                    "fetch r = %r\n"
+                                    "fetch s = %s\n"
+                                    "fetch h = %h\n"
+                                    "fetch k = %k\n";
+    struct ct_arena arena = {0};
+    struct machine m;
+    double once[6];
+
+    (void)state;
+    start_text(&m, &arena, text, 2);
+    set(&m, "p", -1, 1);
+    for (int step = 0; step < 2; step++) {
+        poison(&m);
+        for (int b = 0; b < 2; b++)
+            if (step == 0)
+                set(&m, "x", b, 10);
+        assert_ok(ct_executor_step(m.executor));
+        for (int i = 0; i < 6; i++) {
+            double s = read_fetch(&m, "s", NULL)[i];
+
+            once[i] = step ? once[i] : s;
+            assert_near(s, once[i], 0);
+            assert_near(element(&m, "p", -1, i), 1 + i, 0);
+            assert_near(element(&m, "x", 1, i), 10 + i, 0);
+            assert_near(read_fetch(&m, "r", NULL)[i], 1.0 / (1 + i), 1e-15);
+            assert_near(read_fetch(&m, "h", NULL)[i], 1 / s, 1e-15);
+            assert_near(read_fetch(&m, "k", NULL)[i], s, 1e-14);
+        }
+    }
+    assert_near(once[0], 2 * (10 + 1), 1e-15); /* position 0 is not turned */
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+/* ---- refusals, and the text of a program ---- */
+
+static void what_cannot_be_lowered(void **state)
+{
+    struct ct_device bare = {.ops = &ct_device_reference, .name = "bare"};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = step_graph(&arena, shape, 1);
+    struct ct_action_list actions = {0};
+    struct ct_lower_request request = {
+        .graph = graph, .actions = &actions, .microbatches = 1, .device = &bare, .arena = &arena};
+    struct ct_program *program;
+
+    (void)state;
+    assert_int_equal(ct_lower(&request, &program), CT_ENOENT);
+    assert_message("device bare has no kernel for ");
+    request.device = reference_device();
+    ct_action_append(&arena, &actions, (struct ct_action){.type = CT_ACTION_SEND_F});
+    assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
+    assert_message("cannot be lowered");
+    ct_arena_finish(&arena);
+}
+
+static void programs_are_printed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    start_text(&m, &arena,
+               "param %p : float64[2]\n"
+               "input %x : float64[3,2]\n"
+               "pre - /gather %r = reciprocal(%p) : float64[2]\n"
+               "F head %y, %y.rstd = rms_norm(%x, %r) : float64[3,2], float64[3]\n"
+               "F head %s = squared_norm(%y) : float64[]\n"
+               "fetch s = %s\n",
+               2);
+    ct_program_print(m.program, out);
+    fclose(out);
+    assert_golden("program.txt", text);
+    free(text);
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+static void flops_are_counted(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine one, four;
+
+    (void)state;
+    machine_lower(&one, step_graph(&arena, shape, 1), NULL, 1, IN_TURN);
+    machine_lower(&four, step_graph(&arena, shape, 4), NULL, 4, IN_TURN);
+    assert_true(one.program->flops > 0);
+    assert_true(one.program->flops == four.program->flops);
+    machine_finish(&one);
+    machine_finish(&four);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(microbatches_and_orders),
+        cmocka_unit_test(streams_in_any_order),
+        cmocka_unit_test(sums_by_kernels_and_behind_them),
+        cmocka_unit_test(stages_on_one_rank),
+        cmocka_unit_test(plans_are_exact),
+        cmocka_unit_test(orders_differ_in_memory),
+        cmocka_unit_test(outputs_lie_side_by_side),
+        cmocka_unit_test(outputs_take_over_inputs_that_die),
+        cmocka_unit_test(views_of_parameters_in_the_forward),
+        cmocka_unit_test(in_place_spares_what_lives_on),
+        cmocka_unit_test(what_cannot_be_lowered),
+        cmocka_unit_test(programs_are_printed),
+        cmocka_unit_test(flops_are_counted),
+    };
+
+    return cmocka_run_group_tests(tests, register_kernels, NULL);
+}

@@ -1,0 +1,304 @@
+/*
+ * llama: published sizes, as graphs that take no memory; TorchTitan's initialisation; FLOPs; and
+ * config.json, written, read, and refused where it asks for what the model does not do.
+ */
+#include <math.h>
+
+#include <ctitan/recipe.h>
+
+#include "../plugin_under_test.h"
+
+static const char *folder;
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = test_folder();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    test_remove(folder);
+    return 0;
+}
+
+static const struct ct_model_ops *llama(void)
+{
+    return test_offer(test_plugin("llama"), CT_MODEL);
+}
+
+static void configure(const char *flavor, const char *init_from)
+{
+    ct_config.model.flavor = flavor;
+    ct_config.model.init_from = init_from;
+    if (llama()->configure(NULL) < 0)
+        fail_msg("%s", ct_error_message());
+}
+
+static struct ct_graph *build(struct ct_arena *arena, struct ct_model_request request)
+{
+    struct ct_graph *graph = ct_graph_create(arena, "llama");
+
+    if (llama()->build(graph, &request) < 0 || ct_graph_verify(graph, stderr) < 0)
+        fail_msg("%s", ct_error_message());
+    return graph;
+}
+
+static int64_t count_parameters(const struct ct_graph *graph)
+{
+    int64_t total = 0;
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            total += ct_shape_count(graph->values[i]->rank, graph->values[i]->shape);
+    return total;
+}
+
+static int64_t parameters(void)
+{
+    struct ct_arena arena = {0};
+    int64_t total =
+        count_parameters(build(&arena, (struct ct_model_request){.batch = 1, .seq_len = 8192}));
+
+    ct_arena_finish(&arena);
+    return total;
+}
+
+static void test_published_sizes(void **state)
+{
+    static const struct {
+        const char *flavor;
+        int64_t parameters;
+    } published[] = {{"debug", 6163712}, {"1B", 1235814400},   {"3B", 3212749824},
+                     {"8B", 8030261248}, {"70B", 70553706496}, {"405B", 405853388800}};
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    for (size_t i = 0; i < CT_COUNT(published); i++) {
+        configure(published[i].flavor, "");
+        assert_int_equal(parameters(), published[i].parameters);
+    }
+}
+
+static void test_unknown_flavor(void **state)
+{
+    (void)state;
+    ct_config.model.flavor = "7B";
+    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_message("debug, 1B, 3B, 8B, 70B and 405B");
+}
+
+/* TorchTitan: 6 per parameter outside the embedding, 12 L H d s for attention. */
+static void test_flops(void **state)
+{
+    double whole, halved;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    configure("8B", "");
+    llama()->flops_per_token(8192, &whole, &halved);
+    assert_true(whole == 6 * (8030261248.0 - 128256.0 * 4096) + 12.0 * 32 * 4096 * 8192);
+    assert_true(whole - halved == 6.0 * 32 * 4096 * 8192);
+    configure("1B", "");
+    llama()->flops_per_token(8192, &whole, &halved);
+    assert_true(whole == 6 * 1235814400.0 + 12.0 * 16 * 2048 * 8192);
+}
+
+static void assert_init(const struct ct_graph *graph, const char *name, double std, double cut)
+{
+    ct_for_each_op (op, graph) {
+        if (op->part != CT_PART_INIT || strcmp(op->in[0]->name, name))
+            continue;
+        if (std == 0) {
+            assert_string_equal(op->type->name, "init_constant");
+            assert_true(ct_op_float(op, "value") == 1);
+            return;
+        }
+        assert_string_equal(op->type->name, "init_normal");
+        assert_true(fabs(ct_op_float(op, "std") - std) < 1e-12);
+        assert_true(ct_op_float(op, "cut") == cut);
+        return;
+    }
+    fail_msg("nothing fills %s", name);
+}
+
+static void test_initialisation(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    configure("debug", "");
+    graph = build(&arena, (struct ct_model_request){.batch = 2, .seq_len = 16});
+    assert_init(graph, "model.embed_tokens.weight", 1, 0);
+    assert_init(graph, "model.layers.3.self_attn.q_proj.weight", 0.02, 0);
+    assert_init(graph, "model.layers.3.self_attn.k_proj.weight", 0.02, 0);
+    assert_init(graph, "model.layers.3.self_attn.v_proj.weight", 0.02, 0);
+    assert_init(graph, "model.layers.3.mlp.gate_proj.weight", 0.02, 0);
+    assert_init(graph, "model.layers.0.self_attn.o_proj.weight", 0.02 / sqrt(2), 0);
+    assert_init(graph, "model.layers.3.mlp.up_proj.weight", 0.02 / sqrt(8), 0);
+    assert_init(graph, "model.layers.5.mlp.down_proj.weight", 0.02 / sqrt(12), 0);
+    assert_init(graph, "model.layers.5.input_layernorm.weight", 0, 0);
+    assert_init(graph, "model.norm.weight", 0, 0);
+    assert_init(graph, "lm_head.weight", 1.0 / 16, 3);
+    TEST_OPTIONS(test_plugin("llama"), "tie_embeddings=true");
+    configure("debug", "");
+    graph = build(&arena, (struct ct_model_request){.batch = 2, .seq_len = 16});
+    assert_init(graph, "model.embed_tokens.weight", 1.0 / 16, 3);
+    assert_null(ct_graph_find(graph, "lm_head.weight"));
+    ct_arena_finish(&arena);
+}
+
+static void test_overrides(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph;
+    struct ct_value *v;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=768", "n_layers=2", "n_heads=12", "n_kv_heads=4",
+                 "vocab_size=300");
+    configure("8B", "");
+    graph = build(&arena, (struct ct_model_request){
+                              .batch = 3, .seq_len = 5, .logits = true, .documents = true});
+    v = ct_graph_fetched(graph, "logits");
+    assert_non_null(v);
+    assert_int_equal(v->shape[0], 3);
+    assert_int_equal(v->shape[1], 5);
+    assert_int_equal(v->shape[2], 300);
+    assert_null(ct_graph_find(graph, "labels"));
+    assert_non_null(ct_graph_find(graph, "documents"));
+    v = ct_graph_find(graph, "model.layers.1.self_attn.k_proj.weight");
+    assert_int_equal(v->shape[0], 4 * 64);
+    v = ct_graph_find(graph, "model.layers.1.mlp.up_proj.weight");
+    assert_int_equal(v->shape[0], 2048);
+    assert_null(ct_graph_find(graph, "model.layers.2.mlp.up_proj.weight"));
+    ct_arena_finish(&arena);
+    TEST_OPTIONS(test_plugin("llama"), "n_kv_heads=3");
+    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_message("evenly");
+    TEST_OPTIONS(test_plugin("llama"), "dim=100");
+    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_message("does not divide");
+}
+
+static void write_config_text(const char *text)
+{
+    char path[4200];
+
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    test_write(path, text, strlen(text));
+}
+
+static void test_config_round_trip(void **state)
+{
+    static const char *const flavors[] = {"debug", "3B", "8B"};
+    char path[4200], *first, *second;
+    size_t size;
+    FILE *out;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    for (size_t i = 0; i < CT_COUNT(flavors); i++) {
+        configure(flavors[i], "");
+        out = open_memstream(&first, &size);
+        assert_int_equal(llama()->write_config(out), 0);
+        fclose(out);
+        write_config_text(first);
+        configure("", folder);
+        out = open_memstream(&second, &size);
+        assert_int_equal(llama()->write_config(out), 0);
+        fclose(out);
+        assert_string_equal(first, second);
+        free(first);
+        free(second);
+    }
+}
+
+#define SIZES                                                                                      \
+    "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
+    "\"num_hidden_layers\":1,\"num_attention_heads\":4"
+
+static void test_config_variants(void **state)
+{
+    static const struct {
+        const char *text, *message; /* NULL: fine */
+    } cases[] = {
+        {"{" SIZES "}", NULL},
+        {"{" SIZES ",\"rope_scaling\":null,\"head_dim\":null,\"pretraining_tp\":1}", NULL},
+        {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}", NULL},
+        {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
+         NULL},
+        {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+         "low_freq_factor is missing"},
+        {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "linear"},
+        {"{" SIZES ",\"rope_scaling\":{\"factor\":2}}", "no rope_type"},
+        {"{" SIZES ",\"attention_bias\":true}", "attention_bias = true is not supported"},
+        {"{" SIZES ",\"mlp_bias\":true}", "mlp_bias"},
+        {"{" SIZES ",\"hidden_act\":\"gelu\"}", "hidden_act = \"gelu\""},
+        {"{" SIZES ",\"sliding_window\":4096}", "sliding_window = 4096"},
+        {"{" SIZES ",\"quantization_config\":{\"bits\":4}}", "quantization_config"},
+        {"{" SIZES ",\"num_key_value_heads\":3}", "evenly"},
+        {"{" SIZES ",\"num_key_value_heads\":\"2\"}", "num_key_value_heads is not a size"},
+        {"{" SIZES ",\"rms_norm_eps\":-1}", "rms_norm_eps is not a positive number"},
+        {"{" SIZES ",\"tie_word_embeddings\":1}", "tie_word_embeddings"},
+        {"{\"model_type\":\"llama\"}", "vocab_size is missing"},
+        {"{\"model_type\":\"mistral\"}", "mistral"},
+        {"{}", "model_type is missing"},
+        {"[1]", "not a JSON object"},
+        {"{", "config.json:1"},
+    };
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    ct_config.model.init_from = folder;
+    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_message("config.json: No such file");
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        write_config_text(cases[i].text);
+        assert_int_equal(llama()->configure(NULL), cases[i].message ? CT_ECONFIG : 0);
+        if (cases[i].message)
+            assert_message(cases[i].message);
+    }
+}
+
+/* What config.json does not say is what transformers assumes. */
+static void test_config_fallbacks(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph;
+    struct ct_value *k;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    write_config_text("{" SIZES "}");
+    configure("", folder);
+    graph = build(&arena, (struct ct_model_request){.batch = 1, .seq_len = 8});
+    k = ct_graph_find(graph, "model.layers.0.self_attn.k_proj.weight");
+    assert_int_equal(k->shape[0], 32);
+    ct_for_each_op (op, graph) {
+        if (!strcmp(op->type->name, "rope")) {
+            assert_true(ct_op_float(op, "theta") == 10000);
+            assert_true(ct_op_float(op, "factor") == 1);
+        }
+        if (strstr(op->type->name, "rms_norm"))
+            assert_true(ct_op_float(op, "eps") == 1e-6);
+    }
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {TEST(test_published_sizes), TEST(test_unknown_flavor),
+                                       TEST(test_flops),           TEST(test_initialisation),
+                                       TEST(test_overrides),       TEST(test_config_round_trip),
+                                       TEST(test_config_variants), TEST(test_config_fallbacks)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

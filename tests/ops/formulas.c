@@ -1,0 +1,550 @@
+/*
+ * Reference kernels against formulas written another way, and against what must hold whatever the
+ * numbers are.
+ */
+#include <complex.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <ctitan/error.h>
+#include <ctitan/ops.h>
+#include <ctitan/rng.h>
+
+#include "sample.h"
+
+static void create(struct machine *m, const char *type, const char *attrs, const char *inputs)
+{
+    if (machine_create(m, &(struct sample){type, attrs, inputs}, CT_F64) < 0)
+        fail_msg("%s", ct_error_message());
+}
+
+static double *numbers(struct machine *m, const struct ct_value *v)
+{
+    return machine_tensor(m, v)->data;
+}
+
+static double *in(struct machine *m, int i)
+{
+    return numbers(m, m->op->in[i]);
+}
+
+static int32_t *integers(struct machine *m, int i)
+{
+    return machine_tensor(m, m->op->in[i])->data;
+}
+
+static double *out(struct machine *m, int i)
+{
+    return numbers(m, m->op->out[i]);
+}
+
+static void run(struct machine *m)
+{
+    if (machine_run(m, m->op) < 0)
+        fail_msg("%s: %s", m->op->type->name, ct_error_message());
+}
+
+static void near(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-12 * (1 + fabs(want))))
+        fail_msg("%.17g is not %.17g", got, want);
+}
+
+/* ---- attention ---- */
+
+enum { B = 2, T = 6, H = 4, G = 2, D = 4 };
+
+/* softmax(mask + q k^T / root of d) v, with the whole matrix of weights made. */
+static void naive_attention(struct machine *m, bool documents, double o[B][T][H][D],
+                            double lse[B][H][T])
+{
+    double(*q)[T][H][D] = (void *)in(m, 0), (*k)[T][G][D] = (void *)in(m, 1);
+    double(*v)[T][G][D] = (void *)in(m, 2);
+
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (int i = 0; i < T; i++) {
+                double weight[T] = {0}, sum = 0;
+
+                for (int j = 0; j < T; j++) {
+                    double score = 0;
+
+                    for (int d = 0; d < D; d++)
+                        score += q[b][i][h][d] * k[b][j][h / 2][d];
+                    if (j <= i &&
+                        (!documents || integers(m, 3)[b * T + i] == integers(m, 3)[b * T + j]))
+                        sum += weight[j] = exp(score / 2);
+                }
+                lse[b][h][i] = log(sum);
+                for (int d = 0; d < D; d++) {
+                    o[b][i][h][d] = 0;
+                    for (int j = 0; j < T; j++)
+                        o[b][i][h][d] += weight[j] / sum * v[b][j][h / 2][d];
+                }
+            }
+}
+
+static void check_attention(const char *inputs, bool documents)
+{
+    double o[B][T][H][D], lse[B][H][T];
+    struct machine m;
+
+    create(&m, "attention", NULL, inputs);
+    run(&m);
+    naive_attention(&m, documents, o, lse);
+    for (int i = 0; i < B * T * H * D; i++)
+        near(out(&m, 0)[i], (&o[0][0][0][0])[i]);
+    for (int i = 0; i < B * T * H; i++)
+        near(out(&m, 1)[i], (&lse[0][0][0])[i]);
+    machine_finish(&m);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] -", false);
+    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6]", true);
+}
+
+/* Scores of 1e5 must not overflow, and pick the largest. */
+static void test_attention_is_stable(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "attention", NULL, "real[1,2,1,1] real[1,2,1,1] real[1,2,1,1] -");
+    in(&m, 0)[1] = 1e5;
+    in(&m, 1)[0] = -1;
+    in(&m, 1)[1] = 1;
+    run(&m);
+    near(out(&m, 0)[0], in(&m, 2)[0]);
+    near(out(&m, 0)[1], in(&m, 2)[1]);
+    near(out(&m, 1)[1], 1e5);
+    machine_finish(&m);
+}
+
+/* Equal keys: the mean of the values so far. */
+static void test_attention_on_equal_keys(void **state)
+{
+    struct machine m;
+    double sum = 0;
+
+    (void)state;
+    create(&m, "attention", NULL, "real[1,5,1,1] real[1,5,1,1] real[1,5,1,1] -");
+    for (int i = 0; i < 5; i++)
+        in(&m, 1)[i] = 0.5;
+    run(&m);
+    for (int i = 0; i < 5; i++) {
+        sum += in(&m, 2)[i];
+        near(out(&m, 0)[i], sum / (i + 1));
+        near(out(&m, 1)[i], in(&m, 0)[i] * 0.5 + log(i + 1));
+    }
+    machine_finish(&m);
+}
+
+/* ---- rope ---- */
+
+/* Pair i as a complex number, times exp(i position frequency). */
+static void test_rope_is_a_rotation(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "rope", "theta=100", "real[2,4,2,6] position[2,4]");
+    run(&m);
+    for (int row = 0; row < 16; row++)
+        for (int i = 0; i < 3; i++) {
+            const double *x = in(&m, 0) + row * 6, *y = out(&m, 0) + row * 6;
+            double angle = integers(&m, 1)[row / 2] / pow(100, i / 3.0);
+            double complex z = (x[i] + I * x[i + 3]) * cexp(I * angle);
+
+            near(y[i], creal(z));
+            near(y[i + 3], cimag(z));
+        }
+    machine_finish(&m);
+}
+
+static void test_rope_counts_positions(void **state)
+{
+    struct machine given, counted;
+
+    (void)state;
+    create(&given, "rope", "theta=100", "real[2,4,2,6] position[2,4]");
+    create(&counted, "rope", "theta=100", "real[2,4,2,6] -");
+    for (int i = 0; i < 8; i++)
+        integers(&given, 1)[i] = i % 4;
+    memcpy(in(&counted, 0), in(&given, 0), 96 * sizeof(double));
+    run(&given);
+    run(&counted);
+    for (int i = 0; i < 96; i++)
+        near(out(&counted, 0)[i], out(&given, 0)[i]);
+    machine_finish(&given);
+    machine_finish(&counted);
+}
+
+static void test_rope_inverse(void **state)
+{
+    struct machine m, back;
+
+    (void)state;
+    create(&m, "rope", "theta=100 factor=4 original_max_position=16",
+           "real[2,4,2,6] position[2,4]");
+    create(&back, "rope", "theta=100 factor=4 original_max_position=16 inverse=true",
+           "real[2,4,2,6] position[2,4]");
+    run(&m);
+    memcpy(in(&back, 0), out(&m, 0), 96 * sizeof(double));
+    run(&back);
+    for (int i = 0; i < 96; i++)
+        near(out(&back, 0)[i], in(&m, 0)[i]);
+    machine_finish(&m);
+    machine_finish(&back);
+}
+
+/* Values of an independent implementation of the published rule, for Llama 3.1 8B and 3.2 1B. */
+static void test_rope_frequencies(void **state)
+{
+    static const struct {
+        int64_t head_size, pair;
+        double factor, frequency;
+    } known[] = {
+        {128, 0, 8, 1.0},
+        {128, 1, 8, 0.8146172338565447},
+        {128, 28, 8, 0.0032114459947525913},
+        {128, 29, 8, 0.002166570763503359},
+        {128, 30, 8, 0.0013718935677611381},
+        {128, 34, 8, 0.00017850781276799638},
+        {128, 35, 8, 9.556212353964683e-05},
+        {128, 48, 8, 6.647869871181236e-06},
+        {128, 63, 8, 3.068925988914511e-07},
+        {64, 14, 32, 0.0032114459947525913},
+        {64, 15, 32, 0.001290547928209264},
+        {64, 17, 32, 9.70828780262767e-05},
+        {64, 18, 32, 1.9461638184831125e-05},
+        {64, 31, 32, 9.418306725434909e-08},
+    };
+    struct ct_rope plain = {.theta = 500000, .factor = 1};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(known); i++) {
+        struct ct_rope rope = {500000, known[i].factor, 1, 4, 8192, false};
+
+        near(ct_rope_frequency(&rope, known[i].head_size, known[i].pair) / known[i].frequency, 1);
+    }
+    near(ct_rope_frequency(&plain, 4, 1), 1 / sqrt(500000));
+}
+
+/* ---- norms ---- */
+
+static void test_rms_norm(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "rms_norm", "eps=0.01", "real[2,4,6] real[6]");
+    run(&m);
+    for (int row = 0; row < 8; row++) {
+        double norm = 0;
+
+        for (int i = 0; i < 6; i++)
+            norm = hypot(norm, in(&m, 0)[row * 6 + i]);
+        norm = sqrt(norm * norm / 6 + 0.01);
+        near(out(&m, 1)[row], 1 / norm);
+        for (int i = 0; i < 6; i++)
+            near(out(&m, 0)[row * 6 + i], in(&m, 0)[row * 6 + i] / norm * in(&m, 1)[i]);
+    }
+    machine_finish(&m);
+}
+
+/* Equal elements c: each becomes w, whatever c is, when eps is 0. */
+static void test_rms_norm_of_a_constant(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "rms_norm", "eps=0", "real[1,4] real[4]");
+    for (int i = 0; i < 4; i++)
+        in(&m, 0)[i] = 1e-8;
+    run(&m);
+    for (int i = 0; i < 4; i++)
+        near(out(&m, 0)[i], in(&m, 1)[i]);
+    machine_finish(&m);
+}
+
+/* In bfloat16 the norm is that of the sum as it is stored. */
+static void test_add_rms_norm_rounds_the_sum(void **state)
+{
+    struct sample s = {"add_rms_norm", "eps=0", "real[1,2] real[1,2] real[2]"};
+    struct machine m;
+    struct ct_tensor *t[3];
+
+    (void)state;
+    assert_int_equal(machine_create(&m, &s, CT_BF16), 0);
+    for (int i = 0; i < 3; i++)
+        t[i] = machine_tensor(&m, m.op->in[i]);
+    for (int i = 0; i < 2; i++) {
+        ct_tensor_store(t[0], i, 1);
+        ct_tensor_store(t[1], i,
+                        i ? 0x1p-9 : 0x1p-7); /* the first shows in the sum, the second not */
+        ct_tensor_store(t[2], i, 1);
+    }
+    run(&m);
+    near(ct_tensor_load(machine_tensor(&m, m.op->out[1]), 0), 1 + 0x1p-7);
+    near(ct_tensor_load(machine_tensor(&m, m.op->out[1]), 1), 1);
+    near(ct_tensor_load(machine_tensor(&m, m.op->out[2]), 0),
+         (float)(1 / sqrt(((1 + 0x1p-7) * (1 + 0x1p-7) + 1) / 2)));
+    machine_finish(&m);
+}
+
+/* ---- losses ---- */
+
+static void test_cross_entropy(void **state)
+{
+    struct machine m;
+    double loss = 0;
+
+    (void)state;
+    create(&m, "cross_entropy", NULL, "real[2,4,6] label[2,4]");
+    run(&m);
+    for (int i = 0; i < 8; i++) {
+        const double *logits = in(&m, 0) + i * 6;
+        double product = 0;
+
+        for (int k = 0; k < 6; k++)
+            product += exp(logits[k]);
+        near(out(&m, 1)[i], log(product));
+        if (integers(&m, 1)[i] >= 0)
+            loss -= log(exp(logits[integers(&m, 1)[i]]) / product);
+    }
+    near(*out(&m, 0), loss);
+    machine_finish(&m);
+}
+
+static void test_cross_entropy_of_equal_logits(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "cross_entropy", NULL, "real[3,6] label[3]"); /* the middle one is masked */
+    for (int i = 0; i < 18; i++)
+        in(&m, 0)[i] = 1000;
+    run(&m);
+    near(*out(&m, 0), 2 * log(6));
+    machine_finish(&m);
+}
+
+/* The joined op is linear, then cross_entropy. */
+static void test_linear_cross_entropy(void **state)
+{
+    struct machine joined, linear, loss;
+
+    (void)state;
+    create(&joined, "linear_cross_entropy", NULL, "real[2,4,4] real[6,4] label[2,4]");
+    create(&linear, "linear", NULL, "real[2,4,4] real[6,4]");
+    create(&loss, "cross_entropy", NULL, "real[2,4,6] label[2,4]");
+    run(&joined);
+    memcpy(in(&linear, 0), in(&joined, 0), 32 * sizeof(double));
+    memcpy(in(&linear, 1), in(&joined, 1), 24 * sizeof(double));
+    run(&linear);
+    memcpy(in(&loss, 0), out(&linear, 0), 48 * sizeof(double));
+    memcpy(integers(&loss, 1), integers(&joined, 2), 8 * sizeof(int32_t));
+    run(&loss);
+    near(*out(&joined, 0), *out(&loss, 0));
+    machine_finish(&joined);
+    machine_finish(&linear);
+    machine_finish(&loss);
+}
+
+/* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
+static void test_indices_outside(void **state)
+{
+    static const struct {
+        struct sample sample;
+        int input, value;
+        const char *message;
+    } bad[] = {
+        {{"embedding", NULL, "index[4] real[6,2]"}, 0, 6, "token 6 at position 2 is not below 6"},
+        {{"embedding", NULL, "index[4] real[6,2]"}, 0, -1, "token -1 at position 2 is not below 6"},
+        {{"embedding_grad", "rows=6", "real[4,2] index[4]"}, 1, 6, "token 6 at position 2"},
+        {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, 6, "label 6 at position 2"},
+        {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, -1, "label -1 at position 2"},
+        {{"cross_entropy_grad", NULL, "real[] real[4,6] label[4] real[4]"}, 2, 7, "label 7"},
+        {{"linear_cross_entropy", NULL, "real[4,2] real[6,2] label[4]"}, 2, 99, "label 99"},
+        {{"linear_cross_entropy_grad", NULL, "real[] real[4,2] real[6,2] label[4]"},
+         3,
+         -2,
+         "label -2"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(bad); i++) {
+        struct machine m;
+
+        assert_int_equal(machine_create(&m, &bad[i].sample, CT_F64), 0);
+        integers(&m, bad[i].input)[2] = bad[i].value;
+        assert_int_equal(machine_run(&m, m.op), CT_EINVAL);
+        if (!strstr(ct_error_message(), bad[i].message))
+            fail_msg("\"%s\" is not in \"%s\"", bad[i].message, ct_error_message());
+        machine_finish(&m);
+    }
+}
+
+/* ---- the small ones ---- */
+
+static void test_linear(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "linear", NULL, "real[3,2] real[1,2] real[2,2]");
+    run(&m);
+    for (int i = 0; i < 3; i++) {
+        const double *x = in(&m, 0) + 2 * i, *v = in(&m, 1), *w = in(&m, 2);
+
+        near(out(&m, 0)[i], x[0] * v[0] + x[1] * v[1]);
+        near(out(&m, 1)[2 * i], x[0] * w[0] + x[1] * w[1]);
+        near(out(&m, 1)[2 * i + 1], x[0] * w[2] + x[1] * w[3]);
+    }
+    machine_finish(&m);
+}
+
+static void test_embedding(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "embedding", NULL, "index[2,4] real[6,3]");
+    run(&m);
+    for (int i = 0; i < 24; i++)
+        near(out(&m, 0)[i], in(&m, 1)[integers(&m, 0)[i / 3] * 3 + i % 3]);
+    machine_finish(&m);
+}
+
+static void test_swiglu(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "swiglu", NULL, "real[4] real[4]");
+    in(&m, 0)[0] = 0;
+    in(&m, 0)[1] = log(3); /* sigmoid 3/4 */
+    in(&m, 0)[2] = -1000;
+    in(&m, 0)[3] = 1000;
+    run(&m);
+    near(out(&m, 0)[0], 0);
+    near(out(&m, 0)[1], 0.75 * log(3) * in(&m, 1)[1]);
+    near(out(&m, 0)[2], 0);
+    near(out(&m, 0)[3], 1000 * in(&m, 1)[3]);
+    machine_finish(&m);
+}
+
+static void check_clip(double max_norm, double a, double b, double norm, double coefficient)
+{
+    struct machine m;
+
+    create(&m, "clip_coefficient", NULL, "square[] square[]");
+    *(double *)m.op->attrs = max_norm; /* its only attribute */
+    *in(&m, 0) = a;
+    *in(&m, 1) = b;
+    run(&m);
+    assert_true(*(float *)(void *)out(&m, 0) == (float)norm || isnan(norm));
+    assert_true(*(float *)(void *)out(&m, 1) == (float)coefficient);
+    machine_finish(&m);
+}
+
+static void test_clip_coefficient(void **state)
+{
+    (void)state;
+    check_clip(1, 9, 16, 5, 1 / (5 + 1e-6));
+    check_clip(10, 9, 16, 5, 1);
+    check_clip(0, 9, 16, 5, 1);
+    check_clip(1, 0, 0, 0, 1);
+    check_clip(1, INFINITY, 1, INFINITY, -1);
+    check_clip(0, NAN, 1, NAN, -1);
+}
+
+static void test_squared_norm(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "squared_norm", NULL, "real[2] real[] real[1,1]");
+    in(&m, 0)[0] = 1;
+    in(&m, 0)[1] = -2;
+    *in(&m, 1) = 3;
+    *in(&m, 2) = -4;
+    run(&m);
+    near(*out(&m, 0), 30);
+    machine_finish(&m);
+}
+
+static void test_init_normal(void **state)
+{
+    uint64_t stream = ct_rng_stream("in0");
+    double mean = 0, square = 0;
+    struct machine m;
+    bool redrawn = false;
+
+    (void)state;
+    create(&m, "init_normal", "std=3 cut=1.5 seed=11", "real[100,100]");
+    run(&m);
+    for (uint64_t i = 0; i < 10000; i++) {
+        double x = in(&m, 0)[i], n = 2;
+        uint64_t draws = 0;
+
+        for (; fabs(n) > 1.5; draws++)
+            n = (double)ct_normal(11, stream + draws * 0x9E3779B97F4A7C15u, i);
+        near(x, 3 * n);
+        redrawn |= draws > 2;
+        mean += x / 1e4;
+        square += x * x / 1e4;
+    }
+    assert_true(redrawn);
+    assert_true(fabs(mean) < 0.1);
+    /* variance of a normal cut at 1.5: 1 - 2 * 1.5 phi(1.5) / (2 Phi(1.5) - 1) */
+    assert_true(fabs(square / 9 - 0.5513) < 0.03);
+    machine_finish(&m);
+}
+
+static void test_init_constant(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "init_constant", "value=-2.5", "real[3]");
+    run(&m);
+    for (int i = 0; i < 3; i++)
+        near(in(&m, 0)[i], -2.5);
+    machine_finish(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_is_stable),
+        cmocka_unit_test(test_attention_on_equal_keys),
+        cmocka_unit_test(test_rope_is_a_rotation),
+        cmocka_unit_test(test_rope_counts_positions),
+        cmocka_unit_test(test_rope_inverse),
+        cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_rms_norm_of_a_constant),
+        cmocka_unit_test(test_add_rms_norm_rounds_the_sum),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_cross_entropy_of_equal_logits),
+        cmocka_unit_test(test_linear_cross_entropy),
+        cmocka_unit_test(test_indices_outside),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_clip_coefficient),
+        cmocka_unit_test(test_squared_norm),
+        cmocka_unit_test(test_init_normal),
+        cmocka_unit_test(test_init_constant),
+    };
+    return cmocka_run_group_tests_name("op formulas", tests, NULL, NULL);
+}

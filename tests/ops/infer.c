@@ -1,0 +1,284 @@
+/*
+ * Shapes and dtypes of outputs, and what each op type says about inputs that do not fit.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <ctitan/error.h>
+#include <ctitan/rule.h>
+
+#include "sample.h"
+
+struct infer_case {
+    const char *type, *attrs, *inputs; /* "float32[2,3] int32[2] -": named a, b, c, .. */
+    const char *expect;                /* outputs in the same way, or the whole message */
+};
+
+static const struct infer_case good[] = {
+    {"embedding", NULL, "int32[2,3] bfloat16[9,4]", "bfloat16[2,3,4]"},
+    {"embedding_grad", "rows=9", "float32[2,3,4] int32[2,3]", "float32[9,4]"},
+    {"linear", NULL, "bfloat16[2,3,4] bfloat16[5,4]", "bfloat16[2,3,5]"},
+    {"linear", NULL, "float32[3,4] float32[5,4] float32[6,4]", "float32[3,5] float32[3,6]"},
+    {"linear_dx", NULL, "float32[3,5] float32[3,6] float32[5,4] float32[6,4]", "float32[3,4]"},
+    {"linear_dw", NULL, "float32[2,3,4] float32[2,3,5] float32[2,3,6]",
+     "float32[5,4] float32[6,4]"},
+    {"rms_norm", NULL, "bfloat16[2,3,4] bfloat16[4]", "bfloat16[2,3,4] float32[2,3]"},
+    {"rms_norm", NULL, "float64[4] float64[4]", "float64[4] float64[]"},
+    {"add_rms_norm", NULL, "float16[3,4] float16[3,4] float16[4]",
+     "float16[3,4] float16[3,4] float32[3]"},
+    {"rms_norm_grad", NULL, "bfloat16[3,4] bfloat16[3,4] bfloat16[4] float32[3] -",
+     "bfloat16[3,4] bfloat16[4]"},
+    {"rms_norm_grad", NULL, "float32[3,4] float32[3,4] float32[4] float32[3] float32[3,4]",
+     "float32[3,4] float32[4]"},
+    {"add", NULL, "float32[] float32[]", "float32[]"},
+    {"rope", NULL, "float32[2,3,4,6] -", "float32[2,3,4,6]"},
+    {"rope", NULL, "float32[2,3,4,6] int32[2,3]", "float32[2,3,4,6]"},
+    {"attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,8] -",
+     "bfloat16[2,3,4,8] float32[2,4,3]"},
+    {"attention_grad", NULL,
+     "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8] float32[2,3,4,8] "
+     "float32[2,4,3] int32[2,3]",
+     "float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8]"},
+    {"swiglu", NULL, "float32[2,3] float32[2,3]", "float32[2,3]"},
+    {"swiglu_grad", NULL, "float32[2,3] float32[2,3] float32[2,3]", "float32[2,3] float32[2,3]"},
+    {"view", "shape=2,12", "int32[2,3,4]", "int32[2,12]"},
+    {"view", "shape=", "float32[1,1]", "float32[]"},
+    {"view", "shape=1,2,3", "float32[2,3]", "float32[1,2,3]"},
+    {"cast", "dtype=bfloat16", "float32[2,3]", "bfloat16[2,3]"},
+    {"linear_cross_entropy", NULL, "bfloat16[2,3,4] bfloat16[9,4] int32[2,3]", "float32[]"},
+    {"linear_cross_entropy_grad", NULL, "float32[] bfloat16[2,3,4] bfloat16[9,4] int32[2,3]",
+     "bfloat16[2,3,4] bfloat16[9,4] float32[]"},
+    {"cross_entropy", NULL, "bfloat16[2,3,9] int32[2,3]", "float32[] float32[2,3]"},
+    {"cross_entropy_grad", NULL, "float32[] bfloat16[2,3,9] int32[2,3] float32[2,3]",
+     "bfloat16[2,3,9]"},
+    {"squared_norm", NULL, "float32[2,3] bfloat16[4] float64[]", "float64[]"},
+    {"clip_coefficient", NULL, "float64[] float64[]", "float32[] float32[]"},
+    {"reciprocal", NULL, "float32[]", "float32[]"},
+    {"init_normal", NULL, "float32[2,3]", ""},
+    {"init_constant", NULL, "bfloat16[2,3]", ""},
+    {NULL},
+};
+
+static const struct infer_case bad[] = {
+    {"embedding", NULL, "float32[2,3] float32[9,4]",
+     "embedding(%embedding): tokens %a is float32, not int32"},
+    {"embedding", NULL, "int32[2,3] float32[9]",
+     "embedding(%embedding): table %b [9] must have 2 dimensions"},
+    {"embedding", NULL, "int32[2,3]",
+     "embedding(%embedding): takes (tokens i, table T -> y T), not 1 input"},
+    {"embedding_grad", "rows=9", "float32[2,3,4] int32[2,4]",
+     "embedding_grad(%embedding_grad): leading dimension 1 is 3 in dy %a [2,3,4], but 4 in tokens "
+     "%b [2,4]"},
+    {"embedding_grad", NULL, "float32[2,4] int32[2]", "embedding_grad(%embedding_grad): rows is 0"},
+    {"linear", NULL, "float32[2,4] bfloat16[3,4]",
+     "linear(%linear): w.0 %b is bfloat16, not float32 as x %a needs"},
+    {"linear", NULL, "float32[2,4] float32[3,4] float32[3,5]",
+     "linear(%linear): k is 4 in x %a [2,4], but 5 in w.1 %c [3,5]"},
+    {"linear", NULL, "int32[2,4] int32[3,4]",
+     "linear(%linear): x %a is int32, not a floating-point dtype"},
+    {"linear", NULL, "float32[] float32[3,4]",
+     "linear(%linear): x %a [] must have at least 1 dimension"},
+    {"linear", NULL, "- float32[3,4]", "linear(%linear): x is missing"},
+    {"linear", NULL, "float32[3,4]", "linear(%a): takes (x T, *w T -> *y T), not 1 input"},
+    {"linear_dx", NULL, "float32[2,3] float32[2,5] float32[3,4]",
+     "linear_dx(%linear_dx): takes (*dy T, *w T -> dx T), not 3 inputs"},
+    {"linear_dx", NULL, "float32[2,3] float32[2,5] float32[3,4] float32[3,4]",
+     "linear_dx(%linear_dx): n is 5 in dy.1 %b [2,5], but 3 in w.1 %d [3,4]"},
+    {"linear_dw", NULL, "float32[2,4] float32[3,5]",
+     "linear_dw(%linear_dw): leading dimension 0 is 2 in x %a [2,4], but 3 in dy.0 %b [3,5]"},
+    {"rms_norm", NULL, "float32[2,4] float32[5]",
+     "rms_norm(%rms_norm): K is 4 in x %a [2,4], but 5 in w %b [5]"},
+    {"add_rms_norm", NULL, "float32[2,4] float32[3,4] float32[4]",
+     "add_rms_norm(%add_rms_norm): leading dimension 0 is 2 in x %a [2,4], but 3 in r %b [3,4]"},
+    {"rms_norm_grad", NULL, "bfloat16[3,4] bfloat16[3,4] bfloat16[4] bfloat16[3] -",
+     "rms_norm_grad(%rms_norm_grad): rstd %d is bfloat16, not float32 as dy %a needs"},
+    {"rms_norm_grad", NULL, "float32[3,4] float32[3,4] float32[4] - -",
+     "rms_norm_grad(%rms_norm_grad): rstd is missing"},
+    {"add", NULL, "float32[2,3] float32[3]", "add(%add): y %b [3] must have 2 dimensions"},
+    {"rope", NULL, "float32[2,3,4,5] -", "rope(%rope): the head size 5 is odd"},
+    {"rope", NULL, "float32[2,3,4] -", "rope(%rope): x %a [2,3,4] must have 4 dimensions"},
+    {"rope", NULL, "float32[2,3,4,6] int32[2,4]",
+     "rope(%rope): t is 3 in x %a [2,3,4,6], but 4 in positions %b [2,4]"},
+    {"rope", "factor=2 low_freq_factor=4", "float32[2,3,4,6] -",
+     "rope(%rope): low_freq_factor 4 is not below high_freq_factor 4"},
+    {"attention", NULL, "float32[2,3,4,8] float32[2,3,3,8] float32[2,3,3,8] -",
+     "attention(%attention): h = 4 is not a multiple of g = 3"},
+    {"attention", NULL, "float32[2,3,4,8] float32[2,3,2,8] float32[2,3,1,8] -",
+     "attention(%attention): g is 2 in k %b [2,3,2,8], but 1 in v %c [2,3,1,8]"},
+    {"attention_grad", NULL,
+     "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8] float32[2,3,4,8] "
+     "float32[2,3,4] -",
+     "attention_grad(%attention_grad): h is 4 in do %a [2,3,4,8], but 3 in lse %f [2,3,4]"},
+    {"swiglu", NULL, "float32[2,3] float32[2,4]",
+     "swiglu(%swiglu): leading dimension 1 is 3 in gate %a [2,3], but 4 in up %b [2,4]"},
+    {"swiglu_grad", NULL, "float32[2,3] float32[2,3] float32[]",
+     "swiglu_grad(%swiglu_grad): up %c [] must have 2 dimensions"},
+    {"view", "shape=2,13", "float32[2,3,4]",
+     "view(%view): x %a [2,3,4] has 24 elements, [2,13] has 26"},
+    {"view", "shape=4,6", "float32[6,4]",
+     "view(%view): x %a [6,4] to [4,6] splits or merges more than one run"},
+    {"view", "shape=2,x", "float32[2,3]", "view(%view): shape \"2,x\" is not a list of sizes"},
+    {"view", "shape=-2,-3", "float32[2,3]", "view(%view): shape \"-2,-3\" is not a list of sizes"},
+    {"view", "shape=1,1,1,1,1,1,1", "float32[1]",
+     "view(%view): shape \"1,1,1,1,1,1,1\" has more than 6 dimensions"},
+    {"cast", "dtype=int32", "float32[2]", "cast(%cast): int32 is not a floating-point dtype"},
+    {"cast", NULL, "float32[2]", "cast(%cast): no dtype is given"},
+    {"cast", "dtype=float32", "int32[2]", "cast(%cast): x %a is int32, not a floating-point dtype"},
+    {"linear_cross_entropy", NULL, "float32[2,4] float32[9,4] int32[3]",
+     "linear_cross_entropy(%linear_cross_entropy): leading dimension 0 is 2 in x %a [2,4], but 3 "
+     "in "
+     "labels %c [3]"},
+    {"linear_cross_entropy_grad", NULL, "float32[1] float32[2,4] float32[9,4] int32[2]",
+     "linear_cross_entropy_grad(%linear_cross_entropy_grad): dloss %a [1] must have 0 dimensions"},
+    {"cross_entropy", NULL, "float32[2,9] float32[2]",
+     "cross_entropy(%cross_entropy): labels %b is float32, not int32"},
+    {"cross_entropy_grad", NULL, "float32[] float32[2,9] int32[2] float64[2]",
+     "cross_entropy_grad(%cross_entropy_grad): lse %d is float64, not float32 as logits %b needs"},
+    {"squared_norm", NULL, "int32[3]",
+     "squared_norm(%squared_norm): x.0 %a is int32, not a floating-point dtype"},
+    {"clip_coefficient", NULL, "float64[] float32[]",
+     "clip_coefficient(%clip_coefficient): s.1 %b is float32, not float64"},
+    {"reciprocal", NULL, "int32[]",
+     "reciprocal(%reciprocal): x %a is int32, not a floating-point dtype"},
+    {"init_normal", NULL, "int32[2]", "init_normal(%a): p %a is int32, not a floating-point dtype"},
+    {"init_constant", NULL, "float32[2] float32[2]",
+     "init_constant(%a): takes (p F), not 2 inputs"},
+    {NULL},
+};
+
+/* Emit the case's op. */
+static int emit(const struct infer_case *c, struct ct_arena *arena, struct ct_op **op)
+{
+    struct ct_graph *graph = ct_graph_create(arena, "infer");
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "");
+    const struct ct_op_type *type = ct_op_find(c->type);
+    const char *p = c->inputs;
+    char *attrs = ct_arena_strdup(arena, c->attrs ? c->attrs : ""), *word, *save;
+    void *values = ct_arena_alloc(arena, type->attrs_size + 1);
+    int64_t shape[CT_MAX_RANK];
+    struct ct_value *in[16];
+    char dtype[32], name[2] = "a";
+    int ins = 0, rank;
+
+    for (; next_operand(&p, dtype, &rank, shape); ins++, name[0]++) {
+        enum ct_dtype d = CT_F32;
+
+        assert_true(rank < 0 || ct_dtype_parse(dtype, &d) == 0);
+        in[ins] = rank < 0 ? NULL : ct_graph_source(graph, CT_ROLE_INPUT, name, d, rank, shape);
+    }
+    if (type->attrs)
+        assert_int_equal(ct_options_reset(type->attrs, values), 0);
+    for (word = strtok_r(attrs, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(word, '=');
+
+        *value++ = '\0';
+        assert_int_equal(ct_options_set(type->attrs, values, word, value, c->type), 0);
+    }
+    *op = ct_emit(&b, c->type, NULL, in, ins, values);
+    return b.status;
+}
+
+static void check_outputs(const struct infer_case *c, const struct ct_op *op)
+{
+    const char *p = c->expect;
+    int64_t shape[CT_MAX_RANK];
+    char dtype[32];
+    int rank, n = 0;
+
+    for (; next_operand(&p, dtype, &rank, shape); n++) {
+        const struct ct_value *v = op->out[n];
+
+        assert_true(n < op->outs);
+        assert_string_equal(ct_dtype_name(v->dtype), dtype);
+        assert_int_equal(v->rank, rank);
+        for (int d = 0; d < rank; d++)
+            assert_int_equal(v->shape[d], shape[d]);
+    }
+    assert_int_equal(op->outs, n);
+}
+
+static void test_outputs(void **state)
+{
+    (void)state;
+    for (const struct infer_case *c = good; c->type; c++) {
+        struct ct_arena arena = {0};
+        struct ct_op *op;
+
+        if (emit(c, &arena, &op) < 0)
+            fail_msg("%s(%s): %s", c->type, c->inputs, ct_error_message());
+        check_outputs(c, op);
+        ct_arena_finish(&arena);
+    }
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    for (const struct infer_case *c = bad; c->type; c++) {
+        struct ct_arena arena = {0};
+        struct ct_op *op;
+
+        if (emit(c, &arena, &op) != CT_EINVAL)
+            fail_msg("%s(%s) was taken", c->type, c->inputs);
+        assert_string_equal(ct_error_message(), c->expect);
+        ct_arena_finish(&arena);
+    }
+}
+
+static bool lists(const struct infer_case *cases, const char *type)
+{
+    for (; cases->type; cases++)
+        if (!strcmp(cases->type, type))
+            return true;
+    return false;
+}
+
+static void test_every_type_has_cases(void **state)
+{
+    (void)state;
+    for (size_t i = 0; ct_op_at(i); i++) {
+        const struct ct_op_type *type = ct_op_at(i);
+
+        if (type->reference && (!lists(good, type->name) || !lists(bad, type->name)))
+            fail_msg("op type %s is not tested", type->name);
+    }
+}
+
+/* A transform's dtype stays, where the type can give any. */
+static void test_fixed_dtypes(void **state)
+{
+    static const struct infer_case dw = {"linear_dw", NULL, "bfloat16[2,4] bfloat16[2,3]", NULL};
+    static const struct infer_case dx = {"linear_dx", NULL, "bfloat16[2,3] bfloat16[3,4]", NULL};
+    struct ct_arena arena = {0};
+    struct ct_op *op;
+
+    (void)state;
+    assert_int_equal(emit(&dw, &arena, &op), 0);
+    op->out[0]->dtype = CT_F32;
+    assert_int_equal(ct_op_infer(op), 0);
+    assert_int_equal(op->out[0]->dtype, CT_BF16);
+    op->out[0]->dtype = CT_F32;
+    op->out[0]->dtype_fixed = true;
+    assert_int_equal(ct_op_infer(op), 0);
+    assert_int_equal(op->out[0]->dtype, CT_F32);
+    assert_int_equal(emit(&dx, &arena, &op), 0);
+    op->out[0]->dtype = CT_F32;
+    op->out[0]->dtype_fixed = true;
+    assert_int_equal(ct_op_infer(op), 0);
+    assert_int_equal(op->out[0]->dtype, CT_BF16);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_every_type_has_cases),
+        cmocka_unit_test(test_fixed_dtypes),
+    };
+    return cmocka_run_group_tests_name("op shapes and dtypes", tests, NULL, NULL);
+}

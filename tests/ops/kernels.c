@@ -1,0 +1,276 @@
+/*
+ * What every reference kernel promises, on every sample: any strides, accumulation, outputs in the
+ * memory of inputs where the type says so, any floating dtype, and the factor rule: an op on pieces
+ * gives pieces of what it gives on the whole.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <ctitan/error.h>
+#include <ctitan/rule.h>
+
+#include "sample.h"
+
+#define MAX_OPERANDS 16
+
+struct call {
+    struct machine m;
+    const struct sample *sample;
+    struct ct_tensor in[MAX_OPERANDS], out[MAX_OPERANDS]; /* dense; out as it should be */
+};
+
+static void call_create(struct call *c, const struct sample *s, enum ct_dtype dtype)
+{
+    memset(c, 0, sizeof(*c));
+    c->sample = s;
+    if (machine_create(&c->m, s, dtype) < 0)
+        fail_msg("%s(%s): %s", s->type, s->inputs, ct_error_message());
+    for (int i = 0; i < c->m.op->ins; i++)
+        if (c->m.op->in[i])
+            c->in[i] = *machine_tensor(&c->m, c->m.op->in[i]);
+    for (int i = 0; i < c->m.op->outs; i++)
+        c->out[i] = *machine_tensor(&c->m, c->m.op->out[i]);
+    if (launch(c->m.op, c->in, c->out, 0) < 0)
+        fail_msg("%s(%s): %s", s->type, s->inputs, ct_error_message());
+}
+
+/* A copy of t: dimensions in another order in memory, and room between the elements. */
+static struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)
+{
+    struct ct_tensor copy = *t;
+    int64_t step = 3;
+
+    if (!t->data)
+        return copy;
+    for (int d = 0; d < t->rank; d++) {
+        copy.stride[d] = step;
+        step = step * t->shape[d] + 1;
+    }
+    copy.data = ct_arena_alloc(&c->m.arena, (size_t)(step + 1) * 8);
+    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+        ct_tensor_store(&copy, i, ct_tensor_load(t, i));
+    return copy;
+}
+
+static void expect(const struct call *c, const char *what, int output, const struct ct_tensor *got,
+                   const struct ct_tensor *want, double offset, double tolerance)
+{
+    for (int64_t i = 0; i < ct_tensor_count(want); i++) {
+        double g = ct_tensor_load(got, i), w = ct_tensor_load(want, i) + offset;
+
+        if (!(fabs(g - w) <= tolerance * (1 + fabs(w))))
+            fail_msg("%s: %s(%s), output %d, element %lld: %.9g, not %.9g", what, c->sample->type,
+                     c->sample->inputs, output, (long long)i, g, w);
+    }
+}
+
+static double exactness(const struct ct_tensor *t)
+{
+    return t->dtype == CT_F64 ? 1e-12 : 1e-6;
+}
+
+static void check_strides(struct call *c, uint32_t accumulate, double before)
+{
+    struct ct_tensor in[MAX_OPERANDS], out[MAX_OPERANDS];
+    const struct ct_op *op = c->m.op;
+
+    for (int i = 0; i < op->ins; i++)
+        in[i] = scattered(c, &c->in[i]);
+    for (int i = 0; i < op->outs; i++) {
+        out[i] = scattered(c, &c->out[i]);
+        for (int64_t k = 0; k < ct_tensor_count(&out[i]); k++)
+            ct_tensor_store(&out[i], k, before);
+    }
+    assert_int_equal(launch(op, in, out, accumulate), 0);
+    for (int i = 0; i < op->outs; i++)
+        expect(c, "strides", i, &out[i], &c->out[i], accumulate >> i & 1 ? before : 0,
+               exactness(&out[i]));
+    for (int i = 0; i < op->ins; i++)
+        if (in[i].data)
+            expect(c, "inputs", i, &in[i], &c->in[i], 0, exactness(&in[i]));
+}
+
+static void test_strides_and_accumulation(void **state)
+{
+    (void)state;
+    for (const struct sample *s = samples; s->type; s++) {
+        struct call c;
+
+        call_create(&c, s, CT_F64);
+        check_strides(&c, 0, NAN);
+        check_strides(&c, ~0u, 0.75);
+        check_strides(&c, 1, -2);
+        machine_finish(&c.m);
+    }
+}
+
+static void check_in_place(struct call *c, const int8_t pair[2])
+{
+    struct ct_tensor in[MAX_OPERANDS], out[MAX_OPERANDS];
+    const struct ct_op *op = c->m.op;
+
+    for (int i = 0; i < op->ins; i++)
+        in[i] = scattered(c, &c->in[i]);
+    for (int i = 0; i < op->outs; i++)
+        out[i] = scattered(c, &c->out[i]);
+    assert_int_equal(in[pair[1]].dtype, out[pair[0]].dtype);
+    out[pair[0]] = in[pair[1]];
+    assert_int_equal(launch(op, in, out, 0), 0);
+    for (int i = 0; i < op->outs; i++)
+        expect(c, "in place", i, &out[i], &c->out[i], 0, 1e-12);
+}
+
+static void test_in_place(void **state)
+{
+    int checked = 0;
+
+    (void)state;
+    for (const struct sample *s = samples; s->type; s++) {
+        const int8_t(*pair)[2] = ct_op_find(s->type)->inplace;
+        struct call c;
+
+        for (; pair && (*pair)[0] >= 0; pair++, checked++) {
+            call_create(&c, s, CT_F64);
+            check_in_place(&c, *pair);
+            machine_finish(&c.m);
+        }
+    }
+    assert_true(checked >= 8);
+}
+
+/* The same inputs, rounded, in float64 and in bfloat16. */
+static void test_bfloat16(void **state)
+{
+    (void)state;
+    for (const struct sample *s = samples; s->type; s++) {
+        struct call narrow, wide;
+
+        call_create(&narrow, s, CT_BF16);
+        call_create(&wide, s, CT_F64);
+        for (int i = 0; i < wide.m.op->ins; i++)
+            for (int64_t k = 0; wide.in[i].data && k < ct_tensor_count(&wide.in[i]); k++)
+                ct_tensor_store(&wide.in[i], k, ct_tensor_load(&narrow.in[i], k));
+        assert_int_equal(launch(wide.m.op, wide.in, wide.out, 0), 0);
+        assert_int_equal(launch(narrow.m.op, narrow.in, narrow.out, 0), 0);
+        for (int i = 0; i < wide.m.op->outs; i++)
+            expect(&narrow, "bfloat16", i, &narrow.out[i], &wide.out[i], 0, 0x1p-6);
+        machine_finish(&narrow.m);
+        machine_finish(&wide.m);
+    }
+}
+
+/* ---- factor rules ---- */
+
+/* Is factor f, or what is cut with it, that of dimension `dim` of this operand? */
+static bool is_cut(const struct ct_rule *rule, int f, int g)
+{
+    const struct ct_factor *a = &rule->factor[f], *b = &rule->factor[g];
+
+    if (f == g)
+        return true;
+    if ((f == rule->tie[0] && g == rule->tie[1]) || (f == rule->tie[1] && g == rule->tie[0]))
+        return true;
+    return a->kind == CT_FACTOR_REDUCTION && a->letter == b->letter && a->index == b->index &&
+           b->kind == CT_FACTOR_REDUCTION;
+}
+
+/* The half of t that a rank of two holds, in place. */
+static struct ct_tensor half(const struct ct_tensor *t, const struct ct_rule *rule,
+                             const struct ct_rule_operand *operand, int f, int rank)
+{
+    struct ct_tensor piece = *t;
+
+    for (int d = 0; t->data && d < operand->rank; d++)
+        if (is_cut(rule, f, operand->factor[d])) {
+            piece.shape[d] /= 2;
+            piece.data = (char *)piece.data +
+                         rank * piece.shape[d] * piece.stride[d] * (int64_t)ct_dtype_size(t->dtype);
+        }
+    return piece;
+}
+
+static void check_factor(struct call *c, const struct ct_rule *rule, int f)
+{
+    struct ct_tensor in[MAX_OPERANDS], out[MAX_OPERANDS], whole[MAX_OPERANDS];
+    const struct ct_op *op = c->m.op;
+    uint32_t reduced = 0;
+    char what[64];
+
+    for (int i = 0; i < op->outs; i++) {
+        whole[i] = scattered(c, &c->out[i]);
+        for (int64_t k = 0; k < ct_tensor_count(&whole[i]); k++)
+            ct_tensor_store(&whole[i], k, 0);
+        reduced |= (uint32_t)ct_rule_reduces(rule, op, f, i) << i;
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        for (int i = 0; i < op->ins; i++)
+            in[i] = half(&c->in[i], rule, &rule->operand[i], f, rank);
+        for (int i = 0; i < op->outs; i++)
+            out[i] = half(&whole[i], rule, &rule->operand[op->ins + i], f, rank);
+        assert_int_equal(launch(op, in, out, reduced), 0);
+    }
+    snprintf(what, sizeof(what), "factor %c%d", rule->factor[f].letter, rule->factor[f].index);
+    for (int i = 0; i < op->outs; i++)
+        expect(c, what, i, &whole[i], &c->out[i], 0, exactness(&whole[i]));
+}
+
+static void check_operand_factors(const struct call *c, const struct ct_rule *rule)
+{
+    const struct ct_op *op = c->m.op;
+
+    for (int i = 0; i < op->ins + op->outs; i++) {
+        const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
+        const struct ct_rule_operand *operand = &rule->operand[i];
+
+        assert_int_equal(operand->rank, v ? v->rank : -1);
+        for (int d = 0; d < operand->rank; d++) {
+            const struct ct_factor *f = &rule->factor[operand->factor[d]];
+
+            assert_true(f->size == v->shape[d] || (f->size < 0 && i >= op->ins));
+        }
+    }
+}
+
+/* Every factor that may be cut in two is. */
+static void test_factors(void **state)
+{
+    int cut = 0;
+
+    (void)state;
+    for (const struct sample *s = samples; s->type; s++) {
+        struct ct_rule rule;
+        struct call c;
+
+        call_create(&c, s, CT_F64);
+        assert_int_equal(ct_rule_apply(c.m.op, &c.m.arena, &rule), 0);
+        check_operand_factors(&c, &rule);
+        for (int f = 0; f < rule.count; f++) {
+            bool even = rule.factor[f].size % 2 == 0;
+
+            if (f == rule.tie[0])
+                even = rule.factor[rule.tie[1]].size % 2 == 0;
+            if (rule.factor[f].kind == CT_FACTOR_WHOLE || !even || c.m.op->outs == 0)
+                continue;
+            check_factor(&c, &rule, f);
+            cut++;
+        }
+        machine_finish(&c.m);
+    }
+    assert_true(cut >= 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strides_and_accumulation),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_bfloat16),
+        cmocka_unit_test(test_factors),
+    };
+    return cmocka_run_group_tests_name("reference kernels", tests, NULL, NULL);
+}

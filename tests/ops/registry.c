@@ -1,0 +1,391 @@
+/*
+ * The registry of op types and kernels, factor rules written out, and the functions of ops.h.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <ctitan/error.h>
+#include <ctitan/ops.h>
+#include <ctitan/rule.h>
+
+/* ---- types ---- */
+
+static void test_find(void **state)
+{
+    (void)state;
+    assert_string_equal(ct_op_find("linear")->name, "linear");
+    assert_null(ct_op_find("liner"));
+    assert_string_equal(ct_error_message(), "no op type is named liner; the nearest is linear");
+    assert_null(ct_op_find("convolution"));
+    assert_string_equal(ct_error_message(), "no op type is named convolution");
+    for (size_t i = 0; ct_op_at(i); i++)
+        assert_ptr_equal(ct_op_find(ct_op_at(i)->name), ct_op_at(i));
+}
+
+static void test_standard_types_are_sound(void **state)
+{
+    (void)state;
+    for (size_t i = 0; ct_op_at(i); i++) {
+        if (ct_rule_check(ct_op_at(i)) < 0)
+            fail_msg("%s: %s", ct_op_at(i)->name, ct_error_message());
+        assert_non_null(ct_op_at(i)->summary);
+    }
+}
+
+static void test_unsound_types(void **state)
+{
+    static const struct {
+        struct ct_op_type type;
+        const char *message;
+    } bad[] = {
+        {{.name = "linear", .operands = "x T -> y T"}, "a second op type named linear"},
+        {{.name = "bad"}, "op type bad has neither operands nor infer"},
+        {{.name = "bad", .operands = "x T -> y Q"},
+         "op type bad: operand \"y Q\" is not a name and a dtype letter"},
+        {{.name = "bad", .operands = "x -> y T"},
+         "op type bad: operand \"x\" is not a name and a dtype letter"},
+        {{.name = "bad", .operands = "x T -> y T", .rule = ".,.->."},
+         "op type bad: rule and operands differ in number"},
+        {{.name = "bad", .operands = "x T, *w T -> y T", .rule = ".k,nk->.n"},
+         "op type bad: operand \"w T\" is repeated or optional in one place only"},
+        {{.name = "bad", .operands = "x T -> y T", .rule = "k->.k"},
+         "op type bad: the leading dimensions of an output stand in no input"},
+        {{.name = "bad", .operands = "x T -> y T", .rule = "k2->k"},
+         "op type bad: factor '2' is not a letter"},
+        {{.name = "bad", .operands = "x T -> y T", .rule = "k->k->k"},
+         "op type bad: \"k->k->k\" does not go on with \"->k\""},
+        {{.name = "bad", .operands = "*(x T, y T -> z T"},
+         "op type bad: \"*(x T, y T -> z T\" does not go on with \"-> z T\""},
+        {{.name = "bad", .operands = "x T -> y T", .rule = "k->k", .tie = "kj"},
+         "op type bad: tie \"kj\" is not two factors of the rule"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(bad); i++) {
+        assert_int_equal(ct_op_register(&bad[i].type), CT_EINVAL);
+        assert_string_equal(ct_error_message(), bad[i].message);
+    }
+}
+
+/* Another's type: repeated in pairs, an input updated in place, attributes of every kind. */
+struct paired {
+    double a;
+    int64_t b;
+    bool c;
+    const char *d, *e;
+};
+
+static bool updates_second(const struct ct_op *op, int input)
+{
+    (void)op;
+    return input % 2 == 1;
+}
+
+static const struct ct_op_type paired = {
+    .name = "test_paired",
+    .operands = "?scale f, *(x T, p F) -> *y T",
+    .rule = "?,*(.,.)->*.",
+    .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct paired, a, "a", "1.5", 0, 9, "A"),
+                                        CT_OPT_INT(struct paired, b, "b", "7", 0, 9, "B"),
+                                        CT_OPT_BOOL(struct paired, c, "c", "true", "C"),
+                                        CT_OPT_STRING(struct paired, d, "d", "text", "D"),
+                                        CT_OPT_CHOICE(struct paired, e, "e", "one", "one|two", "E"),
+                                        {0}},
+    .attrs_size = sizeof(struct paired),
+    .mutates_input = updates_second,
+};
+
+static struct ct_value *temp(struct ct_graph *g, enum ct_dtype dtype, int rank, int64_t a,
+                             int64_t b)
+{
+    return ct_graph_source(g, CT_ROLE_PARAM, "v", dtype, rank, (int64_t[]){a, b});
+}
+
+static void test_a_type_of_ones_own(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "own");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_POST, "");
+    struct ct_value *in[] = {NULL, temp(g, CT_BF16, 1, 4, 0), temp(g, CT_F32, 1, 4, 0),
+                             temp(g, CT_BF16, 2, 2, 3), temp(g, CT_F64, 2, 2, 3)};
+    char name[32];
+    struct ct_op *op;
+
+    (void)state;
+    assert_int_equal(ct_op_register(&paired), 0);
+    assert_int_equal(ct_op_register(&paired), CT_EINVAL);
+    op = ct_emit(&b, "test_paired", "y", in, 5, NULL);
+    assert_non_null(op);
+    assert_int_equal(op->outs, 2);
+    assert_int_equal(op->out[1]->rank, 2);
+    assert_int_equal(op->out[1]->shape[1], 3);
+    assert_int_equal(op->out[1]->dtype, CT_BF16);
+    assert_int_equal(ct_operand_name(op, 3, name, sizeof(name)), 3);
+    assert_string_equal(name, "x.1");
+    assert_true(ct_op_mutates(op, 1) && !ct_op_mutates(op, 2));
+    assert_true(ct_op_float(op, "a") == 1.5);
+    assert_int_equal(ct_op_int(op, "b"), 7);
+    assert_true(ct_op_bool(op, "c"));
+    assert_string_equal(ct_op_string(op, "d"), "text");
+    assert_string_equal(ct_op_string(op, "e"), "one");
+    ct_arena_finish(&arena);
+}
+
+/* ---- factors ---- */
+
+static const struct ct_factor *factor_of(const struct ct_rule *rule, int operand, int dim)
+{
+    return &rule->factor[rule->operand[operand].factor[dim]];
+}
+
+static void test_factors_of_linear(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "factors");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *in[] = {temp(g, CT_F32, 2, 6, 4), temp(g, CT_F32, 2, 8, 4),
+                             temp(g, CT_F32, 2, 2, 4)};
+    struct ct_op *op = ct_emit(&b, "linear", "y", in, 3, NULL);
+    struct ct_rule rule;
+    int k, n0;
+
+    (void)state;
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
+    assert_int_equal(rule.count, 4); /* rows, k, n.0, n.1 */
+    k = rule.operand[0].factor[1];
+    n0 = rule.operand[1].factor[0];
+    assert_int_equal(rule.operand[2].factor[1], k);
+    assert_int_equal(rule.factor[k].kind, CT_FACTOR_REDUCTION);
+    assert_int_equal(rule.factor[k].letter, 'k');
+    assert_int_equal(rule.factor[k].size, 4);
+    assert_int_equal(rule.factor[n0].kind, CT_FACTOR_PARALLEL);
+    assert_int_equal(rule.factor[n0].repetition, 0);
+    assert_int_equal(factor_of(&rule, 2, 0)->repetition, 1);
+    assert_int_equal(rule.operand[3].factor[1], n0);
+    assert_int_equal(factor_of(&rule, 3, 0)->letter, '.');
+    assert_true(ct_rule_reduces(&rule, op, k, 0) && ct_rule_reduces(&rule, op, k, 1));
+    assert_false(ct_rule_reduces(&rule, op, n0, 0) || ct_rule_reduces(&rule, op, n0, 1));
+    ct_arena_finish(&arena);
+}
+
+static void test_factors_of_attention(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "factors");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *q =
+        ct_graph_source(g, CT_ROLE_INPUT, "q", CT_F32, 4, (int64_t[]){2, 6, 8, 16});
+    struct ct_value *kv =
+        ct_graph_source(g, CT_ROLE_INPUT, "kv", CT_F32, 4, (int64_t[]){2, 6, 4, 16});
+    struct ct_value *o = ct_attention(&b, "o", q, kv, kv, NULL);
+    struct ct_rule rule;
+
+    (void)state;
+    assert_int_equal(ct_rule_apply(o->producer, &arena, &rule), 0);
+    assert_int_equal(rule.tie[0], rule.operand[0].factor[2]);
+    assert_int_equal(rule.tie[1], rule.operand[1].factor[2]);
+    assert_int_equal(rule.factor[rule.tie[1]].kind, CT_FACTOR_PARALLEL);
+    assert_false(ct_rule_reduces(&rule, o->producer, rule.tie[1], 0));
+    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_WHOLE);
+    assert_int_equal(rule.operand[3].rank, -1);
+    ct_arena_finish(&arena);
+}
+
+/* Heads out of features: what cuts one cuts the other. */
+static void test_factors_of_view(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "factors");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *x = temp(g, CT_F32, 2, 6, 8);
+    struct ct_value *y = ct_view(&b, "y", x, 3, (int64_t[]){6, 4, 2});
+    struct ct_rule rule;
+
+    (void)state;
+    assert_int_equal(ct_rule_apply(y->producer, &arena, &rule), 0);
+    assert_int_equal(rule.operand[0].factor[0], rule.operand[1].factor[0]);
+    assert_int_equal(rule.tie[0], rule.operand[0].factor[1]);
+    assert_int_equal(rule.tie[1], rule.operand[1].factor[1]);
+    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_PARALLEL);
+    assert_int_equal(factor_of(&rule, 1, 1)->kind, CT_FACTOR_PARALLEL);
+    assert_int_equal(factor_of(&rule, 1, 2)->kind, CT_FACTOR_WHOLE);
+    ct_arena_finish(&arena);
+}
+
+/* ---- kernels ---- */
+
+static int no_run(const struct ct_launch *l)
+{
+    (void)l;
+    return 0;
+}
+
+static bool refuses(const struct ct_prepare *request)
+{
+    (void)request;
+    return false;
+}
+
+static void test_kernels(void **state)
+{
+    static const struct ct_kernel never = {"add",   "never", CT_KERNEL_ACCUMULATES,
+                                           refuses, NULL,    no_run};
+    static const struct ct_kernel other = {"swiglu", "other", ~0u, NULL, NULL, no_run};
+    static const struct ct_kernel dense = {"add", "dense", 0, NULL, NULL, no_run};
+    static const struct ct_kernel adds = {"add", "adds", CT_KERNEL_ACCUMULATES, NULL, NULL, no_run};
+    static const struct ct_kernel any = {"add", "any", CT_KERNEL_STRIDED, NULL, NULL, no_run};
+    static const struct ct_kernel *const all[] = {&never, &other, &dense, &adds, &any};
+    struct ct_tensor t[2] = {ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){4, 4})};
+    struct ct_op op = {.type = ct_op_find("add")};
+    struct ct_prepare request = {.op = &op, .in = t, .out = t, .ins = 2, .outs = 1};
+
+    (void)state;
+    t[1] = t[0];
+    for (size_t i = 0; i < CT_COUNT(all); i++)
+        assert_int_equal(ct_kernel_register("imaginary", all[i]), 0);
+    assert_ptr_equal(ct_kernel_at("imaginary", 4), &any);
+    assert_null(ct_kernel_at("imaginary", 5));
+    assert_null(ct_kernel_find("nowhere", &request));
+    assert_ptr_equal(ct_kernel_find("imaginary", &request), &dense);
+    request.accumulate = 1;
+    assert_ptr_equal(ct_kernel_find("imaginary", &request), &adds);
+    t[1].stride[0] = 5;
+    assert_null(ct_kernel_find("imaginary", &request));
+    request.accumulate = 0;
+    assert_ptr_equal(ct_kernel_find("imaginary", &request), &any);
+    request.present = (const bool[]){true, false};
+    assert_ptr_equal(ct_kernel_find("imaginary", &request), &dense);
+    assert_int_equal(ct_kernel_register("imaginary", &(struct ct_kernel){"add", "idle", 0}),
+                     CT_EINVAL);
+}
+
+/* ---- ops.h ---- */
+
+static void test_linears(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "linears");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *x = temp(g, CT_F32, 2, 6, 4), *y[2], **joined;
+    struct ct_value *w[] = {temp(g, CT_F32, 2, 8, 4), temp(g, CT_F32, 2, 2, 4)};
+
+    (void)state;
+    ct_linears(&b, (const char *[]){"q", "k"}, x, w, 2, y);
+    assert_string_equal(y[0]->name, "q");
+    assert_string_equal(y[1]->name, "k");
+    assert_ptr_equal(y[0]->producer, y[1]->producer);
+    assert_ptr_equal(ct_graph_find(g, "k"), y[1]);
+    assert_int_equal(y[0]->producer->type->join(y[0]->producer, &joined), 2);
+    assert_ptr_equal(joined, y[0]->producer->out);
+    ct_linears(&b, (const char *[]){"o"}, x, w, 1, y);
+    assert_int_equal(y[0]->producer->type->join(y[0]->producer, &joined), 0);
+    ct_arena_finish(&arena);
+}
+
+/* Init ops stand in front, in order, whatever was built before. */
+static void test_parameters(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "parameters");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "layers.0");
+    struct ct_value *w, *norm;
+
+    (void)state;
+    g->seed = 42;
+    w = ct_parameter(&b, "w", 2, (int64_t[]){4, 4}, (struct ct_init){0.02, 3});
+    ct_linear(&b, "y", w, w);
+    norm = ct_parameter(&b, "norm", 1, (int64_t[]){4}, (struct ct_init){0});
+    assert_int_equal(b.status, 0);
+    assert_int_equal(w->role, CT_ROLE_PARAM);
+    assert_int_equal(w->dtype, CT_F32);
+    assert_string_equal(g->first->type->name, "init_normal");
+    assert_ptr_equal(g->first->in[0], w);
+    assert_true(ct_op_float(g->first, "std") == 0.02 && ct_op_float(g->first, "cut") == 3);
+    assert_int_equal(ct_op_int(g->first, "seed"), 42);
+    assert_true(ct_op_mutates(g->first, 0));
+    assert_string_equal(g->first->next->type->name, "init_constant");
+    assert_ptr_equal(g->first->next->in[0], norm);
+    assert_true(ct_op_float(g->first->next, "value") == 1);
+    assert_string_equal(g->last->type->name, "linear");
+    assert_int_equal(ct_graph_verify(g, NULL), 0);
+    ct_arena_finish(&arena);
+}
+
+/* After a failure everything returns NULL and the first message stays. */
+static void test_failed_builder(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "failed");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *x = temp(g, CT_F32, 2, 6, 4), *y = ct_linear(&b, "y", x, x), *sum = x;
+    struct ct_rope rope = {.theta = 100, .factor = 1};
+    size_t values = g->value_count;
+
+    (void)state;
+    assert_non_null(y);
+    values = g->value_count;
+    assert_null(ct_add(&b, "z", x, y));
+    assert_int_equal(b.status, CT_EINVAL);
+    assert_null(ct_embedding(&b, "e", NULL, NULL));
+    assert_null(ct_linear(&b, "e", x, NULL));
+    assert_null(ct_rms_norm(&b, "e", NULL, NULL, 1e-5));
+    assert_null(ct_add_rms_norm(&b, "e", NULL, NULL, NULL, 1e-5, &sum));
+    assert_null(sum);
+    assert_null(ct_rope(&b, "e", NULL, NULL, &rope));
+    assert_null(ct_attention(&b, "e", NULL, NULL, NULL, NULL));
+    assert_null(ct_swiglu(&b, "e", NULL, NULL));
+    assert_null(ct_view(&b, "e", NULL, 1, (int64_t[]){24}));
+    assert_null(ct_cast(&b, "e", NULL, CT_BF16));
+    assert_null(ct_linear_cross_entropy(&b, "e", NULL, NULL, NULL));
+    assert_null(ct_cross_entropy(&b, "e", NULL, NULL));
+    assert_null(ct_parameter(&b, "p", 1, (int64_t[]){4}, (struct ct_init){0}));
+    ct_linears(&b, (const char *[]){"q"}, NULL, &sum, 1, &y);
+    assert_null(y);
+    assert_int_equal(b.status, CT_EINVAL);
+    assert_non_null(strstr(ct_error_message(), "add(%z): leading dimension 1 is 4 in x %v"));
+    assert_true(g->value_count == values + 1); /* z, which the failing op leaves behind */
+    ct_arena_finish(&arena);
+}
+
+/* 2 m n k, and half a square for causal attention. */
+static void test_flops(void **state)
+{
+    struct ct_tensor x = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 5});
+    struct ct_tensor w = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){7, 5});
+    struct ct_tensor y = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 7});
+    struct ct_tensor q = ct_tensor_dense(NULL, CT_F32, 4, (int64_t[]){2, 8, 4, 16});
+    struct ct_tensor lin[] = {x, w}, dx[] = {y, w}, dw[] = {x, y}, loss[] = {y, x, w};
+    double whole = 4.0 * 2 * 4 * 8 * 8 * 16;
+
+    (void)state;
+    assert_true(ct_op_find("linear")->flops(lin, &y, 2, 1) == 2 * 3 * 5 * 7);
+    assert_true(ct_op_find("linear_dx")->flops(dx, &x, 2, 1) == 2 * 3 * 5 * 7);
+    assert_true(ct_op_find("linear_dw")->flops(dw, &w, 2, 1) == 2 * 3 * 5 * 7);
+    assert_true(ct_op_find("attention")->flops(&q, &q, 4, 2) == whole / 2);
+    assert_true(ct_op_find("attention_grad")->flops((struct ct_tensor[]){q, q}, &q, 7, 3) ==
+                2.5 * whole / 2);
+    assert_true(ct_op_find("linear_cross_entropy")->flops(lin, &y, 3, 1) == 2 * 3 * 5 * 7);
+    assert_true(ct_op_find("linear_cross_entropy_grad")->flops(loss, &y, 4, 3) == 6 * 3 * 5 * 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_standard_types_are_sound),
+        cmocka_unit_test(test_unsound_types),
+        cmocka_unit_test(test_a_type_of_ones_own),
+        cmocka_unit_test(test_factors_of_linear),
+        cmocka_unit_test(test_factors_of_attention),
+        cmocka_unit_test(test_factors_of_view),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_linears),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_failed_builder),
+        cmocka_unit_test(test_flops),
+    };
+    return cmocka_run_group_tests_name("op registry", tests, NULL, NULL);
+}

@@ -1,0 +1,3 @@
+#include "common.h"
+
+CT_PLUGIN(.name = "other_name", .version = "1", .summary = "s", .offers = OFFER_VERB("f"));

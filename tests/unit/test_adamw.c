@@ -1,0 +1,194 @@
+#include "unit.h"
+
+#include <math.h>
+
+#include <ctitan/model.h>
+#include <ctitan/plugin.h>
+
+static const struct ct_plugin *plugin;
+
+static int load(void **state)
+{
+    char path[4096];
+    int rc = ct_plugin_path("adamw", path, sizeof(path));
+
+    (void)state;
+    if (rc == 0)
+        rc = ct_plugin_open(path, &plugin);
+    if (rc == 0)
+        rc = ct_options_reset(plugin->options, plugin->config);
+    if (rc == 0)
+        rc = ct_plugin_adopt(plugin);
+    if (rc < 0)
+        print_error("%s\n", ct_error_message());
+    return rc;
+}
+
+/* ---- the op ---- */
+
+#define N 5
+
+struct problem {
+    double lr, step, p[N], g[N], m[N], v[N];
+    float clip;
+    int64_t shape[1];
+};
+
+/* One update of float64 tensors by the reference kernel. */
+static int update(struct problem *x, const char *weight_decay)
+{
+    struct ct_arena arena = {0};
+    const struct ct_op_type *type = ct_op_find("adamw");
+    struct ct_op op = {.type = type, .ins = 7, .attrs = ct_arena_alloc(&arena, type->attrs_size)};
+    struct ct_tensor in[7] = {
+        ct_tensor_dense(&x->lr, CT_F64, 0, NULL),   ct_tensor_dense(&x->step, CT_F64, 0, NULL),
+        ct_tensor_dense(&x->clip, CT_F32, 0, NULL), ct_tensor_dense(x->p, CT_F64, 1, x->shape),
+        ct_tensor_dense(x->g, CT_F64, 1, x->shape), ct_tensor_dense(x->m, CT_F64, 1, x->shape),
+        ct_tensor_dense(x->v, CT_F64, 1, x->shape)};
+    struct ct_launch launch = {.op = &op, .in = in, .ins = 7};
+    int rc;
+
+    ct_options_reset(type->attrs, op.attrs);
+    ct_options_set(type->attrs, op.attrs, "weight_decay", weight_decay, "test");
+    rc = type->reference(&launch);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static struct problem problem(void)
+{
+    return (struct problem){.lr = 0.1,
+                            .step = 1,
+                            .p = {1, -2, 0, 3, 0.5},
+                            .g = {0.5, 0.25, -1, 0, 1e-12},
+                            .clip = 1,
+                            .shape = {N}};
+}
+
+/* The first update moves each weight by lr times the sign of its gradient, whatever its size, but
+   for eps; the decay comes before. */
+static void the_first_step_is_known(void **state)
+{
+    struct problem x = problem();
+
+    (void)state;
+    assert_int_equal(update(&x, "0.1"), 0);
+    assert_true(fabs(x.p[0] - (0.99 - 0.1 * 0.5 / (0.5 + 1e-8))) < 1e-15);
+    assert_true(fabs(x.p[1] - (-1.98 - 0.1 * 0.25 / (0.25 + 1e-8))) < 1e-15);
+    assert_true(fabs(x.p[2] - 0.1 / (1 + 1e-8)) < 1e-15);
+    assert_true(fabs(x.p[3] - 2.97) < 1e-15);
+    assert_true(fabs(x.p[4] - (0.495 - 0.1 * 1e-12 / (1e-12 + 1e-8))) < 1e-15);
+    assert_true(fabs(x.m[0] - 0.05) < 1e-16);
+    assert_true(fabs(x.v[0] - 0.0125) < 1e-16);
+}
+
+/* Moments in closed form: sums over the gradients so far, weighted by powers of beta. */
+static void later_steps_follow_the_moments(void **state)
+{
+    static const double gradients[] = {0.3, -0.7, 0.2, 1.1, -0.4, 0.05};
+    struct problem x = problem();
+    double weight = x.p[0];
+
+    (void)state;
+    for (int t = 1; t <= (int)CT_COUNT(gradients); t++) {
+        double first = 0, second = 0;
+
+        for (int k = 0; k < t; k++) {
+            first += 0.1 * pow(0.9, t - 1 - k) * gradients[k] * 0.5;
+            second += 0.05 * pow(0.95, t - 1 - k) * pow(gradients[k] * 0.5, 2);
+        }
+        first /= 1 - pow(0.9, t);
+        second /= 1 - pow(0.95, t);
+        weight = weight - 0.1 * 0.2 * weight - 0.1 * first / (sqrt(second) + 1e-8);
+        x.step = t;
+        x.clip = 0.5f;
+        x.g[0] = gradients[t - 1];
+        assert_int_equal(update(&x, "0.2"), 0);
+        assert_true(fabs(x.p[0] - weight) < 1e-13);
+    }
+}
+
+static void a_negative_coefficient_skips(void **state)
+{
+    struct problem x = problem(), before;
+
+    (void)state;
+    x.clip = -1;
+    x.g[0] = NAN;
+    before = x;
+    assert_int_equal(update(&x, "0.1"), 0);
+    assert_memory_equal(x.p, before.p, sizeof(x.p));
+    assert_memory_equal(x.m, before.m, sizeof(x.m));
+    assert_memory_equal(x.v, before.v, sizeof(x.v));
+}
+
+/* ---- the optimizer ---- */
+
+static struct ct_value *with_gradient(struct ct_graph *graph, const char *name, enum ct_dtype dtype)
+{
+    int64_t shape[2] = {3, 4};
+    struct ct_value *p = ct_graph_source(graph, CT_ROLE_PARAM, name, dtype, 2, shape);
+
+    p->grad = ct_graph_source(graph, CT_ROLE_STATE, "g", dtype, 2, shape);
+    return p;
+}
+
+static void check_state(const struct ct_graph *graph, const char *name, enum ct_dtype dtype)
+{
+    const struct ct_value *state = ct_graph_find(graph, name);
+    int inits = 0;
+
+    assert_non_null(state);
+    assert_int_equal(state->role, CT_ROLE_STATE);
+    assert_int_equal(state->dtype, dtype);
+    assert_int_equal(ct_shape_count(state->rank, state->shape), 12);
+    ct_for_each_op (op, graph)
+        if (op->part == CT_PART_INIT && op->in[0] == state)
+            inits++;
+    assert_int_equal(inits, 1);
+}
+
+static void building_makes_states_and_one_op(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_create(&arena, "t");
+    struct ct_value *params[2] = {with_gradient(graph, "a.weight", CT_F32),
+                                  with_gradient(graph, "b.weight", CT_BF16)};
+    struct ct_value *lr = ct_graph_source(graph, CT_ROLE_SCALAR, "lr", CT_F64, 0, NULL);
+    struct ct_value *step = ct_graph_source(graph, CT_ROLE_SCALAR, "step", CT_F64, 0, NULL);
+    struct ct_value *clip = ct_graph_source(graph, CT_ROLE_SCALAR, "clip", CT_F32, 0, NULL);
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
+    const struct ct_optimizer_ops *ops;
+    const struct ct_offer *offer;
+
+    (void)state;
+    assert_int_equal(ct_offer_find(CT_OPTIMIZER, NULL, &offer), 0);
+    ops = offer->ops;
+    assert_true(ops->lr() == 8e-4);
+    assert_int_equal(ops->build(&b, params, 2, lr, step, clip), 0);
+    check_state(graph, "adamw.m.a.weight", CT_F32);
+    check_state(graph, "adamw.v.a.weight", CT_F32);
+    check_state(graph, "adamw.m.b.weight", CT_BF16);
+    check_state(graph, "adamw.v.b.weight", CT_BF16);
+    assert_string_equal(graph->last->type->name, "adamw");
+    assert_int_equal(graph->last->part, CT_PART_POST);
+    assert_int_equal(graph->last->ins, 11);
+    assert_int_equal(graph->last->outs, 0);
+    for (int i = 0; i < 11; i++)
+        assert_int_equal(ct_op_mutates(graph->last, i), i >= 3 && (i - 3) % 4 != 1);
+    assert_true(ct_op_float(graph->last, "beta2") == 0.95);
+    assert_int_equal(ct_graph_verify(graph, stderr), 0);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_step_is_known),
+        cmocka_unit_test(later_steps_follow_the_moments),
+        cmocka_unit_test(a_negative_coefficient_skips),
+        cmocka_unit_test(building_makes_states_and_one_op),
+    };
+
+    return cmocka_run_group_tests(tests, load, NULL);
+}

@@ -1,0 +1,92 @@
+#include "unit.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/file.h>
+
+static char folder[] = "/tmp/ctitan-file-XXXXXX";
+
+static const char *in(struct ct_arena *arena, const char *name)
+{
+    return ct_arena_printf(arena, "%s/%s", folder, name);
+}
+
+static int entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int count = 0;
+
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));)
+        count += *e->d_name != '.';
+    closedir(dir);
+    return count;
+}
+
+static void what_is_written_is_read(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *path = in(&arena, "a/b/c.txt");
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_write(path, "hello\0!", 7), 0);
+    assert_int_equal(ct_file_read(&arena, path, 7, &text, &size), 0);
+    assert_int_equal(size, 7);
+    assert_memory_equal(text, "hello\0!", 8);
+    assert_int_equal(ct_file_write(path, "", 0), 0);
+    assert_int_equal(ct_file_read(&arena, path, 0, &text, &size), 0);
+    assert_int_equal(size, 0);
+    assert_int_equal(entries(in(&arena, "a/b")), 1);
+    ct_arena_finish(&arena);
+}
+
+static void failures_leave_nothing_behind(void **state)
+{
+    struct ct_arena arena = {0};
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_fails(ct_file_read(&arena, in(&arena, "none"), 9, &text, &size), CT_ENOENT, "none");
+    assert_fails(ct_file_read(&arena, folder, 9, &text, &size), CT_EINVAL, "is not a file");
+    assert_int_equal(ct_file_write(in(&arena, "big"), "123456789", 9), 0);
+    assert_fails(ct_file_read(&arena, in(&arena, "big"), 8, &text, &size), CT_EINVAL, "at most 8");
+    assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
+    assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
+    assert_fails(ct_file_write(in(&arena, "taken"), "x", 1), CT_EIO, "taken");
+    assert_fails(ct_file_make_folder(in(&arena, "big")), CT_EIO, "is not a folder");
+    assert_fails(ct_file_make_folder(in(&arena, "big/inside")), CT_EIO, "cannot make the folder");
+    assert_fails(ct_file_write(in(&arena, "big/inside"), "x", 1), CT_EIO, "big");
+    assert_int_equal(entries(folder), 3);
+    ct_arena_finish(&arena);
+}
+
+static int make(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int clean(void **state)
+{
+    char command[64];
+
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(failures_leave_nothing_behind),
+    };
+
+    return cmocka_run_group_tests(tests, make, clean);
+}
