@@ -101,7 +101,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
 {
     int option, rc = 0;
 
-    *args = (struct args){.ranks = 1};
+    *args = (struct args){0};
     opterr = 0;
     optind = 1;
     while (rc == 0 && (option = getopt_long(argc, argv, ":n:", long_options, NULL)) != -1) {

@@ -49,7 +49,7 @@ struct args {
     const char *path; /* the recipe */
     struct change *changes;
     size_t count, room;
-    int64_t ranks; /* 1 unless -n says otherwise */
+    int64_t ranks; /* 0: not said */
     const char *dump_after;
     bool json, program;
 };

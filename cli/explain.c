@@ -6,16 +6,17 @@
 
 int verb_explain(int argc, char **argv)
 {
-    struct ct_run_options options = {.depth = CT_RUN_GRAPH, .world = 1};
+    struct ct_run_options options = {.depth = CT_RUN_GRAPH};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
     struct args args;
-    int rc = args_parse(argc, argv, ARG_DUMP_AFTER, &args);
+    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DUMP_AFTER, &args);
 
     if (rc < 0)
         return rc;
     options.passes.dump_after = args.dump_after ? args.dump_after : "changed";
     options.passes.dump = stdout;
+    options.world = args.ranks;
     rc = args_recipe(&args, &recipe);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);

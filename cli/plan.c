@@ -39,7 +39,8 @@ static void print_people(const struct ct_run *run, const struct numbers *n)
     const struct ct_program *p = run->program;
     char a[32], b[32];
 
-    printf("%s %s on %s\n", ct_config.model.name, ct_config.model.flavor, run->device->name);
+    printf("%s %s on %s, rank %lld of %lld\n", ct_config.model.name, ct_config.model.flavor,
+           run->device->name, (long long)run->rank, (long long)run->world);
     printf("  parameters         %s\n", grouped(run->parameters, a));
     printf("  tokens per step    %s\n", grouped(n->tokens, a));
     printf("  FLOPs per token    %s, causal attention counted whole; %s, halved\n",
@@ -71,16 +72,16 @@ static void print_json(const struct ct_run *run, const struct numbers *n)
     printf("}}\n");
 }
 
-static int64_t tokens_per_step(void)
+static int64_t tokens_per_step(const struct ct_run *run)
 {
-    const struct ct_training_config *t = &ct_config.training;
+    const struct ct_value *tokens = ct_graph_find(run->graph, "tokens");
 
-    return t->seq_len * (t->global_batch_size > 0 ? t->global_batch_size : t->local_batch_size);
+    return run->program->microbatches * ct_shape_count(tokens->rank, tokens->shape);
 }
 
 static int plan(const struct ct_run *run, const struct args *args)
 {
-    struct numbers n = {.tokens = tokens_per_step()};
+    struct numbers n = {.tokens = tokens_per_step(run)};
 
     run->model->flops_per_token(ct_config.training.seq_len, &n.whole, &n.halved);
     if (args->program)
@@ -94,14 +95,15 @@ static int plan(const struct ct_run *run, const struct args *args)
 
 int verb_plan(int argc, char **argv)
 {
-    struct ct_run_options options = {.depth = CT_RUN_PROGRAM, .world = 1};
+    struct ct_run_options options = {.depth = CT_RUN_PROGRAM};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
     struct args args;
-    int rc = args_parse(argc, argv, ARG_JSON | ARG_PROGRAM, &args);
+    int rc = args_parse(argc, argv, ARG_RANKS | ARG_JSON | ARG_PROGRAM, &args);
 
     if (rc < 0)
         return rc;
+    options.world = args.ranks;
     rc = args_recipe(&args, &recipe);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);

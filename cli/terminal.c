@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,7 +55,7 @@ static void write_line(enum ct_log_level level, const char *line, void *context)
 
 void log_to_terminal(enum ct_log_level level)
 {
-    terminal = isatty(STDERR_FILENO);
+    terminal = isatty(STDERR_FILENO) || getenv("CTITAN_TERMINAL");
     ct_log_to(write_line, NULL, level);
 }
 

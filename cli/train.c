@@ -1,9 +1,8 @@
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/launch.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -19,28 +18,6 @@ static int remember(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook memory = {1u << CT_EVENT_STEP_END, remember, NULL};
-
-/* Ranks that a launcher around this process announces; 1 if there is none. */
-static int64_t announced_ranks(void)
-{
-    static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-
-    for (size_t i = 0; i < CT_COUNT(names); i++)
-        if (getenv(names[i]))
-            return strtoll(getenv(names[i]), NULL, 10);
-    return 1;
-}
-
-static int check_ranks(int64_t ranks)
-{
-    if (ranks == 1)
-        ranks = announced_ranks();
-    if (ranks == 1)
-        return 0;
-    return ct_fail(CT_ECONFIG,
-                   "%lld ranks: this program has no communicator yet, so a run has one rank",
-                   (long long)ranks);
-}
 
 static void report(double seconds)
 {
@@ -62,32 +39,72 @@ static int save_recipe(struct args *args, const struct ct_recipe *recipe)
     return rc < 0 ? ct_context(rc, "[job] dump_folder") : 0;
 }
 
-static int train(struct args *args)
+/* This process as one rank. */
+static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
-    struct ct_run_options options = {.depth = CT_RUN_READY, .world = args->ranks};
+    struct ct_run_options options = {.depth = CT_RUN_READY,
+                                     .rank = id->rank,
+                                     .world = id->world,
+                                     .local_rank = id->local_rank,
+                                     .local_ranks = id->local_ranks,
+                                     .job = id->job};
     double begin = ct_now();
-    struct ct_recipe *recipe;
     struct ct_run *run = NULL;
-    int rc = args_recipe(args, &recipe);
+    int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;
 
-    if (rc == 0)
-        rc = save_recipe(args, recipe);
     if (rc < 0)
         return rc;
-    options.passes.dump_after = args->dump_after;
+    if (id->rank == 0)
+        options.passes.dump_after = args->dump_after;
     options.passes.dump = stdout;
     options.passes.reproducer =
-        ct_arena_printf(&args->arena, "%s/reproducer.txt", ct_config.job.dump_folder);
+        ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank);
     rc = ct_hook_register(&memory);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc < 0)
         return rc;
     rc = ct_run_train(run);
-    if (rc == 0)
+    if (rc == 0 && id->rank == 0)
         report(ct_now() - begin);
     ct_run_close(run);
     return rc;
+}
+
+/* -n: this process supervises that many copies of itself. */
+static int launch(struct args *args, int argc, char **argv)
+{
+    char **copy = ct_arena_array(&args->arena, char *, argc + 2);
+
+    copy[0] = "ctitan";
+    memcpy(copy + 1, argv, sizeof(*copy) * (size_t)argc);
+    return ct_launch(&(struct ct_launch_request){.ranks = (int)args->ranks, .argv = copy});
+}
+
+/* What the command line says against what a launcher around this process says. */
+static int check_ranks(int64_t asked, const struct ct_identity *id)
+{
+    if (!id->by || asked == 0 || asked == id->world)
+        return 0;
+    return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: leave one of them out",
+                   (long long)asked, id->by, id->world);
+}
+
+static int run(struct args *args, int argc, char **argv)
+{
+    struct ct_recipe *recipe;
+    struct ct_identity id;
+    int rc = ct_launch_identify(&id);
+
+    if (rc == 0)
+        rc = check_ranks(args->ranks, &id);
+    if (rc == 0)
+        rc = args_recipe(args, &recipe);
+    if (rc < 0)
+        return rc;
+    if (args->ranks > 1 && !id.by)
+        return launch(args, argc, argv);
+    return train(args, recipe, &id);
 }
 
 int verb_train(int argc, char **argv)
@@ -98,9 +115,7 @@ int verb_train(int argc, char **argv)
     if (rc < 0)
         return rc;
     log_to_terminal(CT_LOG_INFO);
-    rc = check_ranks(args.ranks);
-    if (rc == 0)
-        rc = train(&args);
+    rc = run(&args, argc, argv);
     args_finish(&args);
     return rc;
 }

@@ -165,7 +165,7 @@ static bool fold_dtype(struct ct_graph *graph, struct ct_value *value, enum ct_d
         }
         return true;
     }
-    if (strcmp(op->type->name, "add"))
+    if (strcmp(op->type->name, "add") && strcmp(op->type->name, "redistribute"))
         return false;
     for (int i = 0; i < op->ins; i++)
         if (!fold_dtype(graph, op->in[i], dtype, fix))

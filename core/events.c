@@ -3,8 +3,8 @@
  *
  * An instruction must come after those on other streams that wrote what it reads, or that read or wrote
  * what it writes; memory that is taken over from a dead buffer counts as that buffer. Within a stream
- * order is given. Instructions that others must wait for signal an event; a wait that an earlier one on
- * the same stream already implies is left out.
+ * order is given. Instructions that others must wait for signal an event; a wait that another one
+ * already implies is left out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ struct ordering {
     struct segment *item; /* sorted, disjoint, covering the arena */
     size_t count, room;
     struct ct_arena *arena;
-    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction waited for */
+    int64_t seen[CT_STREAMS][CT_STREAMS];  /* [of][by]: newest instruction that surely is done */
+    int64_t (*before)[CT_STREAMS]; /* by instruction: what its stream had seen when it was queued */
 };
 
 static void split_at(struct ordering *o, size_t i, size_t at)
@@ -81,7 +82,9 @@ static void touch_tensor(struct ordering *o, int64_t n, int s, const struct ct_v
 {
     size_t begin = (size_t)(uintptr_t)t->data;
 
-    touch(o, n, s, begin, begin + (v && v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
+    if (ct_program_borrows(o->p, v))
+        return;
+    touch(o, n, s, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
           need);
 }
 
@@ -93,21 +96,40 @@ static size_t workspace_end(const struct ct_program *p, int64_t n)
     return 0;
 }
 
+/* Does stream s know that the instruction need[t] of stream t is done, or will it, by waiting for
+   another one of need? */
+static bool implied(const struct ordering *o, int s, const int64_t *need, int t)
+{
+    bool is = t == s || need[t] <= o->seen[s][t];
+
+    for (int u = 0; !is && u < CT_STREAMS; u++)
+        is = u != t && u != s && need[u] > o->seen[s][u] && o->before[need[u]][t] >= need[t];
+    return is;
+}
+
 static void order_after(struct ordering *o, struct ct_instruction *i, const int64_t *need)
 {
+    int64_t *seen = o->seen[i->stream];
     int32_t waits[CT_STREAMS + 1], count = 0;
+    bool wait[CT_STREAMS];
 
+    for (int t = 0; t < CT_STREAMS; t++)
+        wait[t] = !implied(o, i->stream, need, t);
     for (int t = 0; t < CT_STREAMS; t++) {
-        struct ct_instruction *other;
+        struct ct_instruction *other = wait[t] ? &o->p->step[need[t]] : NULL;
 
-        if (t == i->stream || need[t] < 0 || need[t] <= o->seen[i->stream][t])
+        if (!other)
             continue;
-        o->seen[i->stream][t] = need[t];
-        other = &o->p->step[need[t]];
         if (other->signal < 0)
             other->signal = o->p->events++;
         waits[count++] = other->signal;
+        for (int u = 0; u < CT_STREAMS; u++)
+            if (o->before[need[t]][u] > seen[u])
+                seen[u] = o->before[need[t]][u];
+        if (need[t] > seen[t])
+            seen[t] = need[t];
     }
+    memcpy(o->before[i - o->p->step], seen, sizeof(*o->before));
     if (count == 0)
         return;
     waits[count++] = -1;
@@ -129,6 +151,7 @@ void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
     if (one_stream(p))
         return;
     memset(o.seen, -1, sizeof(o.seen));
+    o.before = ct_arena_alloc(scratch, sizeof(*o.before) * p->step_count);
     o.item = ct_arena_grow(scratch, NULL, &o.room, 1, sizeof(*o.item));
     memset(o.item, -1, sizeof(*o.item));
     o.item->begin = 0;

@@ -15,19 +15,10 @@ struct ct_executor {
     struct ct_arena arena;
     char *base;     /* of this program's offsets, but for borrowed values */
     size_t bytes;   /* reserved; 0: borrowed from owner */
+    bool lent;      /* the memory is somebody else's */
     struct ct_executor *owner;
     struct ct_instruction *init, *step; /* with addresses */
 };
-
-/* The value of the owner's that v is, or views; NULL: v is the executor's own. */
-static const struct ct_value *lender(const struct ct_executor *e, const struct ct_value *v)
-{
-    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
-        v = v->producer->in[0];
-    if (!e->owner || (v->role != CT_ROLE_PARAM && v->role != CT_ROLE_STATE))
-        return NULL;
-    return ct_graph_find(e->owner->program->graph, v->name);
-}
 
 static const struct ct_buffer *buffer(const struct ct_executor *e, const struct ct_value *v,
                                       int microbatch)
@@ -39,14 +30,21 @@ static const struct ct_buffer *buffer(const struct ct_executor *e, const struct 
     return b < 0 ? NULL : &p->buffers[b];
 }
 
+/* Where the owner has the parameter or state that v is, or views. */
+static void *lender(const struct ct_executor *e, const struct ct_value *v)
+{
+    while (v->producer)
+        v = v->producer->in[0];
+    return ct_executor_tensor(e->owner, ct_graph_find(e->owner->program->graph, v->name), -1).data;
+}
+
 struct ct_tensor ct_executor_tensor(struct ct_executor *e, const struct ct_value *v, int microbatch)
 {
     struct ct_tensor t = e->program->tensors[v->id];
-    const struct ct_value *lent = lender(e, v);
     const struct ct_buffer *b = buffer(e, v, microbatch);
 
-    if (lent)
-        t.data = ct_executor_tensor(e->owner, lent, -1).data;
+    if (ct_program_borrows(e->program, v))
+        t.data = lender(e, v);
     else
         t.data = b ? e->base + b->offset + (size_t)(uintptr_t)t.data : NULL;
     return t;
@@ -60,7 +58,7 @@ static struct ct_tensor *bind_tensors(struct ct_executor *e, const struct ct_ten
     for (int i = 0; i < count; i++) {
         if (bound[i].rank < 0)
             bound[i].rank = 0;
-        else if (values[i] && lender(e, values[i]))
+        else if (ct_program_borrows(e->program, values[i]))
             bound[i] = ct_executor_tensor(e, values[i], -1);
         else
             bound[i].data = e->base + (uintptr_t)bound[i].data;
@@ -91,11 +89,11 @@ static void bind_all(struct ct_executor *e)
 }
 
 int ct_executor_create(const struct ct_program *program, struct ct_device *device, size_t bytes,
-                       struct ct_executor **executor)
+                       void *memory, struct ct_executor **executor)
 {
     struct ct_executor *e = calloc(1, sizeof(*e));
-    void *base;
-    int rc;
+    void *base = memory;
+    int rc = 0;
 
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
@@ -163,7 +161,7 @@ void ct_executor_destroy(struct ct_executor *e)
 {
     if (!e)
         return;
-    if (!e->owner)
+    if (!e->owner && !e->lent)
         e->device->ops->release(e->device, e->base, e->bytes);
     ct_arena_finish(&e->arena);
     free(e);
@@ -207,6 +205,9 @@ static int walk(struct ct_executor *e, const struct ct_instruction *list, size_t
         }
         if (rc == 0 && ops)
             rc = fire(CT_EVENT_OP_BEGIN, i);
+        if (rc == 0 && i->op->type->flags & CT_OP_COLLECTIVE &&
+            ct_hook_wanted(CT_EVENT_COLLECTIVE_ENQUEUED))
+            rc = fire(CT_EVENT_COLLECTIVE_ENQUEUED, i);
         if (rc == 0)
             rc = launch(e, i);
         if (rc < 0)

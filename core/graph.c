@@ -118,7 +118,7 @@ struct ct_builder ct_builder_after(struct ct_graph *graph, struct ct_op *op)
     return b;
 }
 
-static void link_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
+void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
 {
     op->next = before;
     op->prev = before ? before->prev : graph->last;
@@ -196,7 +196,7 @@ struct ct_op *ct_emit(struct ct_builder *b, const char *type_name, const char *n
     b->status = ct_op_infer(op);
     if (b->status < 0)
         return NULL;
-    link_before(b->graph, op, b->before);
+    ct_graph_insert(b->graph, op, b->before);
     return op;
 }
 

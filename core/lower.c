@@ -198,10 +198,12 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     i->stream = (int16_t)op->stream;
     i->action = action;
     i->microbatch = microbatch;
-    i->launch = (struct ct_launch){.op = op, .state = lowered->state};
+    i->launch = (struct ct_launch){.op = op, .state = lowered->state, .rank = x->l->request->rank,
+                                   .mesh = &x->l->graph->mesh};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
     x->l->program->flops += x->init ? 0 : lowered->flops;
+    x->l->program->comm_bytes += x->init ? 0 : lowered->sent;
     x->begun[lowered->order] = true;
     if (lowered->kernel->flags & CT_KERNEL_ACCUMULATES) {
         i->launch.accumulate = add;

@@ -17,6 +17,7 @@ struct ct_lowered_op {
     size_t workspace;
     uint32_t accumulate; /* outputs that add up over microbatches */
     double flops;
+    double sent; /* bytes, by a collective */
     int32_t order; /* position in the graph */
 };
 

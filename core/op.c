@@ -237,3 +237,13 @@ bool ct_op_mutates(const struct ct_op *op, int input)
         return op->type->mutates_input(op, input);
     return input < 32 && op->type->mutates >> input & 1;
 }
+
+int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim)
+{
+    int64_t local[CT_MAX_RANK], offset[CT_MAX_RANK];
+
+    if (!launch->mesh || launch->mesh->count == 0)
+        return 0;
+    ct_sharding_local(&v->sharding, launch->mesh, launch->rank, v->rank, v->shape, local, offset);
+    return offset[dim];
+}

@@ -37,6 +37,16 @@ static bool precedes(const struct ct_transform *a, const struct ct_transform *b)
     return false;
 }
 
+static int circle(const struct ct_transform *const *in, size_t count, const bool *placed)
+{
+    char names[256] = "";
+
+    for (size_t i = 0, n = 0; i < count && n < sizeof(names); i++)
+        if (!placed[i])
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", in[i]->name);
+    return ct_fail(CT_ECONFIG, "transforms need each other in a circle: %s", names);
+}
+
 /* Place transforms by phase, and within one so that givers come before those in need. */
 static int order(const struct ct_transform *const *in, size_t count,
                  const struct ct_transform **out)
@@ -58,8 +68,10 @@ static int order(const struct ct_transform *const *in, size_t count,
             out[n++] = in[i];
             i = (size_t)-1; /* something may have become ready: look from the start */
         }
+    if (n < count)
+        circle(in, count, placed);
     ct_arena_finish(&scratch);
-    return n == count ? 0 : ct_fail(CT_ECONFIG, "transforms need each other in a circle");
+    return n < count ? CT_ECONFIG : 0;
 }
 
 static int check_needs(const struct ct_transform *const *t, size_t count)

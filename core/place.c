@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 
+#include "collective.h"
 #include "lower.h"
 
 static bool is_view(const struct ct_op *op)
@@ -286,12 +287,16 @@ static void join_all(struct ct_lowering *l)
 
 /* ---- kernels ---- */
 
-/* Devices in host memory can run any op's reference; only the reference device does so silently. */
-static const struct ct_kernel *reference_kernel(struct ct_lowering *l, const struct ct_op *op)
+/* Devices in host memory share the core's collectives, and can run any op's reference; only the
+   reference device does that silently. */
+static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
 {
     struct ct_device *device = l->request->device;
     struct ct_kernel *kernel;
 
+    for (const struct ct_kernel *k = ct_collective_kernels; device->host_memory && k->op; k++)
+        if (!strcmp(k->op, op->type->name))
+            return k;
     if (!device->host_memory || !op->type->reference)
         return NULL;
     if (device->ops != &ct_device_reference)
@@ -307,7 +312,7 @@ const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_p
 {
     const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);
 
-    return kernel ? kernel : reference_kernel(l, request->op);
+    return kernel ? kernel : host_kernel(l, request->op);
 }
 
 /* The first kernel that accepts the call; *p is filled for its `prepare`. */
@@ -323,7 +328,8 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
     *p = (struct ct_prepare){.op = op, .in = in, .out = out, .present = present, .ins = op->ins,
                              .outs = op->outs, .accumulate = p->accumulate,
                              .device = l->request->device, .arena = l->arena,
-                             .rank = l->request->rank, .mesh = &l->graph->mesh};
+                             .rank = l->request->rank, .mesh = &l->graph->mesh,
+                             .communicator = l->request->communicator};
     for (int i = 0; i < op->ins; i++)
         if ((present[i] = op->in[i] != NULL)) {
             in[i] = l->program->tensors[op->in[i]->id];
@@ -338,7 +344,7 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
         p->accumulate = 0; /* lower.c adds behind it */
         return ct_lower_kernel(l, p);
     }
-    return kernel ? kernel : reference_kernel(l, op);
+    return kernel ? kernel : host_kernel(l, op);
 }
 
 static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered)
@@ -357,6 +363,8 @@ static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowe
     lowered->workspace = p.workspace;
     if (op->type->flops)
         lowered->flops = op->type->flops(p.in, p.out, op->ins, op->outs);
+    if (op->type->flags & CT_OP_COLLECTIVE)
+        lowered->sent = ct_collective_bytes(op, p.mesh, p.in, p.out);
     return 0;
 }
 

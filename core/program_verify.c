@@ -114,6 +114,16 @@ static void order(struct check *c)
 
 /* ---- accesses ---- */
 
+bool ct_program_borrows(const struct ct_program *p, const struct ct_value *v)
+{
+    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
+
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    return (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) && b >= 0 &&
+           p->buffers[b].bytes == 0 && ct_tensor_count(&p->tensors[v->id]) > 0;
+}
+
 struct access {
     size_t begin, end;
     int64_t instruction;
@@ -144,9 +154,11 @@ static const struct ct_buffer *live_buffer(const struct check *c, int64_t at, si
     return NULL;
 }
 
-static bool was_written(const struct access *log, size_t count, size_t begin, size_t end)
+/* Since the buffer's life began: what was there before is not its content. */
+static bool was_written(const struct access *log, size_t count, size_t begin, size_t end,
+                        const struct ct_buffer *b)
 {
-    for (size_t i = count; i-- > 0;)
+    for (size_t i = count; i-- > 0 && (!b || log[i].instruction >= b->first);)
         if (log[i].write && log[i].begin < end && begin < log[i].end)
             return true;
     return false;
@@ -177,14 +189,18 @@ static void check_tensor(struct check *c, struct access *log, size_t *count, int
                          const struct ct_tensor *t, const struct ct_value *v, bool write, bool adds)
 {
     struct access now = {(size_t)(uintptr_t)t->data, end_of(t, v), n, write};
-    bool source = !v->producer;
+    const struct ct_buffer *b;
+    bool source;
 
-    if (source && (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) &&
-        !live_buffer(c, n, now.begin, now.end))
-        return; /* borrowed */
-    if (!live_buffer(c, n, now.begin, now.end))
+    if (ct_program_borrows(c->p, v))
+        return;
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    source = !v->producer;
+    b = live_buffer(c, n, now.begin, now.end);
+    if (!b)
         fault(c, "instruction %lld uses %%%s outside its buffer's life", (long long)n, v->name);
-    if ((!write || adds) && !source && !was_written(log, *count, now.begin, now.end))
+    if ((!write || adds) && !source && !was_written(log, *count, now.begin, now.end, b))
         fault(c, "instruction %lld reads %%%s before anything wrote it", (long long)n, v->name);
     check_order(c, log, *count, &now, v->name);
     log[(*count)++] = now;

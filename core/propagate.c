@@ -37,13 +37,16 @@ struct propagation {
 };
 
 struct cuts { /* of one op: axes by factor */
-    uint8_t count[64], axis[64][CT_MAX_AXES];
+    uint8_t *count, (*axis)[CT_MAX_AXES];
 };
 
 struct choice {
     double cost;
-    struct ct_sharding in[512], out[64];
+    struct ct_sharding *in, *out;
 };
+
+/* Ops of more inputs (optimizers) are looked at in one order of inputs only. */
+#define ORDERS_TRIED 16
 
 static struct ct_value *already_moved(const struct propagation *p, const struct ct_value *v,
                                       const struct ct_sharding *to)
@@ -221,32 +224,56 @@ static void pass_pending(const struct propagation *p, const struct ct_op *op, st
     best->out[0].unreduced |= pending;
 }
 
+static void choice_init(struct propagation *p, const struct ct_op *op, struct choice *choice)
+{
+    choice->cost = 1e301;
+    choice->in = ct_arena_array(&p->scratch, struct ct_sharding, op->ins);
+    choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
+}
+
+/* Cut what the inputs suggest: what is updated in place first, then input `first`, then the rest. */
+static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
+                    int first, struct cuts *c)
+{
+    int operands = op->ins + op->outs;
+
+    c->count = ct_arena_array(&p->scratch, uint8_t, rule->count);
+    c->axis = ct_arena_alloc(&p->scratch, sizeof(*c->axis) * (size_t)rule->count);
+    for (int i = 0; i < op->ins; i++)
+        if (ct_op_mutates(op, i))
+            adopt(p, rule, c, i, operands, &op->in[i]->sharding);
+    if (first >= 0)
+        adopt(p, rule, c, first, operands, &op->in[first]->sharding);
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && i != first && !ct_op_mutates(op, i))
+            adopt(p, rule, c, i, operands, &op->in[i]->sharding);
+    even_out(rule, c);
+}
+
 static int choose(struct propagation *p, const struct ct_op *op, struct choice *best)
 {
-    struct choice *trial = ct_arena_new(&p->scratch, struct choice);
-    int operands = op->ins + op->outs, rc;
+    int orders = op->ins > ORDERS_TRIED ? 0 : op->ins;
+    struct choice trial;
     struct ct_rule rule;
+    int rc = ct_rule_apply(op, &p->scratch, &rule);
 
-    if (op->ins > (int)CT_COUNT(best->in) || op->outs > (int)CT_COUNT(best->out))
-        return ct_fail(CT_EINVAL, "%s has too many operands to be sharded", op->type->name);
-    rc = ct_rule_apply(op, &p->scratch, &rule);
-    if (rc < 0 || rule.count > (int)CT_COUNT(((struct cuts *)0)->count))
-        return rc < 0 ? rc : ct_fail(CT_EINVAL, "%s has too many factors", op->type->name);
-    best->cost = 1e301;
-    for (int first = -1; first < op->ins; first++) {
-        struct cuts c = {0};
+    if (rc < 0)
+        return rc;
+    choice_init(p, op, best);
+    choice_init(p, op, &trial);
+    for (int first = -1; first < orders; first++) {
+        struct cuts c;
 
-        if (first >= 0 && !op->in[first])
+        if (first >= 0 && (!op->in[first] || ct_op_mutates(op, first)))
             continue;
-        if (first >= 0)
-            adopt(p, &rule, &c, first, operands, &op->in[first]->sharding);
-        for (int i = 0; i < op->ins; i++)
-            if (op->in[i] && i != first)
-                adopt(p, &rule, &c, i, operands, &op->in[i]->sharding);
-        even_out(&rule, &c);
-        evaluate(p, op, &rule, &c, trial);
-        if (trial->cost < best->cost)
-            *best = *trial;
+        suggest(p, op, &rule, first, &c);
+        evaluate(p, op, &rule, &c, &trial);
+        if (trial.cost < best->cost) {
+            struct choice worse = *best;
+
+            *best = trial;
+            trial = worse;
+        }
     }
     pass_pending(p, op, best);
     return 0;
@@ -384,14 +411,14 @@ static int resolve(struct propagation *p, struct ct_op *op)
 
 static int visit(struct propagation *p, struct ct_op *op)
 {
-    struct choice *best = ct_arena_new(&p->scratch, struct choice);
-    int rc = choose(p, op, best);
+    struct choice best;
+    int rc = choose(p, op, &best);
 
     for (int i = 0; rc == 0 && i < op->ins; i++)
-        if (op->in[i] && !ct_sharding_equal(&op->in[i]->sharding, &best->in[i]))
-            rc = move_input(p, op, i, &best->in[i], explain(p, op, op->in[i], &best->in[i]));
-    for (int i = 0; i < op->outs; i++)
-        op->out[i]->sharding = best->out[i];
+        if (op->in[i] && !ct_sharding_equal(&op->in[i]->sharding, &best.in[i]))
+            rc = move_input(p, op, i, &best.in[i], explain(p, op, op->in[i], &best.in[i]));
+    for (int i = 0; rc == 0 && i < op->outs; i++)
+        op->out[i]->sharding = best.out[i];
     return rc;
 }
 
@@ -434,6 +461,16 @@ static int gather_fetches(struct propagation *p)
     return 0;
 }
 
+/* Each rank counts the labels that it is fed. */
+static void share_count(struct ct_graph *graph)
+{
+    const struct ct_value *labels = ct_graph_find(graph, "labels");
+    struct ct_value *count = ct_graph_find(graph, "valid_tokens");
+
+    if (labels && count)
+        count->sharding.unreduced = ct_sharding_axes(&labels->sharding);
+}
+
 static int propagate(struct ct_graph *graph, struct ct_run *run)
 {
     struct propagation p = {.graph = graph, .count = graph->value_count};
@@ -444,6 +481,7 @@ static int propagate(struct ct_graph *graph, struct ct_run *run)
         return 0;
     p.moved = ct_arena_array(&p.scratch, struct moved *, p.count);
     mark_weights(&p);
+    share_count(graph);
     ct_for_each_op_safe(op, graph)
     {
         if (op->part == CT_PART_INIT)

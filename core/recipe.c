@@ -64,6 +64,11 @@ static const struct ct_option lr_options[] = {
                  "Learning rate at the end, as a share of the peak"),
     {0}};
 
+static const struct ct_option comm_options[] = {
+    CT_OPT_FLOAT(struct ct_comm_config, timeout, "timeout", "300", 0.1, 1e6,
+                 "Seconds that a rank waits in any call before it names those who are missing"),
+    {0}};
+
 static const struct ct_option validation_options[] = {
     CT_OPT_INT(struct ct_validation_config, freq, "freq", "0", 0, 1e15,
                "Validate every so many steps; 0: never"),
@@ -78,6 +83,7 @@ static const struct ct_section sections[] = {
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
      &ct_config.lr_scheduler},
     {"validation", "Loss on held-out data", validation_options, &ct_config.validation},
+    {"comm", "Communication between ranks", comm_options, &ct_config.comm},
     {NULL, NULL, NULL, NULL}};
 
 const struct ct_section *ct_section_at(size_t index)

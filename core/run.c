@@ -13,6 +13,8 @@
 #include <ctitan/run.h>
 #include <ctitan/safetensors.h>
 
+#include "collective.h"
+
 double ct_now(void)
 {
     struct timespec t;
@@ -181,6 +183,9 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     rc = run->model->build(*graph, request);
     if (rc < 0)
         return ct_context(rc, "building model %s", ct_config.model.name);
+    if (!request->logits)
+        ct_graph_fetch(*graph, "valid_tokens",
+                       ct_graph_source(*graph, CT_ROLE_SCALAR, "valid_tokens", CT_F32, 0, NULL));
     set_parameter_dtype(*graph, dtype);
     rc = ct_graph_infer(*graph);
     if (rc < 0)
@@ -237,6 +242,8 @@ static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, b
                                            .arena = &run->arena};
     struct ct_lower_request request = {.graph = graph, .actions = actions,
                                        .microbatches = microbatches, .device = run->device,
+                                       .communicator = run->communicator.comm ? &run->communicator
+                                                                              : NULL,
                                        .rank = run->rank, .borrow = borrow, .arena = &run->arena};
 
     (training ? ct_schedule_trivial : ct_schedule_forward)(&schedule, actions);
@@ -310,8 +317,14 @@ static int load_weights(struct ct_run *run, const char *folder)
 
 static int open_memory(struct ct_run *run)
 {
-    int rc = ct_executor_create(run->program, run->device, run->arena_bytes, &run->executor);
+    void *shared = NULL;
+    int rc = 0;
 
+    if (run->communicator.comm && run->device->host_memory)
+        rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &shared);
+    if (rc == 0)
+        rc = ct_executor_create(run->program, run->device, run->arena_bytes, shared,
+                                &run->executor);
     if (rc == 0)
         rc = ct_executor_init(run->executor);
     if (rc == 0 && *ct_config.model.init_from)
@@ -344,11 +357,34 @@ static int open_data(struct ct_run *run)
 
 /* ---- the whole ---- */
 
-static int open_device(struct ct_run *run)
+static int open_device(struct ct_run *run, const struct ct_run_options *options)
 {
-    struct ct_device_request request = {.local_rank = 0, .local_ranks = 1};
+    struct ct_device_request request = {.local_rank = options->local_rank,
+                                        .local_ranks =
+                                            options->local_ranks ? options->local_ranks : 1};
 
     return run->device_ops->open(&request, &run->device);
+}
+
+static int open_communicator(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_comm_request request = {.rank = (int)run->rank,
+                                      .world = (int)run->world,
+                                      .local_rank = options->local_rank,
+                                      .local_ranks = options->local_ranks,
+                                      .job = options->job,
+                                      .timeout = ct_config.comm.timeout};
+    const struct ct_offer *offer;
+    int rc;
+
+    if (run->world == 1)
+        return 0;
+    rc = ct_offer_find(CT_COMMUNICATOR, NULL, &offer);
+    if (rc < 0)
+        return ct_context(rc, "%lld ranks", (long long)run->world);
+    run->communicator.ops = offer->ops;
+    run->communicator.groups = ct_arena_new(&run->arena, struct ct_communicator_groups);
+    return run->communicator.ops->open(&request, &run->communicator.comm);
 }
 
 static int open_run(struct ct_run *run, const struct ct_run_options *options)
@@ -365,7 +401,9 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = open_graphs(run, options, &microbatches);
     if (rc < 0 || options->depth == CT_RUN_GRAPH)
         return rc;
-    rc = open_device(run);
+    rc = open_device(run, options);
+    if (rc == 0 && options->depth == CT_RUN_READY)
+        rc = open_communicator(run, options);
     if (rc == 0)
         rc = open_programs(run, options, microbatches);
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
@@ -402,6 +440,8 @@ void ct_run_close(struct ct_run *run)
         return;
     ct_executor_destroy(run->validation_executor);
     ct_executor_destroy(run->executor);
+    if (run->communicator.comm)
+        run->communicator.ops->close(run->communicator.comm);
     if (run->validation_data)
         run->data_ops->close(run->validation_data);
     if (run->data)
@@ -429,6 +469,26 @@ static int make_folder(const char *path)
     return 0;
 }
 
+/* Copy a dense box into its place in a dense whole. */
+static void place_box(char *whole, int rank, const int64_t *shape, const char *box,
+                      const int64_t *size, const int64_t *offset, size_t item)
+{
+    int64_t inner = rank ? size[rank - 1] : 1, runs = ct_shape_count(rank, size);
+
+    runs = inner ? runs / inner : 0;
+    for (int64_t r = 0; r < runs; r++) {
+        int64_t rest = r, at = rank ? offset[rank - 1] : 0, stride = rank ? shape[rank - 1] : 1;
+
+        for (int d = rank - 2; d >= 0; d--) {
+            at += (offset[d] + rest % size[d]) * stride;
+            rest /= size[d];
+            stride *= shape[d];
+        }
+        memcpy(whole + (size_t)at * item, box + (size_t)(r * inner) * item,
+               (size_t)inner * item);
+    }
+}
+
 static int save_config(const struct ct_run *run, const char *folder)
 {
     char path[4200], temporary[4200];
@@ -446,14 +506,59 @@ static int save_config(const struct ct_run *run, const char *folder)
     return rc;
 }
 
+/* The whole of a parameter, put together from all ranks' pieces: every rank calls, every rank gets. */
+static int gather_parameter(struct ct_run *run, struct ct_group *all, const struct ct_value *v,
+                            char *whole)
+{
+    struct ct_arena scratch = {0};
+    size_t item = ct_dtype_size(v->dtype), largest, bytes;
+    int64_t local[CT_MAX_RANK], offset[CT_MAX_RANK];
+    char *mine, *pieces;
+    int rc;
+
+    ct_sharding_local(&v->sharding, &run->mesh, 0, v->rank, v->shape, local, NULL);
+    largest = (size_t)ct_shape_count(v->rank, local) * item;
+    ct_sharding_local(&v->sharding, &run->mesh, run->rank, v->rank, v->shape, local, NULL);
+    bytes = (size_t)ct_shape_count(v->rank, local) * item;
+    mine = ct_arena_alloc(&scratch, largest);
+    pieces = ct_arena_alloc(&scratch, largest * (size_t)run->world);
+    rc = ct_executor_read(run->executor, v, mine, bytes);
+    if (rc == 0)
+        rc = run->communicator.ops->all_gather(all, mine, pieces, largest, CT_U8);
+    for (int64_t r = 0; rc == 0 && r < run->world; r++) {
+        ct_sharding_local(&v->sharding, &run->mesh, r, v->rank, v->shape, local, offset);
+        place_box(whole, v->rank, v->shape, pieces + (size_t)r * largest, local, offset, item);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int read_parameter(struct ct_run *run, struct ct_group *all, const struct ct_value *v,
+                          void *whole, size_t bytes)
+{
+    return all ? gather_parameter(run, all, v, whole)
+               : ct_executor_read(run->executor, v, whole, bytes);
+}
+
+static int open_world(struct ct_run *run, struct ct_group **all)
+{
+    return run->communicator.comm
+               ? ct_communicator_group(&run->communicator, &run->mesh, run->rank,
+                                       ((ct_axes)1 << run->mesh.count) - 1, CT_STREAM_COPY, all)
+               : 0;
+}
+
 int ct_run_save(struct ct_run *run, const char *folder)
 {
     struct ct_arena scratch = {0};
     struct ct_weight *list = ct_arena_array(&scratch, struct ct_weight, run->graph->value_count);
+    struct ct_group *all = NULL;
     size_t count = 0;
     char path[4200];
-    int rc = make_folder(folder);
+    int rc = open_world(run, &all);
 
+    if (rc == 0 && run->rank == 0)
+        rc = make_folder(folder);
     for (size_t i = 0; rc == 0 && i < run->graph->value_count; i++) {
         const struct ct_value *v = run->graph->values[i];
         struct ct_weight *w = &list[count];
@@ -464,13 +569,13 @@ int ct_run_save(struct ct_run *run, const char *folder)
         *w = (struct ct_weight){.name = v->name, .dtype = v->dtype, .rank = v->rank};
         memcpy(w->shape, v->shape, sizeof(w->shape));
         w->data = ct_arena_alloc(&scratch, bytes);
-        rc = ct_executor_read(run->executor, v, (void *)w->data, bytes);
+        rc = read_parameter(run, all, v, (void *)w->data, bytes);
         count++;
     }
     snprintf(path, sizeof(path), "%s/model.safetensors", folder);
-    if (rc == 0)
+    if (rc == 0 && run->rank == 0)
         rc = ct_safetensors_write(path, list, count);
-    if (rc == 0)
+    if (rc == 0 && run->rank == 0)
         rc = save_config(run, folder);
     ct_arena_finish(&scratch);
     return rc < 0 ? ct_context(rc, "saving the model") : 0;

@@ -403,16 +403,19 @@ const struct ct_weight *ct_weights_find(const struct ct_weights *w, const char *
 
 /* ---- converting ---- */
 
+/* No subnormal float on the way: the caller may have switched them off. */
 static float f16_to_f32(uint16_t h)
 {
     union {
         uint32_t u;
         float f;
-    } v = {(uint32_t)(h & 0x7fff) << 13};
+    } v;
+    uint32_t exponent = h & 0x7c00, bias = exponent == 0x7c00 ? 224 : 112;
 
-    v.f *= 0x1p112f;
-    if ((h & 0x7c00) == 0x7c00)
-        v.u |= 0x7f800000;
+    if (exponent)
+        v.u = ((uint32_t)(h & 0x7fff) << 13) + (bias << 23);
+    else
+        v.f = (float)(h & 0x3ff) * 0x1p-24f;
     v.u |= (uint32_t)(h & 0x8000) << 16;
     return v.f;
 }

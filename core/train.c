@@ -104,9 +104,7 @@ static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
     f->valid_tokens = 0;
     for (int m = 0; rc == 0 && m < microbatches; m++)
         rc = feed_microbatch(f, first_sample + m * f->tokens->shape[0], m);
-    if (rc == 0 && f->valid_tokens == 0)
-        return ct_fail(CT_EINVAL, "every label of the batch is masked: there is no loss");
-    if (rc == 0 && f->valid)
+    if (rc == 0)
         rc = ct_executor_write(f->executor, f->valid, -1,
                                &(float){(float)f->valid_tokens}, sizeof(float));
     return rc;
@@ -130,6 +128,18 @@ static int read_float(struct ct_executor *e, const struct ct_graph *g, const cha
     return rc;
 }
 
+/* Sum of losses and number of labels, over all ranks. */
+static int read_loss(struct feed *f, double *sum, double *count)
+{
+    int rc = read_float(f->executor, f->graph, "loss", sum);
+
+    if (rc == 0)
+        rc = read_float(f->executor, f->graph, "valid_tokens", count);
+    if (rc == 0 && *count == 0)
+        return ct_fail(CT_EINVAL, "every label of the batch is masked: there is no loss");
+    return rc;
+}
+
 struct progress {
     int64_t updates;      /* applied so far */
     int64_t tokens_seen;
@@ -140,7 +150,7 @@ static int run_step(struct feed *f, struct progress *p, struct ct_step_result *r
     struct ct_run *run = f->run;
     int microbatches = run->program->microbatches;
     int64_t samples = f->tokens->shape[0] * microbatches;
-    double begin = ct_now();
+    double begin = ct_now(), valid = 0;
     int rc = feed_step(f, (r->step - 1) * samples, microbatches);
 
     if (rc)
@@ -154,12 +164,12 @@ static int run_step(struct feed *f, struct progress *p, struct ct_step_result *r
     if (rc == 0)
         rc = ct_executor_step(run->executor);
     if (rc == 0)
-        rc = read_float(run->executor, run->graph, "loss", &r->loss);
+        rc = read_loss(f, &r->loss, &valid);
     if (rc == 0)
         rc = read_float(run->executor, run->graph, "grad_norm", &r->grad_norm);
     if (rc < 0)
         return rc;
-    r->loss /= (double)f->valid_tokens;
+    r->loss /= valid;
     r->tokens = samples * f->tokens->shape[1];
     r->tokens_seen = p->tokens_seen += r->tokens;
     r->seconds = ct_now() - begin;
@@ -202,8 +212,8 @@ static int validate(struct feed *f, int64_t step)
 {
     struct ct_run *run = f->run;
     struct ct_step_result r = {.step = step};
-    double begin = ct_now(), sum = 0, loss = 0;
-    int64_t valid = 0, n;
+    double begin = ct_now(), sum = 0, loss = 0, valid = 0, count = 0;
+    int64_t n;
     int rc = 0;
 
     for (n = 0; n < ct_config.validation.steps; n++) {
@@ -213,16 +223,16 @@ static int validate(struct feed *f, int64_t step)
         if (rc == 0)
             rc = ct_executor_step(f->executor);
         if (rc == 0)
-            rc = read_float(f->executor, f->graph, "loss", &loss);
+            rc = read_loss(f, &loss, &count);
         if (rc < 0)
             return rc;
         sum += loss;
-        valid += f->valid_tokens;
+        valid += count;
         r.tokens += ct_shape_count(2, f->tokens->shape);
     }
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has not one batch");
-    r.loss = sum / (double)valid;
+    r.loss = sum / valid;
     r.seconds = ct_now() - begin;
     return fire(run, CT_EVENT_VALIDATED, &r, NULL);
 }

@@ -129,10 +129,10 @@ static void run_rank(int rank, int world, const char *job)
         ops->group(comm, ranks, world, "world", &heap.g) < 0)
         fail("start");
     arena = (struct ours){.g = heap.g, .in = base, .out = (char *)base + bytes};
-    memset(base, 0, 2 * bytes);
-    heap.in = calloc(2, bytes);
+    memset(base, 1, 2 * bytes); /* untouched, all pages would be one page of zeros */
+    heap.in = malloc(2 * bytes);
     heap.out = heap.in + bytes;
-    memset(heap.in, 0, 2 * bytes);
+    memset(heap.in, 1, 2 * bytes);
     bench_round(&(struct subject){&heap, rank, world, call, slowest, ""});
     bench_round(&(struct subject){&arena, rank, world, call, slowest, ",arena"});
     bench_round(&(struct subject){&heap, rank, world, copy_call, slowest, ",copy"});

@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench.h"
 
@@ -61,10 +62,12 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &b.world);
     s.rank = b.rank;
     s.world = b.world;
-    b.in = calloc(1, sizes[SIZES - 1]);
-    b.out = calloc(1, sizes[SIZES - 1]);
+    b.in = malloc(sizes[SIZES - 1]);
+    b.out = malloc(sizes[SIZES - 1]);
     if (!b.in || !b.out)
         MPI_Abort(MPI_COMM_WORLD, 1);
+    memset(b.in, 1, sizes[SIZES - 1]);
+    memset(b.out, 1, sizes[SIZES - 1]);
     bench_round(&s);
     MPI_Finalize();
     return 0;

@@ -6,7 +6,7 @@
 
 struct redistribute {
     const char *to;
-    bool reduce_each;
+    const char *gradient;
 };
 
 struct moved {
@@ -14,19 +14,14 @@ struct moved {
     int64_t dim, to;
 };
 
-/* The gradient finds its own way (propagation does it), but where every microbatch is to be reduced
-   on its own: then the backward redistributes too, to what the input has. */
+/* The gradient finds its own way by propagation, or is redistributed here where the op says to what. */
 static int redistribute_vjp(struct ct_vjp *v)
 {
-    const struct ct_value *x = v->op->in[0];
-    struct redistribute back = {.to = ""};
-    char text[256];
+    struct redistribute back = {.to = ct_op_string(v->op, "gradient"), .gradient = ""};
 
     v->din[0] = v->dout[0];
-    if (!ct_op_bool(v->op, "reduce_each"))
+    if (!*back.to)
         return 0;
-    ct_sharding_print(&x->sharding, &v->b->graph->mesh, x->rank, text, sizeof(text));
-    back.to = ct_arena_strdup(v->b->graph->arena, text);
     v->din[0] = ct_emit1(v->b, "redistribute", ct_gradient_name(v, 0), &v->dout[0], 1, &back);
     return v->b->status;
 }
@@ -39,8 +34,8 @@ const struct ct_op_type ct_op_redistribute = {
     .attrs =
         (const struct ct_option[]){
             CT_OPT_STRING(struct redistribute, to, "to", "", "Sharding text; empty: replicated"),
-            CT_OPT_BOOL(struct redistribute, reduce_each, "reduce_each", "false",
-                        "The gradient is reduced in every microbatch, not once a step"),
+            CT_OPT_STRING(struct redistribute, gradient, "gradient", "",
+                          "Sharding of the gradient, made in each microbatch; empty: as it comes"),
             {0}},
     .attrs_size = sizeof(struct redistribute),
     .vjp = redistribute_vjp,

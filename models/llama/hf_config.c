@@ -211,7 +211,8 @@ int llama_write_config(const struct llama_sizes *s, FILE *out)
         json_object_set_new(
             root, size_keys[i].key,
             json_integer(*(const int64_t *)(const void *)((const char *)s + size_keys[i].offset)));
-    failed = !root || json_dumpf(root, out, JSON_INDENT(2)) || fputc('\n', out) == EOF;
+    failed = !root || json_dumpf(root, out, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) ||
+             fputc('\n', out) == EOF;
     json_decref(root);
     return failed ? ct_fail(CT_EIO, "config.json cannot be written") : 0;
 }

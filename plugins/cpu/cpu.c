@@ -63,8 +63,12 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
           .config = &cpu_config, .config_size = sizeof(cpu_config),
           .offers = CT_OFFERS(
               {CT_DEVICE, "cpu", &cpu_device_ops}, {CT_KERNELS, "cpu", cpu_linear_kernels},
-              {CT_KERNELS, "cpu", cpu_loss_kernels}, {CT_KERNELS, "cpu", cpu_adamw_kernels},
-              {CT_KERNELS, "cpu", cpu_reduce_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
-              {CT_KERNELS, "cpu", cpu_pointwise_kernels}
-
-              ));
+              {CT_KERNELS, "cpu", cpu_pack_kernels}, {CT_KERNELS, "cpu", cpu_loss_kernels},
+              {CT_KERNELS, "cpu", cpu_cross_entropy_kernels},
+              {CT_KERNELS, "cpu", cpu_adamw_kernels}, {CT_KERNELS, "cpu", cpu_reduce_kernels},
+              {CT_KERNELS, "cpu", cpu_init_kernels}, {CT_KERNELS, "cpu", cpu_pointwise_kernels},
+              {CT_OP, "cpu.pack", &cpu_op_pack}, {CT_OP, "cpu.linear", &cpu_op_linear},
+              {CT_OP, "cpu.linear_dx", &cpu_op_linear_dx},
+              {CT_OP, "cpu.linear_cross_entropy", &cpu_op_loss},
+              {CT_OP, "cpu.linear_cross_entropy_grad", &cpu_op_loss_grad},
+              {CT_TRANSFORM, "pack_weights", &cpu_pack_weights}));

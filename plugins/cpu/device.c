@@ -64,7 +64,6 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     if (!device)
         return ct_fail(CT_ENOMEM, "no memory for the cpu device");
     device->base = (struct ct_device){&cpu_device_ops, "cpu", true};
-    device->symmetric = request->symmetric;
     rc = cpu_streams_create(!strcmp(cpu_config.streams, "in_order"), &device->streams);
     if (rc < 0) {
         close_device(&device->base);
@@ -112,16 +111,12 @@ static size_t mapped_size(size_t bytes)
     return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-static int reserve(struct ct_device *base, size_t bytes, void **out)
+static int reserve(struct ct_device *device, size_t bytes, void **out)
 {
-    struct cpu_device *device = (struct cpu_device *)base;
     size_t size = mapped_size(bytes), head;
     char *memory;
 
-    if (device->symmetric) {
-        *out = device->symmetric;
-        return 0;
-    }
+    (void)device;
     memory = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -136,11 +131,10 @@ static int reserve(struct ct_device *base, size_t bytes, void **out)
     return 0;
 }
 
-static void release(struct ct_device *base, void *memory, size_t bytes)
+static void release(struct ct_device *device, void *memory, size_t bytes)
 {
-    struct cpu_device *device = (struct cpu_device *)base;
-
-    if (memory && memory != device->symmetric)
+    (void)device;
+    if (memory)
         munmap(memory, mapped_size(bytes));
 }
 

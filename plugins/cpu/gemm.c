@@ -7,7 +7,6 @@
  * By rows: where A or C must be converted, A is cut into chunks of rows, and each thread takes a
  * chunk through widening, a one-thread primitive and rounding while it stays in its cache.
  */
-#include <dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +14,10 @@
 #include <ctitan/error.h>
 
 #include "convert.h"
-#include "gemm.h"
+#include "onednn.h"
 
 #define CHUNK 256             /* rows */
 #define CHUNK_BYTES (2 << 20) /* of A and C widened; beyond, half the rows */
-#define PACKED_ROWS 256       /* M for which oneDNN is asked for its layout of B */
 
 /* One oneDNN primitive; `lanes` sets of arguments, one for each thread that runs it. */
 struct primitive {
@@ -48,115 +46,7 @@ struct call {
     _Atomic int status;
 };
 
-static dnnl_engine_t engine;
-static dnnl_stream_t stream;
 static struct cpu_gemm *cache;
-
-static dnnl_data_type_t dnnl_type(enum ct_dtype dtype)
-{
-    return dtype == CT_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
-static int check(dnnl_status_t status, const char *what)
-{
-    static const char *const words[] = {"success",       "out of memory", "invalid arguments",
-                                        "unimplemented", "iterator ends", "runtime error",
-                                        "not required"};
-
-    if (status == dnnl_success)
-        return 0;
-    return ct_fail(status == dnnl_out_of_memory ? CT_ENOMEM : CT_EINVAL, "oneDNN, %s: %s", what,
-                   (size_t)status < CT_COUNT(words) ? words[status] : "unknown status");
-}
-
-int cpu_gemm_start(void)
-{
-    static const dnnl_cpu_isa_t limits[] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,
-                                            dnnl_cpu_isa_all};
-    int rc;
-
-    if (engine)
-        return 0;
-    rc = check(dnnl_set_max_cpu_isa(limits[cpu_isa()]), "instruction set");
-    if (rc >= 0)
-        rc = check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine");
-    if (rc >= 0)
-        rc = check(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), "stream");
-    return rc;
-}
-
-enum ct_dtype cpu_packed_type(enum ct_dtype dtype)
-{
-    return dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
-}
-
-static int describe(dnnl_memory_desc_t *md, int64_t rows, int64_t columns, enum ct_dtype dtype,
-                    int64_t row_stride, int64_t column_stride)
-{
-    dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
-
-    return check(dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_type(dtype), strides),
-                 "matrix");
-}
-
-static int create_descriptor(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *a,
-                             const dnnl_memory_desc_t *b, const dnnl_memory_desc_t *c,
-                             bool accumulate)
-{
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t sum = NULL;
-    int rc = check(dnnl_matmul_desc_init(&desc, a, b, NULL, c), "product");
-
-    if (rc >= 0)
-        rc = check(dnnl_primitive_attr_create(&attr), "attributes");
-    if (rc >= 0)
-        rc = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
-                   "scratchpad");
-    if (rc >= 0 && accumulate) {
-        rc = check(dnnl_post_ops_create(&sum), "sum");
-        if (rc >= 0)
-            rc = check(dnnl_post_ops_append_sum(sum, 1.0f), "sum");
-        if (rc >= 0)
-            rc = check(dnnl_primitive_attr_set_post_ops(attr, sum), "sum");
-    }
-    if (rc >= 0)
-        rc = check(dnnl_primitive_desc_create(out, &desc, attr, engine, NULL), "product");
-    dnnl_post_ops_destroy(sum);
-    dnnl_primitive_attr_destroy(attr);
-    return rc;
-}
-
-/* The layout of packed B, asked for once with a fixed number of rows so that all users agree. */
-static int packed_layout(dnnl_memory_desc_t *md, int64_t k, int64_t n, enum ct_dtype dtype)
-{
-    dnnl_memory_desc_t a, b, c;
-    dnnl_dims_t dims = {k, n};
-    dnnl_primitive_desc_t descriptor = NULL;
-    int rc = describe(&a, PACKED_ROWS, k, dtype, k, 1);
-
-    if (rc >= 0)
-        rc = describe(&c, PACKED_ROWS, n, dtype, n, 1);
-    if (rc >= 0)
-        rc = check(dnnl_memory_desc_init_by_tag(&b, 2, dims, dnnl_type(dtype), dnnl_format_tag_any),
-                   "packed matrix");
-    if (rc >= 0)
-        rc = create_descriptor(&descriptor, &a, &b, &c, false);
-    if (rc >= 0)
-        *md = *dnnl_primitive_desc_query_md(descriptor, dnnl_query_weights_md, 0);
-    dnnl_primitive_desc_destroy(descriptor);
-    return rc;
-}
-
-int cpu_packed_bytes(int64_t k, int64_t n, enum ct_dtype dtype, size_t *bytes)
-{
-    dnnl_memory_desc_t md;
-    int rc = packed_layout(&md, k, n, cpu_packed_type(dtype));
-
-    if (rc >= 0)
-        *bytes = dnnl_memory_desc_get_size(&md);
-    return rc;
-}
 
 /* The primitive for rows of A, for `lanes` threads that run it side by side, or one that uses all.
  */
@@ -165,17 +55,18 @@ static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, 
 {
     dnnl_memory_desc_t md[4];
     dnnl_primitive_desc_t descriptor = NULL;
-    int rc = describe(&md[0], rows, s->k, s->a_type, s->a_row, s->a_col);
+    int rc = cpu_onednn_matrix(&md[0], rows, s->k, s->a_type, s->a_row, s->a_col);
 
     if (rc >= 0)
-        rc = s->b_row ? describe(&md[1], s->k, s->n, s->b_type, s->b_row, s->b_col)
-                      : packed_layout(&md[1], s->k, s->n, s->b_type);
+        rc = s->b_row ? cpu_onednn_matrix(&md[1], s->k, s->n, s->b_type, s->b_row, s->b_col)
+                      : cpu_onednn_packed(&md[1], s->b_use, s->b_use == CPU_FORWARD ? s->n : s->k,
+                                          s->b_use == CPU_FORWARD ? s->k : s->n, s->b_type);
     if (rc >= 0)
-        rc = describe(&md[2], rows, s->n, s->c_type, s->c_row, 1);
+        rc = cpu_onednn_matrix(&md[2], rows, s->n, s->c_type, s->c_row, 1);
     if (rc >= 0)
-        rc = create_descriptor(&descriptor, &md[0], &md[1], &md[2], s->accumulate);
+        rc = cpu_onednn_product(&descriptor, &md[0], &md[1], &md[2], s->accumulate);
     if (rc >= 0)
-        rc = check(dnnl_primitive_create(&p->handle, descriptor), "primitive");
+        rc = cpu_onednn_check(dnnl_primitive_create(&p->handle, descriptor), "primitive");
     if (rc >= 0) {
         md[3] = *dnnl_primitive_desc_query_md(descriptor, dnnl_query_scratchpad_md, 0);
         p->scratch = dnnl_memory_desc_get_size(&md[3]);
@@ -184,8 +75,9 @@ static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, 
     }
     for (int lane = 0; rc >= 0 && lane < lanes; lane++)
         for (int i = 0; rc >= 0 && i < 4; i++)
-            rc = check(dnnl_memory_create(&p->lane[lane][i], &md[i], engine, DNNL_MEMORY_NONE),
-                       "argument");
+            rc = cpu_onednn_check(
+                dnnl_memory_create(&p->lane[lane][i], &md[i], cpu_onednn_engine, DNNL_MEMORY_NONE),
+                "argument");
     dnnl_primitive_desc_destroy(descriptor);
     return rc;
 }
@@ -210,10 +102,11 @@ static int run_primitive(struct primitive *p, int lane, const void *a, const voi
         dnnl_status_t status = dnnl_memory_set_data_handle(p->lane[lane][i], data[i]);
 
         if (status != dnnl_success)
-            return check(status, "argument");
+            return cpu_onednn_check(status, "argument");
         args[i] = (dnnl_exec_arg_t){names[i], p->lane[lane][i]};
     }
-    return check(dnnl_primitive_execute(p->handle, stream, 4, args), "execution");
+    return cpu_onednn_check(dnnl_primitive_execute(p->handle, cpu_onednn_stream, 4, args),
+                            "execution");
 }
 
 /* ---- preparing ---- */
@@ -318,7 +211,7 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
     return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
-           a->c_row == b->c_row && a->accumulate == b->accumulate;
+           a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)

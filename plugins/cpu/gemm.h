@@ -6,22 +6,26 @@
  * in the cache, and the result is rounded once. Both give products of bfloat16 numbers summed in
  * float32.
  *
- * Products are prepared once per distinct spec and kept for the life of the process. Prepare and
- * run on the thread that drives the run; a product is not reentrant.
+ * Products and packings are prepared once per distinct spec and kept for the life of the process.
+ * Prepare and run on the thread that drives the run; they are not reentrant.
  */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
 #include "cpu.h"
 
+/* What a weight w[n, k] is multiplied as: B = w^T[k, n] or B = w[n, k]. */
+enum cpu_use { CPU_FORWARD, CPU_BACKWARD };
+
 /* Element (i, j) of A lies at i * a_row + j * a_col; one of the two is 1. The same for B. */
 struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
     enum ct_dtype a_type, b_type, c_type;
     int64_t a_row, a_col;
-    int64_t b_row, b_col; /* both 0: packed, see below */
+    int64_t b_row, b_col; /* both 0: packed for b_use */
     int64_t c_row;
     bool accumulate;
+    enum cpu_use b_use;
 };
 
 struct cpu_gemm;
@@ -32,15 +36,30 @@ size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
 
 /*
- * Packed B: the layout that oneDNN likes best, made by cpu_pack_run from the matrix as it is
- * stored. The elements are of cpu_packed_type(): what the product computes in. The layout depends
- * on k, n and the type only, and joins B's that lie side by side.
+ * Packed B: the layout that oneDNN likes best for a use of a weight w[n, k]. Its elements are of
+ * cpu_packed_type(): what products of that dtype are computed in. Weights that share k may lie in
+ * one packed matrix, one below the other.
  */
-enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
-int cpu_packed_bytes(int64_t k, int64_t n, enum ct_dtype dtype, size_t *bytes);
+#define CPU_MAX_WEIGHTS 32
 
-/* Called when the device opens: the engine, held to cpu_isa(). CT_ECONFIG: this oneDNN or CPU
- * cannot. */
+struct cpu_packing_spec {
+    enum cpu_use use;
+    int count;
+    const int64_t *n, *stride; /* of each weight: rows; elements from row to row */
+    int64_t k;
+    enum ct_dtype from, to;
+    bool round; /* float32 elements are rounded to bfloat16 */
+};
+
+struct cpu_packing;
+
+enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
+int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
+/* CT_EINVAL: weights cannot lie in one matrix, as an inner n is no multiple of the block. */
+int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);
+int cpu_packing_run(struct cpu_packing *packing, const void *const *weights, void *packed);
+
+/* Called before anything else: the engine, held to cpu_isa(). */
 int cpu_gemm_start(void);
 
 #endif

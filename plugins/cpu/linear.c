@@ -47,9 +47,17 @@ static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct
 {
     struct cpu_rows a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
 
-    return (struct cpu_gemm_spec){a.rows,         n,        a.columns, x->dtype, p->weight->dtype,
-                                  p->wide->dtype, a.stride, 1,         1,        b.stride,
-                                  c.stride,       false};
+    return (struct cpu_gemm_spec){.m = a.rows,
+                                  .n = n,
+                                  .k = a.columns,
+                                  .a_type = x->dtype,
+                                  .b_type = p->weight->dtype,
+                                  .c_type = p->wide->dtype,
+                                  .a_row = a.stride,
+                                  .a_col = 1,
+                                  .b_row = 1,
+                                  .b_col = b.stride,
+                                  .c_row = c.stride};
 }
 
 /* dx = dy w */
@@ -57,9 +65,17 @@ static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct pie
 {
     struct cpu_rows a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
 
-    return (struct cpu_gemm_spec){a.rows,           c.columns, n,        p->wide->dtype,
-                                  p->weight->dtype, dx->dtype, a.stride, 1,
-                                  b.stride,         1,         c.stride, false};
+    return (struct cpu_gemm_spec){.m = a.rows,
+                                  .n = c.columns,
+                                  .k = n,
+                                  .a_type = p->wide->dtype,
+                                  .b_type = p->weight->dtype,
+                                  .c_type = dx->dtype,
+                                  .a_row = a.stride,
+                                  .a_col = 1,
+                                  .b_row = b.stride,
+                                  .b_col = 1,
+                                  .c_row = c.stride};
 }
 
 /* dw = dy^T x */
@@ -67,9 +83,17 @@ static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct piec
 {
     struct cpu_rows a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
 
-    return (struct cpu_gemm_spec){
-        n,        b.columns, a.rows, p->wide->dtype, x->dtype, p->weight->dtype, 1,
-        a.stride, b.stride,  1,      c.stride,       false};
+    return (struct cpu_gemm_spec){.m = n,
+                                  .n = b.columns,
+                                  .k = a.rows,
+                                  .a_type = p->wide->dtype,
+                                  .b_type = x->dtype,
+                                  .c_type = p->weight->dtype,
+                                  .a_row = 1,
+                                  .a_col = a.stride,
+                                  .b_row = b.stride,
+                                  .b_col = 1,
+                                  .c_row = c.stride};
 }
 
 static bool acceptable(const struct ct_tensor *t, int count)

@@ -8,6 +8,15 @@
 
 #include "cpu.h"
 
+#define CPU_MASKED (-100)
+
+/* CT_EINVAL: a label that is neither below vocabulary nor masked. */
+int cpu_check_labels(const struct ct_tensor *labels, int64_t vocabulary);
+/* The sum of losses in their order. */
+void cpu_store_loss(const struct ct_tensor *loss, const double *losses, int64_t n, bool add);
+/* A row of a tensor that cpu_as_rows takes. */
+char *cpu_row(const struct ct_tensor *t, int64_t row);
+
 /* A weight as the products read it. */
 struct cpu_head {
     int64_t vocabulary;
@@ -24,8 +33,10 @@ struct cpu_head_operands {
 bool cpu_head_accepts(const struct cpu_head *head, const struct cpu_head_operands *operands);
 int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
                      const struct cpu_head_operands *operands);
-/* launch: for state, workspace and accumulate; bit i of accumulate: of dx, dw, loss in this order.
- */
+#define CPU_ACCUMULATE_DX 1u
+#define CPU_ACCUMULATE_DW 2u
+#define CPU_ACCUMULATE_LOSS 4u
+/* launch: for state and workspace. */
 int cpu_head_run(const struct ct_launch *launch, const struct cpu_head_operands *operands,
                  uint32_t accumulate);
 

@@ -78,7 +78,6 @@ void local_note_done(struct group *g)
     struct status *s = &g->status[g->base.position];
 
     atomic_store_explicit(&s->inside, 0, RELAXED);
-    atomic_store_explicit(&s->time, coarse_now(), RELAXED);
 }
 
 /* "all_reduce 12 of group 'dp' (4096 bytes)" */

@@ -1,9 +1,9 @@
 /*
- * Groups: their blocks in the segment, and the arrival counter on which everything waits.
+ * Groups: their blocks in the segment, and the arrivals on which everything waits.
  *
- * The counter of a group of n only grows: a member's k-th arrival is complete when the counter
- * has reached k n. One word serves all waiters, the last to arrive wakes those that sleep, and
- * nothing is ever reset.
+ * Each member counts its own arrivals, in a cache line that only it writes; all wait until the
+ * others have counted as far. Nothing is ever reset. The first arrival of a call lies in the
+ * announcement of the call, which has to be read anyway.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@ static size_t block_bytes(size_t n)
 {
     size_t head = sizeof(struct block) +
                   n * (2 * sizeof(struct announcement) + sizeof(struct status)) +
-                  n * sizeof(struct doorbell) + n * n * sizeof(struct channel) + n * sizeof(int);
+                  n * (sizeof(struct flag) + sizeof(struct doorbell)) +
+                  n * n * sizeof(struct channel) + n * sizeof(int);
 
     return round_up(head, 4096) + 2 * n * SLOT_BYTES + n * n * PACKETS * PACKET_BYTES;
 }
@@ -39,7 +40,8 @@ void local_block_layout(struct group *g)
     n = (size_t)g->block->size;
     g->base.size = g->block->size;
     g->announcements = (struct announcement *)(at += sizeof(struct block));
-    g->status = (struct status *)(at += 2 * n * sizeof(struct announcement));
+    g->flags = (struct flag *)(at += 2 * n * sizeof(struct announcement));
+    g->status = (struct status *)(at += n * sizeof(struct flag));
     g->bells = (struct doorbell *)(at += n * sizeof(struct status));
     g->channels = (struct channel *)(at += n * sizeof(struct doorbell));
     g->ranks = (int *)(at += n * n * sizeof(struct channel));
@@ -181,35 +183,45 @@ static bool find_missing(struct group *g)
     return any;
 }
 
-static int wait_for_all(struct group *g, uint32_t target)
+/* Arrivals of member i: in its announcement of this call, or in its flag. */
+static uint32_t arrivals(const struct group *g, bool announced, int i)
 {
-    struct doorbell *arrived = &g->block->arrived;
+    const _Atomic uint32_t *at =
+        announced ? &local_announced(g, i)->arrivals : &g->flags[i].arrivals;
+
+    return atomic_load_explicit(at, memory_order_acquire);
+}
+
+/* Whoever finds all there rings for those who sleep; the last to arrive does find it. */
+static int wait_for_all(struct group *g, bool announced)
+{
+    struct doorbell *bell = &g->block->bell;
     struct patience p = {0};
+    int i = 0, rc = 0;
 
-    for (;;) {
-        uint32_t seen = atomic_load_explicit(&arrived->word, memory_order_acquire);
-        int rc;
+    while (rc == 0) {
+        uint32_t seen = atomic_load_explicit(&bell->word, memory_order_acquire);
 
-        if ((int32_t)(seen - target) >= 0)
-            return 0;
-        if (!local_pause(g->comm, &p, arrived, seen))
-            continue;
-        rc = local_look(g, p.deadline, find_missing);
-        if (rc < 0)
-            return rc;
+        while (i < g->base.size && (int32_t)(arrivals(g, announced, i) - g->arrivals) >= 0)
+            i++;
+        if (i == g->base.size)
+            break;
+        if (local_pause(g->comm, &p, bell, seen))
+            rc = local_look(g, p.deadline, find_missing);
     }
+    local_rest(&p, bell);
+    local_ring(bell);
+    return rc;
 }
 
 int local_arrive(struct group *g)
 {
-    struct doorbell *arrived = &g->block->arrived;
-    uint32_t target = ++g->arrivals * (uint32_t)g->base.size;
+    int me = g->base.position;
 
-    atomic_store_explicit(&g->status[g->base.position].arrivals, g->arrivals, memory_order_relaxed);
-    if (atomic_fetch_add(&arrived->word, 1) + 1 != target)
-        return wait_for_all(g, target);
-    local_wake(arrived);
-    return 0;
+    g->arrivals++;
+    atomic_store_explicit(&g->status[me].arrivals, g->arrivals, memory_order_relaxed);
+    atomic_store_explicit(&g->flags[me].arrivals, g->arrivals, memory_order_release);
+    return wait_for_all(g, false);
 }
 
 static bool agree(const struct announcement *a, const struct announcement *b)
@@ -233,15 +245,25 @@ static int mismatch(struct group *g, int other)
 
 int local_enter(struct group *g, const struct announcement *a)
 {
-    int rc = local_failed(g);
+    struct announcement *mine;
+    int rc = local_failed(g), me = g->base.position;
 
     if (rc < 0)
         return rc;
     g->number++;
-    g->announcements[(size_t)(g->number & 1) * (size_t)g->base.size + (size_t)g->base.position] =
-        *a;
+    g->arrivals++;
     local_note(g, a->call, a->root, a->count * ct_dtype_size(a->dtype));
-    rc = local_arrive(g);
+    atomic_store_explicit(&g->status[me].arrivals, g->arrivals, memory_order_relaxed);
+    mine = &g->announcements[(size_t)(g->number & 1) * (size_t)g->base.size + (size_t)me];
+    mine->call = a->call;
+    mine->dtype = a->dtype;
+    mine->reduction = a->reduction;
+    mine->root = a->root;
+    mine->count = a->count;
+    mine->in = a->in;
+    mine->out = a->out;
+    atomic_store_explicit(&mine->arrivals, g->arrivals, memory_order_release);
+    rc = wait_for_all(g, true);
     if (rc < 0)
         return rc;
     for (int i = 0; i < g->base.size; i++)

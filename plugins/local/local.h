@@ -5,8 +5,8 @@
  * offset 0, then one block per group and one region per `reserve`, in any order. The memfd has no
  * name: rank 0 passes it through an abstract socket, so nothing is left behind however ranks end.
  *
- * A group's block holds a counter of arrivals, and for every member its announcements (what it
- * calls, where its buffers are), two staging slots, and a doorbell for messages. Announcements and
+ * A group's block holds, for every member, its announcements (what it calls, where its buffers
+ * are), how often it has arrived, two staging slots, and a doorbell for messages. Announcements and
  * slots are used in turn: a member overwrites one only after all have passed a later arrival than
  * the last that used it.
  */
@@ -57,9 +57,10 @@ struct place {
     uint64_t address; /* offset in its rank's part of the region, or virtual address */
 };
 
-/* What a member calls: announced on entry, compared by all. */
+/* What a member calls: written on entry, complete once `arrivals` says so, compared by all. */
 struct announcement {
-    _Alignas(LINE) uint8_t call, dtype, reduction;
+    _Alignas(LINE) _Atomic uint32_t arrivals;
+    uint8_t call, dtype, reduction;
     int32_t root;
     uint64_t count;
     struct place in, out;
@@ -70,10 +71,10 @@ struct status {
     _Alignas(LINE) _Atomic uint32_t arrivals, inside, call, number;
     _Atomic int32_t peer;
     _Atomic uint64_t bytes,
-        time; /* time: nanoseconds of CLOCK_MONOTONIC_COARSE, of the last change */
+        time; /* time: when it was called, nanoseconds of CLOCK_MONOTONIC_COARSE */
 };
 
-/* Sleepers on a word; the word changes before anybody looks here. */
+/* For those who sleep; see local_ring. */
 struct doorbell {
     _Alignas(LINE) _Atomic uint32_t word, sleepers;
 };
@@ -92,10 +93,15 @@ struct channel {
     _Alignas(LINE) _Atomic uint32_t taken;
 };
 
-/* Followed by announcements[2][size], status[size], bells[size], channels[size][size], ranks[size],
-   then, page-aligned, slots[2][size], rings[size][size]. */
+/* How often a member has arrived, for later arrivals of a call. */
+struct flag {
+    _Alignas(LINE) _Atomic uint32_t arrivals;
+};
+
+/* Followed by announcements[2][size], flags[size], status[size], bells[size], channels[size][size],
+   ranks[size], then, page-aligned, slots[2][size], rings[size][size]. */
 struct block {
-    struct doorbell arrived; /* word: arrivals of all members together */
+    struct doorbell bell; /* of those who wait for arrivals */
     int32_t size;
     char name[48];
 };
@@ -157,6 +163,7 @@ struct group {
     struct block *block;
     int *ranks; /* in the block: by position */
     struct announcement *announcements;
+    struct flag *flags;
     struct status *status;
     struct doorbell *bells;
     struct channel *channels;
@@ -202,18 +209,23 @@ static inline const struct announcement *local_announced(const struct group *g, 
 /* wait.c */
 struct patience {
     int turns;
+    bool registered; /* as a sleeper */
     int64_t deadline;
 };
 int64_t local_now(void);
 int64_t local_deadline(const struct comm *comm);
 /*
- * One turn of waiting while bell->word is seen: spin, yield, then sleep for at most a tenth of a
- * second. True if nothing happened in that time: look with local_look.
+ * Waiting is a loop: read bell->word, look whether it is over, else local_pause. That spins first,
+ * then yields, then registers as a sleeper, then sleeps for at most a tenth of a second while the
+ * word is the one that was seen. True if nothing happened in that time: then local_look. Call
+ * local_rest when it is over.
+ *
+ * Whoever ends a wait changes what is waited for and then calls local_ring, which changes the word
+ * and wakes if there are sleepers. Of a sleeper that registers and looks again, and a ringer that
+ * changes things and looks for sleepers, one sees the other: no wake-up is lost.
  */
 bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, uint32_t seen);
-/* Wake those who sleep on a word that has changed. */
-void local_wake(struct doorbell *bell);
-/* Change the word and wake. */
+void local_rest(struct patience *p, struct doorbell *bell);
 void local_ring(struct doorbell *bell);
 
 /* failure.c */

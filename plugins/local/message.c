@@ -158,10 +158,11 @@ static int run(struct group *g)
 
         rc = move(g);
         if (rc > 0)
-            p = (struct patience){0};
+            local_rest(&p, bell);
         else if (rc == 0 && local_pause(g->comm, &p, bell, seen))
             rc = local_look(g, p.deadline, find_missing);
     }
+    local_rest(&p, bell);
     g->sending = g->receiving = NULL;
     local_note_done(g);
     return rc < 0 ? rc : 0;

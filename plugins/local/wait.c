@@ -1,7 +1,7 @@
 /*
  * Waiting: look again after a few pauses (only while every rank can have a processor), then after
- * some sched_yield, which costs a waiting rank nothing and lets the one that is awaited run, then
- * sleep on a futex. Sleepers look around every tenth of a second for dead ranks and the deadline.
+ * some sched_yield, which lets the rank that is awaited run, then sleep on a futex. Sleepers look
+ * around every tenth of a second for dead ranks and the deadline.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -42,21 +42,17 @@ static inline void relax(void)
 #endif
 }
 
-/* Whoever changes the word looks for sleepers afterwards, and whoever sleeps registers before the
-   kernel looks at the word: no wake-up is lost. */
 static void sleep_on(struct doorbell *bell, uint32_t seen, int64_t ns)
 {
     struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 
-    atomic_fetch_add(&bell->sleepers, 1);
     futex(&bell->word, FUTEX_WAIT, seen, &timeout);
-    atomic_fetch_sub(&bell->sleepers, 1);
 }
 
 bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, uint32_t seen)
 {
     int spins = comm->crowded ? 0 : SPINS;
-    int64_t now, left;
+    int64_t left;
 
     if (p->turns < spins + local_config.yields) {
         if (p->turns++ < spins)
@@ -65,23 +61,30 @@ bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, u
             sched_yield();
         return false;
     }
-    now = local_now();
-    if (!p->deadline)
-        p->deadline = now + (int64_t)(comm->timeout * 1e9);
-    left = p->deadline - now;
+    if (!p->registered) {
+        p->registered = true;
+        p->deadline = local_deadline(comm);
+        atomic_fetch_add(&bell->sleepers, 1);
+        return false;
+    }
+    left = p->deadline - local_now();
     if (left > 0)
         sleep_on(bell, seen, left < LOOK_AROUND ? left : LOOK_AROUND);
     return atomic_load(&bell->word) == seen;
 }
 
-void local_wake(struct doorbell *bell)
+void local_rest(struct patience *p, struct doorbell *bell)
 {
-    if (atomic_load(&bell->sleepers))
-        futex(&bell->word, FUTEX_WAKE, INT_MAX, NULL);
+    if (p->registered)
+        atomic_fetch_sub(&bell->sleepers, 1);
+    *p = (struct patience){0};
 }
 
 void local_ring(struct doorbell *bell)
 {
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!atomic_load_explicit(&bell->sleepers, memory_order_relaxed))
+        return;
     atomic_fetch_add(&bell->word, 1);
-    local_wake(bell);
+    futex(&bell->word, FUTEX_WAKE, INT_MAX, NULL);
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -146,7 +147,7 @@ static int write_step(const struct ct_step_result *s, const struct rates *r)
 static bool colored(void)
 {
     return !strcmp(config.color, "always") ||
-           (!strcmp(config.color, "auto") && isatty(STDERR_FILENO));
+           (!strcmp(config.color, "auto") && (isatty(STDERR_FILENO) || getenv("CTITAN_TERMINAL")));
 }
 
 /* "12,345" */

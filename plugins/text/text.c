@@ -21,7 +21,8 @@
 #include "permutation.h"
 
 #define IGNORED (-100)
-#define HELD_OUT_SEED 0x68656c64u /* the held-out part is the same in every run */
+#define WINDOWS (UINT64_C(1) << 63) /* keeps their random numbers apart from the documents' */
+#define HELD_OUT_SEED 0x68656c64u   /* the held-out part is the same in every run */
 
 static struct config {
     const char *path, *split;
@@ -37,7 +38,7 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct config, repeat, "repeat", "true",
                 "Begin the next epoch at the end of the data, instead of ending the run"),
     CT_OPT_BOOL(struct config, shuffle, "shuffle", "true",
-                "Put the documents into another order in each epoch, by [training] seed"),
+                "Put documents and samples into another order in each epoch, by [training] seed"),
     CT_OPT_FLOAT(struct config, validation_fraction, "validation_fraction", "0", 0, 0.9,
                  "Share of the documents that is never trained on, but validated on"),
     CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
@@ -64,6 +65,7 @@ struct ct_data {
 
     int64_t epoch, *order; /* order[i]: the epoch's i-th document */
     int64_t *begin;        /* begin[i]: tokens of the epoch before it; begin[count]: all */
+    struct permutation windows;
 };
 
 static enum corpus_split parse_split(const char *name)
@@ -197,6 +199,8 @@ static void arrange(struct ct_data *data, int64_t epoch)
         at += data->start[d + 1] - data->start[d];
     }
     data->begin[data->count] = at;
+    data->windows =
+        permutation_make((uint64_t)data->samples, data->seed, WINDOWS | (uint64_t)epoch);
     data->epoch = epoch;
 }
 
@@ -219,13 +223,16 @@ static int64_t document_at(const struct ct_data *data, int64_t position)
 static int text_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                      int32_t *documents)
 {
-    int64_t epoch = index / data->samples, first = index % data->samples * data->seq_len;
-    int64_t document;
+    int64_t epoch = index / data->samples, window = index % data->samples;
+    int64_t first, document;
 
     if (epoch > 0 && !data->repeat)
         return 1;
     if (epoch != data->epoch)
         arrange(data, epoch);
+    if (data->shuffle)
+        window = (int64_t)permutation_at(&data->windows, (uint64_t)window);
+    first = window * data->seq_len;
     document = document_at(data, first);
     for (int64_t i = 0; i <= data->seq_len; i++) {
         int64_t previous = document;

@@ -310,32 +310,67 @@ static int count_shared_memory(void)
     return count;
 }
 
-static void test_mpirun(int world)
+/* mpirun with our ranks; its output is read into text. */
+static int run_mpirun(int world, const char *test, const char *timeout, char *text, size_t room)
 {
-    char ranks[16], name[64];
-    int status = -1;
-    pid_t pid;
+    char ranks[16], self[4096] = {0};
+    int out[2], status = -1;
+    struct child c;
 
     snprintf(ranks, sizeof(ranks), "%d", world);
-    snprintf(name, sizeof(name), "%d ranks under mpirun", world);
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0) {
-        char self[4096] = {0};
-
+    if (pipe2(out, O_CLOEXEC) < 0 || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+        exit(1);
+    c = (struct child){.pid = fork(), .out = out[0]};
+    if (c.pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
-        dup2(2, 1);
-        if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
-            _exit(127);
-        execlp("mpirun", "mpirun", "-n", ranks, "--oversubscribe", "--allow-run-as-root", self,
-               plugin_path, "rank", "-1", "-1", "mpi", "works", "60", NULL);
+        dup2(out[1], 1);
+        execlp("mpirun", "mpirun", "-quiet", "-n", ranks, "--oversubscribe", "--allow-run-as-root",
+               self, plugin_path, "rank", "-1", "-1", "mpi", test, timeout, NULL);
         _exit(errno == ENOENT ? 77 : 127);
     }
-    waitpid(pid, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        printf("ok %d - %s # SKIP there is no mpirun\n", ++tests, name);
-    else
-        verdict(status == 0, name, "");
+    close(out[1]);
+    read_text(&c);
+    waitpid(c.pid, &status, 0);
+    snprintf(text, room, "%s", c.text);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_mpirun(int world)
+{
+    char name[64], text[8];
+    int status;
+
+    snprintf(name, sizeof(name), "%d ranks under mpirun", world);
+    status = run_mpirun(world, "works", "60", text, sizeof(text));
+    verdict(status == 0 || status == 77, name, status == 77 ? "SKIP there is no mpirun" : "");
+}
+
+static void test_mpirun_failure(const char *act, const char *words)
+{
+    char name[64], text[2048];
+    int status = run_mpirun(4, act, "1", text, sizeof(text));
+
+    snprintf(name, sizeof(name), "%s under mpirun", act);
+    if (status != 77 && !strstr(text, words))
+        printf("# status %d: %s\n", status, text);
+    verdict(status == 77 || strstr(text, words), name,
+            status == 77 ? "SKIP there is no mpirun" : "");
+}
+
+/* What ranks or mpirun leave behind becomes our child; it must have ended by now, or soon. */
+static bool no_process_is_left(void)
+{
+    double begin = now();
+
+    while (now() - begin < 3) {
+        pid_t pid = waitpid(-1, NULL, WNOHANG);
+
+        if (pid < 0)
+            return errno == ECHILD;
+        if (pid == 0)
+            usleep(10000);
+    }
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -360,11 +395,15 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[2], "mpirun")) {
         for (; *settings; settings++)
             test_mpirun(atoi(*settings));
+        test_mpirun_failure("stop",
+                            "all_reduce 51 of group 'world': no answer within 1 s from rank 3");
+        test_mpirun_failure("other", "ranks disagree");
+        test_mpirun_failure("count", "ranks disagree");
     } else
         for (size_t i = 0; i < CT_COUNT(failures); i++)
             test_failure(&failures[i]);
     verdict(count_shared_memory() == shared, "no shared memory is left", "");
-    verdict(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD, "no process is left", "");
+    verdict(no_process_is_left(), "no process is left", "");
     printf("1..%d\n", tests);
     return bad_tests != 0;
 }

@@ -126,5 +126,6 @@ int misbehave(struct fixture *f, const char *act)
         return 1;
     }
     printf("%s\n", ct_error_message());
+    fflush(stdout);
     return rc == CT_EPEER ? 0 : 1;
 }

@@ -90,7 +90,7 @@ static void keep_results(struct bed *bed, const struct ct_op *op, const struct e
 
 static double rounding(enum ct_dtype dtype)
 {
-    return dtype == CT_F64 ? 0x1p-50 : dtype == CT_BF16 ? 0x1.01p-8 : 0x1p-23;
+    return dtype == CT_F64 ? 0x1p-40 : dtype == CT_BF16 ? 0x1.01p-8 : 0x1p-23;
 }
 
 /* Terms of the longest sum behind one element of the outputs. */
@@ -356,7 +356,7 @@ static int start(int argc, char **argv, struct options *options, struct ct_devic
         rc = ct_offer_find(CT_DEVICE, options->device, &offer);
     if (rc >= 0)
         rc = ((const struct ct_device_ops *)offer->ops)
-                 ->open(&(struct ct_device_request){0, 1, NULL}, device);
+                 ->open(&(struct ct_device_request){0, 1}, device);
     return rc;
 }
 

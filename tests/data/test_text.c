@@ -182,35 +182,88 @@ static void count_documents(const int32_t *stream, int64_t length, int *count)
         }
 }
 
+/* How often each byte occurs among the tokens of an epoch. */
+static void count_bytes(struct ct_data *data, int64_t epoch, int64_t samples, int *count)
+{
+    int32_t tokens[16], labels[16];
+
+    memset(count, 0, 258 * sizeof(*count));
+    for (int64_t i = 0; i < samples; i++) {
+        assert_int_equal(text()->read(data, epoch * samples + i, tokens, labels, NULL), 0);
+        for (int j = 0; j < 16; j++)
+            count[tokens[j]]++;
+    }
+}
+
+/* Document i is the byte i, i times: an epoch holds each, but for a tail shorter than a sample. */
 static void test_epochs(void **state)
 {
-    static int32_t first[65536], second[65536];
-    int64_t samples, length;
-    int count[200] = {0};
+    int count[258], total = 0;
+    char name[8], content[256];
+    int64_t samples;
     struct ct_data *data;
 
     (void)state;
-    write_numbered(200);
+    for (int i = 1; i < 250; i++) {
+        memset(content, i, (size_t)i);
+        content[i] = '\0';
+        snprintf(name, sizeof(name), "%d", i);
+        write_text(name, content);
+        total += i + 2;
+    }
     USE("", "repeat=false");
     assert_int_equal(open_text(16, 3, false, &data), 0);
     samples = count_samples(data);
+    assert_int_equal(samples, (total - 1) / 16);
     text()->close(data);
     USE("", "repeat=true");
     assert_int_equal(open_text(16, 3, false, &data), 0);
-    length = read_epoch(data, 0, samples, 16, first);
-    read_epoch(data, 1, samples, 16, second);
-    assert_memory_not_equal(first, second, (size_t)length * 4);
-    count_documents(first, length, count);
-    for (int i = 0, missing = 0; i < 200; i++) {
-        missing += count[i] == 0;
-        assert_in_range(count[i], 0, 1);
-        assert_in_range(missing, 0, 1); /* the last one may be cut off */
+    for (int64_t epoch = 0; epoch < 3; epoch++) {
+        int missing = total;
+
+        count_bytes(data, epoch, samples, count);
+        for (int i = 1; i < 250; i++) {
+            assert_in_range(count[i], i > 17 ? i - 17 : 0, i);
+            missing -= count[i];
+        }
+        assert_int_equal(missing - count[BOS] - count[EOS], total - samples * 16);
     }
     text()->close(data);
-    assert_int_equal(open_text(16, 4, false, &data), 0);
-    read_epoch(data, 0, samples, 16, second);
-    assert_memory_not_equal(first, second, (size_t)length * 4);
+}
+
+static void read_some(uint64_t seed, int64_t first, int32_t tokens[16][16])
+{
+    struct ct_data *data;
+    int32_t labels[16];
+
+    assert_int_equal(open_text(16, seed, false, &data), 0);
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(text()->read(data, first + i, tokens[i], labels, NULL), 0);
     text()->close(data);
+}
+
+/* Another seed and another epoch are another order. */
+static void test_shuffle(void **state)
+{
+    int32_t first[16][16], seed[16][16], epoch[16][16];
+    struct ct_data *data;
+    int64_t samples;
+
+    (void)state;
+    write_numbered(100);
+    USE("", "repeat=false");
+    assert_int_equal(open_text(16, 1, false, &data), 0);
+    samples = count_samples(data);
+    text()->close(data);
+    USE("", "repeat=true");
+    read_some(1, 0, first);
+    read_some(2, 0, seed);
+    read_some(1, samples, epoch);
+    for (int i = 0, same = 0; i < 16; i++) {
+        same += !memcmp(first[i], seed[i], sizeof(first[i]));
+        same += !memcmp(first[i], epoch[i], sizeof(first[i]));
+        assert_in_range(same, 0, 3);
+    }
 }
 
 static void test_held_out(void **state)
@@ -221,7 +274,7 @@ static void test_held_out(void **state)
 
     (void)state;
     write_numbered(200);
-    USE("", "validation_fraction=0.1", "repeat=false");
+    USE("", "validation_fraction=0.1", "repeat=false", "shuffle=false");
     for (uint64_t seed = 1; seed < 3; seed++) {
         memset(train, 0, sizeof(train));
         assert_int_equal(open_text(1, seed, false, &data), 0);
@@ -342,9 +395,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_bytes_round_trip), TEST(test_packing),  TEST(test_pure),
-        TEST(test_epochs),           TEST(test_held_out), TEST(test_document_mask),
-        TEST(test_splits),           TEST(test_paths),    TEST(test_bad_paths)};
+        TEST(test_bytes_round_trip), TEST(test_packing), TEST(test_pure),
+        TEST(test_epochs),           TEST(test_shuffle), TEST(test_held_out),
+        TEST(test_document_mask),    TEST(test_splits),  TEST(test_paths),
+        TEST(test_bad_paths)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

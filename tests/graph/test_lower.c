@@ -220,7 +220,7 @@ static void stages_on_one_rank(void **state)
     assert_int_equal(actions.count, 8);
     assert_ok(ct_lower(&request, &m.program));
     assert_ok(ct_program_verify(m.program, stderr));
-    assert_ok(ct_executor_create(m.program, m.device, 0, &m.executor));
+    assert_ok(ct_executor_create(m.program, m.device, 0, NULL, &m.executor));
     assert_ok(ct_executor_init(m.executor));
     run_and_compare(&m, &expected, 1e-12);
     machine_finish(&expected);
@@ -417,7 +417,7 @@ static void views_of_parameters_in_the_forward(void **state)
 
     (void)state;
     start_text(&m, &arena,
-               "param %w : float64[2,4]\n"
+               "param %w : float64[8]\n"
                "input %x : float64[3,2]\n"
                "F - %v = view(%w) {shape=\"4,2\"} : float64[4,2]\n"
                "F - %y = linear(%x, %v) : float64[3,4]\n"

@@ -91,6 +91,13 @@ struct ct_comm_ops {
                     size_t in_bytes, int from, int tag);
 };
 
+/* A communicator in use: what kernels of collectives get. */
+struct ct_communicator {
+    const struct ct_comm_ops *ops;
+    struct ct_comm *comm;
+    struct ct_communicator_groups *groups; /* the core's */
+};
+
 /*
  * out[k] = in[0][k] + in[1][k] + .. for k in [0, count), or their maximum, for communicators that
  * run on the host. Integers wrap. out may be any of in; the result does not depend on the

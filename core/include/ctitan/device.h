@@ -26,7 +26,6 @@ struct ct_device_info {
 
 struct ct_device_request {
     int local_rank, local_ranks; /* on this host */
-    void *symmetric;             /* a communicator's segment to put the arena in; NULL: none */
 };
 
 struct ct_device;

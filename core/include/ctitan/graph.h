@@ -147,6 +147,8 @@ CT_API struct ct_value *ct_emit1(struct ct_builder *builder, const char *type, c
 CT_API int ct_graph_infer(struct ct_graph *graph);
 
 CT_API void ct_graph_remove(struct ct_graph *graph, struct ct_op *op);
+/* Put an op that was removed in front of `before`; NULL: at the end. */
+CT_API void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
 /* Make every later user of old take value instead, fetches too. */
 CT_API void ct_graph_replace(struct ct_graph *graph, struct ct_value *old, struct ct_value *value);
 CT_API void ct_op_set_input(struct ct_op *op, int index, struct ct_value *value);

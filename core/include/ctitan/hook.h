@@ -2,7 +2,8 @@
  * Hooks: where observers see a run. Metrics, profiler, flight recorder and progress are hooks.
  *
  * A subscriber names the events that it wants; an event without subscribers costs one test. Hooks
- * are called on the thread that drives the run, in order of registration. A negative return ends the
+ * are called in order of registration, on the thread that drives the run; COLLECTIVE_STARTED and
+ * COLLECTIVE_FINISHED on the thread of their stream. A negative return ends the
  * run with that failure; from a FAILURE event it is ignored, so that every observer sees the end.
  */
 #ifndef CT_HOOK_H

@@ -33,7 +33,8 @@
 #include <ctitan/graph.h>
 #include <ctitan/option.h>
 
-struct ct_rule; /* rule.h */
+struct ct_rule;         /* rule.h */
+struct ct_communicator; /* comm.h */
 
 /* What a vector-Jacobian product is asked for: read op and dout, emit, set din. */
 struct ct_vjp {
@@ -55,7 +56,13 @@ struct ct_launch {
     void *state;         /* from `prepare` */
     void *stream;        /* the device's own handle */
     void *device;        /* struct ct_device */
+    int64_t rank;        /* of this process in the mesh: see ct_launch_offset */
+    const struct ct_mesh *mesh;
 };
+
+/* Where this rank's piece of v begins along dimension dim of the whole: the first row of a table that
+   is cut by rows, the first position of a sequence. */
+CT_API int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim);
 
 /* Asked once per distinct call while lowering. */
 struct ct_prepare {
@@ -70,6 +77,7 @@ struct ct_prepare {
     void *state;            /* to be set if wanted; passed to every launch */
     int64_t rank;           /* of this process, and the mesh: for collectives */
     const struct ct_mesh *mesh;
+    const struct ct_communicator *communicator; /* comm.h; NULL: one rank, or only planning */
 };
 
 /* Flags of a kernel. */

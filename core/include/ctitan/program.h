@@ -76,6 +76,7 @@ struct ct_lower_request {
     const struct ct_action_list *actions; /* of this rank; microbatch numbers below microbatches */
     int microbatches;
     struct ct_device *device;
+    const struct ct_communicator *communicator; /* NULL: one rank, or only planning */
     int64_t rank;
     bool borrow; /* parameters and states get no place: they are another executor's (evaluation) */
     struct ct_arena *arena;
@@ -87,6 +88,8 @@ CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **
 CT_API const char *ct_category_name(enum ct_category category);
 /* The program as text: one line an instruction. */
 CT_API void ct_program_print(const struct ct_program *program, FILE *out);
+/* Whether value is, or views, a parameter or state of another executor's program. */
+CT_API bool ct_program_borrows(const struct ct_program *program, const struct ct_value *value);
 /* Every violation of the plan: overlapping lives at overlapping offsets, reads before writes, a
    stream that reads what another wrote without an event between. Used by tests and `plan`. */
 CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
@@ -95,9 +98,10 @@ CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 
 struct ct_executor; /* a program bound to a device's memory */
 
-/* Takes the arena from the device: program->arena_bytes, or `bytes` if that is more. */
+/* The arena: program->arena_bytes, or `bytes` if that is more, taken from the device; or `memory` of
+   so many zeroed bytes, from a communicator, which stays its owner's. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
-                              size_t bytes, struct ct_executor **executor);
+                              size_t bytes, void *memory, struct ct_executor **executor);
 /* For a program lowered with `borrow`: parameters and states are those of owner, by name; everything
    else lies in the part of owner's arena that holds nothing between two steps. That must be large
    enough: owner->persistent_bytes + program->arena_bytes. */

@@ -89,12 +89,16 @@ struct ct_lr_config {
 struct ct_validation_config {
     int64_t freq, steps;
 };
+struct ct_comm_config {
+    double timeout; /* seconds */
+};
 struct ct_config {
     struct ct_job_config job;
     struct ct_training_config training;
     struct ct_model_config model;
     struct ct_lr_config lr_scheduler;
     struct ct_validation_config validation;
+    struct ct_comm_config comm;
 };
 CT_API extern struct ct_config ct_config;
 

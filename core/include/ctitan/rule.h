@@ -36,7 +36,8 @@ struct ct_rule {
     int count;
     struct ct_factor *factor;
     struct ct_rule_operand *operand; /* op->ins inputs, then op->outs outputs */
-    int tie[2]; /* two factors that are cut together, the first a multiple of the second; -1: none */
+    int tie[2]; /* two factors that are cut together, the first a multiple of the second; -1: none
+                 */
 };
 
 /*
@@ -46,8 +47,8 @@ struct ct_rule {
  */
 CT_API int ct_rule_apply(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
 
-/* Whether output is a partial sum where factor is cut: inputs have it, the output has neither it nor what
-   it is tied to, and does not belong to another repetition. */
+/* Whether output is a partial sum where factor is cut: inputs have it, the output has neither it
+   nor what it is tied to, and does not belong to another repetition. */
 CT_API bool ct_rule_reduces(const struct ct_rule *rule, const struct ct_op *op, int factor,
                             int output);
 

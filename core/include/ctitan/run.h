@@ -37,6 +37,7 @@ struct ct_run {
     struct ct_data *data;
     const struct ct_device_ops *device_ops;
     struct ct_device *device;
+    struct ct_communicator communicator; /* comm NULL: one rank */
 
     struct ct_graph *graph; /* after all transforms */
     struct ct_program *program;
@@ -60,6 +61,8 @@ enum ct_run_depth {
 struct ct_run_options {
     enum ct_run_depth depth;
     int64_t rank, world; /* world 0: one rank */
+    int local_rank, local_ranks; /* on this host; local_ranks 0: one */
+    const char *job; /* unique on this host; with more than one rank */
     bool logits;         /* no training: a forward of one sequence that fetches "logits" */
     struct ct_pass_options passes; /* dumps; `training` is set here */
 };

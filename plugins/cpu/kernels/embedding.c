@@ -15,6 +15,7 @@
 #include "vector.h"
 
 #define COLUMNS 1024 /* summed at a time */
+#define ROWS 64      /* of the table, a thread's share */
 
 static int bad_token(int32_t token, int64_t rows)
 {
@@ -127,12 +128,34 @@ static void sum_row(const struct gradient *g, int64_t row)
 {
     int64_t n = g->runs.length;
 
-    if (g->lists.first[row] >= 0)
-        for (int64_t at = 0; at < n; at += COLUMNS)
-            sum_columns(g, row, at, n - at < COLUMNS ? n - at : COLUMNS);
-    else if (!g->accumulate)
-        memset(row_of(g->dtable, row * g->dtable->stride[0]), 0,
-               (size_t)n * ct_dtype_size(g->dtable->dtype));
+    for (int64_t at = 0; at < n; at += COLUMNS)
+        sum_columns(g, row, at, n - at < COLUMNS ? n - at : COLUMNS);
+}
+
+static void clear_rows(const struct ct_tensor *t, int64_t begin, int64_t end, int64_t n)
+{
+    size_t bytes = (size_t)n * ct_dtype_size(t->dtype);
+
+    if (t->stride[0] == n)
+        memset(row_of(t, begin * n), 0, bytes * (size_t)(end - begin));
+    else
+        for (int64_t row = begin; row < end; row++)
+            memset(row_of(t, row * t->stride[0]), 0, bytes);
+}
+
+static void sum_rows(const struct gradient *g, int64_t begin, int64_t end)
+{
+    while (begin < end) {
+        int64_t row = begin;
+
+        while (row < end && g->lists.first[row] < 0)
+            row++;
+        if (!g->accumulate && begin < row)
+            clear_rows(g->dtable, begin, row, g->runs.length);
+        if (row < end)
+            sum_row(g, row);
+        begin = row + 1;
+    }
 }
 
 bool CPU_ISA(cpu_embedding_grad_accepts)(const struct ct_prepare *prepare)
@@ -164,8 +187,8 @@ int CPU_ISA(cpu_embedding_grad_run)(const struct ct_launch *launch)
     rc = link_tokens(tokens, &g.runs, rows, &g.lists);
     if (rc < 0)
         return rc;
-#pragma omp parallel for schedule(dynamic, 64) if (cpu_worth_threads(rows * g.runs.length))
-    for (int64_t row = 0; row < rows; row++)
-        sum_row(&g, row);
+#pragma omp parallel for schedule(dynamic) if (cpu_worth_threads(rows * g.runs.length))
+    for (int64_t row = 0; row < rows; row += ROWS)
+        sum_rows(&g, row, row + ROWS < rows ? row + ROWS : rows);
     return 0;
 }

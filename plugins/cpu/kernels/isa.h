@@ -18,7 +18,13 @@ enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512 };
  */
 enum cpu_isa cpu_isa(void);
 
-#if defined(CPU_BUILD_AVX512)
+#if defined(CPU_BUILD_AVX512BF16)
+#define CPU_ISA(name) name##_avx512bf16
+#define CPU_BUILD CPU_AVX512
+#define CPU_LANES 16
+#define CPU_REGISTERS 32
+#define CPU_BF16 1
+#elif defined(CPU_BUILD_AVX512)
 #define CPU_ISA(name) name##_avx512
 #define CPU_BUILD CPU_AVX512
 #define CPU_LANES 16

@@ -3,7 +3,7 @@
  *
  * Each op has up to three functions per instruction set, in the source of its noun: accepts, run
  * and, where it keeps state or needs workspace, prepare. An op in the list is offered once per
- * instruction set, best first; those above cpu_isa() accept nothing.
+ * instruction set, best first; those that the process may not use accept nothing.
  */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
@@ -36,6 +36,7 @@
     CPU_DECLARE_RUN(op, flags, isa)                                                                \
     int cpu_##op##_prepare_##isa(struct ct_prepare *prepare);
 
+CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512bf16)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx2)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, portable)

@@ -17,9 +17,10 @@
 #define PAIRS 1024 /* at most, in a head */
 
 struct state {
-    int64_t half;  /* pairs in a head */
-    float sign;    /* -1: rotate backwards */
-    double *turns; /* by pair: quarter turns per position; padded to whole vectors */
+    int64_t angles; /* pairs in a head; or, if a head is one vector, its elements */
+    bool vector;
+    double *turns; /* by angle: quarter turns per position; padded to whole vectors */
+    float *sign;   /* of the sine */
 };
 
 typedef double vd __attribute__((vector_size(8 * CPU_LANES)));
@@ -51,11 +52,11 @@ struct angles {
 
 static void turn(const struct state *s, int64_t position, struct angles *a)
 {
-    for (int64_t i = 0; i < s->half; i += CPU_LANES) {
+    for (int64_t i = 0; i < s->angles; i += CPU_LANES) {
         vf sine, cosine;
 
         sine_cosine(s->turns + i, (double)position, &sine, &cosine);
-        v_store(a->sine + i, sine * s->sign);
+        v_store(a->sine + i, sine * v_load(s->sign + i));
         v_store(a->cosine + i, cosine);
     }
 }
@@ -76,7 +77,8 @@ CPU_INLINE void rotate(enum ct_dtype dtype, const void *x, void *y, int64_t half
     }
 }
 
-/* A head that is one vector: cosine twice; the sine, negated first. */
+/* A head that is one vector: y = x cosine + (halves of x swapped) sine, the first half of it
+ * negated. */
 #if CPU_LANES == 16
 #define V_SWAP 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7
 #elif CPU_LANES == 8
@@ -85,58 +87,46 @@ CPU_INLINE void rotate(enum ct_dtype dtype, const void *x, void *y, int64_t half
 #define V_SWAP 2, 3, 0, 1
 #endif
 
-CPU_INLINE void rotate_vector(enum ct_dtype dtype, const void *x, void *y, const struct angles *a)
+CPU_INLINE void rotate_vector(enum ct_dtype dtype, const void *x, void *y, vf cosine, vf sine)
 {
     vf v = v_get(dtype, x, 0, CPU_LANES);
     vf swapped = __builtin_shufflevector(v, v, V_SWAP);
 
-    v_put(dtype, y, 0, CPU_LANES, v * v_load(a->cosine) + swapped * v_load(a->sine));
+    v_put(dtype, y, 0, CPU_LANES, v * cosine + swapped * sine);
 }
 
-static void unfold(struct angles *a)
+CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const struct ct_tensor *x,
+                             const struct ct_tensor *y, const char *from, char *to,
+                             const struct angles *a)
 {
-    int half = CPU_LANES / 2;
-
-    for (int i = 0; i < half; i++) {
-        a->cosine[half + i] = a->cosine[i];
-        a->sine[half + i] = a->sine[i];
-        a->sine[i] = -a->sine[i];
-    }
-}
-
-CPU_INLINE void rotate_heads(const struct ct_tensor *x, const struct ct_tensor *y, const char *from,
-                             char *to, struct angles *a)
-{
-    int64_t size = (int64_t)ct_dtype_size(x->dtype), half = x->shape[3] / 2;
+    int64_t size = dtype == CT_F32 ? 4 : 2, heads = x->shape[2];
     int64_t x_step = x->stride[2] * size, y_step = y->stride[2] * size;
+    vf cosine = v_load(a->cosine), sine = v_load(a->sine);
 
-    if (2 * half == CPU_LANES)
-        unfold(a);
-    for (int64_t h = 0; h < x->shape[2]; h++, from += x_step, to += y_step) {
-        if (2 * half == CPU_LANES && x->dtype == CT_F32)
-            rotate_vector(CT_F32, from, to, a);
-        else if (2 * half == CPU_LANES)
-            rotate_vector(CT_BF16, from, to, a);
-        else if (x->dtype == CT_F32)
-            rotate(CT_F32, from, to, half, a);
-        else
-            rotate(CT_BF16, from, to, half, a);
-    }
+    if (s->vector)
+        for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
+            rotate_vector(dtype, from, to, cosine, sine);
+    else
+        for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
+            rotate(dtype, from, to, s->angles, a);
 }
 
 static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t)
 {
-    const struct ct_tensor *x = launch->in, *y = launch->out;
-    const struct ct_tensor *positions = launch->ins > 1 && x[1].data ? x + 1 : NULL;
-    int64_t size = (int64_t)ct_dtype_size(x->dtype), position = t;
+    const struct state *s = launch->state;
+    const struct ct_tensor *x = launch->in, *y = launch->out, *p = x + 1;
+    bool positions = launch->ins > 1 && p->data;
+    int64_t size = (int64_t)ct_dtype_size(x->dtype);
+    const char *from = (const char *)x->data + (b * x->stride[0] + t * x->stride[1]) * size;
+    char *to = (char *)y->data + (b * y->stride[0] + t * y->stride[1]) * size;
     struct angles angles;
 
-    if (positions)
-        position =
-            ((const int32_t *)positions->data)[b * positions->stride[0] + t * positions->stride[1]];
-    turn(launch->state, position, &angles);
-    rotate_heads(x, y, (const char *)x->data + (b * x->stride[0] + t * x->stride[1]) * size,
-                 (char *)y->data + (b * y->stride[0] + t * y->stride[1]) * size, &angles);
+    turn(s, positions ? ((const int32_t *)p->data)[b * p->stride[0] + t * p->stride[1]] : t,
+         &angles);
+    if (x->dtype == CT_F32)
+        rotate_heads(CT_F32, s, x, y, from, to, &angles);
+    else
+        rotate_heads(CT_BF16, s, x, y, from, to, &angles);
 }
 
 bool CPU_ISA(cpu_rope_accepts)(const struct ct_prepare *prepare)
@@ -158,13 +148,17 @@ int CPU_ISA(cpu_rope_prepare)(struct ct_prepare *prepare)
                            .low_freq_factor = ct_op_float(op, "low_freq_factor"),
                            .high_freq_factor = ct_op_float(op, "high_freq_factor"),
                            .original_max_position = ct_op_int(op, "original_max_position")};
-    int64_t size = prepare->in->shape[3];
+    int64_t size = prepare->in->shape[3], half = size / 2;
+    float sign = ct_op_bool(op, "inverse") ? -1 : 1;
 
-    s->half = size / 2;
-    s->sign = ct_op_bool(op, "inverse") ? -1 : 1;
-    s->turns = ct_arena_array(prepare->arena, double, s->half + CPU_LANES);
-    for (int64_t i = 0; i < s->half; i++)
-        s->turns[i] = ct_rope_frequency(&rope, size, i) * M_2_PI;
+    s->vector = size == CPU_LANES;
+    s->angles = s->vector ? size : half;
+    s->turns = ct_arena_array(prepare->arena, double, s->angles + CPU_LANES);
+    s->sign = ct_arena_array(prepare->arena, float, s->angles + CPU_LANES);
+    for (int64_t i = 0; i < s->angles; i++) {
+        s->turns[i] = ct_rope_frequency(&rope, size, i % half) * M_2_PI;
+        s->sign[i] = s->vector && i < half ? -sign : sign;
+    }
     prepare->state = s;
     return 0;
 }

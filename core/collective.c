@@ -1,0 +1,402 @@
+/*
+ * Collectives on devices in host memory, over whichever communicator the recipe loads.
+ *
+ * The communicator moves flat, equal pieces; a tensor that is cut in its first dimension into equal
+ * pieces is just that, and goes without a copy. In all other cases pieces are packed into the
+ * workspace, padded to the largest, and unpacked behind the call.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+
+#include "collective.h"
+
+/* Where one rank's piece lies along a dimension. */
+struct piece {
+    int64_t offset, size;
+};
+
+struct layout {
+    struct piece *piece; /* by rank of the group */
+    int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
+};
+
+struct call {
+    const struct ct_communicator *communicator;
+    struct ct_group *group;
+    int64_t ranks;
+    int64_t me; /* position in the group */
+    enum ct_dtype dtype;
+    struct layout in, out; /* of the whole that is gathered, scattered or exchanged */
+    bool direct;
+};
+
+/* ---- groups ---- */
+
+int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
+                          ct_axes axes, int stream, struct ct_group **group)
+{
+    struct ct_communicator_groups *cache = c->groups;
+    int64_t ranks[4096];
+    char name[128];
+    int rc;
+
+    for (size_t i = 0; i < cache->count; i++)
+        if (cache->item[i].axes == axes && cache->item[i].stream == stream) {
+            *group = cache->item[i].group;
+            return 0;
+        }
+    if (cache->count == CT_COUNT(cache->item) ||
+        ct_mesh_degree(mesh, axes) > (int64_t)CT_COUNT(ranks))
+        return ct_fail(CT_EINVAL, "too many groups, or a group of more than %zu ranks",
+                       CT_COUNT(ranks));
+    name[0] = '\0';
+    for (int a = 0; a < mesh->count; a++)
+        if (axes >> a & 1) {
+            size_t n = strlen(name);
+
+            snprintf(name + n, sizeof(name) - n, "%s%s", n ? "." : "", mesh->axis[a].name);
+        }
+    ct_mesh_group(mesh, rank, axes, ranks);
+    rc = c->ops->group(c->comm, ranks, (int)ct_mesh_degree(mesh, axes), name, group);
+    if (rc < 0)
+        return ct_context(rc, "group %s", name);
+    cache->item[cache->count++] = (struct ct_communicator_group){axes, stream, *group};
+    return 0;
+}
+
+/* ---- preparing ---- */
+
+static ct_axes parse_axes(const struct ct_mesh *mesh, const char *text)
+{
+    ct_axes axes = 0;
+
+    for (size_t n; *text; text += n + (text[n] == '.')) {
+        char name[64];
+
+        n = strcspn(text, ".");
+        snprintf(name, sizeof(name), "%.*s", (int)n, text);
+        axes |= (ct_axes)1 << ct_mesh_find(mesh, name);
+    }
+    return axes;
+}
+
+/* The pieces of dimension dim that the ranks of a group hold under s, relative to where the whole
+   `around` of this rank begins. */
+static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_value *v,
+                    const struct ct_sharding *s, const struct ct_sharding *around, int dim,
+                    struct layout *l)
+{
+    int64_t n = ct_mesh_degree(p->mesh, axes), local[CT_MAX_RANK], offset[CT_MAX_RANK];
+    int64_t *ranks = ct_arena_array(p->arena, int64_t, n), begin;
+
+    ct_mesh_group(p->mesh, p->rank, axes, ranks);
+    ct_sharding_local(around, p->mesh, p->rank, v->rank, v->shape, local, offset);
+    begin = offset[dim];
+    l->length = local[dim];
+    l->outer = ct_shape_count(dim, local);
+    l->inner = ct_shape_count(v->rank - dim - 1, local + dim + 1);
+    l->piece = ct_arena_array(p->arena, struct piece, n);
+    for (int64_t i = 0; i < n; i++) {
+        ct_sharding_local(s, p->mesh, ranks[i], v->rank, v->shape, local, offset);
+        l->piece[i] = (struct piece){offset[dim] - begin, local[dim]};
+        if (local[dim] > l->largest)
+            l->largest = local[dim];
+    }
+}
+
+static bool even(const struct layout *l, int64_t ranks)
+{
+    return l->outer == 1 && l->largest * ranks == l->length;
+}
+
+static struct call *call_new(struct ct_prepare *p, ct_axes *axes, int *rc)
+{
+    struct call *c = ct_arena_new(p->arena, struct call);
+    int64_t *ranks;
+
+    *axes = parse_axes(p->mesh, ct_op_string(p->op, "axes"));
+    c->ranks = ct_mesh_degree(p->mesh, *axes);
+    c->dtype = p->in[0].dtype;
+    c->communicator = p->communicator;
+    ranks = ct_arena_array(p->arena, int64_t, c->ranks);
+    ct_mesh_group(p->mesh, p->rank, *axes, ranks);
+    while (ranks[c->me] != p->rank)
+        c->me++;
+    p->state = c;
+    *rc = p->communicator ? ct_communicator_group(p->communicator, p->mesh, p->rank, *axes,
+                                                  p->op->stream, &c->group)
+                          : 0;
+    return c;
+}
+
+static size_t packed_bytes(const struct call *c, const struct layout *l)
+{
+    return (size_t)(l->outer * l->largest * l->inner) * ct_dtype_size(c->dtype);
+}
+
+static int prepare_gather(struct ct_prepare *p)
+{
+    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
+    int dim = (int)ct_op_int(p->op, "dim"), rc;
+    ct_axes axes;
+    struct call *c = call_new(p, &axes, &rc);
+
+    lay_out(p, axes, x, &x->sharding, &y->sharding, dim, &c->out);
+    c->direct = even(&c->out, c->ranks);
+    if (!c->direct)
+        p->workspace = packed_bytes(c, &c->out) * (size_t)(c->ranks + 1);
+    return rc;
+}
+
+static int prepare_scatter(struct ct_prepare *p)
+{
+    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
+    int dim = (int)ct_op_int(p->op, "dim"), rc;
+    ct_axes axes;
+    struct call *c = call_new(p, &axes, &rc);
+
+    lay_out(p, axes, x, &y->sharding, &x->sharding, dim, &c->in);
+    c->direct = even(&c->in, c->ranks);
+    if (!c->direct)
+        p->workspace = packed_bytes(c, &c->in) * (size_t)(c->ranks + 1);
+    return rc;
+}
+
+static int prepare_all_reduce(struct ct_prepare *p)
+{
+    ct_axes axes;
+    int rc;
+
+    call_new(p, &axes, &rc);
+    return rc;
+}
+
+/* Dimension `to` is whole before and cut after, `dim` the other way round. A packet is what one rank
+   sends to another: a piece in both. */
+static int prepare_exchange(struct ct_prepare *p)
+{
+    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
+    int dim = (int)ct_op_int(p->op, "dim"), to = (int)ct_op_int(p->op, "to"), rc;
+    ct_axes axes;
+    struct call *c = call_new(p, &axes, &rc);
+
+    lay_out(p, axes, x, &y->sharding, &x->sharding, to, &c->in);
+    lay_out(p, axes, x, &x->sharding, &y->sharding, dim, &c->out);
+    p->workspace = 2 * packed_bytes(c, &c->in) * (size_t)c->ranks;
+    {
+        /* The largest packet, as uneven pieces differ: largest along both dimensions. */
+        size_t rest = (size_t)(ct_tensor_count(&p->in[0]) /
+                               (p->in[0].shape[dim] * p->in[0].shape[to]));
+        size_t packet = rest * (size_t)(c->in.largest * c->out.largest) * ct_dtype_size(c->dtype);
+
+        p->workspace = 2 * packet * (size_t)c->ranks;
+    }
+    return rc;
+}
+
+static int prepare_slice(struct ct_prepare *p)
+{
+    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
+    struct call *c = ct_arena_new(p->arena, struct call);
+    ct_axes axes = parse_axes(p->mesh, ct_op_string(p->op, "axes"));
+    int64_t *ranks = ct_arena_array(p->arena, int64_t, ct_mesh_degree(p->mesh, axes));
+
+    c->dtype = p->in[0].dtype;
+    lay_out(p, axes, x, &y->sharding, &x->sharding, (int)ct_op_int(p->op, "dim"), &c->in);
+    ct_mesh_group(p->mesh, p->rank, axes, ranks);
+    while (ranks[c->me] != p->rank)
+        c->me++;
+    p->state = c;
+    return 0;
+}
+
+/* ---- packing ---- */
+
+/* Copy `count` blocks of `bytes`, from blocks `from_stride` apart to blocks `to_stride` apart. */
+static void copy_blocks(char *to, size_t to_stride, const char *from, size_t from_stride,
+                        size_t bytes, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, bytes);
+}
+
+/* Piece i of the whole tensor at `whole`, to or from packed memory. */
+static void move_piece(const struct call *c, const struct layout *l, int64_t i, char *whole,
+                       char *packed, bool pack)
+{
+    size_t unit = (size_t)l->inner * ct_dtype_size(c->dtype);
+    char *piece = whole + (size_t)l->piece[i].offset * unit;
+    size_t bytes = (size_t)l->piece[i].size * unit, stride = (size_t)l->length * unit;
+
+    if (pack)
+        copy_blocks(packed, bytes, piece, stride, bytes, l->outer);
+    else
+        copy_blocks(piece, stride, packed, bytes, bytes, l->outer);
+}
+
+/* ---- running ---- */
+
+static int fire(const struct ct_launch *l, enum ct_event event)
+{
+    struct ct_instruction instruction;
+
+    if (!ct_hook_wanted(event))
+        return 0;
+    memset(&instruction, 0, sizeof(instruction));
+    instruction.op = l->op;
+    instruction.stream = (int16_t)l->op->stream;
+    instruction.launch = *l;
+    return ct_hook_fire(&(struct ct_event_data){.event = event, .instruction = &instruction});
+}
+
+static int begin(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+
+    if (!c->group)
+        return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
+    return fire(l, CT_EVENT_COLLECTIVE_STARTED);
+}
+
+static int end(const struct ct_launch *l, int rc)
+{
+    return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
+}
+
+static int run_gather(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    const struct ct_comm_ops *ops = c->communicator->ops;
+    size_t bytes = packed_bytes(c, &c->out), count = bytes / ct_dtype_size(c->dtype);
+    char *mine = l->workspace, *all = mine + bytes;
+    int rc = begin(l);
+
+    if (rc == 0 && c->direct)
+        return end(l, ops->all_gather(c->group, l->in[0].data, l->out[0].data, count, c->dtype));
+    if (rc < 0)
+        return rc;
+    memcpy(mine, l->in[0].data,
+           (size_t)ct_tensor_count(&l->in[0]) * ct_dtype_size(c->dtype));
+    rc = ops->all_gather(c->group, mine, all, count, c->dtype);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
+        move_piece(c, &c->out, i, l->out[0].data, all + (size_t)i * bytes, false);
+    return end(l, rc);
+}
+
+static int run_scatter(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    const struct ct_comm_ops *ops = c->communicator->ops;
+    size_t bytes = packed_bytes(c, &c->in), count = bytes / ct_dtype_size(c->dtype);
+    char *mine = l->workspace, *all = mine + bytes;
+    int rc = begin(l);
+
+    if (rc == 0 && c->direct)
+        return end(l, ops->reduce_scatter(c->group, l->in[0].data, l->out[0].data, count, c->dtype,
+                                          CT_REDUCE_SUM));
+    if (rc < 0)
+        return rc;
+    memset(all, 0, bytes * (size_t)c->ranks);
+    for (int64_t i = 0; i < c->ranks; i++)
+        move_piece(c, &c->in, i, l->in[0].data, all + (size_t)i * bytes, true);
+    rc = ops->reduce_scatter(c->group, all, mine, count, c->dtype, CT_REDUCE_SUM);
+    if (rc == 0)
+        memcpy(l->out[0].data, mine,
+               (size_t)ct_tensor_count(&l->out[0]) * ct_dtype_size(c->dtype));
+    return end(l, rc);
+}
+
+static int run_all_reduce(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    int rc = begin(l);
+
+    if (rc == 0)
+        rc = c->communicator->ops->all_reduce(c->group, l->in[0].data, l->out[0].data,
+                                              (size_t)ct_tensor_count(&l->in[0]), c->dtype,
+                                              CT_REDUCE_SUM);
+    return end(l, rc);
+}
+
+/* Elements of a box, between a tensor and packed memory; the box is [0, shape) from `at` on. */
+static void move_box(const struct ct_tensor *t, int dim, struct piece along, int to,
+                     struct piece across, char *packed, bool pack)
+{
+    size_t item = ct_dtype_size(t->dtype), done = 0;
+    int64_t index[CT_MAX_RANK] = {0}, shape[CT_MAX_RANK], last = t->rank - 1;
+    size_t run;
+
+    memcpy(shape, t->shape, sizeof(shape));
+    shape[dim] = along.size;
+    shape[to] = across.size;
+    if (ct_shape_count(t->rank, shape) == 0)
+        return;
+    run = (size_t)shape[last] * item;
+    for (;;) {
+        int64_t offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
+        int d;
+
+        for (d = 0; d < last; d++)
+            offset += index[d] * t->stride[d];
+        if (pack)
+            memcpy(packed + done, (char *)t->data + (size_t)offset * item, run);
+        else
+            memcpy((char *)t->data + (size_t)offset * item, packed + done, run);
+        done += run;
+        for (d = (int)last - 1; d >= 0 && ++index[d] == shape[d]; d--)
+            index[d] = 0;
+        if (d < 0)
+            return;
+    }
+}
+
+static int run_exchange(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = begin(l);
+    const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
+    size_t rest = (size_t)(ct_tensor_count(x) / (x->shape[dim] * x->shape[to]));
+    size_t count = rest * (size_t)(c->in.largest * c->out.largest);
+    size_t bytes = count * ct_dtype_size(c->dtype);
+    char *out = l->workspace, *in = out + bytes * (size_t)c->ranks;
+
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
+        move_box(x, dim, (struct piece){0, x->shape[dim]}, to, c->in.piece[i],
+                 out + (size_t)i * bytes, true);
+    if (rc == 0)
+        rc = c->communicator->ops->all_to_all(c->group, out, in, count, c->dtype);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
+        move_box(y, dim, c->out.piece[i], to, (struct piece){0, y->shape[to]},
+                 in + (size_t)i * bytes, false);
+    return end(l, rc);
+}
+
+static int run_slice(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+
+    move_piece(c, &c->in, c->me, l->in[0].data, l->out[0].data, true);
+    return 0;
+}
+
+const struct ct_kernel ct_collective_kernels[] = {
+    {"all_gather", "host", 0, NULL, prepare_gather, run_gather},
+    {"reduce_scatter", "host", 0, NULL, prepare_scatter, run_scatter},
+    {"all_reduce", "host", 0, NULL, prepare_all_reduce, run_all_reduce},
+    {"all_to_all", "host", 0, NULL, prepare_exchange, run_exchange},
+    {"slice", "host", 0, NULL, prepare_slice, run_slice},
+    {0},
+};
+
+double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
+                           const struct ct_tensor *in, const struct ct_tensor *out)
+{
+    double n = (double)ct_mesh_degree(mesh, parse_axes(mesh, ct_op_string(op, "axes")));
+    double before = (double)ct_tensor_count(in), after = (double)ct_tensor_count(out);
+    double larger = (before > after ? before : after) * (double)ct_dtype_size(in->dtype);
+
+    return larger * (n - 1) / n * (strcmp(op->type->name, "all_reduce") ? 1 : 2);
+}

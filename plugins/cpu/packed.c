@@ -1,0 +1,334 @@
+/*
+ * Kernels on packed weights. Pieces (q, k, v) that lie side by side are one product; where the plan
+ * could not place them so, they go through a matrix in the workspace.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "gemm.h"
+#include "loss.h"
+
+/* ---- packing ---- */
+
+static bool accepts_pack(const struct ct_prepare *p)
+{
+    if (p->ins > CPU_MAX_WEIGHTS)
+        return false;
+    for (int i = 0; i < p->ins; i++)
+        if (!cpu_is_compute_dtype(p->in[i].dtype) || p->in[i].stride[1] != 1 ||
+            p->in[i].dtype != p->in[0].dtype)
+            return false;
+    return true;
+}
+
+static int prepare_pack(struct ct_prepare *p)
+{
+    int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
+    struct cpu_packing_spec spec = {
+        .use = strcmp(ct_op_string(p->op, "use"), "forward") ? CPU_BACKWARD : CPU_FORWARD,
+        .count = p->ins,
+        .n = n,
+        .stride = stride,
+        .k = p->in[0].shape[1],
+        .from = p->in[0].dtype,
+        .to = p->out[0].dtype,
+        .round = ct_op_bool(p->op, "round")};
+
+    for (int i = 0; i < p->ins; i++) {
+        n[i] = p->in[i].shape[0];
+        stride[i] = p->in[i].stride[0];
+    }
+    return cpu_packing_prepare(&spec, (struct cpu_packing **)&p->state);
+}
+
+static int run_pack(const struct ct_launch *l)
+{
+    const void *weights[CPU_MAX_WEIGHTS];
+
+    for (int i = 0; i < l->ins; i++)
+        weights[i] = l->in[i].data;
+    return cpu_packing_run(l->state, weights, l->out[0].data);
+}
+
+/* ---- linear ---- */
+
+struct packed_linear {
+    struct cpu_gemm *gemm[2]; /* [accumulate] */
+    bool gathered;            /* pieces go through the workspace */
+    size_t matrix_at;
+    int64_t width;
+};
+
+static bool acceptable(const struct ct_tensor *t, int count)
+{
+    struct cpu_rows rows;
+
+    for (int i = 0; i < count; i++)
+        if (!cpu_is_compute_dtype(t[i].dtype) || !cpu_as_rows(&t[i], &rows) ||
+            t[i].dtype != t[0].dtype)
+            return false;
+    return count > 0;
+}
+
+static int64_t columns(const struct ct_tensor *t)
+{
+    return t->shape[t->rank - 1];
+}
+
+static int64_t row_stride(const struct ct_tensor *t)
+{
+    struct cpu_rows rows;
+
+    cpu_as_rows(t, &rows);
+    return rows.stride;
+}
+
+/* Only members of a joined matrix have rows as long as all pieces together. */
+static bool side_by_side(const struct ct_tensor *piece, int count, int64_t width)
+{
+    for (int i = 0; i < count; i++)
+        if (row_stride(&piece[i]) != width)
+            return count == 1;
+    return true;
+}
+
+static struct packed_linear *plan_pieces(struct ct_prepare *p, const struct ct_tensor *piece,
+                                         int count)
+{
+    struct packed_linear *state = ct_arena_new(p->arena, struct packed_linear);
+
+    for (int i = 0; i < count; i++)
+        state->width += columns(&piece[i]);
+    state->gathered = !side_by_side(piece, count, state->width);
+    p->state = state;
+    return state;
+}
+
+static int prepare_products(struct ct_prepare *p, struct cpu_gemm_spec spec,
+                            const struct ct_tensor *piece)
+{
+    struct packed_linear *state = p->state;
+    int rc = 0;
+
+    for (int accumulate = 0; rc >= 0 && accumulate < (p->accumulate ? 2 : 1); accumulate++) {
+        spec.accumulate = accumulate;
+        rc = cpu_gemm_prepare(&spec, &state->gemm[accumulate]);
+        if (rc >= 0 && cpu_gemm_workspace(state->gemm[accumulate]) > p->workspace)
+            p->workspace = cpu_gemm_workspace(state->gemm[accumulate]);
+    }
+    state->matrix_at = (p->workspace + 63) & ~(size_t)63;
+    if (state->gathered)
+        p->workspace =
+            state->matrix_at + (size_t)(spec.m * state->width) * ct_dtype_size(piece->dtype);
+    return rc;
+}
+
+struct columns_call {
+    const struct ct_tensor *piece;
+    int count;
+    char *matrix;
+    int64_t width;
+    bool out;
+};
+
+/* Between the pieces and the matrix of them all. */
+static void move_columns(void *context, int thread, int threads)
+{
+    const struct columns_call *c = context;
+    size_t size = ct_dtype_size(c->piece->dtype), at = 0;
+
+    for (int i = 0; i < c->count; i++) {
+        struct cpu_rows rows;
+        struct cpu_range mine;
+
+        cpu_as_rows(&c->piece[i], &rows);
+        mine = cpu_share(rows.rows, 1, thread, threads);
+        for (int64_t row = mine.begin; row < mine.end; row++) {
+            char *piece = (char *)c->piece[i].data + (size_t)(row * rows.stride) * size;
+            char *matrix = c->matrix + (size_t)(row * c->width) * size + at;
+            size_t bytes = (size_t)rows.columns * size;
+
+            memcpy(c->out ? piece : matrix, c->out ? matrix : piece, bytes);
+        }
+        at += (size_t)rows.columns * size;
+    }
+}
+
+static int check_adjoining(const struct ct_tensor *piece, int count)
+{
+    for (int i = 0; i + 1 < count; i++)
+        if ((char *)piece[i + 1].data !=
+            (char *)piece[i].data + (size_t)columns(&piece[i]) * ct_dtype_size(piece[i].dtype))
+            return ct_fail(CT_EINVAL, "pieces have the strides of one matrix, but lie apart");
+    return 0;
+}
+
+/* ---- cpu.linear ---- */
+
+static bool accepts_linear(const struct ct_prepare *p)
+{
+    return acceptable(p->in, 1) && acceptable(p->out, p->outs);
+}
+
+static int prepare_linear(struct ct_prepare *p)
+{
+    const struct packed_linear *state = plan_pieces(p, p->out, p->outs);
+    struct cpu_rows x;
+
+    cpu_as_rows(&p->in[0], &x);
+    return prepare_products(
+        p,
+        (struct cpu_gemm_spec){.m = x.rows,
+                               .n = state->width,
+                               .k = x.columns,
+                               .a_type = p->in[0].dtype,
+                               .b_type = p->in[1].dtype,
+                               .c_type = p->out[0].dtype,
+                               .a_row = x.stride,
+                               .a_col = 1,
+                               .c_row = state->gathered ? state->width : row_stride(p->out),
+                               .b_use = CPU_FORWARD},
+        p->out);
+}
+
+static int run_linear(const struct ct_launch *l)
+{
+    const struct packed_linear *state = l->state;
+    struct columns_call move = {l->out, l->outs, (char *)l->workspace + state->matrix_at,
+                                state->width, false};
+    bool accumulate = l->accumulate & 1;
+    int rc = state->gathered ? 0 : check_adjoining(l->out, l->outs);
+
+    if (rc < 0)
+        return rc;
+    if (state->gathered && accumulate)
+        cpu_parallel(move_columns, &move);
+    rc = cpu_gemm_run(state->gemm[accumulate], l->in[0].data, l->in[1].data,
+                      state->gathered ? move.matrix : l->out[0].data, l->workspace);
+    move.out = true;
+    if (rc >= 0 && state->gathered)
+        cpu_parallel(move_columns, &move);
+    return rc;
+}
+
+/* ---- cpu.linear_dx ---- */
+
+static bool accepts_linear_dx(const struct ct_prepare *p)
+{
+    return acceptable(p->in, p->ins - 1) && acceptable(p->out, 1);
+}
+
+static int prepare_linear_dx(struct ct_prepare *p)
+{
+    const struct packed_linear *state = plan_pieces(p, p->in, p->ins - 1);
+    struct cpu_rows dx;
+
+    cpu_as_rows(&p->out[0], &dx);
+    return prepare_products(
+        p,
+        (struct cpu_gemm_spec){.m = dx.rows,
+                               .n = dx.columns,
+                               .k = state->width,
+                               .a_type = p->in[0].dtype,
+                               .b_type = p->in[p->ins - 1].dtype,
+                               .c_type = p->out[0].dtype,
+                               .a_row = state->gathered ? state->width : row_stride(p->in),
+                               .a_col = 1,
+                               .c_row = dx.stride,
+                               .b_use = CPU_BACKWARD},
+        p->in);
+}
+
+static int run_linear_dx(const struct ct_launch *l)
+{
+    const struct packed_linear *state = l->state;
+    struct columns_call move = {l->in, l->ins - 1, (char *)l->workspace + state->matrix_at,
+                                state->width, false};
+    int rc = state->gathered ? 0 : check_adjoining(l->in, l->ins - 1);
+
+    if (rc < 0)
+        return rc;
+    if (state->gathered)
+        cpu_parallel(move_columns, &move);
+    return cpu_gemm_run(state->gemm[l->accumulate & 1],
+                        state->gathered ? move.matrix : l->in[0].data, l->in[l->ins - 1].data,
+                        l->out[0].data, l->workspace);
+}
+
+/* ---- the loss ---- */
+
+static struct cpu_head packed_head(const struct ct_tensor *packed)
+{
+    return (struct cpu_head){packed->shape[0], packed->dtype, 0};
+}
+
+static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
+                                              const struct ct_tensor *out)
+{
+    return (struct cpu_head_operands){
+        .x = in, .labels = in + 2, .forward = in[1].data, .loss = out};
+}
+
+static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
+                                              const struct ct_tensor *out)
+{
+    return (struct cpu_head_operands){in,         in + 1, in + 4,  in[2].data,
+                                      in[3].data, out,    out + 1, out + 2};
+}
+
+static bool accepts_loss(const struct ct_prepare *p)
+{
+    struct cpu_head head = packed_head(p->in + 1);
+    struct cpu_head_operands o = loss_operands(p->in, p->out);
+
+    return cpu_head_accepts(&head, &o);
+}
+
+static int prepare_loss(struct ct_prepare *p)
+{
+    struct cpu_head head = packed_head(p->in + 1);
+    struct cpu_head_operands o = loss_operands(p->in, p->out);
+
+    return cpu_head_prepare(p, &head, &o);
+}
+
+static int run_loss(const struct ct_launch *l)
+{
+    struct cpu_head_operands o = loss_operands(l->in, l->out);
+
+    return cpu_head_run(l, &o, l->accumulate & 1 ? CPU_ACCUMULATE_LOSS : 0);
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    struct cpu_head head = packed_head(p->in + 2);
+    struct cpu_head_operands o = grad_operands(p->in, p->out);
+
+    return cpu_head_accepts(&head, &o);
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    struct cpu_head head = packed_head(p->in + 2);
+    struct cpu_head_operands o = grad_operands(p->in, p->out);
+
+    return cpu_head_prepare(p, &head, &o);
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    struct cpu_head_operands o = grad_operands(l->in, l->out);
+
+    return cpu_head_run(l, &o, l->accumulate);
+}
+
+#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+
+const struct ct_kernel cpu_pack_kernels[] = {
+    {"cpu.pack", "onednn", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack},
+    {"cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear},
+    {"cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx},
+    {"cpu.linear_cross_entropy", "onednn", FLAGS, accepts_loss, prepare_loss, run_loss},
+    {"cpu.linear_cross_entropy_grad", "onednn", FLAGS, accepts_grad, prepare_grad, run_grad},
+    {0}};

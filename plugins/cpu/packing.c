@@ -1,0 +1,211 @@
+/*
+ * Packed weights: oneDNN's own blocked layout, one matrix for all the weights of an op.
+ *
+ * The layout is asked for with a fixed number of rows, so that all who name the same weight agree
+ * on it. Where oneDNN has none of its own (without AVX-512) the weight stays in the order that it
+ * is stored in, and packing is no more than widening.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "loops.h"
+#include "onednn.h"
+
+#define ROWS 256 /* of A, when oneDNN is asked */
+
+struct cpu_packing {
+    struct cpu_packing_spec spec;
+    int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
+    dnnl_primitive_t reorder[CPU_MAX_WEIGHTS];
+    dnnl_memory_t from[CPU_MAX_WEIGHTS], to[CPU_MAX_WEIGHTS];
+    size_t bytes;
+    struct cpu_packing *next;
+};
+
+static struct cpu_packing *cache;
+
+enum ct_dtype cpu_packed_type(enum ct_dtype dtype)
+{
+    return dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
+}
+
+int cpu_onednn_packed(dnnl_memory_desc_t *md, enum cpu_use use, int64_t n, int64_t k,
+                      enum ct_dtype dtype)
+{
+    int64_t rows = use == CPU_FORWARD ? k : n, columns = use == CPU_FORWARD ? n : k;
+    dnnl_dims_t dims = {rows, columns};
+    dnnl_primitive_desc_t descriptor = NULL;
+    dnnl_memory_desc_t a, any, c;
+    int rc = cpu_onednn_matrix(&a, ROWS, rows, dtype, rows, 1);
+
+    if (rc >= 0)
+        rc = cpu_onednn_matrix(&c, ROWS, columns, dtype, columns, 1);
+    if (rc >= 0)
+        rc = cpu_onednn_check(dnnl_memory_desc_init_by_tag(&any, 2, dims, cpu_onednn_type(dtype),
+                                                           dnnl_format_tag_any),
+                              "packed matrix");
+    if (rc >= 0)
+        rc = cpu_onednn_product(&descriptor, &a, &any, &c, false);
+    if (rc < 0)
+        return rc;
+    *md = *dnnl_primitive_desc_query_md(descriptor, dnnl_query_weights_md, 0);
+    dnnl_primitive_desc_destroy(descriptor);
+    if (md->format_desc.blocking.inner_nblks)
+        return 0;
+    return use == CPU_FORWARD ? cpu_onednn_matrix(md, k, n, dtype, 1, k)
+                              : cpu_onednn_matrix(md, n, k, dtype, k, 1);
+}
+
+int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes)
+{
+    dnnl_memory_desc_t md;
+    int rc = cpu_gemm_start();
+
+    if (rc >= 0)
+        rc = cpu_onednn_packed(&md, use, n, k, dtype);
+    if (rc >= 0)
+        *bytes = dnnl_memory_desc_get_size(&md);
+    return rc;
+}
+
+/* The place of weight i, rows first .. of all, in the packed matrix. */
+static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int i, int64_t first)
+{
+    const struct cpu_packing_spec *s = &p->spec;
+    bool forward = s->use == CPU_FORWARD;
+    dnnl_dims_t dims = {forward ? s->k : p->n[i], forward ? p->n[i] : s->k};
+    dnnl_dims_t offsets = {forward ? 0 : first, forward ? first : 0};
+    dnnl_memory_desc_t whole;
+    int64_t n = 0;
+    int rc;
+
+    for (int j = 0; j < s->count; j++)
+        n += p->n[j];
+    rc = cpu_onednn_packed(&whole, s->use, n, s->k, s->to);
+    if (rc < 0)
+        return rc;
+    return cpu_onednn_check(dnnl_memory_desc_init_submemory(md, &whole, dims, offsets),
+                            "weights side by side");
+}
+
+static int create_reorder(struct cpu_packing *p, int i, int64_t first)
+{
+    const struct cpu_packing_spec *s = &p->spec;
+    bool forward = s->use == CPU_FORWARD;
+    dnnl_memory_desc_t from, to;
+    dnnl_primitive_desc_t descriptor = NULL;
+    int rc = forward ? cpu_onednn_matrix(&from, s->k, p->n[i], s->from, 1, p->stride[i])
+                     : cpu_onednn_matrix(&from, p->n[i], s->k, s->from, p->stride[i], 1);
+
+    if (rc >= 0)
+        rc = place_of(&to, p, i, first);
+    if (rc >= 0)
+        rc = cpu_onednn_check(dnnl_reorder_primitive_desc_create(&descriptor, &from,
+                                                                 cpu_onednn_engine, &to,
+                                                                 cpu_onednn_engine, NULL),
+                              "packing");
+    if (rc >= 0)
+        rc = cpu_onednn_check(dnnl_primitive_create(&p->reorder[i], descriptor), "packing");
+    if (rc >= 0)
+        rc = cpu_onednn_check(
+            dnnl_memory_create(&p->from[i], &from, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+    if (rc >= 0)
+        rc = cpu_onednn_check(
+            dnnl_memory_create(&p->to[i], &to, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+    dnnl_primitive_desc_destroy(descriptor);
+    return rc;
+}
+
+static void destroy(struct cpu_packing *p)
+{
+    for (int i = 0; i < p->spec.count; i++) {
+        dnnl_primitive_destroy(p->reorder[i]);
+        dnnl_memory_destroy(p->from[i]);
+        dnnl_memory_destroy(p->to[i]);
+    }
+    free(p);
+}
+
+static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
+{
+    struct cpu_packing *p = calloc(1, sizeof(*p));
+    int64_t first = 0;
+    int rc = 0;
+
+    if (!p)
+        return ct_fail(CT_ENOMEM, "no memory for packing");
+    p->spec = *spec;
+    memcpy(p->n, spec->n, sizeof(*p->n) * (size_t)spec->count);
+    memcpy(p->stride, spec->stride, sizeof(*p->stride) * (size_t)spec->count);
+    for (int i = 0; rc >= 0 && i < spec->count; first += p->n[i++])
+        rc = create_reorder(p, i, first);
+    if (rc >= 0)
+        rc = cpu_packed_bytes(spec->use, first, spec->k, spec->to, &p->bytes);
+    if (rc < 0) {
+        destroy(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+static bool same(const struct cpu_packing *p, const struct cpu_packing_spec *s)
+{
+    return p->spec.use == s->use && p->spec.count == s->count && p->spec.k == s->k &&
+           p->spec.from == s->from && p->spec.to == s->to && p->spec.round == s->round &&
+           !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
+           !memcmp(p->stride, s->stride, sizeof(*p->stride) * (size_t)s->count);
+}
+
+int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing)
+{
+    int rc;
+
+    for (struct cpu_packing *p = cache; p; p = p->next)
+        if (same(p, spec)) {
+            *packing = p;
+            return 0;
+        }
+    rc = create(spec, packing);
+    if (rc < 0)
+        return rc;
+    (*packing)->next = cache;
+    cache = *packing;
+    return 0;
+}
+
+struct truncation {
+    float *data;
+    int64_t count;
+};
+
+static void truncate_part(void *context, int thread, int threads)
+{
+    const struct truncation *t = context;
+    struct cpu_range mine = cpu_share(t->count, 1024, thread, threads);
+
+    cpu_loops()->truncate(t->data + mine.begin, t->data + mine.begin, mine.end - mine.begin);
+}
+
+int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *packed)
+{
+    for (int i = 0; i < p->spec.count; i++) {
+        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, p->from[i]}, {DNNL_ARG_TO, p->to[i]}};
+        dnnl_status_t status = dnnl_memory_set_data_handle(p->from[i], (void *)weights[i]);
+        int rc;
+
+        if (status == dnnl_success)
+            status = dnnl_memory_set_data_handle(p->to[i], packed);
+        if (status == dnnl_success)
+            status = dnnl_primitive_execute(p->reorder[i], cpu_onednn_stream, 2, args);
+        rc = cpu_onednn_check(status, "packing");
+        if (rc < 0)
+            return rc;
+    }
+    if (p->spec.round)
+        cpu_parallel(truncate_part,
+                     &(struct truncation){packed, (int64_t)(p->bytes / sizeof(float))});
+    return 0;
+}

@@ -1,0 +1,176 @@
+/*
+ * Tensor parallelism (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022).
+ *
+ * The model's plan says how each weight is cut; everything else follows from the factor rules: heads
+ * and hidden features come out cut, products over cut features come out as pending sums, and those are
+ * all-reduced where they are needed whole. Sequence parallelism is one more annotation: the embedding's
+ * output, cut along the sequence. The residual stream inherits that, pending sums become reduce-scatters
+ * into it, and inputs of linear layers are gathered from it.
+ */
+#include <fnmatch.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "tp.h"
+
+struct tp_config tp_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct tp_config, degree, "degree", "1", 1, 1 << 16,
+               "Ranks that share each layer's weights"),
+    CT_OPT_BOOL(struct tp_config, sequence_parallel, "sequence_parallel", "true",
+                "Cut the residual stream along the sequence between the layers' products"),
+    CT_OPT_BOOL(struct tp_config, loss_parallel, "loss_parallel", "true",
+                "Take the loss on logits that are cut by vocabulary; else gather them"),
+    {0}};
+
+int tp_axis(const struct ct_graph *graph)
+{
+    return ct_mesh_find(&graph->mesh, "tp");
+}
+
+/* ---- weights ---- */
+
+static const struct ct_tp_rule *find_rule(const struct ct_tp_rule *plan, const char *name)
+{
+    for (; plan->pattern; plan++)
+        if (!fnmatch(plan->pattern, name, 0))
+            return plan;
+    return NULL;
+}
+
+static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule *plan,
+                           struct ct_value *param)
+{
+    const struct ct_tp_rule *rule = find_rule(plan, param->name);
+    int dim = rule && rule->how == CT_TP_ROWWISE ? 1 : 0;
+
+    if (!rule)
+        return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan says nothing of %s",
+                       param->name);
+    if (rule->how == CT_TP_REPLICATE)
+        return 0;
+    if (param->shape[dim] % tp_config.degree)
+        return ct_fail(CT_ECONFIG, "[tp] degree = %lld does not divide dimension %d (%lld) of %s",
+                       (long long)tp_config.degree, dim, (long long)param->shape[dim],
+                       param->name);
+    ct_sharding_split(&param->sharding, dim, tp_axis(graph));
+    return 0;
+}
+
+/* Heads are cut whole: a key/value head cannot serve two ranks. */
+static int check_heads(const struct ct_graph *graph)
+{
+    ct_for_each_op(op, graph)
+    {
+        const struct ct_value *k = strcmp(op->type->name, "attention") ? NULL : op->in[1];
+
+        if (k && k->shape[2] % tp_config.degree)
+            return ct_fail(CT_ECONFIG, "[tp] degree = %lld does not divide %lld key/value heads",
+                           (long long)tp_config.degree, (long long)k->shape[2]);
+    }
+    return 0;
+}
+
+static int place(struct ct_graph *graph, struct ct_run *run)
+{
+    int rc = tp_axis(graph) < 0 ? 0 : check_heads(graph);
+
+    if (tp_axis(graph) < 0)
+        return 0;
+    if (!run->model->tp_plan)
+        return ct_fail(CT_ECONFIG, "this model has no tensor-parallel plan");
+    for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            rc = place_parameter(graph, run->model->tp_plan, graph->values[i]);
+    return rc;
+}
+
+static const struct ct_transform placement = {
+    .name = "tp",
+    .summary = "weights are cut as the model's plan says",
+    .phase = CT_PHASE_SHARD,
+    .gives = (const char *const[]){"placed", NULL},
+    .evaluation = true,
+    .apply = place,
+};
+
+/* ---- sequence ---- */
+
+struct redistribute {
+    const char *to;
+    const char *gradient;
+};
+
+static int cut_sequence(struct ct_graph *graph, struct ct_op *embedding)
+{
+    struct ct_value *x = embedding->out[0], *cut;
+    struct ct_builder b = ct_builder_after(graph, embedding);
+    struct ct_sharding to = embedding->in[0]->sharding; /* of the tokens: batch and sequence */
+    int64_t pieces = 1;
+    char text[256];
+
+    ct_sharding_split(&to, 1, tp_axis(graph));
+    for (int i = 0; i < to.count[1]; i++)
+        pieces *= graph->mesh.axis[to.axis[1][i]].size;
+    if (x->shape[1] % pieces)
+        return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: %lld does not divide seq_len = %lld",
+                       (long long)pieces, (long long)x->shape[1]);
+    ct_sharding_print(&to, &graph->mesh, x->rank, text, sizeof(text));
+    b.why = "tp: the residual stream is cut along the sequence";
+    cut = ct_emit1(&b, "redistribute", ct_arena_printf(graph->arena, "%s.cut", x->name), &x, 1,
+                   &(struct redistribute){ct_arena_strdup(graph->arena, text), ""});
+    if (!cut)
+        return b.status;
+    ct_graph_replace(graph, x, cut);
+    return 0;
+}
+
+static int sequence(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    if (tp_axis(graph) < 0 || !tp_config.sequence_parallel)
+        return 0;
+    ct_for_each_op(op, graph)
+        if (!strcmp(op->type->name, "embedding"))
+            return cut_sequence(graph, op);
+    return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: the model has no embedding to begin with");
+}
+
+static const struct ct_transform sequence_parallel = {
+    .name = "tp.sequence",
+    .summary = "the residual stream is cut along the sequence",
+    .phase = CT_PHASE_SHARD,
+    .after = (const char *const[]){"batch", "sequence", NULL},
+    .evaluation = true,
+    .apply = sequence,
+};
+
+static const struct ct_transform loss = {
+    .name = "tp.loss",
+    .summary = "the loss is taken on logits that are cut by vocabulary",
+    .phase = CT_PHASE_SHARD,
+    .after = (const char *const[]){"placed", "batch", "sequence", NULL},
+    .evaluation = true,
+    .apply = tp_split_losses,
+};
+
+/* ---- axis ---- */
+
+static void degrees(int64_t *degree)
+{
+    degree[0] = tp_config.degree;
+}
+
+static const struct ct_axes_ops axes = {
+    .names = (const char *const[]){"tp", NULL},
+    .degrees = degrees,
+};
+
+CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss parallelism",
+          .options = options, .config = &tp_config, .config_size = sizeof(tp_config),
+          .offers = CT_OFFERS({CT_AXES, "tp", &axes}, {CT_TRANSFORM, "tp", &placement},
+                              {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
+                              {CT_TRANSFORM, "tp.loss", &loss}));

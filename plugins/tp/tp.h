@@ -1,0 +1,20 @@
+/* Tensor parallelism: what its sources share. */
+#ifndef TP_H
+#define TP_H
+
+#include <ctitan/run.h>
+
+struct tp_config {
+    int64_t degree;
+    bool sequence_parallel, loss_parallel;
+};
+
+extern struct tp_config tp_config;
+
+/* Position of the axis in the mesh; -1: degree 1. */
+int tp_axis(const struct ct_graph *graph);
+
+/* Losses whose weight is cut by vocabulary: on logits, in pieces or gathered. */
+int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
+
+#endif

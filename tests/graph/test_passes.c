@@ -1,0 +1,300 @@
+/*
+ * The pass manager: the order of transforms, what it refuses, what it dumps, and the reproducer
+ * that it writes when one fails.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include <ctitan/file.h>
+
+#include "support.h"
+
+static const char *const text = "graph \"g\"\n"
+                                "param %p : float32[2]\n"
+                                "F - %y = reciprocal(%p) : float32[2]\n"
+                                "fetch y = %y\n";
+
+static char ran[64]; /* names of the transforms that were applied */
+
+static int note(const char *name)
+{
+    strcat(ran, name);
+    return 0;
+}
+
+#define APPLY(id)                                                                                  \
+    static int apply_##id(struct ct_graph *graph, struct ct_run *run)                              \
+    {                                                                                              \
+        (void)graph;                                                                               \
+        (void)run;                                                                                 \
+        return note(#id);                                                                          \
+    }
+APPLY(a)
+APPLY(b)
+APPLY(c)
+APPLY(d)
+APPLY(e)
+
+static int seed_it(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    graph->seed = 5;
+    return note("s");
+}
+
+static int give_up(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)graph;
+    (void)run;
+    return ct_fail(CT_ECONFIG, "[pp] degree = 3 does not divide 4 layers");
+}
+
+static int break_it(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    ct_graph_find(graph, "y")->shape[0] = 3;
+    return 0;
+}
+
+static const struct ct_transform a = {.name = "a",
+                                      .summary = "does a",
+                                      .phase = CT_PHASE_MEMORY,
+                                      .apply = apply_a,
+                                      .needs = (const char *const[]){"b done", "c done", NULL}},
+                                 b = {.name = "b",
+                                      .summary = "does b",
+                                      .phase = CT_PHASE_MEMORY,
+                                      .apply = apply_b,
+                                      .gives = (const char *const[]){"b done", NULL}},
+                                 c = {.name = "c",
+                                      .summary = "does c",
+                                      .phase = CT_PHASE_MEMORY,
+                                      .apply = apply_c,
+                                      .needs = (const char *const[]){"b done", NULL},
+                                      .gives = (const char *const[]){"c done", NULL}},
+                                 d = {.name = "d",
+                                      .summary = "does d",
+                                      .phase = CT_PHASE_PARTITION,
+                                      .apply = apply_d,
+                                      .evaluation = true},
+                                 e = {.name = "e",
+                                      .summary = "does e",
+                                      .phase = CT_PHASE_FUSE,
+                                      .apply = apply_e,
+                                      .evaluation = true},
+                                 knot1 = {.name = "knot1",
+                                          .summary = "needs knot2",
+                                          .phase = CT_PHASE_FUSE,
+                                          .apply = apply_a,
+                                          .needs = (const char *const[]){"2", NULL},
+                                          .gives = (const char *const[]){"1", NULL}},
+                                 knot2 = {.name = "knot2",
+                                          .summary = "needs knot1",
+                                          .phase = CT_PHASE_FUSE,
+                                          .apply = apply_b,
+                                          .needs = (const char *const[]){"1", NULL},
+                                          .gives = (const char *const[]){"2", NULL}},
+                                 breaker = {.name = "breaker",
+                                            .summary = "undoes b",
+                                            .phase = CT_PHASE_OVERLAP,
+                                            .apply = apply_d,
+                                            .breaks = (const char *const[]){"b done", NULL}},
+                                 late = {.name = "late",
+                                         .summary = "needs b at the end",
+                                         .phase = CT_PHASE_FUSE,
+                                         .apply = apply_e,
+                                         .needs = (const char *const[]){"b done", NULL}},
+                                 early = {.name = "early",
+                                          .summary = "needs b at the start",
+                                          .phase = CT_PHASE_PARTITION,
+                                          .apply = apply_e,
+                                          .needs = (const char *const[]){"b done", NULL}},
+                                 seeder = {.name = "seeder",
+                                           .summary = "sets the seed",
+                                           .phase = CT_PHASE_SHARD,
+                                           .apply = seed_it},
+                                 quitter = {.name = "quitter",
+                                            .summary = "fails",
+                                            .phase = CT_PHASE_UPDATE,
+                                            .apply = give_up},
+                                 vandal = {.name = "vandal",
+                                           .summary = "leaves a broken graph",
+                                           .phase = CT_PHASE_UPDATE,
+                                           .apply = break_it};
+
+#define RUN(graph, options, ...)                                                                   \
+    run_list(graph, options, (const struct ct_transform *const[]){__VA_ARGS__},                    \
+             CT_COUNT(((const struct ct_transform *const[]){__VA_ARGS__})))
+
+static int run_list(struct ct_graph *graph, struct ct_pass_options options,
+                    const struct ct_transform *const *list, size_t count)
+{
+    ran[0] = '\0';
+    return ct_passes_run(graph, list, count, NULL, &options);
+}
+
+static const struct ct_pass_options training = {.training = true}, evaluation = {0};
+
+static void phases_and_needs_order(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+
+    (void)state;
+    assert_ok(RUN(graph, training, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "dbcae");
+    assert_ok(RUN(graph, training, &a, &b, &c, &d, &e));
+    assert_string_equal(ran, "dbcae");
+    assert_ok(RUN(graph, training, &breaker, &b, &c));
+    assert_string_equal(ran, "bcd");
+    ct_arena_finish(&arena);
+}
+
+static void evaluation_runs_what_says_so(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_ok(RUN(parse(&arena, text), evaluation, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "de");
+    ct_arena_finish(&arena);
+}
+
+static void what_cannot_be_ordered(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+
+    (void)state;
+    assert_int_equal(RUN(graph, training, &knot1, &knot2), CT_ECONFIG);
+    assert_message("circle");
+    assert_message("knot1");
+    assert_message("knot2");
+    assert_int_equal(RUN(graph, training, &c), CT_ECONFIG);
+    assert_message("transform c needs \"b done\", which nothing before it gives");
+    assert_int_equal(RUN(graph, training, &b, &early), CT_ECONFIG);
+    assert_message("transform early needs \"b done\"");
+    assert_int_equal(RUN(graph, training, &b, &breaker, &late), CT_ECONFIG);
+    assert_message("transform late needs \"b done\"");
+    assert_string_equal(ran, "");
+    ct_arena_finish(&arena);
+}
+
+/* ---- dumps ---- */
+
+static const char *dump_of(struct ct_arena *arena, const char *dump_after)
+{
+    struct ct_pass_options options = {.training = true, .dump_after = dump_after};
+    char *out, *copy;
+    size_t size;
+    FILE *dump = open_memstream(&out, &size);
+
+    options.dump = dump;
+    assert_ok(RUN(parse(arena, text), options, &b, &seeder, &d));
+    fclose(dump);
+    copy = ct_arena_strdup(arena, out);
+    free(out);
+    return copy;
+}
+
+static void dumps(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *seeded = "# after seeder (shard): sets the seed\n"
+                         "graph \"g\" seed=5\n"
+                         "param %p : float32[2]\n"
+                         "F - %y = reciprocal(%p) : float32[2]\n"
+                         "fetch y = %y\n\n";
+    const char *all;
+
+    (void)state;
+    assert_string_equal(dump_of(&arena, NULL), "");
+    assert_string_equal(dump_of(&arena, "seeder"), seeded);
+    assert_string_equal(dump_of(&arena, "changed"), seeded);
+    all = dump_of(&arena, "all");
+    assert_memory_equal(all, "# after d (partition)", 21);
+    assert_non_null(strstr(all, seeded));
+    assert_non_null(strstr(all, "# after b (memory): does b\ngraph \"g\" seed=5\n"));
+    ct_arena_finish(&arena);
+}
+
+/* ---- failures ---- */
+
+static char *read_and_remove(struct ct_arena *arena, const char *path)
+{
+    char *content;
+    size_t size;
+
+    assert_ok(ct_file_read(arena, path, 1 << 20, &content, &size));
+    assert_int_equal(unlink(path), 0);
+    return content;
+}
+
+/* The reproducer holds the graph before the transform that failed, and parses. */
+static void check_reproducer(struct ct_arena *arena, const struct ct_transform *culprit,
+                             const char *says)
+{
+    char path[] = "/tmp/ctitan-test-XXXXXX";
+    struct ct_pass_options options = {.training = true, .reproducer = path};
+    int fd = mkstemp(path);
+    struct ct_graph *before;
+    const char *content;
+
+    assert_true(fd >= 0);
+    close(fd);
+    assert_true(RUN(parse(arena, text), options, &seeder, culprit, &d, &e) < 0);
+    assert_message(culprit->name);
+    assert_message(says);
+    assert_string_equal(ran, "ds");
+    content = read_and_remove(arena, path);
+    assert_non_null(strstr(content, says));
+    assert_non_null(strstr(content, "# transforms: d seeder "));
+    before = parse(arena, content);
+    assert_int_equal(before->seed, 5);
+    assert_int_equal(ct_graph_find(before, "y")->shape[0], 2);
+    assert_ok(ct_graph_verify(before, stderr));
+}
+
+static void failures_leave_a_reproducer(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    check_reproducer(&arena, &quitter, "[pp] degree = 3 does not divide 4 layers");
+    check_reproducer(&arena, &vandal, "the shape of %y is not what its inputs make it");
+    ct_arena_finish(&arena);
+}
+
+static void broken_graphs_are_not_transformed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+
+    (void)state;
+    break_it(graph, NULL);
+    assert_int_equal(RUN(graph, training, &d), CT_EINVAL);
+    assert_string_equal(ran, "");
+    ct_arena_finish(&arena);
+}
+
+static void phases_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(ct_phase_name(CT_PHASE_PARTITION), "partition");
+    assert_string_equal(ct_phase_name(CT_PHASE_FUSE), "fuse");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(phases_and_needs_order),
+        cmocka_unit_test(evaluation_runs_what_says_so),
+        cmocka_unit_test(what_cannot_be_ordered),
+        cmocka_unit_test(dumps),
+        cmocka_unit_test(failures_leave_a_reproducer),
+        cmocka_unit_test(broken_graphs_are_not_transformed),
+        cmocka_unit_test(phases_have_names),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
