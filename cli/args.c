@@ -12,7 +12,7 @@ struct change {
     const char *value;
 };
 
-enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM };
+enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM, WORLD, RANK };
 
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
                                              {"with", required_argument, NULL, WITH},
@@ -20,6 +20,8 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"dump-after", required_argument, NULL, DUMP_AFTER},
                                              {"json", no_argument, NULL, JSON},
                                              {"program", no_argument, NULL, PROGRAM},
+                                             {"world", required_argument, NULL, WORLD},
+                                             {"rank", required_argument, NULL, RANK},
                                              {0}};
 
 /* What a verb must accept for an option to be its own; 0: every verb does. */
@@ -34,6 +36,9 @@ static unsigned needed(int option)
         return ARG_JSON;
     case PROGRAM:
         return ARG_PROGRAM;
+    case WORLD:
+    case RANK:
+        return ARG_WORLD;
     default:
         return 0;
     }
@@ -46,13 +51,14 @@ static void add_change(struct args *args, int (*apply)(struct ct_recipe *, const
     args->changes[args->count++] = (struct change){apply, optarg};
 }
 
-static int parse_ranks(struct args *args)
+static int parse_number(const char *option, int64_t least, int64_t *number)
 {
     char *end;
 
-    args->ranks = strtoll(optarg, &end, 10);
-    if (end == optarg || *end || args->ranks < 1 || args->ranks > 1 << 20)
-        return ct_fail(CT_ECONFIG, "-n %s: expected a number of ranks, at least 1", optarg);
+    *number = strtoll(optarg, &end, 10);
+    if (end == optarg || *end || *number < least || *number > 1 << 20)
+        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least %lld", option, optarg,
+                       (long long)least);
     return 0;
 }
 
@@ -78,7 +84,11 @@ static int take(struct args *args, int option)
         args->program = true;
         break;
     case 'n':
-        return parse_ranks(args);
+        return parse_number("-n", 1, &args->ranks);
+    case WORLD:
+        return parse_number("--world", 1, &args->ranks);
+    case RANK:
+        return parse_number("--rank", 0, &args->rank);
     }
     return 0;
 }

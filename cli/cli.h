@@ -41,6 +41,7 @@ void log_finish(void);
 #define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed */
 #define ARG_JSON 4u       /* --json */
 #define ARG_PROGRAM 8u    /* --program */
+#define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many would see it */
 
 struct change; /* one --set, --with or --without */
 
@@ -50,6 +51,7 @@ struct args {
     struct change *changes;
     size_t count, room;
     int64_t ranks; /* 0: not said */
+    int64_t rank;  /* of these, the one looked at */
     const char *dump_after;
     bool json, program;
 };

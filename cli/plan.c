@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include <ctitan/error.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -99,12 +100,17 @@ int verb_plan(int argc, char **argv)
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
     struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_JSON | ARG_PROGRAM, &args);
+    int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM, &args);
 
     if (rc < 0)
         return rc;
     options.world = args.ranks;
-    rc = args_recipe(&args, &recipe);
+    options.rank = args.rank;
+    if (args.rank >= (args.ranks ? args.ranks : 1))
+        rc = ct_fail(CT_ECONFIG, "--rank %lld of %lld ranks", (long long)args.rank,
+                     (long long)(args.ranks ? args.ranks : 1));
+    if (rc == 0)
+        rc = args_recipe(&args, &recipe);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc == 0) {

@@ -98,6 +98,7 @@ static int run(struct args *args, int argc, char **argv)
 
     if (rc == 0)
         rc = check_ranks(args->ranks, &id);
+    log_to_terminal(id.rank == 0 ? CT_LOG_INFO : CT_LOG_WARNING);
     if (rc == 0)
         rc = args_recipe(args, &recipe);
     if (rc < 0)
@@ -114,7 +115,6 @@ int verb_train(int argc, char **argv)
 
     if (rc < 0)
         return rc;
-    log_to_terminal(CT_LOG_INFO);
     rc = run(&args, argc, argv);
     args_finish(&args);
     return rc;

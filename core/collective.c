@@ -5,6 +5,7 @@
  * pieces is just that, and goes without a copy. In all other cases pieces are packed into the
  * workspace, padded to the largest, and unpacked behind the call.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ struct call {
     struct ct_group *group;
     int64_t ranks;
     int64_t me; /* position in the group */
+    int64_t shift; /* of a permutation */
     enum ct_dtype dtype;
     struct layout in, out; /* of the whole that is gathered, scattered or exchanged */
     bool direct;
@@ -194,6 +196,28 @@ static int prepare_exchange(struct ct_prepare *p)
 
         p->workspace = 2 * packet * (size_t)c->ranks;
     }
+    return rc;
+}
+
+/* Ranks get what others had: all pieces must be of one size. */
+static int prepare_permute(struct ct_prepare *p)
+{
+    ct_axes axes;
+    int rc;
+    struct call *c = call_new(p, &axes, &rc);
+
+    for (int i = 0; rc == 0 && i < p->ins; i++) {
+        const struct ct_value *v = p->op->in[i];
+        int64_t pieces = ct_mesh_degree(p->mesh, ct_sharding_axes(&v->sharding));
+
+        if (ct_tensor_count(&p->in[i]) * pieces != ct_shape_count(v->rank, v->shape))
+            rc = ct_fail(CT_EINVAL, "%%%s is not cut evenly: its pieces cannot change places",
+                         v->name);
+        if (!(ct_sharding_axes(&v->sharding) & axes))
+            rc = ct_fail(CT_EINVAL, "%%%s is not cut by %s", v->name,
+                         ct_op_string(p->op, "axes"));
+    }
+    c->shift = (ct_op_int(p->op, "shift") % c->ranks + c->ranks) % c->ranks;
     return rc;
 }
 
@@ -374,6 +398,22 @@ static int run_exchange(const struct ct_launch *l)
     return end(l, rc);
 }
 
+static int run_permute(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    int to = (int)((c->me + c->shift) % c->ranks);
+    int from = (int)((c->me + c->ranks - c->shift) % c->ranks);
+    int rc = begin(l);
+
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        size_t bytes = (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype);
+
+        rc = c->communicator->ops->exchange(c->group, l->in[i].data, bytes, to, l->out[i].data,
+                                            bytes, from, i);
+    }
+    return end(l, rc);
+}
+
 static int run_slice(const struct ct_launch *l)
 {
     const struct call *c = l->state;
@@ -387,16 +427,23 @@ const struct ct_kernel ct_collective_kernels[] = {
     {"reduce_scatter", "host", 0, NULL, prepare_scatter, run_scatter},
     {"all_reduce", "host", 0, NULL, prepare_all_reduce, run_all_reduce},
     {"all_to_all", "host", 0, NULL, prepare_exchange, run_exchange},
+    {"permute", "host", 0, NULL, prepare_permute, run_permute},
     {"slice", "host", 0, NULL, prepare_slice, run_slice},
     {0},
 };
 
+static double bytes_of(const struct ct_tensor *t)
+{
+    return (double)ct_tensor_count(t) * (double)ct_dtype_size(t->dtype);
+}
+
 double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
                            const struct ct_tensor *in, const struct ct_tensor *out)
 {
-    double n = (double)ct_mesh_degree(mesh, parse_axes(mesh, ct_op_string(op, "axes")));
-    double before = (double)ct_tensor_count(in), after = (double)ct_tensor_count(out);
-    double larger = (before > after ? before : after) * (double)ct_dtype_size(in->dtype);
+    double n = (double)ct_mesh_degree(mesh, parse_axes(mesh, ct_op_string(op, "axes"))), sum = 0;
+    bool whole = !strcmp(op->type->name, "permute"), twice = !strcmp(op->type->name, "all_reduce");
 
-    return larger * (n - 1) / n * (strcmp(op->type->name, "all_reduce") ? 1 : 2);
+    for (int i = 0; i < op->ins; i++)
+        sum += fmax(bytes_of(&in[i]), bytes_of(&out[i]));
+    return whole ? sum : sum * (n - 1) / n * (twice ? 2 : 1);
 }

@@ -75,11 +75,25 @@ int ct_form_parse(const char *text, struct ct_form *form)
     return ct_fail(CT_EINVAL, "\"%s\" has more than %d operands", text, CT_MAX_TERMS);
 }
 
+/* Optional inputs at the end may be left out altogether. */
+static void drop_optional(struct ct_form *form, int ins)
+{
+    for (int i = 0; i < form->ins; i++)
+        if (form->term[i].repeated)
+            return;
+    while (form->ins > ins && form->term[form->ins - 1].optional) {
+        memmove(&form->term[form->ins - 1], &form->term[form->ins],
+                sizeof(form->term[0]) * (size_t)form->outs);
+        form->ins--;
+    }
+}
+
 /* How often the repeated terms stand for ins inputs to come out; -1: they cannot. */
-static int repetitions(const struct ct_form *form, int ins)
+static int repetitions(struct ct_form *form, int ins)
 {
     int fixed = 0, repeated = 0;
 
+    drop_optional(form, ins);
     for (int i = 0; i < form->ins; i++)
         *(form->term[i].repeated ? &repeated : &fixed) += 1;
     if (repeated == 0)

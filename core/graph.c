@@ -126,6 +126,13 @@ void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *bef
     *(before ? &before->prev : &graph->last) = op;
 }
 
+int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index)
+{
+    int64_t chunk = graph->chunks ? tokens / graph->chunks : tokens;
+
+    return graph->chunks ? graph->chunk_order[index / chunk] * chunk + index % chunk : index;
+}
+
 /* Name of output i: the caller's for the first, then with the type's suffixes. */
 static const char *output_name(struct ct_builder *b, const struct ct_op *op, const char *name,
                                int i)

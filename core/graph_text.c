@@ -10,8 +10,9 @@
  *     grad %model.norm.weight = %d.model.norm.weight
  *
  * "_" is an absent input, "-" an empty region; "@2" a stage, "/gather" a stream, "float32!" a dtype that
- * a transform fixed, "opaque<N>" a layout of N bytes. What follows "; " says what put the op there.
- * Attributes at their defaults are left out.
+ * a transform fixed, "opaque<N>" a layout of N bytes; "chunks=0,3,1,2" in the first line is the order
+ * of the sequence's chunks. What follows "; " says what put the op there. Attributes at their defaults
+ * are left out.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -89,6 +90,8 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
         fprintf(out, " stages=%d", graph->stages);
     if (graph->seed)
         fprintf(out, " seed=%" PRIu64, graph->seed);
+    for (int i = 0; i < graph->chunks; i++)
+        fprintf(out, "%s%" PRId32, i ? "," : " chunks=", graph->chunk_order[i]);
     fputc('\n', out);
     if (graph->mesh.count) {
         fputs("mesh", out);
@@ -445,6 +448,19 @@ static void parse_grad(struct parser *p)
         value->grad = grad;
 }
 
+static void parse_chunks(struct parser *p)
+{
+    int32_t *order = NULL;
+    size_t room = 0;
+
+    do {
+        order = ct_arena_grow(p->graph->arena, order, &room, (size_t)p->graph->chunks + 1,
+                              sizeof(*order));
+        order[p->graph->chunks++] = (int32_t)number(p);
+    } while (take(p, ","));
+    p->graph->chunk_order = order;
+}
+
 static void parse_head(struct parser *p)
 {
     need(p, "\"");
@@ -453,6 +469,8 @@ static void parse_head(struct parser *p)
         p->graph->stages = (int)number(p);
     if (take(p, "seed="))
         p->graph->seed = (uint64_t)number(p);
+    if (take(p, "chunks="))
+        parse_chunks(p);
 }
 
 static void parse_line(struct parser *p)

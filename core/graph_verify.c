@@ -180,6 +180,21 @@ static void check_source(struct check *c, const struct ct_value *v)
             fault(c, "%%%s: dimension %d is %lld", v->name, i, (long long)v->shape[i]);
 }
 
+static void check_chunks(struct check *c)
+{
+    const struct ct_graph *g = c->graph;
+
+    for (int i = 0; i < g->chunks; i++) {
+        bool twice = false;
+
+        for (int k = 0; k < i; k++)
+            twice |= g->chunk_order[k] == g->chunk_order[i];
+        if (g->chunk_order[i] < 0 || g->chunk_order[i] >= g->chunks || twice)
+            fault(c, "the order of the sequence's %d chunks has %d %s", g->chunks,
+                  g->chunk_order[i], twice ? "twice" : "in it");
+    }
+}
+
 int ct_graph_verify(const struct ct_graph *graph, FILE *report)
 {
     struct ct_arena scratch = {0};
@@ -188,6 +203,7 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
     c.defined = ct_arena_array(&scratch, bool, graph->value_count + 1);
     c.summed = ct_arena_array(&scratch, bool, graph->value_count + 1);
     find_sums(&c);
+    check_chunks(&c);
     for (size_t i = 0; i < graph->value_count; i++)
         if (!graph->values[i]->producer)
             check_source(&c, graph->values[i]);

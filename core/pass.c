@@ -6,6 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
+#include <ctitan/option.h>
 #include <ctitan/pass.h>
 #include <ctitan/run.h>
 
@@ -143,6 +144,23 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *const *t, 
     return rc;
 }
 
+/* --dump-after names a transform, or is one of the words. */
+static int check_dump(const struct ct_transform *const *t, size_t count, const char *which)
+{
+    const char *names[128] = {"all", "changed", "build"};
+    const char *near;
+    size_t n = 3;
+
+    for (size_t i = 0; i < count && n < CT_COUNT(names); i++)
+        names[n++] = t[i]->name;
+    for (size_t i = 0; i < n; i++)
+        if (!which || !strcmp(names[i], which))
+            return 0;
+    near = ct_nearest(which, names, n);
+    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s%s", which,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
 int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
                   size_t count, struct ct_run *run, const struct ct_pass_options *options)
 {
@@ -158,6 +176,8 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
         if (options->training || transforms[i]->evaluation)
             wanted[n++] = transforms[i];
     rc = order(wanted, n, t);
+    if (rc == 0)
+        rc = check_dump(t, n, options->dump ? options->dump_after : NULL);
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)

@@ -45,9 +45,9 @@ struct feed {
     const struct ct_graph *graph;
     const struct ct_data_ops *ops;
     struct ct_data *data;
-    struct ct_value *tokens, *labels, *documents, *valid;
-    int32_t *row[3];  /* one sample as the source gives it */
-    int32_t *part[3]; /* this rank's piece of a microbatch */
+    struct ct_value *tokens, *labels, *documents, *positions, *valid;
+    int32_t *row[4];  /* one sample as the source gives it: tokens, labels, documents, positions */
+    int32_t *part[4]; /* this rank's piece of a microbatch */
     int64_t valid_tokens;
 };
 
@@ -61,18 +61,33 @@ static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *ex
     f->tokens = ct_graph_find(graph, "tokens");
     f->labels = ct_graph_find(graph, "labels");
     f->documents = ct_graph_find(graph, "documents");
+    f->positions = ct_graph_find(graph, "positions");
     f->valid = ct_graph_find(graph, "valid_tokens");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         f->row[i] = ct_arena_array(&run->arena, int32_t, seq);
         f->part[i] = ct_arena_array(&run->arena, int32_t,
                                     ct_shape_count(f->tokens->rank, f->tokens->shape));
+    }
+    for (int64_t t = 0; t < seq; t++)
+        f->row[3][t] = (int32_t)t;
+}
+
+/* What this rank holds of a sample, in the order in which the graph wants it fed. */
+static void cut_row(struct feed *f, int64_t b, int64_t begin, int64_t tokens)
+{
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t from = ct_graph_position(f->graph, f->tokens->shape[1], begin + t);
+
+        for (int i = 0; i < 4; i++)
+            f->part[i][b * tokens + t] = f->row[i][from];
+        f->valid_tokens += f->row[1][from] != -100;
     }
 }
 
 /* Samples first .. first + batch of one microbatch, this rank's piece. */
 static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
 {
-    struct ct_value *values[] = {f->tokens, f->labels, f->documents};
+    struct ct_value *values[] = {f->tokens, f->labels, f->documents, f->positions};
     int64_t local[CT_MAX_RANK], offset[CT_MAX_RANK];
     int rc = 0;
 
@@ -83,13 +98,9 @@ static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
                           f->documents ? f->row[2] : NULL);
         if (rc)
             return rc;
-        for (int i = 0; i < 3; i++)
-            memcpy(f->part[i] + b * local[1], f->row[i] + offset[1],
-                   sizeof(int32_t) * (size_t)local[1]);
-        for (int64_t t = 0; t < local[1]; t++)
-            f->valid_tokens += f->part[1][b * local[1] + t] != -100;
+        cut_row(f, b, offset[1], local[1]);
     }
-    for (int i = 0; rc == 0 && i < 3; i++)
+    for (int i = 0; rc == 0 && i < 4; i++)
         if (values[i])
             rc = ct_executor_write(f->executor, values[i], microbatch, f->part[i],
                                    sizeof(int32_t) * (size_t)(local[0] * local[1]));

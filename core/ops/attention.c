@@ -2,28 +2,60 @@
  * Causal attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023). The row statistic
  * lse, the log of the sum of exponentials of the scaled scores, is all that the backward needs
  * besides the operands: p = exp(s - lse) (Dao et al. 2022).
+ *
+ * Queries and keys may be pieces of a sequence, in any order: who sees whom is said by positions and
+ * documents. Results on two sets of keys are merged by their statistics; with the statistics of the
+ * whole, gradients of pieces simply add up.
  */
 #include <math.h>
 
+#include <ctitan/rule.h>
+
 #include "standard.h"
 
-/* Addresses into q[b, t, h, d], k, v[b, t, g, d] and lse[b, h, t]. */
+struct attention {
+    bool blockwise;
+};
+
+static const struct ct_option attention_attrs[] = {
+    CT_OPT_BOOL(struct attention, blockwise, "blockwise", "false",
+                "Keys are cut as queries are: each rank sees the block that it holds"),
+    {0},
+};
+
+/* Addresses into q[b, t, h, d], k, v[b, s, g, d] and lse[b, h, t]; who sees whom. */
 struct heads {
-    int64_t batch, t, h, g, d;
-    const double *documents; /* [b, t], or NULL */
+    int64_t batch, t, s, h, g, d;
+    const double *documents, *k_documents; /* [b, t], [b, s]; NULL: one document */
+    const double *positions, *k_positions; /* likewise; NULL: in order, from here on */
+    int64_t first, k_first;
     double scale;
 };
 
-static struct heads heads_of(const struct ct_tensor *q, const struct ct_tensor *k,
-                             const double *documents)
+/* q is input `at`, k and v the next ones; the optional inputs begin at `more`. */
+static struct heads heads_of(const struct ct_launch *l, const struct ct_reference *r, int at,
+                             int more)
 {
-    return (struct heads){q->shape[0],
-                          q->shape[1],
-                          q->shape[2],
-                          k->shape[2],
-                          q->shape[3],
-                          documents,
-                          1 / sqrt((double)q->shape[3])};
+    const struct ct_tensor *q = &l->in[at], *k = &l->in[at + 1];
+    const double *optional[4] = {NULL};
+
+    for (int i = 0; i < 4 && more + i < l->ins; i++)
+        optional[i] = r->in[more + i];
+    return (struct heads){
+        .batch = q->shape[0],
+        .t = q->shape[1],
+        .s = k->shape[1],
+        .h = q->shape[2],
+        .g = k->shape[2],
+        .d = q->shape[3],
+        .documents = optional[0],
+        .k_documents = optional[1] ? optional[1] : optional[0],
+        .positions = optional[2],
+        .k_positions = optional[3],
+        .first = ct_launch_offset(l, l->op->in[at], 1),
+        .k_first = ct_launch_offset(l, l->op->in[at + 1], 1),
+        .scale = 1 / sqrt((double)q->shape[3]),
+    };
 }
 
 static int64_t query_at(const struct heads *a, int64_t b, int64_t i, int64_t h)
@@ -33,13 +65,18 @@ static int64_t query_at(const struct heads *a, int64_t b, int64_t i, int64_t h)
 
 static int64_t key_at(const struct heads *a, int64_t b, int64_t j, int64_t h)
 {
-    return ((b * a->t + j) * a->g + h / (a->h / a->g)) * a->d;
+    return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
 }
 
-/* Does token i see token j <= i? */
+/* Does query i see key j? */
 static bool sees(const struct heads *a, int64_t b, int64_t i, int64_t j)
 {
-    return !a->documents || a->documents[b * a->t + i] == a->documents[b * a->t + j];
+    int64_t query = b * a->t + i, key = b * a->s + j;
+    double position = a->positions ? a->positions[query] : (double)(a->first + i);
+    double k_position = a->k_positions ? a->k_positions[key] : (double)(a->k_first + j);
+
+    return k_position <= position &&
+           (!a->documents || a->documents[query] == a->k_documents[key]);
 }
 
 static double dot(const double *x, const double *y, int64_t n)
@@ -63,33 +100,94 @@ static double scores(const struct heads *a, const double *q, const double *k, in
 {
     double largest = -INFINITY, sum = 0;
 
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < a->s; j++) {
         s[j] = sees(a, b, i, j)
                    ? a->scale * dot(q + query_at(a, b, i, h), k + key_at(a, b, j, h), a->d)
                    : -INFINITY;
         largest = fmax(largest, s[j]);
     }
-    for (int64_t j = 0; j <= i; j++)
+    for (int64_t j = 0; j < a->s && largest > -INFINITY; j++)
         sum += exp(s[j] - largest);
     return largest + log(sum);
+}
+
+static double weight(double score, double lse)
+{
+    return score > -INFINITY ? exp(score - lse) : 0;
 }
 
 static int attention_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct heads a = heads_of(&l->in[0], &l->in[1], r.in[3]);
-    double *s = ct_arena_array(&r.arena, double, a.t);
+    struct heads a = heads_of(l, &r, 0, 3);
+    double *s = ct_arena_array(&r.arena, double, a.s);
 
     for (int64_t row = 0; row < a.batch * a.h * a.t; row++) {
         int64_t b = row / a.t / a.h, h = row / a.t % a.h, i = row % a.t;
         double lse = scores(&a, r.in[0], r.in[1], b, i, h, s);
 
         r.out[1][row] = lse;
-        for (int64_t j = 0; j <= i; j++)
-            add_scaled(r.out[0] + query_at(&a, b, i, h), exp(s[j] - lse),
+        for (int64_t j = 0; j < a.s; j++)
+            add_scaled(r.out[0] + query_at(&a, b, i, h), weight(s[j], lse),
                        r.in[2] + key_at(&a, b, j, h), a.d);
     }
     return ct_reference_end(&r, 0);
+}
+
+/* ---- pieces ---- */
+
+static bool present(const struct ct_op *op, int i)
+{
+    return i < op->ins && op->in[i];
+}
+
+static void join_factors(const struct ct_op *op, struct ct_rule *rule, int from, int to)
+{
+    for (int o = 0; o < op->ins + op->outs; o++)
+        for (int d = 0; d < rule->operand[o].rank; d++)
+            if (rule->operand[o].factor[d] == from)
+                rule->operand[o].factor[d] = to;
+}
+
+/* Queries can be cut where what is said of them is not what is said of the keys. */
+static int pieces(const struct ct_op *op, struct ct_rule *rule, int at, int more)
+{
+    int t = rule->operand[at].factor[1], s = rule->operand[at + 1].factor[1];
+    int64_t queries = rule->factor[t].size, keys = rule->factor[s].size;
+    bool blockwise = ct_op_bool(op, "blockwise");
+    bool shared = present(op, more) && !present(op, more + 1);
+
+    if (present(op, more + 1) && !present(op, more))
+        return ct_fail(CT_EINVAL, "k_documents without documents");
+    if (queries != keys && (blockwise || shared))
+        return ct_fail(CT_EINVAL, "%lld queries and %lld keys %s", (long long)queries,
+                       (long long)keys, shared ? "share documents" : "are not blocks of a whole");
+    if (shared)
+        rule->factor[t].kind = CT_FACTOR_WHOLE;
+    if (blockwise)
+        join_factors(op, rule, s, t);
+    return 0;
+}
+
+static int attention_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    (void)arena;
+    return pieces(op, rule, 0, 3);
+}
+
+static int attention_grad_factors(const struct ct_op *op, struct ct_arena *arena,
+                                  struct ct_rule *rule)
+{
+    (void)arena;
+    return pieces(op, rule, 1, 6);
+}
+
+/* ---- types ---- */
+
+/* Half of what all pairs would take: the other half is masked. */
+static double pair_flops(const struct ct_tensor *q, const struct ct_tensor *k)
+{
+    return 2.0 * (double)ct_tensor_count(q) * (double)k->shape[1];
 }
 
 static double attention_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
@@ -98,30 +196,36 @@ static double attention_flops(const struct ct_tensor *in, const struct ct_tensor
     (void)out;
     (void)ins;
     (void)outs;
-    return 2.0 * (double)ct_tensor_count(&in[0]) * (double)in[0].shape[1];
+    return pair_flops(&in[0], &in[1]);
 }
 
 static int attention_vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in, **out = v->op->out;
+    struct ct_value *all[10] = {v->dout[0], in[0], in[1], in[2], out[0], out[1]};
 
     if (!v->dout[0])
         return 0;
-    return ct_emit_gradients(
-        v, "attention_grad",
-        (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], out[0], out[1], in[3]}, 7, NULL,
-        (int[]){0, 1, 2}, 3);
+    for (int i = 3; i < v->op->ins; i++)
+        all[3 + i] = in[i];
+    return ct_emit_gradients(v, "attention_grad", all, v->op->ins + 3, v->op->attrs,
+                             (int[]){0, 1, 2}, 3);
 }
 
 const struct ct_op_type ct_op_attention = {
     .name = "attention",
     .summary = "causal attention: softmax(q k^T / root of d) v",
-    .operands = "q T, k T, v T, ?documents i -> o T, lse W",
-    .rule = "bThD,bTgD,bTgD,?bT->bThD,bhT",
+    .operands = "q T, k T, v T, ?documents i, ?k_documents i, ?positions i, ?k_positions i "
+                "-> o T, lse W",
+    .rule = "bthD,bSgD,bSgD,?bt,?bS,?bt,?bS->bthD,bht",
     .tie = "hg",
     .outputs = "lse",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = attention_attrs,
+    .attrs_size = sizeof(struct attention),
     .vjp = attention_vjp,
     .flops = attention_flops,
+    .factors = attention_factors,
     .reference = attention_reference,
 };
 
@@ -129,8 +233,8 @@ static int attention_grad_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     const double *d_o = r.in[0], *q = r.in[1], *k = r.in[2], *v = r.in[3], *o = r.in[4];
-    struct heads a = heads_of(&l->in[1], &l->in[2], r.in[6]);
-    double *s = ct_arena_array(&r.arena, double, a.t);
+    struct heads a = heads_of(l, &r, 1, 6);
+    double *s = ct_arena_array(&r.arena, double, a.s);
 
     for (int64_t row = 0; row < a.batch * a.h * a.t; row++) {
         int64_t b = row / a.t / a.h, h = row / a.t % a.h, i = row % a.t;
@@ -138,9 +242,9 @@ static int attention_grad_reference(const struct ct_launch *l)
         double delta = dot(d_o + at, o + at, a.d);
 
         scores(&a, q, k, b, i, h, s);
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = 0; j < a.s; j++) {
             int64_t key = key_at(&a, b, j, h);
-            double p = exp(s[j] - r.in[5][row]);
+            double p = weight(s[j], r.in[5][row]);
             double ds = p * (dot(d_o + at, v + key, a.d) - delta) * a.scale;
 
             add_scaled(r.out[0] + at, ds, k + key, a.d);
@@ -154,18 +258,66 @@ static int attention_grad_reference(const struct ct_launch *l)
 static double attention_grad_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
                                    int outs)
 {
-    return 2.5 * attention_flops(in, out, ins, outs);
+    (void)out;
+    (void)ins;
+    (void)outs;
+    return 2.5 * pair_flops(&in[1], &in[2]);
 }
 
 const struct ct_op_type ct_op_attention_grad = {
     .name = "attention_grad",
     .summary = "gradient of attention",
-    .operands = "do T, q T, k T, v T, o T, lse W, ?documents i -> dq T, dk T, dv T",
-    .rule = "bThD,bThD,bTgD,bTgD,bThD,bhT,?bT->bThD,bTgD,bTgD",
+    .operands = "do T, q T, k T, v T, o T, lse W, ?documents i, ?k_documents i, ?positions i, "
+                "?k_positions i -> dq T, dk T, dv T",
+    .rule = "bthD,bthD,bSgD,bSgD,bthD,bht,?bt,?bS,?bt,?bS->bthD,bSgD,bSgD",
     .tie = "hg",
     .outputs = "dk dv",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = attention_attrs,
+    .attrs_size = sizeof(struct attention),
     .flops = attention_grad_flops,
+    .factors = attention_grad_factors,
     .reference = attention_grad_reference,
+};
+
+/* ---- merging ---- */
+
+/* Weights of two results whose statistics are a and b; returns the statistic of both. */
+static double merged(double a, double b, double *of_a, double *of_b)
+{
+    double largest = fmax(a, b);
+
+    *of_a = weight(a, largest);
+    *of_b = weight(b, largest);
+    return largest > -INFINITY ? largest + log(*of_a + *of_b) : -INFINITY;
+}
+
+static int attention_merge_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
+
+    for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
+        int64_t at = (row / heads / t * heads + row % heads) * t + row / heads % t;
+        double a, b, sum;
+
+        r.out[1][at] = merged(r.in[1][at], r.in[3][at], &a, &b);
+        sum = a + b;
+        for (int64_t i = row * d; sum > 0 && i < (row + 1) * d; i++)
+            r.out[0][i] = (a * r.in[0][i] + b * r.in[2][i]) / sum;
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_attention_merge = {
+    .name = "attention_merge",
+    .summary = "attention over two sets of keys, from that over each",
+    .operands = "o T, lse W, other T, other_lse W -> merged T, merged_lse W",
+    .rule = "bthd,bht,bthd,bht->bthd,bht",
+    .outputs = "lse",
+    .flags = CT_OP_ANY_DTYPE,
+    .inplace = (const int8_t[][2]){{0, 0}, {1, 1}, {-1, -1}},
+    .reference = attention_merge_reference,
 };
 
 struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,

@@ -62,3 +62,24 @@ COLLECTIVE(reduce_scatter, "sum over ranks, a piece of a dimension for each", CT
 COLLECTIVE(all_reduce, "sum over ranks", CT_OP_COLLECTIVE, AXES);
 COLLECTIVE(all_to_all, "cut along another dimension", CT_OP_COLLECTIVE, AXES, DIM, TO);
 COLLECTIVE(slice, "this rank's piece of a dimension; nothing is sent", 0, AXES, DIM);
+
+struct permute {
+    const char *axes;
+    int64_t shift;
+};
+
+/* Several values in one op: what travels together. */
+const struct ct_op_type ct_op_permute = {
+    .name = "permute",
+    .summary = "pieces move on to other ranks, round the group; sizes must be even",
+    .operands = "*x A -> *y A",
+    .rule = "*.->*.",
+    .flags = CT_OP_COLLECTIVE,
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_STRING(struct permute, axes, "axes", "", "Axes of the group, major first"),
+            CT_OPT_INT(struct permute, shift, "shift", "1", -0x1p20, 0x1p20,
+                       "Ranks by which a piece moves"),
+            {0}},
+    .attrs_size = sizeof(struct permute),
+};

@@ -1,5 +1,6 @@
 /*
- * Rows of a table by token.
+ * Rows of a table by token. Of a table that is cut by rows, a rank has those of its tokens that lie
+ * there; the others are zero, and the ranks' results add up to the whole.
  */
 #include <string.h>
 
@@ -9,17 +10,28 @@ struct rows {
     int64_t rows;
 };
 
+/* The row of this rank's piece of table for token i; -1: it lies in another rank's. */
+static int local_row(const struct ct_launch *l, const double *tokens, int64_t i,
+                     const struct ct_value *table, int64_t rows, int64_t *row)
+{
+    int rc = ct_checked_index(tokens, i, table->shape[0], "token");
+
+    *row = (int64_t)tokens[i] - ct_launch_offset(l, table, 0);
+    if (*row < 0 || *row >= rows)
+        *row = -1;
+    return rc;
+}
+
 static int embedding_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    int64_t width = ct_columns(&l->in[1]);
+    int64_t width = ct_columns(&l->in[1]), row;
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[0]); i++) {
-        rc = ct_checked_index(r.in[0], i, l->in[1].shape[0], "token");
-        if (rc == 0)
-            memcpy(r.out[0] + i * width, r.in[1] + (int64_t)r.in[0][i] * width,
-                   sizeof(double) * (size_t)width);
+        rc = local_row(l, r.in[0], i, l->op->in[1], l->in[1].shape[0], &row);
+        if (rc == 0 && row >= 0)
+            memcpy(r.out[0] + i * width, r.in[1] + row * width, sizeof(double) * (size_t)width);
     }
     return ct_reference_end(&r, rc);
 }
@@ -34,7 +46,7 @@ const struct ct_op_type ct_op_embedding = {
     .name = "embedding",
     .summary = "rows of a table, by token",
     .operands = "tokens i, table T -> y T",
-    .rule = ".,Vn->.n",
+    .rule = ".,vn->.n",
     .flags = CT_OP_ANY_DTYPE,
     .vjp = embedding_vjp,
     .reference = embedding_reference,
@@ -53,13 +65,13 @@ static int embedding_grad_infer(struct ct_op *op)
 static int embedding_grad_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    int64_t width = ct_columns(&l->out[0]);
+    int64_t width = ct_columns(&l->out[0]), row;
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[1]); i++) {
-        rc = ct_checked_index(r.in[1], i, l->out[0].shape[0], "token");
-        for (int64_t k = 0; rc == 0 && k < width; k++)
-            r.out[0][(int64_t)r.in[1][i] * width + k] += r.in[0][i * width + k];
+        rc = local_row(l, r.in[1], i, l->op->out[0], l->out[0].shape[0], &row);
+        for (int64_t k = 0; rc == 0 && row >= 0 && k < width; k++)
+            r.out[0][row * width + k] += r.in[0][i * width + k];
     }
     return ct_reference_end(&r, rc);
 }
@@ -68,7 +80,7 @@ const struct ct_op_type ct_op_embedding_grad = {
     .name = "embedding_grad",
     .summary = "gradient of embedding: the rows of dy, added up by token",
     .operands = "dy T, tokens i -> dtable T",
-    .rule = ".n,.->Vn",
+    .rule = ".n,.->vn",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = (const struct ct_option[]){CT_OPT_INT(struct rows, rows, "rows", NULL, 1, 0x1p53,
                                                    "Rows of the table: the vocabulary"),

@@ -17,14 +17,20 @@ struct constant {
     double value;
 };
 
-/* A piece of a parameter does not say where in it it lies. */
-static int check_whole(const struct ct_launch *l)
+/* Index in the whole parameter of element i of this rank's piece. */
+static uint64_t global_index(const struct ct_launch *l, int64_t i)
 {
     const struct ct_value *p = l->op->in[0];
+    uint64_t index = 0, stride = 1;
 
-    if (ct_tensor_count(&l->in[0]) == ct_shape_count(p->rank, p->shape))
-        return 0;
-    return ct_fail(CT_EINVAL, "%s: %%%s must be filled as a whole", l->op->type->name, p->name);
+    for (int d = p->rank - 1; d >= 0; d--) {
+        int64_t size = l->in[0].shape[d];
+
+        index += (uint64_t)(ct_launch_offset(l, p, d) + i % size) * stride;
+        stride *= (uint64_t)p->shape[d];
+        i /= size;
+    }
+    return index;
 }
 
 static int init_normal_reference(const struct ct_launch *l)
@@ -32,17 +38,16 @@ static int init_normal_reference(const struct ct_launch *l)
     double std = ct_op_float(l->op, "std"), cut = ct_op_float(l->op, "cut");
     uint64_t seed = (uint64_t)ct_op_int(l->op, "seed");
     uint64_t stream = ct_rng_stream(l->op->in[0]->name);
-    int rc = check_whole(l);
 
-    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[0]); i++) {
-        uint64_t draw = stream;
-        double n = ct_normal(seed, draw, (uint64_t)i);
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
+        uint64_t draw = stream, index = global_index(l, i);
+        double n = ct_normal(seed, draw, index);
 
         while (cut > 0 && fabs(n) > cut)
-            n = ct_normal(seed, draw += 0x9E3779B97F4A7C15u, (uint64_t)i);
+            n = ct_normal(seed, draw += 0x9E3779B97F4A7C15u, index);
         ct_tensor_store(&l->in[0], i, std * n);
     }
-    return rc;
+    return 0;
 }
 
 const struct ct_op_type ct_op_init_normal = {

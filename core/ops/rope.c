@@ -6,8 +6,6 @@
  */
 #include <math.h>
 
-#include <ctitan/rule.h>
-
 #include "standard.h"
 
 double ct_rope_frequency(const struct ct_rope *rope, int64_t head_size, int64_t pair)
@@ -52,13 +50,14 @@ static int rope_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
+    int64_t first = ct_launch_offset(l, l->op->in[0], 1);
     struct ct_rope rope = rope_of(l->op);
 
     for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
         const double *x = r.in[0] + row * d;
         double *y = r.out[0] + row * d;
         int64_t token = row / heads;
-        double position = r.in[1] ? r.in[1][token] : (double)(token % t);
+        double position = r.in[1] ? r.in[1][token] : (double)(first + token % t);
 
         for (int64_t i = 0; i < d / 2; i++) {
             double angle = position * ct_rope_frequency(&rope, d, i);
@@ -78,15 +77,6 @@ static int rope_vjp(struct ct_vjp *v)
     back.inverse = !back.inverse;
     return ct_emit_gradients(v, "rope", (struct ct_value *[]){v->dout[0], v->op->in[1]}, 2, &back,
                              (int[]){0}, 1);
-}
-
-/* Tokens that are counted from 0 must all be here. */
-static int rope_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
-{
-    (void)arena;
-    if (!op->in[1])
-        rule->factor[rule->operand[0].factor[1]].kind = CT_FACTOR_WHOLE;
-    return 0;
 }
 
 static const struct ct_option rope_attrs[] = {
@@ -112,7 +102,6 @@ const struct ct_op_type ct_op_rope = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .infer = rope_infer,
     .vjp = rope_vjp,
-    .factors = rope_factors,
     .reference = rope_reference,
 };
 

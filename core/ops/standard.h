@@ -22,6 +22,7 @@
     X(rope)                                                                                        \
     X(attention)                                                                                   \
     X(attention_grad)                                                                              \
+    X(attention_merge)                                                                             \
     X(swiglu)                                                                                      \
     X(swiglu_grad)                                                                                 \
     X(view)                                                                                        \
@@ -30,6 +31,10 @@
     X(linear_cross_entropy_grad)                                                                   \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
+    X(cross_entropy_partial)                                                                       \
+    X(cross_entropy_partial_grad)                                                                  \
+    X(cross_entropy_merge)                                                                         \
+    X(cross_entropy_merge_grad)                                                                    \
     X(squared_norm)                                                                                \
     X(clip_coefficient)                                                                            \
     X(reciprocal)                                                                                  \
@@ -38,6 +43,7 @@
     X(reduce_scatter)                                                                              \
     X(all_reduce)                                                                                  \
     X(all_to_all)                                                                                  \
+    X(permute)                                                                                     \
     X(slice)                                                                                       \
     X(init_normal)                                                                                 \
     X(init_constant)

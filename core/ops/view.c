@@ -110,7 +110,7 @@ static int add_run(struct ct_rule *rule, int operand, const struct ct_value *v, 
 }
 
 /* Shared dimensions are parallel. A run that is split or merged is cut along the outermost
-   dimension on both sides. */
+   dimension on both sides; dimensions of one that come or go are whole. */
 static int view_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     const struct ct_value *x = op->in[0], *y = op->out[0];
@@ -133,6 +133,8 @@ static int view_factors(const struct ct_op *op, struct ct_arena *arena, struct c
 
         rule->tie[0] = split ? of_x : of_y;
         rule->tie[1] = split ? of_y : of_x;
+    } else if (of_x >= 0 || of_y >= 0) {
+        rule->factor[of_x >= 0 ? of_x : of_y].kind = CT_FACTOR_WHOLE;
     }
     return 0;
 }

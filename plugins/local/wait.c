@@ -12,7 +12,7 @@
 
 #include "local.h"
 
-#define SPINS 64
+#define SPINS 10
 #define LOOK_AROUND 100000000 /* ns */
 
 int64_t local_now(void)

@@ -327,7 +327,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
 
 static bool text_has_documents(struct ct_data *data)
 {
-    return data->document_mask;
+    (void)data;
+    return config.document_mask;
 }
 
 static int64_t text_vocabulary(struct ct_data *data)

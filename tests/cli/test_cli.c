@@ -1,6 +1,7 @@
 /*
  * The program from outside: what a user types, what comes out, and the exit status.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -114,8 +115,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --without cpu", "device"},
         {"train %R --without adamw", "add adamw to [plugins] load"},
         {"train %R --with nothing", "no plugin named nothing"},
-        {"train %R -n 2", "2 ranks"},
-        {"train %R -n zero", "-n zero: expected a number of ranks"},
+        {"train %R -n 2", "makes 1 ranks, but there are 2"},
+        {"train %R -n zero", "-n zero: expected a number, at least 1"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "lama"},
         {"train %R --set training.dtype=float31", "expected one of float32, bfloat16"},
@@ -315,6 +316,38 @@ static void a_run_that_fails_has_status_1(void **state)
 
 /* ---- looking without running ---- */
 
+static double last_loss(const char *arguments)
+{
+    struct result r = run(arguments);
+    char *text;
+    json_t *object = NULL;
+    double loss;
+
+    if (r.status)
+        fail_msg("ctitan %s: %s", arguments, r.err);
+    for (text = slurp("out/metrics.jsonl"); *text;) {
+        json_decref(object);
+        object = line_object(&text);
+    }
+    loss = number(object, "loss");
+    json_decref(object);
+    return loss;
+}
+
+static void two_ranks_train_as_one(void **state)
+{
+    const char *plugins = run("plugins").out;
+    double one, two;
+
+    (void)state;
+    if (!strstr(plugins, "\nfsdp ") || !strstr(plugins, "\nlocal "))
+        skip();
+    one = last_loss("train %R");
+    two = last_loss("train %R -n 2 --with local --with fsdp --set training.local_batch_size=1");
+    assert_true(fabs(one - two) < 1e-5 * one);
+    assert_null(strstr(slurp("err.txt"), "[rank 1]"));
+}
+
 static void explain_shows_the_graph_after_each_transform(void **state)
 {
     struct result r = run("explain %R");
@@ -395,6 +428,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(validation_is_logged),
         cmocka_unit_test(data_that_ends_ends_the_run_well),
         cmocka_unit_test(a_run_that_fails_has_status_1),
+        cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(plan_shows_memory_and_instructions),
         cmocka_unit_test(doctor_measures_the_machine),

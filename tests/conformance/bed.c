@@ -6,6 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/rng.h>
+#include <ctitan/run.h>
 
 #include "conformance.h"
 
@@ -14,6 +15,13 @@
 
 /* ---- the bed ---- */
 
+static void *aligned(struct ct_arena *arena, int64_t elements, enum ct_dtype dtype)
+{
+    size_t bytes = (size_t)elements * ct_dtype_size(dtype);
+
+    return (void *)(((uintptr_t)ct_arena_alloc(arena, bytes + 128) + 63) & ~(uintptr_t)63);
+}
+
 static char *replaced(struct ct_arena *arena, const char *text, const char *dtype)
 {
     size_t room = strlen(text) * 2 + 64, used = 0;
@@ -21,7 +29,7 @@ static char *replaced(struct ct_arena *arena, const char *text, const char *dtyp
 
     used = (size_t)sprintf(out, "graph \"case\"\n");
     for (; *text; text++) {
-        if (text[0] == 'T' && text[1] == '[')
+        if (text[0] == 'T' && (text[1] == '[' || text[1] == '"'))
             used += (size_t)sprintf(out + used, "%s", dtype);
         else
             out[used++] = *text;
@@ -91,7 +99,35 @@ static void fill_value(struct bed *bed, const struct ct_value *v, enum fill fill
                         ct_dtype_is_float(v->dtype)
                             ? number(bed->test, v, fill, seed, index)
                             : integer(bed->test, v->name, fill, index, (uint64_t)n, random));
+        ct_tensor_store(&bed->exact[v->id], i, ct_tensor_load(t, i));
     }
+}
+
+/* Room for every value; an opaque layout may round dimensions up. */
+static void give_memory(struct bed *bed)
+{
+    size_t n = bed->graph->value_count;
+
+    bed->value = ct_arena_array(&bed->arena, struct ct_tensor, n);
+    bed->exact = ct_arena_array(&bed->arena, struct ct_tensor, n);
+    for (size_t i = 0; i < n; i++) {
+        const struct ct_value *v = bed->graph->values[i];
+        size_t count = (size_t)ct_shape_count(v->rank, v->shape);
+        size_t bytes = count * ct_dtype_size(v->dtype) + v->opaque_bytes;
+
+        bed->value[i] = ct_tensor_dense(aligned(&bed->arena, (int64_t)bytes, CT_U8), v->dtype,
+                                        v->rank, v->shape);
+        bed->exact[i] =
+            ct_tensor_dense(aligned(&bed->arena, (int64_t)count, CT_F64),
+                            ct_dtype_is_float(v->dtype) ? CT_F64 : v->dtype, v->rank, v->shape);
+    }
+}
+
+static void fill_sources(struct bed *bed, enum fill fill, uint64_t seed)
+{
+    for (size_t i = 0; i < bed->graph->value_count; i++)
+        if (!bed->graph->values[i]->producer)
+            fill_value(bed, bed->graph->values[i], fill, seed);
 }
 
 int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
@@ -99,7 +135,7 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
 {
     int rc;
 
-    *bed = (struct bed){.device = device, .test = test, .dtype = dtype};
+    *bed = (struct bed){.device = device, .test = test, .dtype = dtype, .fill = fill, .seed = seed};
     bed->graph =
         ct_graph_parse(&bed->arena, replaced(&bed->arena, test->text, ct_dtype_name(dtype)));
     if (!bed->graph)
@@ -107,17 +143,41 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
     rc = ct_graph_verify(bed->graph, NULL);
     if (rc < 0)
         return ct_context(rc, "case \"%s\"", test->name);
-    bed->value = ct_arena_array(&bed->arena, struct ct_tensor, bed->graph->value_count);
-    for (size_t i = 0; i < bed->graph->value_count; i++) {
-        const struct ct_value *v = bed->graph->values[i];
-        size_t bytes = (size_t)ct_shape_count(v->rank, v->shape) * ct_dtype_size(v->dtype);
-
-        bed->value[i] =
-            ct_tensor_dense(ct_arena_alloc(&bed->arena, bytes + 64), v->dtype, v->rank, v->shape);
-        if (!v->producer)
-            fill_value(bed, v, fill, seed);
-    }
+    give_memory(bed);
+    fill_sources(bed, fill, seed);
     return 0;
+}
+
+/* Everything that no op uses is wanted: transforms drop what nobody wants. */
+static void fetch_all(struct ct_graph *graph, struct ct_arena *arena)
+{
+    struct ct_users users = ct_graph_users(graph, arena);
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (users.first[i] == users.first[i + 1])
+            ct_graph_fetch(graph, graph->values[i]->name, graph->values[i]);
+}
+
+int bed_transform(struct bed *bed, const struct ct_plugin *plugin)
+{
+    struct ct_run run = {.device_ops = bed->device->ops, .world = 1};
+    char *before;
+    int rc = 0;
+
+    fetch_all(bed->graph, &bed->arena);
+    before = ct_graph_text(bed->graph, &bed->arena);
+    for (const struct ct_offer *o = plugin->offers; rc >= 0 && o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_TRANSFORM)
+            rc = ((const struct ct_transform *)o->ops)->apply(bed->graph, &run);
+    if (rc >= 0)
+        rc = ct_graph_verify(bed->graph, NULL);
+    if (rc < 0)
+        return ct_context(rc, "transforming case \"%s\"", bed->test->name);
+    if (!strcmp(before, ct_graph_text(bed->graph, &bed->arena)))
+        return 0;
+    give_memory(bed);
+    fill_sources(bed, bed->fill, bed->seed);
+    return 1;
 }
 
 void bed_finish(struct bed *bed)
@@ -126,13 +186,6 @@ void bed_finish(struct bed *bed)
 }
 
 /* ---- layouts ---- */
-
-static void *aligned(struct ct_arena *arena, int64_t elements, enum ct_dtype dtype)
-{
-    size_t bytes = (size_t)elements * ct_dtype_size(dtype);
-
-    return (void *)(((uintptr_t)ct_arena_alloc(arena, bytes + 128) + 63) & ~(uintptr_t)63);
-}
 
 /* Dimensions but the last in another order, the rows apart by a gap. */
 static bool lay_out(struct ct_tensor *t, enum layout layout, struct ct_arena *arena)
@@ -215,16 +268,21 @@ bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *
         if (!op->in[i])
             continue;
         call->in[i] = bed->value[op->in[i]->id];
+        if (op->in[i]->opaque_bytes)
+            continue;
         differs |= lay_out(&call->in[i], layout, arena);
     }
     for (int i = 0; i < op->outs; i++) {
         call->out[i] = bed->value[op->out[i]->id];
+        if (op->out[i]->opaque_bytes)
+            continue;
         differs |= lay_out(&call->out[i], layout, arena);
     }
     if (layout == LAYOUT_JOINED)
         differs = join(call, arena);
     for (int i = 0; i < op->ins; i++)
-        for (int64_t k = 0; call->present[i] && k < ct_tensor_count(&call->in[i]); k++)
+        for (int64_t k = 0;
+             call->present[i] && !op->in[i]->opaque_bytes && k < ct_tensor_count(&call->in[i]); k++)
             ct_tensor_store(&call->in[i], k, ct_tensor_load(&bed->value[op->in[i]->id], k));
     return differs;
 }

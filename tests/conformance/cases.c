@@ -26,6 +26,26 @@
     "W - %dw0, %dw1, %dw2 = linear_dw(%x, %dy0, %dy1, %dy2) : float32![" #n0 "," #k                \
     "], float32![" #n1 "," #k "], float32![" #n2 "," #k "]\n"
 
+/* As the precision transform leaves it: a float32 parameter and its cast. */
+#define PARAMETER(w, n, k)                                                                         \
+    "param %" w ".master : float32[" #n "," #k "]\n"                                               \
+    "pre - %" w " = cast(%" w ".master) {dtype=\"T\"} : T[" #n "," #k "]\n"
+
+#define MIXED(b, t, k, n0, n1)                                                                     \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy0 : T[" #b "," #t "," #n0 "]\n"                                                      \
+    "input %dy1 : T[" #b "," #t "," #n1 "]\n"                                                      \
+    "input %labels : int32[" #b "," #t "]\n"                                                       \
+    "scalar %dloss : float32[]\n" PARAMETER("w0", n0, k) PARAMETER(                                \
+        "w1", n1,                                                                                  \
+        k) "F - %y0, %y1 = linear(%x, %w0, %w1) : T[" #b "," #t "," #n0 "], T[" #b "," #t "," #n1  \
+           "]\n"                                                                                   \
+           "I - %dx0 = linear_dx(%dy0, %w0) : T[" #b "," #t "," #k "]\n"                           \
+           "I - %dx = linear_dx(%dy0, %dy1, %w0, %w1) : T[" #b "," #t "," #k "]\n"                 \
+           "F - %loss = linear_cross_entropy(%x, %w0, %labels) : float32[]\n"                      \
+           "I - %dxl, %dwl, %loss2 = linear_cross_entropy_grad(%dloss, %x, %w0, %labels) : T[" #b  \
+           "," #t "," #k "], float32![" #n0 "," #k "], float32[]\n"
+
 #define LOSS(b, t, k, v)                                                                           \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "param %w : T[" #v "," #k "]\n"                                                                \
@@ -114,6 +134,10 @@ const struct conformance_case conformance_cases[] = {
     {"linear, many rows", LINEAR(2, 150, 37, 70), 0, false},
     {"linears, odd", LINEARS(1, 9, 19, 7, 3, 3), 0, false},
     {"linears, even", LINEARS(2, 64, 64, 64, 32, 32), 0, false},
+    {"packed linears, one", MIXED(1, 1, 16, 64, 3), 64, true, true},
+    {"packed linears, odd", MIXED(1, 9, 19, 64, 3), 64, true, true},
+    {"packed linears, unaligned", MIXED(1, 9, 19, 7, 5), 7, true, true},
+    {"packed linears, many", MIXED(3, 61, 64, 128, 64), 128, true, true},
     {"linear loss, one token", LOSS(1, 1, 5, 7), 7, true, true},
     {"linear loss, odd", LOSS(2, 13, 33, 77), 77, true, true},
     {"linear loss, several chunks", LOSS(2, 300, 4, 9001), 4099, true, true},

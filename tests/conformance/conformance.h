@@ -16,6 +16,7 @@
 #define TEST_CONFORMANCE_H
 
 #include <ctitan/device.h>
+#include <ctitan/plugin.h>
 
 struct conformance_case {
     const char *name;
@@ -35,14 +36,20 @@ struct bed {
     struct ct_arena arena;
     struct ct_graph *graph;
     struct ct_device *device;
-    struct ct_tensor *value; /* by id: dense, in the value's dtype */
+    struct ct_tensor
+        *value; /* by id: dense, in the value's dtype; opaque values: as the kernels made it */
+    struct ct_tensor *exact; /* by id: before it was rounded to that dtype */
     enum ct_dtype dtype;     /* T */
+    enum fill fill;
+    uint64_t seed;
     const struct conformance_case *test;
 };
 
 /* The case's graph with T replaced, its sources filled. CT_EINVAL: a fault in the text. */
 int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
                enum ct_dtype dtype, enum fill fill, uint64_t seed);
+/* The same after the transforms that the device's plugin offers; 0: they changed nothing. */
+int bed_transform(struct bed *bed, const struct ct_plugin *plugin);
 void bed_finish(struct bed *bed);
 
 /* How the operands of a call lie in memory. */

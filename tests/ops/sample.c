@@ -43,6 +43,11 @@ const struct sample samples[] = {
     {"linear_cross_entropy_grad", NULL, "positive[] real[2,4,4] real[6,4] label[2,4]"},
     {"cross_entropy", NULL, "real[2,4,6] label[2,4]"},
     {"cross_entropy_grad", NULL, "positive[] real[2,4,6] label[2,4] statistic[2,4]"},
+    {"cross_entropy_partial", NULL, "real[2,4,6] label[2,4]", .joint = true},
+    {"cross_entropy_partial", "pieces=2", "real[2,4,6] label[2,4]", .joint = true},
+    {"cross_entropy_partial_grad", NULL, "statistic[2,4,2,3] statistic[2,4,2,3] real[2,4,6] label[2,4]"},
+    {"cross_entropy_merge", NULL, "statistic[2,4,3,3] label[2,4]", .joint = true},
+    {"cross_entropy_merge_grad", NULL, "positive[] statistic[2,4,2,3] label[2,4] statistic[2,4]"},
     {"squared_norm", NULL, "real[4,6] real[2,2]"},
     {"clip_coefficient", "max_norm=0.5", "square[] square[]"},
     {"reciprocal", NULL, "positive[2,4]"},
@@ -189,15 +194,23 @@ void machine_finish(struct machine *m)
     ct_arena_finish(&m->arena);
 }
 
-int launch(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
-           uint32_t accumulate)
+int launch_on(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
+              const struct ct_tensor *in, const struct ct_tensor *out, uint32_t accumulate)
 {
     return op->type->reference(&(struct ct_launch){.op = op,
                                                    .in = in,
                                                    .out = out,
                                                    .ins = op->ins,
                                                    .outs = op->outs,
-                                                   .accumulate = accumulate});
+                                                   .accumulate = accumulate,
+                                                   .rank = rank,
+                                                   .mesh = mesh});
+}
+
+int launch(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
+           uint32_t accumulate)
+{
+    return launch_on(NULL, 0, op, in, out, accumulate);
 }
 
 int machine_run(struct machine *m, const struct ct_op *op)

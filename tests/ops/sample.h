@@ -19,6 +19,7 @@ struct sample {
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
     double step;        /* of finite differences; 0: 1e-4 */
+    bool joint;         /* a gradient only together with that of the op in front */
 };
 
 /* {NULL} ends it. */
@@ -48,6 +49,9 @@ int machine_run_from(struct machine *m, const struct ct_op *op);
 /* A launch of op on given tensors; absent inputs have no data. */
 int launch(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
            uint32_t accumulate);
+/* On the pieces that a rank of a mesh holds. */
+int launch_on(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
+              const struct ct_tensor *in, const struct ct_tensor *out, uint32_t accumulate);
 
 /* A fill with floating-point numbers. */
 bool is_real(const char *fill);

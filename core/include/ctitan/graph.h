@@ -89,6 +89,8 @@ struct ct_graph {
     size_t fetch_count, fetch_room;
     int stages; /* of the pipeline, at least 1 */
     uint64_t seed; /* of the initial weights: copied into init ops */
+    int chunks;    /* sequences are fed in another order: cut into so many equal chunks.. */
+    const int32_t *chunk_order; /* ..of which these come one after the other; 0: as they are */
     struct ct_name_table *names;
 };
 
@@ -113,6 +115,9 @@ CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
 CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value);
 CT_API struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name);
+
+/* The position, in a sequence of so many tokens, of the token that is fed as number index. */
+CT_API int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index);
 
 /* Where new ops go, and the part, region and stage that they get. */
 struct ct_builder {

@@ -11,8 +11,8 @@
  * repeats it any number of times; a letter that stands in repeated operands only is another
  * dimension in each repetition: "btk,*nk->*btn". '.' stands for any number of leading dimensions,
  * the same in all operands (in repeated operands only: others in each repetition): ".k,*nk->*.n".
- * '?' in front of an input: it may be absent. An empty operand is a scalar; without "->" there are no
- * outputs. "*a,*b" are all a, then all b; "*(a,b)" is a, b, a, b, ..
+ * '?' in front of an input: it may be absent, or left out at the end. An empty operand is a scalar;
+ * without "->" there are no outputs. "*a,*b" are all a, then all b; "*(a,b)" is a, b, a, b, ..
  *
  * Operands are described in the same way, each with its name and one letter for its dtype:
  * "x T, *w T -> *y T".

@@ -31,7 +31,8 @@ CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights,
 CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
                            const int64_t *shape, enum ct_dtype dtype, void *to);
 
-/* Write one file; temporary name, fsync, then renamed: complete or absent. Data is read at call time. */
+/* Write one file; temporary name, fsync, then renamed: complete or absent. Data is read at call
+ * time. */
 CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count);
 
 #endif

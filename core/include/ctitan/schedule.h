@@ -2,8 +2,9 @@
  * Pipeline actions: what a rank does in a step, before it is lowered.
  *
  * As in torch.distributed.pipelining: text "<stage><type><microbatch>", "2F0", "1UNSHARD",
- * "3SEND_F1". A schedule plugin returns one list of compute actions per pipeline rank; the core adds
- * communication. Without pipeline parallelism the list is F0 B0 F1 B1 ... (ct_schedule_trivial).
+ * "3SEND_F1". A schedule plugin returns one list of compute actions per pipeline rank; the core
+ * adds communication. Without pipeline parallelism the list is F0 B0 F1 B1 ...
+ * (ct_schedule_trivial).
  */
 #ifndef CT_SCHEDULE_H
 #define CT_SCHEDULE_H
@@ -33,7 +34,7 @@ enum ct_action_type {
 
 struct ct_action {
     enum ct_action_type type;
-    int stage, microbatch; /* microbatch -1: none (UNSHARD and the like) */
+    int stage, microbatch;     /* microbatch -1: none (UNSHARD and the like) */
     int stage_b, microbatch_b; /* the backward half of OVERLAP_F_B */
 };
 

@@ -3,7 +3,8 @@
  *
  * For each dimension an ordered list of axes, major first: {tp, dp_shard} on dimension 0 means that
  * tp cuts it, and dp_shard cuts each piece again. On the axes in `unreduced` every rank holds a
- * summand of the true value. On all other axes the value is replicated. An axis appears at most once.
+ * summand of the true value. On all other axes the value is replicated. An axis appears at most
+ * once.
  *
  * The gradient of a value has the dual sharding: replicated becomes unreduced and the reverse;
  * dimensions keep their axes. (Ordered axes per dimension follow Shardy; the unreduced set, JAX.)

@@ -1,6 +1,7 @@
 /*
  * Causal attention: o = softmax(q k^T / sqrt(d)) v, tile by tile with a running maximum and sum
- * (Milakov and Gimelshein 2018; Dao et al. 2022). Scores are kept in units of log 2.
+ * (Milakov and Gimelshein 2018; Dao et al. 2022). Scores are plain dot products; 1/sqrt(d) and
+ * log2(e) enter in the fused multiply-add in front of 2^x, where they cost nothing and round once.
  *
  * A task is a key/value head of one sequence, whose keys and values are packed once and used by all
  * its query heads; where there are fewer heads than threads, its query tiles are dealt out to
@@ -24,7 +25,7 @@ struct buffers {
     float *k, *v;             /* [padded][width] */
     float *rows, *q, *o;      /* [TILE][width]; columns: [width][TILE] */
     float *scores;            /* [TILE][TILE] */
-    float *top, *sum, *carry; /* by query: maximum, sum, factor of what was there */
+    float *top, *sum, *carry; /* by query: largest score, sum, factor of what was there */
 };
 
 struct forward {
@@ -51,21 +52,24 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
 }
 
 /* New maxima, weights instead of scores, new sums. */
-static void softmax(const struct buffers *w, bool diagonal)
+static void softmax(const struct attention *a, const struct buffers *w, bool diagonal)
 {
+    float unit = a->scale * LOG2_E;
+
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         float *s = w->scores + q;
         int64_t keys = keys_of(diagonal, q);
-        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum;
+        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum, shift;
 
         for (int64_t k = 0; k < keys; k += 4)
             for (int i = 0; i < 4; i++)
                 top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
-        carry = v_exp2(old - top[0]);
+        carry = v_exp2((old - top[0]) * unit);
         sum = v_load(w->sum + q) * carry;
+        shift = top[0] * unit;
         for (int64_t k = 0; k < keys; k++) {
-            vf p = v_exp2(v_load(s + k * TILE) - top[0]);
+            vf p = v_exp2(v_load(s + k * TILE) * unit - shift);
             v_store(s + k * TILE, p);
             sum += p;
         }
@@ -89,8 +93,8 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
 {
     const struct attention *a = &f->a;
 
-    pack(f->q, a, b, head, tile, a->scale * LOG2_E, w->rows);
-    pack_columns(a, w->rows, 1, w->q);
+    pack(f->q, a, b, head, tile, w->rows);
+    pack_columns(a, w->rows, w->q);
     memset(w->o, 0, (size_t)(TILE * a->width) * sizeof(float));
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         v_store(w->top + q, v_set(MASKED));
@@ -109,7 +113,7 @@ static void end_queries(const struct forward *f, const struct buffers *w, int64_
         vf sum = v_load(w->sum + q);
         v_store(w->carry + q, 1.0f / sum);
         if (q < n)
-            v_put(CT_F32, out, q, n, v_load(w->top + q) * LN_2 + v_log(sum));
+            v_put(CT_F32, out, q, n, v_load(w->top + q) * f->a.scale + v_log(sum));
     }
     unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
 }
@@ -127,7 +131,7 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
             continue;
         score(a, j == tile, w->k + j * TILE * a->width, w->q, w->scores);
         mask(a, &f->documents, b, tile, j, match, w->scores);
-        softmax(w, j == tile);
+        softmax(a, w, j == tile);
         rescale(a, w);
         gather(a, j == tile, w->v + j * TILE * a->width, w->scores, w->o);
     }
@@ -145,8 +149,8 @@ static void run_task(const struct forward *f, const struct buffers *w, int64_t t
     for (; last + parts < a->tiles; last += parts)
         ;
     for (int64_t j = 0; j <= last; j++) {
-        pack(f->k, a, b, group, j, 1, w->k + j * TILE * a->width);
-        pack(f->v, a, b, group, j, 1, w->v + j * TILE * a->width);
+        pack(f->k, a, b, group, j, w->k + j * TILE * a->width);
+        pack(f->v, a, b, group, j, w->v + j * TILE * a->width);
     }
     for (int64_t head = group * share; head < (group + 1) * share; head++)
         for (int64_t tile = part; tile < a->tiles; tile += parts)

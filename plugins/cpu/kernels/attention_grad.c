@@ -26,11 +26,11 @@ struct state {
 /* A thread's own memory. */
 struct buffers {
     float *k, *v, *dk, *dv;       /* [padded][width] */
-    float *q, *o;                 /* rows of q (scaled) and of do: [TILE][width] */
-    float *q_columns, *o_columns; /* the same, [width][TILE]; q in units of log 2 */
+    float *q, *o;                 /* rows of q and of do: [TILE][width] */
+    float *q_columns, *o_columns; /* the same, [width][TILE] */
     float *dq;                    /* [width][TILE] */
     float *p, *ds;                /* [TILE][TILE] */
-    float *lse, *d, *scale;       /* by query; lse in units of log 2 */
+    float *lse, *d, *scale;       /* by query */
 };
 
 struct backward {
@@ -71,20 +71,24 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
     return at - base;
 }
 
-/* d[query] = sum over the head of do o; rows of o that do not exist meet zeros. */
-CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct attention *a, const float *grad,
+/*
+ * d[query] = sum over the head of do o, in the order in which `multiply` sums do v: a query that
+ * sees one key only gets a gradient of exactly 0. Rows of o that do not exist count as zeros.
+ */
+CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct attention *a, const float *columns,
                             const char *o, int64_t step, int64_t n, float *d)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf rows[CPU_LANES] = {{0}}, sum = {0};
+        vf sum = {0};
 
-        for (int64_t r = 0; r < CPU_LANES && q + r < n; r++)
-            for (int64_t i = 0; i < a->width; i += CPU_LANES)
-                rows[r] += v_load(grad + (q + r) * a->width + i) *
-                           v_get(dtype, o + (q + r) * step, i, a->size);
-        v_transpose(rows);
-        for (int64_t r = 0; r < CPU_LANES; r++)
-            sum += rows[r];
+        for (int64_t i = 0; i < a->width; i += CPU_LANES) {
+            vf block[CPU_LANES] = {{0}};
+            for (int64_t r = 0; r < CPU_LANES && q + r < n; r++)
+                block[r] = v_get(dtype, o + (q + r) * step, i, a->size);
+            v_transpose(block);
+            for (int64_t r = 0; r < CPU_LANES; r++)
+                sum += block[r] * v_load(columns + (i + r) * TILE + q);
+        }
         v_store(d + q, sum);
     }
 }
@@ -97,9 +101,9 @@ static void row_sums(const struct backward *f, const struct buffers *w, int64_t 
     int64_t step = o->stride[1] * (int64_t)ct_dtype_size(o->dtype), n = tokens_in(&f->a, tile);
 
     if (o->dtype == CT_F32)
-        row_sums_as(CT_F32, &f->a, w->o, rows, step, n, w->d);
+        row_sums_as(CT_F32, &f->a, w->o_columns, rows, step, n, w->d);
     else
-        row_sums_as(CT_BF16, &f->a, w->o, rows, step, n, w->d);
+        row_sums_as(CT_BF16, &f->a, w->o_columns, rows, step, n, w->d);
 }
 
 static void begin_queries(const struct backward *f, const struct buffers *w, int64_t b,
@@ -111,20 +115,20 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
     const float *from =
         (const float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
 
-    pack(f->q, a, b, head, tile, a->scale, w->q);
-    pack(f->grad, a, b, head, tile, 1, w->o);
-    pack_columns(a, w->q, LOG2_E, w->q_columns);
-    pack_columns(a, w->o, 1, w->o_columns);
+    pack(f->q, a, b, head, tile, w->q);
+    pack(f->grad, a, b, head, tile, w->o);
+    pack_columns(a, w->q, w->q_columns);
+    pack_columns(a, w->o, w->o_columns);
     row_sums(f, w, b, head, tile);
     memset(w->dq, 0, (size_t)(TILE * a->width) * sizeof(float));
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        v_store(w->lse + q, q < n ? v_get(CT_F32, from, q, n) * LOG2_E : v_set(0));
+        v_store(w->lse + q, q < n ? v_get(CT_F32, from, q, n) : v_set(0));
         v_store(w->scale + q, v_set(a->scale));
     }
 }
 
 /* p: scores -> weights; ds: do v^T -> gradients of the scores */
-static void weights(const struct buffers *w, bool diagonal)
+static void weights(const struct attention *a, const struct buffers *w, bool diagonal)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         int64_t keys = keys_of(diagonal, q);
@@ -132,7 +136,7 @@ static void weights(const struct buffers *w, bool diagonal)
         float *p = w->p + q, *ds = w->ds + q;
 
         for (int64_t k = 0; k < keys; k++, p += TILE, ds += TILE) {
-            vf weight = v_exp2(v_load(p) - lse);
+            vf weight = v_exp2((v_load(p) * a->scale - lse) * LOG2_E);
             v_store(p, weight);
             v_store(ds, weight * (v_load(ds) - d));
         }
@@ -176,7 +180,7 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
     score(a, diagonal, w->k + at, w->q_columns, w->p);
     score(a, diagonal, w->v + at, w->o_columns, w->ds);
     mask(a, &f->documents, t->b, tile, j, match, w->p);
-    weights(w, diagonal);
+    weights(a, w, diagonal);
     if (t->keys) {
         scatter(a, diagonal, w->p, w->o, w->dv + at);
         scatter(a, diagonal, w->ds, w->q, w->dk + at);
@@ -185,16 +189,25 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
         gather(a, diagonal, w->k + at, w->ds, w->dq);
 }
 
-/* Packed rows of one head -> the tokens of a tile that exist. */
-static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                       int64_t head, int64_t tile, const float *rows)
+/* Packed rows of one head, times factor -> the tokens of a tile that exist. */
+CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct attention *a, const float *rows,
+                              float factor, int64_t n, char *to, int64_t step)
 {
-    for (int64_t r = 0; r < tokens_in(a, tile); r++) {
-        void *to = token_of(t, b, tile * TILE + r, head);
-
+    for (int64_t r = 0; r < n; r++, to += step)
         for (int64_t i = 0; i < a->size; i += CPU_LANES)
-            v_put(t->dtype, to, i, a->size, v_load(rows + r * a->width + i));
-    }
+            v_put(dtype, to, i, a->size, v_load(rows + r * a->width + i) * factor);
+}
+
+static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
+                       int64_t head, int64_t tile, const float *rows, float factor)
+{
+    char *to = token_of(t, b, tile * TILE, head);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+
+    if (t->dtype == CT_F32)
+        store_rows_as(CT_F32, a, rows, factor, n, to, step);
+    else
+        store_rows_as(CT_BF16, a, rows, factor, n, to, step);
 }
 
 static void begin_keys(const struct backward *f, const struct buffers *w, const struct task *t)
@@ -203,8 +216,8 @@ static void begin_keys(const struct backward *f, const struct buffers *w, const 
     int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
 
     for (int64_t j = t->begin; j < t->end; j++) {
-        pack(f->k, a, t->b, t->group, j, 1, w->k + j * TILE * a->width);
-        pack(f->v, a, t->b, t->group, j, 1, w->v + j * TILE * a->width);
+        pack(f->k, a, t->b, t->group, j, w->k + j * TILE * a->width);
+        pack(f->v, a, t->b, t->group, j, w->v + j * TILE * a->width);
     }
     if (!t->keys)
         return;
@@ -215,8 +228,8 @@ static void begin_keys(const struct backward *f, const struct buffers *w, const 
 static void end_keys(const struct backward *f, const struct buffers *w, const struct task *t)
 {
     for (int64_t j = t->begin; t->keys && j < t->end; j++) {
-        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk + j * TILE * f->a.width);
-        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv + j * TILE * f->a.width);
+        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk + j * TILE * f->a.width, f->a.scale);
+        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv + j * TILE * f->a.width, 1);
     }
 }
 

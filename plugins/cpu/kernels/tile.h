@@ -21,7 +21,6 @@
 #define AHEAD 16        /* rows to prefetch: they lie pages apart, where the hardware does not */
 #define MASKED (-1e30f) /* finite: a difference of two is 0, not NaN */
 #define LOG2_E 1.44269504f
-#define LN_2 0.69314718f
 
 struct attention {
     int64_t batch, tokens, heads, groups, size;
@@ -133,39 +132,38 @@ static inline enum match documents_match(const struct documents *d, const struct
 
 /* ---- packing ---- */
 
-/* Rows of one head, times factor, as float32[TILE][width]; the rows beyond n are zero. */
+/* Rows of one head as float32[TILE][width]; the rows beyond n are zero. */
 CPU_INLINE void pack_as(enum ct_dtype dtype, const char *from, int64_t step, int64_t n,
-                        const struct attention *a, float factor, float *to)
+                        const struct attention *a, float *to)
 {
     for (int64_t r = 0; r < n; r++, from += step)
         for (int64_t i = 0; i < a->width; i += CPU_LANES) {
             __builtin_prefetch(from + AHEAD * step + i * (dtype == CT_F32 ? 4 : 2));
-            v_store(to + r * a->width + i, v_get(dtype, from, i, a->size) * factor);
+            v_store(to + r * a->width + i, v_get(dtype, from, i, a->size));
         }
     memset(to + n * a->width, 0, (size_t)((TILE - n) * a->width) * sizeof(float));
 }
 
 static inline void pack(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                        int64_t head, int64_t tile, float factor, float *to)
+                        int64_t head, int64_t tile, float *to)
 {
     const char *from = token_of(t, b, tile * TILE, head);
     int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
 
     if (t->dtype == CT_F32)
-        pack_as(CT_F32, from, step, n, a, factor, to);
+        pack_as(CT_F32, from, step, n, a, to);
     else
-        pack_as(CT_BF16, from, step, n, a, factor, to);
+        pack_as(CT_BF16, from, step, n, a, to);
 }
 
-/* rows[TILE][width] -> columns[width][TILE], times factor */
-static inline void pack_columns(const struct attention *a, const float *rows, float factor,
-                                float *columns)
+/* rows[TILE][width] -> columns[width][TILE] */
+static inline void pack_columns(const struct attention *a, const float *rows, float *columns)
 {
     for (int64_t j = 0; j < a->width; j += CPU_LANES)
         for (int64_t i = 0; i < TILE; i += CPU_LANES) {
             vf block[CPU_LANES];
             for (int64_t r = 0; r < CPU_LANES; r++)
-                block[r] = v_load(rows + (i + r) * a->width + j) * factor;
+                block[r] = v_load(rows + (i + r) * a->width + j);
             v_transpose(block);
             for (int64_t r = 0; r < CPU_LANES; r++)
                 v_store(columns + (j + r) * TILE + i, block[r]);

@@ -1,0 +1,178 @@
+/*
+ * Context parallelism: the sequence is cut over `cp`.
+ *
+ * Everything but attention works on tokens one by one, and follows from the cut of the inputs. An
+ * attention op is told the positions of its queries and keys, so that it can work on pieces. Then
+ *
+ *   allgather   nothing more: its factor rule wants keys and values whole, which gathers them, and
+ *               scatters their gradients (Llama 3: Dubey et al. 2024)
+ *   ulysses     each rank gets all tokens of some heads, by all-to-all (Jacobs et al. 2023)
+ *   ring        keys and values travel round the ranks, block by block (Liu et al. 2023)
+ *
+ * Causal attention costs more the later a token stands. Head-tail balancing cuts the sequence into
+ * 2 x degree chunks and gives rank r the chunks r and 2 x degree - 1 - r: the order in which
+ * sequences are fed is changed so that these lie side by side.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "cp.h"
+
+struct cp_config cp_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct cp_config, degree, "degree", "1", 1, 1 << 16,
+               "Ranks that share each sequence"),
+    CT_OPT_CHOICE(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
+                  "How attention reaches keys on other ranks"),
+    CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
+                  "Give each rank an early and a late part of the sequence, or one piece"),
+    {0}};
+
+int cp_axis(const struct ct_graph *graph)
+{
+    return ct_mesh_find(&graph->mesh, "cp");
+}
+
+static bool method_is(const char *name)
+{
+    return !strcmp(cp_config.method, name);
+}
+
+/* ---- inputs ---- */
+
+static int64_t chunks(void)
+{
+    return strcmp(cp_config.load_balancer, "headtail") ? cp_config.degree : 2 * cp_config.degree;
+}
+
+static int check_length(int64_t tokens)
+{
+    if (tokens % chunks() == 0)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[training] seq_len = %lld is not a multiple of %lld, as [cp] degree = %lld "
+                   "with load_balancer = %s needs",
+                   (long long)tokens, (long long)chunks(), (long long)cp_config.degree,
+                   cp_config.load_balancer);
+}
+
+static void balance(struct ct_graph *graph)
+{
+    int32_t count = (int32_t)chunks(), *order;
+
+    if (count == cp_config.degree)
+        return;
+    order = ct_arena_array(graph->arena, int32_t, count);
+    for (int32_t i = 0; i < count; i++)
+        order[i] = i % 2 ? count - 1 - i / 2 : i / 2;
+    graph->chunks = count;
+    graph->chunk_order = order;
+}
+
+static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions)
+{
+    const bool attention = !strcmp(op->type->name, "attention");
+    struct ct_value *documents = op->ins > 3 ? op->in[3] : NULL;
+
+    if (!strcmp(op->type->name, "rope") && !op->in[1])
+        op->in[1] = positions;
+    if (!attention)
+        return;
+    op->in = ct_arena_copy(graph->arena,
+                           (struct ct_value *[]){op->in[0], op->in[1], op->in[2], documents,
+                                                 documents, positions, positions},
+                           sizeof(*op->in) * (3 + CP_OPTIONAL));
+    op->ins = 3 + CP_OPTIONAL;
+}
+
+static int cut_inputs(struct ct_graph *graph, struct ct_run *run)
+{
+    const struct ct_value *tokens = ct_graph_find(graph, "tokens");
+    struct ct_value *positions;
+    int rc = cp_axis(graph) < 0 ? 0 : check_length(tokens->shape[1]);
+
+    (void)run;
+    if (cp_axis(graph) < 0 || rc < 0)
+        return rc;
+    balance(graph);
+    positions = ct_graph_source(graph, CT_ROLE_INPUT, "positions", CT_I32, 2, tokens->shape);
+    positions->sharding = tokens->sharding;
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_INPUT)
+            ct_sharding_split(&graph->values[i]->sharding, 1, cp_axis(graph));
+    ct_for_each_op (op, graph)
+        give_positions(graph, op, positions);
+    return 0;
+}
+
+static const struct ct_transform inputs = {
+    .name = "cp.inputs",
+    .summary = "sequences are cut over context-parallel ranks, and positions fed",
+    .phase = CT_PHASE_SHARD,
+    .gives = (const char *const[]){"sequence", NULL},
+    .after = (const char *const[]){"batch", NULL},
+    .evaluation = true,
+    .apply = cut_inputs,
+};
+
+/* ---- attention ---- */
+
+static int change_attention(struct ct_graph *graph, struct ct_run *run)
+{
+    int rc = 0;
+
+    (void)run;
+    if (cp_axis(graph) < 0 || method_is("allgather"))
+        return 0;
+    ct_for_each_op_safe (op, graph) {
+        if (rc < 0 || strcmp(op->type->name, "attention"))
+            continue;
+        if (method_is("ulysses"))
+            rc = cp_exchange_heads(graph, op);
+        else
+            cp_make_ring(graph, op);
+    }
+    return rc;
+}
+
+static const struct ct_transform attention = {
+    .name = "cp.attention",
+    .summary = "attention reaches the keys of other ranks",
+    .phase = CT_PHASE_SHARD,
+    .needs = (const char *const[]){"sequence", NULL},
+    .after = (const char *const[]){"batch", NULL},
+    .evaluation = true,
+    .apply = change_attention,
+};
+
+static const struct ct_transform rings = {
+    .name = "cp.ring",
+    .summary = "rings become rotations of keys and values, with attention on blocks between",
+    .phase = CT_PHASE_OVERLAP,
+    .evaluation = true,
+    .apply = cp_expand_rings,
+};
+
+/* ---- axis ---- */
+
+static void degrees(int64_t *degree)
+{
+    degree[0] = cp_config.degree;
+}
+
+static const struct ct_axes_ops axes = {
+    .names = (const char *const[]){"cp", NULL},
+    .degrees = degrees,
+};
+
+CT_PLUGIN(.name = "cp", .version = "1.0",
+          .summary = "Context parallelism: ring, all-gather or Ulysses attention",
+          .options = options, .config = &cp_config, .config_size = sizeof(cp_config),
+          .offers = CT_OFFERS({CT_AXES, "cp", &axes}, {CT_TRANSFORM, "cp.inputs", &inputs},
+                              {CT_TRANSFORM, "cp.attention", &attention},
+                              {CT_TRANSFORM, "cp.ring", &rings},
+                              {CT_OP, "ring_attention", &cp_ring_attention},
+                              {CT_OP, "ring_attention_grad", &cp_ring_attention_grad}));

@@ -1,0 +1,43 @@
+/* Context parallelism: what its sources share. */
+#ifndef CP_H
+#define CP_H
+
+#include <ctitan/run.h>
+
+struct cp_config {
+    int64_t degree;
+    const char *method, *load_balancer;
+};
+
+extern struct cp_config cp_config;
+
+/* Position of the axis in the mesh; -1: degree 1. */
+int cp_axis(const struct ct_graph *graph);
+
+/* The inputs of attention and attention_grad that follow k and v. */
+enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL };
+
+/* ---- ulysses.c ---- */
+
+/* Redistribute the operands of an attention op from tokens to heads, and its result back. */
+int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention);
+
+/* ---- ring.c ---- */
+
+/*
+ * Attention whose keys are cut along the sequence as the queries are:
+ *
+ *     ring_attention(q, k, v, documents?, positions?) -> o, lse
+ *     ring_attention_grad(do, q, k, v, o, lse, documents?, positions?) -> dq, dk, dv
+ */
+extern const struct ct_op_type cp_ring_attention, cp_ring_attention_grad;
+
+/* Turn an attention op with all of CP_OPTIONAL into a ring_attention. */
+void cp_make_ring(struct ct_graph *graph, struct ct_op *attention);
+
+/* ---- expand.c ---- */
+
+/* Ring ops become rotations of keys and values, attention on blocks, and merges. */
+int cp_expand_rings(struct ct_graph *graph, struct ct_run *run);
+
+#endif

@@ -1,0 +1,295 @@
+/*
+ * A ring as a rank runs it (Liu et al. 2023; merging by log-sum-exp: Dao et al. 2022).
+ *
+ * Forward: keys and values move on by one rank while attention runs on the block that is there;
+ * results are merged in float32. Backward: with lse of the whole, the gradient of each block is
+ * exact by itself. dq adds up at home; dk and dv travel with their block, every rank adds its
+ * share, and a last hop brings them home. Keys and values make their round again instead of being
+ * kept.
+ *
+ * Which tokens a block holds is known by documents and positions that travel likewise, once per
+ * microbatch for all layers.
+ */
+#include <string.h>
+
+#include <ctitan/device.h>
+#include <ctitan/error.h>
+#include <ctitan/ops.h>
+
+#include "cp.h"
+
+struct permute {
+    const char *axes;
+    int64_t shift;
+};
+
+struct blockwise {
+    bool blockwise;
+};
+
+/* Documents or positions, `step` ranks on. */
+struct moved {
+    const struct ct_value *from;
+    int step, stage;
+    struct ct_value *to;
+    struct moved *next;
+};
+
+struct expansion {
+    struct ct_graph *graph;
+    struct ct_arena scratch;
+    struct moved *moved;
+};
+
+/* One ring op being replaced. */
+struct ring {
+    struct expansion *x;
+    struct ct_builder b;
+    struct ct_op *op;
+    struct ct_value *q, *k, *v, *optional[2]; /* documents, positions; NULL: absent */
+    const char *axes;                         /* that cut the sequence */
+    int ranks;
+};
+
+/* ---- emitting ---- */
+
+static struct ct_value *placed(struct ct_value *v, const struct ct_value *like)
+{
+    if (v)
+        v->sharding = like->sharding;
+    return v;
+}
+
+/* A result in float32 at least, whatever the operands are: it is summed. */
+static void widen(struct ct_value *v)
+{
+    if (ct_dtype_size(v->dtype) >= ct_dtype_size(CT_F32))
+        return;
+    v->dtype = CT_F32;
+    v->dtype_fixed = true;
+}
+
+static const char *numbered(const struct ring *r, const struct ct_value *v, int step)
+{
+    return ct_arena_printf(r->x->graph->arena, "%s.block%d", v->name, step);
+}
+
+/* Values move on by one rank, together; they are what `home` was, `step` ranks on. */
+static void rotate(struct ring *r, struct ct_value **values, struct ct_value *const *home,
+                   int count, int step)
+{
+    struct ct_op *op =
+        ct_emit(&r->b, "permute", NULL, values, count, &(struct permute){r->axes, 1});
+
+    if (!op)
+        return;
+    op->stream = CT_STREAM_P2P;
+    for (int i = 0; i < count; i++) {
+        ct_value_rename(r->x->graph, op->out[i], numbered(r, home[i], step));
+        values[i] = placed(op->out[i], values[i]);
+    }
+}
+
+static struct ct_value *moved_by(struct ring *r, struct ct_value *from, int step)
+{
+    struct moved *m;
+    struct ct_value *to;
+
+    if (step == 0 || !from)
+        return from;
+    for (m = r->x->moved; m; m = m->next)
+        if (m->from == from && m->step == step && m->stage == r->op->stage)
+            return m->to;
+    to = moved_by(r, from, step - 1);
+    rotate(r, &to, &from, 1, step);
+    m = ct_arena_new(&r->x->scratch, struct moved);
+    *m = (struct moved){from, step, r->op->stage, to, r->x->moved};
+    r->x->moved = m;
+    return to;
+}
+
+/* `type` on block number step: operands, then documents and positions of both sides. */
+static struct ct_op *on_block(struct ring *r, const char *type, struct ct_value *const *operands,
+                              int count, int step)
+{
+    struct ct_value *in[6 + CP_OPTIONAL];
+
+    memcpy(in, operands, sizeof(*in) * (size_t)count);
+    for (int i = 0; i < 2; i++) {
+        in[count + 2 * i] = r->optional[i];
+        in[count + 2 * i + 1] = moved_by(r, r->optional[i], step);
+    }
+    return ct_emit(&r->b, type, numbered(r, r->op->out[0], step), in, count + CP_OPTIONAL,
+                   &(struct blockwise){true});
+}
+
+/* value, in the dtype of old, takes its place and its name. */
+static void deliver(struct ring *r, struct ct_value *value, struct ct_value *old)
+{
+    const char *name = old->name;
+
+    if (!value)
+        return;
+    ct_graph_replace(r->x->graph, old, value);
+    ct_value_rename(r->x->graph, old, ct_arena_printf(r->x->graph->arena, "%s.ring", name));
+    ct_value_rename(r->x->graph, value, name);
+}
+
+static struct ct_value *narrowed(struct ring *r, struct ct_value *value, const struct ct_value *old)
+{
+    if (!value || value->dtype == old->dtype)
+        return value;
+    return placed(ct_cast(&r->b, NULL, value, old->dtype), old);
+}
+
+/* ---- rings ---- */
+
+static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int optional)
+{
+    struct ring r = {.x = x, .b = ct_builder_before(x->graph, op), .op = op, .ranks = 1};
+    const struct ct_sharding *s = &op->in[q]->sharding;
+    const struct ct_mesh *mesh = &x->graph->mesh;
+
+    r.b.why = "cp: keys and values go round the ranks";
+    r.q = op->in[q];
+    r.k = op->in[q + 1];
+    r.v = op->in[q + 2];
+    r.optional[0] = op->in[optional];
+    r.optional[1] = op->in[optional + 1];
+    r.axes = "";
+    for (int i = 0; i < s->count[1]; i++) {
+        const struct ct_axis *axis = &mesh->axis[s->axis[1][i]];
+
+        r.axes = ct_arena_printf(x->graph->arena, "%s%s%s", r.axes, i ? "." : "", axis->name);
+        r.ranks *= (int)axis->size;
+    }
+    return r;
+}
+
+/* Attention on one block; o in float32. */
+static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step)
+{
+    struct ct_op *op = on_block(r, "attention", (struct ct_value *[]){r->q, kv[0], kv[1]}, 3, step);
+
+    if (!op)
+        return NULL;
+    widen(op->out[0]);
+    placed(op->out[0], r->op->out[0]);
+    placed(op->out[1], r->op->out[1]);
+    return op;
+}
+
+static struct ct_op *merge(struct ring *r, const struct ct_op *so_far, const struct ct_op *block)
+{
+    struct ct_op *op =
+        ct_emit(&r->b, "attention_merge",
+                ct_arena_printf(r->x->graph->arena, "%s.merged", block->out[0]->name),
+                (struct ct_value *[]){so_far->out[0], so_far->out[1], block->out[0], block->out[1]},
+                4, NULL);
+
+    for (int i = 0; op && i < 2; i++)
+        placed(op->out[i], r->op->out[i]);
+    return op;
+}
+
+/* The last result is in the op's own dtype. */
+static void finish(struct ring *r, struct ct_op *last)
+{
+    if (last->out[0]->dtype != r->op->out[0]->dtype) {
+        last->out[0]->dtype = r->op->out[0]->dtype;
+        last->out[0]->dtype_fixed = true;
+    }
+    for (int i = 0; i < 2; i++)
+        deliver(r, last->out[i], r->op->out[i]);
+}
+
+static int expand_forward(struct expansion *x, struct ct_op *ring)
+{
+    struct ring r = ring_of(x, ring, 0, 3);
+    struct ct_value *here[2] = {r.k, r.v}, *next[2];
+    struct ct_op *o = NULL;
+
+    for (int step = 0; step < r.ranks && r.b.status == 0; step++) {
+        struct ct_op *block;
+
+        memcpy(next, here, sizeof(next));
+        if (step + 1 < r.ranks)
+            rotate(&r, next, ring->in + 1, 2, step + 1);
+        block = attend(&r, here, step);
+        if (block)
+            o = step ? merge(&r, o, block) : block;
+        memcpy(here, next, sizeof(here));
+    }
+    if (r.b.status < 0)
+        return r.b.status;
+    finish(&r, o);
+    ct_graph_remove(x->graph, ring);
+    return 0;
+}
+
+/* Gradients of one block: dq, dk, dv, in float32. */
+static struct ct_op *attend_grad(struct ring *r, struct ct_value *const *kv, int step)
+{
+    struct ct_value **in = r->op->in;
+    struct ct_op *op =
+        on_block(r, "attention_grad",
+                 (struct ct_value *[]){in[0], r->q, kv[0], kv[1], in[4], in[5]}, 6, step);
+
+    for (int i = 0; op && i < 3; i++) {
+        widen(op->out[i]);
+        placed(op->out[i], r->op->out[i]);
+    }
+    return op;
+}
+
+static struct ct_value *sum(struct ring *r, struct ct_value *a, struct ct_value *b, int output)
+{
+    return placed(ct_add(&r->b, NULL, a, b), r->op->out[output]);
+}
+
+static int expand_backward(struct expansion *x, struct ct_op *ring)
+{
+    struct ring r = ring_of(x, ring, 1, 6);
+    struct ct_value *here[2] = {r.k, r.v}, *next[2], *grad[3] = {NULL};
+    struct ct_op *block;
+
+    for (int step = 0; step < r.ranks && r.b.status == 0; step++) {
+        memcpy(next, here, sizeof(next));
+        if (step + 1 < r.ranks)
+            rotate(&r, next, ring->in + 2, 2, step + 1);
+        if (step > 0)
+            rotate(&r, grad + 1, ring->out + 1, 2, step);
+        block = attend_grad(&r, here, step);
+        for (int i = 0; block && i < 3; i++)
+            grad[i] = step ? sum(&r, grad[i], block->out[i], i) : block->out[i];
+        memcpy(here, next, sizeof(here));
+    }
+    for (int i = 0; i < 3; i++)
+        grad[i] = narrowed(&r, grad[i], ring->out[i]);
+    if (r.b.status == 0 && r.ranks > 1)
+        rotate(&r, grad + 1, ring->out + 1, 2, r.ranks);
+    if (r.b.status < 0)
+        return r.b.status;
+    for (int i = 0; i < 3; i++)
+        deliver(&r, grad[i], ring->out[i]);
+    ct_graph_remove(x->graph, ring);
+    return 0;
+}
+
+int cp_expand_rings(struct ct_graph *graph, struct ct_run *run)
+{
+    struct expansion x = {.graph = graph};
+    int rc = 0;
+
+    (void)run;
+    ct_for_each_op_safe (op, graph) {
+        if (op->type == &cp_ring_attention)
+            rc = expand_forward(&x, op);
+        else if (op->type == &cp_ring_attention_grad)
+            rc = expand_backward(&x, op);
+        if (rc < 0)
+            break;
+    }
+    ct_arena_finish(&x.scratch);
+    return rc;
+}

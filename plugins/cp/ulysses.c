@@ -1,0 +1,83 @@
+/*
+ * Ulysses (Jacobs et al. 2023): before attention, ranks trade tokens for heads. Each then has all
+ * tokens of its heads, and attention is the ordinary one; an all-to-all each way.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "cp.h"
+
+struct redistribute {
+    const char *to;
+    const char *gradient;
+};
+
+/* How q, k, v and o lie as the rest of the model has them, and during attention. */
+struct places {
+    const char *by_token, *by_head;
+};
+
+static const char *text_of(const struct ct_graph *graph, const struct ct_sharding *s)
+{
+    char text[256];
+
+    ct_sharding_print(s, &graph->mesh, 4, text, sizeof(text));
+    return ct_arena_strdup(graph->arena, text);
+}
+
+static struct places places_of(const struct ct_graph *graph)
+{
+    struct ct_sharding tokens = ct_graph_find(graph, "tokens")->sharding, heads = tokens;
+    int tp = ct_mesh_find(&graph->mesh, "tp");
+
+    heads.count[1] = 0;
+    if (tp >= 0) {
+        ct_sharding_split(&tokens, 2, tp);
+        ct_sharding_split(&heads, 2, tp);
+    }
+    ct_sharding_split(&heads, 2, cp_axis(graph));
+    return (struct places){text_of(graph, &tokens), text_of(graph, &heads)};
+}
+
+static int check_heads(const struct ct_graph *graph, int64_t heads, const char *what)
+{
+    int tp = ct_mesh_find(&graph->mesh, "tp");
+    int64_t of_tp = tp < 0 ? 1 : graph->mesh.axis[tp].size;
+
+    if (heads % (cp_config.degree * of_tp) == 0)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[cp] method = ulysses: %lld %s cannot be dealt out to cp x tp = %lld x %lld "
+                   "ranks; ring and allgather can",
+                   (long long)heads, what, (long long)cp_config.degree, (long long)of_tp);
+}
+
+static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const char *suffix,
+                             const char *to, const char *gradient)
+{
+    return ct_emit1(b, "redistribute", ct_arena_printf(b->graph->arena, "%s.%s", x->name, suffix),
+                    &x, 1, &(struct redistribute){to, gradient});
+}
+
+int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
+{
+    struct places at = places_of(graph);
+    struct ct_builder before = ct_builder_before(graph, op), after = ct_builder_after(graph, op);
+    struct ct_value *o;
+    int rc = check_heads(graph, op->in[0]->shape[2], "heads");
+
+    if (rc == 0)
+        rc = check_heads(graph, op->in[1]->shape[2], "key/value heads");
+    if (rc < 0)
+        return rc;
+    before.why = "cp: tokens are traded for heads";
+    after.why = "cp: heads are traded for tokens";
+    for (int i = 0; i < 3; i++)
+        op->in[i] = move(&before, op->in[i], "heads", at.by_head, at.by_token);
+    o = move(&after, op->out[0], "tokens", at.by_token, at.by_head);
+    if (before.status < 0 || !o)
+        return before.status < 0 ? before.status : after.status;
+    ct_graph_replace(graph, op->out[0], o);
+    return 0;
+}

@@ -1,0 +1,70 @@
+#!/bin/bash
+# out_of_tree.sh BUILD SOURCE: installs the build into a folder, makes examples/sgd against what was
+# installed, and trains with it.
+set -euo pipefail
+
+build=$1 source=$2
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+
+DESTDIR=$root meson install -C "$build" --no-rebuild --quiet >/dev/null
+pc=$(find "$root" -name ctitan.pc)
+library=$(dirname "$(find "$root" -name libctitan.so)")
+ctitan=$(find "$root" -path '*/bin/ctitan')
+export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$library
+
+cp -r "$source/examples/sgd" "$root/sgd"
+make -s -C "$root/sgd" CC="${CC:-cc}"
+export CTITAN_PLUGIN_PATH=$root/sgd
+
+cat >"$root/recipe.ini" <<INI
+[plugins]
+load = cpu, llama, text, bytes, sgd, metrics
+[job]
+dump_folder = $root/out
+[model]
+name = llama
+[llama]
+dim = 32
+n_layers = 1
+n_heads = 2
+vocab_size = 320
+[training]
+seq_len = 64
+steps = 40
+mixed_precision_param = float32
+[text]
+path = $source/core
+[sgd]
+lr = 0.5
+[lr_scheduler]
+warmup_steps = 5
+[metrics]
+log_freq = 1
+peak_tflops = 1
+INI
+
+# expect WORDS COMMAND...: its output has them.
+expect() {
+    local words=$1
+    shift
+    "$@" >"$root/log" 2>&1 || { cat "$root/log"; exit 1; }
+    grep -q -- "$words" "$root/log" || {
+        echo "\"$words\" is not in the output of: $*"
+        cat "$root/log"
+        exit 1
+    }
+}
+
+cd "$root"
+expect 'Stochastic gradient descent' "$ctitan" plugins
+expect 'Share of the last step that is taken again' "$ctitan" help sgd
+expect 'sgd(%lr, ' "$ctitan" explain recipe.ini
+expect 'sgd (plain)' "$ctitan" plan recipe.ini --program
+expect 'done: 40 steps' "$ctitan" train recipe.ini
+awk -F'"loss": ' '
+    { split($2, loss, ","); if (NR == 1) first = loss[1]; last = loss[1] }
+    END {
+        printf "loss from %s to %s in %d steps\n", first, last, NR
+        exit !(NR == 40 && last < 0.8 * first)
+    }' out/metrics.jsonl
