@@ -5,7 +5,9 @@
  * the ways to cut the factors that its inputs suggest are tried (each input taken first once), and
  * the one that moves the fewest bytes wins. Weights do not move for activations: what is made from
  * parameters alone is a thousand times dearer. A value redistributed once is not redistributed the
- * same way again. Parameters and states that an op updates never move.
+ * same way again. Parameters and states that an op updates never move. An output whose dimensions
+ * no input has (the gradient of an embedding) is cut as its user wants it, as far as the inputs
+ * leave axes for that, or further if it is cheaper to move them.
  *
  * One run after differentiation covers forward, backward and optimizer, so the dual sharding of a
  * gradient is not a rule of its own: it follows from the factor rules of the backward's ops.
@@ -33,7 +35,7 @@ struct propagation {
     struct ct_arena scratch;
     struct moved **moved; /* by id */
     bool *weight;         /* by id */
-    size_t count;
+    size_t count, weight_room;
 };
 
 struct cuts { /* of one op: axes by factor */
@@ -43,6 +45,12 @@ struct cuts { /* of one op: axes by factor */
 struct choice {
     double cost;
     struct ct_sharding *in, *out;
+};
+
+/* How the only user of an op's only output wants it. */
+struct wish {
+    bool known, each_microbatch;
+    struct ct_sharding to;
 };
 
 /* Ops of more inputs (optimizers) are looked at in one order of inputs only. */
@@ -68,32 +76,28 @@ static ct_axes axes_of(const struct cuts *c, int factor)
     return axes;
 }
 
-/* Axes in use on any operand that has the factor. */
-static ct_axes taken(const struct ct_rule *rule, const struct cuts *c, int operands, int factor)
+/* Axes that cut something else: all, but for factors of other repetitions, which never meet. */
+static ct_axes taken(const struct ct_rule *rule, const struct cuts *c, int factor)
 {
+    int repetition = rule->factor[factor].repetition;
     ct_axes axes = 0;
 
-    for (int o = 0; o < operands; o++) {
-        bool has = false;
-
-        for (int d = 0; d < rule->operand[o].rank; d++)
-            has |= rule->operand[o].factor[d] == factor;
-        for (int d = 0; has && d < rule->operand[o].rank; d++)
-            axes |= axes_of(c, rule->operand[o].factor[d]);
-    }
+    for (int f = 0; f < rule->count; f++)
+        if (repetition < 0 || rule->factor[f].repetition < 0 ||
+            rule->factor[f].repetition == repetition)
+            axes |= axes_of(c, f);
     return axes;
 }
 
-static bool divides(const struct propagation *p, const struct ct_rule *rule, int factor,
-                    int64_t degree)
+/* Tied factors are cut into equal pieces: the one that is a multiple of the other follows. */
+static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_axes axes)
 {
-    (void)p;
-    return rule->factor[factor].size % degree == 0;
+    return rule->factor[rule->tie[1]].size % ct_mesh_degree(&p->graph->mesh, axes) == 0;
 }
 
 /* Cut the factors of operand o as its sharding does, where that is still possible. */
 static void adopt(const struct propagation *p, const struct ct_rule *rule, struct cuts *c, int o,
-                  int operands, const struct ct_sharding *s)
+                  const struct ct_sharding *s)
 {
     for (int d = 0; d < rule->operand[o].rank; d++) {
         int f = rule->operand[o].factor[d], other = -1;
@@ -104,15 +108,9 @@ static void adopt(const struct propagation *p, const struct ct_rule *rule, struc
             other = f == rule->tie[0] ? rule->tie[1] : rule->tie[0];
         for (int i = 0; i < s->count[d]; i++) {
             int axis = s->axis[d][i];
-            ct_axes bit = (ct_axes)1 << axis, used = taken(rule, c, operands, f);
+            ct_axes bit = (ct_axes)1 << axis;
 
-            if (other >= 0)
-                used |= taken(rule, c, operands, other);
-            if (used & bit)
-                break;
-            if (other >= 0 &&
-                !divides(p, rule, other,
-                         ct_mesh_degree(&p->graph->mesh, axes_of(c, other) | bit)))
+            if (taken(rule, c, f) & bit || (other >= 0 && !divides(p, rule, axes_of(c, f) | bit)))
                 break;
             c->axis[f][c->count[f]++] = (uint8_t)axis;
             if (other >= 0)
@@ -121,30 +119,53 @@ static void adopt(const struct propagation *p, const struct ct_rule *rule, struc
     }
 }
 
-/* A sum over repeated operands is pending over an axis only if every term is cut by it. */
-static void even_out(const struct ct_rule *rule, struct cuts *c)
+/* Is it a sum of its own in each repetition? */
+static bool is_repeated_sum(const struct ct_factor *f)
+{
+    return f->kind == CT_FACTOR_REDUCTION && f->repetition >= 0;
+}
+
+/* Do the sums of all repetitions have the axis? */
+static bool in_every_sum(const struct ct_rule *rule, const struct cuts *c, ct_axes bit)
 {
     int last = -1;
 
     for (int f = 0; f < rule->count; f++)
-        if (rule->factor[f].kind == CT_FACTOR_REDUCTION && rule->factor[f].repetition > last)
+        if (is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition > last)
             last = rule->factor[f].repetition;
-    for (int a = 0; a < CT_MAX_AXES && last >= 0; a++) {
-        ct_axes bit = (ct_axes)1 << a;
-        bool all = true;
+    for (int r = 0; r <= last; r++) {
+        bool has = false;
 
-        for (int r = 0; all && r <= last; r++) {
-            bool some = false;
+        for (int f = 0; f < rule->count; f++)
+            has |= is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition == r &&
+                   axes_of(c, f) & bit;
+        if (!has)
+            return false;
+    }
+    return true;
+}
 
-            for (int f = 0; f < rule->count; f++)
-                some |= rule->factor[f].repetition == r &&
-                        rule->factor[f].kind == CT_FACTOR_REDUCTION && axes_of(c, f) & bit;
-            all = some;
+/* Take an axis, and those inside it, away from a factor. */
+static bool drop_axis(struct cuts *c, int factor, int axis)
+{
+    for (int i = 0; i < c->count[factor]; i++)
+        if (c->axis[factor][i] == axis) {
+            c->count[factor] = (uint8_t)i;
+            return true;
         }
-        for (int f = 0; !all && f < rule->count; f++)
-            if (rule->factor[f].repetition >= 0 &&
-                rule->factor[f].kind == CT_FACTOR_REDUCTION && axes_of(c, f) & bit)
-                c->count[f] = 0;
+    return false;
+}
+
+/* A sum over repeated operands is pending over an axis only if every term is cut by it. */
+static void even_out(const struct ct_rule *rule, struct cuts *c)
+{
+    bool dropped = true;
+
+    while (dropped) {
+        dropped = false;
+        for (int axis = 0; axis < CT_MAX_AXES; axis++)
+            for (int f = 0; f < rule->count && !in_every_sum(rule, c, (ct_axes)1 << axis); f++)
+                dropped |= is_repeated_sum(&rule->factor[f]) && drop_axis(c, f, axis);
     }
 }
 
@@ -158,6 +179,18 @@ static void operand_sharding(const struct ct_rule *rule, const struct cuts *c, i
         s->count[d] = c->count[f];
         memcpy(s->axis[d], c->axis[f], c->count[f]);
     }
+}
+
+static bool is_weight(const struct propagation *p, const struct ct_value *v)
+{
+    return v->id < p->weight_room && p->weight[v->id];
+}
+
+static void set_weight(struct propagation *p, const struct ct_value *v)
+{
+    p->weight = ct_arena_grow(&p->scratch, p->weight, &p->weight_room, (size_t)v->id + 1,
+                              sizeof(*p->weight));
+    p->weight[v->id] = true;
 }
 
 static double move_cost(const struct propagation *p, const struct ct_op *op, int i,
@@ -174,12 +207,58 @@ static double move_cost(const struct propagation *p, const struct ct_op *op, int
     bytes = 1 + ct_redistribute_bytes(&p->graph->mesh, v, &v->sharding, &steps);
     if (ct_op_mutates(op, i))
         return 1e200;
-    return v->id < p->count && p->weight[v->id] ? WEIGHT_COST * bytes : bytes;
+    return is_weight(p, v) ? WEIGHT_COST * bytes : bytes;
+}
+
+/* Along linear ops, to a redistribution with a given target: how gradients meet their parameters.
+ */
+static struct wish wish_for(const struct propagation *p, const struct ct_op *op)
+{
+    const struct ct_value *v = op->out[0];
+    struct wish wish = {false};
+    const struct ct_op *user;
+    const char *end;
+
+    while ((user = ct_graph_only_user(p->graph, v)) && strcmp(user->type->name, "redistribute")) {
+        bool same = user->outs == 1 && user->out[0]->rank == v->rank &&
+                    !memcmp(user->out[0]->shape, v->shape, sizeof(*v->shape) * (size_t)v->rank);
+
+        if (!same || !(user->type->flags & CT_OP_LINEAR))
+            return wish;
+        v = user->out[0];
+    }
+    wish.known =
+        user && ct_sharding_parse(ct_op_string(user, "to"), &p->graph->mesh, &wish.to, &end) == 0;
+    wish.each_microbatch = user && ct_part_is_microbatch(user->part);
+    return wish;
+}
+
+/* Does the only output have a dimension that no input has? */
+static bool has_free_output(const struct ct_op *op, const struct ct_rule *rule)
+{
+    for (int f = 0; op->outs == 1 && f < rule->count; f++)
+        if (rule->factor[f].operand == op->ins && rule->factor[f].kind == CT_FACTOR_PARALLEL)
+            return true;
+    return false;
+}
+
+static double wish_cost(const struct propagation *p, const struct ct_op *op,
+                        const struct wish *wish, const struct ct_sharding *made)
+{
+    const struct ct_value *v = op->out[0];
+    struct ct_steps steps;
+
+    if (!wish->known || !wish->each_microbatch)
+        return 0;
+    if (ct_redistribute_steps(&p->graph->mesh, v->rank, made, &wish->to, &steps) < 0)
+        return 1e300;
+    return ct_redistribute_bytes(&p->graph->mesh, v, made, &steps);
 }
 
 /* Inputs and outputs under these cuts, and the cost. */
 static void evaluate(const struct propagation *p, const struct ct_op *op,
-                     const struct ct_rule *rule, const struct cuts *c, struct choice *choice)
+                     const struct ct_rule *rule, const struct cuts *c, const struct wish *wish,
+                     struct choice *choice)
 {
     choice->cost = 0;
     for (int i = 0; i < op->ins; i++) {
@@ -196,6 +275,8 @@ static void evaluate(const struct propagation *p, const struct ct_op *op,
             if (ct_rule_reduces(rule, op, f, i))
                 s->unreduced |= axes_of(c, f);
     }
+    if (wish->known)
+        choice->cost += wish_cost(p, op, wish, &choice->out[0]);
 }
 
 /* Linear ops on pending sums leave them pending: the sum is made once, later. */
@@ -231,43 +312,63 @@ static void choice_init(struct propagation *p, const struct ct_op *op, struct ch
     choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
 }
 
-/* Cut what the inputs suggest: what is updated in place first, then input `first`, then the rest. */
-static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
-                    int first, struct cuts *c)
-{
-    int operands = op->ins + op->outs;
+/* What may suggest first how to cut: an input, or nobody in particular, or the wish. */
+#define NOBODY (-1)
+#define WISH (-2)
 
+/* Cut what the operands suggest: what is updated in place first, then `first`, then the other
+   inputs, last the wish. */
+static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
+                    const struct wish *wish, int first, struct cuts *c)
+{
     c->count = ct_arena_array(&p->scratch, uint8_t, rule->count);
     c->axis = ct_arena_alloc(&p->scratch, sizeof(*c->axis) * (size_t)rule->count);
     for (int i = 0; i < op->ins; i++)
         if (ct_op_mutates(op, i))
-            adopt(p, rule, c, i, operands, &op->in[i]->sharding);
+            adopt(p, rule, c, i, &op->in[i]->sharding);
+    if (first == WISH)
+        adopt(p, rule, c, op->ins, &wish->to);
     if (first >= 0)
-        adopt(p, rule, c, first, operands, &op->in[first]->sharding);
+        adopt(p, rule, c, first, &op->in[first]->sharding);
     for (int i = 0; i < op->ins; i++)
         if (op->in[i] && i != first && !ct_op_mutates(op, i))
-            adopt(p, rule, c, i, operands, &op->in[i]->sharding);
-    even_out(rule, c);
+            adopt(p, rule, c, i, &op->in[i]->sharding);
+    if (wish->known)
+        adopt(p, rule, c, op->ins, &wish->to);
+    if (op->outs)
+        even_out(rule, c);
+}
+
+/* Is there anything that could suggest first? */
+static bool may_be_first(const struct ct_op *op, const struct wish *wish, int first)
+{
+    if (first >= 0)
+        return op->in[first] && !ct_op_mutates(op, first);
+    return first == NOBODY || wish->known;
 }
 
 static int choose(struct propagation *p, const struct ct_op *op, struct choice *best)
 {
     int orders = op->ins > ORDERS_TRIED ? 0 : op->ins;
+    struct wish wish = {false};
     struct choice trial;
     struct ct_rule rule;
     int rc = ct_rule_apply(op, &p->scratch, &rule);
 
     if (rc < 0)
         return rc;
+    if (has_free_output(op, &rule))
+        wish = wish_for(p, op);
     choice_init(p, op, best);
     choice_init(p, op, &trial);
-    for (int first = -1; first < orders; first++) {
+    for (int i = NOBODY; i <= orders; i++) {
+        int first = i < orders ? i : WISH;
         struct cuts c;
 
-        if (first >= 0 && (!op->in[first] || ct_op_mutates(op, first)))
+        if (!may_be_first(op, &wish, first))
             continue;
-        suggest(p, op, &rule, first, &c);
-        evaluate(p, op, &rule, &c, &trial);
+        suggest(p, op, &rule, &wish, first, &c);
+        evaluate(p, op, &rule, &c, &wish, &trial);
         if (trial.cost < best->cost) {
             struct choice worse = *best;
 
@@ -286,8 +387,8 @@ static const char *axes_text(const struct ct_graph *g, const struct ct_step *s)
     const char *text = "";
 
     for (int i = 0; i < s->count; i++)
-        text = ct_arena_printf(g->arena, "%s%s%s", text, i ? "." : "",
-                               g->mesh.axis[s->axis[i]].name);
+        text =
+            ct_arena_printf(g->arena, "%s%s%s", text, i ? "." : "", g->mesh.axis[s->axis[i]].name);
     return text;
 }
 
@@ -328,8 +429,8 @@ static struct ct_builder place(const struct propagation *p, struct ct_op *op,
     return b;
 }
 
-static void remember(struct propagation *p, const struct ct_value *v,
-                     const struct ct_sharding *to, struct ct_value *value)
+static void remember(struct propagation *p, const struct ct_value *v, const struct ct_sharding *to,
+                     struct ct_value *value)
 {
     struct moved *m;
 
@@ -340,8 +441,17 @@ static void remember(struct propagation *p, const struct ct_value *v,
     p->moved[v->id] = m;
 }
 
-static int move_input(struct propagation *p, struct ct_op *op, int i,
-                      const struct ct_sharding *to, const char *why)
+/* A value that was moved for a later part is needed in an earlier one, too: W comes after all of I.
+ */
+static void make_earlier(const struct ct_value *from, struct ct_value *there, enum ct_part part)
+{
+    for (; there != from; there = there->producer->in[0])
+        if (there->producer->part > part)
+            there->producer->part = part;
+}
+
+static int move_input(struct propagation *p, struct ct_op *op, int i, const struct ct_sharding *to,
+                      const char *why)
 {
     struct ct_value *v = op->in[i], *there = already_moved(p, v, to);
     struct ct_steps steps;
@@ -364,6 +474,7 @@ static int move_input(struct propagation *p, struct ct_op *op, int i,
             return b.status;
         remember(p, v, to, there);
     }
+    make_earlier(v, there, op->part);
     op->in[i] = there;
     return 0;
 }
@@ -403,8 +514,8 @@ static int resolve(struct propagation *p, struct ct_op *op)
     for (size_t i = 0; i < p->graph->value_count; i++)
         if (p->graph->values[i]->grad == y)
             p->graph->values[i]->grad = there;
-    if (x->id < p->count && p->weight[x->id] && there->id < p->count)
-        p->weight[there->id] = true;
+    for (struct ct_value *v = there; is_weight(p, x) && v != x; v = v->producer->in[0])
+        set_weight(p, v);
     ct_graph_remove(p->graph, op);
     return 0;
 }
@@ -424,18 +535,17 @@ static int visit(struct propagation *p, struct ct_op *op)
 
 static void mark_weights(struct propagation *p)
 {
-    p->weight = ct_arena_array(&p->scratch, bool, p->count);
     for (size_t i = 0; i < p->count; i++)
-        p->weight[i] = p->graph->values[i]->role == CT_ROLE_PARAM;
-    ct_for_each_op(op, p->graph)
-    {
+        if (p->graph->values[i]->role == CT_ROLE_PARAM)
+            set_weight(p, p->graph->values[i]);
+    ct_for_each_op (op, p->graph) {
         bool weight = op->ins > 0 && op->part <= CT_PART_F &&
                       (op->part == CT_PART_PRE || !strcmp(op->type->name, "redistribute"));
 
         for (int i = 0; i < op->ins; i++)
-            weight &= op->in[i] && p->weight[op->in[i]->id];
+            weight &= op->in[i] && is_weight(p, op->in[i]);
         for (int i = 0; weight && i < op->outs; i++)
-            p->weight[op->out[i]->id] = true;
+            set_weight(p, op->out[i]);
     }
 }
 
@@ -448,8 +558,8 @@ static int gather_fetches(struct propagation *p)
         struct ct_fetch *f = &p->graph->fetches[i];
         struct ct_builder b = ct_builder_at_end(p->graph, CT_PART_POST, "");
         struct ct_steps steps;
-        int rc = ct_redistribute_steps(&p->graph->mesh, f->value->rank, &f->value->sharding,
-                                       &whole, &steps);
+        int rc = ct_redistribute_steps(&p->graph->mesh, f->value->rank, &f->value->sharding, &whole,
+                                       &steps);
 
         if (rc < 0)
             return rc;
@@ -482,8 +592,7 @@ static int propagate(struct ct_graph *graph, struct ct_run *run)
     p.moved = ct_arena_array(&p.scratch, struct moved *, p.count);
     mark_weights(&p);
     share_count(graph);
-    ct_for_each_op_safe(op, graph)
-    {
+    ct_for_each_op_safe (op, graph) {
         if (op->part == CT_PART_INIT)
             continue;
         rc = strcmp(op->type->name, "redistribute") ? visit(&p, op) : resolve(&p, op);

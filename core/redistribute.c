@@ -1,7 +1,7 @@
 /*
- * Redistribution: pending sums first (straight into the piece that is wanted, if the target cuts a
- * dimension by that axis next), then axes that change their dimension, then what must be gathered,
- * last what can simply be sliced.
+ * Redistribution: what the target cuts next comes first, replicas by a slice, which is free and
+ * makes all that follows smaller, pending sums by a reduce-scatter. Then other pending sums, axes
+ * that change their dimension, what must be gathered, and slices that had to wait for that.
  */
 #include <string.h>
 
@@ -35,32 +35,43 @@ static struct ct_step *push(struct ct_steps *steps, const char *op, int axis, in
 {
     struct ct_step *s = &steps->step[steps->count++];
 
-    *s = (struct ct_step){.op = op, .axes = (ct_axes)1 << axis, .axis = {(uint8_t)axis},
-                          .count = 1, .dim = dim, .after = *now};
+    *s = (struct ct_step){.op = op,
+                          .axes = (ct_axes)1 << axis,
+                          .axis = {(uint8_t)axis},
+                          .count = 1,
+                          .dim = dim,
+                          .after = *now};
     return s;
 }
 
-static void reduce(const struct ct_mesh *mesh, int rank, struct ct_sharding *now,
+/* One more cut that the target has next, by an axis that is pending, or by one that is free. */
+static bool cut_next(int rank, struct ct_sharding *now, const struct ct_sharding *to, bool pending,
+                     struct ct_steps *steps)
+{
+    for (int d = 0; d < rank; d++) {
+        int axis;
+        ct_axes bit;
+
+        if (!is_prefix(now, to, d) || now->count[d] == to->count[d])
+            continue;
+        axis = to->axis[d][now->count[d]];
+        bit = (ct_axes)1 << axis;
+        if (ct_sharding_axes(now) & bit || pending != ((now->unreduced & bit) != 0))
+            continue;
+        now->unreduced &= ~bit;
+        now->axis[d][now->count[d]++] = (uint8_t)axis;
+        push(steps, pending ? "reduce_scatter" : "slice", axis, d, now);
+        return true;
+    }
+    return false;
+}
+
+static void reduce(const struct ct_mesh *mesh, struct ct_sharding *now,
                    const struct ct_sharding *to, struct ct_steps *steps)
 {
     ct_axes pending = now->unreduced & ~to->unreduced;
     struct ct_step *all = NULL;
-    bool progress = true;
 
-    while (progress) {
-        progress = false;
-        for (int a = 0; a < mesh->count; a++) {
-            int dim = pending >> a & 1 ? dim_to_append(now, to, rank, a) : -1;
-
-            if (dim < 0)
-                continue;
-            pending &= ~((ct_axes)1 << a);
-            now->unreduced &= ~((ct_axes)1 << a);
-            now->axis[dim][now->count[dim]++] = (uint8_t)a;
-            push(steps, "reduce_scatter", a, dim, now);
-            progress = true;
-        }
-    }
     for (int a = 0; a < mesh->count; a++) {
         if (!(pending >> a & 1))
             continue;
@@ -75,8 +86,8 @@ static void reduce(const struct ct_mesh *mesh, int rank, struct ct_sharding *now
     }
 }
 
-/* Axes that are last on one dimension and next on another. */
-static void move(int rank, struct ct_sharding *now, const struct ct_sharding *to,
+/* An axis that is last on one dimension and next on another. */
+static bool move(int rank, struct ct_sharding *now, const struct ct_sharding *to,
                  struct ct_steps *steps)
 {
     for (int d = 0; d < rank; d++) {
@@ -86,16 +97,18 @@ static void move(int rank, struct ct_sharding *now, const struct ct_sharding *to
             continue;
         axis = now->axis[d][now->count[d] - 1];
         dim = dim_to_append(now, to, rank, axis);
-        if (dim < 0 || dim == d)
+        if (dim < 0)
             continue;
         now->count[d]--;
         now->axis[dim][now->count[dim]++] = (uint8_t)axis;
         push(steps, "all_to_all", axis, d, now)->to = dim;
-        d = -1; /* another may have become possible */
+        return true;
     }
+    return false;
 }
 
-static void gather(int rank, struct ct_sharding *now, const struct ct_sharding *to,
+/* All axes of a dimension behind those that the target has there, too. */
+static bool gather(int rank, struct ct_sharding *now, const struct ct_sharding *to,
                    struct ct_steps *steps)
 {
     for (int d = 0; d < rank; d++) {
@@ -112,19 +125,18 @@ static void gather(int rank, struct ct_sharding *now, const struct ct_sharding *
             s->axes |= (ct_axes)1 << now->axis[d][i];
             s->axis[s->count++] = now->axis[d][i];
         }
+        return true;
     }
+    return false;
 }
 
 static void cut(int rank, struct ct_sharding *now, const struct ct_sharding *to,
                 struct ct_steps *steps)
 {
-    for (int d = 0; d < rank; d++)
-        while (now->count[d] < to->count[d]) {
-            int axis = to->axis[d][now->count[d]];
-
-            now->axis[d][now->count[d]++] = (uint8_t)axis;
-            push(steps, "slice", axis, d, now);
-        }
+    do {
+        while (cut_next(rank, now, to, false, steps))
+            ;
+    } while (cut_next(rank, now, to, true, steps));
 }
 
 int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_sharding *from,
@@ -135,10 +147,10 @@ int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_
     steps->count = 0;
     if (to->unreduced & ~from->unreduced)
         return ct_fail(CT_EINVAL, "a value cannot be made unreduced by moving it");
-    reduce(mesh, rank, &now, to, steps);
-    move(rank, &now, to, steps);
-    gather(rank, &now, to, steps);
     cut(rank, &now, to, steps);
+    reduce(mesh, &now, to, steps);
+    while (move(rank, &now, to, steps) || gather(rank, &now, to, steps))
+        cut(rank, &now, to, steps);
     return 0;
 }
 

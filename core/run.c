@@ -218,7 +218,7 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
         return rc;
     if (options->logits)
         request.batch = *microbatches = 1;
-    request.documents = run->data && run->data_ops->has_documents(run->data);
+    request.documents = run->data_ops && run->data_ops->has_documents();
     passes.training = !options->logits;
     rc = build_graph(run, &request, passes, &run->graph);
     if (rc < 0)
@@ -441,7 +441,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = make_mesh(run);
     if (rc == 0)
         rc = run->model->configure(run);
-    if (rc == 0 && !options->logits)
+    if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = open_data(run);
     if (rc == 0)
         rc = open_graphs(run, options, &microbatches);

@@ -17,7 +17,8 @@
 #include <ctitan/error.h>
 #include <ctitan/safetensors.h>
 
-#define PREFIX 8                       /* bytes of the header's length */
+#include "safetensors_format.h"
+
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
@@ -41,34 +42,6 @@ struct ct_weights {
     size_t count, room;
 };
 
-static const struct {
-    const char *name;
-    enum ct_dtype dtype;
-} dtypes[] = {
-    {"F64", CT_F64},      {"F32", CT_F32}, {"F16", CT_F16}, {"BF16", CT_BF16}, {"F8_E4M3", CT_E4M3},
-    {"F8_E5M2", CT_E5M2}, {"I64", CT_I64}, {"I32", CT_I32}, {"U8", CT_U8},
-};
-
-static int find_dtype(const char *name, enum ct_dtype *dtype)
-{
-    for (size_t i = 0; i < CT_COUNT(dtypes); i++)
-        if (!strcmp(dtypes[i].name, name)) {
-            *dtype = dtypes[i].dtype;
-            return 0;
-        }
-    return -1;
-}
-
-static const char *dtype_name(enum ct_dtype dtype)
-{
-    for (size_t i = 0; i < CT_COUNT(dtypes); i++)
-        if (dtypes[i].dtype == dtype)
-            return dtypes[i].name;
-    return NULL;
-}
-
-/* ---- reading ---- */
-
 static int map_file(struct file *file)
 {
     int fd = open(file->path, O_RDONLY | O_CLOEXEC);
@@ -81,7 +54,7 @@ static int map_file(struct file *file)
         close(fd);
         return ct_fail(CT_EIO, "%s is not a regular file", file->path);
     }
-    if (st.st_size < PREFIX) {
+    if (st.st_size < CT_SAFETENSORS_PREFIX) {
         close(fd);
         return ct_fail(CT_EIO, "%s: %lld bytes are too few for a safetensors file", file->path,
                        (long long)st.st_size);
@@ -153,7 +126,7 @@ static int parse_tensor(struct ct_weights *w, size_t file_index, const char *nam
     if (!dtype || json_object_size(json) != 3)
         return ct_fail(CT_EIO, "%s: %s: not an object of dtype, shape and data_offsets", file->path,
                        name);
-    if (find_dtype(dtype, &entry.weight.dtype) < 0)
+    if (ct_safetensors_dtype(dtype, &entry.weight.dtype) < 0)
         return ct_fail(CT_EIO, "%s: %s: dtype %s is not supported", file->path, name, dtype);
     rc = parse_shape(file, name, json_object_get(json, "shape"), &entry.weight, &entry.bytes);
     if (rc < 0)
@@ -245,14 +218,14 @@ static int parse_header(struct ct_weights *w, size_t file_index)
     json_t *header;
     int rc;
 
-    for (int i = 0; i < PREFIX; i++)
+    for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
         length |= (uint64_t)file->base[i] << 8 * i;
-    if (length > HEADER_MAX || length > file->size - PREFIX)
+    if (length > HEADER_MAX || length > file->size - CT_SAFETENSORS_PREFIX)
         return ct_fail(CT_EIO, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
                        file->path, (unsigned long long)length, file->size);
-    file->data = PREFIX + (size_t)length;
-    header = json_loadb((const char *)file->base + PREFIX, (size_t)length, JSON_REJECT_DUPLICATES,
-                        &error);
+    file->data = CT_SAFETENSORS_PREFIX + (size_t)length;
+    header = json_loadb((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
+                        JSON_REJECT_DUPLICATES, &error);
     if (!header)
         return ct_fail(CT_EIO, "%s: header, byte %d: %s", file->path, error.position, error.text);
     rc = parse_tensors(w, file_index, header);
@@ -399,206 +372,4 @@ const struct ct_weight *ct_weights_find(const struct ct_weights *w, const char *
     const struct ct_weight key = {.name = name};
 
     return w->count ? bsearch(&key, w->entries, w->count, sizeof(*w->entries), by_name) : NULL;
-}
-
-/* ---- converting ---- */
-
-/* No subnormal float on the way: the caller may have switched them off. */
-static float f16_to_f32(uint16_t h)
-{
-    union {
-        uint32_t u;
-        float f;
-    } v;
-    uint32_t exponent = h & 0x7c00, bias = exponent == 0x7c00 ? 224 : 112;
-
-    if (exponent)
-        v.u = ((uint32_t)(h & 0x7fff) << 13) + (bias << 23);
-    else
-        v.f = (float)(h & 0x3ff) * 0x1p-24f;
-    v.u |= (uint32_t)(h & 0x8000) << 16;
-    return v.f;
-}
-
-#define PIECE 1024
-
-/* count elements, at most PIECE; from is aligned. */
-static void convert_piece(const void *from, enum ct_dtype in, void *to, enum ct_dtype out,
-                          int64_t count)
-{
-    const uint16_t *half = from;
-    const float *single = from;
-    float *f32 = to;
-    uint16_t *bf16 = to;
-
-    if (in == CT_BF16 && out == CT_F32) {
-        for (int64_t i = 0; i < count; i++)
-            f32[i] = ct_bf16_to_f32(half[i]);
-    } else if (in == CT_F16 && out == CT_F32) {
-        for (int64_t i = 0; i < count; i++)
-            f32[i] = f16_to_f32(half[i]);
-    } else if (in == CT_F32 && out == CT_BF16) {
-        for (int64_t i = 0; i < count; i++)
-            bf16[i] = ct_f32_to_bf16(single[i]);
-    } else {
-        struct ct_tensor x = ct_tensor_dense((void *)(uintptr_t)from, in, 1, &count);
-        struct ct_tensor y = ct_tensor_dense(to, out, 1, &count);
-
-        for (int64_t i = 0; i < count; i++)
-            ct_tensor_store(&y, i, ct_tensor_load(&x, i));
-    }
-}
-
-/* count elements; from may be unaligned. */
-static void convert(const void *from, enum ct_dtype in, void *to, enum ct_dtype out, int64_t count)
-{
-    _Alignas(64) unsigned char aligned[PIECE * 8];
-    size_t in_size = ct_dtype_size(in), out_size = ct_dtype_size(out);
-
-    if (in == out) {
-        memcpy(to, from, (size_t)count * in_size);
-        return;
-    }
-    for (int64_t i = 0; i < count; i += PIECE) {
-        int64_t n = count - i < PIECE ? count - i : PIECE;
-
-        memcpy(aligned, (const unsigned char *)from + (size_t)i * in_size, (size_t)n * in_size);
-        convert_piece(aligned, in, (unsigned char *)to + (size_t)i * out_size, out, n);
-    }
-}
-
-int ct_weights_read(const struct ct_weight *weight, const int64_t *offset, const int64_t *shape,
-                    enum ct_dtype dtype, void *to)
-{
-    int64_t stride[CT_MAX_RANK] = {0}, position[CT_MAX_RANK] = {0};
-    int64_t run = 1, runs = 1;
-    int outer = weight->rank;
-
-    for (int d = 0; d < weight->rank; d++)
-        if (offset[d] < 0 || shape[d] < 0 || offset[d] > weight->shape[d] - shape[d])
-            return ct_fail(CT_EINVAL, "%s: [%lld, +%lld) is outside dimension %d of %lld",
-                           weight->name, (long long)offset[d], (long long)shape[d], d,
-                           (long long)weight->shape[d]);
-    if (ct_shape_count(weight->rank, shape) == 0)
-        return 0;
-    for (int d = weight->rank - 1, whole = 1; d >= 0; d--) {
-        stride[d] = d == weight->rank - 1 ? 1 : stride[d + 1] * weight->shape[d + 1];
-        if (whole) {
-            run *= shape[d];
-            outer = d;
-            whole = shape[d] == weight->shape[d];
-        }
-    }
-    for (int d = 0; d < outer; d++)
-        runs *= shape[d];
-    for (int64_t i = 0; i < runs; i++) {
-        int64_t at = 0;
-
-        for (int d = 0; d < weight->rank; d++)
-            at += (offset[d] + position[d]) * stride[d];
-        convert((const unsigned char *)weight->data + (size_t)at * ct_dtype_size(weight->dtype),
-                weight->dtype, (unsigned char *)to + (size_t)(i * run) * ct_dtype_size(dtype),
-                dtype, run);
-        for (int d = outer - 1; d >= 0 && ++position[d] == shape[d]; d--)
-            position[d] = 0;
-    }
-    return 0;
-}
-
-/* ---- writing ---- */
-
-static size_t weight_bytes(const struct ct_weight *weight)
-{
-    return (size_t)ct_shape_count(weight->rank, weight->shape) * ct_dtype_size(weight->dtype);
-}
-
-/* Largest elements first: every tensor is then aligned to its own elements. */
-#define for_each_in_file(w, weights, count)                                                        \
-    for (size_t size_ = 8; size_; size_ /= 2)                                                      \
-        for (const struct ct_weight *w = (weights); w < (weights) + (count); w++)                  \
-            if (ct_dtype_size(w->dtype) == size_)
-
-static char *make_header(const struct ct_weight *weights, size_t count)
-{
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    json_int_t at = 0;
-    char *text;
-
-    for_each_in_file(weight, weights, count)
-    {
-        json_int_t end = at + (json_int_t)weight_bytes(weight);
-        json_t *shape = json_array();
-
-        for (int d = 0; d < weight->rank; d++)
-            json_array_append_new(shape, json_integer(weight->shape[d]));
-        json_object_set_new(root, weight->name,
-                            json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_name(weight->dtype),
-                                      "shape", shape, "data_offsets", at, end));
-        at = end;
-    }
-    text = json_dumps(root, JSON_COMPACT);
-    json_decref(root);
-    return text;
-}
-
-static int write_contents(FILE *out, const char *header, const struct ct_weight *weights,
-                          size_t count)
-{
-    uint64_t used = strlen(header), length = (used + 7) / 8 * 8;
-    unsigned char prefix[PREFIX];
-
-    for (int i = 0; i < PREFIX; i++)
-        prefix[i] = (unsigned char)(length >> 8 * i);
-    fwrite(prefix, 1, PREFIX, out);
-    fprintf(out, "%s%*s", header, (int)(length - used), "");
-    for_each_in_file(weight, weights, count) fwrite(weight->data, 1, weight_bytes(weight), out);
-    return ferror(out) || fflush(out) || fsync(fileno(out)) ? -1 : 0;
-}
-
-/* A rename is on disk once its folder is. */
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(folder);
-}
-
-static int write_file(const char *path, const char *temporary, const char *header,
-                      const struct ct_weight *weights, size_t count)
-{
-    FILE *out = fopen(temporary, "we");
-    int failed;
-
-    if (!out)
-        return ct_fail(CT_EIO, "%s: %s", temporary, strerror(errno));
-    failed = write_contents(out, header, weights, count) < 0;
-    failed = fclose(out) || failed || rename(temporary, path);
-    if (failed) {
-        int cause = errno;
-
-        unlink(temporary);
-        return ct_fail(CT_EIO, "writing %s: %s", path, strerror(cause));
-    }
-    sync_folder(path);
-    return 0;
-}
-
-int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count)
-{
-    char *temporary = NULL, *header = make_header(weights, count);
-    int rc;
-
-    if (!header || asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0)
-        rc = ct_fail(CT_ENOMEM, "writing %s", path);
-    else
-        rc = write_file(path, temporary, header, weights, count);
-    free(temporary);
-    free(header);
-    return rc;
 }

@@ -38,7 +38,7 @@ struct ours {
     bool in_place;
 };
 
-static void fail(const char *what)
+__attribute__((noreturn)) static void fail(const char *what)
 {
     fprintf(stderr, "%s: %s\n", what, ct_error_message());
     exit(1);

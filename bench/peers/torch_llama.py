@@ -27,6 +27,15 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-b, a), dim=-1) * sin
 
 
+def attend(q, k, v):
+    if hasattr(F, 'scaled_dot_product_attention'):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    t, d = q.shape[-2:]
+    scores = q @ k.transpose(-2, -1) / d ** 0.5
+    mask = torch.full((t, t), float('-inf')).triu(1).type_as(scores)
+    return (scores + mask).softmax(-1).type_as(v) @ v
+
+
 class Norm(torch.nn.Module):
     def __init__(self, dim):
         super().__init__()
@@ -51,7 +60,7 @@ class Block(torch.nn.Module):
         b, t, dim = x.shape
         h = self.norm1(x)
         q, k, v = (w(h).view(b, t, self.heads, -1).transpose(1, 2) for w in (self.q, self.k, self.v))
-        a = F.scaled_dot_product_attention(rotate(q, cos, sin).type_as(v), rotate(k, cos, sin).type_as(v), v, is_causal=True)
+        a = attend(rotate(q, cos, sin).type_as(v), rotate(k, cos, sin).type_as(v), v)
         x = x + self.o(a.transpose(1, 2).reshape(b, t, dim))
         h = self.norm2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))

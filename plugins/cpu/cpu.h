@@ -99,7 +99,8 @@ int cpu_streams_synchronize(struct cpu_streams *streams);
 /* ---- what it offers: tables ended by {0} ---- */
 
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
-    cpu_cross_entropy_kernels[], cpu_adamw_kernels[], cpu_reduce_kernels[], cpu_init_kernels[];
+    cpu_cross_entropy_kernels[], cpu_loss_piece_kernels[], cpu_adamw_kernels[],
+    cpu_reduce_kernels[], cpu_init_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_linear, cpu_op_linear_dx, cpu_op_loss,
     cpu_op_loss_grad;
 extern const struct ct_transform cpu_pack_weights;

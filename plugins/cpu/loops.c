@@ -120,6 +120,7 @@ const struct cpu_loops CPU_ISA(cpu_loops) = {
     .squares = squares,
     .adamw = adamw,
     .log_sum_exp = CPU_ISA(cpu_log_sum_exp),
+    .sum_exp = CPU_ISA(cpu_sum_exp),
     .softmax = CPU_ISA(cpu_softmax),
     .softmax_consume = CPU_ISA(cpu_softmax_consume),
     .normal = CPU_ISA(cpu_normal),

@@ -39,6 +39,8 @@ struct cpu_loops {
 
     /* log sum exp of a row of logits. */
     float (*log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
+    /* The largest of n logits; returns the sum of e^(logit - largest). */
+    float (*sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n, float *largest);
     /* out = softmax(logits) * scale, given the row's log sum exp; add: out += it. out may be logits
        where the dtypes agree. */
     void (*softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype, const void *logits,
@@ -65,6 +67,7 @@ static inline const struct cpu_loops *cpu_loops(void)
 
 /* The parts of the tables, by source. */
 float CPU_ISA(cpu_log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
+float CPU_ISA(cpu_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n, float *largest);
 void CPU_ISA(cpu_softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype,
                           const void *logits, int64_t n, float log_sum, float scale, bool add);
 float CPU_ISA(cpu_softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,

@@ -54,16 +54,23 @@ CPU_INLINE float exponentials(enum ct_dtype dtype, const void *x, float *store, 
     return total;
 }
 
-CPU_INLINE float log_sum_exp_of(enum ct_dtype dtype, const void *logits, int64_t n)
+CPU_INLINE float sum_exp_of(enum ct_dtype dtype, const void *logits, int64_t n, float *largest)
 {
-    float most = largest_of(dtype, logits, n);
+    *largest = largest_of(dtype, logits, n);
+    return exponentials(dtype, logits, NULL, n, *largest);
+}
 
-    return most + logf(exponentials(dtype, logits, NULL, n, most));
+float CPU_ISA(cpu_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n, float *largest)
+{
+    return dtype == CT_F32 ? sum_exp_of(CT_F32, logits, n, largest)
+                           : sum_exp_of(CT_BF16, logits, n, largest);
 }
 
 float CPU_ISA(cpu_log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n)
 {
-    return dtype == CT_F32 ? log_sum_exp_of(CT_F32, logits, n) : log_sum_exp_of(CT_BF16, logits, n);
+    float largest, sum = CPU_ISA(cpu_sum_exp)(dtype, logits, n, &largest);
+
+    return largest + logf(sum);
 }
 
 CPU_INLINE void softmax_of(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype,

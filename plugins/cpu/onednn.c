@@ -17,6 +17,21 @@ int cpu_onednn_check(dnnl_status_t status, const char *what)
                    (size_t)status < CT_COUNT(words) ? words[status] : "unknown status");
 }
 
+/* Without hardware for it oneDNN has no product of bfloat16 at all. */
+static int check_native(void)
+{
+    dnnl_memory_desc_t md;
+    dnnl_primitive_desc_t descriptor = NULL;
+    int rc = cpu_onednn_matrix(&md, 64, 64, CT_BF16, 64, 1);
+
+    if (rc >= 0)
+        rc = cpu_onednn_product(&descriptor, &md, &md, &md, false);
+    dnnl_primitive_desc_destroy(descriptor);
+    if (rc < 0)
+        return ct_fail(CT_ECONFIG, "[cpu] bf16_matmul = native: this CPU cannot; leave it at auto");
+    return 0;
+}
+
 int cpu_gemm_start(void)
 {
     static const dnnl_cpu_isa_t limits[] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,
@@ -32,7 +47,7 @@ int cpu_gemm_start(void)
         rc = cpu_onednn_check(
             dnnl_stream_create(&cpu_onednn_stream, cpu_onednn_engine, dnnl_stream_default_flags),
             "stream");
-    return rc;
+    return rc >= 0 && cpu_bf16_native() ? check_native() : rc;
 }
 
 dnnl_data_type_t cpu_onednn_type(enum ct_dtype dtype)

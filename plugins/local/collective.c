@@ -20,6 +20,7 @@
 
 #define DIRECT_BLOCK ((size_t)16 << 10)
 #define KERNEL_BLOCK ((size_t)64 << 10)
+#define KERNEL_LEAST ((size_t)16 << 10)
 
 struct job {
     struct group *g;
@@ -37,6 +38,7 @@ struct method {
     enum call call;
     bool cut;     /* a slot holds one part for each member */
     bool pushes;  /* writes to peers' outputs */
+    bool sliced;  /* each member moves an n-th of a piece between any two */
     size_t small; /* bytes in a slot up to which one staged step is the faster way */
     void (*put)(const struct job *j, char *slot, size_t at, size_t bytes);
     int (*take)(const struct job *j, size_t at, size_t bytes);
@@ -266,11 +268,20 @@ static int broadcast_take(const struct job *j, size_t at, size_t bytes)
     return 0;
 }
 
+/* The receivers read, and so that nobody is idle, the root writes the last n-th for them. */
 static int broadcast_direct(const struct job *j)
 {
-    if (j->me == j->a.root)
-        return 0;
-    return local_read(j->g, j->a.root, in_of(j, j->a.root), 0, j->piece, j->out);
+    size_t tail = j->piece / (size_t)j->n / LINE * LINE, rest = j->piece - tail;
+    int rc = 0;
+
+    if (j->me != j->a.root)
+        return local_read(j->g, j->a.root, in_of(j, j->a.root), 0, rest, j->out);
+    for (int k = 1; k < j->n && rc == 0; k++) {
+        int i = (j->me + k) % j->n;
+
+        rc = local_write(j->g, i, out_of(j, i), rest, tail, j->in + rest);
+    }
+    return rc;
 }
 
 /* ---- all ---- */
@@ -288,6 +299,7 @@ static const struct method scatter = {.call = CALL_REDUCE_SCATTER,
                                       .direct = scatter_direct};
 static const struct method all_reduce = {.call = CALL_ALL_REDUCE,
                                          .pushes = true,
+                                         .sliced = true,
                                          .small = 4 << 10,
                                          .put = gather_put,
                                          .take = all_reduce_take,
@@ -299,15 +311,15 @@ static const struct method all_to_all = {.call = CALL_ALL_TO_ALL,
                                          .take = exchange_take,
                                          .direct = exchange_direct};
 static const struct method broadcast = {.call = CALL_BROADCAST,
+                                        .pushes = true,
+                                        .sliced = true,
                                         .small = 16 << 10,
                                         .put = broadcast_put,
                                         .take = broadcast_take,
                                         .direct = broadcast_direct};
 
-static bool reachable(const struct job *j)
+static bool all_in_arena(const struct job *j)
 {
-    if (j->g->comm->single_copy)
-        return true;
     for (int i = 0; i < j->n; i++) {
         const struct announcement *a = local_announced(j->g, i);
 
@@ -315,6 +327,14 @@ static bool reachable(const struct job *j)
             return false;
     }
     return true;
+}
+
+/* Going through the kernel pays from some size on only. */
+static bool is_direct(const struct job *j)
+{
+    size_t unit = j->piece / (j->method->sliced ? (size_t)j->n : 1);
+
+    return all_in_arena(j) || (j->g->comm->single_copy && unit >= KERNEL_LEAST);
 }
 
 /* One staged step for each slotful; announced: all have arrived for the call already. */
@@ -361,7 +381,7 @@ static int run_large(struct job *j, size_t in_bytes, size_t out_bytes)
     rc = local_enter(j->g, &j->a);
     if (rc < 0)
         return rc;
-    return reachable(j) ? run_direct(j) : run_staged(j, true);
+    return is_direct(j) ? run_direct(j) : run_staged(j, true);
 }
 
 static int run(struct ct_group *group, const struct method *m, const void *in, void *out,

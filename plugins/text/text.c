@@ -325,9 +325,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     return 0;
 }
 
-static bool text_has_documents(struct ct_data *data)
+static bool text_has_documents(void)
 {
-    (void)data;
     return config.document_mask;
 }
 

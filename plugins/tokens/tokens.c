@@ -128,9 +128,8 @@ static int tokens_read(struct ct_data *data, int64_t index, int32_t *tokens, int
     return 0;
 }
 
-static bool tokens_has_documents(struct ct_data *data)
+static bool tokens_has_documents(void)
 {
-    (void)data;
     return false;
 }
 

@@ -65,6 +65,18 @@
     "I - %dlogits = cross_entropy_grad(%dloss, %logits, %labels, %lse) : T[" #b "," #t "," #v      \
     "]\n"
 
+#define PIECES(b, t, v, p)                                                                         \
+    "input %logits : T[" #b "," #t "," #v "]\n"                                                    \
+    "input %labels : int32[" #b "," #t "]\n"                                                       \
+    "scalar %dloss : float32[]\n"                                                                  \
+    "F - %stats = cross_entropy_partial(%logits, %labels) {pieces=" #p "} : float32[" #b "," #t    \
+    "," #p ",3]\n"                                                                                 \
+    "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[" #b "," #t "]\n" \
+    "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[" #b "," #t   \
+    "," #p ",3]\n"                                                                                 \
+    "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[" #b "," #t  \
+    "," #v "]\n"
+
 #define NORM(b, t, k)                                                                              \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %r : T[" #b "," #t "," #k "]\n"                                                         \
@@ -99,6 +111,32 @@
     "], float32[" #b "," #h "," #t "]\n"                                                           \
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
     "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
+
+/* Queries and keys that are pieces of sequences, as `said` says, and results of two sets of keys. */
+#define ATTENTION_PIECES(b, t, s, h, g, d, said)                                                   \
+    "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
+    "input %v : T[" #b "," #s "," #g "," #d "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "input %k_documents : int32[" #b "," #s "]\n"                                                  \
+    "input %positions : int32[" #b "," #t "]\n"                                                    \
+    "input %k_positions : int32[" #b "," #s "]\n"                                                  \
+    "input %outer : int32[" #b "," #t "]\n"                                                        \
+    "input %inner : int32[" #b "," #s "]\n"                                                        \
+    "F - %o, %lse = attention(%q, %k, %v, " said ") : T[" #b "," #t "," #h "," #d                  \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "F - %o1, %lse1 = attention(%q, %k, %v, " said ") : float32![" #b "," #t "," #h "," #d         \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "F - %o2, %lse2 = attention(%q, %v, %k, " said ") : float32![" #b "," #t "," #h "," #d         \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "F - %m, %mlse = attention_merge(%o1, %lse1, %o2, %lse2) : T![" #b "," #t "," #h "," #d        \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "F - %w, %wlse = attention_merge(%o, %lse, %m, %mlse) : float32![" #b "," #t "," #h "," #d     \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " said ") : T[" #b "," #t       \
+    "," #h "," #d "], float32![" #b "," #s "," #g "," #d "], float32![" #b "," #s "," #g "," #d    \
+    "]\n"
 
 #define ROPE(b, t, h, d, positions, attrs)                                                         \
     "input %x : T[" #b "," #t "," #h "," #d "]\n"                                                  \
@@ -144,6 +182,9 @@ const struct conformance_case conformance_cases[] = {
     {"loss, one token", LOGITS(1, 1, 3), 3, false, true},
     {"loss, odd", LOGITS(2, 7, 77), 77, false, true},
     {"loss, long rows", LOGITS(1, 5, 5003), 5003, false, true},
+    {"loss in pieces, one token", PIECES(1, 1, 3, 1), 3, false, true},
+    {"loss in pieces, odd", PIECES(2, 7, 77, 7), 77, false, true},
+    {"loss in pieces, long rows", PIECES(1, 5, 5004, 2), 5003, false, true},
     {"norm, one token", NORM(1, 1, 3), 0, false},
     {"norm, odd", NORM(2, 7, 77), 0, false},
     {"norm, many rows", NORM(2, 130, 256), 0, false},
@@ -155,6 +196,22 @@ const struct conformance_case conformance_cases[] = {
     {"attention, groups", ATTENTION(2, 70, 4, 2, 16, "_"), 2, true, true},
     {"attention, wide heads", ATTENTION(1, 67, 2, 2, 64, "_"), 2, true, true},
     {"attention, documents", ATTENTION(2, 75, 4, 2, 32, "%documents"), 4, true, true},
+    {"attention, fewer queries", ATTENTION_PIECES(2, 37, 70, 3, 1, 20, "_"), 2, true, true},
+    {"attention, fewer keys", ATTENTION_PIECES(2, 150, 70, 4, 2, 16, "_"), 2, true, true},
+    {"attention, any positions",
+     ATTENTION_PIECES(2, 75, 90, 4, 2, 16, "_, _, %positions, %k_positions"), 100, true, true},
+    {"attention, positions of queries",
+     ATTENTION_PIECES(1, 100, 130, 2, 1, 36, "_, _, %positions, _"), 130, true, true},
+    {"attention, any documents",
+     ATTENTION_PIECES(2, 75, 90, 4, 2, 16, "%documents, %k_documents, %positions, %k_positions"), 9,
+     true, true},
+    {"attention, block", ATTENTION_PIECES(1, 256, 256, 2, 2, 16, "_, _, %outer, %inner"), 2, true,
+     true},
+    {"attention, block of its own", ATTENTION_PIECES(1, 256, 256, 3, 3, 16, "_, _, %outer, %outer"),
+     2, true, true},
+    {"attention, odd block",
+     ATTENTION_PIECES(1, 202, 202, 2, 1, 32, "%documents, %documents, %outer, %inner"), 4, true,
+     true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
     {"rope, scaled",
@@ -194,6 +251,8 @@ const struct conformance_case bench_cases[] = {
     {"linear, 124M, down", LINEAR(4, 512, 2048, 768), 0, false},
     {"loss, debug", LOSS(8, 256, 256, 2048), 2048, true, true},
     {"loss, 124M", LOSS(4, 512, 768, 32000), 32000, true, true},
+    {"loss in pieces, debug", PIECES(8, 256, 2048, 1), 2048, false, true},
+    {"loss in pieces, 124M", PIECES(4, 512, 32000, 1), 32000, false, true},
     {"norm, debug", NORM(8, 256, 256), 0, false},
     {"norm, 124M", NORM(4, 512, 768), 0, false},
     {"elementwise, debug", ELEMENTWISE(8, 256, 768), 0, false},

@@ -8,9 +8,12 @@
  * (rounded) inputs.
  *
  * Tolerance, for an output of dtype D in a tensor whose largest element is S:
- *     rounding(D) |ref| + (8 + sqrt(K)) 2^-24 S
+ *     rounding(D) |ref| + (8 + sqrt(K)) 2^-24 S + 2 C
  * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
- * grow as a random walk. Cases may allow one more rounding of an inner value to bfloat16.
+ * grow as a random walk; C is how much the exact result changes when every input is changed by
+ * 2^-22 of itself: what the problem's own condition costs in float32. Cases may allow one more
+ * rounding of an inner value to bfloat16. An op whose outputs are computed from its rounded outputs
+ * may be near the reference on rounded results instead.
  */
 #ifndef TEST_CONFORMANCE_H
 #define TEST_CONFORMANCE_H
@@ -29,7 +32,15 @@ struct conformance_case {
 /* Both ended by {0}. */
 extern const struct conformance_case conformance_cases[], bench_cases[];
 
-enum fill { FILL_NORMAL, FILL_LARGE, FILL_TINY, FILL_DENORMAL, FILL_SPARSE, FILLS };
+enum fill {
+    FILL_NORMAL,
+    FILL_LARGE,
+    FILL_TINY,
+    FILL_DENORMAL,
+    FILL_SPARSE,
+    FILLS,
+    FILL_CHEAP = FILLS
+};
 
 /* A graph with memory: what the reference made of it so far. */
 struct bed {
@@ -39,6 +50,7 @@ struct bed {
     struct ct_tensor
         *value; /* by id: dense, in the value's dtype; opaque values: as the kernels made it */
     struct ct_tensor *exact; /* by id: before it was rounded to that dtype */
+    double *sensitivity;     /* by id: of the exact value to its op's inputs */
     enum ct_dtype dtype;     /* T */
     enum fill fill;
     uint64_t seed;
@@ -54,6 +66,10 @@ void bed_finish(struct bed *bed);
 
 /* How the operands of a call lie in memory. */
 enum layout { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PERMUTED, LAYOUT_JOINED, LAYOUTS };
+
+/* Take a plugin in, its options at their defaults but for "KEY=VALUE" assignments. */
+int bed_load(const char *name, char *const *assignments, int count,
+             const struct ct_plugin **plugin);
 
 /* One call of one kernel. */
 struct call {
@@ -72,7 +88,5 @@ bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *
 /* 1: prepared; 0: the kernel does not accept; or a failure. */
 int call_prepare(struct call *call, const struct bed *bed, const struct ct_kernel *kernel,
                  uint32_t accumulate);
-
-int bench_run(struct ct_device *device, const char *filter);
 
 #endif

@@ -76,7 +76,7 @@ static void test_samples(void **state)
         check_sample(data, i, i * 100, 100);
     assert_int_equal(ops->read(data, 10, tokens, labels, NULL), 1);
     assert_int_equal(ops->read(data, 1000000, tokens, labels, NULL), 1);
-    assert_false(ops->has_documents(data));
+    assert_false(ops->has_documents());
     for (int64_t i = 0; i < N; i++)
         largest = i * 7919 % 50021 > largest ? i * 7919 % 50021 : largest;
     assert_int_equal(ops->vocabulary(data), largest + 1);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <ctitan/file.h>
+#include <ctitan/run.h>
 
 #include "support.h"
 
@@ -277,6 +278,98 @@ static void broken_graphs_are_not_transformed(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- the core's own ---- */
+
+/* In place of an optimizer: sets every parameter to 0, in the post part. */
+static int forget_all(struct ct_builder *builder, struct ct_value *const *params, size_t count,
+                      struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    assert_string_equal(lr->name, "lr");
+    assert_string_equal(step->name, "step");
+    assert_string_equal(clip->name, "grad_norm.coefficient");
+    for (size_t i = 0; i < count; i++)
+        ct_emit(builder, "init_constant", NULL, &params[i], 1, NULL);
+    return builder->status;
+}
+
+static const struct ct_optimizer_ops optimizer = {.build = forget_all};
+
+static void before_and_after(const char *golden, const struct ct_transform *transform,
+                             struct ct_graph *graph)
+{
+    struct ct_run stand_in = {.optimizer = &optimizer};
+    const char *before = ct_graph_text(graph, graph->arena);
+
+    assert_ok(transform->apply(graph, &stand_in));
+    assert_ok(ct_graph_verify(graph, stderr));
+    assert_golden(golden, ct_arena_printf(graph->arena, "# before\n%s\n# after\n%s", before,
+                                          ct_graph_text(graph, graph->arena)));
+}
+
+static void precision_casts_weights_once(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    ct_config.training.mixed_precision_param = "bfloat16";
+    before_and_after("precision.graph", &ct_pass_precision,
+                     parse(&arena, "graph \"precision\"\n"
+                                   "param %table : float32[7,4]\n"
+                                   "param %norm : float32[4]\n"
+                                   "input %tokens : int32[2,3]\n"
+                                   "input %labels : int32[2,3]\n"
+                                   "init - init_constant(%norm) {value=1}\n"
+                                   "F in %x = embedding(%tokens, %table) : float32[2,3,4]\n"
+                                   "F mid %y, %r = rms_norm(%x, %norm) : float32[2,3,4], "
+                                   "float32[2,3]\n"
+                                   "F out %loss = linear_cross_entropy(%y, %table, %labels) : "
+                                   "float32[]\n"
+                                   "fetch loss = %loss\n"));
+    ct_arena_finish(&arena);
+}
+
+static void precision_leaves_what_is_right(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = tiny_llama(&arena, (struct tiny){0});
+    const char *before = ct_graph_text(graph, &arena);
+
+    (void)state;
+    ct_config.training.mixed_precision_param = "float32";
+    assert_ok(ct_pass_precision.apply(graph, NULL));
+    assert_string_equal(ct_graph_text(graph, &arena), before);
+    ct_arena_finish(&arena);
+}
+
+static void update_takes_the_norm_and_clips(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    ct_config.training.max_norm = 1.5;
+    before_and_after("update.graph", &ct_pass_update,
+                     parse(&arena, "graph \"update\"\n"
+                                   "param %w : float32[4,4]\n"
+                                   "param %frozen : float32[4,4]\n"
+                                   "input %x : float32[2,4]\n"
+                                   "F - %y, %z = linear(%x, %w, %frozen) : float32[2,4], "
+                                   "float32[2,4]\n"
+                                   "W - %d.w = linear_dw(%x, %y) : float32[4,4]\n"
+                                   "grad %w = %d.w\n"));
+    ct_arena_finish(&arena);
+}
+
+static void update_needs_a_gradient(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_run stand_in = {.optimizer = &optimizer};
+
+    (void)state;
+    assert_int_equal(ct_pass_update.apply(parse(&arena, text), &stand_in), CT_ECONFIG);
+    assert_message("no parameter has a gradient");
+    ct_arena_finish(&arena);
+}
+
 static void phases_have_names(void **state)
 {
     (void)state;
@@ -293,6 +386,10 @@ int main(void)
         cmocka_unit_test(dumps),
         cmocka_unit_test(failures_leave_a_reproducer),
         cmocka_unit_test(broken_graphs_are_not_transformed),
+        cmocka_unit_test(precision_casts_weights_once),
+        cmocka_unit_test(precision_leaves_what_is_right),
+        cmocka_unit_test(update_takes_the_norm_and_clips),
+        cmocka_unit_test(update_needs_a_gradient),
         cmocka_unit_test(phases_have_names),
     };
 

@@ -267,11 +267,11 @@ static void mutate(unsigned char *file, size_t *size, uint32_t *random)
     }
 }
 
+static volatile unsigned char sink;
+
 /* Whatever opens is whole: every byte that a tensor claims can be read. */
 static void use_all(struct ct_weights *w)
 {
-    volatile unsigned char sink = 0;
-
     for (size_t i = 0; i < ct_weights_count(w); i++) {
         const struct ct_weight *weight = ct_weights_at(w, i);
         size_t bytes =
@@ -297,7 +297,7 @@ static void test_mutations(void **state)
     in = fopen(path, "r");
     size = fread(original, 1, sizeof(original), in);
     fclose(in);
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < 5000; i++) {
         size_t length = size;
         struct ct_weights *w;
         int rc;
@@ -315,7 +315,7 @@ static void test_mutations(void **state)
             assert_message(path);
         }
     }
-    assert_in_range(opened, 1, 9000);
+    assert_in_range(opened, 1, 4500);
 }
 
 static void test_write_is_whole(void **state)

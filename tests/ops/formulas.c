@@ -358,6 +358,39 @@ static void test_linear_cross_entropy(void **state)
     machine_finish(&loss);
 }
 
+/* Statistics of pieces, merged, give what the whole gives. */
+static void check_pieces(const char *attrs, double scale)
+{
+    struct machine whole, pieces;
+    struct ct_builder b;
+    struct ct_op *merge;
+
+    create(&whole, "cross_entropy", NULL, "real[2,4,6] label[2,4]");
+    create(&pieces, "cross_entropy_partial", attrs, "real[2,4,6] label[2,4]");
+    for (int i = 0; i < 2 * 4 * 6; i++)
+        in(&pieces, 0)[i] = in(&whole, 0)[i] *= scale;
+    b = ct_builder_at_end(pieces.graph, CT_PART_F, "");
+    merge = ct_emit(&b, "cross_entropy_merge", NULL,
+                    (struct ct_value *[]){pieces.op->out[0], pieces.op->in[1]}, 2, NULL);
+    assert_non_null(merge);
+    run(&whole);
+    assert_int_equal(machine_run_from(&pieces, pieces.op), 0);
+    near(*numbers(&pieces, merge->out[0]), *out(&whole, 0));
+    for (int i = 0; i < 2 * 4; i++)
+        near(numbers(&pieces, merge->out[1])[i], out(&whole, 1)[i]);
+    machine_finish(&whole);
+    machine_finish(&pieces);
+}
+
+static void test_cross_entropy_in_pieces(void **state)
+{
+    (void)state;
+    check_pieces(NULL, 1);
+    check_pieces("pieces=2", 1);
+    check_pieces("pieces=3", 3000); /* far beyond what exp can hold */
+    check_pieces("pieces=6", 1);
+}
+
 /* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
 static void test_indices_outside(void **state)
 {
@@ -372,6 +405,15 @@ static void test_indices_outside(void **state)
         {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, 6, "label 6 at position 2"},
         {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, -1, "label -1 at position 2"},
         {{"cross_entropy_grad", NULL, "real[] real[4,6] label[4] real[4]"}, 2, 7, "label 7"},
+        {{"cross_entropy_partial", "pieces=2", "real[4,6] label[4]"},
+         1,
+         6,
+         "label 6 at position 2"},
+        {{"cross_entropy_partial", "pieces=2", "real[4,6] label[4]"}, 1, -1, "label -1"},
+        {{"cross_entropy_partial_grad", NULL, "real[4,2,3] real[4,2,3] real[4,6] label[4]"},
+         3,
+         6,
+         "label 6"},
         {{"linear_cross_entropy", NULL, "real[4,2] real[6,2] label[4]"}, 2, 99, "label 99"},
         {{"linear_cross_entropy_grad", NULL, "real[] real[4,2] real[6,2] label[4]"},
          3,
@@ -536,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_add_rms_norm_rounds_the_sum),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_cross_entropy_of_equal_logits),
+        cmocka_unit_test(test_cross_entropy_in_pieces),
         cmocka_unit_test(test_linear_cross_entropy),
         cmocka_unit_test(test_indices_outside),
         cmocka_unit_test(test_linear),

@@ -63,7 +63,7 @@ static void expect(const struct call *c, const char *what, int output, const str
     for (int64_t i = 0; i < ct_tensor_count(want); i++) {
         double g = ct_tensor_load(got, i), w = ct_tensor_load(want, i) + offset;
 
-        if (!(fabs(g - w) <= tolerance * (1 + fabs(w))))
+        if (g != w && !(fabs(g - w) <= tolerance * (1 + fabs(w))))
             fail_msg("%s: %s(%s), output %d, element %lld: %.9g, not %.9g", what, c->sample->type,
                      c->sample->inputs, output, (long long)i, g, w);
     }

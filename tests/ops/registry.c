@@ -171,6 +171,7 @@ static void test_factors_of_linear(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Queries may be cut, keys not, unless both are cut alike; heads with their groups. */
 static void test_factors_of_attention(void **state)
 {
     struct ct_arena arena = {0};
@@ -180,17 +181,50 @@ static void test_factors_of_attention(void **state)
         ct_graph_source(g, CT_ROLE_INPUT, "q", CT_F32, 4, (int64_t[]){2, 6, 8, 16});
     struct ct_value *kv =
         ct_graph_source(g, CT_ROLE_INPUT, "kv", CT_F32, 4, (int64_t[]){2, 6, 4, 16});
-    struct ct_value *o = ct_attention(&b, "o", q, kv, kv, NULL);
+    struct ct_value *ids = ct_graph_source(g, CT_ROLE_INPUT, "ids", CT_I32, 2, q->shape);
+    struct ct_op *op = ct_attention(&b, "o", q, kv, kv, NULL)->producer;
     struct ct_rule rule;
 
     (void)state;
-    assert_int_equal(ct_rule_apply(o->producer, &arena, &rule), 0);
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
     assert_int_equal(rule.tie[0], rule.operand[0].factor[2]);
     assert_int_equal(rule.tie[1], rule.operand[1].factor[2]);
     assert_int_equal(rule.factor[rule.tie[1]].kind, CT_FACTOR_PARALLEL);
-    assert_false(ct_rule_reduces(&rule, o->producer, rule.tie[1], 0));
-    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_WHOLE);
+    assert_false(ct_rule_reduces(&rule, op, rule.tie[1], 0));
+    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_PARALLEL);
+    assert_int_equal(factor_of(&rule, 1, 1)->kind, CT_FACTOR_WHOLE);
     assert_int_equal(rule.operand[3].rank, -1);
+    op = ct_attention(&b, "o", q, kv, kv, ids)->producer;
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
+    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_WHOLE);
+    op = ct_emit(&b, "attention", "o", (struct ct_value *[]){q, kv, kv}, 3, &(bool){true});
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
+    assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_PARALLEL);
+    assert_int_equal(rule.operand[0].factor[1], rule.operand[1].factor[1]);
+    ct_arena_finish(&arena);
+}
+
+/* A cut of the queries leaves sums over them pending: the gradients of keys and values. */
+static void test_factors_of_attention_grad(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "factors");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_I, "");
+    struct ct_value *q = ct_graph_source(g, CT_ROLE_INPUT, "q", CT_F32, 4, (int64_t[]){2, 6, 2, 4});
+    struct ct_value *k = ct_graph_source(g, CT_ROLE_INPUT, "k", CT_F32, 4, (int64_t[]){2, 6, 2, 4});
+    struct ct_value *lse = ct_graph_source(g, CT_ROLE_INPUT, "l", CT_F32, 3, (int64_t[]){2, 2, 6});
+    struct ct_value *in[] = {q, q, k, k, q, lse};
+    struct ct_op *op = ct_emit(&b, "attention_grad", "dq", in, 6, NULL);
+    struct ct_rule rule;
+
+    (void)state;
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ct_rule_reduces(&rule, op, rule.operand[0].factor[1], i), i > 0);
+    op = ct_emit(&b, "attention_grad", "dq", in, 6, &(bool){true});
+    assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
+    for (int i = 0; i < 3; i++)
+        assert_false(ct_rule_reduces(&rule, op, rule.operand[0].factor[1], i));
     ct_arena_finish(&arena);
 }
 
@@ -357,16 +391,16 @@ static void test_flops(void **state)
     struct ct_tensor w = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){7, 5});
     struct ct_tensor y = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 7});
     struct ct_tensor q = ct_tensor_dense(NULL, CT_F32, 4, (int64_t[]){2, 8, 4, 16});
-    struct ct_tensor lin[] = {x, w}, dx[] = {y, w}, dw[] = {x, y}, loss[] = {y, x, w};
+    struct ct_tensor qkv[] = {q, q, q}, lin[] = {x, w}, dx[] = {y, w}, dw[] = {x, y},
+                     loss[] = {y, x, w};
     double whole = 4.0 * 2 * 4 * 8 * 8 * 16;
 
     (void)state;
     assert_true(ct_op_find("linear")->flops(lin, &y, 2, 1) == 2 * 3 * 5 * 7);
     assert_true(ct_op_find("linear_dx")->flops(dx, &x, 2, 1) == 2 * 3 * 5 * 7);
     assert_true(ct_op_find("linear_dw")->flops(dw, &w, 2, 1) == 2 * 3 * 5 * 7);
-    assert_true(ct_op_find("attention")->flops(&q, &q, 4, 2) == whole / 2);
-    assert_true(ct_op_find("attention_grad")->flops((struct ct_tensor[]){q, q}, &q, 7, 3) ==
-                2.5 * whole / 2);
+    assert_true(ct_op_find("attention")->flops(qkv, &q, 4, 2) == whole / 2);
+    assert_true(ct_op_find("attention_grad")->flops(qkv, &q, 7, 3) == 2.5 * whole / 2);
     assert_true(ct_op_find("linear_cross_entropy")->flops(lin, &y, 3, 1) == 2 * 3 * 5 * 7);
     assert_true(ct_op_find("linear_cross_entropy_grad")->flops(loss, &y, 4, 3) == 6 * 3 * 5 * 7);
 }
@@ -380,6 +414,7 @@ int main(void)
         cmocka_unit_test(test_a_type_of_ones_own),
         cmocka_unit_test(test_factors_of_linear),
         cmocka_unit_test(test_factors_of_attention),
+        cmocka_unit_test(test_factors_of_attention_grad),
         cmocka_unit_test(test_factors_of_view),
         cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_linears),

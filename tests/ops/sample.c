@@ -27,6 +27,21 @@ const struct sample samples[] = {
     {"attention", NULL, "real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6]"},
     {"attention", NULL, "real[2,5,4,2] real[2,5,4,2] real[2,5,4,2] -"},
     {"attention", NULL, "real[2,5,6,2] real[2,5,2,2] real[2,5,2,2] -"},
+    {"attention", NULL,
+     "real[2,4,4,4] real[2,6,2,4] real[2,6,2,4] document[2,4] document[2,6] position[2,4] "
+     "position[2,6]"},
+    {"attention", NULL, "real[2,6,2,4] real[2,4,2,4] real[2,4,2,4] document[2,6] document[2,4]"},
+    {"attention", NULL, "real[2,4,2,2] real[2,3,2,2] real[2,3,2,2] - - position[2,4]"},
+    {"attention", "blockwise=true",
+     "real[2,8,4,2] real[2,8,2,2] real[2,8,2,2] document[2,8] document[2,8] position[2,8] "
+     "position[2,8]"},
+    {"attention_grad", NULL,
+     "real[2,4,4,4] real[2,4,4,4] real[2,6,2,4] real[2,6,2,4] real[2,4,4,4] statistic[2,4,4] "
+     "document[2,4] document[2,6] position[2,4] position[2,6]"},
+    {"attention_grad", "blockwise=true",
+     "real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] statistic[2,2,8] "
+     "document[2,8] document[2,8]"},
+    {"attention_merge", NULL, "real[2,4,2,4] statistic[2,2,4] real[2,4,2,4] statistic[2,2,4]"},
     {"attention_grad", NULL,
      "real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] real[2,6,4,4] statistic[2,4,6] "
      "document[2,6]"},
@@ -45,7 +60,8 @@ const struct sample samples[] = {
     {"cross_entropy_grad", NULL, "positive[] real[2,4,6] label[2,4] statistic[2,4]"},
     {"cross_entropy_partial", NULL, "real[2,4,6] label[2,4]", .joint = true},
     {"cross_entropy_partial", "pieces=2", "real[2,4,6] label[2,4]", .joint = true},
-    {"cross_entropy_partial_grad", NULL, "statistic[2,4,2,3] statistic[2,4,2,3] real[2,4,6] label[2,4]"},
+    {"cross_entropy_partial_grad", NULL,
+     "statistic[2,4,2,3] statistic[2,4,2,3] real[2,4,6] label[2,4]"},
     {"cross_entropy_merge", NULL, "statistic[2,4,3,3] label[2,4]", .joint = true},
     {"cross_entropy_merge_grad", NULL, "positive[] statistic[2,4,2,3] label[2,4] statistic[2,4]"},
     {"squared_norm", NULL, "real[4,6] real[2,2]"},

@@ -85,7 +85,8 @@ struct ct_data_ops {
        call from one thread at a time. */
     int (*read)(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                 int32_t *documents);
-    bool (*has_documents)(struct ct_data *data);
+    /* Whether `read` gives documents: by the options alone, as planning opens no data. */
+    bool (*has_documents)(void);
     /* Smallest vocabulary that holds all tokens; 0: unknown. */
     int64_t (*vocabulary)(struct ct_data *data);
 };

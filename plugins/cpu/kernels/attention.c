@@ -11,13 +11,15 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "tile.h"
+#include "sight.h"
+
+#define LOWEST (-1e20f) /* far above MASKED: where all is masked so far, weights are 0 */
 
 struct state {
     struct attention shape;
     int64_t parts; /* tasks per key/value head */
     int threads;
-    size_t documents, buffers, buffer_bytes;
+    size_t sight, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -31,7 +33,7 @@ struct buffers {
 struct forward {
     const struct state *state;
     struct attention a;
-    struct documents documents;
+    struct sight sight;
     const struct ct_tensor *q, *k, *v, *o, *lse;
 };
 
@@ -67,7 +69,7 @@ static void softmax(const struct attention *a, const struct buffers *w, bool dia
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
         carry = v_exp2((old - top[0]) * unit);
         sum = v_load(w->sum + q) * carry;
-        shift = top[0] * unit;
+        shift = v_max(v_set(LOWEST), top[0] * unit);
         for (int64_t k = 0; k < keys; k++) {
             vf p = v_exp2(v_load(s + k * TILE) * unit - shift);
             v_store(s + k * TILE, p);
@@ -102,18 +104,21 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
     }
 }
 
+/* A query that saw no key has a sum of 0: its o is 0, its lse -inf. */
 static void end_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
                         int64_t tile)
 {
     const struct ct_tensor *lse = f->lse;
-    int64_t n = tokens_in(&f->a, tile);
+    int64_t n = tokens_in(f->a.queries, tile);
     float *out = (float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
 
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf sum = v_load(w->sum + q);
-        v_store(w->carry + q, 1.0f / sum);
+        vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
+        vi some = sum > 0;
+
+        v_store(w->carry + q, v_select(some, 1.0f / sum, v_set(0)));
         if (q < n)
-            v_put(CT_F32, out, q, n, v_load(w->top + q) * f->a.scale + v_log(sum));
+            v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
     }
     unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
 }
@@ -124,16 +129,17 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
     const struct attention *a = &f->a;
 
     begin_queries(f, w, b, head, tile);
-    for (int64_t j = 0; j <= tile; j++) {
-        enum match match = documents_match(&f->documents, a, b, tile, j);
+    for (int64_t j = 0; j < a->key_tiles; j++) {
+        unsigned how = sight_between(&f->sight, b, tile, j);
+        bool diagonal = how & DIAGONAL;
 
-        if (match == NONE)
+        if (how & HIDDEN)
             continue;
-        score(a, j == tile, w->k + j * TILE * a->width, w->q, w->scores);
-        mask(a, &f->documents, b, tile, j, match, w->scores);
-        softmax(a, w, j == tile);
+        score(a, diagonal, w->k + j * TILE * a->width, w->q, w->scores);
+        mask(&f->sight, b, tile, j, how, w->scores);
+        softmax(a, w, diagonal);
         rescale(a, w);
-        gather(a, j == tile, w->v + j * TILE * a->width, w->scores, w->o);
+        gather(a, diagonal, w->v + j * TILE * a->width, w->scores, w->o);
     }
     end_queries(f, w, b, head, tile);
 }
@@ -144,16 +150,16 @@ static void run_task(const struct forward *f, const struct buffers *w, int64_t t
     const struct attention *a = &f->a;
     int64_t parts = f->state->parts, part = parts - 1 - task % parts;
     int64_t group = task / parts % a->groups, b = task / parts / a->groups;
-    int64_t share = a->heads / a->groups, last = part;
+    int64_t share = a->heads / a->groups;
 
-    for (; last + parts < a->tiles; last += parts)
-        ;
-    for (int64_t j = 0; j <= last; j++) {
+    for (int64_t j = 0; j < a->key_tiles; j++) {
+        if (!is_seen(&f->sight, b, part, parts, j))
+            continue;
         pack(f->k, a, b, group, j, w->k + j * TILE * a->width);
         pack(f->v, a, b, group, j, w->v + j * TILE * a->width);
     }
     for (int64_t head = group * share; head < (group + 1) * share; head++)
-        for (int64_t tile = part; tile < a->tiles; tile += parts)
+        for (int64_t tile = part; tile < a->query_tiles; tile += parts)
             query_tile(f, w, b, head, tile);
 }
 
@@ -163,7 +169,7 @@ bool CPU_ISA(cpu_attention_accepts)(const struct ct_prepare *prepare)
     enum ct_dtype dtype = in[0].dtype;
 
     return cpu_is_compute_dtype(dtype) && in[1].dtype == dtype && in[2].dtype == dtype &&
-           prepare->out[0].dtype == dtype && prepare->out[1].dtype == CT_F32;
+           cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
@@ -176,8 +182,8 @@ int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
     s->threads = cpu_threads();
     tasks = s->shape.batch * s->shape.groups;
     s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;
-    s->parts = s->parts < s->shape.tiles ? s->parts : s->shape.tiles;
-    s->documents = cpu_carve(&prepare->workspace, documents_bytes(&s->shape));
+    s->parts = s->parts < s->shape.query_tiles ? s->parts : s->shape.query_tiles;
+    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -193,7 +199,7 @@ int CPU_ISA(cpu_attention_run)(const struct ct_launch *launch)
     struct forward f = {s, s->shape, .q = in, .k = in + 1, .v = in + 2, .o = out, .lse = out + 1};
     int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
 
-    f.documents = documents_of(launch->ins > 3 ? in + 3 : NULL, &f.a, memory + s->documents);
+    f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

@@ -14,13 +14,13 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "tile.h"
+#include "sight.h"
 
 struct state {
     struct attention shape;
     int64_t parts; /* tasks of each kind per key/value head; 0: one that makes everything */
     int threads;
-    size_t documents, buffers, buffer_bytes;
+    size_t sight, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -36,7 +36,7 @@ struct buffers {
 struct backward {
     const struct state *state;
     struct attention a;
-    struct documents documents;
+    struct sight sight;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
 };
@@ -98,7 +98,8 @@ static void row_sums(const struct backward *f, const struct buffers *w, int64_t 
 {
     const struct ct_tensor *o = f->o;
     const char *rows = token_of(o, b, tile * TILE, head);
-    int64_t step = o->stride[1] * (int64_t)ct_dtype_size(o->dtype), n = tokens_in(&f->a, tile);
+    int64_t step = o->stride[1] * (int64_t)ct_dtype_size(o->dtype),
+            n = tokens_in(o->shape[1], tile);
 
     if (o->dtype == CT_F32)
         row_sums_as(CT_F32, &f->a, w->o_columns, rows, step, n, w->d);
@@ -111,7 +112,7 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
 {
     const struct attention *a = &f->a;
     const struct ct_tensor *lse = f->lse;
-    int64_t n = tokens_in(a, tile);
+    int64_t n = tokens_in(a->queries, tile);
     const float *from =
         (const float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
 
@@ -122,7 +123,10 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
     row_sums(f, w, b, head, tile);
     memset(w->dq, 0, (size_t)(TILE * a->width) * sizeof(float));
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        v_store(w->lse + q, q < n ? v_get(CT_F32, from, q, n) : v_set(0));
+        vf lse_q = q < n ? v_get(CT_F32, from, q, n) : v_set(0);
+
+        /* -inf, of a query that saw no key, is to give weights of 0 */
+        v_store(w->lse + q, v_select(lse_q > MASKED, lse_q, v_set(-MASKED)));
         v_store(w->scale + q, v_set(a->scale));
     }
 }
@@ -171,15 +175,15 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
                      int64_t tile, int64_t j)
 {
     const struct attention *a = &f->a;
-    enum match match = documents_match(&f->documents, a, t->b, tile, j);
+    unsigned how = sight_between(&f->sight, t->b, tile, j);
     int64_t at = j * TILE * a->width;
-    bool diagonal = j == tile;
+    bool diagonal = how & DIAGONAL;
 
-    if (match == NONE)
+    if (how & HIDDEN)
         return;
     score(a, diagonal, w->k + at, w->q_columns, w->p);
     score(a, diagonal, w->v + at, w->o_columns, w->ds);
-    mask(a, &f->documents, t->b, tile, j, match, w->p);
+    mask(&f->sight, t->b, tile, j, how, w->p);
     weights(a, w, diagonal);
     if (t->keys) {
         scatter(a, diagonal, w->p, w->o, w->dv + at);
@@ -202,7 +206,8 @@ static void store_rows(const struct ct_tensor *t, const struct attention *a, int
                        int64_t head, int64_t tile, const float *rows, float factor)
 {
     char *to = token_of(t, b, tile * TILE, head);
-    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
+            n = tokens_in(t->shape[1], tile);
 
     if (t->dtype == CT_F32)
         store_rows_as(CT_F32, a, rows, factor, n, to, step);
@@ -216,6 +221,8 @@ static void begin_keys(const struct backward *f, const struct buffers *w, const 
     int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
 
     for (int64_t j = t->begin; j < t->end; j++) {
+        if (!is_seen(&f->sight, t->b, t->first, t->step, j))
+            continue;
         pack(f->k, a, t->b, t->group, j, w->k + j * TILE * a->width);
         pack(f->v, a, t->b, t->group, j, w->v + j * TILE * a->width);
     }
@@ -240,9 +247,11 @@ static void run_task(const struct backward *f, const struct buffers *w, const st
 
     begin_keys(f, w, t);
     for (int64_t head = t->group * share; head < (t->group + 1) * share; head++)
-        for (int64_t tile = t->first; tile < a->tiles; tile += t->step) {
+        for (int64_t tile = t->first; tile < a->query_tiles; tile += t->step) {
+            if (!t->queries && !sees_any(&f->sight, t->b, tile, t->begin, t->end))
+                continue;
             begin_queries(f, w, t->b, head, tile);
-            for (int64_t j = t->begin; j < t->end && j <= tile; j++)
+            for (int64_t j = t->begin; j < t->end; j++)
                 key_tile(f, w, t, tile, j);
             if (t->queries)
                 unpack(f->dq, a, t->b, head, tile, w->dq, w->scale);
@@ -260,18 +269,17 @@ static struct task task_at(const struct state *s, int64_t index)
 {
     const struct attention *a = &s->shape;
     int64_t heads = a->batch * a->groups, head = index % heads, part = index / heads;
-    struct task t = {.b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->tiles};
+    struct task t = {
+        .b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->key_tiles};
 
     t.keys = part < s->parts || !s->parts;
     t.queries = part >= s->parts;
     if (s->parts && t.keys) {
-        t.begin = a->tiles * part / s->parts;
-        t.end = a->tiles * (part + 1) / s->parts;
-        t.first = t.begin;
+        t.begin = a->key_tiles * part / s->parts;
+        t.end = a->key_tiles * (part + 1) / s->parts;
     } else if (s->parts) {
         t.step = s->parts;
         t.first = part - s->parts;
-        t.end = (a->tiles - 1 - t.first) / t.step * t.step + t.first + 1;
     }
     return t;
 }
@@ -284,7 +292,7 @@ bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
     for (int i = 0; i < 5; i++)
         same &= in[i].dtype == in[0].dtype;
     for (int i = 0; i < 3; i++)
-        same &= out[i].dtype == in[0].dtype;
+        same &= cpu_is_compute_dtype(out[i].dtype);
     return same;
 }
 
@@ -298,8 +306,9 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
     s->threads = cpu_threads();
     heads = s->shape.batch * s->shape.groups;
     s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;
-    s->parts = s->parts < s->shape.tiles ? s->parts : s->shape.tiles;
-    s->documents = cpu_carve(&prepare->workspace, documents_bytes(&s->shape));
+    s->parts = s->parts < s->shape.query_tiles ? s->parts : s->shape.query_tiles;
+    s->parts = s->parts < s->shape.key_tiles ? s->parts : s->shape.key_tiles;
+    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -316,8 +325,7 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
                          .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
                          .dq = out,   .dk = out + 1, .dv = out + 2};
 
-    f.documents = documents_of(launch->ins > 6 ? in + 6 : NULL, &f.a,
-                               (char *)launch->workspace + s->documents);
+    f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

@@ -17,6 +17,7 @@
 #define CPU_VECTOR_KERNELS(P, R, isa)                                                              \
     P(attention, CPU_STRIDED, isa)                                                                 \
     P(attention_grad, CPU_STRIDED, isa)                                                            \
+    R(attention_merge, CPU_STRIDED, isa)                                                           \
     P(rms_norm, CPU_STRIDED, isa)                                                                  \
     P(add_rms_norm, CPU_STRIDED, isa)                                                              \
     P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \

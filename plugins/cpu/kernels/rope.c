@@ -111,7 +111,8 @@ CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const s
             rotate(dtype, from, to, s->angles, a);
 }
 
-static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t)
+/* first: position of token 0 where positions are counted. */
+static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t, int64_t first)
 {
     const struct state *s = launch->state;
     const struct ct_tensor *x = launch->in, *y = launch->out, *p = x + 1;
@@ -121,7 +122,7 @@ static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t)
     char *to = (char *)y->data + (b * y->stride[0] + t * y->stride[1]) * size;
     struct angles angles;
 
-    turn(s, positions ? ((const int32_t *)p->data)[b * p->stride[0] + t * p->stride[1]] : t,
+    turn(s, positions ? ((const int32_t *)p->data)[b * p->stride[0] + t * p->stride[1]] : first + t,
          &angles);
     if (x->dtype == CT_F32)
         rotate_heads(CT_F32, s, x, y, from, to, &angles);
@@ -167,9 +168,10 @@ int CPU_ISA(cpu_rope_run)(const struct ct_launch *launch)
 {
     const struct ct_tensor *x = launch->in;
     int64_t batch = x->shape[0], tokens = x->shape[1];
+    int64_t first = ct_launch_offset(launch, launch->op->in[0], 1);
 
 #pragma omp parallel for schedule(static) if (cpu_worth_threads(ct_tensor_count(x)))
     for (int64_t i = 0; i < batch * tokens; i++)
-        rotate_token(launch, i / tokens, i % tokens);
+        rotate_token(launch, i / tokens, i % tokens, first);
     return 0;
 }

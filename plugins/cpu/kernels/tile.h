@@ -6,7 +6,7 @@
  * c[i][j] (+)= sum over l of a(i, l) b[l][j], where a is read element by element with any strides
  * and b and c by vectors; `multiply` does it in register blocks. Operands are packed to float32,
  * heads padded with zeros to whole vectors, tokens to whole tiles: padded queries are computed and
- * never stored, padded keys lie after every query, so causality masks them.
+ * never stored, padded keys are masked.
  *
  * On the diagonal a tile is cut into spans of GRAIN keys, each with the queries that may see one of
  * them.
@@ -23,19 +23,21 @@
 #define LOG2_E 1.44269504f
 
 struct attention {
-    int64_t batch, tokens, heads, groups, size;
-    int64_t tiles;  /* of tokens */
-    int64_t padded; /* tokens, in whole tiles */
+    int64_t batch, queries, keys, heads, groups, size;
+    int64_t query_tiles, key_tiles;
+    int64_t padded; /* keys, in whole tiles */
     int64_t width;  /* of a head, in whole vectors */
     float scale;    /* 1 / sqrt(size) */
 };
 
 static inline struct attention attention_of(const struct ct_tensor *q, const struct ct_tensor *k)
 {
-    struct attention a = {q->shape[0], q->shape[1], q->shape[2], k->shape[2], q->shape[3]};
+    struct attention a = {q->shape[0], q->shape[1], k->shape[1],
+                          q->shape[2], k->shape[2], q->shape[3]};
 
-    a.tiles = (a.tokens + TILE - 1) / TILE;
-    a.padded = a.tiles * TILE;
+    a.query_tiles = (a.queries + TILE - 1) / TILE;
+    a.key_tiles = (a.keys + TILE - 1) / TILE;
+    a.padded = a.key_tiles * TILE;
     a.width = (a.size + CPU_LANES - 1) / CPU_LANES * CPU_LANES;
     a.scale = (float)(1 / sqrt((double)a.size));
     return a;
@@ -48,10 +50,10 @@ static inline void *token_of(const struct ct_tensor *t, int64_t b, int64_t token
     return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
 }
 
-/* Tokens of a tile that exist. */
-static inline int64_t tokens_in(const struct attention *a, int64_t tile)
+/* Tokens of a tile that exist, of so many in all. */
+static inline int64_t tokens_in(int64_t tokens, int64_t tile)
 {
-    int64_t left = a->tokens - tile * TILE;
+    int64_t left = tokens - tile * TILE;
 
     return left < TILE ? left : TILE;
 }
@@ -63,71 +65,6 @@ static inline float *carve_floats(uintptr_t *at, int64_t floats)
 
     *at += ((uintptr_t)floats * sizeof(float) + 63) & ~(uintptr_t)63;
     return memory;
-}
-
-/* ---- documents ---- */
-
-/* Least and greatest document id in each tile; ids NULL: no documents. */
-struct documents {
-    const int32_t *ids;
-    int64_t stride[2];
-    int32_t *least, *greatest; /* [batch][tiles] */
-};
-
-static inline size_t documents_bytes(const struct attention *a)
-{
-    return (size_t)(a->batch * a->tiles) * 2 * sizeof(int32_t);
-}
-
-static inline int32_t document_of(const struct documents *d, int64_t b, int64_t token)
-{
-    return d->ids[b * d->stride[0] + token * d->stride[1]];
-}
-
-static inline void documents_bound(struct documents *d, const struct attention *a, int64_t b,
-                                   int64_t tile)
-{
-    int64_t first = tile * TILE, n = tokens_in(a, tile);
-    int32_t *least = d->least + b * a->tiles + tile, *greatest = d->greatest + b * a->tiles + tile;
-
-    *least = *greatest = document_of(d, b, first);
-    for (int64_t i = 1; i < n; i++) {
-        int32_t id = document_of(d, b, first + i);
-        *least = id < *least ? id : *least;
-        *greatest = id > *greatest ? id : *greatest;
-    }
-}
-
-static inline struct documents documents_of(const struct ct_tensor *t, const struct attention *a,
-                                            void *workspace)
-{
-    struct documents d = {.ids = t ? t->data : NULL, .least = workspace};
-
-    if (!d.ids)
-        return d;
-    d.stride[0] = t->stride[0];
-    d.stride[1] = t->stride[1];
-    d.greatest = d.least + a->batch * a->tiles;
-    for (int64_t i = 0; i < a->batch * a->tiles; i++)
-        documents_bound(&d, a, i / a->tiles, i % a->tiles);
-    return d;
-}
-
-enum match { NONE, SOME, ALL };
-
-/* How many pairs of a query tile and a key tile are of one document. */
-static inline enum match documents_match(const struct documents *d, const struct attention *a,
-                                         int64_t b, int64_t query_tile, int64_t key_tile)
-{
-    const int32_t *least = d->least + b * a->tiles, *greatest = d->greatest + b * a->tiles;
-
-    if (!d->ids)
-        return ALL;
-    if (greatest[query_tile] < least[key_tile] || least[query_tile] > greatest[key_tile])
-        return NONE;
-    return least[query_tile] == greatest[key_tile] && greatest[query_tile] == least[key_tile]
-               ? ALL
-               : SOME;
 }
 
 /* ---- packing ---- */
@@ -148,7 +85,8 @@ static inline void pack(const struct ct_tensor *t, const struct attention *a, in
                         int64_t head, int64_t tile, float *to)
 {
     const char *from = token_of(t, b, tile * TILE, head);
-    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
+            n = tokens_in(t->shape[1], tile);
 
     if (t->dtype == CT_F32)
         pack_as(CT_F32, from, step, n, a, to);
@@ -189,7 +127,8 @@ static inline void unpack(const struct ct_tensor *t, const struct attention *a, 
                           int64_t head, int64_t tile, const float *columns, const float *factor)
 {
     char *to = token_of(t, b, tile * TILE, head);
-    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype), n = tokens_in(a, tile);
+    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
+            n = tokens_in(t->shape[1], tile);
 
     if (t->dtype == CT_F32)
         unpack_as(CT_F32, a, columns, factor, n, to, step);
@@ -330,34 +269,6 @@ static inline void gather(const struct attention *a, bool diagonal, const float 
                                   .n = TILE - query,
                                   .k = spans[i].keys,
                                   .add = true});
-    }
-}
-
-/* Scores of pairs that may not see each other become MASKED. */
-static inline void mask(const struct attention *a, const struct documents *d, int64_t b,
-                        int64_t query_tile, int64_t key_tile, enum match match, float *scores)
-{
-    bool diagonal = query_tile == key_tile;
-    int64_t n = tokens_in(a, query_tile), keys = tokens_in(a, key_tile);
-    int32_t ids[TILE] = {0};
-
-    if (match == ALL && !diagonal)
-        return;
-    for (int64_t i = 0; i < n && match == SOME; i++)
-        ids[i] = document_of(d, b, query_tile * TILE + i);
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vi query = v_iota() + (int32_t)q, id;
-        int64_t begin = match == SOME ? 0 : q / GRAIN * GRAIN, end = keys_of(diagonal, q);
-
-        memcpy(&id, ids + q, sizeof(id));
-        for (int64_t k = begin; k < end; k++) {
-            vi seen = diagonal ? query >= (int32_t)k : query >= 0;
-
-            if (match == SOME && k < keys)
-                seen &= id == document_of(d, b, key_tile * TILE + k);
-            v_store(scores + k * TILE + q,
-                    v_select(seen, v_load(scores + k * TILE + q), v_set(MASKED)));
-        }
     }
 }
 

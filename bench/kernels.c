@@ -1,0 +1,199 @@
+/*
+ * The cpu device's kernels against the machine's own rates.
+ *
+ * Usage: kernels [--set KEY=VALUE]... [CASE]
+ *
+ * The graphs of the bench cases (tests/conformance/cases.c) are transformed as in a run and timed
+ * op by op, the best of several calls. The last column is the share of the machine's rate: for
+ * matrix products the best that oneDNN alone does for the shape, over plain and packed weights and
+ * over float32 and bfloat16 where the op is in bfloat16; for attention, float32 products of the
+ * same number of operations; for all others, the bandwidth of a triad over as many bytes as the
+ * op's operands have.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ctitan/error.h>
+
+#include "conformance.h"
+#include "machine.h"
+
+#define SECONDS 0.3 /* of repetitions */
+
+static const struct ct_plugin *plugin;
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The best of the calls that fit into SECONDS, at least three. */
+static double time_call(const struct call *call, int *rc)
+{
+    double begin = now(), best = 1e9;
+
+    for (int i = 0; *rc >= 0 && (i < 4 || now() - begin < SECONDS); i++) {
+        double t = now();
+
+        *rc = call->kernel->run(&call->launch);
+        t = now() - t;
+        best = i > 0 && t < best ? t : best;
+    }
+    return best;
+}
+
+static double operand_bytes(const struct call *c)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < c->op->ins; i++)
+        if (c->present[i])
+            bytes += (double)ct_tensor_count(&c->in[i]) * (double)ct_dtype_size(c->in[i].dtype) *
+                     (ct_op_mutates(c->op, i) && !strcmp(c->op->type->name, "adamw") ? 2 : 1);
+    for (int i = 0; i < c->op->outs; i++)
+        bytes += (double)ct_tensor_count(&c->out[i]) * (double)ct_dtype_size(c->out[i].dtype);
+    return bytes;
+}
+
+/* m, n, k of the product behind an op of the linear family: y[m, n] = x[m, k] w[n, k]^T. */
+static void product_shape(const struct call *c, int64_t *m, int64_t *n, int64_t *k)
+{
+    const struct ct_tensor *x = strstr(c->op->type->name, "linear_dx") ? &c->out[0]
+                                : strstr(c->op->type->name, "_grad")   ? &c->in[1]
+                                                                       : &c->in[0];
+    double flops = c->op->type->flops(c->in, c->out, c->op->ins, c->op->outs);
+
+    *k = x->shape[x->rank - 1];
+    *m = ct_tensor_count(x) / *k;
+    *n = (int64_t)(flops / (strstr(c->op->type->name, "_grad") ? 3 : 1) / 2 / (double)(*m * *k) +
+                   0.5);
+}
+
+static double best_seconds(const struct call *c, enum ct_dtype dtype)
+{
+    const char *type = c->op->type->name;
+    int64_t m, n, k;
+
+    product_shape(c, &m, &n, &k);
+    if (strstr(type, "_grad"))
+        return machine_product(MACHINE_FORWARD, m, n, k, dtype) +
+               machine_product(MACHINE_DX, m, n, k, dtype) +
+               machine_product(MACHINE_DW, m, n, k, dtype);
+    if (strstr(type, "linear_dx"))
+        return machine_product(MACHINE_DX, m, n, k, dtype);
+    return machine_product(strstr(type, "linear_dw") ? MACHINE_DW : MACHINE_FORWARD, m, n, k,
+                           dtype);
+}
+
+static void print_line(const struct call *c, const struct bed *bed, double seconds)
+{
+    const struct ct_op_type *type = c->op->type;
+    double flops = type->flops ? type->flops(c->in, c->out, c->op->ins, c->op->outs) : 0;
+    double bytes = operand_bytes(c), best;
+
+    printf("%-22s %-30s %-10s %-8s %9.3f ms ", bed->test->name, type->name, c->kernel->name,
+           ct_dtype_name(bed->dtype), seconds * 1e3);
+    if (strstr(type->name, "linear") && flops > 0)
+        best = best_seconds(c, bed->dtype);
+    else if (flops > 0)
+        best = machine_product(MACHINE_FORWARD, 1024, 1024, 1024, CT_F32) * flops / 0x1p31;
+    else
+        best = bytes / machine_bandwidth(bytes);
+    if (flops > 0)
+        printf("%8.1f GF/s", flops / seconds * 1e-9);
+    else
+        printf("%8.1f GB/s", bytes / seconds * 1e-9);
+    printf("  %5.2f of the machine's\n", best / seconds);
+    fflush(stdout);
+}
+
+static int bench_op(struct bed *bed, const struct ct_op *op)
+{
+    struct ct_arena arena = {0};
+    struct call call;
+    const struct ct_kernel *kernel;
+    double seconds;
+    int rc = 0;
+
+    call_lay_out(&call, bed, op, LAYOUT_DENSE, &arena);
+    for (int i = 0; i < op->outs; i++)
+        call.out[i] = bed->value[op->out[i]->id];
+    for (size_t i = 0; rc == 0 && (kernel = ct_kernel_at(bed->device->name, i)); i++)
+        if (!strcmp(kernel->op, op->type->name))
+            rc = call_prepare(&call, bed, kernel, 0);
+    if (rc == 0)
+        rc = ct_fail(CT_ENOENT, "no kernel takes %s", op->type->name);
+    if (rc > 0) {
+        seconds = time_call(&call, &rc);
+        if (rc >= 0)
+            print_line(&call, bed, seconds);
+    }
+    ct_arena_finish(&arena);
+    return rc < 0 ? ct_context(rc, "%s in case \"%s\"", op->type->name, bed->test->name) : 0;
+}
+
+static int bench_case(struct ct_device *device, const struct conformance_case *test,
+                      enum ct_dtype dtype)
+{
+    struct bed bed;
+    int rc = bed_create(&bed, device, test, dtype, FILL_CHEAP, 1);
+
+    if (rc >= 0)
+        rc = bed_transform(&bed, plugin);
+    for (const struct ct_op *op = rc >= 0 ? bed.graph->first : NULL; rc >= 0 && op; op = op->next)
+        rc = bench_op(&bed, op);
+    bed_finish(&bed);
+    return rc;
+}
+
+static int start(int argc, char **argv, const char **filter, struct ct_device **device)
+{
+    char *assignments[16];
+    const struct ct_plugin *adamw;
+    const struct ct_offer *offer;
+    int count = 0, rc;
+
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--set") && i + 1 < argc && count < (int)CT_COUNT(assignments))
+            assignments[count++] = argv[++i];
+        else
+            *filter = argv[i];
+    }
+    rc = bed_load("cpu", assignments, count, &plugin);
+    if (rc >= 0)
+        rc = bed_load("adamw", NULL, 0, &adamw);
+    if (rc >= 0)
+        rc = ct_offer_find(CT_DEVICE, "cpu", &offer);
+    if (rc < 0)
+        return rc;
+    return ((const struct ct_device_ops *)offer->ops)
+        ->open(&(struct ct_device_request){0, 1}, device);
+}
+
+int main(int argc, char **argv)
+{
+    struct ct_device *device;
+    struct ct_device_info info;
+    const char *filter = NULL;
+    int rc = start(argc, argv, &filter, &device);
+
+    if (rc >= 0) {
+        device->ops->info(device, CT_F32, &info);
+        printf("%s\n", info.name);
+    }
+    for (const struct conformance_case *test = bench_cases; rc >= 0 && test->name; test++) {
+        if (filter && !strstr(test->name, filter))
+            continue;
+        rc = bench_case(device, test, CT_F32);
+        if (rc >= 0 && strstr(test->text, "T["))
+            rc = bench_case(device, test, CT_BF16);
+    }
+    if (rc < 0)
+        fprintf(stderr, "kernels: %s\n", ct_error_message());
+    return rc < 0;
+}

@@ -1,0 +1,19 @@
+/*
+ * What the machine can do without us: oneDNN's own products, and memory.
+ */
+#ifndef BENCH_MACHINE_H
+#define BENCH_MACHINE_H
+
+#include <ctitan/tensor.h>
+
+/* y[m, n] = x[m, k] w[n, k]^T; dx = dy w; dw = dy^T x */
+enum machine_product { MACHINE_FORWARD, MACHINE_DX, MACHINE_DW };
+
+/* Seconds of oneDNN's best way: plain or packed weights; dtype or float32. Remembered by shape. */
+double machine_product(enum machine_product which, int64_t m, int64_t n, int64_t k,
+                       enum ct_dtype dtype);
+
+/* Bytes per second of a triad over about so many bytes. */
+double machine_bandwidth(double bytes);
+
+#endif

@@ -1,0 +1,277 @@
+/*
+ * A whole training step of one model against the machine's own matrix products.
+ *
+ * Usage: step debug|124m float32|bfloat16 [--steps N] [--json] [section.key=value]...
+ *
+ * Trains on random tokens and prints the median step, tokens per second, where the time goes by op
+ * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
+ * time for each shape, measured in the same run. Attention is not a product in that sense.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/run.h>
+
+#include "machine.h"
+
+#define WARMUP 3
+
+static const char *const common = "[job]\nname = bench\ndump_folder = %s\n"
+                                  "[plugins]\nload = cpu, llama, tokens, adamw\n"
+                                  "[tokens]\npath = %s/tokens.bin\nrepeat = true\n"
+                                  "[adamw]\nlr = 1e-3\n"
+                                  "[model]\nname = llama\nflavor = debug\n"
+                                  "[training]\nmixed_precision_param = %s\nsteps = %d\n"
+                                  "seq_len = %d\nlocal_batch_size = %d\n"
+                                  "[llama]\n%s\n";
+
+static const struct model {
+    const char *name;
+    int sequence, batch, vocabulary, steps;
+    const char *sizes;
+} models[] = {
+    {"debug", 256, 8, 2048, 30,
+     "dim = 256\nn_layers = 6\nn_heads = 16\nffn_dim = 768\nvocab_size = 2048"},
+    {"124m", 512, 4, 32000, 5,
+     "dim = 768\nn_layers = 12\nn_heads = 12\nffn_dim = 2048\nvocab_size = 32000"},
+};
+
+/* ---- time by op type ---- */
+
+static struct share {
+    const char *type;
+    double seconds;
+} shares[128];
+
+static double begun;
+static bool counting;
+
+static struct share *share_of(const char *type)
+{
+    struct share *s = shares;
+
+    while (s->type && strcmp(s->type, type))
+        s++;
+    s->type = type;
+    return s;
+}
+
+static int watch(const struct ct_event_data *data, void *context)
+{
+    (void)context;
+    if (data->event == CT_EVENT_OP_BEGIN)
+        begun = ct_now();
+    else if (counting)
+        share_of(data->instruction->op->type->name)->seconds += ct_now() - begun;
+    return 0;
+}
+
+static const struct ct_hook clock_hook = {1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END, watch,
+                                          NULL};
+
+/* ---- products ---- */
+
+/* Seconds of oneDNN alone for what an instruction multiplies; 0 for others. */
+static double products(const struct ct_instruction *i, enum ct_dtype dtype)
+{
+    const char *type = i->op->type->name;
+    const struct ct_tensor *x;
+    double flops, parts = strstr(type, "_grad") ? 3 : 1;
+    int64_t m, n, k;
+
+    if (!strstr(type, "linear") || !i->op->type->flops)
+        return 0;
+    x = strstr(type, "linear_dx") ? &i->launch.out[0]
+        : parts > 1               ? &i->launch.in[1]
+                                  : &i->launch.in[0];
+    flops = i->op->type->flops(i->launch.in, i->launch.out, i->launch.ins, i->launch.outs);
+    k = x->shape[x->rank - 1];
+    m = ct_tensor_count(x) / k;
+    n = (int64_t)(flops / parts / 2 / (double)(m * k) + 0.5);
+    if (parts > 1)
+        return machine_product(MACHINE_FORWARD, m, n, k, dtype) +
+               machine_product(MACHINE_DX, m, n, k, dtype) +
+               machine_product(MACHINE_DW, m, n, k, dtype);
+    return machine_product(strstr(type, "_dx")   ? MACHINE_DX
+                           : strstr(type, "_dw") ? MACHINE_DW
+                                                 : MACHINE_FORWARD,
+                           m, n, k, dtype);
+}
+
+static double products_of_step(const struct ct_program *p, enum ct_dtype dtype)
+{
+    double seconds = 0;
+
+    for (size_t i = 0; i < p->step_count; i++)
+        seconds += products(&p->step[i], dtype);
+    return seconds;
+}
+
+/* ---- the run ---- */
+
+struct bench {
+    const struct model *model;
+    const char *dtype;
+    int steps;
+    bool json;
+    char folder[64];
+    double step[1024];
+    int count;
+};
+
+static int keep(const struct ct_event_data *data, void *context)
+{
+    struct bench *b = context;
+
+    counting = data->step >= WARMUP;
+    if (data->step > WARMUP && b->count < (int)CT_COUNT(b->step))
+        b->step[b->count++] = data->result->seconds;
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct share *x = a, *y = b;
+
+    return x->seconds > y->seconds ? -1 : x->seconds < y->seconds;
+}
+
+static size_t peak_bytes(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024;
+}
+
+static void report(struct bench *b, const struct ct_run *run)
+{
+    enum ct_dtype dtype = strcmp(b->dtype, "bfloat16") ? CT_F32 : CT_BF16;
+    double tokens = (double)(b->model->batch * b->model->sequence), seconds, only;
+    size_t peak = peak_bytes();
+
+    qsort(b->step, (size_t)b->count, sizeof(*b->step), compare);
+    seconds = b->step[b->count / 2];
+    only = products_of_step(run->program, dtype);
+    if (b->json) {
+        printf("{\"model\": \"%s\", \"dtype\": \"%s\", \"tokens_per_second\": %.1f, "
+               "\"step_seconds\": %.6f, \"products_share\": %.4f, \"peak_bytes\": %zu, "
+               "\"arena_bytes\": %zu}\n",
+               b->model->name, b->dtype, tokens / seconds, seconds, only / seconds, peak,
+               run->arena_bytes);
+        return;
+    }
+    printf("%s %s: %.2f ms a step (%.2f .. %.2f), %.0f tokens/s, peak %.2f GB\n", b->model->name,
+           b->dtype, 1e3 * seconds, 1e3 * b->step[0], 1e3 * b->step[b->count - 1],
+           tokens / seconds, (double)peak / 1e9);
+    printf("products only, oneDNN's best: %.2f ms, %.2f of the step\n", 1e3 * only, only / seconds);
+    qsort(shares, CT_COUNT(shares), sizeof(*shares), by_seconds);
+    for (struct share *s = shares; s->seconds > 0; s++)
+        printf("  %-28s %8.2f ms  %4.1f %%\n", s->type, 1e3 * s->seconds / b->count,
+               100 * s->seconds / b->count / seconds);
+}
+
+static int write_tokens(const struct bench *b)
+{
+    char path[96];
+    FILE *out;
+    uint32_t state = 1;
+
+    snprintf(path, sizeof(path), "%s/tokens.bin", b->folder);
+    out = fopen(path, "wb");
+    if (!out)
+        return ct_fail(CT_EIO, "cannot write %s", path);
+    for (int i = 0; i < 1 << 17; i++) {
+        uint32_t token;
+
+        state = state * 1664525u + 1013904223u;
+        token = (state >> 8) % (uint32_t)b->model->vocabulary;
+        fwrite(&token, sizeof(token), 1, out);
+    }
+    return fclose(out) ? ct_fail(CT_EIO, "cannot write %s", path) : 0;
+}
+
+static int bench(struct bench *b, int argc, char **argv)
+{
+    struct ct_run_options options = {.depth = CT_RUN_READY};
+    const struct ct_hook steps = {1u << CT_EVENT_STEP_END, keep, b};
+    struct ct_arena arena = {0};
+    struct ct_recipe *recipe;
+    struct ct_run *run = NULL;
+    const char *text = ct_arena_printf(&arena, common, b->folder, b->folder, b->dtype,
+                                       b->steps + WARMUP, b->model->sequence, b->model->batch,
+                                       b->model->sizes);
+    int rc = ct_recipe_parse(&arena, "bench", text, &recipe);
+
+    for (int i = 0; rc == 0 && i < argc; i++)
+        rc = ct_recipe_set(recipe, argv[i]);
+    if (rc == 0)
+        rc = ct_recipe_apply(recipe);
+    if (rc == 0)
+        rc = ct_hook_register(&clock_hook);
+    if (rc == 0)
+        rc = ct_hook_register(&steps);
+    if (rc == 0)
+        rc = ct_run_open(recipe, &options, &run);
+    if (rc == 0)
+        rc = ct_run_train(run);
+    if (rc == 0)
+        report(b, run);
+    ct_run_close(run);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: step debug|124m float32|bfloat16 [--steps N] [--json] "
+                    "[section.key=value]...\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {0};
+    char path[96];
+    int at = 3, rc;
+
+    for (size_t i = 0; argc > 2 && i < CT_COUNT(models); i++)
+        if (!strcmp(argv[1], models[i].name))
+            b.model = &models[i];
+    if (!b.model)
+        return usage();
+    setenv("GOMP_SPINCOUNT", "2000", 0); /* as the ctitan program does */
+    b.dtype = argv[2];
+    b.steps = b.model->steps;
+    for (; at < argc && argv[at][0] == '-'; at++) {
+        if (!strcmp(argv[at], "--json"))
+            b.json = true;
+        else if (!strcmp(argv[at], "--steps") && at + 1 < argc)
+            b.steps = atoi(argv[++at]);
+        else
+            return usage();
+    }
+    snprintf(b.folder, sizeof(b.folder), "/tmp/ctitan-bench-XXXXXX");
+    if (!mkdtemp(b.folder))
+        return 1;
+    rc = write_tokens(&b);
+    if (rc == 0)
+        rc = bench(&b, argc - at, argv + at);
+    if (rc < 0)
+        fprintf(stderr, "step: %s\n", ct_error_message());
+    snprintf(path, sizeof(path), "%s/tokens.bin", b.folder);
+    unlink(path);
+    rmdir(b.folder);
+    return rc < 0;
+}

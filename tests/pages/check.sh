@@ -1,0 +1,52 @@
+#!/bin/bash
+# check.sh SOURCE CTITAN: what the pages and recipes name is there.
+set -euo pipefail
+cd "$1"
+ctitan=$2
+status=0
+
+complain() {
+    echo "$*"
+    status=1
+}
+
+# Links of the pages, relative to each, and what they name in code quotes.
+for page in README.md docs/*.md; do
+    while read -r target; do
+        [[ -e $(dirname "$page")/$target || -e $target ]] || complain "$page names $target"
+    done < <(
+        grep -oE '\]\([^)#:]+\)' "$page" | tr -d '()]'
+        # shellcheck disable=SC2016
+        grep -oE '`(core|cli|plugins|models|recipes|examples|tests|scripts|docs|bench)/[a-z0-9_./-]*`' \
+            "$page" | tr -d '`'
+    )
+done
+
+# Verbs.
+grep -ohE '`ctitan [a-z]+' README.md docs/*.md | cut -d' ' -f2 | sort -u | while read -r verb; do
+    "$ctitan" help "$verb" >/dev/null || exit 1
+done || complain "the pages name a verb that is not there"
+
+# The table of lines has its markers, and rows for the folders that there always are.
+[[ $(sed -n '/^<!-- scripts\/loc -->$/,/^<!-- end -->$/p' README.md | grep -c '^|') -gt 10 ]] ||
+    complain "README.md has no table of lines: scripts/loc --update"
+table=$(scripts/loc)
+for folder in core cli tests all; do
+    grep -qE "^\| $folder \| [0-9]" <<<"$table" || complain "scripts/loc has no row for $folder"
+done
+
+# Every recipe can be planned, on a stand-in for its data.
+tokens=$(mktemp)
+trap 'rm -f "$tokens"' EXIT
+head -c 100000 /dev/zero >"$tokens"
+for recipe in recipes/*.ini; do
+    data=(--set "tokens.path=$tokens" --set model.init_from=)
+    if grep -q '^\[text\]' "$recipe"; then
+        data+=(--without text --with tokens)
+    fi
+    if grep -q '^validation_path' "$recipe"; then
+        data+=(--set "tokens.validation_path=$tokens")
+    fi
+    "$ctitan" plan "$recipe" "${data[@]}" >/dev/null || complain "ctitan plan $recipe fails"
+done
+exit $status

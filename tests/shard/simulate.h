@@ -1,0 +1,48 @@
+/*
+ * A mesh of ranks in one process: every rank's piece of every value, side by side.
+ *
+ * A world runs a graph op by op: each rank calls the op's reference kernel on its own pieces, and
+ * collectives move numbers between the pieces, as their definitions say. Nothing of the core's own
+ * collectives or communicators takes part. Values can be cut from whole tensors and put together
+ * again, which checks that the pieces fit their sharding: replicas must be equal bit by bit.
+ */
+#ifndef SHARD_SIMULATE_H
+#define SHARD_SIMULATE_H
+
+#include <ctitan/op.h>
+
+#include "random.h"
+
+struct world {
+    struct ct_arena arena;
+    const struct ct_graph *graph;
+    int64_t ranks;
+    struct ct_tensor **piece; /* by value id; one for each rank; NULL: not yet made */
+};
+
+void world_create(struct world *w, const struct ct_graph *graph);
+void world_finish(struct world *w);
+
+/* A dense tensor of v's whole shape, zeroed. */
+struct ct_tensor world_whole(struct world *w, const struct ct_value *v);
+
+/* Cut v into its pieces; pending sums get random summands. */
+void world_scatter(struct world *w, const struct ct_value *v, const struct ct_tensor *whole,
+                   struct random *random);
+/* Put v together. CT_EINVAL names ranks whose replicas differ. */
+int world_gather(struct world *w, const struct ct_value *v, struct ct_tensor *whole);
+
+/*
+ * Run one op on all ranks. The result is checked against the op run on the whole: what a rule
+ * promises must hold for each op on its own. CT_EINVAL names op, output, element and numbers.
+ */
+int world_run_op(struct world *w, const struct ct_op *op);
+/* All ops of the graph in order, those of the init part first. */
+int world_run(struct world *w);
+
+/* Largest |a - b| / (1 + |b|) allowed between two ways to sum numbers of a dtype. */
+double tolerance(enum ct_dtype dtype);
+/* CT_EINVAL: element, numbers. */
+int compare_tensors(const char *what, const struct ct_tensor *got, const struct ct_tensor *want);
+
+#endif
