@@ -20,7 +20,7 @@ struct piece {
 };
 
 struct layout {
-    struct piece *piece; /* by rank of the group */
+    struct piece *piece;                   /* by rank of the group */
     int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
 };
 
@@ -28,7 +28,7 @@ struct call {
     const struct ct_communicator *communicator;
     struct ct_group *group;
     int64_t ranks;
-    int64_t me; /* position in the group */
+    int64_t me;    /* position in the group */
     int64_t shift; /* of a permutation */
     enum ct_dtype dtype;
     struct layout in, out; /* of the whole that is gathered, scattered or exchanged */
@@ -109,8 +109,12 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
     }
 }
 
+/* Equal pieces, one behind the other in the order of the group. */
 static bool even(const struct layout *l, int64_t ranks)
 {
+    for (int64_t i = 0; i < ranks; i++)
+        if (l->piece[i].offset != i * l->largest)
+            return false;
     return l->outer == 1 && l->largest * ranks == l->length;
 }
 
@@ -176,8 +180,19 @@ static int prepare_all_reduce(struct ct_prepare *p)
     return rc;
 }
 
-/* Dimension `to` is whole before and cut after, `dim` the other way round. A packet is what one rank
-   sends to another: a piece in both. */
+/* Elements of the largest packet of an exchange: what one rank sends to another, a piece along both
+   dimensions. */
+static size_t packet_count(const struct call *c, const struct ct_tensor *x, int dim, int to)
+{
+    int64_t count = c->in.largest * c->out.largest;
+
+    for (int d = 0; d < x->rank; d++)
+        if (d != dim && d != to)
+            count *= x->shape[d];
+    return (size_t)count;
+}
+
+/* Dimension `to` is whole before and cut after, `dim` the other way round. */
 static int prepare_exchange(struct ct_prepare *p)
 {
     const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
@@ -187,15 +202,8 @@ static int prepare_exchange(struct ct_prepare *p)
 
     lay_out(p, axes, x, &y->sharding, &x->sharding, to, &c->in);
     lay_out(p, axes, x, &x->sharding, &y->sharding, dim, &c->out);
-    p->workspace = 2 * packed_bytes(c, &c->in) * (size_t)c->ranks;
-    {
-        /* The largest packet, as uneven pieces differ: largest along both dimensions. */
-        size_t rest = (size_t)(ct_tensor_count(&p->in[0]) /
-                               (p->in[0].shape[dim] * p->in[0].shape[to]));
-        size_t packet = rest * (size_t)(c->in.largest * c->out.largest) * ct_dtype_size(c->dtype);
-
-        p->workspace = 2 * packet * (size_t)c->ranks;
-    }
+    p->workspace =
+        2 * packet_count(c, &p->in[0], dim, to) * (size_t)c->ranks * ct_dtype_size(c->dtype);
     return rc;
 }
 
@@ -214,8 +222,7 @@ static int prepare_permute(struct ct_prepare *p)
             rc = ct_fail(CT_EINVAL, "%%%s is not cut evenly: its pieces cannot change places",
                          v->name);
         if (!(ct_sharding_axes(&v->sharding) & axes))
-            rc = ct_fail(CT_EINVAL, "%%%s is not cut by %s", v->name,
-                         ct_op_string(p->op, "axes"));
+            rc = ct_fail(CT_EINVAL, "%%%s is not cut by %s", v->name, ct_op_string(p->op, "axes"));
     }
     c->shift = (ct_op_int(p->op, "shift") % c->ranks + c->ranks) % c->ranks;
     return rc;
@@ -302,8 +309,7 @@ static int run_gather(const struct ct_launch *l)
         return end(l, ops->all_gather(c->group, l->in[0].data, l->out[0].data, count, c->dtype));
     if (rc < 0)
         return rc;
-    memcpy(mine, l->in[0].data,
-           (size_t)ct_tensor_count(&l->in[0]) * ct_dtype_size(c->dtype));
+    memcpy(mine, l->in[0].data, (size_t)ct_tensor_count(&l->in[0]) * ct_dtype_size(c->dtype));
     rc = ops->all_gather(c->group, mine, all, count, c->dtype);
     for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
         move_piece(c, &c->out, i, l->out[0].data, all + (size_t)i * bytes, false);
@@ -328,8 +334,7 @@ static int run_scatter(const struct ct_launch *l)
         move_piece(c, &c->in, i, l->in[0].data, all + (size_t)i * bytes, true);
     rc = ops->reduce_scatter(c->group, all, mine, count, c->dtype, CT_REDUCE_SUM);
     if (rc == 0)
-        memcpy(l->out[0].data, mine,
-               (size_t)ct_tensor_count(&l->out[0]) * ct_dtype_size(c->dtype));
+        memcpy(l->out[0].data, mine, (size_t)ct_tensor_count(&l->out[0]) * ct_dtype_size(c->dtype));
     return end(l, rc);
 }
 
@@ -382,8 +387,7 @@ static int run_exchange(const struct ct_launch *l)
     const struct call *c = l->state;
     int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = begin(l);
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
-    size_t rest = (size_t)(ct_tensor_count(x) / (x->shape[dim] * x->shape[to]));
-    size_t count = rest * (size_t)(c->in.largest * c->out.largest);
+    size_t count = packet_count(c, x, dim, to);
     size_t bytes = count * ct_dtype_size(c->dtype);
     char *out = l->workspace, *in = out + bytes * (size_t)c->ranks;
 

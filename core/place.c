@@ -276,7 +276,7 @@ static void join_all(struct ct_lowering *l)
 
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
-        struct ct_value **values;
+        struct ct_value **values = NULL;
         struct matrix m;
         int count = op->type->join ? op->type->join(op, &values) : 0;
 

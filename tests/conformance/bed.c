@@ -30,7 +30,7 @@ static char *replaced(struct ct_arena *arena, const char *text, const char *dtyp
 
     used = (size_t)sprintf(out, "graph \"case\"\n");
     for (; *text; text++) {
-        if (text[0] == 'T' && strchr("[!\"", text[1]))
+        if (text[0] == 'T' && text[1] && strchr("[!\"", text[1]))
             used += (size_t)sprintf(out + used, "%s", dtype);
         else
             out[used++] = *text;

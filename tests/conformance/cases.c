@@ -112,7 +112,8 @@
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
     "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
 
-/* Queries and keys that are pieces of sequences, as `said` says, and results of two sets of keys. */
+/* Queries and keys that are pieces of sequences, as `said` says, and results of two sets of keys.
+ */
 #define ATTENTION_PIECES(b, t, s, h, g, d, said)                                                   \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
@@ -124,8 +125,8 @@
     "input %k_positions : int32[" #b "," #s "]\n"                                                  \
     "input %outer : int32[" #b "," #t "]\n"                                                        \
     "input %inner : int32[" #b "," #s "]\n"                                                        \
-    "F - %o, %lse = attention(%q, %k, %v, " said ") : T[" #b "," #t "," #h "," #d                  \
-    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "F - %o, %lse = attention(%q, %k, %v, " said ") : T[" #b "," #t "," #h "," #d "], float32[" #b \
+    "," #h "," #t "]\n"                                                                            \
     "F - %o1, %lse1 = attention(%q, %k, %v, " said ") : float32![" #b "," #t "," #h "," #d         \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
     "F - %o2, %lse2 = attention(%q, %v, %k, " said ") : float32![" #b "," #t "," #h "," #d         \

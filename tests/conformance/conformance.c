@@ -173,7 +173,7 @@ static double tolerance(const struct call *c, const struct bed *bed, const struc
                         const struct expected *expected, double before)
 {
     double unit = got->dtype == CT_F64 ? 0x1p-53 : 0x1p-24;
-    double slack = (8 + sqrt(terms(c))) * unit;
+    double slack = (8 + 3 * sqrt(terms(c))) * unit;
     double smallest = got->dtype == CT_F64 ? 0 : 0x1p-126; /* denormals may be flushed */
     double scale = largest(&expected->exact) + fabs(before);
 

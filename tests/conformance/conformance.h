@@ -8,12 +8,12 @@
  * (rounded) inputs.
  *
  * Tolerance, for an output of dtype D in a tensor whose largest element is S:
- *     rounding(D) |ref| + (8 + sqrt(K)) 2^-24 S + 2 C
+ *     rounding(D) |ref| + (8 + 3 sqrt(K)) 2^-24 S + 2 C
  * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
- * grow as a random walk; C is how much the exact result changes when every input is changed by
- * 2^-22 of itself: what the problem's own condition costs in float32. Cases may allow one more
- * rounding of an inner value to bfloat16. An op whose outputs are computed from its rounded outputs
- * may be near the reference on rounded results instead.
+ * grow as a random walk (three deviations); C is how much the exact result changes when every input
+ * is changed by 2^-22 of itself: what the problem's own condition costs in float32. Cases may allow
+ * one more rounding of an inner value to bfloat16. An op whose outputs are computed from its
+ * rounded outputs may be near the reference on rounded results instead.
  */
 #ifndef TEST_CONFORMANCE_H
 #define TEST_CONFORMANCE_H

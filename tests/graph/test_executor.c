@@ -169,7 +169,8 @@ static struct ct_graph *trained(struct ct_arena *arena)
 static void start_owner(struct machine *owner, struct ct_arena *arena, size_t more)
 {
     machine_lower(owner, trained(arena), shuffle_device(1), 1, IN_TURN);
-    assert_ok(ct_executor_create(owner->program, owner->device, owner->program->arena_bytes + more, NULL, &owner->executor));
+    assert_ok(ct_executor_create(owner->program, owner->device, owner->program->arena_bytes + more,
+                                 NULL, &owner->executor));
     assert_ok(ct_executor_init(owner->executor));
 }
 

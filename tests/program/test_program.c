@@ -279,8 +279,8 @@ static void the_plan_is_what_the_run_uses(void **state)
     static const char *const ways[] = {
         "--set training.steps=1",
         "--set training.steps=1 --set training.mixed_precision_param=bfloat16",
-        "--set training.steps=1 --set training.local_batch_size=1 "
-        "--set training.global_batch_size=8",
+        ("--set training.steps=1 --set training.local_batch_size=1 "
+         "--set training.global_batch_size=8"),
         "--set training.steps=1 --set llama.tie_embeddings=true --set training.seq_len=48",
         "--set training.steps=1 --set validation.freq=1 --set validation.steps=1"};
 

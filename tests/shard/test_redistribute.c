@@ -13,8 +13,7 @@
 
 #include <ctitan/error.h>
 
-#include "redistribute.h"
-#include "simulate.h"
+#include "steps.h"
 
 #define assert_ok(rc)                                                                              \
     do {                                                                                           \
@@ -119,26 +118,6 @@ static void test_nothing_becomes_pending(void **state)
 
 /* ---- random pairs ---- */
 
-struct step_attrs {
-    const char *axes;
-    int64_t dim, to;
-};
-
-/* The step as an op of a graph. */
-static struct ct_value *emit_step(struct ct_builder *b, struct ct_value *v,
-                                  const struct ct_step *step)
-{
-    struct step_attrs attrs = {"", step->dim, step->to};
-
-    for (int i = 0; i < step->count; i++)
-        attrs.axes = ct_arena_printf(b->graph->arena, "%s%s%s", attrs.axes, i ? "." : "",
-                                     b->graph->mesh.axis[step->axis[i]].name);
-    v = ct_emit1(b, step->op, NULL, &v, 1, &attrs);
-    assert_non_null(v);
-    v->sharding = step->after;
-    return v;
-}
-
 /* Bytes by the formulas of redistribute.h, of rank 0. */
 static double bytes_of(const struct ct_graph *g, const struct ct_op *op)
 {
@@ -161,31 +140,6 @@ static double bytes_of(const struct ct_graph *g, const struct ct_op *op)
     return (strcmp(op->type->name, "all_reduce") ? 1 : 2) * larger * (n - 1) / n;
 }
 
-static void check_steps(struct ct_graph *g, struct ct_value *x, const struct ct_sharding *to,
-                        const struct ct_steps *steps, struct random *random)
-{
-    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
-    struct ct_value *v = x;
-    struct ct_tensor whole;
-    struct world w;
-    double bytes = 0;
-
-    for (int i = 0; i < steps->count; i++) {
-        v = emit_step(&b, v, &steps->step[i]);
-        bytes += bytes_of(g, v->producer);
-    }
-    assert_true(ct_sharding_equal(&v->sharding, to));
-    assert_true(fabs(bytes - ct_redistribute_bytes(&g->mesh, x, &x->sharding, steps)) < 1e-9);
-    assert_ok(ct_graph_verify(g, NULL));
-    world_create(&w, g);
-    whole = world_whole(&w, x);
-    for (int64_t i = 0; i < ct_tensor_count(&whole); i++)
-        ct_tensor_store(&whole, i, random_normal(random));
-    world_scatter(&w, x, &whole, random);
-    assert_ok(world_run(&w));
-    world_finish(&w);
-}
-
 /* From any sharding to any other that has no new pending sums, on any mesh, pieces uneven or empty:
    the steps end there, every step on the way is legal, and no number changes. */
 static void test_random_pairs(void **state)
@@ -196,23 +150,22 @@ static void test_random_pairs(void **state)
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct random random = {seed, 0};
         struct ct_arena arena = {0};
-        struct ct_graph *g = ct_graph_create(&arena, "pair");
-        int rank = (int)random_below(&random, 5);
-        int64_t shape[CT_MAX_RANK];
         struct ct_sharding to;
         struct ct_steps steps;
+        struct ct_graph *g;
         struct ct_value *x;
+        struct world w;
+        double bytes = 0;
 
-        random_mesh(&random, &g->mesh);
-        for (int d = 0; d < rank; d++)
-            shape[d] = 1 + random_below(&random, 7);
-        x = ct_graph_source(g, CT_ROLE_INPUT, "x", CT_F64, rank, shape);
-        x->sharding = random_sharding(&random, &g->mesh, rank, true);
-        to = random_sharding(&random, &g->mesh, rank, true);
-        to.unreduced &= x->sharding.unreduced;
-        assert_ok(ct_redistribute_steps(&g->mesh, rank, &x->sharding, &to, &steps));
-        check_steps(g, x, &to, &steps, &random);
+        assert_ok(random_steps(&arena, &random, &g, &x, &to, &steps));
+        ct_for_each_op (op, g)
+            bytes += bytes_of(g, op);
+        assert_true(ct_sharding_equal(g->last ? &g->last->out[0]->sharding : &x->sharding, &to));
+        assert_true(fabs(bytes - ct_redistribute_bytes(&g->mesh, x, &x->sharding, &steps)) < 1e-9);
+        world_of_steps(&w, g, x, &random);
+        assert_ok(world_run(&w));
         steps_seen += steps.count;
+        world_finish(&w);
         ct_arena_finish(&arena);
     }
     assert_true(steps_seen > 3000);

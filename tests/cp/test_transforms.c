@@ -1,0 +1,185 @@
+/*
+ * What the transforms of cp make of a graph: the text after each method, rings written out, and
+ * what is refused.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include "support.h"
+
+static const struct ct_plugin *plugin;
+
+static const struct ct_transform *transform(const char *name)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_TRANSFORM && !strcmp(o->name, name))
+            return o->ops;
+    fail_msg("no transform %s", name);
+    return NULL;
+}
+
+static int load(void **state)
+{
+    (void)state;
+    plugin = test_plugin("cp");
+    return ct_plugin_adopt(plugin);
+}
+
+static struct ct_graph *model(struct ct_arena *arena, int64_t tokens, int64_t kv_heads, int cp)
+{
+    struct ct_graph *g = tiny_llama(arena, (struct tiny){.batch = 2,
+                                                         .tokens = tokens,
+                                                         .layers = 1,
+                                                         .heads = 4,
+                                                         .kv_heads = kv_heads,
+                                                         .documents = true});
+
+    g->mesh = (struct ct_mesh){2, {{"cp", cp}, {"tp", 2}}};
+    return g;
+}
+
+static int apply_both(struct ct_graph *g)
+{
+    int rc = transform("cp.inputs")->apply(g, NULL);
+
+    return rc < 0 ? rc : transform("cp.attention")->apply(g, NULL);
+}
+
+static void check_method(const char *method)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 8, 4, 2);
+
+    TEST_OPTIONS(plugin, "degree=2", ct_arena_printf(&arena, "method=%s", method));
+    assert_ok(apply_both(g));
+    ct_graph_sweep(g);
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_golden(ct_arena_printf(&arena, "%s.txt", method), ct_graph_text(g, &arena));
+    ct_arena_finish(&arena);
+}
+
+static void test_ring(void **state)
+{
+    (void)state;
+    check_method("ring");
+}
+
+static void test_allgather(void **state)
+{
+    (void)state;
+    check_method("allgather");
+}
+
+static void test_ulysses(void **state)
+{
+    (void)state;
+    check_method("ulysses");
+}
+
+/* Two layers, so that what travels for both is seen to travel once. */
+static void test_rings_written_out(void **state)
+{
+    static const char *const before =
+        "graph \"rings\" chunks=0,5,1,4,2,3\n"
+        "mesh cp=3\n"
+        "input %documents : int32[2,12] [-, cp]\n"
+        "input %positions : int32[2,12] [-, cp]\n"
+        "input %q : bfloat16[2,12,4,8] [-, cp, -, -]\n"
+        "input %k : bfloat16[2,12,2,8] [-, cp, -, -]\n"
+        "input %v : bfloat16[2,12,2,8] [-, cp, -, -]\n"
+        "F one %o, %lse = ring_attention(%q, %k, %v, %documents, %positions) : "
+        "bfloat16[2,12,4,8] [-, cp, -, -], float32[2,4,12] [-, -, cp]\n"
+        "F two %p, %p.lse = ring_attention(%o, %k, %v, %documents, %positions) : "
+        "bfloat16[2,12,4,8] [-, cp, -, -], float32[2,4,12] [-, -, cp]\n"
+        "I two %d.o, %d.k, %d.v = ring_attention_grad(%p, %o, %k, %v, %p, %p.lse, %documents, "
+        "%positions) : bfloat16[2,12,4,8] [-, cp, -, -], bfloat16[2,12,2,8] [-, cp, -, -], "
+        "bfloat16[2,12,2,8] [-, cp, -, -]\n"
+        "I one %s = add(%d.k, %d.v) : bfloat16[2,12,2,8] [-, cp, -, -]\n"
+        "post - %n = squared_norm(%d.o, %s) : float64[] +{cp}\n"
+        "fetch n = %n\n";
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, before);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "degree=3");
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_ok(transform("cp.ring")->apply(g, NULL));
+    ct_graph_sweep(g);
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_golden("rings.txt", ct_graph_text(g, &arena));
+    ct_arena_finish(&arena);
+}
+
+/* Rank r of n gets the chunks r and 2 n - 1 - r. */
+static void test_head_and_tail(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 12, 4, 3);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "degree=3");
+    assert_ok(apply_both(g));
+    for (int64_t rank = 0; rank < 3; rank++)
+        for (int64_t i = 0; i < 4; i++)
+            assert_int_equal(ct_graph_position(g, 12, 4 * rank + i),
+                             i < 2 ? 2 * rank + i : 2 * (5 - rank) + i - 2);
+    g = model(&arena, 12, 4, 3);
+    TEST_OPTIONS(plugin, "degree=3", "load_balancer=none");
+    assert_ok(apply_both(g));
+    for (int64_t i = 0; i < 12; i++)
+        assert_int_equal(ct_graph_position(g, 12, i), i);
+    ct_arena_finish(&arena);
+}
+
+static void check_refusal(int64_t tokens, int64_t kv_heads, const char *method,
+                          const char *balancer, const char *message)
+{
+    struct ct_arena arena = {0};
+
+    TEST_OPTIONS(plugin, "degree=2", ct_arena_printf(&arena, "method=%s", method),
+                 ct_arena_printf(&arena, "load_balancer=%s", balancer));
+    assert_int_equal(apply_both(model(&arena, tokens, kv_heads, 2)), CT_ECONFIG);
+    assert_string_equal(ct_error_message(), message);
+    ct_arena_finish(&arena);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    check_refusal(6, 4, "ring", "headtail",
+                  "[training] seq_len = 6 is not a multiple of 4, as [cp] degree = 2 with "
+                  "load_balancer = headtail needs");
+    check_refusal(5, 4, "allgather", "none",
+                  "[training] seq_len = 5 is not a multiple of 2, as [cp] degree = 2 with "
+                  "load_balancer = none needs");
+    check_refusal(8, 2, "ulysses", "headtail",
+                  "[cp] method = ulysses: 2 key/value heads cannot be dealt out to cp x tp = 2 x 2 "
+                  "ranks; ring and allgather can");
+}
+
+/* Without the axis, that is, with degree 1, nothing changes. */
+static void test_degree_one(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 7, 2, 1);
+    const char *before;
+
+    (void)state;
+    g->mesh = (struct ct_mesh){1, {{"tp", 2}}};
+    before = ct_graph_text(g, &arena);
+    TEST_OPTIONS(plugin, "degree=1");
+    assert_ok(apply_both(g));
+    assert_ok(transform("cp.ring")->apply(g, NULL));
+    assert_string_equal(ct_graph_text(g, &arena), before);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ring),          cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_ulysses),       cmocka_unit_test(test_rings_written_out),
+        cmocka_unit_test(test_head_and_tail), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_degree_one),
+    };
+    return cmocka_run_group_tests_name("cp", tests, load, NULL);
+}
