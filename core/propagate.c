@@ -5,9 +5,11 @@
  * the ways to cut the factors that its inputs suggest are tried (each input taken first once), and
  * the one that moves the fewest bytes wins. Weights do not move for activations: what is made from
  * parameters alone is a thousand times dearer. A value redistributed once is not redistributed the
- * same way again. Parameters and states that an op updates never move. An output whose dimensions
- * no input has (the gradient of an embedding) is cut as its user wants it, as far as the inputs
- * leave axes for that, or further if it is cheaper to move them.
+ * same way again. Parameters and states that an op updates never move.
+ *
+ * Where an output goes to a redistribution with a given target (that is how gradients meet their
+ * parameters), what it costs to get there counts, too, and axes that the inputs leave over are used
+ * as the target has them: that takes no more than a slice of an input.
  *
  * One run after differentiation covers forward, backward and optimizer, so the dual sharding of a
  * gradient is not a rule of its own: it follows from the factor rules of the backward's ops.
@@ -36,6 +38,9 @@ struct propagation {
     struct moved **moved; /* by id */
     bool *weight;         /* by id */
     size_t count, weight_room;
+    struct ct_users users; /* as they were at first: right for ops that are still to come */
+    bool *fetched;         /* by id */
+    ct_axes data;          /* axes that cut the inputs of the step */
 };
 
 struct cuts { /* of one op: axes by factor */
@@ -47,9 +52,9 @@ struct choice {
     struct ct_sharding *in, *out;
 };
 
-/* How the only user of an op's only output wants it. */
+/* How the only user of an output wants it. */
 struct wish {
-    bool known, each_microbatch;
+    bool known;
     struct ct_sharding to;
 };
 
@@ -210,45 +215,40 @@ static double move_cost(const struct propagation *p, const struct ct_op *op, int
     return is_weight(p, v) ? WEIGHT_COST * bytes : bytes;
 }
 
-/* Along linear ops, to a redistribution with a given target: how gradients meet their parameters.
- */
-static struct wish wish_for(const struct propagation *p, const struct ct_op *op)
+static const struct ct_op *only_user(const struct propagation *p, const struct ct_value *v)
 {
-    const struct ct_value *v = op->out[0];
+    bool one = v->id < p->count && !p->fetched[v->id] &&
+               p->users.first[v->id + 1] - p->users.first[v->id] == 1;
+
+    return one ? p->users.op[p->users.first[v->id]] : NULL;
+}
+
+static bool same_shape(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->rank == b->rank && !memcmp(a->shape, b->shape, sizeof(*a->shape) * (size_t)a->rank);
+}
+
+/* Along linear ops to a redistribution with a given target. */
+static struct wish wish_for(const struct propagation *p, const struct ct_value *v)
+{
+    const struct ct_op *user = only_user(p, v);
     struct wish wish = {false};
-    const struct ct_op *user;
     const char *end;
 
-    while ((user = ct_graph_only_user(p->graph, v)) && strcmp(user->type->name, "redistribute")) {
-        bool same = user->outs == 1 && user->out[0]->rank == v->rank &&
-                    !memcmp(user->out[0]->shape, v->shape, sizeof(*v->shape) * (size_t)v->rank);
-
-        if (!same || !(user->type->flags & CT_OP_LINEAR))
-            return wish;
-        v = user->out[0];
-    }
-    wish.known =
-        user && ct_sharding_parse(ct_op_string(user, "to"), &p->graph->mesh, &wish.to, &end) == 0;
-    wish.each_microbatch = user && ct_part_is_microbatch(user->part);
+    while (user && user->type->flags & CT_OP_LINEAR && same_shape(user->out[0], v))
+        user = only_user(p, user->out[0]);
+    if (user && !strcmp(user->type->name, "redistribute"))
+        wish.known =
+            ct_sharding_parse(ct_op_string(user, "to"), &p->graph->mesh, &wish.to, &end) == 0;
     return wish;
 }
 
-/* Does the only output have a dimension that no input has? */
-static bool has_free_output(const struct ct_op *op, const struct ct_rule *rule)
-{
-    for (int f = 0; op->outs == 1 && f < rule->count; f++)
-        if (rule->factor[f].operand == op->ins && rule->factor[f].kind == CT_FACTOR_PARALLEL)
-            return true;
-    return false;
-}
-
-static double wish_cost(const struct propagation *p, const struct ct_op *op,
+static double wish_cost(const struct propagation *p, const struct ct_value *v,
                         const struct wish *wish, const struct ct_sharding *made)
 {
-    const struct ct_value *v = op->out[0];
     struct ct_steps steps;
 
-    if (!wish->known || !wish->each_microbatch)
+    if (!wish->known)
         return 0;
     if (ct_redistribute_steps(&p->graph->mesh, v->rank, made, &wish->to, &steps) < 0)
         return 1e300;
@@ -257,7 +257,7 @@ static double wish_cost(const struct propagation *p, const struct ct_op *op,
 
 /* Inputs and outputs under these cuts, and the cost. */
 static void evaluate(const struct propagation *p, const struct ct_op *op,
-                     const struct ct_rule *rule, const struct cuts *c, const struct wish *wish,
+                     const struct ct_rule *rule, const struct cuts *c, const struct wish *wishes,
                      struct choice *choice)
 {
     choice->cost = 0;
@@ -274,19 +274,24 @@ static void evaluate(const struct propagation *p, const struct ct_op *op,
         for (int f = 0; f < rule->count; f++)
             if (ct_rule_reduces(rule, op, f, i))
                 s->unreduced |= axes_of(c, f);
+        choice->cost += wish_cost(p, op->out[i], &wishes[i], s);
     }
-    if (wish->known)
-        choice->cost += wish_cost(p, op, wish, &choice->out[0]);
 }
 
 /* Linear ops on pending sums leave them pending: the sum is made once, later. */
-static void pass_pending(const struct propagation *p, const struct ct_op *op, struct choice *best)
+static void pass_pending(const struct propagation *p, const struct ct_op *op,
+                         const struct wish *wish, struct choice *best)
 {
-    ct_axes pending = op->ins ? op->in[0]->sharding.unreduced : 0;
-    double cost = 0;
+    bool linear = op->type->flags & CT_OP_LINEAR;
+    ct_axes pending = linear ? op->in[0]->sharding.unreduced : 0;
+    struct ct_sharding out;
+    double cost;
 
-    if (!(op->type->flags & CT_OP_LINEAR) || !pending)
+    if (!pending)
         return;
+    out = best->out[0];
+    out.unreduced |= pending;
+    cost = wish_cost(p, op->out[0], wish, &out);
     for (int i = 0; i < op->ins; i++) {
         struct ct_sharding to = best->in[i];
 
@@ -302,7 +307,7 @@ static void pass_pending(const struct propagation *p, const struct ct_op *op, st
     best->cost = cost;
     for (int i = 0; i < op->ins; i++)
         best->in[i].unreduced = pending;
-    best->out[0].unreduced |= pending;
+    best->out[0] = out;
 }
 
 static void choice_init(struct propagation *p, const struct ct_op *op, struct choice *choice)
@@ -312,14 +317,31 @@ static void choice_init(struct propagation *p, const struct ct_op *op, struct ch
     choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
 }
 
-/* What may suggest first how to cut: an input, or nobody in particular, or the wish. */
+/* What may suggest first how to cut: an input, or nobody in particular, or a wish. */
 #define NOBODY (-1)
 #define WISH (-2)
 
+/* An output whose dimension no input has is made in the pieces that are wanted, even if inputs must
+   be gathered for that, but for the axes of the data: what is made of data stays with it. */
+static void adopt_first(const struct propagation *p, const struct ct_op *op,
+                        const struct ct_rule *rule, const struct wish *wishes, struct cuts *c)
+{
+    for (int i = 0; i < op->outs; i++) {
+        struct ct_sharding to = wishes[i].to;
+
+        for (int d = 0; d < CT_MAX_RANK; d++)
+            for (int k = 0; k < to.count[d]; k++)
+                if (p->data >> to.axis[d][k] & 1)
+                    to.count[d] = (uint8_t)k;
+        if (wishes[i].known)
+            adopt(p, rule, c, op->ins + i, &to);
+    }
+}
+
 /* Cut what the operands suggest: what is updated in place first, then `first`, then the other
-   inputs, last the wish. */
+   inputs, last the wishes. */
 static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
-                    const struct wish *wish, int first, struct cuts *c)
+                    const struct wish *wishes, int first, struct cuts *c)
 {
     c->count = ct_arena_array(&p->scratch, uint8_t, rule->count);
     c->axis = ct_arena_alloc(&p->scratch, sizeof(*c->axis) * (size_t)rule->count);
@@ -327,48 +349,53 @@ static void suggest(struct propagation *p, const struct ct_op *op, const struct 
         if (ct_op_mutates(op, i))
             adopt(p, rule, c, i, &op->in[i]->sharding);
     if (first == WISH)
-        adopt(p, rule, c, op->ins, &wish->to);
+        adopt_first(p, op, rule, wishes, c);
     if (first >= 0)
         adopt(p, rule, c, first, &op->in[first]->sharding);
     for (int i = 0; i < op->ins; i++)
         if (op->in[i] && i != first && !ct_op_mutates(op, i))
             adopt(p, rule, c, i, &op->in[i]->sharding);
-    if (wish->known)
-        adopt(p, rule, c, op->ins, &wish->to);
+    for (int i = 0; i < op->outs; i++)
+        if (wishes[i].known)
+            adopt(p, rule, c, op->ins + i, &wishes[i].to);
     if (op->outs)
         even_out(rule, c);
 }
 
 /* Is there anything that could suggest first? */
-static bool may_be_first(const struct ct_op *op, const struct wish *wish, int first)
+static bool may_be_first(const struct ct_op *op, const struct ct_rule *rule, int first)
 {
+    bool output_only = false;
+
     if (first >= 0)
         return op->in[first] && !ct_op_mutates(op, first);
-    return first == NOBODY || wish->known;
+    for (int f = 0; f < rule->count; f++)
+        output_only |= rule->factor[f].operand >= op->ins;
+    return first == NOBODY || output_only;
 }
 
 static int choose(struct propagation *p, const struct ct_op *op, struct choice *best)
 {
     int orders = op->ins > ORDERS_TRIED ? 0 : op->ins;
-    struct wish wish = {false};
+    struct wish *wishes = ct_arena_array(&p->scratch, struct wish, op->outs + 1);
     struct choice trial;
     struct ct_rule rule;
     int rc = ct_rule_apply(op, &p->scratch, &rule);
 
     if (rc < 0)
         return rc;
-    if (has_free_output(op, &rule))
-        wish = wish_for(p, op);
+    for (int i = 0; i < op->outs; i++)
+        wishes[i] = wish_for(p, op->out[i]);
     choice_init(p, op, best);
     choice_init(p, op, &trial);
     for (int i = NOBODY; i <= orders; i++) {
         int first = i < orders ? i : WISH;
         struct cuts c;
 
-        if (!may_be_first(op, &wish, first))
+        if (!may_be_first(op, &rule, first))
             continue;
-        suggest(p, op, &rule, &wish, first, &c);
-        evaluate(p, op, &rule, &c, &wish, &trial);
+        suggest(p, op, &rule, wishes, first, &c);
+        evaluate(p, op, &rule, &c, wishes, &trial);
         if (trial.cost < best->cost) {
             struct choice worse = *best;
 
@@ -376,7 +403,7 @@ static int choose(struct propagation *p, const struct ct_op *op, struct choice *
             trial = worse;
         }
     }
-    pass_pending(p, op, best);
+    pass_pending(p, op, wishes, best);
     return 0;
 }
 
@@ -581,6 +608,17 @@ static void share_count(struct ct_graph *graph)
         count->sharding.unreduced = ct_sharding_axes(&labels->sharding);
 }
 
+static void look_ahead(struct propagation *p)
+{
+    p->users = ct_graph_users(p->graph, &p->scratch);
+    p->fetched = ct_arena_array(&p->scratch, bool, p->count);
+    for (size_t i = 0; i < p->graph->fetch_count; i++)
+        p->fetched[p->graph->fetches[i].value->id] = true;
+    for (size_t i = 0; i < p->count; i++)
+        if (p->graph->values[i]->role == CT_ROLE_INPUT)
+            p->data |= ct_sharding_axes(&p->graph->values[i]->sharding);
+}
+
 static int propagate(struct ct_graph *graph, struct ct_run *run)
 {
     struct propagation p = {.graph = graph, .count = graph->value_count};
@@ -591,6 +629,7 @@ static int propagate(struct ct_graph *graph, struct ct_run *run)
         return 0;
     p.moved = ct_arena_array(&p.scratch, struct moved *, p.count);
     mark_weights(&p);
+    look_ahead(&p);
     share_count(graph);
     ct_for_each_op_safe (op, graph) {
         if (op->part == CT_PART_INIT)

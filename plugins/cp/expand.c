@@ -27,11 +27,15 @@ struct blockwise {
     bool blockwise;
 };
 
-/* Documents or positions, `step` ranks on. */
+/* Documents and positions, NULL where absent. */
+struct places {
+    struct ct_value *value[2];
+};
+
+/* Those of the tokens of a block, for all rings that have the same ones at home. */
 struct moved {
-    const struct ct_value *from;
+    struct places home, here;
     int step, stage;
-    struct ct_value *to;
     struct moved *next;
 };
 
@@ -46,8 +50,8 @@ struct ring {
     struct expansion *x;
     struct ct_builder b;
     struct ct_op *op;
-    struct ct_value *q, *k, *v, *optional[2]; /* documents, positions; NULL: absent */
-    const char *axes;                         /* that cut the sequence */
+    struct places places;
+    const char *axes; /* that cut the sequence */
     int ranks;
 };
 
@@ -90,34 +94,64 @@ static void rotate(struct ring *r, struct ct_value **values, struct ct_value *co
     }
 }
 
-static struct ct_value *moved_by(struct ring *r, struct ct_value *from, int step)
+static struct moved *find_moved(const struct ring *r, int step)
 {
-    struct moved *m;
-    struct ct_value *to;
+    struct moved *m = r->x->moved;
 
-    if (step == 0 || !from)
-        return from;
-    for (m = r->x->moved; m; m = m->next)
-        if (m->from == from && m->step == step && m->stage == r->op->stage)
-            return m->to;
-    to = moved_by(r, from, step - 1);
-    rotate(r, &to, &from, 1, step);
+    while (m && (memcmp(&m->home, &r->places, sizeof(m->home)) || m->step != step ||
+                 m->stage != r->op->stage))
+        m = m->next;
+    return m;
+}
+
+static struct places places_of_block(struct ring *r, int step)
+{
+    struct moved *m = step ? find_moved(r, step) : NULL;
+    struct ct_value *from[2], *home[2];
+    struct places here;
+    int count = 0;
+
+    if (!step || m)
+        return m ? m->here : r->places;
+    here = places_of_block(r, step - 1);
+    for (int i = 0; i < 2; i++)
+        if (here.value[i]) {
+            home[count] = r->places.value[i];
+            from[count++] = here.value[i];
+        }
+    if (count)
+        rotate(r, from, home, count, step);
+    for (int i = 1; i >= 0; i--)
+        if (here.value[i])
+            here.value[i] = from[--count];
     m = ct_arena_new(&r->x->scratch, struct moved);
-    *m = (struct moved){from, step, r->op->stage, to, r->x->moved};
+    *m = (struct moved){r->places, here, step, r->op->stage, r->x->moved};
     r->x->moved = m;
-    return to;
+    return here;
+}
+
+/* Keys and values of block `step` become those of the next, on their way while something else runs.
+ */
+static void fetch_next(struct ring *r, struct ct_value *kv[2], struct ct_value *const *home,
+                       int step)
+{
+    if (step + 1 == r->ranks)
+        return;
+    rotate(r, kv, home, 2, step + 1);
+    places_of_block(r, step + 1);
 }
 
 /* `type` on block number step: operands, then documents and positions of both sides. */
 static struct ct_op *on_block(struct ring *r, const char *type, struct ct_value *const *operands,
                               int count, int step)
 {
+    struct places of_keys = places_of_block(r, step);
     struct ct_value *in[6 + CP_OPTIONAL];
 
     memcpy(in, operands, sizeof(*in) * (size_t)count);
     for (int i = 0; i < 2; i++) {
-        in[count + 2 * i] = r->optional[i];
-        in[count + 2 * i + 1] = moved_by(r, r->optional[i], step);
+        in[count + 2 * i] = r->places.value[i];
+        in[count + 2 * i + 1] = of_keys.value[i];
     }
     return ct_emit(&r->b, type, numbered(r, r->op->out[0], step), in, count + CP_OPTIONAL,
                    &(struct blockwise){true});
@@ -137,9 +171,11 @@ static void deliver(struct ring *r, struct ct_value *value, struct ct_value *old
 
 static struct ct_value *narrowed(struct ring *r, struct ct_value *value, const struct ct_value *old)
 {
+    const char *name = ct_arena_printf(r->x->graph->arena, "%s.rounded", old->name);
+
     if (!value || value->dtype == old->dtype)
         return value;
-    return placed(ct_cast(&r->b, NULL, value, old->dtype), old);
+    return placed(ct_cast(&r->b, name, value, old->dtype), old);
 }
 
 /* ---- rings ---- */
@@ -151,11 +187,7 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
     const struct ct_mesh *mesh = &x->graph->mesh;
 
     r.b.why = "cp: keys and values go round the ranks";
-    r.q = op->in[q];
-    r.k = op->in[q + 1];
-    r.v = op->in[q + 2];
-    r.optional[0] = op->in[optional];
-    r.optional[1] = op->in[optional + 1];
+    r.places = (struct places){{op->in[optional], op->in[optional + 1]}};
     r.axes = "";
     for (int i = 0; i < s->count[1]; i++) {
         const struct ct_axis *axis = &mesh->axis[s->axis[1][i]];
@@ -169,7 +201,8 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
 /* Attention on one block; o in float32. */
 static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step)
 {
-    struct ct_op *op = on_block(r, "attention", (struct ct_value *[]){r->q, kv[0], kv[1]}, 3, step);
+    struct ct_op *op =
+        on_block(r, "attention", (struct ct_value *[]){r->op->in[0], kv[0], kv[1]}, 3, step);
 
     if (!op)
         return NULL;
@@ -206,19 +239,17 @@ static void finish(struct ring *r, struct ct_op *last)
 static int expand_forward(struct expansion *x, struct ct_op *ring)
 {
     struct ring r = ring_of(x, ring, 0, 3);
-    struct ct_value *here[2] = {r.k, r.v}, *next[2];
+    struct ct_value *next[2] = {ring->in[1], ring->in[2]};
     struct ct_op *o = NULL;
 
     for (int step = 0; step < r.ranks && r.b.status == 0; step++) {
+        struct ct_value *here[2] = {next[0], next[1]};
         struct ct_op *block;
 
-        memcpy(next, here, sizeof(next));
-        if (step + 1 < r.ranks)
-            rotate(&r, next, ring->in + 1, 2, step + 1);
+        fetch_next(&r, next, ring->in + 1, step);
         block = attend(&r, here, step);
         if (block)
             o = step ? merge(&r, o, block) : block;
-        memcpy(here, next, sizeof(here));
     }
     if (r.b.status < 0)
         return r.b.status;
@@ -233,7 +264,7 @@ static struct ct_op *attend_grad(struct ring *r, struct ct_value *const *kv, int
     struct ct_value **in = r->op->in;
     struct ct_op *op =
         on_block(r, "attention_grad",
-                 (struct ct_value *[]){in[0], r->q, kv[0], kv[1], in[4], in[5]}, 6, step);
+                 (struct ct_value *[]){in[0], in[1], kv[0], kv[1], in[4], in[5]}, 6, step);
 
     for (int i = 0; op && i < 3; i++) {
         widen(op->out[i]);
@@ -242,27 +273,32 @@ static struct ct_op *attend_grad(struct ring *r, struct ct_value *const *kv, int
     return op;
 }
 
-static struct ct_value *sum(struct ring *r, struct ct_value *a, struct ct_value *b, int output)
+/* Adds a block's share, output i of the ring, to what the blocks before it gave. */
+static struct ct_value *sum(struct ring *r, struct ct_value *so_far, struct ct_value *share, int i,
+                            int step)
 {
-    return placed(ct_add(&r->b, NULL, a, b), r->op->out[output]);
+    const struct ct_value *whole = r->op->out[i];
+    const char *name = ct_arena_printf(r->x->graph->arena, "%s.sum%d", whole->name, step);
+
+    return step ? placed(ct_add(&r->b, name, so_far, share), whole) : share;
 }
 
+/* dk and dv are rounded before their last hop: only float32 sums need float32. */
 static int expand_backward(struct expansion *x, struct ct_op *ring)
 {
     struct ring r = ring_of(x, ring, 1, 6);
-    struct ct_value *here[2] = {r.k, r.v}, *next[2], *grad[3] = {NULL};
-    struct ct_op *block;
+    struct ct_value *next[2] = {ring->in[2], ring->in[3]}, *grad[3] = {NULL};
 
     for (int step = 0; step < r.ranks && r.b.status == 0; step++) {
-        memcpy(next, here, sizeof(next));
-        if (step + 1 < r.ranks)
-            rotate(&r, next, ring->in + 2, 2, step + 1);
+        struct ct_value *here[2] = {next[0], next[1]};
+        struct ct_op *block;
+
+        fetch_next(&r, next, ring->in + 2, step);
         if (step > 0)
             rotate(&r, grad + 1, ring->out + 1, 2, step);
         block = attend_grad(&r, here, step);
         for (int i = 0; block && i < 3; i++)
-            grad[i] = step ? sum(&r, grad[i], block->out[i], i) : block->out[i];
-        memcpy(here, next, sizeof(here));
+            grad[i] = sum(&r, grad[i], block->out[i], i, step);
     }
     for (int i = 0; i < 3; i++)
         grad[i] = narrowed(&r, grad[i], ring->out[i]);

@@ -1,11 +1,14 @@
 /*
- * A product is run in one of two ways.
+ * A product is run in one of three ways.
  *
  * Whole: one oneDNN primitive over all threads. Operands that it cannot take as they are (bfloat16
  * without AMX) are widened into the workspace before, the result rounded after.
  *
  * By rows: where A or C must be converted, A is cut into chunks of rows, and each thread takes a
  * chunk through widening, a one-thread primitive and rounding while it stays in its cache.
+ *
+ * By depth: where A is stored transposed (the gradient of a weight), both operands are widened in
+ * chunks of their common dimension, each added to C by a primitive over all threads.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -16,7 +19,8 @@
 #include "convert.h"
 #include "onednn.h"
 
-#define CHUNK 256             /* rows */
+#define CHUNK 256 /* rows */
+#define DEPTH 512
 #define CHUNK_BYTES (2 << 20) /* of A and C widened; beyond, half the rows */
 
 /* One oneDNN primitive; `lanes` sets of arguments, one for each thread that runs it. */
@@ -26,17 +30,20 @@ struct primitive {
     size_t scratch;
 };
 
+enum way { WHOLE, BY_ROWS, BY_DEPTH };
+
 struct cpu_gemm {
     struct cpu_gemm_spec spec;
     int threads;
-    enum ct_dtype compute; /* dtype of A and B in the primitive */
-    bool by_rows, widen_a, widen_b, round_c;
-    struct primitive main, tail;
-    int64_t chunk;
-    size_t b_at, a_at, c_at,
-        scratch_at; /* in the workspace; a, c and scratch: by thread if by rows */
-    size_t lane_bytes, workspace;
-    struct cpu_gemm *next;
+    enum way way;
+    enum ct_dtype compute; /* dtype of A and B in the primitives */
+    bool widen_a, widen_b, round_c;
+    int64_t chunk;                     /* of m or k */
+    int lanes;                         /* threads that run primitives of their own */
+    struct primitive main, next, tail; /* next: by depth, from the second chunk on */
+    /* In the workspace, the first three once per lane. */
+    size_t a_at, c_at, scratch_at, b_at, lane_bytes, workspace;
+    struct cpu_gemm *next_in_cache;
 };
 
 struct call {
@@ -48,21 +55,19 @@ struct call {
 
 static struct cpu_gemm *cache;
 
-/* The primitive for rows of A, for `lanes` threads that run it side by side, or one that uses all.
- */
-static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, int64_t rows,
-                            int lanes)
+/* The primitive, for one thread or for `lanes` that run it side by side. */
+static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, int lanes)
 {
     dnnl_memory_desc_t md[4];
     dnnl_primitive_desc_t descriptor = NULL;
-    int rc = cpu_onednn_matrix(&md[0], rows, s->k, s->a_type, s->a_row, s->a_col);
+    int rc = cpu_onednn_matrix(&md[0], s->m, s->k, s->a_type, s->a_row, s->a_col);
 
     if (rc >= 0)
         rc = s->b_row ? cpu_onednn_matrix(&md[1], s->k, s->n, s->b_type, s->b_row, s->b_col)
                       : cpu_onednn_packed(&md[1], s->b_use, s->b_use == CPU_FORWARD ? s->n : s->k,
                                           s->b_use == CPU_FORWARD ? s->k : s->n, s->b_type);
     if (rc >= 0)
-        rc = cpu_onednn_matrix(&md[2], rows, s->n, s->c_type, s->c_row, 1);
+        rc = cpu_onednn_matrix(&md[2], s->m, s->n, s->c_type, s->c_row, 1);
     if (rc >= 0)
         rc = cpu_onednn_product(&descriptor, &md[0], &md[1], &md[2], s->accumulate);
     if (rc >= 0)
@@ -133,18 +138,43 @@ static struct cpu_rows stored_b(const struct cpu_gemm_spec *s)
 static int64_t chunk_rows(const struct cpu_gemm *g)
 {
     const struct cpu_gemm_spec *s = &g->spec;
-    int64_t most =
-        (s->k * g->widen_a + s->n * g->round_c) * CHUNK * 4 > CHUNK_BYTES ? CHUNK / 2 : CHUNK;
+    int64_t row_bytes = (s->k * g->widen_a + s->n * g->round_c) * 4;
+    int64_t most = row_bytes * CHUNK > CHUNK_BYTES ? CHUNK / 2 : CHUNK;
     int64_t chunks = g->threads * ((s->m + most * g->threads - 1) / (most * g->threads));
 
     return ((s->m + chunks - 1) / chunks + 15) / 16 * 16;
 }
 
-/* The spec of the primitive: operands that are converted are dense in the workspace. */
-static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g)
+static void choose_way(struct cpu_gemm *g)
+{
+    const struct cpu_gemm_spec *s = &g->spec;
+    bool native = s->a_type == CT_BF16 && s->b_type == CT_BF16 && cpu_bf16_native();
+
+    g->compute = native ? CT_BF16 : CT_F32;
+    g->widen_a = s->a_type != g->compute;
+    g->widen_b = s->b_type != g->compute;
+    g->round_c = !native && s->c_type == CT_BF16;
+    g->lanes = 1;
+    g->chunk = s->m;
+    if ((g->widen_a || g->round_c) && s->a_col == 1 && s->m >= 32 * g->threads) {
+        g->way = BY_ROWS;
+        g->lanes = g->threads;
+        g->chunk = chunk_rows(g);
+    } else if (g->widen_a && g->widen_b && s->a_row == 1 && s->b_col == 1 && s->k > DEPTH) {
+        g->way = BY_DEPTH;
+        g->chunk = DEPTH;
+    }
+}
+
+/* The spec of a primitive for a chunk: operands that are converted are dense in the workspace. */
+static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g, int64_t chunk)
 {
     struct cpu_gemm_spec s = g->spec;
 
+    if (g->way == BY_DEPTH)
+        s.k = chunk;
+    else
+        s.m = chunk;
     if (g->widen_a) {
         s.a_row = s.a_col == 1 ? s.k : 1;
         s.a_col = s.a_col == 1 ? 1 : s.m;
@@ -162,47 +192,47 @@ static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g)
     return s;
 }
 
-static void choose_way(struct cpu_gemm *g)
-{
-    const struct cpu_gemm_spec *s = &g->spec;
-    bool native = s->a_type == CT_BF16 && s->b_type == CT_BF16 && cpu_bf16_native();
-
-    g->compute = native ? CT_BF16 : CT_F32;
-    g->widen_a = s->a_type != g->compute;
-    g->widen_b = s->b_type != g->compute;
-    g->round_c = !native && s->c_type == CT_BF16;
-    g->by_rows = (g->widen_a || g->round_c) && s->a_col == 1 && s->m >= 32 * g->threads;
-    g->chunk = g->by_rows ? chunk_rows(g) : s->m;
-}
-
 static int create_primitives(struct cpu_gemm *g)
 {
-    struct cpu_gemm_spec inner = inner_spec(g);
-    int64_t rest = g->spec.m % g->chunk;
+    int64_t rest = (g->way == BY_DEPTH ? g->spec.k : g->spec.m) % g->chunk;
+    struct cpu_gemm_spec s = inner_spec(g, g->chunk);
     int rc;
 
-    if (!g->by_rows)
-        return create_primitive(&g->main, &inner, g->spec.m, 1);
-    omp_set_num_threads(1);
-    rc = create_primitive(&g->main, &inner, g->chunk, g->threads);
-    if (rc >= 0 && rest)
-        rc = create_primitive(&g->tail, &inner, rest, g->threads);
+    if (g->way == BY_ROWS)
+        omp_set_num_threads(1);
+    rc = create_primitive(&g->main, &s, g->lanes);
+    if (rc >= 0 && g->way == BY_DEPTH) {
+        s.accumulate = true;
+        rc = create_primitive(&g->next, &s, 1);
+    }
+    if (rc >= 0 && rest) {
+        s = inner_spec(g, rest);
+        s.accumulate |= g->way == BY_DEPTH;
+        rc = create_primitive(&g->tail, &s, g->lanes);
+    }
     omp_set_num_threads(g->threads);
     return rc;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 static void plan_workspace(struct cpu_gemm *g)
 {
     const struct cpu_gemm_spec *s = &g->spec;
+    int64_t rows = g->way == BY_ROWS ? g->chunk : s->m,
+            depth = g->way == BY_DEPTH ? g->chunk : s->k;
     size_t lane = 0, at = 0;
-    size_t scratch = g->main.scratch > g->tail.scratch ? g->main.scratch : g->tail.scratch;
 
-    g->a_at = cpu_carve(&lane, g->widen_a ? (size_t)(g->chunk * s->k) * 4 : 0);
-    g->c_at = cpu_carve(&lane, g->round_c ? (size_t)(g->chunk * s->n) * 4 : 0);
-    g->scratch_at = cpu_carve(&lane, scratch);
+    g->a_at = cpu_carve(&lane, g->widen_a ? (size_t)(rows * depth) * 4 : 0);
+    g->c_at = cpu_carve(&lane, g->round_c ? (size_t)(rows * s->n) * 4 : 0);
+    g->scratch_at =
+        cpu_carve(&lane, larger(g->main.scratch, larger(g->next.scratch, g->tail.scratch)));
     g->lane_bytes = lane;
-    cpu_carve(&at, lane * (size_t)(g->by_rows ? g->threads : 1));
-    g->b_at = cpu_carve(&at, g->widen_b ? (size_t)(s->k * s->n) * 4 : 0);
+    cpu_carve(&at, lane * (size_t)g->lanes);
+    g->b_at = cpu_carve(&at, g->widen_b ? (size_t)(depth * s->n) * 4 : 0);
     g->workspace = at;
 }
 
@@ -226,8 +256,9 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
     choose_way(g);
     rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     if (rc < 0) {
-        destroy_primitive(&g->main, g->by_rows ? g->threads : 1);
-        destroy_primitive(&g->tail, g->threads);
+        destroy_primitive(&g->main, g->lanes);
+        destroy_primitive(&g->next, 1);
+        destroy_primitive(&g->tail, g->lanes);
         free(g);
         return ct_context(rc, "product of [%lld, %lld] and [%lld, %lld]", (long long)spec->m,
                           (long long)spec->k, (long long)spec->k, (long long)spec->n);
@@ -241,7 +272,7 @@ int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
 {
     int rc;
 
-    for (struct cpu_gemm *g = cache; g; g = g->next)
+    for (struct cpu_gemm *g = cache; g; g = g->next_in_cache)
         if (same_spec(&g->spec, spec) && g->threads == cpu_threads()) {
             *gemm = g;
             return 0;
@@ -249,7 +280,7 @@ int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
     rc = create(spec, gemm);
     if (rc < 0)
         return rc;
-    (*gemm)->next = cache;
+    (*gemm)->next_in_cache = cache;
     cache = *gemm;
     return 0;
 }
@@ -310,6 +341,38 @@ static int run_whole(struct call *call)
     return rc;
 }
 
+/* Rows first .. first + count of an operand as it is stored, widened. */
+static void widen_rows(char *to, const char *from, struct cpu_rows rows, int64_t first,
+                       int64_t count)
+{
+    const uint16_t *at = (const uint16_t *)from + first * rows.stride;
+
+    rows.rows = count;
+    cpu_widen_all((float *)to, at, rows);
+}
+
+static int run_by_depth(struct call *call)
+{
+    struct cpu_gemm *g = call->gemm;
+    const struct cpu_gemm_spec *s = &g->spec;
+    char *a = call->workspace + g->a_at, *b = call->workspace + g->b_at;
+    char *c = g->round_c ? call->workspace + g->c_at : call->c;
+    int rc = 0;
+
+    for (int64_t first = 0; rc >= 0 && first < s->k; first += g->chunk) {
+        int64_t count = s->k - first < g->chunk ? s->k - first : g->chunk;
+        struct primitive *p = first == 0 ? &g->main : count == g->chunk ? &g->next : &g->tail;
+
+        widen_rows(a, call->a, stored_a(s), first, count);
+        widen_rows(b, call->b, stored_b(s), first, count);
+        rc = run_primitive(p, 0, a, b, c, call->workspace + g->scratch_at);
+    }
+    if (rc >= 0 && g->round_c)
+        cpu_round_all((uint16_t *)call->c, (const float *)c,
+                      (struct cpu_rows){s->m, s->n, s->c_row}, s->accumulate);
+    return rc;
+}
+
 /* An empty sum. */
 static void clear(const struct call *call)
 {
@@ -328,9 +391,11 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
         clear(&call);
         return 0;
     }
+    if (g->way == BY_DEPTH)
+        return run_by_depth(&call);
     if (g->widen_b)
         cpu_widen_all((float *)(call.workspace + g->b_at), (const uint16_t *)b, stored_b(&g->spec));
-    if (!g->by_rows)
+    if (g->way == WHOLE)
         return run_whole(&call);
     cpu_parallel(run_chunks, &call);
     return call.status < 0 ? ct_fail(call.status, "oneDNN failed on a chunk of rows") : 0;

@@ -1,0 +1,171 @@
+/*
+ * Propagation on graphs that a reader can follow: golden files show each before (differentiated,
+ * sources cut, redistributions asked for) and after (every value with its sharding, collectives
+ * with the reason for them).
+ */
+#include "../graph/support.h"
+
+/* A gradient as its parameter lies: what the optimizer will ask for. */
+static void ask_for_gradients(struct ct_graph *graph)
+{
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
+    size_t count = graph->value_count;
+
+    for (size_t i = 0; i < count; i++) {
+        struct ct_value *v = graph->values[i];
+        char text[256];
+        struct {
+            const char *to, *gradient;
+        } attrs = {text, ""};
+
+        if (!v->grad)
+            continue;
+        ct_sharding_print(&v->sharding, &graph->mesh, v->rank, text, sizeof(text));
+        attrs.to = ct_arena_strdup(graph->arena, text);
+        v->grad = ct_emit1(&b, "redistribute", v->grad->name, &v->grad, 1, &attrs);
+        assert_non_null(v->grad);
+    }
+}
+
+static void check_golden(const char *name, const char *text)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+    char *before;
+
+    assert_ok(ct_differentiate(graph));
+    ask_for_gradients(graph);
+    assert_ok(ct_graph_verify(graph, NULL));
+    before = ct_graph_text(graph, &arena);
+    assert_ok(ct_pass_propagate.apply(graph, NULL));
+    assert_ok(ct_graph_verify(graph, NULL));
+    assert_golden(name, ct_arena_printf(&arena, "# before\n%s\n# after\n%s", before,
+                                        ct_graph_text(graph, &arena)));
+    ct_arena_finish(&arena);
+}
+
+/* Gradients come out as pending sums, and are all-reduced; so is the loss. */
+static void test_data_parallel(void **state)
+{
+    (void)state;
+    check_golden("data_parallel.graph",
+                 "graph \"data parallel\"\n"
+                 "mesh dp_replicate=4\n"
+                 "input %x : float32[8,16,32] [dp_replicate]\n"
+                 "input %labels : int32[8,16] [dp_replicate]\n"
+                 "param %w : float32[32,32]\n"
+                 "param %head : float32[64,32]\n"
+                 "F - %y = linear(%x, %w) : float32[8,16,32]\n"
+                 "F - %loss = linear_cross_entropy(%y, %head, %labels) : float32[]\n"
+                 "fetch loss = %loss\n");
+}
+
+/* Kept in pieces, gathered for use: the reduce-scatter of gradients follows, and for the copies an
+   all-reduce of what is left. */
+static void test_fully_sharded(void **state)
+{
+    (void)state;
+    check_golden(
+        "fully_sharded.graph",
+        "graph \"fully sharded, two copies\"\n"
+        "mesh dp_replicate=2 dp_shard=4\n"
+        "input %x : float32[8,16,32] [dp_replicate.dp_shard]\n"
+        "input %labels : int32[8,16] [dp_replicate.dp_shard]\n"
+        "param %w : float32[32,32] [dp_shard]\n"
+        "param %head : float32[64,32] [dp_shard]\n"
+        "F - %w.whole = redistribute(%w) {gradient=\"[dp_shard, -]\"} : float32[32,32] ; gather\n"
+        "F - %y = linear(%x, %w.whole) : float32[8,16,32]\n"
+        "F - %head.whole = redistribute(%head) : float32[64,32] ; gather\n"
+        "F - %loss = linear_cross_entropy(%y, %head.whole, %labels) : float32[]\n"
+        "fetch loss = %loss\n");
+}
+
+#define FFN                                                                                        \
+    "F - %gate, %up = linear(%x.norm, %w1, %w3) : float32[2,16,64], float32[2,16,64]\n"            \
+    "F - %hidden = swiglu(%gate, %up) : float32[2,16,64]\n"                                        \
+    "F - %down = linear(%hidden, %w2) : float32[2,16,32]\n"                                        \
+    "F - %y, %sum, %rstd2 = add_rms_norm(%down, %x, %scale2) {eps=1e-5} : float32[2,16,32], "      \
+    "float32[2,16,32], float32[2,16]\n"
+
+#define TENSOR_PARALLEL                                                                            \
+    "mesh tp=4\n"                                                                                  \
+    "input %tokens : int32[2,16]\n"                                                                \
+    "input %labels : int32[2,16]\n"                                                                \
+    "param %table : float32[64,32] [tp]\n"                                                         \
+    "param %scale : float32[32]\n"                                                                 \
+    "param %w1 : float32[64,32] [tp]\n"                                                            \
+    "param %w3 : float32[64,32] [tp]\n"                                                            \
+    "param %w2 : float32[32,64] [-, tp]\n"                                                         \
+    "param %scale2 : float32[32]\n"                                                                \
+    "param %head : float32[64,32] [tp]\n"
+
+/* Products over cut features are pending sums, all-reduced where they are needed whole; logits are
+   cut by vocabulary and gathered for the loss. */
+static void test_tensor_parallel(void **state)
+{
+    (void)state;
+    check_golden("tensor_parallel.graph",
+                 "graph \"tensor parallel\"\n" TENSOR_PARALLEL
+                 "F - %x = embedding(%tokens, %table) : float32[2,16,32]\n"
+                 "F - %x.norm, %rstd = rms_norm(%x, %scale) {eps=1e-5} : float32[2,16,32], "
+                 "float32[2,16]\n" FFN "F - %logits = linear(%y, %head) : float32[2,16,64]\n"
+                 "F - %loss, %lse = cross_entropy(%logits, %labels) : float32[], float32[2,16]\n"
+                 "fetch loss = %loss\n");
+}
+
+/* One more annotation: the residual stream is cut along the sequence. All-reduces become
+   reduce-scatters into it and all-gathers out of it; of the logits only statistics are gathered. */
+static void test_sequence_parallel(void **state)
+{
+    (void)state;
+    check_golden(
+        "sequence_parallel.graph",
+        "graph \"tensor, sequence and loss parallel\"\n" TENSOR_PARALLEL
+        "F - %embedded = embedding(%tokens, %table) : float32[2,16,32]\n"
+        "F - %x = redistribute(%embedded) {to=\"[-, tp, -]\"} : float32[2,16,32] ; residual\n"
+        "F - %x.norm, %rstd = rms_norm(%x, %scale) {eps=1e-5} : float32[2,16,32], "
+        "float32[2,16]\n" FFN "F - %logits = linear(%y, %head) : float32[2,16,64]\n"
+        "F - %stats = cross_entropy_partial(%logits, %labels) {pieces=4} : float32[2,16,4,3]\n"
+        "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[2,16]\n"
+        "fetch loss = %loss\n");
+}
+
+/* What cannot be is refused, by name. */
+static void test_in_place_stays(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, "graph \"stuck\"\n"
+                                           "mesh tp=2\n"
+                                           "param %p : float32[4] +{tp}\n"
+                                           "post - init_constant(%p)\n");
+
+    (void)state;
+    assert_int_equal(ct_pass_propagate.apply(graph, NULL), CT_EINVAL);
+    assert_message("init_constant would have to move %p, which it updates in place");
+    ct_arena_finish(&arena);
+}
+
+static void test_one_rank_is_left_alone(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, "graph \"one\"\n"
+                                           "input %x : float32[4]\n"
+                                           "F - %y = add(%x, %x) : float32[4]\n"
+                                           "fetch y = %y\n");
+    char *before = ct_graph_text(graph, &arena);
+
+    (void)state;
+    assert_ok(ct_pass_propagate.apply(graph, NULL));
+    assert_string_equal(ct_graph_text(graph, &arena), before);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data_parallel),   cmocka_unit_test(test_fully_sharded),
+        cmocka_unit_test(test_tensor_parallel), cmocka_unit_test(test_sequence_parallel),
+        cmocka_unit_test(test_in_place_stays),  cmocka_unit_test(test_one_rank_is_left_alone),
+    };
+    return cmocka_run_group_tests_name("propagation", tests, NULL, NULL);
+}
