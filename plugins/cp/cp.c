@@ -112,8 +112,8 @@ static const struct ct_transform inputs = {
     .name = "cp.inputs",
     .summary = "sequences are cut over context-parallel ranks, and positions fed",
     .phase = CT_PHASE_SHARD,
-    .gives = (const char *const[]){"sequence", NULL},
-    .after = (const char *const[]){"batch", NULL},
+    .gives = CT_NAMES("sequence"),
+    .after = CT_NAMES("batch"),
     .evaluation = true,
     .apply = cut_inputs,
 };
@@ -142,8 +142,8 @@ static const struct ct_transform attention = {
     .name = "cp.attention",
     .summary = "attention reaches the keys of other ranks",
     .phase = CT_PHASE_SHARD,
-    .needs = (const char *const[]){"sequence", NULL},
-    .after = (const char *const[]){"batch", NULL},
+    .needs = CT_NAMES("sequence"),
+    .after = CT_NAMES("batch", "placed"),
     .evaluation = true,
     .apply = change_attention,
 };
@@ -164,7 +164,7 @@ static void degrees(int64_t *degree)
 }
 
 static const struct ct_axes_ops axes = {
-    .names = (const char *const[]){"cp", NULL},
+    .names = CT_NAMES("cp"),
     .degrees = degrees,
 };
 

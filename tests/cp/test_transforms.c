@@ -156,6 +156,29 @@ static void test_refusals(void **state)
                   "ranks; ring and allgather can");
 }
 
+static void test_order_of_chunks(void **state)
+{
+    static const struct {
+        const char *chunks, *message;
+    } bad[] = {
+        {"0,1,1", "the order of the sequence's 3 chunks has 1 twice"},
+        {"0,3", "the order of the sequence's 2 chunks has 3 in it"},
+    };
+    struct ct_arena arena = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(bad); i++) {
+        struct ct_graph *g =
+            parse(&arena, ct_arena_printf(&arena, "graph \"g\" chunks=%s\n", bad[i].chunks));
+
+        assert_int_equal(ct_graph_verify(g, NULL), CT_EINVAL);
+        assert_string_equal(ct_error_message(), bad[i].message);
+    }
+    assert_null(ct_graph_parse(&arena, "graph \"g\" chunks=0,x"));
+    assert_message("expected a number at \"x\"");
+    ct_arena_finish(&arena);
+}
+
 /* Without the axis, that is, with degree 1, nothing changes. */
 static void test_degree_one(void **state)
 {
@@ -176,9 +199,13 @@ static void test_degree_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ring),          cmocka_unit_test(test_allgather),
-        cmocka_unit_test(test_ulysses),       cmocka_unit_test(test_rings_written_out),
-        cmocka_unit_test(test_head_and_tail), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_ulysses),
+        cmocka_unit_test(test_rings_written_out),
+        cmocka_unit_test(test_head_and_tail),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_order_of_chunks),
         cmocka_unit_test(test_degree_one),
     };
     return cmocka_run_group_tests_name("cp", tests, load, NULL);
