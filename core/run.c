@@ -319,7 +319,7 @@ static int open_memory(struct ct_run *run)
     void *shared = NULL;
     int rc = 0;
 
-    if (run->communicator.comm && run->device->host_memory)
+    if (run->communicator.comm && run->communicator.ops->reserve && run->device->host_memory)
         rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &shared);
     if (rc == 0)
         rc = ct_executor_create(run->program, run->device, run->arena_bytes, shared,
