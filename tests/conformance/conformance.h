@@ -26,7 +26,8 @@ struct conformance_case {
     const char *text;    /* lines of graph text; T is the dtype under test */
     int64_t limit;       /* integers are below this */
     bool inner_rounding; /* kernels may round an inner value to T */
-    bool exponential; /* inputs are exponents: kept moderate, and their errors are relative to 1 */
+    bool exponential;    /* inputs are exponents: kept moderate; their errors are relative to 1 */
+    bool large;          /* tried with one fill only */
 };
 
 /* Both ended by {0}. */

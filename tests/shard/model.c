@@ -1,5 +1,3 @@
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -299,7 +297,7 @@ static double label(const struct ct_value *labels, int64_t i, int64_t vocabulary
     return !strcmp(labels->name, "labels") && bits % 4 == 0 ? -100 : (double)(bits % vocabulary);
 }
 
-double source_element(const struct ct_graph *graph, const struct ct_value *v, int64_t i)
+double source_element(const struct ct_value *v, int64_t i)
 {
     const char *id = v->name;
 
@@ -313,7 +311,6 @@ double source_element(const struct ct_graph *graph, const struct ct_value *v, in
         return (double)(i / 2);
     if (!strcmp(id, "positions"))
         return (double)(i * 5 % 7);
-    (void)graph;
     if (v->dtype == CT_I32)
         return label(v, i, 4); /* the smallest vocabulary */
     return (double)ct_normal(9, ct_rng_stream(id), (uint64_t)i);

@@ -14,7 +14,7 @@
 struct ct_graph *random_step(struct ct_arena *arena, uint64_t seed, const struct ct_mesh *mesh,
                              const struct ct_optimizer_ops *optimizer);
 
-/* The number of source element i; labels, tokens and the like by the source's name. */
-double source_element(const struct ct_graph *graph, const struct ct_value *v, int64_t i);
+/* Element i of a source: labels, tokens and the like by its name. */
+double source_element(const struct ct_value *v, int64_t i);
 
 #endif

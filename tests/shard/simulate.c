@@ -1,5 +1,4 @@
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -64,9 +63,10 @@ static struct ct_tensor *pieces_of(struct world *w, const struct ct_value *v)
     return piece;
 }
 
-double tolerance(enum ct_dtype dtype)
+/* Largest |a - b| / (1 + |b|). */
+static double tolerance(enum ct_dtype dtype)
 {
-    return dtype == CT_F64 ? 1e-10 : 1e-6;
+    return dtype == CT_F64 ? 1e-10 : dtype == CT_BF16 ? 0x1p-6 : 3e-6;
 }
 
 int compare_tensors(const char *what, const struct ct_tensor *got, const struct ct_tensor *want)
@@ -87,7 +87,8 @@ int compare_tensors(const char *what, const struct ct_tensor *got, const struct 
 
 void world_create(struct world *w, const struct ct_graph *graph)
 {
-    *w = (struct world){.graph = graph, .ranks = ct_mesh_size(&graph->mesh)};
+    *w = (struct world){
+        .graph = graph, .ranks = ct_mesh_size(&graph->mesh), .launch = launch_reference};
     w->piece = ct_arena_array(&w->arena, struct ct_tensor *, graph->value_count);
 }
 
@@ -340,8 +341,8 @@ static int run_collective(struct world *w, const struct ct_op *op)
 
 /* ---- ops ---- */
 
-static int launch(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
-                  const struct ct_mesh *mesh, int64_t rank)
+int launch_reference(const struct ct_op *op, const struct ct_tensor *in,
+                     const struct ct_tensor *out, const struct ct_mesh *mesh, int64_t rank)
 {
     return op->type->reference(&(struct ct_launch){.op = op,
                                                    .in = in,
@@ -363,7 +364,7 @@ static int run_on_ranks(struct world *w, const struct ct_op *op)
             in[i] = op->in[i] ? w->piece[op->in[i]->id][rank] : (struct ct_tensor){0};
         for (int i = 0; i < op->outs; i++)
             out[i] = pieces_of(w, op->out[i])[rank];
-        rc = launch(op, in, out, &w->graph->mesh, rank);
+        rc = w->launch(op, in, out, &w->graph->mesh, rank);
     }
     return rc;
 }
@@ -418,7 +419,7 @@ int world_run_op(struct world *w, const struct ct_op *op)
     if (rc == 0 && moves)
         all.out[0] = all.in[0];
     else if (rc == 0)
-        rc = launch(op, all.in, all.out, NULL, 0);
+        rc = launch_reference(op, all.in, all.out, NULL, 0);
     if (rc == 0)
         rc = check_result(w, op, &all);
     return rc < 0 ? ct_context(rc, "%s", op->type->name) : 0;

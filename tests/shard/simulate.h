@@ -18,6 +18,9 @@ struct world {
     const struct ct_graph *graph;
     int64_t ranks;
     struct ct_tensor **piece; /* by value id; one for each rank; NULL: not yet made */
+    /* What a rank runs on its pieces. world_create sets the op's reference kernel. */
+    int (*launch)(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
+                  const struct ct_mesh *mesh, int64_t rank);
 };
 
 void world_create(struct world *w, const struct ct_graph *graph);
@@ -40,9 +43,11 @@ int world_run_op(struct world *w, const struct ct_op *op);
 /* All ops of the graph in order, those of the init part first. */
 int world_run(struct world *w);
 
-/* Largest |a - b| / (1 + |b|) allowed between two ways to sum numbers of a dtype. */
-double tolerance(enum ct_dtype dtype);
-/* CT_EINVAL: element, numbers. */
+/* The reference kernel on pieces; mesh NULL: on the whole. */
+int launch_reference(const struct ct_op *op, const struct ct_tensor *in,
+                     const struct ct_tensor *out, const struct ct_mesh *mesh, int64_t rank);
+
+/* Two ways to sum the same numbers of a dtype. CT_EINVAL: element, numbers. */
 int compare_tensors(const char *what, const struct ct_tensor *got, const struct ct_tensor *want);
 
 #endif

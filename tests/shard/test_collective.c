@@ -21,11 +21,6 @@
             fail_msg("%s: %s", #rc, ct_error_message());                                           \
     } while (0)
 
-struct job {
-    const struct world *w;
-    uint64_t seed;
-};
-
 static const struct ct_kernel *kernel_of(const char *op)
 {
     const struct ct_kernel *k = ct_collective_kernels;
@@ -73,7 +68,7 @@ static int run_kernel(struct ct_arena *arena, const struct ct_op *op, const stru
 /* A rank's way through all steps; every piece must be the simulated one. */
 static int run_rank(int64_t rank, const struct ct_communicator *communicator, void *context)
 {
-    const struct world *w = ((struct job *)context)->w;
+    const struct world *w = context;
     struct ct_arena arena = {0};
     struct ct_tensor now, next;
     int rc = 0;
@@ -115,7 +110,7 @@ static void test_random_steps(void **state)
         assert_ok(random_steps(&arena, &random, &g, &x, &to, &steps));
         world_of_steps(&w, g, x, &random);
         assert_ok(world_run(&w));
-        if (team_run(w.ranks, run_rank, &(struct job){&w, seed}) < 0) {
+        if (team_run(w.ranks, run_rank, &w) < 0) {
             ct_graph_print(g, stderr);
             fail_msg("seed %d: %s", (int)seed, ct_error_message());
         }

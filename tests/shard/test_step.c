@@ -33,7 +33,7 @@ static int feed(struct world *w, struct random *random)
             continue;
         whole = world_whole(w, v);
         for (int64_t k = 0; v->role != CT_ROLE_STATE && k < ct_tensor_count(&whole); k++)
-            ct_tensor_store(&whole, k, source_element(w->graph, v, k));
+            ct_tensor_store(&whole, k, source_element(v, k));
         world_scatter(w, v, &whole, random);
     }
     return 0;
