@@ -17,7 +17,7 @@ struct diff {
     struct ct_graph *graph;
     struct ct_builder b;
     bool *wanted;           /* by id: depends on a parameter */
-    bool *weight;           /* by id: a parameter, or made of parameters alone in part pre */
+    bool *weight;           /* by id: a parameter, or made of parameters alone */
     struct ct_value **grad; /* by id */
     size_t count;           /* values before differentiation */
 };
@@ -28,13 +28,15 @@ static void mark_values(struct diff *d)
         d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
     ct_for_each_op(op, d->graph)
     {
-        bool wanted = false;
+        bool wanted = false, weight = true;
 
-        for (int i = 0; i < op->ins; i++)
+        for (int i = 0; i < op->ins; i++) {
             wanted |= op->in[i] && d->wanted[op->in[i]->id];
+            weight &= !op->in[i] || d->weight[op->in[i]->id];
+        }
         for (int i = 0; wanted && i < op->outs; i++) {
             d->wanted[op->out[i]->id] = ct_dtype_is_float(op->out[i]->dtype);
-            d->weight[op->out[i]->id] = op->part == CT_PART_PRE;
+            d->weight[op->out[i]->id] = weight || op->part == CT_PART_PRE;
         }
     }
 }
@@ -125,6 +127,14 @@ static int differentiate_part(struct diff *d, struct ct_op *last, enum ct_part p
     return 0;
 }
 
+/* Does the gradient of value i add up over the microbatches? */
+static bool adds_up(const struct diff *d, size_t i)
+{
+    const struct ct_value *v = d->graph->values[i];
+
+    return v->role == CT_ROLE_PARAM || (v->producer && v->producer->part == CT_PART_PRE);
+}
+
 /* A weight's gradient is added up over the microbatches. Where it is also read within one, or not made
    in one (it may be the gradient of something else too), a copy of it is. */
 static void separate_sums(struct diff *d)
@@ -135,7 +145,7 @@ static void separate_sums(struct diff *d)
     d->b.part = CT_PART_W;
     d->b.why = "adds up over the microbatches, unlike the value that it copies";
     for (size_t i = 0; i < d->count; i++) {
-        struct ct_value *grad = d->weight[i] ? d->grad[i] : NULL;
+        struct ct_value *grad = d->weight[i] && adds_up(d, i) ? d->grad[i] : NULL;
 
         if (!grad || (users.first[grad->id] == users.first[grad->id + 1] && grad->producer &&
                       ct_part_is_microbatch(grad->producer->part)))

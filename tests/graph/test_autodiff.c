@@ -58,6 +58,19 @@ static const struct {
      "F in %x = embedding(%tokens, %table.bfloat16) : bfloat16[2,3,4]\n"
      "F out %loss = linear_cross_entropy(%x, %table.bfloat16, %labels) : float32[]\n"
      "fetch loss = %loss\n"},
+    {"weight_in_forward.graph",
+     "graph \"a weight that is made ready in every microbatch: its gradient's way back is W\"\n"
+     "param %w : float32[4,4]\n"
+     "param %v : float32[7,4]\n"
+     "input %x : float32[2,3,4]\n"
+     "input %labels : int32[2,3]\n"
+     "F a %w16 = cast(%w) {dtype=\"bfloat16\"} : bfloat16[4,4]\n"
+     "F a %x16 = cast(%x) {dtype=\"bfloat16\"} : bfloat16[2,3,4]\n"
+     "F a %y = linear(%x16, %w16) : bfloat16[2,3,4]\n"
+     "F a %z = linear(%y, %w16) : bfloat16[2,3,4]\n"
+     "F b %v16 = cast(%v) {dtype=\"bfloat16\"} : bfloat16[7,4]\n"
+     "F b %loss = linear_cross_entropy(%z, %v16, %labels) : float32[]\n"
+     "fetch loss = %loss\n"},
     {"added_parameter.graph",
      "graph \"a gradient that is a weight's and an activation's\"\n"
      "param %w : float32[7,7]\n"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # check.sh SOURCE CTITAN: what the pages and recipes name is there.
 set -euo pipefail
+ctitan=$(realpath "$2")
 cd "$1"
-ctitan=$2
 status=0
 
 complain() {
