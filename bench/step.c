@@ -173,8 +173,8 @@ static void report(struct bench *b, const struct ct_run *run)
         return;
     }
     printf("%s %s: %.2f ms a step (%.2f .. %.2f), %.0f tokens/s, peak %.2f GB\n", b->model->name,
-           b->dtype, 1e3 * seconds, 1e3 * b->step[0], 1e3 * b->step[b->count - 1],
-           tokens / seconds, (double)peak / 1e9);
+           b->dtype, 1e3 * seconds, 1e3 * b->step[0], 1e3 * b->step[b->count - 1], tokens / seconds,
+           (double)peak / 1e9);
     printf("products only, oneDNN's best: %.2f ms, %.2f of the step\n", 1e3 * only, only / seconds);
     qsort(shares, CT_COUNT(shares), sizeof(*shares), by_seconds);
     for (struct share *s = shares; s->seconds > 0; s++)
@@ -209,9 +209,9 @@ static int bench(struct bench *b, int argc, char **argv)
     struct ct_arena arena = {0};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
-    const char *text = ct_arena_printf(&arena, common, b->folder, b->folder, b->dtype,
-                                       b->steps + WARMUP, b->model->sequence, b->model->batch,
-                                       b->model->sizes);
+    const char *text =
+        ct_arena_printf(&arena, common, b->folder, b->folder, b->dtype, b->steps + WARMUP,
+                        b->model->sequence, b->model->batch, b->model->sizes);
     int rc = ct_recipe_parse(&arena, "bench", text, &recipe);
 
     for (int i = 0; rc == 0 && i < argc; i++)

@@ -103,8 +103,9 @@ int main(int argc, char **argv)
 {
     int rc;
 
-    /* OpenMP runtimes read this when a plugin brings them in. Their own default spins for milliseconds
-       at every join: a second busy process on the machine would make a step ten times slower. */
+    /* OpenMP runtimes read this when a plugin brings them in. Their own default spins for
+       milliseconds at every join: a second busy process on the machine would make a step ten times
+       slower. */
     setenv("GOMP_SPINCOUNT", "2000", 0);
     log_to_terminal(CT_LOG_WARNING);
     if (argc < 2) {

@@ -1,11 +1,11 @@
 /*
  * Reverse-mode differentiation over the op table.
  *
- * Ops are visited from the last to the first; each op type's vjp emits the ops that turn gradients of
- * outputs into gradients of inputs, and several gradients of one value are added. What a vjp emitted
- * belongs to I if an activation's gradient needs it, to W if only weights' gradients do: the cut that
- * zero-bubble schedules want. Ops of part pre (casts of weights, gathers) are differentiated into part
- * post: by then a gradient is the sum over all microbatches.
+ * Ops are visited from the last to the first; each op type's vjp emits the ops that turn gradients
+ * of outputs into gradients of inputs, and several gradients of one value are added. What a vjp
+ * emitted belongs to I if an activation's gradient needs it, to W if only weights' gradients do:
+ * the cut that zero-bubble schedules want. Ops of part pre (casts of weights, gathers) are
+ * differentiated into part post: by then a gradient is the sum over all microbatches.
  */
 #include <string.h>
 
@@ -26,8 +26,7 @@ static void mark_values(struct diff *d)
 {
     for (size_t i = 0; i < d->count; i++)
         d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
-    ct_for_each_op(op, d->graph)
-    {
+    ct_for_each_op (op, d->graph) {
         bool wanted = false, weight = true;
 
         for (int i = 0; i < op->ins; i++) {
@@ -135,8 +134,8 @@ static bool adds_up(const struct diff *d, size_t i)
     return v->role == CT_ROLE_PARAM || (v->producer && v->producer->part == CT_PART_PRE);
 }
 
-/* A weight's gradient is added up over the microbatches. Where it is also read within one, or not made
-   in one (it may be the gradient of something else too), a copy of it is. */
+/* A weight's gradient is added up over the microbatches. Where it is also read within one, or not
+   made in one (it may be the gradient of something else too), a copy of it is. */
 static void separate_sums(struct diff *d)
 {
     struct ct_arena scratch = {0};
@@ -152,9 +151,9 @@ static void separate_sums(struct diff *d)
             continue;
         d->b.region = grad->producer ? grad->producer->region : "";
         d->b.stage = grad->producer ? grad->producer->stage : 0;
-        d->grad[i] = ct_cast(&d->b, ct_arena_printf(d->graph->arena, "d.%s",
-                                                    d->graph->values[i]->name),
-                             grad, grad->dtype);
+        d->grad[i] =
+            ct_cast(&d->b, ct_arena_printf(d->graph->arena, "d.%s", d->graph->values[i]->name),
+                    grad, grad->dtype);
     }
     d->b.why = NULL;
     ct_arena_finish(&scratch);
@@ -188,7 +187,8 @@ static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 {
     for (struct ct_op *op = from, *next; op; op = next) {
         next = op->next;
-        if (strcmp(op->type->name, "cast") || !fold_dtype(graph, op->in[0], op->out[0]->dtype, false))
+        if (strcmp(op->type->name, "cast") ||
+            !fold_dtype(graph, op->in[0], op->out[0]->dtype, false))
             continue;
         fold_dtype(graph, op->in[0], op->out[0]->dtype, true);
         ct_graph_replace(graph, op->out[0], op->in[0]);

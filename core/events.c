@@ -1,10 +1,10 @@
 /*
  * Order between streams.
  *
- * An instruction must come after those on other streams that wrote what it reads, or that read or wrote
- * what it writes; memory that is taken over from a dead buffer counts as that buffer. Within a stream
- * order is given. Instructions that others must wait for signal an event; a wait that another one
- * already implies is left out.
+ * An instruction must come after those on other streams that wrote what it reads, or that read or
+ * wrote what it writes; memory that is taken over from a dead buffer counts as that buffer. Within
+ * a stream order is given. Instructions that others must wait for signal an event; a wait that
+ * another one already implies is left out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct ordering {
     struct segment *item; /* sorted, disjoint, covering the arena */
     size_t count, room;
     struct ct_arena *arena;
-    int64_t seen[CT_STREAMS][CT_STREAMS];  /* [of][by]: newest instruction that surely is done */
+    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction that surely is done */
     int64_t (*before)[CT_STREAMS]; /* by instruction: what its stream had seen when it was queued */
 };
 
@@ -84,8 +84,7 @@ static void touch_tensor(struct ordering *o, int64_t n, int s, const struct ct_v
 
     if (ct_program_borrows(o->p, v))
         return;
-    touch(o, n, s, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
-          need);
+    touch(o, n, s, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write, need);
 }
 
 static size_t workspace_end(const struct ct_program *p, int64_t n)

@@ -13,9 +13,9 @@ struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
     struct ct_arena arena;
-    char *base;     /* of this program's offsets, but for borrowed values */
-    size_t bytes;   /* reserved; 0: borrowed from owner */
-    bool lent;      /* the memory is somebody else's */
+    char *base;   /* of this program's offsets, but for borrowed values */
+    size_t bytes; /* reserved; 0: borrowed from owner */
+    bool lent;    /* the memory is somebody else's */
     struct ct_executor *owner;
     struct ct_instruction *init, *step; /* with addresses */
 };
@@ -24,8 +24,8 @@ static const struct ct_buffer *buffer(const struct ct_executor *e, const struct 
                                       int microbatch)
 {
     const struct ct_program *p = e->program;
-    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1) +
-                             (size_t)(microbatch + 1)];
+    int32_t b =
+        p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1) + (size_t)(microbatch + 1)];
 
     return b < 0 ? NULL : &p->buffers[b];
 }

@@ -1,8 +1,8 @@
 /*
  * Graphs: building and editing.
  *
- * Ops are a doubly linked list, values an array by id; users are not stored but found by a scan or an
- * index (ct_graph_users), so that an edit has one place to get right.
+ * Ops are a doubly linked list, values an array by id; users are not stored but found by a scan or
+ * an index (ct_graph_users), so that an edit has one place to get right.
  */
 #include <assert.h>
 #include <string.h>
@@ -103,11 +103,8 @@ struct ct_builder ct_builder_at_end(struct ct_graph *graph, enum ct_part part, c
 
 struct ct_builder ct_builder_before(struct ct_graph *graph, struct ct_op *op)
 {
-    return (struct ct_builder){.graph = graph,
-                               .before = op,
-                               .part = op->part,
-                               .region = op->region,
-                               .stage = op->stage};
+    return (struct ct_builder){
+        .graph = graph, .before = op, .part = op->part, .region = op->region, .stage = op->stage};
 }
 
 struct ct_builder ct_builder_after(struct ct_graph *graph, struct ct_op *op)
@@ -217,8 +214,7 @@ struct ct_value *ct_emit1(struct ct_builder *b, const char *type, const char *na
 
 int ct_graph_infer(struct ct_graph *graph)
 {
-    ct_for_each_op(op, graph)
-    {
+    ct_for_each_op (op, graph) {
         int rc = ct_op_infer(op);
 
         if (rc < 0)
@@ -241,8 +237,7 @@ void ct_op_set_input(struct ct_op *op, int index, struct ct_value *value)
 
 void ct_graph_replace(struct ct_graph *graph, struct ct_value *old, struct ct_value *value)
 {
-    ct_for_each_op(op, graph)
-    {
+    ct_for_each_op (op, graph) {
         if (op == value->producer)
             continue;
         for (int i = 0; i < op->ins; i++)
@@ -261,7 +256,7 @@ struct ct_op *ct_graph_only_user(const struct ct_graph *graph, const struct ct_v
     for (size_t i = 0; i < graph->fetch_count; i++)
         if (graph->fetches[i].value == value)
             return NULL;
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         for (int i = 0; i < op->ins; i++) {
             if (op->in[i] != value)
                 continue;
@@ -278,14 +273,14 @@ struct ct_users ct_graph_users(const struct ct_graph *graph, struct ct_arena *ar
     struct ct_users users = {ct_arena_array(arena, uint32_t, n + 2), NULL};
     uint32_t *next = users.first + 1;
 
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         for (int i = 0; i < op->ins; i++)
             if (op->in[i])
                 next[op->in[i]->id + 1]++;
     for (size_t i = 1; i <= n; i++)
         next[i] += next[i - 1];
     users.op = ct_arena_array(arena, struct ct_op *, next[n] + 1);
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         for (int i = 0; i < op->ins; i++)
             if (op->in[i])
                 users.op[next[op->in[i]->id]++] = op;
@@ -300,8 +295,8 @@ static bool mutates_anything(const struct ct_op *op)
     return false;
 }
 
-/* Needed: an effect, a parameter's gradient, or an output that a fetch or a needed op takes. One walk
-   from the end does. */
+/* Needed: an effect, a parameter's gradient, or an output that a fetch or a needed op takes. One
+   walk from the end does. */
 static void mark_needed(struct ct_graph *graph, bool *needed)
 {
     for (size_t i = 0; i < graph->value_count; i++)

@@ -9,10 +9,10 @@
  *     fetch loss = %loss
  *     grad %model.norm.weight = %d.model.norm.weight
  *
- * "_" is an absent input, "-" an empty region; "@2" a stage, "/gather" a stream, "float32!" a dtype that
- * a transform fixed, "opaque<N>" a layout of N bytes; "chunks=0,3,1,2" in the first line is the order
- * of the sequence's chunks. What follows "; " says what put the op there. Attributes at their defaults
- * are left out.
+ * "_" is an absent input, "-" an empty region; "@2" a stage, "/gather" a stream, "float32!" a dtype
+ * that a transform fixed, "opaque<N>" a layout of N bytes; "chunks=0,3,1,2" in the first line is
+ * the order of the sequence's chunks. What follows "; " says what put the op there. Attributes at
+ * their defaults are left out.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -70,8 +70,7 @@ static void print_op(const struct ct_graph *graph, const struct ct_op *op, FILE 
         fprintf(out, "%s%%%s", i ? ", " : " ", op->out[i]->name);
     fprintf(out, "%s%s(", op->outs ? " = " : " ", op->type->name);
     for (int i = 0; i < op->ins; i++)
-        fprintf(out, op->in[i] ? "%s%%%s" : "%s_", i ? ", " : "",
-                op->in[i] ? op->in[i]->name : "");
+        fprintf(out, op->in[i] ? "%s%%%s" : "%s_", i ? ", " : "", op->in[i] ? op->in[i]->name : "");
     fputc(')', out);
     print_attrs(op, out);
     for (int i = 0; i < op->outs; i++) {
@@ -108,7 +107,7 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
         print_type(graph, v, out);
         fputc('\n', out);
     }
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         print_op(graph, op, out);
     for (size_t i = 0; i < graph->fetch_count; i++)
         fprintf(out, "fetch %s = %%%s\n", graph->fetches[i].name, graph->fetches[i].value->name);
@@ -302,13 +301,13 @@ static void parse_operands(struct parser *p, struct line_op *l)
     }
 }
 
-/* Outputs get the names and types of the text; a dtype or shape that infer would not give is found by
-   the verifier. */
+/* Outputs get the names and types of the text; a dtype or shape that infer would not give is found
+   by the verifier. */
 static void parse_results(struct parser *p, struct ct_op *op, const struct line_op *l)
 {
     if (op->outs != l->outs) {
-        p->status = ct_fail(CT_EINVAL, "%s has %d outputs, not %d", op->type->name, op->outs,
-                            l->outs);
+        p->status =
+            ct_fail(CT_EINVAL, "%s has %d outputs, not %d", op->type->name, op->outs, l->outs);
         return;
     }
     if (op->outs)

@@ -207,8 +207,7 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
     for (size_t i = 0; i < graph->value_count; i++)
         if (!graph->values[i]->producer)
             check_source(&c, graph->values[i]);
-    ct_for_each_op(op, graph)
-    {
+    ct_for_each_op (op, graph) {
         for (int i = 0; i < op->ins; i++)
             check_input(&c, op, i);
         for (int i = 0; i < op->outs; i++)
@@ -230,7 +229,5 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
             fault(&c, "fetch %s: %%%s is not made by any op", graph->fetches[i].name, v->name);
     }
     ct_arena_finish(&scratch);
-    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first,
-                              c.faults > 1 ? " (and more)" : "")
-                    : 0;
+    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first, c.faults > 1 ? " (and more)" : "") : 0;
 }

@@ -56,8 +56,8 @@ static int32_t buffer_new(struct ct_lowering *l, size_t *room, struct ct_buffer 
 {
     struct ct_program *p = l->program;
 
-    p->buffers = ct_arena_grow(l->arena, p->buffers, room, p->buffer_count + 1,
-                               sizeof(*p->buffers));
+    p->buffers =
+        ct_arena_grow(l->arena, p->buffers, room, p->buffer_count + 1, sizeof(*p->buffers));
     p->buffers[p->buffer_count] = buffer;
     return (int32_t)p->buffer_count++;
 }
@@ -72,9 +72,12 @@ static int32_t buffer_of(struct expansion *x, const struct ct_value *v, int micr
 
     if (*b == CT_NO_BUFFER)
         *b = buffer_new(l, &x->buffer_room,
-                        (struct ct_buffer){.value = root, .microbatch = m,
+                        (struct ct_buffer){.value = root,
+                                           .microbatch = m,
                                            .category = category(l, root),
-                                           .bytes = l->bytes[root->id], .first = at, .last = at});
+                                           .bytes = l->bytes[root->id],
+                                           .first = at,
+                                           .last = at});
     if (!x->init && l->program->buffers[*b].last < at)
         l->program->buffers[*b].last = at;
     l->program->buffer_of[slot(l->program, v, m)] = *b;
@@ -106,12 +109,15 @@ static void add_workspace(struct expansion *x, struct ct_instruction *i, size_t 
 
     if (!bytes)
         return;
-    i->launch.workspace = (void *)((uintptr_t)(
-        buffer_new(x->l, &x->buffer_room,
-                   (struct ct_buffer){.microbatch = i->microbatch,
-                                      .category = CT_CATEGORY_WORKSPACE, .bytes = bytes,
-                                      .first = x->init ? -1 : at, .last = x->init ? -1 : at}) +
-        1) << 40);
+    i->launch.workspace =
+        (void *)((uintptr_t)(buffer_new(x->l, &x->buffer_room,
+                                        (struct ct_buffer){.microbatch = i->microbatch,
+                                                           .category = CT_CATEGORY_WORKSPACE,
+                                                           .bytes = bytes,
+                                                           .first = x->init ? -1 : at,
+                                                           .last = x->init ? -1 : at}) +
+                             1)
+                 << 40);
 }
 
 static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct_op *op)
@@ -141,20 +147,33 @@ static int add_behind(struct expansion *x, size_t at, int out)
     struct ct_tensor *pair = ct_arena_array(l->arena, struct ct_tensor, 3); /* sum, term, sum */
     struct ct_tensor t = ct_tensor_dense(NULL, outs[out].dtype, outs[out].rank, outs[out].shape);
     struct ct_op *op = ct_arena_new(l->arena, struct ct_op);
-    struct ct_prepare request = {.op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1,
+    struct ct_prepare request = {.op = op,
+                                 .in = pair,
+                                 .out = pair + 2,
+                                 .ins = 2,
+                                 .outs = 1,
                                  .present = (const bool[]){true, true},
-                                 .device = l->request->device, .arena = l->arena};
+                                 .device = l->request->device,
+                                 .arena = l->arena};
     struct ct_value *v = made->op->out[out];
     int32_t temp = buffer_new(l, &x->buffer_room,
-                              (struct ct_buffer){.value = v, .microbatch = made->microbatch,
+                              (struct ct_buffer){.value = v,
+                                                 .microbatch = made->microbatch,
                                                  .category = CT_CATEGORY_ACTIVATION,
-                                                 .bytes = l->bytes[v->id], .first = (int64_t)at,
+                                                 .bytes = l->bytes[v->id],
+                                                 .first = (int64_t)at,
                                                  .last = (int64_t)x->count});
     add = ct_op_find("add");
     assert(add);
-    *op = (struct ct_op){.type = add, .region = made->op->region, .part = made->op->part,
-                         .stage = made->op->stage, .stream = made->op->stream, .ins = 2, .outs = 1,
-                         .why = "sums over microbatches", .out = &made->op->out[out]};
+    *op = (struct ct_op){.type = add,
+                         .region = made->op->region,
+                         .part = made->op->part,
+                         .stage = made->op->stage,
+                         .stream = made->op->stream,
+                         .ins = 2,
+                         .outs = 1,
+                         .why = "sums over microbatches",
+                         .out = &made->op->out[out]};
     op->in = ct_arena_array(l->arena, struct ct_value *, 2);
     op->in[0] = op->in[1] = v;
     pair[0] = pair[2] = outs[out];
@@ -172,11 +191,11 @@ static int add_behind(struct expansion *x, size_t at, int out)
     sum->stream = made->stream;
     sum->action = made->action;
     sum->microbatch = made->microbatch;
-    sum->launch = (struct ct_launch){.op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1,
-                                     .state = request.state};
+    sum->launch = (struct ct_launch){
+        .op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1, .state = request.state};
     add_workspace(x, sum, request.workspace);
-    l->program->buffers[l->program->buffer_of[slot(l->program, l->graph->values[l->root[v->id]],
-                                                   -1)]]
+    l->program
+        ->buffers[l->program->buffer_of[slot(l->program, l->graph->values[l->root[v->id]], -1)]]
         .last = (int64_t)x->count - 1;
     return 0;
 }
@@ -198,8 +217,8 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     i->stream = (int16_t)op->stream;
     i->action = action;
     i->microbatch = microbatch;
-    i->launch = (struct ct_launch){.op = op, .state = lowered->state, .rank = x->l->request->rank,
-                                   .mesh = &x->l->graph->mesh};
+    i->launch = (struct ct_launch){
+        .op = op, .state = lowered->state, .rank = x->l->request->rank, .mesh = &x->l->graph->mesh};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
     x->l->program->flops += x->init ? 0 : lowered->flops;
@@ -269,8 +288,8 @@ static int expand_actions(struct expansion *x)
     return 0;
 }
 
-/* Sources have their places before anything runs, in the graph's order: parameters lie side by side,
-   and so do the optimizer's states. Borrowed ones get none. */
+/* Sources have their places before anything runs, in the graph's order: parameters lie side by
+   side, and so do the optimizer's states. Borrowed ones get none. */
 static void place_sources(struct expansion *x)
 {
     const struct ct_graph *g = x->l->graph;
@@ -338,8 +357,8 @@ static int expand(struct ct_lowering *l)
 int ct_lower(const struct ct_lower_request *request, struct ct_program **program)
 {
     struct ct_program *p = ct_arena_new(request->arena, struct ct_program);
-    struct ct_lowering l = {.request = request, .graph = request->graph, .program = p,
-                            .arena = request->arena};
+    struct ct_lowering l = {
+        .request = request, .graph = request->graph, .program = p, .arena = request->arena};
     size_t slots = request->graph->value_count * (size_t)(request->microbatches + 1);
     int rc;
 

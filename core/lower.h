@@ -1,7 +1,7 @@
 /*
  * Lowering, between its sources: place.c decides which values share memory and with what strides,
- * lower.c expands actions into instructions, plan.c gives buffers their offsets, events.c orders the
- * streams.
+ * lower.c expands actions into instructions, plan.c gives buffers their offsets, events.c orders
+ * the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -17,7 +17,7 @@ struct ct_lowered_op {
     size_t workspace;
     uint32_t accumulate; /* outputs that add up over microbatches */
     double flops;
-    double sent; /* bytes, by a collective */
+    double sent;   /* bytes, by a collective */
     int32_t order; /* position in the graph */
 };
 
@@ -28,10 +28,10 @@ struct ct_lowering {
     struct ct_arena *arena; /* of the program */
     struct ct_arena scratch;
     struct ct_users users;
-    int32_t *order;     /* by value id: position of the producer; -1: a source */
-    bool *summed;       /* by value id: stands for its sum over the microbatches */
-    uint32_t *root;     /* by value id: the value whose buffer it lies in */
-    size_t *bytes;      /* by root: size of the buffer */
+    int32_t *order;            /* by value id: position of the producer; -1: a source */
+    bool *summed;              /* by value id: stands for its sum over the microbatches */
+    uint32_t *root;            /* by value id: the value whose buffer it lies in */
+    size_t *bytes;             /* by root: size of the buffer */
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;

@@ -10,8 +10,8 @@
 #include <ctitan/pass.h>
 #include <ctitan/run.h>
 
-static const char *const phases[] = {"partition", "shard",  "precision", "differentiate",
-                                     "update",    "collective", "memory", "overlap", "fuse"};
+static const char *const phases[] = {"partition",  "shard",  "precision", "differentiate", "update",
+                                     "collective", "memory", "overlap",   "fuse"};
 
 const char *ct_phase_name(enum ct_phase phase)
 {
@@ -61,8 +61,8 @@ static int order(const struct ct_transform *const *in, size_t count,
             bool ready = !placed[i] && (int)in[i]->phase == phase;
 
             for (size_t j = 0; ready && j < count; j++)
-                ready = placed[j] || j == i || in[j]->phase != in[i]->phase ||
-                        !precedes(in[j], in[i]);
+                ready =
+                    placed[j] || j == i || in[j]->phase != in[i]->phase || !precedes(in[j], in[i]);
             if (!ready)
                 continue;
             placed[i] = true;
@@ -86,7 +86,8 @@ static int check_needs(const struct ct_transform *const *t, size_t count)
                 given &= !lists(t[j]->breaks, *need);
             }
             if (!given)
-                return ct_fail(CT_ECONFIG, "transform %s needs \"%s\", which nothing before it gives",
+                return ct_fail(CT_ECONFIG,
+                               "transform %s needs \"%s\", which nothing before it gives",
                                t[i]->name, *need);
         }
     return 0;
@@ -165,10 +166,10 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
                   size_t count, struct ct_run *run, const struct ct_pass_options *options)
 {
     struct ct_arena scratch = {0};
-    const struct ct_transform **wanted = ct_arena_array(&scratch, const struct ct_transform *,
-                                                        count + 1);
-    const struct ct_transform **t = ct_arena_array(&scratch, const struct ct_transform *,
-                                                   count + 1);
+    const struct ct_transform **wanted =
+        ct_arena_array(&scratch, const struct ct_transform *, count + 1);
+    const struct ct_transform **t =
+        ct_arena_array(&scratch, const struct ct_transform *, count + 1);
     size_t n = 0;
     int rc;
 

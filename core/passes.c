@@ -9,8 +9,8 @@
 
 /* ---- precision ---- */
 
-/* The forward computes with copies of the parameters in [training] mixed_precision_param; infer then
-   carries the dtype through the activations. */
+/* The forward computes with copies of the parameters in [training] mixed_precision_param; infer
+   then carries the dtype through the activations. */
 static int precision(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_builder_before(graph, graph->first);
@@ -29,12 +29,13 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
 
         if (param->role != CT_ROLE_PARAM || param->dtype == dtype)
             continue;
-        copy = ct_cast(&b, ct_arena_printf(graph->arena, "%s.%s", param->name,
-                                           ct_dtype_name(dtype)), param, dtype);
+        copy =
+            ct_cast(&b, ct_arena_printf(graph->arena, "%s.%s", param->name, ct_dtype_name(dtype)),
+                    param, dtype);
         if (!copy)
             break;
         copy->sharding = param->sharding;
-        ct_for_each_op(op, graph)
+        ct_for_each_op (op, graph)
             for (int k = 0; op->part <= CT_PART_F && k < op->ins; k++)
                 if (op->in[k] == param && op != copy->producer && !ct_op_mutates(op, k))
                     op->in[k] = copy;
@@ -91,8 +92,8 @@ static struct ct_value *like_parameter(struct ct_builder *b, const struct ct_val
     return ct_emit1(b, "redistribute", grad->name, &grad, 1, &attrs);
 }
 
-/* Squares are summed apart for each way in which parameters are sharded: each sum is then pending over
-   its own axes, and every element counts once. */
+/* Squares are summed apart for each way in which parameters are sharded: each sum is then pending
+   over its own axes, and every element counts once. */
 static struct ct_op *emit_norm(struct ct_builder *b, struct ct_value *const *params, size_t count)
 {
     struct ct_arena *arena = b->graph->arena;

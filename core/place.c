@@ -1,11 +1,11 @@
 /*
  * Which values share memory.
  *
- * Values fall into classes that lie in one buffer each: a view lies where its input lies; an output may
- * take over an input that dies there (in place); and values that an op would like side by side become
- * columns of one matrix (join), if every kernel that touches them can stride. Strides follow: in a
- * matrix of S columns, an element of row r and column c of a member that begins at column o is at
- * r S + o + c, whatever shape the member is seen in.
+ * Values fall into classes that lie in one buffer each: a view lies where its input lies; an output
+ * may take over an input that dies there (in place); and values that an op would like side by side
+ * become columns of one matrix (join), if every kernel that touches them can stride. Strides
+ * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
+ * column o is at r S + o + c, whatever shape the member is seen in.
  */
 #include <string.h>
 
@@ -24,15 +24,14 @@ static void number_ops(struct ct_lowering *l)
 {
     const struct ct_graph *g = l->graph;
 
-    ct_for_each_op(op, g)
+    ct_for_each_op (op, g)
         l->op_count++;
     l->op_at = ct_arena_array(&l->scratch, struct ct_op *, l->op_count + 1);
     l->ops = ct_arena_array(&l->scratch, struct ct_lowered_op, l->op_count + 1);
     l->order = ct_arena_array(&l->scratch, int32_t, g->value_count + 1);
     memset(l->order, -1, sizeof(*l->order) * (g->value_count + 1));
     l->op_count = 0;
-    ct_for_each_op(op, g)
-    {
+    ct_for_each_op (op, g) {
         for (int i = 0; i < op->outs; i++)
             l->order[op->out[i]->id] = (int32_t)l->op_count;
         l->ops[l->op_count].order = (int32_t)l->op_count;
@@ -76,13 +75,12 @@ static void local_tensors(struct ct_lowering *l)
         const struct ct_value *v = g->values[id];
         int64_t local[CT_MAX_RANK];
 
-        ct_sharding_local(&v->sharding, &g->mesh, l->request->rank, v->rank, v->shape, local,
-                          NULL);
+        ct_sharding_local(&v->sharding, &g->mesh, l->request->rank, v->rank, v->shape, local, NULL);
         l->program->tensors[id] = ct_tensor_dense(NULL, v->dtype, v->rank, local);
         l->root[id] = id;
-        l->bytes[id] = v->opaque_bytes ? v->opaque_bytes
-                                       : (size_t)ct_shape_count(v->rank, local) *
-                                             ct_dtype_size(v->dtype);
+        l->bytes[id] = v->opaque_bytes
+                           ? v->opaque_bytes
+                           : (size_t)ct_shape_count(v->rank, local) * ct_dtype_size(v->dtype);
     }
 }
 
@@ -122,8 +120,8 @@ static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, i
 
     if (!maker || l->summed[to->id] || l->summed[root->id])
         return false;
-    if (maker->part != op->part && !(ct_part_is_microbatch(maker->part) &&
-                                     ct_part_is_microbatch(op->part)))
+    if (maker->part != op->part &&
+        !(ct_part_is_microbatch(maker->part) && ct_part_is_microbatch(op->part)))
         return false;
     if (from->dtype != to->dtype || root->opaque_bytes || to->opaque_bytes ||
         l->bytes[from->id] != l->bytes[to->id])
@@ -169,7 +167,8 @@ struct matrix {
     int64_t rows, width;
 };
 
-/* May the class of root lie beside that of another? Both must live once per microbatch, or neither. */
+/* May the class of root lie beside that of another? Both must live once per microbatch, or neither.
+ */
 static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t other)
 {
     const struct ct_value *v = l->graph->values[root], *w = l->graph->values[other];
@@ -302,7 +301,8 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
     if (device->ops != &ct_device_reference)
         ct_warn("%s has no kernel for %s: its slow reference runs", device->name, op->type->name);
     kernel = ct_arena_new(l->arena, struct ct_kernel);
-    *kernel = (struct ct_kernel){.op = op->type->name, .name = "reference",
+    *kernel = (struct ct_kernel){.op = op->type->name,
+                                 .name = "reference",
                                  .flags = CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED,
                                  .run = op->type->reference};
     return kernel;
@@ -325,10 +325,17 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
 
     const struct ct_kernel *kernel;
 
-    *p = (struct ct_prepare){.op = op, .in = in, .out = out, .present = present, .ins = op->ins,
-                             .outs = op->outs, .accumulate = p->accumulate,
-                             .device = l->request->device, .arena = l->arena,
-                             .rank = l->request->rank, .mesh = &l->graph->mesh,
+    *p = (struct ct_prepare){.op = op,
+                             .in = in,
+                             .out = out,
+                             .present = present,
+                             .ins = op->ins,
+                             .outs = op->outs,
+                             .accumulate = p->accumulate,
+                             .device = l->request->device,
+                             .arena = l->arena,
+                             .rank = l->request->rank,
+                             .mesh = &l->graph->mesh,
                              .communicator = l->request->communicator};
     for (int i = 0; i < op->ins; i++)
         if ((present[i] = op->in[i] != NULL)) {

@@ -1,9 +1,9 @@
 /*
  * The memory plan: offsets for buffers whose lives are known.
  *
- * What lives always comes first, in order of creation. The rest is placed in program order, each buffer
- * into the smallest free gap that holds it, as memory that was just freed is the likeliest to be in a
- * cache. The result is exact: the arena is as large as the highest end of any buffer.
+ * What lives always comes first, in order of creation. The rest is placed in program order, each
+ * buffer into the smallest free gap that holds it, as memory that was just freed is the likeliest
+ * to be in a cache. The result is exact: the arena is as large as the highest end of any buffer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -70,8 +70,8 @@ static size_t take(struct gaps *g, size_t bytes)
             best = i;
     if (best == SIZE_MAX) {
         /* Grow the top, using a gap that touches it. */
-        bool touches = g->count && g->item[g->count - 1].offset +
-                                           g->item[g->count - 1].bytes == g->end;
+        bool touches =
+            g->count && g->item[g->count - 1].offset + g->item[g->count - 1].bytes == g->end;
 
         offset = touches ? g->item[--g->count].offset : g->end;
         g->end = offset + bytes;

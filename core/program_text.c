@@ -31,8 +31,8 @@ static void print_tensor(const struct ct_tensor *t, const struct ct_value *v, FI
     }
 }
 
-static void print_instruction(const struct ct_program *p, const struct ct_instruction *i,
-                              size_t n, FILE *out)
+static void print_instruction(const struct ct_program *p, const struct ct_instruction *i, size_t n,
+                              FILE *out)
 {
     char action[64] = "-";
 

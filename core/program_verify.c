@@ -1,7 +1,7 @@
 /*
  * Checks a lowered program against the rules that it was made by, without using how it was made: no
- * two live buffers overlap, every tensor lies in a live buffer, nothing is read before it is written,
- * and what crosses streams is ordered by events.
+ * two live buffers overlap, every tensor lies in a live buffer, nothing is read before it is
+ * written, and what crosses streams is ordered by events.
  */
 #include <stdarg.h>
 #include <stdlib.h>
@@ -16,7 +16,8 @@ struct check {
     int faults;
     char first[400];
     struct ct_arena arena;
-    int64_t (*after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
+    int64_t (
+        *after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
 };
 
 static void fault(struct check *c, const char *fmt, ...) CT_PRINTF(2, 3);
@@ -208,9 +209,8 @@ static void check_tensor(struct check *c, struct access *log, size_t *count, int
 
 static void check_workspace(struct check *c, int64_t n, const struct ct_instruction *i)
 {
-    const struct ct_buffer *b = i->workspace == SIZE_MAX
-                                    ? NULL
-                                    : live_buffer(c, n, i->workspace, i->workspace + 1);
+    const struct ct_buffer *b =
+        i->workspace == SIZE_MAX ? NULL : live_buffer(c, n, i->workspace, i->workspace + 1);
 
     if (i->workspace != SIZE_MAX && (!b || b->category != CT_CATEGORY_WORKSPACE))
         fault(c, "instruction %lld has its workspace outside the buffer's life", (long long)n);

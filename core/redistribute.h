@@ -7,9 +7,9 @@
 #include <ctitan/graph.h>
 
 struct ct_step {
-    const char *op;               /* "all_gather", .. */
+    const char *op; /* "all_gather", .. */
     ct_axes axes;
-    uint8_t axis[CT_MAX_AXES];    /* major first */
+    uint8_t axis[CT_MAX_AXES]; /* major first */
     int count;
     int dim, to;
     struct ct_sharding after;
@@ -20,8 +20,8 @@ struct ct_steps {
     int count;
 };
 
-/* Steps that take a value from one sharding to another. `to` may keep axes unreduced that `from` has
-   unreduced; it cannot make an axis unreduced: CT_EINVAL. */
+/* Steps that take a value from one sharding to another. `to` may keep axes unreduced that `from`
+   has unreduced; it cannot make an axis unreduced: CT_EINVAL. */
 int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_sharding *from,
                           const struct ct_sharding *to, struct ct_steps *steps);
 

@@ -124,10 +124,11 @@ static int batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatch
 
     *batch = t->local_batch_size * dp;
     if (global % *batch)
-        return ct_fail(CT_ECONFIG,
-                       "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
-                       "data-parallel degree = %lld x %lld",
-                       (long long)global, (long long)t->local_batch_size, (long long)dp);
+        return ct_fail(
+            CT_ECONFIG,
+            "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
+            "data-parallel degree = %lld x %lld",
+            (long long)global, (long long)t->local_batch_size, (long long)dp);
     *microbatches = (int)(global / *batch);
     return 0;
 }
@@ -237,20 +238,23 @@ static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, b
                  bool borrow, struct ct_program **program)
 {
     struct ct_action_list *actions = ct_arena_new(&run->arena, struct ct_action_list);
-    struct ct_schedule_request schedule = {.ranks = 1, .stages = 1, .microbatches = microbatches,
-                                           .arena = &run->arena};
-    struct ct_lower_request request = {.graph = graph, .actions = actions,
-                                       .microbatches = microbatches, .device = run->device,
-                                       .communicator = run->communicator.comm ? &run->communicator
-                                                                              : NULL,
-                                       .rank = run->rank, .borrow = borrow, .arena = &run->arena};
+    struct ct_schedule_request schedule = {
+        .ranks = 1, .stages = 1, .microbatches = microbatches, .arena = &run->arena};
+    struct ct_lower_request request = {.graph = graph,
+                                       .actions = actions,
+                                       .microbatches = microbatches,
+                                       .device = run->device,
+                                       .communicator =
+                                           run->communicator.comm ? &run->communicator : NULL,
+                                       .rank = run->rank,
+                                       .borrow = borrow,
+                                       .arena = &run->arena};
 
     (training ? ct_schedule_trivial : ct_schedule_forward)(&schedule, actions);
     return ct_lower(&request, program);
 }
 
-static int open_programs(struct ct_run *run, const struct ct_run_options *options,
-                         int microbatches)
+static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
 {
     int rc = lower(run, run->graph, microbatches, !options->logits, false, &run->program);
 
@@ -322,8 +326,8 @@ static int open_memory(struct ct_run *run)
     if (run->communicator.comm && run->communicator.ops->reserve && run->device->host_memory)
         rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &shared);
     if (rc == 0)
-        rc = ct_executor_create(run->program, run->device, run->arena_bytes, shared,
-                                &run->executor);
+        rc =
+            ct_executor_create(run->program, run->device, run->arena_bytes, shared, &run->executor);
     if (rc == 0)
         rc = ct_executor_init(run->executor);
     if (rc == 0 && *ct_config.model.init_from)
@@ -377,7 +381,8 @@ static uint64_t fingerprint_options(const struct ct_option *options, const void 
     return sum;
 }
 
-/* A number made of every plugin's name, version and options, and of the core's: equal on all ranks. */
+/* A number made of every plugin's name, version and options, and of the core's: equal on all ranks.
+ */
 static uint64_t fingerprint(void)
 {
     const struct ct_section *section;
@@ -399,8 +404,8 @@ static int compare_ranks(struct ct_run *run)
     const struct ct_communicator *c = &run->communicator;
     uint64_t mine = fingerprint(), *all = ct_arena_array(&run->arena, uint64_t, run->world);
     struct ct_group *world;
-    int rc = ct_communicator_group(c, &run->mesh, run->rank,
-                                   ((ct_axes)1 << run->mesh.count) - 1, CT_STREAM_COPY, &world);
+    int rc = ct_communicator_group(c, &run->mesh, run->rank, ((ct_axes)1 << run->mesh.count) - 1,
+                                   CT_STREAM_COPY, &world);
 
     if (rc == 0)
         rc = c->ops->all_gather(world, &mine, all, sizeof(mine), CT_U8);

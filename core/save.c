@@ -1,6 +1,6 @@
 /*
- * Saving a run's weights as a Hugging Face folder. Parameters in pieces are put together one at a time,
- * on every rank; rank 0 writes.
+ * Saving a run's weights as a Hugging Face folder. Parameters in pieces are put together one at a
+ * time, on every rank; rank 0 writes.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,8 +27,7 @@ static void place_box(char *whole, int rank, const int64_t *shape, const char *b
             rest /= size[d];
             stride *= shape[d];
         }
-        memcpy(whole + (size_t)at * item, box + (size_t)(r * inner) * item,
-               (size_t)inner * item);
+        memcpy(whole + (size_t)at * item, box + (size_t)(r * inner) * item, (size_t)inner * item);
     }
 }
 
@@ -49,7 +48,8 @@ static int save_config(const struct ct_run *run, const char *folder)
     return rc;
 }
 
-/* The whole of a parameter, put together from all ranks' pieces: every rank calls, every rank gets. */
+/* The whole of a parameter, put together from all ranks' pieces: every rank calls, every rank gets.
+ */
 static int gather_parameter(struct ct_run *run, struct ct_group *all, const struct ct_value *v,
                             char *whole)
 {

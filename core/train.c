@@ -11,12 +11,13 @@
 
 enum { END_OF_DATA = 1 };
 
-/* The learning-rate rule of TorchTitan: linear warm-up, a stable stretch, decay. Steps are 0-based. */
+/* The learning-rate rule of TorchTitan: linear warm-up, a stable stretch, decay. Steps are 0-based.
+ */
 double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
 {
     int64_t warmup = c->warmup_steps < total ? c->warmup_steps : total;
-    int64_t decay = c->decay_ratio < 0 ? total - warmup
-                                       : (int64_t)nearbyint((double)total * c->decay_ratio);
+    int64_t decay =
+        c->decay_ratio < 0 ? total - warmup : (int64_t)nearbyint((double)total * c->decay_ratio);
     int64_t stable;
     double progress, factor;
 
@@ -56,8 +57,8 @@ static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *ex
 {
     int64_t seq = ct_config.training.seq_len;
 
-    *f = (struct feed){.run = run, .executor = executor, .graph = graph, .ops = run->data_ops,
-                       .data = data};
+    *f = (struct feed){
+        .run = run, .executor = executor, .graph = graph, .ops = run->data_ops, .data = data};
     f->tokens = ct_graph_find(graph, "tokens");
     f->labels = ct_graph_find(graph, "labels");
     f->documents = ct_graph_find(graph, "documents");
@@ -65,8 +66,8 @@ static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *ex
     f->valid = ct_graph_find(graph, "valid_tokens");
     for (int i = 0; i < 4; i++) {
         f->row[i] = ct_arena_array(&run->arena, int32_t, seq);
-        f->part[i] = ct_arena_array(&run->arena, int32_t,
-                                    ct_shape_count(f->tokens->rank, f->tokens->shape));
+        f->part[i] =
+            ct_arena_array(&run->arena, int32_t, ct_shape_count(f->tokens->rank, f->tokens->shape));
     }
     for (int64_t t = 0; t < seq; t++)
         f->row[3][t] = (int32_t)t;
@@ -116,8 +117,8 @@ static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
     for (int m = 0; rc == 0 && m < microbatches; m++)
         rc = feed_microbatch(f, first_sample + m * f->tokens->shape[0], m);
     if (rc == 0)
-        rc = ct_executor_write(f->executor, f->valid, -1,
-                               &(float){(float)f->valid_tokens}, sizeof(float));
+        rc = ct_executor_write(f->executor, f->valid, -1, &(float){(float)f->valid_tokens},
+                               sizeof(float));
     return rc;
 }
 
@@ -152,7 +153,7 @@ static int read_loss(struct feed *f, double *sum, double *count)
 }
 
 struct progress {
-    int64_t updates;      /* applied so far */
+    int64_t updates; /* applied so far */
     int64_t tokens_seen;
 };
 
@@ -211,9 +212,8 @@ static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_re
 {
     if (!ct_hook_wanted(event))
         return 0;
-    return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run,
-                                                .step = r ? r->step : 0, .result = r,
-                                                .message = message});
+    return ct_hook_fire(&(struct ct_event_data){
+        .event = event, .run = run, .step = r ? r->step : 0, .result = r, .message = message});
 }
 
 /* ---- validation ---- */

@@ -3,9 +3,9 @@
  * lse, the log of the sum of exponentials of the scaled scores, is all that the backward needs
  * besides the operands: p = exp(s - lse) (Dao et al. 2022).
  *
- * Queries and keys may be pieces of a sequence, in any order: who sees whom is said by positions and
- * documents. Results on two sets of keys are merged by their statistics; with the statistics of the
- * whole, gradients of pieces simply add up.
+ * Queries and keys may be pieces of a sequence, in any order: who sees whom is said by positions
+ * and documents. Results on two sets of keys are merged by their statistics; with the statistics of
+ * the whole, gradients of pieces simply add up.
  */
 #include <math.h>
 
@@ -75,8 +75,7 @@ static bool sees(const struct heads *a, int64_t b, int64_t i, int64_t j)
     double position = a->positions ? a->positions[query] : (double)(a->first + i);
     double k_position = a->k_positions ? a->k_positions[key] : (double)(a->k_first + j);
 
-    return k_position <= position &&
-           (!a->documents || a->documents[query] == a->k_documents[key]);
+    return k_position <= position && (!a->documents || a->documents[query] == a->k_documents[key]);
 }
 
 static double dot(const double *x, const double *y, int64_t n)

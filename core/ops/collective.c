@@ -14,7 +14,8 @@ struct moved {
     int64_t dim, to;
 };
 
-/* The gradient finds its own way by propagation, or is redistributed here where the op says to what. */
+/* The gradient finds its own way by propagation, or is redistributed here where the op says to
+ * what. */
 static int redistribute_vjp(struct ct_vjp *v)
 {
     struct redistribute back = {.to = ct_op_string(v->op, "gradient"), .gradient = ""};
@@ -75,11 +76,10 @@ const struct ct_op_type ct_op_permute = {
     .operands = "*x A -> *y A",
     .rule = "*.->*.",
     .flags = CT_OP_COLLECTIVE,
-    .attrs =
-        (const struct ct_option[]){
-            CT_OPT_STRING(struct permute, axes, "axes", "", "Axes of the group, major first"),
-            CT_OPT_INT(struct permute, shift, "shift", "1", -0x1p20, 0x1p20,
-                       "Ranks by which a piece moves"),
-            {0}},
+    .attrs = (const struct ct_option[]){CT_OPT_STRING(struct permute, axes, "axes", "",
+                                                      "Axes of the group, major first"),
+                                        CT_OPT_INT(struct permute, shift, "shift", "1", -0x1p20,
+                                                   0x1p20, "Ranks by which a piece moves"),
+                                        {0}},
     .attrs_size = sizeof(struct permute),
 };

@@ -1,14 +1,15 @@
 /*
  * Data parallelism, with parameters in shards (FSDP2, ZeRO-3) or whole (DDP), or both (HSDP).
  *
- * All that is said here: the batch is cut over dp_replicate and dp_shard, and a parameter is kept cut
- * along dimension 0 over dp_shard (and cp) but used whole. The gather is written down; reduce-scatter
- * and all-reduce of gradients follow from the factor rules.
+ * All that is said here: the batch is cut over dp_replicate and dp_shard, and a parameter is kept
+ * cut along dimension 0 over dp_shard (and cp) but used whole. The gather is written down;
+ * reduce-scatter and all-reduce of gradients follow from the factor rules.
  *
  *   shard_degree = 1                      DDP
  *   reshard_after_forward = never         one gather a step: ZeRO-1 with reduce = step, ZeRO-2 with
  *                                         reduce = microbatch
- *   reshard_after_forward = always        gathered for the forward and again for the backward: ZeRO-3
+ *   reshard_after_forward = always        gathered for the forward and again for the backward:
+ * ZeRO-3
  */
 #include <string.h>
 
@@ -25,10 +26,11 @@ static const struct ct_option options[] = {
                "Ranks that share one copy of the parameters; -1: all that are left"),
     CT_OPT_INT(struct fsdp_config, replicate_degree, "replicate_degree", "1", 1, 1 << 20,
                "Copies of the parameters"),
-    CT_OPT_CHOICE(struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
-                  "default|always|never",
-                  "Free gathered parameters after the forward; default: unless there is a pipeline, "
-                  "and not those of the last region"),
+    CT_OPT_CHOICE(
+        struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
+        "default|always|never",
+        "Free gathered parameters after the forward; default: unless there is a pipeline, "
+        "and not those of the last region"),
     CT_OPT_CHOICE(struct fsdp_config, reduce, "reduce", "microbatch", "microbatch|step",
                   "Reduce gradients in every microbatch (they stay sharded) or once a step"),
     CT_OPT_BOOL(struct fsdp_config, prefetch, "prefetch", "true",
@@ -82,7 +84,7 @@ struct redistribute {
 
 static struct ct_op *first_user(const struct ct_graph *graph, const struct ct_value *v)
 {
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         for (int i = 0; op->part == CT_PART_F && i < op->ins; i++)
             if (op->in[i] == v)
                 return op;
@@ -92,7 +94,7 @@ static struct ct_op *first_user(const struct ct_graph *graph, const struct ct_va
 static void replace_forward(struct ct_graph *graph, const struct ct_op *gather,
                             const struct ct_value *param, struct ct_value *whole)
 {
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         for (int i = 0; op->part == CT_PART_F && op != gather && i < op->ins; i++)
             if (op->in[i] == param)
                 op->in[i] = whole;

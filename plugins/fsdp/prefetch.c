@@ -2,10 +2,10 @@
  * When gathers and reductions run.
  *
  * A gather whose parameter the backward needs too is done again there (reshard), but for the last
- * region of the forward, whose backward comes at once. Then gathers move to the gather stream and to
- * the front of the region before their own, so that they run while that one computes; the memory plan
- * sees two regions' parameters alive at a time and no more. Reductions move to the reduce stream, where
- * they stand: nothing in the backward waits for them.
+ * region of the forward, whose backward comes at once. Then gathers move to the gather stream and
+ * to the front of the region before their own, so that they run while that one computes; the memory
+ * plan sees two regions' parameters alive at a time and no more. Reductions move to the reduce
+ * stream, where they stand: nothing in the backward waits for them.
  */
 #include <string.h>
 
@@ -28,7 +28,7 @@ static const struct ct_op *last_forward(const struct ct_graph *graph)
 {
     const struct ct_op *last = NULL;
 
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         if (op->part == CT_PART_F)
             last = op;
     return last;
@@ -70,8 +70,7 @@ static int reshard(struct ct_graph *graph)
 
     if (!fsdp_reshards(graph) || !last)
         return 0;
-    ct_for_each_op_safe(op, graph)
-    {
+    ct_for_each_op_safe (op, graph) {
         int rc = is_gather(op) && op->part == CT_PART_F &&
                          !(keep_last && !strcmp(op->region, last->region))
                      ? clone_for_backward(graph, op)
@@ -95,8 +94,7 @@ static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *
 
 static bool same_pass(const struct ct_op *a, const struct ct_op *b)
 {
-    return backward(a) == backward(b) && ct_part_is_microbatch(b->part) &&
-           a->stage == b->stage;
+    return backward(a) == backward(b) && ct_part_is_microbatch(b->part) && a->stage == b->stage;
 }
 
 /* The first op of the region that runs before the one in which gather stands. */
@@ -117,8 +115,7 @@ static struct ct_op *region_before(struct ct_op *gather)
 
 static void hoist(struct ct_graph *graph)
 {
-    ct_for_each_op_safe(op, graph)
-    {
+    ct_for_each_op_safe (op, graph) {
         struct ct_op *before;
 
         if (!is_gather(op) || !ct_part_is_microbatch(op->part))
@@ -132,7 +129,7 @@ static void hoist(struct ct_graph *graph)
 
 static void reduce_aside(struct ct_graph *graph)
 {
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         if (op->part == CT_PART_W && op->type->flags & CT_OP_COLLECTIVE)
             op->stream = CT_STREAM_REDUCE;
 }

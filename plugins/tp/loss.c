@@ -1,10 +1,10 @@
 /*
  * Losses under tensor parallelism.
  *
- * The fused loss wants its weight whole. It is taken apart: logits come out of a linear layer, cut by
- * vocabulary. With loss parallelism each rank then condenses its piece of a token's logits to three
- * numbers (largest, sum of exponentials, the label's logit), and only those are gathered. Without it
- * the logits are.
+ * The fused loss wants its weight whole. It is taken apart: logits come out of a linear layer, cut
+ * by vocabulary. With loss parallelism each rank then condenses its piece of a token's logits to
+ * three numbers (largest, sum of exponentials, the label's logit), and only those are gathered.
+ * Without it the logits are.
  */
 #include <string.h>
 
@@ -66,8 +66,7 @@ int tp_split_losses(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     if (tp_axis(graph) < 0)
         return 0;
-    ct_for_each_op_safe(op, graph)
-    {
+    ct_for_each_op_safe (op, graph) {
         int rc = strcmp(op->type->name, "linear_cross_entropy") ? 0 : split_loss(graph, op);
 
         if (rc < 0)

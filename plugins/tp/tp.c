@@ -1,11 +1,11 @@
 /*
  * Tensor parallelism (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022).
  *
- * The model's plan says how each weight is cut; everything else follows from the factor rules: heads
- * and hidden features come out cut, products over cut features come out as pending sums, and those are
- * all-reduced where they are needed whole. Sequence parallelism is one more annotation: the embedding's
- * output, cut along the sequence. The residual stream inherits that, pending sums become reduce-scatters
- * into it, and inputs of linear layers are gathered from it.
+ * The model's plan says how each weight is cut; everything else follows from the factor rules:
+ * heads and hidden features come out cut, products over cut features come out as pending sums, and
+ * those are all-reduced where they are needed whole. Sequence parallelism is one more annotation:
+ * the embedding's output, cut along the sequence. The residual stream inherits that, pending sums
+ * become reduce-scatters into it, and inputs of linear layers are gathered from it.
  */
 #include <fnmatch.h>
 #include <string.h>
@@ -54,8 +54,7 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule
         return 0;
     if (param->shape[dim] % tp_config.degree)
         return ct_fail(CT_ECONFIG, "[tp] degree = %lld does not divide dimension %d (%lld) of %s",
-                       (long long)tp_config.degree, dim, (long long)param->shape[dim],
-                       param->name);
+                       (long long)tp_config.degree, dim, (long long)param->shape[dim], param->name);
     ct_sharding_split(&param->sharding, dim, tp_axis(graph));
     return 0;
 }
@@ -63,8 +62,7 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule
 /* Heads are cut whole: a key/value head cannot serve two ranks. */
 static int check_heads(const struct ct_graph *graph)
 {
-    ct_for_each_op(op, graph)
-    {
+    ct_for_each_op (op, graph) {
         const struct ct_value *k = strcmp(op->type->name, "attention") ? NULL : op->in[1];
 
         if (k && k->shape[2] % tp_config.degree)
@@ -133,7 +131,7 @@ static int sequence(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     if (tp_axis(graph) < 0 || !tp_config.sequence_parallel)
         return 0;
-    ct_for_each_op(op, graph)
+    ct_for_each_op (op, graph)
         if (!strcmp(op->type->name, "embedding"))
             return cut_sequence(graph, op);
     return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: the model has no embedding to begin with");

@@ -1,10 +1,10 @@
 /*
  * Devices: memory, streams and events under the programs.
  *
- * A device plugin offers one ct_device_ops and registers kernels for its name. Streams are numbered;
- * work on one stream runs in order, across streams only as events say. Stream 0 computes; see
- * CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream; a device may run all streams
- * in order of enqueueing, with the same result.
+ * A device plugin offers one ct_device_ops and registers kernels for its name. Streams are
+ * numbered; work on one stream runs in order, across streams only as events say. Stream 0 computes;
+ * see CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream; a device may run all
+ * streams in order of enqueueing, with the same result.
  *
  * The built-in device "reference" runs every op's reference kernel on plain host memory: slow, any
  * dtype, no plugin needed. Tests measure everything else against it.
@@ -14,7 +14,13 @@
 
 #include <ctitan/op.h>
 
-enum ct_stream { CT_STREAM_COMPUTE, CT_STREAM_GATHER, CT_STREAM_REDUCE, CT_STREAM_P2P, CT_STREAM_COPY };
+enum ct_stream {
+    CT_STREAM_COMPUTE,
+    CT_STREAM_GATHER,
+    CT_STREAM_REDUCE,
+    CT_STREAM_P2P,
+    CT_STREAM_COPY
+};
 #define CT_STREAMS 5
 
 struct ct_device_info {
@@ -42,7 +48,8 @@ struct ct_device_ops {
     int (*copy_in)(struct ct_device *device, void *to, const void *host, size_t bytes);
     int (*copy_out)(struct ct_device *device, void *host, const void *from, size_t bytes);
 
-    /* Run kernel on stream after what is already there. The launch stays valid until synchronize. */
+    /* Run kernel on stream after what is already there. The launch stays valid until synchronize.
+     */
     int (*enqueue)(struct ct_device *device, int stream, const struct ct_kernel *kernel,
                    const struct ct_launch *launch);
     /* Events are small numbers below the count given to `events`. record: event is set once the

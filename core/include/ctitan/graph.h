@@ -14,8 +14,8 @@
  *   W     the rest of the backward, towards the weights; may be run later (zero bubble schedules)
  *   post  once per step, after the last microbatch: reductions, clipping, the optimizer
  *
- * A value made in F, I or W and used in post (or fetched) stands for its sum over the microbatches of
- * the step. That is all there is to gradient accumulation; kernels add in place where they can.
+ * A value made in F, I or W and used in post (or fetched) stands for its sum over the microbatches
+ * of the step. That is all there is to gradient accumulation; kernels add in place where they can.
  *
  * Values are made once and never changed, but for parameters and states, which ops that say so
  * (`ct_op_type.mutates`) update in place.
@@ -50,11 +50,12 @@ struct ct_value {
     uint32_t id; /* dense, by creation; index for side tables */
     enum ct_role role;
     enum ct_dtype dtype;
-    bool dtype_fixed; /* chosen by a transform: `infer` leaves it (types with CT_OP_ANY_DTYPE only) */
+    bool dtype_fixed; /* chosen by a transform: `infer` leaves it (types with CT_OP_ANY_DTYPE only)
+                       */
     int rank;
     int64_t shape[CT_MAX_RANK]; /* global */
     struct ct_sharding sharding;
-    size_t opaque_bytes;    /* not 0: in a layout known only to its ops, this many bytes on a rank */
+    size_t opaque_bytes; /* not 0: in a layout known only to its ops, this many bytes on a rank */
     struct ct_op *producer; /* NULL: a source */
     struct ct_value *grad;  /* after differentiation; NULL where none flows */
 };
@@ -87,7 +88,7 @@ struct ct_graph {
     size_t value_count, value_room;
     struct ct_fetch *fetches;
     size_t fetch_count, fetch_room;
-    int stages; /* of the pipeline, at least 1 */
+    int stages;    /* of the pipeline, at least 1 */
     uint64_t seed; /* of the initial weights: copied into init ops */
     int chunks;    /* sequences are fed in another order: cut into so many equal chunks.. */
     const int32_t *chunk_order; /* ..of which these come one after the other; 0: as they are */
@@ -170,8 +171,8 @@ struct ct_users {
 };
 CT_API struct ct_users ct_graph_users(const struct ct_graph *graph, struct ct_arena *arena);
 
-/* Drop ops whose outputs nobody needs (gradients of parameters count as needed), then the values that
-   nothing refers to (ids are renewed). */
+/* Drop ops whose outputs nobody needs (gradients of parameters count as needed), then the values
+   that nothing refers to (ids are renewed). */
 CT_API void ct_graph_sweep(struct ct_graph *graph);
 
 /*
@@ -185,8 +186,8 @@ CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text)
 /*
  * Every fault in the graph: undefined or twice defined values, uses before definition, shapes or
  * dtypes that `infer` would not give, parts out of order, updates of what may not be updated,
- * shardings that do not fit. Writes a line each to report (may be NULL); returns 0, or CT_EINVAL with
- * the first fault as the message.
+ * shardings that do not fit. Writes a line each to report (may be NULL); returns 0, or CT_EINVAL
+ * with the first fault as the message.
  */
 CT_API int ct_graph_verify(const struct ct_graph *graph, FILE *report);
 

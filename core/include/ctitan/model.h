@@ -69,7 +69,7 @@ struct ct_tokenizer;
 struct ct_data_request {
     int64_t seq_len;
     uint64_t seed;
-    bool validation; /* the held-out part */
+    bool validation;                          /* the held-out part */
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none loaded */
 };
 
@@ -78,11 +78,11 @@ struct ct_data; /* the source's own */
 struct ct_data_ops {
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
     void (*close)(struct ct_data *data);
-    /* Sample `index` of the endless or finite sequence: a pure function of the index and the request,
-       so the position of a run is one number, and any rank can read any sample. tokens and labels
-       have seq_len entries, label -100 is masked; documents (may be NULL) gets ids that change at
-       document boundaries. Returns 0, or 1 at a normal end of the data (nothing written). Safe to
-       call from one thread at a time. */
+    /* Sample `index` of the endless or finite sequence: a pure function of the index and the
+       request, so the position of a run is one number, and any rank can read any sample. tokens and
+       labels have seq_len entries, label -100 is masked; documents (may be NULL) gets ids that
+       change at document boundaries. Returns 0, or 1 at a normal end of the data (nothing written).
+       Safe to call from one thread at a time. */
     int (*read)(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                 int32_t *documents);
     /* Whether `read` gives documents: by the options alone, as planning opens no data. */

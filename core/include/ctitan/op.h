@@ -5,10 +5,10 @@
  * shardings are propagated) and a plain reference kernel. The core brings the common ones
  * (core/ops/); plugins register more. There is no enumeration of ops anywhere.
  *
- * Factor rules name each dimension by a letter: "btk,nk->btn" for a linear layer. A letter in inputs
- * and outputs is parallel: any axis may cut it. One in inputs only is a reduction: cutting it leaves
- * the outputs unreduced. A capital letter must be whole on every rank. '*' in front of an operand
- * repeats it any number of times; a letter that stands in repeated operands only is another
+ * Factor rules name each dimension by a letter: "btk,nk->btn" for a linear layer. A letter in
+ * inputs and outputs is parallel: any axis may cut it. One in inputs only is a reduction: cutting
+ * it leaves the outputs unreduced. A capital letter must be whole on every rank. '*' in front of an
+ * operand repeats it any number of times; a letter that stands in repeated operands only is another
  * dimension in each repetition: "btk,*nk->*btn". '.' stands for any number of leading dimensions,
  * the same in all operands (in repeated operands only: others in each repetition): ".k,*nk->*.n".
  * '?' in front of an input: it may be absent, or left out at the end. An empty operand is a scalar;
@@ -47,7 +47,8 @@ struct ct_vjp {
 
 /* One call of a kernel. Everything is local to this rank. */
 struct ct_launch {
-    const struct ct_op *op; /* attributes: op->attrs; shapes: those of the tensors below, not the op's */
+    const struct ct_op
+        *op; /* attributes: op->attrs; shapes: those of the tensors below, not the op's */
     const struct ct_tensor *in; /* data NULL: absent */
     const struct ct_tensor *out;
     int ins, outs;
@@ -60,8 +61,8 @@ struct ct_launch {
     const struct ct_mesh *mesh;
 };
 
-/* Where this rank's piece of v begins along dimension dim of the whole: the first row of a table that
-   is cut by rows, the first position of a sequence. */
+/* Where this rank's piece of v begins along dimension dim of the whole: the first row of a table
+   that is cut by rows, the first position of a sequence. */
 CT_API int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim);
 
 /* Asked once per distinct call while lowering. */
@@ -70,7 +71,7 @@ struct ct_prepare {
     const struct ct_tensor *in, *out; /* local shapes and strides; data is NULL in all */
     const bool *present;              /* by input: false for an optional one that is absent */
     int ins, outs;
-    uint32_t accumulate;   /* outputs that some call will accumulate into */
+    uint32_t accumulate; /* outputs that some call will accumulate into */
     struct ct_device *device;
     struct ct_arena *arena; /* for state */
     size_t workspace;       /* to be set, bytes; 0 if left alone */
@@ -95,7 +96,8 @@ struct ct_kernel {
 
 /* Flags of an op type. */
 #define CT_OP_VIEW 1u       /* output 0 is input 0 under another shape: no memory, no instruction */
-#define CT_OP_ANY_DTYPE 2u  /* floating outputs may be of any floating dtype (casts fold into it) */
+#define CT_OP_ANY_DTYPE 2u  /* floating outputs may be of any floating dtype (casts fold into it)  \
+                             */
 #define CT_OP_EFFECT 4u     /* kept even if nobody uses its outputs (mutating ops always are) */
 #define CT_OP_COLLECTIVE 8u /* communicates */
 #define CT_OP_LINEAR 16u    /* linear in all inputs together: pending sums may pass through */
@@ -109,14 +111,15 @@ struct ct_op_type {
     const struct ct_option *attrs; /* NULL: none */
     size_t attrs_size;
     /* Outputs that may take over the memory of an input if that dies here: {output, input} pairs,
-       ended by {-1, -1}; NULL: none. Shapes, dtypes and strides must be equal, else it is not done. */
+       ended by {-1, -1}; NULL: none. Shapes, dtypes and strides must be equal, else it is not done.
+     */
     const int8_t (*inplace)[2];
     /* Bit i: input i is updated in place. Variadic ops: mutates_from(op, i) instead. */
     uint32_t mutates;
     bool (*mutates_input)(const struct ct_op *op, int input);
 
-    /* Values (op->in + i or op->out + i) that would best lie side by side, as columns of one matrix; the
-       plan tries, kernels look at the strides. NULL: none. */
+    /* Values (op->in + i or op->out + i) that would best lie side by side, as columns of one
+       matrix; the plan tries, kernels look at the strides. NULL: none. */
     int (*join)(const struct ct_op *op, struct ct_value ***values);
 
     /* Number of outputs for these inputs; NULL: as `operands` says, or 1. */
@@ -135,11 +138,11 @@ struct ct_op_type {
     int (*reference)(const struct ct_launch *);
 
     const char *operands; /* "x T, w T -> y T, rstd W"; NULL: `infer` checks everything */
-    /* Two factors that are cut together, the first a multiple of the second: "hg" for query heads in
-       groups of one key/value head. NULL: none. */
+    /* Two factors that are cut together, the first a multiple of the second: "hg" for query heads
+       in groups of one key/value head. NULL: none. */
     const char *tie;
-    /* What the rule does not say: change the factors of this op, or make them where there is no rule.
-       NULL: nothing to add. */
+    /* What the rule does not say: change the factors of this op, or make them where there is no
+       rule. NULL: nothing to add. */
     int (*factors)(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
 };
 
@@ -155,8 +158,8 @@ CT_API const struct ct_op_type *ct_op_at(size_t index);
 
 /* Kernels of a device ("cpu") are tried in the order of their registration. */
 CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel);
-/* The kernel for a call, or NULL: the caller falls back on the type's reference or fails. Kernels whose
-   flags do not cover the request (accumulation, strides) are passed over. */
+/* The kernel for a call, or NULL: the caller falls back on the type's reference or fails. Kernels
+   whose flags do not cover the request (accumulation, strides) are passed over. */
 CT_API const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepare *request);
 CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);
 

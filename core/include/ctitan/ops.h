@@ -2,8 +2,8 @@
  * The common ops, as model authors write them.
  *
  * Each function adds one op and returns its (first) output. All take NULL inputs and return NULL
- * once the builder has failed, so a model is written without a check per line. b = batch, t = tokens,
- * k, n = features, h = heads, g = key/value heads, d = head size, v = vocabulary.
+ * once the builder has failed, so a model is written without a check per line. b = batch, t =
+ * tokens, k, n = features, h = heads, g = key/value heads, d = head size, v = vocabulary.
  */
 #ifndef CT_OPS_H
 #define CT_OPS_H
@@ -22,7 +22,8 @@ CT_API struct ct_value *ct_linear(struct ct_builder *b, const char *name, struct
 CT_API void ct_linears(struct ct_builder *b, const char *const *names, struct ct_value *x,
                        struct ct_value *const *w, int count, struct ct_value **y);
 
-/* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich 2019) */
+/* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich
+ * 2019) */
 CT_API struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                     struct ct_value *w, double eps);
 /* *sum = x + r, and the norm of it. */

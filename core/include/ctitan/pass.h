@@ -1,10 +1,10 @@
 /*
  * Transforms of the graph, and the manager that runs them.
  *
- * A transform declares its phase; within a phase, what it needs and gives (names of properties, such
- * as "gradients") orders it, so the order of the manifest does not matter. The manager, not the
- * transform, verifies after each, times it, dumps on request, and on failure writes a reproducer:
- * the graph before it and the list of transforms.
+ * A transform declares its phase; within a phase, what it needs and gives (names of properties,
+ * such as "gradients") orders it, so the order of the manifest does not matter. The manager, not
+ * the transform, verifies after each, times it, dumps on request, and on failure writes a
+ * reproducer: the graph before it and the list of transforms.
  */
 #ifndef CT_PASS_H
 #define CT_PASS_H
@@ -29,7 +29,7 @@ struct ct_transform {
     const char *name;
     const char *summary;
     enum ct_phase phase;
-    const char *const *needs;  /* property names, NULL ends; NULL: none */
+    const char *const *needs; /* property names, NULL ends; NULL: none */
     const char *const *gives;
     const char *const *breaks; /* properties that are gone afterwards */
     const char *const *after;  /* as needs, but only an order: nobody has to give them */
@@ -40,10 +40,10 @@ struct ct_transform {
 CT_API const char *ct_phase_name(enum ct_phase phase);
 
 struct ct_pass_options {
-    bool training;            /* false: only transforms with .evaluation */
-    const char *dump_after;   /* NULL, a name, "all" or "changed" */
-    FILE *dump;               /* where dumps go */
-    const char *reproducer;   /* path written on failure; NULL: none */
+    bool training;          /* false: only transforms with .evaluation */
+    const char *dump_after; /* NULL, a name, "all" or "changed" */
+    FILE *dump;             /* where dumps go */
+    const char *reproducer; /* path written on failure; NULL: none */
 };
 
 /*
@@ -64,8 +64,8 @@ CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops; sets value->grad of
  * every parameter. The seed is 1 / (scalar "valid_tokens"), so gradients are those of the mean over
- * the global batch's unmasked tokens. I and W are told apart by reachability: what only a parameter's
- * gradient needs is W.
+ * the global batch's unmasked tokens. I and W are told apart by reachability: what only a
+ * parameter's gradient needs is W.
  */
 CT_API int ct_differentiate(struct ct_graph *graph);
 

@@ -48,8 +48,8 @@ struct ct_instruction {
     int32_t signal;             /* event to record afterwards; -1: none */
     const int32_t *waits;       /* events to wait for, -1 ends; NULL: none */
     size_t workspace;           /* offset; SIZE_MAX: none */
-    struct ct_launch launch;    /* tensors carry offsets as data until the program is bound; rank -1:
-                                   absent */
+    struct ct_launch launch; /* tensors carry offsets as data until the program is bound; rank -1:
+                                absent */
 };
 
 struct ct_program {
@@ -60,15 +60,16 @@ struct ct_program {
     struct ct_action_list actions;
     struct ct_buffer *buffers;
     size_t buffer_count;
-    struct ct_tensor *tensors; /* by value id: local shape and strides; data: offset in the buffer */
-    int32_t *buffer_of;        /* by value id x (microbatches + 1) + microbatch + 1; -1: none */
+    struct ct_tensor
+        *tensors;       /* by value id: local shape and strides; data: offset in the buffer */
+    int32_t *buffer_of; /* by value id x (microbatches + 1) + microbatch + 1; -1: none */
     int microbatches, events;
     size_t persistent_bytes; /* what comes first: parameters, states, inputs, scalars */
     size_t arena_bytes;      /* all of it */
-    size_t category_peak[CT_CATEGORY_COUNT]; /* each category's own peak */
+    size_t category_peak[CT_CATEGORY_COUNT];    /* each category's own peak */
     size_t category_at_peak[CT_CATEGORY_COUNT]; /* what each holds when the whole is largest */
-    double flops;                          /* of one step on this rank */
-    double comm_bytes;                     /* sent by this rank in one step */
+    double flops;                               /* of one step on this rank */
+    double comm_bytes;                          /* sent by this rank in one step */
 };
 
 struct ct_lower_request {
@@ -98,15 +99,15 @@ CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 
 struct ct_executor; /* a program bound to a device's memory */
 
-/* The arena: program->arena_bytes, or `bytes` if that is more, taken from the device; or `memory` of
-   so many zeroed bytes, from a communicator, which stays its owner's. */
+/* The arena: program->arena_bytes, or `bytes` if that is more, taken from the device; or `memory`
+   of so many zeroed bytes, from a communicator, which stays its owner's. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                               size_t bytes, void *memory, struct ct_executor **executor);
-/* For a program lowered with `borrow`: parameters and states are those of owner, by name; everything
-   else lies in the part of owner's arena that holds nothing between two steps. That must be large
-   enough: owner->persistent_bytes + program->arena_bytes. */
-CT_API int ct_executor_create_borrowing(const struct ct_program *program,
-                                        struct ct_executor *owner, struct ct_executor **executor);
+/* For a program lowered with `borrow`: parameters and states are those of owner, by name;
+   everything else lies in the part of owner's arena that holds nothing between two steps. That must
+   be large enough: owner->persistent_bytes + program->arena_bytes. */
+CT_API int ct_executor_create_borrowing(const struct ct_program *program, struct ct_executor *owner,
+                                        struct ct_executor **executor);
 CT_API void ct_executor_destroy(struct ct_executor *executor);
 
 /* Run the init part. */
@@ -114,12 +115,14 @@ CT_API int ct_executor_init(struct ct_executor *executor);
 /* One step: pre, all actions, post; waits for its end. */
 CT_API int ct_executor_step(struct ct_executor *executor);
 
-/* Host access to a value's local piece, dense: microbatch -1 for params, states, scalars, fetches. */
+/* Host access to a value's local piece, dense: microbatch -1 for params, states, scalars, fetches.
+ */
 CT_API int ct_executor_write(struct ct_executor *executor, const struct ct_value *value,
                              int microbatch, const void *host, size_t bytes);
-CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value,
-                            void *host, size_t bytes);
-/* Where the value lives, for hosts that can see the device's memory; data NULL if it has no place. */
+CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
+                            size_t bytes);
+/* Where the value lives, for hosts that can see the device's memory; data NULL if it has no place.
+ */
 CT_API struct ct_tensor ct_executor_tensor(struct ct_executor *executor,
                                            const struct ct_value *value, int microbatch);
 

@@ -18,8 +18,8 @@ struct ct_philox {
 static inline struct ct_philox ct_philox(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    struct ct_philox c = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
-                           (uint32_t)(stream >> 32)}};
+    struct ct_philox c = {
+        {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
 
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * c.v[0], b = (uint64_t)0xCD9E8D57u * c.v[2];

@@ -42,7 +42,7 @@ struct ct_run {
     struct ct_graph *graph; /* after all transforms */
     struct ct_program *program;
     struct ct_executor *executor;
-    double start_time; /* of the process, seconds of CLOCK_MONOTONIC */
+    double start_time;  /* of the process, seconds of CLOCK_MONOTONIC */
     size_t arena_bytes; /* on the device: training and validation */
     int64_t parameters; /* elements, each once */
 
@@ -60,10 +60,10 @@ enum ct_run_depth {
 
 struct ct_run_options {
     enum ct_run_depth depth;
-    int64_t rank, world; /* world 0: one rank */
+    int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
-    const char *job; /* unique on this host; with more than one rank */
-    bool logits;         /* no training: a forward of one sequence that fetches "logits" */
+    const char *job;             /* unique on this host; with more than one rank */
+    bool logits;                 /* no training: a forward of one sequence that fetches "logits" */
     struct ct_pass_options passes; /* dumps; `training` is set here */
 };
 
