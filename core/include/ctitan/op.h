@@ -95,8 +95,9 @@ struct ct_kernel {
 };
 
 /* Flags of an op type. */
-#define CT_OP_VIEW 1u       /* output 0 is input 0 under another shape: no memory, no instruction */
-#define CT_OP_ANY_DTYPE 2u  /* floating outputs may be of any floating dtype (casts fold into it)  \
+#define CT_OP_VIEW 1u /* output 0 is input 0 under another shape: no memory, no instruction */
+#define CT_OP_ANY_DTYPE                                                                            \
+    2u                      /* floating outputs may be of any floating dtype (casts fold into it)  \
                              */
 #define CT_OP_EFFECT 4u     /* kept even if nobody uses its outputs (mutating ops always are) */
 #define CT_OP_COLLECTIVE 8u /* communicates */
