@@ -18,10 +18,9 @@ static const struct ct_option options[] = {
                   "Instruction set: auto (the CPU's best), portable, avx2 or avx512"),
     CT_OPT_STRING(struct cpu_config, streams, "streams", "threads",
                   "Streams beside the compute stream: threads, or in_order (all on one thread)"),
-    CT_OPT_STRING(
-        struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
-        "bfloat16 products: native, widen (to float32), or auto: native where the CPU has "
-        "AMX"),
+    CT_OPT_STRING(struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
+                  "bfloat16 products: native, widen (to float32), or auto: native where that is "
+                  "faster (AMX; AVX512_BF16 on AMD's Zen 5)"),
     CT_OPT_BOOL(struct cpu_config, huge_pages, "huge_pages", "true",
                 "Back the arena with huge pages"),
     CT_OPT_BOOL(struct cpu_config, pack_weights, "pack_weights", "true",

@@ -30,7 +30,8 @@ extern struct cpu_config cpu_config;
 const char *cpu_isa_name(enum cpu_isa isa);
 /* CT_ECONFIG: the level asked for is unknown, or this CPU does not have it. */
 int cpu_isa_check(void);
-/* bfloat16 products in hardware at full speed: AMX. Otherwise they are widened to float32. */
+/* bfloat16 products in hardware, faster than float32's: AMX, or AVX512_BF16 where it runs at full
+   rate. Otherwise they are widened to float32. */
 bool cpu_bf16_native(void);
 /* On the calling thread; threads that it starts inherit it. */
 void cpu_flush_denormals(void);
