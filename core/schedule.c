@@ -4,13 +4,19 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/schedule.h>
+
+#include "schedule_internal.h"
 
 static const char *const type_names[] = {
 #define X(id, text) text,
     CT_ACTIONS(X)
 #undef X
 };
+
+const char *ct_action_type_name(enum ct_action_type type)
+{
+    return type_names[type];
+}
 
 static bool takes_microbatch(enum ct_action_type type)
 {
@@ -130,8 +136,8 @@ int ct_action_parse(const char *text, struct ct_action *action)
     return rc;
 }
 
-static void append(const struct ct_schedule_request *request, struct ct_action_list *list,
-                   enum ct_action_type type, int stage, int microbatch)
+void ct_schedule_add(const struct ct_schedule_request *request, struct ct_action_list *list,
+                     enum ct_action_type type, int stage, int microbatch)
 {
     ct_action_append(request->arena, list,
                      (struct ct_action){type, stage, microbatch, .microbatch_b = -1});
@@ -141,9 +147,9 @@ void ct_schedule_trivial(const struct ct_schedule_request *request, struct ct_ac
 {
     for (int m = 0; m < request->microbatches; m++) {
         for (int s = 0; s < request->stages; s++)
-            append(request, list, CT_ACTION_F, s, m);
+            ct_schedule_add(request, list, CT_ACTION_F, s, m);
         for (int s = request->stages - 1; s >= 0; s--)
-            append(request, list, CT_ACTION_B, s, m);
+            ct_schedule_add(request, list, CT_ACTION_B, s, m);
     }
 }
 
@@ -151,5 +157,5 @@ void ct_schedule_forward(const struct ct_schedule_request *request, struct ct_ac
 {
     for (int m = 0; m < request->microbatches; m++)
         for (int s = 0; s < request->stages; s++)
-            append(request, list, CT_ACTION_F, s, m);
+            ct_schedule_add(request, list, CT_ACTION_F, s, m);
 }

@@ -1,0 +1,170 @@
+/*
+ * Where each microbatch's actions stand. Everything else about schedules asks this table, in one
+ * look-up, instead of searching lists.
+ */
+#include <ctitan/error.h>
+
+#include "schedule_internal.h"
+
+bool ct_action_computes(const struct ct_action *action)
+{
+    switch (action->type) {
+    case CT_ACTION_F:
+    case CT_ACTION_I:
+    case CT_ACTION_W:
+    case CT_ACTION_B:
+    case CT_ACTION_OVERLAP_F_B:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool ct_action_sends(const struct ct_action *action)
+{
+    return action->type == CT_ACTION_SEND_F || action->type == CT_ACTION_SEND_B;
+}
+
+bool ct_action_receives(const struct ct_action *action)
+{
+    return action->type == CT_ACTION_RECV_F || action->type == CT_ACTION_RECV_B;
+}
+
+int ct_action_parts(const struct ct_action *action, struct ct_action part[2])
+{
+    part[0] = *action;
+    if (action->type != CT_ACTION_OVERLAP_F_B)
+        return 1;
+    part[0].type = CT_ACTION_F;
+    part[1] = (struct ct_action){CT_ACTION_B, action->stage_b, action->microbatch_b};
+    return 2;
+}
+
+struct ct_action ct_action_partner(const struct ct_action *transfer)
+{
+    struct ct_action partner = *transfer;
+
+    switch (transfer->type) {
+    case CT_ACTION_SEND_F:
+        partner.type = CT_ACTION_RECV_F;
+        partner.stage++;
+        break;
+    case CT_ACTION_RECV_F:
+        partner.type = CT_ACTION_SEND_F;
+        partner.stage--;
+        break;
+    case CT_ACTION_SEND_B:
+        partner.type = CT_ACTION_RECV_B;
+        partner.stage--;
+        break;
+    default:
+        partner.type = CT_ACTION_SEND_B;
+        partner.stage++;
+    }
+    return partner;
+}
+
+enum ct_event ct_action_event(const struct ct_action *action)
+{
+    switch (action->type) {
+    case CT_ACTION_F:
+        return EVENT_F;
+    case CT_ACTION_W:
+        return EVENT_W;
+    case CT_ACTION_SEND_F:
+        return EVENT_SEND_F;
+    case CT_ACTION_RECV_F:
+        return EVENT_RECV_F;
+    case CT_ACTION_SEND_B:
+        return EVENT_SEND_B;
+    case CT_ACTION_RECV_B:
+        return EVENT_RECV_B;
+    default:
+        return EVENT_I;
+    }
+}
+
+static int32_t *place_of(const struct ct_action_index *index, enum ct_event event, int stage,
+                         int microbatch)
+{
+    return &index->at[event]
+                     [(size_t)stage * (size_t)index->schedule->microbatches + (size_t)microbatch];
+}
+
+int32_t ct_action_place(const struct ct_action_index *index, enum ct_event event, int stage,
+                        int microbatch)
+{
+    return *place_of(index, event, stage, microbatch);
+}
+
+static int enter(struct ct_action_index *index, enum ct_event event, const struct ct_action *action,
+                 int rank, size_t place)
+{
+    int32_t *at = place_of(index, event, action->stage, action->microbatch);
+    const struct ct_action_list *list = &index->schedule->lists[rank];
+    char text[64], first[64];
+
+    if (*at < 0) {
+        *at = (int32_t)place;
+        return 0;
+    }
+    ct_action_print(action, text, sizeof(text));
+    ct_action_print(&list->item[*at], first, sizeof(first));
+    return ct_fail(CT_EINVAL, "rank %d: %s (action %zu) is done already by %s (action %d)", rank,
+                   text, place + 1, first, *at + 1);
+}
+
+static int check_range(const struct ct_schedule *s, const struct ct_action *action, int rank,
+                       size_t place)
+{
+    char text[64];
+
+    ct_action_print(action, text, sizeof(text));
+    if (action->stage < 0 || action->stage >= s->stages)
+        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: stages are 0 to %d", rank, place + 1,
+                       text, s->stages - 1);
+    if (s->rank_of[action->stage] != rank)
+        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: stage %d is on rank %d", rank,
+                       place + 1, text, action->stage, s->rank_of[action->stage]);
+    if ((ct_action_computes(action) || ct_action_sends(action) || ct_action_receives(action)) &&
+        (action->microbatch < 0 || action->microbatch >= s->microbatches))
+        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: microbatches are 0 to %d", rank,
+                       place + 1, text, s->microbatches - 1);
+    return 0;
+}
+
+static int index_action(struct ct_action_index *index, const struct ct_action *action, int rank,
+                        size_t place)
+{
+    struct ct_action part[2];
+    int parts = ct_action_parts(action, part), rc = 0;
+
+    for (int i = 0; rc == 0 && i < parts; i++) {
+        rc = check_range(index->schedule, &part[i], rank, place);
+        if (rc < 0 || part[i].type == CT_ACTION_UNSHARD || part[i].type == CT_ACTION_RESHARD ||
+            part[i].type == CT_ACTION_REDUCE_GRAD)
+            continue;
+        rc = enter(index, ct_action_event(&part[i]), &part[i], rank, place);
+        if (rc == 0 && part[i].type == CT_ACTION_B)
+            rc = enter(index, EVENT_W, &part[i], rank, place);
+    }
+    return rc;
+}
+
+int ct_action_index_make(const struct ct_schedule *schedule, struct ct_arena *arena,
+                         struct ct_action_index *index)
+{
+    size_t places = (size_t)schedule->stages * (size_t)schedule->microbatches;
+    int rc = 0;
+
+    index->schedule = schedule;
+    for (int e = 0; e < EVENTS; e++) {
+        index->at[e] = ct_arena_array(arena, int32_t, places);
+        for (size_t i = 0; i < places; i++)
+            index->at[e][i] = -1;
+    }
+    for (int r = 0; r < schedule->ranks; r++)
+        for (size_t i = 0; rc == 0 && i < schedule->lists[r].count; i++)
+            rc = index_action(index, &schedule->lists[r].item[i], r, i);
+    return rc;
+}

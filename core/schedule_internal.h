@@ -1,0 +1,65 @@
+/*
+ * What the sources of schedules share: where actions stand in lists, and lists run without work.
+ */
+#ifndef CT_SCHEDULE_INTERNAL_H
+#define CT_SCHEDULE_INTERNAL_H
+
+#include <ctitan/schedule.h>
+
+/* ---- actions ---- */
+
+const char *ct_action_type_name(enum ct_action_type type);
+
+bool ct_action_computes(const struct ct_action *action);
+bool ct_action_sends(const struct ct_action *action);
+bool ct_action_receives(const struct ct_action *action);
+
+/* An overlapped pair is an F and a B; any other action is itself. Returns how many. */
+int ct_action_parts(const struct ct_action *action, struct ct_action part[2]);
+
+/* The other end of a transfer. Its stage may be one that is not there. */
+struct ct_action ct_action_partner(const struct ct_action *transfer);
+
+/* ---- where actions stand ---- */
+
+/* What a microbatch does once on each stage. B is both I and W. */
+enum ct_event { EVENT_F, EVENT_I, EVENT_W, EVENT_SEND_F, EVENT_RECV_F, EVENT_SEND_B, EVENT_RECV_B };
+#define EVENTS 7
+
+struct ct_action_index {
+    const struct ct_schedule *schedule;
+    int32_t *at[EVENTS]; /* by stage and microbatch: place in its rank's list; -1: nowhere */
+};
+
+/* CT_EINVAL: an action is out of range, on a rank without its stage, or there twice. */
+int ct_action_index_make(const struct ct_schedule *schedule, struct ct_arena *arena,
+                         struct ct_action_index *index);
+int32_t ct_action_place(const struct ct_action_index *index, enum ct_event event, int stage,
+                        int microbatch);
+/* The event that an action is; of a B, EVENT_I. Not for UNSHARD and the like, nor pairs. */
+enum ct_event ct_action_event(const struct ct_action *action);
+
+/* ---- lists run without work ---- */
+
+enum ct_lane { LANE_MAIN, LANE_SENDS, LANE_RECEIVES };
+#define LANES 3
+
+struct ct_dry_run {
+    const struct ct_schedule *schedule;
+    const struct ct_action_index *index;
+    bool one_stream;              /* transfers are in the main lane too */
+    const struct ct_costs *costs; /* NULL: no times */
+    double **start, **end;        /* by rank and place; with costs */
+    size_t (*next)[LANES];        /* by rank: place of the next action of a lane */
+    double (*clock)[LANES];
+    int *todo, todos; /* ranks to look at */
+    bool *queued;     /* by rank */
+};
+
+/* Run until nothing moves. True: every list came to its end. Fill in the first group of fields. */
+bool ct_dry_run(struct ct_dry_run *run, struct ct_arena *arena);
+
+/* The failure of a run that did not: who waits for whom, in the shortest circle. CT_EINVAL. */
+int ct_dry_run_stuck(const struct ct_dry_run *run, struct ct_arena *arena);
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * Proof that a schedule is right. Rules are checked from the simple to the global, and each may
+ * rely on those before it; the first that is broken gives the message.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "schedule_internal.h"
+
+struct proof {
+    const struct ct_schedule *schedule;
+    struct ct_action_index index;
+    struct ct_arena *scratch;
+};
+
+static int32_t place(const struct proof *x, enum ct_event event, int stage, int microbatch)
+{
+    return ct_action_place(&x->index, event, stage, microbatch);
+}
+
+/* ---- every microbatch passes through every stage ---- */
+
+static int missing(const struct proof *x, const char *what, int stage, int microbatch)
+{
+    return ct_fail(CT_EINVAL, "stage %d microbatch %d: %s is missing on rank %d", stage, microbatch,
+                   what, x->schedule->rank_of[stage]);
+}
+
+static int out_of_order(const struct proof *x, const char *first, int32_t first_place,
+                        const char *second, int32_t second_place, int stage, int microbatch)
+{
+    return ct_fail(CT_EINVAL,
+                   "stage %d microbatch %d: %s (action %d of rank %d) must come before %s (action "
+                   "%d)",
+                   stage, microbatch, first, first_place + 1, x->schedule->rank_of[stage], second,
+                   second_place + 1);
+}
+
+static int check_microbatch(const struct proof *x, int stage, int m)
+{
+    int32_t f = place(x, EVENT_F, stage, m), i = place(x, EVENT_I, stage, m),
+            w = place(x, EVENT_W, stage, m);
+    bool whole = i == w;
+
+    if (f < 0)
+        return missing(x, "F", stage, m);
+    if (x->schedule->forward_only)
+        return i < 0 && w < 0
+                   ? 0
+                   : ct_fail(CT_EINVAL, "stage %d microbatch %d: a backward among forwards", stage,
+                             m);
+    if (i < 0 && w < 0)
+        return missing(x, "B (or I and W)", stage, m);
+    if (i < 0 || w < 0)
+        return missing(x, i < 0 ? "I" : "W", stage, m);
+    if (i <= f)
+        return out_of_order(x, "F", f, whole ? "B" : "I", i, stage, m);
+    if (!whole && w <= i)
+        return out_of_order(x, "I", i, "W", w, stage, m);
+    return 0;
+}
+
+static int check_complete(const struct proof *x)
+{
+    int rc = 0;
+
+    for (int s = 0; rc == 0 && s < x->schedule->stages; s++)
+        for (int m = 0; rc == 0 && m < x->schedule->microbatches; m++)
+            rc = check_microbatch(x, s, m);
+    return rc;
+}
+
+/* ---- every transfer has its ends, between what makes and what uses it ---- */
+
+struct link {
+    enum ct_event made, send, receive; /* used by the same event as made, on the other stage */
+    const char *made_name, *send_name, *receive_name;
+    int step; /* from the stage that makes to the one that uses */
+};
+
+static const struct link links[] = {
+    {EVENT_F, EVENT_SEND_F, EVENT_RECV_F, "F", "SEND_F", "RECV_F", 1},
+    {EVENT_I, EVENT_SEND_B, EVENT_RECV_B, "the backward", "SEND_B", "RECV_B", -1},
+};
+
+static int check_unneeded(const struct proof *x, int32_t at, const char *name, int stage, int m)
+{
+    if (at < 0)
+        return 0;
+    return ct_fail(
+        CT_EINVAL,
+        "rank %d, action %d: %d%s%d: nothing is to be transferred there: the neighbour of "
+        "stage %d is on the same rank, or there is none",
+        x->schedule->rank_of[stage], at + 1, stage, name, m, stage);
+}
+
+/* What a stage sends. */
+static int check_sent(const struct proof *x, const struct link *k, int stage, int m)
+{
+    const int *rank_of = x->schedule->rank_of;
+    int to = stage + k->step;
+    int32_t send = place(x, k->send, stage, m), made = place(x, k->made, stage, m);
+
+    if (to < 0 || to >= x->schedule->stages || rank_of[to] == rank_of[stage] ||
+        (x->schedule->forward_only && k->step < 0))
+        return check_unneeded(x, send, k->send_name, stage, m);
+    if (send < 0)
+        return missing(x, k->send_name, stage, m);
+    if (send <= made)
+        return out_of_order(x, k->made_name, made, k->send_name, send, stage, m);
+    return 0;
+}
+
+static int check_received(const struct proof *x, const struct link *k, int stage, int m)
+{
+    const int *rank_of = x->schedule->rank_of;
+    int from = stage - k->step;
+    int32_t receive = place(x, k->receive, stage, m), used = place(x, k->made, stage, m);
+
+    if (from < 0 || from >= x->schedule->stages || rank_of[from] == rank_of[stage] ||
+        (x->schedule->forward_only && k->step < 0))
+        return check_unneeded(x, receive, k->receive_name, stage, m);
+    if (receive < 0)
+        return missing(x, k->receive_name, stage, m);
+    if (receive >= used)
+        return out_of_order(x, k->receive_name, receive, k->made_name, used, stage, m);
+    return 0;
+}
+
+static int check_transfers(const struct proof *x)
+{
+    int rc = 0;
+
+    for (size_t k = 0; k < CT_COUNT(links); k++)
+        for (int s = 0; s < x->schedule->stages; s++)
+            for (int m = 0; rc == 0 && m < x->schedule->microbatches; m++) {
+                rc = check_sent(x, &links[k], s, m);
+                if (rc == 0)
+                    rc = check_received(x, &links[k], s, m);
+            }
+    return rc;
+}
+
+static int check_no_transfers(const struct proof *x)
+{
+    for (int r = 0; r < x->schedule->ranks; r++)
+        for (size_t i = 0; i < x->schedule->lists[r].count; i++) {
+            const struct ct_action *action = &x->schedule->lists[r].item[i];
+            char text[64];
+
+            if (ct_action_computes(action))
+                continue;
+            ct_action_print(action, text, sizeof(text));
+            return ct_fail(CT_EINVAL, "rank %d, action %zu: %s among compute actions", r, i + 1,
+                           text);
+        }
+    return 0;
+}
+
+/* ---- runs ---- */
+
+static int check_run(const struct proof *x, bool one_stream)
+{
+    struct ct_dry_run run = {.schedule = x->schedule, .index = &x->index, .one_stream = one_stream};
+
+    return ct_dry_run(&run, x->scratch) ? 0 : ct_dry_run_stuck(&run, x->scratch);
+}
+
+/* ---- all ---- */
+
+static int prove(struct proof *x)
+{
+    int rc = ct_action_index_make(x->schedule, x->scratch, &x->index);
+
+    if (rc == 0)
+        rc = check_complete(x);
+    if (rc == 0)
+        rc = x->schedule->communicates ? check_transfers(x) : check_no_transfers(x);
+    if (rc == 0)
+        rc = check_run(x, false);
+    if (rc == 0 && x->schedule->communicates && !x->schedule->own_streams)
+        rc = check_run(x, true);
+    return rc;
+}
+
+int ct_schedule_verify(const struct ct_schedule *schedule, const struct ct_schedule_limits *limits,
+                       FILE *report)
+{
+    struct ct_arena scratch = {0};
+    struct proof x = {.schedule = schedule, .scratch = &scratch};
+    int rc = prove(&x);
+
+    (void)limits;
+    (void)report;
+    ct_arena_finish(&scratch);
+    return rc < 0 ? ct_context(rc, "%s", schedule->name) : 0;
+}
