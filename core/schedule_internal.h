@@ -39,6 +39,12 @@ int32_t ct_action_place(const struct ct_action_index *index, enum ct_event event
 /* The event that an action is; of a B, EVENT_I. Not for UNSHARD and the like, nor pairs. */
 enum ct_event ct_action_event(const struct ct_action *action);
 
+/* ---- rules ---- */
+
+/* Every action and transfer is there once, in the order of its own microbatch. CT_EINVAL. */
+int ct_schedule_check_actions(const struct ct_schedule *schedule, struct ct_arena *arena,
+                              struct ct_action_index *index);
+
 /* ---- lists run without work ---- */
 
 enum ct_lane { LANE_MAIN, LANE_SENDS, LANE_RECEIVES };

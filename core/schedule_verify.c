@@ -169,14 +169,23 @@ static int check_run(const struct proof *x, bool one_stream)
 
 /* ---- all ---- */
 
-static int prove(struct proof *x)
+int ct_schedule_check_actions(const struct ct_schedule *schedule, struct ct_arena *arena,
+                              struct ct_action_index *index)
 {
-    int rc = ct_action_index_make(x->schedule, x->scratch, &x->index);
+    int rc = ct_action_index_make(schedule, arena, index);
+    struct proof x = {schedule, *index, arena};
 
     if (rc == 0)
-        rc = check_complete(x);
+        rc = check_complete(&x);
     if (rc == 0)
-        rc = x->schedule->communicates ? check_transfers(x) : check_no_transfers(x);
+        rc = schedule->communicates ? check_transfers(&x) : check_no_transfers(&x);
+    return rc;
+}
+
+static int prove(struct proof *x)
+{
+    int rc = ct_schedule_check_actions(x->schedule, x->scratch, &x->index);
+
     if (rc == 0)
         rc = check_run(x, false);
     if (rc == 0 && x->schedule->communicates && !x->schedule->own_streams)

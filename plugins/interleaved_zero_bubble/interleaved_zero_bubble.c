@@ -1,0 +1,84 @@
+/*
+ * Interleaved 1F1B with the backward in two parts (Qi et al. 2024, on Narayanan et al. 2021): a
+ * rank passes the gradient of inputs (I) on at once, and is rank backwards behind with those of its
+ * weights (W), which fill the time when it would wait at the end. As an I is half a B, one forward
+ * for each rank behind is enough to be ahead.
+ *
+ * Microbatches come in rounds of about as many as there are ranks; a round passes through all
+ * stages of the rank, first to last in the forward, last to first in the backward. Rounds need not
+ * be equal: the longer ones come first, as their length decides how many forwards have to be ahead.
+ */
+#include <ctitan/plugin.h>
+#include <ctitan/schedule.h>
+
+struct step {
+    int loop, microbatch;
+};
+
+/* The order in which a rank's forwards go over its loops and the microbatches. */
+static struct step *order_of(const struct ct_schedule_request *r)
+{
+    int loops = r->stages / r->ranks, rounds = r->microbatches / r->ranks, first = 0;
+    struct step *order = ct_arena_array(r->arena, struct step, loops * r->microbatches),
+                *at = order;
+
+    rounds = rounds ? rounds : 1;
+    for (int round = 0; round < rounds; round++) {
+        int length = r->microbatches / rounds + (round < r->microbatches % rounds);
+
+        for (int loop = 0; loop < loops; loop++)
+            for (int m = first; m < first + length; m++)
+                *at++ = (struct step){loop, m};
+        first += length;
+    }
+    return order;
+}
+
+static int longest_round(const struct ct_schedule_request *r)
+{
+    int rounds = r->microbatches / r->ranks;
+
+    return rounds ? (r->microbatches + rounds - 1) / rounds : r->microbatches;
+}
+
+static void add_backward(const struct ct_schedule_request *request, struct ct_action_list *list,
+                         enum ct_action_type type, int rank, struct step step)
+{
+    int loop = request->stages / request->ranks - 1 - step.loop;
+
+    ct_schedule_add(request, list, type, loop * request->ranks + rank, step.microbatch);
+}
+
+static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
+{
+    int ranks = request->ranks, loops = request->stages / ranks,
+        all = loops * request->microbatches;
+    const struct step *order = order_of(request);
+
+    for (int rank = 0; rank < ranks; rank++) {
+        int ahead = (loops - 1) * longest_round(request) + ranks - 1 - rank;
+        int forward = 0, weight = 0;
+
+        for (int backward = 0; backward < all; backward++) {
+            for (; forward < all && forward <= backward + ahead; forward++)
+                ct_schedule_add(request, &lists[rank], CT_ACTION_F,
+                                order[forward].loop * ranks + rank, order[forward].microbatch);
+            add_backward(request, &lists[rank], CT_ACTION_I, rank, order[backward]);
+            if (backward >= rank)
+                add_backward(request, &lists[rank], CT_ACTION_W, rank, order[weight++]);
+        }
+        while (weight < all)
+            add_backward(request, &lists[rank], CT_ACTION_W, rank, order[weight++]);
+    }
+    return 0;
+}
+
+static const struct ct_schedule_ops schedule = {
+    .summary = "interleaved 1F1B with weight gradients later",
+    .stages_per_rank_min = 2,
+    .generate = generate,
+};
+
+CT_PLUGIN(.name = "interleaved_zero_bubble", .version = "1.0",
+          .summary = "Pipeline schedule: interleaved 1F1B with weight gradients later",
+          .offers = CT_OFFERS({CT_SCHEDULE, "interleaved_zero_bubble", &schedule}));
