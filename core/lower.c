@@ -299,13 +299,40 @@ static void forget_unsharded(struct expansion *x, int stage)
                 l->program, l->graph->values[l->root[l->op_at[n]->out[i]->id]], -1)] = CT_NO_BUFFER;
 }
 
+/* A send ends when its receiver is there; so that nobody waits for that at once, what it sends keeps
+   its memory until the next compute action is over. */
+static void keep_sent(struct expansion *x, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        const struct ct_instruction *sent = &x->item[i];
+        int64_t last = (int64_t)x->count - 1;
+
+        if (strcmp(sent->op->type->name, "send"))
+            continue;
+        for (int k = 0; k < sent->launch.ins; k++) {
+            uint64_t code = (uint64_t)(uintptr_t)sent->launch.in[k].data;
+            struct ct_buffer *b = &x->l->program->buffers[(code >> 40) - 1];
+
+            if (b->last < last)
+                b->last = last;
+        }
+    }
+}
+
+static bool computes(const struct ct_action *a)
+{
+    return a->type <= CT_ACTION_B || a->type == CT_ACTION_OVERLAP_F_B;
+}
+
 static int expand_actions(struct expansion *x)
 {
     const struct ct_action_list *actions = x->l->request->actions;
+    size_t computed = 0; /* instructions up to the last compute action's end */
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < actions->count; i++) {
         const struct ct_action *a = &actions->item[i];
+        size_t before = x->count;
 
         if (a->type == CT_ACTION_RESHARD)
             forget_unsharded(x, a->stage);
@@ -313,6 +340,10 @@ static int expand_actions(struct expansion *x)
             rc = expand_pair(x, a, (int)i);
         else
             rc = expand_one(x, a, (int)i);
+        if (!computes(a))
+            continue;
+        keep_sent(x, computed, before);
+        computed = x->count;
     }
     return rc;
 }

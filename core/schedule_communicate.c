@@ -370,6 +370,8 @@ static size_t *receive_places(const struct ct_action_list *list,
             continue;
         wanted = compute_before(list, (size_t)ct_action_place(index, consumer_event(receive),
                                                               receive->stage, receive->microbatch));
+        if (wanted > i)
+            wanted = i; /* later than in the global order, a deadlock through memory could come of it */
         latest = place[i] = wanted < latest ? wanted : latest;
     }
     return place;
