@@ -26,6 +26,9 @@ int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
 int verb_doctor(int argc, char **argv);
 int verb_generate(int argc, char **argv);
+int verb_schedule(int argc, char **argv);
+int verb_check(int argc, char **argv);
+int verb_new(int argc, char **argv);
 
 /* The overview that `ctitan help` and a lone `ctitan` print. */
 void print_overview(FILE *out);
@@ -61,6 +64,22 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
 /* Read the recipe, change it as the command line says, apply it. It lives in args->arena. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
 void args_finish(struct args *args);
+
+/* ---- schedules ---- */
+
+struct ct_schedule;
+struct ct_schedule_ops;
+struct ct_simulation;
+
+/* The schedule called name of any plugin in the folders, with default options. CT_ENOENT: the
+   nearest name. */
+int find_schedule(const char *name, const struct ct_schedule_ops **ops);
+
+/* A timeline, a row for each rank, to stdout. */
+void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulation *simulation);
+/* The same as SVG, written to path. */
+int write_svg(const struct ct_schedule *schedule, const struct ct_simulation *simulation,
+              const char *path);
 
 /* ---- numbers for people ---- */
 

@@ -23,6 +23,12 @@ const struct verb verbs[] = {
      "show the graph after each transform", verb_explain},
     {"plan", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--json] [--program]",
      "memory, parameters and FLOPs of a run, without running it", verb_plan},
+    {"schedule",
+     "NAME --ranks P --microbatches M [--stages S] [--csv FILE] [--costs F,I,W[,SEND]] [--comm] "
+     "[--svg FILE] [--write-csv FILE]",
+     "draw, time and verify a pipeline schedule", verb_schedule},
+    {"check", "FILE.so", "try a plugin: its schedules, over many numbers of ranks", verb_check},
+    {"new", "schedule NAME", "write the beginning of a plugin, which builds and passes", verb_new},
     {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},
     {"doctor", "", "look at this machine: what it has, what works, how fast it is", verb_doctor},

@@ -47,9 +47,15 @@ static void repeat(struct ct_arena *arena, const struct ct_action_list *once, in
         }
 }
 
+/* Gathered parameters of more stages than these are not kept all the time, as in torch. */
+#define UNSHARDED_MOST 3
+
 static int communicate(struct ct_run *run, struct ct_schedule *schedule)
 {
-    struct ct_communicate_options options = {.reduce_grad = !schedule->forward_only};
+    struct ct_communicate_options options = {.unshard = schedule->stages >
+                                                        UNSHARDED_MOST * schedule->ranks,
+                                             .unsharded_most = UNSHARDED_MOST,
+                                             .reduce_grad = !schedule->forward_only};
     int rc = schedule->communicates ? 0 : ct_schedule_communicate(schedule, &options);
 
     if (rc == 0 && !run->device->in_order && !schedule->own_streams)

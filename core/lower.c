@@ -299,8 +299,8 @@ static void forget_unsharded(struct expansion *x, int stage)
                 l->program, l->graph->values[l->root[l->op_at[n]->out[i]->id]], -1)] = CT_NO_BUFFER;
 }
 
-/* A send ends when its receiver is there; so that nobody waits for that at once, what it sends keeps
-   its memory until the next compute action is over. */
+/* A send ends when its receiver is there; so that nobody waits for that at once, what it sends
+   keeps its memory until the next compute action is over. */
 static void keep_sent(struct expansion *x, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {

@@ -446,7 +446,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
     int microbatches = 1, rc = find_offers(run, !options->logits);
 
-    if (rc == 0)
+    if (rc == 0 && !options->logits)
         rc = make_mesh(run);
     if (rc == 0)
         rc = run->model->configure(run);

@@ -1,11 +1,13 @@
 /*
  * Communication for compute actions.
  *
- * Transfers: the compute actions are run on a clock on which F, I and W take one unit each. When an
- * action ends, what others need of it is sent: the SEND goes to the end of its rank's new list, the
- * RECV to the end of the receiver's. So all new lists agree with the order in which this happened,
- * and each transfer's ends are neighbours in it: whoever runs the lists in order, one stream for
- * each rank, can always do the next thing in that order.
+ * Transfers: the compute actions are run on a clock on which F, I and W take one unit each. What an
+ * action made is sent as soon as both ranks are between two actions: the SEND goes to the end of
+ * one new list, the RECV to the end of the other. So all lists agree with the order in which this
+ * happened, and each transfer's ends are neighbours in it: whoever runs the lists in order, one
+ * stream for each rank, can always do the next thing in that order. Neither end waits for the other
+ * to finish an action unless it has nothing else to do, so that where actions take these times, and
+ * transfers none, one stream is as fast as several.
  */
 #include <ctitan/error.h>
 
@@ -143,12 +145,16 @@ static void shard(struct ct_schedule *s, const struct ct_communicate_options *op
 
 struct clock {
     struct ct_schedule *schedule;
+    struct ct_arena *scratch;
     struct ct_action_list *out;         /* by rank */
     size_t *next;                       /* by rank: place of its next action */
     bool *busy;                         /* by rank */
-    bool *forward_done, *backward_done; /* by stage and microbatch */
-    int *ends[AHEAD], count[AHEAD];     /* ranks whose action ends then */
-    int *idle, idles;                   /* ranks that may be able to start */
+    bool *forward_done;                 /* by stage and microbatch */
+    bool *forward_here, *backward_here; /* what the stage needs for it has come */
+    struct ct_action_list *pending; /* by rank: SENDs, its own and those to it, not placed yet */
+    int *ends[AHEAD], count[AHEAD]; /* ranks whose action ends then */
+    int *idle, idles;               /* ranks that may be able to start */
+    bool *queued;                   /* by rank: is among these */
     int64_t now;
 };
 
@@ -167,12 +173,10 @@ static bool can_start(const struct clock *x, const struct ct_action *action)
         int s = part[p].stage, m = part[p].microbatch;
 
         if (part[p].type == CT_ACTION_F)
-            ready &= s == 0 || x->forward_done[of(x, s - 1, m)];
-        else if (part[p].type == CT_ACTION_W)
-            ready &= x->backward_done[of(x, s, m)];
-        else
+            ready &= s == 0 || x->forward_here[of(x, s, m)];
+        else if (part[p].type != CT_ACTION_W)
             ready &= x->forward_done[of(x, s, m)] &&
-                     (s == x->schedule->stages - 1 || x->backward_done[of(x, s + 1, m)]);
+                     (s == x->schedule->stages - 1 || x->backward_here[of(x, s, m)]);
     }
     return ready;
 }
@@ -202,18 +206,33 @@ static void start(struct clock *x, int rank)
     }
 }
 
-static void transfer(struct clock *x, enum ct_action_type type, const struct ct_action *made)
+static void wake(struct clock *x, int rank)
+{
+    if (!x->queued[rank])
+        x->idle[x->idles++] = rank;
+    x->queued[rank] = true;
+}
+
+static bool *here(const struct clock *x, const struct ct_action *receive)
+{
+    return &(receive->type == CT_ACTION_RECV_F
+                 ? x->forward_here
+                 : x->backward_here)[of(x, receive->stage, receive->microbatch)];
+}
+
+static void make_available(struct clock *x, enum ct_action_type type, const struct ct_action *made)
 {
     struct ct_schedule *s = x->schedule;
     struct ct_action send = {type, made->stage, made->microbatch, .microbatch_b = -1};
     struct ct_action receive = ct_action_partner(&send);
     int from = s->rank_of[send.stage], to = s->rank_of[receive.stage];
 
-    if (from == to)
+    if (from == to) {
+        *here(x, &receive) = true;
         return;
-    ct_action_append(s->arena, &x->out[from], send);
-    ct_action_append(s->arena, &x->out[to], receive);
-    x->idle[x->idles++] = to;
+    }
+    ct_action_append(x->scratch, &x->pending[from], send);
+    ct_action_append(x->scratch, &x->pending[to], send);
 }
 
 static void end(struct clock *x, int rank)
@@ -222,26 +241,53 @@ static void end(struct clock *x, int rank)
     int parts = ct_action_parts(&x->schedule->lists[rank].item[x->next[rank] - 1], part);
 
     x->busy[rank] = false;
-    x->idle[x->idles++] = rank;
+    wake(x, rank);
     for (int p = 0; p < parts; p++) {
         bool forward = part[p].type == CT_ACTION_F;
 
         if (part[p].type == CT_ACTION_W)
             continue;
-        (forward ? x->forward_done : x->backward_done)[of(x, part[p].stage, part[p].microbatch)] =
-            true;
+        if (forward)
+            x->forward_done[of(x, part[p].stage, part[p].microbatch)] = true;
         if (forward ? part[p].stage + 1 < x->schedule->stages : part[p].stage > 0)
-            transfer(x, forward ? CT_ACTION_SEND_F : CT_ACTION_SEND_B, &part[p]);
+            make_available(x, forward ? CT_ACTION_SEND_F : CT_ACTION_SEND_B, &part[p]);
     }
 }
 
-/* Even ranks send before odd ones: else each would wait for the transfer of the rank before it. */
+/* Transfers of a rank between two actions with others that are. */
+static void transfer(struct clock *x, int rank)
+{
+    struct ct_schedule *s = x->schedule;
+    struct ct_action_list *pending = &x->pending[rank];
+    size_t kept = 0;
+
+    for (size_t i = 0; i < pending->count; i++) {
+        struct ct_action send = pending->item[i], receive = ct_action_partner(&send);
+        int from = s->rank_of[send.stage], to = s->rank_of[receive.stage];
+
+        if (*here(x, &receive))
+            continue;
+        if (x->busy[from] || x->busy[to]) {
+            pending->item[kept++] = send;
+            continue;
+        }
+        ct_action_append(s->arena, &x->out[from], send);
+        ct_action_append(s->arena, &x->out[to], receive);
+        *here(x, &receive) = true;
+        wake(x, to);
+    }
+    pending->count = kept;
+}
+
+/* Even ranks first: else each would wait for the transfer of the rank before it. */
 static void end_all(struct clock *x, int slot)
 {
+    for (int i = 0; i < x->count[slot]; i++)
+        end(x, x->ends[slot][i]);
     for (int odd = 0; odd < 2; odd++)
         for (int i = 0; i < x->count[slot]; i++)
             if (x->ends[slot][i] % 2 == odd)
-                end(x, x->ends[slot][i]);
+                transfer(x, x->ends[slot][i]);
     x->count[slot] = 0;
 }
 
@@ -261,8 +307,10 @@ static void run_clock(struct clock *x)
     while (anything_runs(x)) {
         x->now++;
         end_all(x, (int)(x->now % AHEAD));
-        for (int i = 0; i < x->idles; i++)
+        for (int i = 0; i < x->idles; i++) {
+            x->queued[x->idle[i]] = false;
             start(x, x->idle[i]);
+        }
         x->idles = 0;
     }
 }
@@ -276,16 +324,18 @@ static void make_clock(struct clock *x, struct ct_arena *scratch)
     x->next = ct_arena_array(scratch, size_t, s->ranks);
     x->busy = ct_arena_array(scratch, bool, s->ranks);
     x->forward_done = ct_arena_array(scratch, bool, each);
-    x->backward_done = ct_arena_array(scratch, bool, each);
+    x->forward_here = ct_arena_array(scratch, bool, each);
+    x->backward_here = ct_arena_array(scratch, bool, each);
+    x->pending = ct_arena_array(scratch, struct ct_action_list, s->ranks);
     for (int slot = 0; slot < AHEAD; slot++)
         x->ends[slot] = ct_arena_array(scratch, int, s->ranks);
-    /* an action that ends wakes its rank and at most two others */
-    x->idle = ct_arena_array(scratch, int, 3 * s->ranks);
+    x->idle = ct_arena_array(scratch, int, s->ranks);
+    x->queued = ct_arena_array(scratch, bool, s->ranks);
 }
 
 static int send_and_receive(struct ct_schedule *s, struct ct_arena *scratch)
 {
-    struct clock x = {.schedule = s};
+    struct clock x = {.schedule = s, .scratch = scratch};
     char text[64];
 
     make_clock(&x, scratch);
@@ -371,7 +421,8 @@ static size_t *receive_places(const struct ct_action_list *list,
         wanted = compute_before(list, (size_t)ct_action_place(index, consumer_event(receive),
                                                               receive->stage, receive->microbatch));
         if (wanted > i)
-            wanted = i; /* later than in the global order, a deadlock through memory could come of it */
+            wanted =
+                i; /* later than in the global order, a deadlock through memory could come of it */
         latest = place[i] = wanted < latest ? wanted : latest;
     }
     return place;

@@ -45,6 +45,14 @@ enum ct_event ct_action_event(const struct ct_action *action);
 int ct_schedule_check_actions(const struct ct_schedule *schedule, struct ct_arena *arena,
                               struct ct_action_index *index);
 
+/* Stages are whole where they compute, if anything is unsharded; reduced once, if any is.
+ * CT_EINVAL. */
+int ct_schedule_check_sharding(const struct ct_schedule *schedule, struct ct_arena *arena);
+
+/* Activations fit into the limits. CT_EINVAL. */
+int ct_schedule_check_memory(const struct ct_schedule *schedule,
+                             const struct ct_schedule_limits *limits);
+
 /* ---- lists run without work ---- */
 
 enum ct_lane { LANE_MAIN, LANE_SENDS, LANE_RECEIVES };

@@ -158,6 +158,89 @@ static int check_no_transfers(const struct proof *x)
     return 0;
 }
 
+/* ---- messages between two ranks leave and come in the same order ---- */
+
+/* The number of each transfer of a kind, by stage and microbatch, among those between its two
+ * ranks. */
+struct numbers {
+    int *sent, *received;
+};
+
+struct order {
+    const struct proof *x;
+    struct numbers forward, backward; /* by the stage that sends */
+    int *count[2];                    /* by the other rank: sent to it, received from it */
+};
+
+/* The transfer's own number, as its sender or its receiver counts. */
+static int *number_of(struct order *o, const struct ct_action *transfer)
+{
+    struct ct_action send = ct_action_sends(transfer) ? *transfer : ct_action_partner(transfer);
+    struct numbers *n = send.type == CT_ACTION_SEND_F ? &o->forward : &o->backward;
+    size_t at = (size_t)send.stage * (size_t)o->x->schedule->microbatches + (size_t)send.microbatch;
+
+    return ct_action_sends(transfer) ? &n->sent[at] : &n->received[at];
+}
+
+static void count_messages(struct order *o, int rank)
+{
+    const struct ct_schedule *s = o->x->schedule;
+    const struct ct_action_list *list = &s->lists[rank];
+
+    for (int receiving = 0; receiving < 2; receiving++)
+        memset(o->count[receiving], 0, sizeof(int) * (size_t)s->ranks);
+    for (size_t i = 0; i < list->count; i++) {
+        const struct ct_action *action = &list->item[i];
+        int other;
+
+        if (!ct_action_sends(action) && !ct_action_receives(action))
+            continue;
+        other = s->rank_of[ct_action_partner(action).stage];
+        *number_of(o, action) = o->count[ct_action_receives(action)][other]++;
+    }
+}
+
+static int check_number(struct order *o, const struct ct_action *send)
+{
+    const struct ct_schedule *s = o->x->schedule;
+    struct ct_action receive = ct_action_partner(send);
+    int sent = *number_of(o, send), received = *number_of(o, &receive);
+    char send_text[64], receive_text[64];
+
+    if (sent == received)
+        return 0;
+    ct_action_print(send, send_text, sizeof(send_text));
+    ct_action_print(&receive, receive_text, sizeof(receive_text));
+    return ct_fail(
+        CT_EINVAL,
+        "%s is message %d from rank %d to rank %d, but rank %d takes message %d there in "
+        "%s",
+        send_text, sent + 1, s->rank_of[send->stage], s->rank_of[receive.stage],
+        s->rank_of[receive.stage], received + 1, receive_text);
+}
+
+static int check_message_order(struct proof *x)
+{
+    const struct ct_schedule *s = x->schedule;
+    size_t each = (size_t)s->stages * (size_t)s->microbatches;
+    struct order o = {.x = x};
+    int rc = 0;
+
+    o.forward.sent = ct_arena_array(x->scratch, int, each);
+    o.forward.received = ct_arena_array(x->scratch, int, each);
+    o.backward.sent = ct_arena_array(x->scratch, int, each);
+    o.backward.received = ct_arena_array(x->scratch, int, each);
+    for (int receiving = 0; receiving < 2; receiving++)
+        o.count[receiving] = ct_arena_array(x->scratch, int, s->ranks);
+    for (int r = 0; r < s->ranks; r++)
+        count_messages(&o, r);
+    for (int r = 0; rc == 0 && r < s->ranks; r++)
+        for (size_t i = 0; rc == 0 && i < s->lists[r].count; i++)
+            if (ct_action_sends(&s->lists[r].item[i]))
+                rc = check_number(&o, &s->lists[r].item[i]);
+    return rc;
+}
+
 /* ---- runs ---- */
 
 static int check_run(const struct proof *x, bool one_stream)
@@ -182,15 +265,48 @@ int ct_schedule_check_actions(const struct ct_schedule *schedule, struct ct_aren
     return rc;
 }
 
-static int prove(struct proof *x)
+static int prove(struct proof *x, const struct ct_schedule_limits *limits)
 {
-    int rc = ct_schedule_check_actions(x->schedule, x->scratch, &x->index);
+    const struct ct_schedule *s = x->schedule;
+    int rc = ct_schedule_check_actions(s, x->scratch, &x->index);
 
     if (rc == 0)
+        rc = check_message_order(x);
+    if (rc == 0)
+        rc = ct_schedule_check_sharding(s, x->scratch);
+    if (rc == 0)
         rc = check_run(x, false);
-    if (rc == 0 && x->schedule->communicates && !x->schedule->own_streams)
+    if (rc == 0 && s->communicates && !s->own_streams)
         rc = check_run(x, true);
+    if (rc == 0 && limits)
+        rc = ct_schedule_check_memory(s, limits);
     return rc;
+}
+
+static void print_proof(const struct ct_schedule *s, bool memory, FILE *out)
+{
+    size_t compute = 0, transfers = 0, others = 0;
+
+    for (int r = 0; r < s->ranks; r++)
+        for (size_t i = 0; i < s->lists[r].count; i++) {
+            const struct ct_action *action = &s->lists[r].item[i];
+
+            compute += ct_action_computes(action);
+            transfers += ct_action_sends(action);
+            others += !ct_action_computes(action) && !ct_action_sends(action) &&
+                      !ct_action_receives(action);
+        }
+    fprintf(out, "%zu compute actions, each where it has to be, after what it needs\n", compute);
+    if (s->communicates)
+        fprintf(out, "%zu transfers, both ends there, messages between two ranks in one order\n",
+                transfers);
+    if (others)
+        fprintf(out, "%zu times UNSHARD, RESHARD or REDUCE_GRAD, as the stages need it\n", others);
+    fprintf(out, "no deadlock%s%s\n",
+            s->communicates ? " with transfers on streams of their own" : "",
+            s->communicates && !s->own_streams ? ", nor with one stream" : "");
+    if (memory)
+        fprintf(out, "activations within their limits on every rank\n");
 }
 
 int ct_schedule_verify(const struct ct_schedule *schedule, const struct ct_schedule_limits *limits,
@@ -198,10 +314,12 @@ int ct_schedule_verify(const struct ct_schedule *schedule, const struct ct_sched
 {
     struct ct_arena scratch = {0};
     struct proof x = {.schedule = schedule, .scratch = &scratch};
-    int rc = prove(&x);
+    int rc = prove(&x, limits);
 
-    (void)limits;
-    (void)report;
     ct_arena_finish(&scratch);
-    return rc < 0 ? ct_context(rc, "%s", schedule->name) : 0;
+    if (rc < 0)
+        return ct_context(rc, "%s", schedule->name);
+    if (report)
+        print_proof(schedule, limits, report);
+    return 0;
 }

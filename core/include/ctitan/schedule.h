@@ -135,8 +135,8 @@ struct ct_communicate_options {
  * Add communication to compute actions. Every list stays consistent with one global order, in which
  * a SEND and its RECV are neighbours: no deadlock, even where each rank has one stream and a send
  * ends only when its receive does. The order is that of a run in which F, I and W take the same
- * time: a RECV stands where its rank is when what it receives has been made, so that no rank waits
- * in a RECV while it could compute. CT_EINVAL: the compute actions cannot run in this order.
+ * time: a transfer stands where both its ranks are between two actions for the first time after
+ * what it sends was made. CT_EINVAL: the compute actions cannot run in this order.
  */
 CT_API int ct_schedule_communicate(struct ct_schedule *schedule,
                                    const struct ct_communicate_options *options);

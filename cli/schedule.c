@@ -1,0 +1,363 @@
+/*
+ * `ctitan schedule`: a pipeline schedule, from a plugin or from torch's CSV, drawn, timed,
+ * verified.
+ */
+#include <getopt.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/plugin.h>
+#include <ctitan/schedule.h>
+
+#include "cli.h"
+
+/* ---- arguments ---- */
+
+struct request {
+    const char *name, *csv, *svg, *write_csv;
+    int ranks, stages, microbatches; /* -1: not said */
+    double costs[4];                 /* F, I, W of all layers of a rank; of a transfer */
+    bool comm;
+};
+
+enum { RANKS = 256, STAGES, MICROBATCHES, COSTS, CSV, SVG, WRITE_CSV, COMM };
+
+static const struct option options[] = {{"ranks", required_argument, NULL, RANKS},
+                                        {"stages", required_argument, NULL, STAGES},
+                                        {"microbatches", required_argument, NULL, MICROBATCHES},
+                                        {"costs", required_argument, NULL, COSTS},
+                                        {"csv", required_argument, NULL, CSV},
+                                        {"svg", required_argument, NULL, SVG},
+                                        {"write-csv", required_argument, NULL, WRITE_CSV},
+                                        {"comm", no_argument, NULL, COMM},
+                                        {0}};
+
+static int take_number(const char *option, int *number)
+{
+    char *end;
+    long value = strtol(optarg, &end, 10);
+
+    if (end == optarg || *end || value < 1 || value > 1 << 20)
+        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least 1", option, optarg);
+    *number = (int)value;
+    return 0;
+}
+
+static int take_costs(double costs[4])
+{
+    const char *at = optarg;
+    int count = 0;
+
+    for (; count < 4; count++) {
+        char *end;
+
+        costs[count] = strtod(at, &end);
+        if (end == at || !(costs[count] >= 0 && costs[count] <= 1e9) || (*end && *end != ','))
+            break;
+        at = end + 1;
+        if (!*end)
+            return count >= 2 && costs[0] + costs[1] + costs[2] > 0
+                       ? 0
+                       : ct_fail(CT_ECONFIG, "--costs %s: expected times F,I,W, not all 0", optarg);
+    }
+    return ct_fail(CT_ECONFIG, "--costs %s: expected times F,I,W or F,I,W,SEND", optarg);
+}
+
+static int take(struct request *r, int option, const char *word)
+{
+    switch (option) {
+    case RANKS:
+        return take_number("--ranks", &r->ranks);
+    case STAGES:
+        return take_number("--stages", &r->stages);
+    case MICROBATCHES:
+        return take_number("--microbatches", &r->microbatches);
+    case COSTS:
+        return take_costs(r->costs);
+    case CSV:
+        r->csv = optarg;
+        return 0;
+    case SVG:
+        r->svg = optarg;
+        return 0;
+    case WRITE_CSV:
+        r->write_csv = optarg;
+        return 0;
+    case COMM:
+        r->comm = true;
+        return 0;
+    case ':':
+        return ct_fail(CT_ECONFIG, "schedule: %s lacks its value", word);
+    default:
+        return ct_fail(CT_ECONFIG, "schedule has no option %s; `ctitan help schedule` lists them",
+                       word);
+    }
+}
+
+static int check_request(const struct request *r, int argc, char **argv)
+{
+    if (r->csv && r->name)
+        return ct_fail(CT_ECONFIG, "schedule: expected --csv or the name %s, not both", r->name);
+    if (argc > optind + 1)
+        return ct_fail(CT_ECONFIG, "schedule takes one name, and not also %s", argv[optind + 1]);
+    if (!r->csv && !r->name)
+        return ct_fail(CT_ECONFIG, "schedule: expected the name of a schedule, or --csv FILE");
+    if (!r->csv && (r->ranks < 0 || r->microbatches < 0))
+        return ct_fail(CT_ECONFIG, "schedule %s: %s is missing", r->name,
+                       r->ranks < 0 ? "--ranks" : "--microbatches");
+    return 0;
+}
+
+static int parse(int argc, char **argv, struct request *r)
+{
+    int option, rc = 0;
+
+    *r = (struct request){.ranks = -1, .stages = -1, .microbatches = -1, .costs = {1, 1, 1}};
+    optind = 0;
+    opterr = 0;
+    while (rc == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        rc = take(r, option, argv[optind - 1]);
+    if (rc < 0)
+        return rc;
+    r->name = optind < argc ? argv[optind] : NULL;
+    return check_request(r, argc, argv);
+}
+
+/* ---- finding it ---- */
+
+static const struct ct_schedule_ops *offered(const struct ct_plugin *plugin, const char *name)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_SCHEDULE && !strcmp(o->name, name))
+            return o->ops;
+    return NULL;
+}
+
+static int open_plugin(const char *name, const struct ct_plugin **plugin)
+{
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    return rc < 0 ? rc : ct_plugin_open(path, plugin);
+}
+
+/* The names of all schedules in the folders. */
+static size_t schedule_names(struct ct_arena *arena, const char ***names)
+{
+    const struct ct_plugin *plugin;
+    const char **plugins, **found = NULL;
+    size_t count = ct_plugin_names(arena, &plugins), schedules = 0, room = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (open_plugin(plugins[i], &plugin) < 0)
+            continue;
+        for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
+            if (o->kind != CT_SCHEDULE)
+                continue;
+            found = ct_arena_grow(arena, found, &room, schedules + 1, sizeof(*found));
+            found[schedules++] = o->name;
+        }
+    }
+    *names = found;
+    return schedules;
+}
+
+static int no_schedule(const char *name)
+{
+    struct ct_arena arena = {0};
+    const char **names, *near, *list = "";
+    size_t count = schedule_names(&arena, &names);
+
+    near = ct_nearest(name, names, count);
+    for (size_t i = 0; i < count; i++)
+        list = ct_arena_printf(&arena, "%s%s%s", list, i ? ", " : "", names[i]);
+    if (near)
+        ct_fail(CT_ENOENT, "no schedule %s; did you mean %s?", name, near);
+    else
+        ct_fail(CT_ENOENT, "no schedule %s; there are: %s", name, count ? list : "none");
+    ct_arena_finish(&arena);
+    return CT_ENOENT;
+}
+
+int find_schedule(const char *name, const struct ct_schedule_ops **ops)
+{
+    struct ct_arena arena = {0};
+    const struct ct_plugin *plugin = NULL;
+    const char **plugins;
+    size_t count;
+    int rc;
+
+    *ops = open_plugin(name, &plugin) == 0 ? offered(plugin, name) : NULL;
+    count = *ops ? 0 : ct_plugin_names(&arena, &plugins);
+    for (size_t i = 0; i < count && !*ops; i++)
+        if (open_plugin(plugins[i], &plugin) == 0)
+            *ops = offered(plugin, name);
+    ct_arena_finish(&arena);
+    if (!*ops)
+        return no_schedule(name);
+    rc = plugin->options ? ct_options_reset(plugin->options, plugin->config) : 0;
+    return rc < 0 ? ct_context(rc, "%s", plugin->name) : 0;
+}
+
+static int make(const struct request *r, struct ct_arena *arena, struct ct_schedule **schedule)
+{
+    const struct ct_schedule_ops *ops;
+    struct ct_schedule_request request = {r->ranks, r->stages, r->microbatches, arena};
+    int rc;
+
+    if (r->csv)
+        return ct_schedule_read_csv(arena, r->csv, r->ranks, r->stages, r->microbatches, schedule);
+    rc = find_schedule(r->name, &ops);
+    if (rc < 0)
+        return rc;
+    if (request.stages < 0)
+        request.stages = r->ranks * (ops->stages_per_rank_min ? ops->stages_per_rank_min : 1);
+    return ct_schedule_generate(ops, r->name, &request, schedule);
+}
+
+/* ---- what is known about it ---- */
+
+/* A copy with communication; the schedule itself if it has some. */
+static int with_communication(struct ct_schedule *schedule, struct ct_schedule **full)
+{
+    static const struct ct_communicate_options everything = {true, 3, true};
+
+    *full = schedule;
+    if (schedule->communicates)
+        return 0;
+    *full = ct_arena_copy(schedule->arena, schedule, sizeof(*schedule));
+    (*full)->lists = ct_arena_copy(schedule->arena, schedule->lists,
+                                   sizeof(*schedule->lists) * (size_t)schedule->ranks);
+    return ct_schedule_communicate(*full, &everything);
+}
+
+/* Proof of both, as text: what a CSV has without one stream is valid too, but that is said. */
+static int prove(struct ct_schedule *schedule, struct ct_schedule *full, FILE *proof)
+{
+    char *deadlock;
+    int rc = ct_schedule_verify(full, NULL, proof);
+
+    if (rc == 0 || full != schedule)
+        return rc;
+    deadlock = ct_arena_strdup(schedule->arena, ct_error_message());
+    full->own_streams = true;
+    if (ct_schedule_verify(full, NULL, proof) < 0)
+        return CT_EINVAL;
+    fprintf(proof, "but not with one stream: %s\n", deadlock);
+    return 0;
+}
+
+static int simulate(const struct request *r, const struct ct_schedule *s,
+                    struct ct_simulation *simulation)
+{
+    double share = (double)s->ranks / s->stages;
+    struct ct_costs costs = {.forward = r->costs[0] * share,
+                             .input = r->costs[1] * share,
+                             .weight = r->costs[2] * share,
+                             .send = r->costs[3]};
+
+    return ct_schedule_simulate(s, &costs, s->arena, simulation);
+}
+
+/* At most this many ranks are listed. */
+#define LISTED 32
+
+static void print_ranks(const struct ct_schedule *s, const struct ct_simulation *x)
+{
+    int step = (s->ranks + LISTED - 1) / LISTED;
+    double whole = (double)s->ranks / s->stages;
+
+    printf("\n%-6s %10s %10s  %s\n", "rank", "busy", "idle",
+           "most activations alive, if freed at I, at W (in microbatches of all its layers)");
+    for (int r = 0; r < s->ranks; r += step)
+        printf("%-6d %10.4g %10.4g  %.4g, %.4g\n", r, x->busy[r], x->makespan - x->busy[r],
+               x->peak_freed_at_i[r] * whole, x->peak_freed_at_w[r] * whole);
+    if (step > 1)
+        printf("(one of %d ranks is listed)\n", step);
+}
+
+static void print_summary(const struct request *r, const struct ct_schedule *s,
+                          const struct ct_simulation *x)
+{
+    printf("%s: %d ranks, %d stages, %d microbatches\n", s->name, s->ranks, s->stages,
+           s->microbatches);
+    printf("a rank's layers take F %g, I %g, W %g for one microbatch; a transfer %g\n\n",
+           r->costs[0], r->costs[1], r->costs[2], r->costs[3]);
+    draw_timeline(s, x);
+    printf("\n%g time, of which %g (%.1f%%) is bubble\n", x->makespan, x->bubble,
+           100 * x->fraction);
+    print_ranks(s, x);
+}
+
+/* ---- files ---- */
+
+static int write_csv(const struct ct_schedule *s, const char *path)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    int rc;
+
+    if (!out)
+        return ct_fail(CT_ENOMEM, "no memory for %s", path);
+    ct_schedule_write_csv(s, out);
+    fclose(out);
+    rc = ct_file_write(path, text, size);
+    free(text);
+    return rc;
+}
+
+/* ---- the verb ---- */
+
+static int show(const struct request *r, struct ct_schedule *schedule, FILE *proof, char **text)
+{
+    struct ct_schedule *full = schedule, *shown;
+    struct ct_simulation simulation;
+    int rc = schedule->communicates ? 0 : ct_schedule_verify(schedule, NULL, NULL);
+
+    if (rc == 0)
+        rc = with_communication(schedule, &full);
+    if (rc == 0)
+        rc = prove(schedule, full, proof);
+    if (rc < 0)
+        return rc;
+    shown = r->comm ? full : schedule;
+    rc = simulate(r, shown, &simulation);
+    if (rc < 0)
+        return rc;
+    fflush(proof);
+    print_summary(r, shown, &simulation);
+    printf("\nvalid:\n%s", *text);
+    if (r->svg)
+        rc = write_svg(shown, &simulation, r->svg);
+    if (rc == 0 && r->write_csv)
+        rc = write_csv(shown, r->write_csv);
+    return rc;
+}
+
+int verb_schedule(int argc, char **argv)
+{
+    struct ct_arena arena = {0};
+    struct ct_schedule *schedule;
+    struct request request;
+    char *text = NULL;
+    size_t size;
+    FILE *proof = NULL;
+    int rc = parse(argc, argv, &request);
+
+    if (rc == 0)
+        rc = make(&request, &arena, &schedule);
+    if (rc < 0)
+        goto out;
+    proof = open_memstream(&text, &size);
+    rc = proof ? show(&request, schedule, proof, &text) : ct_fail(CT_ENOMEM, "no memory");
+out:
+    if (proof)
+        fclose(proof);
+    free(text);
+    ct_arena_finish(&arena);
+    return rc;
+}
