@@ -293,8 +293,7 @@ static void forget_unsharded(struct expansion *x, int stage)
     struct ct_lowering *l = x->l;
 
     for (size_t n = 0; n < l->op_count; n++)
-        for (int i = 0; l->ops[n].unshards && l->op_at[n]->stage == stage && i < l->op_at[n]->outs;
-             i++)
+        for (int i = 0; l->ops[n].unshards == stage && i < l->op_at[n]->outs; i++)
             l->program->buffer_of[slot(
                 l->program, l->graph->values[l->root[l->op_at[n]->out[i]->id]], -1)] = CT_NO_BUFFER;
 }

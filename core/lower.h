@@ -19,7 +19,7 @@ struct ct_lowered_op {
     double flops;
     double sent;   /* bytes, by a collective */
     int32_t order; /* position in the graph */
-    bool unshards; /* of part pre, but run by an UNSHARD */
+    int unshards;  /* of part pre, but run by this stage's UNSHARD; -1: not */
     int reduces;   /* of part post, but run by this stage's REDUCE_GRAD; -1: not */
 };
 

@@ -35,14 +35,16 @@ static const struct ct_lowered_op *maker(const struct ct_lowering *l, const stru
     return order < 0 ? NULL : &l->ops[order];
 }
 
-/* A gather before the microbatches, or what is made of one. */
-static bool unshards(const struct ct_lowering *l, const struct ct_op *op)
+/* The stage for which this gathers before the microbatches, or works on what was gathered; -1: it
+   does not. */
+static int unshards(const struct ct_lowering *l, const struct ct_op *op)
 {
-    bool follows = is(op, "all_gather");
-
+    if (op->part != CT_PART_PRE)
+        return -1;
     for (int i = 0; i < op->ins; i++)
-        follows |= op->in[i] && maker(l, op->in[i]) && maker(l, op->in[i])->unshards;
-    return op->part == CT_PART_PRE && follows;
+        if (maker(l, op->in[i]) && maker(l, op->in[i])->unshards >= 0)
+            return maker(l, op->in[i])->unshards;
+    return is(op, "all_gather") ? op->stage : -1;
 }
 
 /* The stage whose gradient this reduces: a collective, or a step on the way to one; -1: none. */
@@ -63,8 +65,9 @@ void ct_lower_mark_actions(struct ct_lowering *l)
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_lowered_op *o = &l->ops[n];
 
-        o->unshards =
-            unshards(l, l->op_at[n]) && has_action(actions, CT_ACTION_UNSHARD, l->op_at[n]->stage);
+        o->unshards = unshards(l, l->op_at[n]);
+        if (o->unshards >= 0 && !has_action(actions, CT_ACTION_UNSHARD, o->unshards))
+            o->unshards = -1;
         o->reduces = reduces(l, l->op_at[n]);
         if (o->reduces >= 0 && !has_action(actions, CT_ACTION_REDUCE_GRAD, o->reduces))
             o->reduces = -1;
@@ -94,7 +97,7 @@ bool ct_lower_belongs(const struct ct_lowering *l, size_t n, const struct ct_act
     case CT_ACTION_RECV_B:
         return here && op->part == CT_PART_I && is(op, "receive");
     case CT_ACTION_UNSHARD:
-        return here && l->ops[n].unshards;
+        return l->ops[n].unshards == a->stage;
     case CT_ACTION_REDUCE_GRAD:
         return l->ops[n].reduces == a->stage;
     default:
@@ -104,5 +107,5 @@ bool ct_lower_belongs(const struct ct_lowering *l, size_t n, const struct ct_act
 
 bool ct_lower_outside(const struct ct_lowering *l, size_t n)
 {
-    return !l->ops[n].unshards && l->ops[n].reduces < 0;
+    return l->ops[n].unshards < 0 && l->ops[n].reduces < 0;
 }
