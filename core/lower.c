@@ -323,6 +323,19 @@ static bool computes(const struct ct_action *a)
     return a->type <= CT_ACTION_B || a->type == CT_ACTION_OVERLAP_F_B;
 }
 
+static int check_action(const struct expansion *x, const struct ct_action *a)
+{
+    int stages = x->l->graph->stages, microbatches = x->l->request->microbatches;
+    char text[64];
+
+    if (a->stage < stages && a->microbatch < microbatches && a->stage_b < stages &&
+        a->microbatch_b < microbatches)
+        return 0;
+    ct_action_print(a, text, sizeof(text));
+    return ct_fail(CT_EINVAL, "action %s: the graph has %d stages and %d microbatches", text,
+                   stages, microbatches);
+}
+
 static int expand_actions(struct expansion *x)
 {
     const struct ct_action_list *actions = x->l->request->actions;
@@ -333,6 +346,9 @@ static int expand_actions(struct expansion *x)
         const struct ct_action *a = &actions->item[i];
         size_t before = x->count;
 
+        rc = check_action(x, a);
+        if (rc < 0)
+            return rc;
         if (a->type == CT_ACTION_RESHARD)
             forget_unsharded(x, a->stage);
         else if (a->type == CT_ACTION_OVERLAP_F_B)
