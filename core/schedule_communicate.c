@@ -480,7 +480,11 @@ static size_t compute_before(const struct ct_action_list *list, size_t at)
     return at;
 }
 
-/* place[i]: in front of which action the receive at i is to stand, so that receives keep order. */
+/*
+ * place[i]: in front of which action the receive at i is to stand. Receives keep their order, and
+ * none moves back: one that is asked for sooner waits for less, and nothing but its consumer waits
+ * for it.
+ */
 static size_t *receive_places(const struct ct_action_list *list,
                               const struct ct_action_index *index, struct ct_arena *scratch)
 {
@@ -494,7 +498,8 @@ static size_t *receive_places(const struct ct_action_list *list,
             continue;
         wanted = compute_before(list, (size_t)ct_action_place(index, consumer_event(receive),
                                                               receive->stage, receive->microbatch));
-        latest = place[i] = wanted < latest ? wanted : latest;
+        latest = wanted < latest ? wanted : latest;
+        place[i] = latest < i ? latest : i;
     }
     return place;
 }

@@ -152,8 +152,8 @@ CT_API int ct_schedule_communicate(struct ct_schedule *schedule,
                                    const struct ct_communicate_options *options);
 
 /*
- * Let each RECV stand in front of the compute action before its consumer's, or sooner where
- * receives would change their order. For transfers that have streams of their own.
+ * Let each RECV stand in front of the compute action before its consumer's at the latest, in the
+ * same order. For transfers that have streams of their own; on one stream such lists may deadlock.
  */
 CT_API int ct_schedule_prefetch(struct ct_schedule *schedule);
 
