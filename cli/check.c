@@ -26,7 +26,7 @@ struct row {
 
 static int verify(struct ct_schedule *s)
 {
-    static const struct ct_communicate_options everything = {true, 3, true};
+    static const struct ct_communicate_options everything = {true, 3, true, NULL};
     int rc = ct_schedule_verify(s, NULL, NULL);
 
     if (rc == 0)

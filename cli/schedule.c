@@ -220,10 +220,22 @@ static int make(const struct request *r, struct ct_arena *arena, struct ct_sched
 
 /* ---- what is known about it ---- */
 
-/* A copy with communication; the schedule itself if it has some. */
-static int with_communication(struct ct_schedule *schedule, struct ct_schedule **full)
+static struct ct_costs costs_of(const struct request *r, const struct ct_schedule *s)
 {
-    static const struct ct_communicate_options everything = {true, 3, true};
+    double share = (double)s->ranks / s->stages;
+
+    return (struct ct_costs){.forward = r->costs[0] * share,
+                             .input = r->costs[1] * share,
+                             .weight = r->costs[2] * share,
+                             .send = r->costs[3]};
+}
+
+/* A copy with communication; the schedule itself if it has some. */
+static int with_communication(const struct request *r, struct ct_schedule *schedule,
+                              struct ct_schedule **full)
+{
+    struct ct_costs costs = costs_of(r, schedule);
+    struct ct_communicate_options everything = {true, 3, true, &costs};
 
     *full = schedule;
     if (schedule->communicates)
@@ -248,18 +260,6 @@ static int prove(struct ct_schedule *schedule, struct ct_schedule *full, FILE *p
         return CT_EINVAL;
     fprintf(proof, "but not with one stream: %s\n", deadlock);
     return 0;
-}
-
-static int simulate(const struct request *r, const struct ct_schedule *s,
-                    struct ct_simulation *simulation)
-{
-    double share = (double)s->ranks / s->stages;
-    struct ct_costs costs = {.forward = r->costs[0] * share,
-                             .input = r->costs[1] * share,
-                             .weight = r->costs[2] * share,
-                             .send = r->costs[3]};
-
-    return ct_schedule_simulate(s, &costs, s->arena, simulation);
 }
 
 /* At most this many ranks are listed. */
@@ -316,16 +316,18 @@ static int show(const struct request *r, struct ct_schedule *schedule, FILE *pro
 {
     struct ct_schedule *full = schedule, *shown;
     struct ct_simulation simulation;
+    struct ct_costs costs;
     int rc = schedule->communicates ? 0 : ct_schedule_verify(schedule, NULL, NULL);
 
     if (rc == 0)
-        rc = with_communication(schedule, &full);
+        rc = with_communication(r, schedule, &full);
     if (rc == 0)
         rc = prove(schedule, full, proof);
     if (rc < 0)
         return rc;
     shown = r->comm ? full : schedule;
-    rc = simulate(r, shown, &simulation);
+    costs = costs_of(r, schedule);
+    rc = ct_schedule_simulate(shown, &costs, schedule->arena, &simulation);
     if (rc < 0)
         return rc;
     fflush(proof);

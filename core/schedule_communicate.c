@@ -1,13 +1,13 @@
 /*
  * Communication for compute actions.
  *
- * Transfers: the compute actions are run on a clock on which F, I and W take one unit each. What an
- * action made is sent as soon as both ranks are between two actions: the SEND goes to the end of
- * one new list, the RECV to the end of the other. So all lists agree with the order in which this
- * happened, and each transfer's ends are neighbours in it: whoever runs the lists in order, one
- * stream for each rank, can always do the next thing in that order. Neither end waits for the other
- * to finish an action unless it has nothing else to do, so that where actions take these times, and
- * transfers none, one stream is as fast as several.
+ * Transfers: the compute actions are run on a clock on which they take the times they are said to,
+ * or all the same. What an action made is sent as soon as both ranks are between two actions: the
+ * SEND goes to the end of one new list, the RECV to the end of the other. So all lists agree with
+ * the order in which this happened, and each transfer's ends are neighbours in it: whoever runs the
+ * lists in order, one stream for each rank, can always do the next thing in that order. Neither end
+ * waits for the other to finish an action unless it has nothing else to do, so that where actions
+ * take these times, and transfers none, one stream is as fast as several.
  */
 #include <ctitan/error.h>
 
@@ -140,23 +140,62 @@ static void shard(struct ct_schedule *s, const struct ct_communicate_options *op
 
 /* ---- transfers ---- */
 
-/* Actions take 1, 2 or 3 units: what ends within the next units has room in four lists. */
-#define AHEAD 4
+/* Ticks of the shortest action: times are whole numbers, so that what ends together does so
+ * exactly. */
+#define TICKS 1000
+
+struct running {
+    int64_t end;
+    int rank;
+};
 
 struct clock {
     struct ct_schedule *schedule;
     struct ct_arena *scratch;
+    int64_t *ticks[3];                  /* of F, I, W, by stage */
+    double overlap;                     /* share that OVERLAP_F_B takes of its F + B */
     struct ct_action_list *out;         /* by rank */
     size_t *next;                       /* by rank: place of its next action */
     bool *busy;                         /* by rank */
     bool *forward_done;                 /* by stage and microbatch */
     bool *forward_here, *backward_here; /* what the stage needs for it has come */
     struct ct_action_list *pending; /* by rank: SENDs, its own and those to it, not placed yet */
-    int *ends[AHEAD], count[AHEAD]; /* ranks whose action ends then */
-    int *idle, idles;               /* ranks that may be able to start */
-    bool *queued;                   /* by rank: is among these */
+    struct running *heap;           /* what runs, the first to end in front */
+    int runs;
+    int *ended, ends; /* ranks whose action has just ended */
+    int *idle, idles; /* ranks that may be able to start */
+    bool *queued;     /* by rank: is among these */
     int64_t now;
 };
+
+/* ---- what runs: a binary heap ---- */
+
+static void begin(struct clock *x, int rank, int64_t end)
+{
+    int at = x->runs++;
+
+    for (; at > 0 && x->heap[(at - 1) / 2].end > end; at = (at - 1) / 2)
+        x->heap[at] = x->heap[(at - 1) / 2];
+    x->heap[at] = (struct running){end, rank};
+}
+
+static int take_first(struct clock *x)
+{
+    int rank = x->heap[0].rank, at = 0, child;
+    struct running last = x->heap[--x->runs];
+
+    while ((child = 2 * at + 1) < x->runs) {
+        child += child + 1 < x->runs && x->heap[child + 1].end < x->heap[child].end;
+        if (x->heap[child].end >= last.end)
+            break;
+        x->heap[at] = x->heap[child];
+        at = child;
+    }
+    x->heap[at] = last;
+    return rank;
+}
+
+/* ---- the run ---- */
 
 static size_t of(const struct clock *x, int stage, int microbatch)
 {
@@ -181,9 +220,23 @@ static bool can_start(const struct clock *x, const struct ct_action *action)
     return ready;
 }
 
-static int units(const struct ct_action *action)
+static int64_t duration(const struct clock *x, const struct ct_action *action)
 {
-    return action->type == CT_ACTION_OVERLAP_F_B ? 3 : action->type == CT_ACTION_B ? 2 : 1;
+    struct ct_action part[2];
+    int parts = ct_action_parts(action, part);
+    int64_t sum = 0;
+
+    for (int p = 0; p < parts; p++) {
+        int s = part[p].stage;
+
+        if (part[p].type == CT_ACTION_F)
+            sum += x->ticks[0][s];
+        if (part[p].type == CT_ACTION_I || part[p].type == CT_ACTION_B)
+            sum += x->ticks[1][s];
+        if (part[p].type == CT_ACTION_W || part[p].type == CT_ACTION_B)
+            sum += x->ticks[2][s];
+    }
+    return parts == 2 ? (int64_t)((double)sum * x->overlap) : sum;
 }
 
 static void start(struct clock *x, int rank)
@@ -194,12 +247,10 @@ static void start(struct clock *x, int rank)
         const struct ct_action *action = &list->item[x->next[rank]];
 
         if (ct_action_computes(action)) {
-            int slot = (int)((x->now + units(action)) % AHEAD);
-
             if (!can_start(x, action))
                 return;
             x->busy[rank] = true;
-            x->ends[slot][x->count[slot]++] = rank;
+            begin(x, rank, x->now + duration(x, action));
         }
         ct_action_append(x->schedule->arena, &x->out[rank], *action);
         x->next[rank]++;
@@ -280,38 +331,59 @@ static void transfer(struct clock *x, int rank)
 }
 
 /* Even ranks first: else each would wait for the transfer of the rank before it. */
-static void end_all(struct clock *x, int slot)
+static void end_what_ends(struct clock *x)
 {
-    for (int i = 0; i < x->count[slot]; i++)
-        end(x, x->ends[slot][i]);
+    x->now = x->heap[0].end;
+    for (x->ends = 0; x->runs && x->heap[0].end == x->now; x->ends++)
+        x->ended[x->ends] = take_first(x);
+    for (int i = 0; i < x->ends; i++)
+        end(x, x->ended[i]);
     for (int odd = 0; odd < 2; odd++)
-        for (int i = 0; i < x->count[slot]; i++)
-            if (x->ends[slot][i] % 2 == odd)
-                transfer(x, x->ends[slot][i]);
-    x->count[slot] = 0;
-}
-
-static bool anything_runs(const struct clock *x)
-{
-    int running = 0;
-
-    for (int slot = 0; slot < AHEAD; slot++)
-        running += x->count[slot];
-    return running > 0;
+        for (int i = 0; i < x->ends; i++)
+            if (x->ended[i] % 2 == odd)
+                transfer(x, x->ended[i]);
 }
 
 static void run_clock(struct clock *x)
 {
     for (int r = 0; r < x->schedule->ranks; r++)
         start(x, r);
-    while (anything_runs(x)) {
-        x->now++;
-        end_all(x, (int)(x->now % AHEAD));
+    while (x->runs) {
+        end_what_ends(x);
         for (int i = 0; i < x->idles; i++) {
             x->queued[x->idle[i]] = false;
             start(x, x->idle[i]);
         }
         x->idles = 0;
+    }
+}
+
+static double cost_of(const struct ct_costs *c, int part, int stage)
+{
+    const double *by_stage[] = {c->forward_of, c->input_of, c->weight_of};
+    double same[] = {c->forward, c->input, c->weight};
+
+    return by_stage[part] ? by_stage[part][stage] : same[part];
+}
+
+static void make_ticks(struct clock *x, const struct ct_costs *costs)
+{
+    static const struct ct_costs equal = {.forward = 1, .input = 1, .weight = 1};
+    double least = 0;
+
+    costs = costs ? costs : &equal;
+    x->overlap = costs->overlap > 0 ? costs->overlap : 1;
+    for (int part = 0; part < 3; part++)
+        for (int s = 0; s < x->schedule->stages; s++) {
+            double cost = cost_of(costs, part, s);
+
+            if (cost > 0 && (least == 0 || cost < least))
+                least = cost;
+        }
+    for (int part = 0; part < 3; part++) {
+        x->ticks[part] = ct_arena_array(x->scratch, int64_t, x->schedule->stages);
+        for (int s = 0; s < x->schedule->stages && least > 0; s++)
+            x->ticks[part][s] = (int64_t)(cost_of(costs, part, s) / least * TICKS + 0.5);
     }
 }
 
@@ -327,18 +399,20 @@ static void make_clock(struct clock *x, struct ct_arena *scratch)
     x->forward_here = ct_arena_array(scratch, bool, each);
     x->backward_here = ct_arena_array(scratch, bool, each);
     x->pending = ct_arena_array(scratch, struct ct_action_list, s->ranks);
-    for (int slot = 0; slot < AHEAD; slot++)
-        x->ends[slot] = ct_arena_array(scratch, int, s->ranks);
+    x->heap = ct_arena_array(scratch, struct running, s->ranks);
+    x->ended = ct_arena_array(scratch, int, s->ranks);
     x->idle = ct_arena_array(scratch, int, s->ranks);
     x->queued = ct_arena_array(scratch, bool, s->ranks);
 }
 
-static int send_and_receive(struct ct_schedule *s, struct ct_arena *scratch)
+static int send_and_receive(struct ct_schedule *s, const struct ct_costs *costs,
+                            struct ct_arena *scratch)
 {
     struct clock x = {.schedule = s, .scratch = scratch};
     char text[64];
 
     make_clock(&x, scratch);
+    make_ticks(&x, costs);
     run_clock(&x);
     for (int r = 0; r < s->ranks; r++)
         if (x.next[r] < s->lists[r].count) {
@@ -383,7 +457,7 @@ int ct_schedule_communicate(struct ct_schedule *schedule,
         rc = ct_action_index_make(schedule, &scratch, &index);
     if (rc == 0) {
         shard(schedule, options, &scratch);
-        rc = send_and_receive(schedule, &scratch);
+        rc = send_and_receive(schedule, options->costs, &scratch);
     }
     if (rc == 0)
         schedule->communicates = true;
@@ -406,7 +480,11 @@ static size_t compute_before(const struct ct_action_list *list, size_t at)
     return at;
 }
 
-/* place[i]: in front of which action the receive at i is to stand, so that receives keep order. */
+/*
+ * place[i]: in front of which action the receive at i is to stand. Receives keep their order, and
+ * none moves back: one that is asked for sooner waits for less, and nothing but its consumer waits
+ * for it.
+ */
 static size_t *receive_places(const struct ct_action_list *list,
                               const struct ct_action_index *index, struct ct_arena *scratch)
 {
@@ -420,10 +498,8 @@ static size_t *receive_places(const struct ct_action_list *list,
             continue;
         wanted = compute_before(list, (size_t)ct_action_place(index, consumer_event(receive),
                                                               receive->stage, receive->microbatch));
-        if (wanted > i)
-            wanted =
-                i; /* later than in the global order, a deadlock through memory could come of it */
-        latest = place[i] = wanted < latest ? wanted : latest;
+        latest = wanted < latest ? wanted : latest;
+        place[i] = latest < i ? latest : i;
     }
     return place;
 }

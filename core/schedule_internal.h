@@ -58,10 +58,21 @@ int ct_schedule_check_memory(const struct ct_schedule *schedule,
 enum ct_lane { LANE_MAIN, LANE_SENDS, LANE_RECEIVES };
 #define LANES 3
 
+enum ct_run_mode {
+    /* Everything of a rank in its list's order. */
+    RUN_ONE_STREAM,
+    /* Only receives run beside the rest: each may begin when what stands before it is done.
+       Whatever memory a plan uses again, a rank with streams of its own for transfers waits for no
+       more. */
+    RUN_RECEIVES_ASIDE,
+    /* Compute actions, sends and receives each in their own order. */
+    RUN_OWN_STREAMS,
+};
+
 struct ct_dry_run {
     const struct ct_schedule *schedule;
     const struct ct_action_index *index;
-    bool one_stream;              /* transfers are in the main lane too */
+    enum ct_run_mode mode;
     const struct ct_costs *costs; /* NULL: no times */
     double **start, **end;        /* by rank and place; with costs */
     size_t (*next)[LANES];        /* by rank: place of the next action of a lane */

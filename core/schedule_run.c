@@ -20,11 +20,9 @@ static const struct ct_action *item(const struct ct_dry_run *x, int rank, size_t
 
 static enum ct_lane lane_of(const struct ct_dry_run *x, const struct ct_action *action)
 {
-    if (x->one_stream)
-        return LANE_MAIN;
-    return ct_action_sends(action)      ? LANE_SENDS
-           : ct_action_receives(action) ? LANE_RECEIVES
-                                        : LANE_MAIN;
+    if (ct_action_receives(action) && x->mode != RUN_ONE_STREAM)
+        return LANE_RECEIVES;
+    return ct_action_sends(action) && x->mode == RUN_OWN_STREAMS ? LANE_SENDS : LANE_MAIN;
 }
 
 /* ---- what an action waits for ---- */
@@ -190,16 +188,23 @@ static bool sent_ready(const struct ct_dry_run *x, const struct ct_action *send,
                 send->microbatch, 0, time, blocker);
 }
 
+/* Whether what has to be done before the transfer at a place begins is done. */
+static bool may_begin(const struct ct_dry_run *x, int rank, enum ct_lane lane, size_t place)
+{
+    return x->mode != RUN_RECEIVES_ASIDE || lane != LANE_RECEIVES ||
+           x->next[rank][LANE_MAIN] > place;
+}
+
 /* The rank of the other end, and whether that is at the head of its lane. */
 static bool partner_ready(const struct ct_dry_run *x, const struct ct_action *partner,
                           struct blocker *where)
 {
     int rank = x->schedule->rank_of[partner->stage];
+    size_t place = (size_t)ct_action_place(x->index, ct_action_event(partner), partner->stage,
+                                           partner->microbatch);
 
     *where = (struct blocker){rank, lane_of(x, partner)};
-    return x->next[rank][where->lane] == (size_t)ct_action_place(x->index, ct_action_event(partner),
-                                                                 partner->stage,
-                                                                 partner->microbatch);
+    return x->next[rank][where->lane] == place && may_begin(x, rank, where->lane, place);
 }
 
 static bool try_transfer(struct ct_dry_run *x, int rank, enum ct_lane lane)
@@ -210,7 +215,8 @@ static bool try_transfer(struct ct_dry_run *x, int rank, enum ct_lane lane)
     double start = x->clock[rank][lane], end;
     struct blocker other, blocker;
 
-    if (!partner_ready(x, &partner, &other) || !sent_ready(x, send, &start, &blocker))
+    if (!may_begin(x, rank, lane, x->next[rank][lane]) || !partner_ready(x, &partner, &other) ||
+        !sent_ready(x, send, &start, &blocker))
         return false;
     if (x->clock[other.rank][other.lane] > start)
         start = x->clock[other.rank][other.lane];
@@ -300,6 +306,8 @@ static struct blocker waits_for(const struct ct_dry_run *x, int rank, enum ct_la
         inputs_ready(x, action, &time, &blocker);
         return blocker;
     }
+    if (!may_begin(x, rank, lane, x->next[rank][lane]))
+        return (struct blocker){rank, LANE_MAIN};
     partner = ct_action_partner(action);
     if (ct_action_sends(action) && !sent_ready(x, action, &time, &blocker))
         return blocker;
@@ -379,8 +387,8 @@ int ct_dry_run_stuck(const struct ct_dry_run *x, struct ct_arena *arena)
     if (length > TOLD)
         snprintf(text + used, sizeof(text) - used, ", and so on, a circle of %d", length);
     return ct_fail(CT_EINVAL, "deadlock%s: %s",
-                   !x->schedule->communicates ? ""
-                   : x->one_stream            ? " with one stream"
-                                              : " with transfers on streams of their own",
+                   !x->schedule->communicates  ? ""
+                   : x->mode == RUN_ONE_STREAM ? " with one stream"
+                                               : " with streams of their own for transfers",
                    text);
 }

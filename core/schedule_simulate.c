@@ -63,8 +63,10 @@ int ct_schedule_simulate(const struct ct_schedule *schedule, const struct ct_cos
 {
     struct ct_arena scratch = {0};
     struct ct_action_index index;
-    struct ct_dry_run run = {
-        .schedule = schedule, .index = &index, .costs = costs, .one_stream = costs->one_stream};
+    struct ct_dry_run run = {.schedule = schedule,
+                             .index = &index,
+                             .costs = costs,
+                             .mode = costs->one_stream ? RUN_ONE_STREAM : RUN_OWN_STREAMS};
     int rc = ct_schedule_check_actions(schedule, &scratch, &index);
 
     *simulation = (struct ct_simulation){0};

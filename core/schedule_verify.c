@@ -243,9 +243,9 @@ static int check_message_order(struct proof *x)
 
 /* ---- runs ---- */
 
-static int check_run(const struct proof *x, bool one_stream)
+static int check_run(const struct proof *x, enum ct_run_mode mode)
 {
-    struct ct_dry_run run = {.schedule = x->schedule, .index = &x->index, .one_stream = one_stream};
+    struct ct_dry_run run = {.schedule = x->schedule, .index = &x->index, .mode = mode};
 
     return ct_dry_run(&run, x->scratch) ? 0 : ct_dry_run_stuck(&run, x->scratch);
 }
@@ -275,9 +275,9 @@ static int prove(struct proof *x, const struct ct_schedule_limits *limits)
     if (rc == 0)
         rc = ct_schedule_check_sharding(s, x->scratch);
     if (rc == 0)
-        rc = check_run(x, false);
+        rc = check_run(x, RUN_RECEIVES_ASIDE);
     if (rc == 0 && s->communicates && !s->own_streams)
-        rc = check_run(x, true);
+        rc = check_run(x, RUN_ONE_STREAM);
     if (rc == 0 && limits)
         rc = ct_schedule_check_memory(s, limits);
     return rc;
@@ -303,7 +303,7 @@ static void print_proof(const struct ct_schedule *s, bool memory, FILE *out)
     if (others)
         fprintf(out, "%zu times UNSHARD, RESHARD or REDUCE_GRAD, as the stages need it\n", others);
     fprintf(out, "no deadlock%s%s\n",
-            s->communicates ? " with transfers on streams of their own" : "",
+            s->communicates ? " with streams of their own for transfers" : "",
             s->communicates && !s->own_streams ? ", nor with one stream" : "");
     if (memory)
         fprintf(out, "activations within their limits on every rank\n");

@@ -125,25 +125,35 @@ CT_API void ct_schedule_write_csv(const struct ct_schedule *schedule, FILE *out)
 
 /* ---- communication ---- */
 
+/* Times of one stage and one microbatch, in any unit. */
+struct ct_costs {
+    double forward, input, weight;                   /* F, I, W; a B takes I + W */
+    const double *forward_of, *input_of, *weight_of; /* by stage, instead; or NULL */
+    double send;                                     /* of a transfer between two ranks */
+    double overlap;  /* share of its F + B that OVERLAP_F_B takes; 0: all of it */
+    bool one_stream; /* transfers wait for compute actions, and these for them */
+};
+
 struct ct_communicate_options {
     bool unshard;       /* UNSHARD stages before their use, RESHARD them when others come first */
     int unsharded_most; /* at a time, on a rank; torch: 3. The next distinct stages are kept. */
     bool reduce_grad;   /* REDUCE_GRAD after a stage's last backward */
+    const struct ct_costs *costs; /* that the order of transfers is made for; NULL: F = I = W */
 };
 
 /*
  * Add communication to compute actions. Every list stays consistent with one global order, in which
  * a SEND and its RECV are neighbours: no deadlock, even where each rank has one stream and a send
- * ends only when its receive does. The order is that of a run in which F, I and W take the same
- * time: a transfer stands where both its ranks are between two actions for the first time after
- * what it sends was made. CT_EINVAL: the compute actions cannot run in this order.
+ * ends only when its receive does. The order is that of a run in which F, I and W take the times
+ * of options->costs: a transfer stands where both its ranks are between two actions for the first
+ * time after what it sends was made. CT_EINVAL: the compute actions cannot run in this order.
  */
 CT_API int ct_schedule_communicate(struct ct_schedule *schedule,
                                    const struct ct_communicate_options *options);
 
 /*
- * Let each RECV stand in front of the compute action before its consumer's, or sooner where
- * receives would change their order. For transfers that have streams of their own.
+ * Let each RECV stand in front of the compute action before its consumer's at the latest, in the
+ * same order. For transfers that have streams of their own; on one stream such lists may deadlock.
  */
 CT_API int ct_schedule_prefetch(struct ct_schedule *schedule);
 
@@ -173,15 +183,6 @@ CT_API int ct_schedule_verify(const struct ct_schedule *schedule,
                               const struct ct_schedule_limits *limits, FILE *report);
 
 /* ---- simulation ---- */
-
-/* Times of one stage and one microbatch, in any unit. */
-struct ct_costs {
-    double forward, input, weight;                   /* F, I, W; a B takes I + W */
-    const double *forward_of, *input_of, *weight_of; /* by stage, instead; or NULL */
-    double send;                                     /* of a transfer between two ranks */
-    double overlap;  /* share of its F + B that OVERLAP_F_B takes; 0: all of it */
-    bool one_stream; /* transfers wait for compute actions, and these for them */
-};
 
 struct ct_simulation {
     double makespan;
