@@ -249,6 +249,16 @@ static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, b
     return rc == 0 ? ct_lower(&request, program) : rc;
 }
 
+/* Microbatches of one batch, without accumulation. */
+static int batch_microbatches(const struct ct_run *run)
+{
+    int64_t size = 1;
+
+    return ct_run_microbatch_size(run, &size) < 0
+               ? 1
+               : (int)(ct_config.training.local_batch_size / size);
+}
+
 static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
 {
     int rc = lower(run, run->graph, microbatches, !options->logits, false, &run->program);
@@ -258,7 +268,8 @@ static int open_programs(struct ct_run *run, const struct ct_run_options *option
     run->arena_bytes = run->program->arena_bytes;
     if (!run->validation_graph)
         return 0;
-    rc = lower(run, run->validation_graph, 1, false, true, &run->validation_program);
+    rc = lower(run, run->validation_graph, batch_microbatches(run), false, true,
+               &run->validation_program);
     if (rc < 0)
         return ct_context(rc, "lowering for validation");
     if (run->arena_bytes < run->program->persistent_bytes + run->validation_program->arena_bytes)
