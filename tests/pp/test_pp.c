@@ -1,0 +1,263 @@
+/*
+ * Pipelines as graphs: where pp cuts a model, and what `localise` leaves on each rank: what crosses
+ * a cut, what is handed on, tied parameters, and what is refused.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include "support.h"
+
+#include <ctitan/run.h>
+
+static const struct ct_plugin *plugin;
+static const struct ct_transform *partition;
+
+static int load(void **state)
+{
+    static const char *const schedules[] = {"1f1b", "interleaved_1f1b", "zbv"};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(schedules); i++)
+        if (ct_plugin_adopt(test_plugin(schedules[i])) < 0)
+            return -1;
+    plugin = test_plugin("pp");
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_TRANSFORM)
+            partition = o->ops;
+    return ct_plugin_adopt(plugin);
+}
+
+/* ---- cuts ---- */
+
+static struct ct_graph *model(struct ct_arena *arena, int64_t layers, int ranks)
+{
+    struct ct_graph *g = tiny_llama(
+        arena, (struct tiny){.batch = 2, .tokens = 8, .layers = layers, .heads = 4, .kv_heads = 4});
+
+    g->mesh = (struct ct_mesh){1, {{"pp", ranks}}};
+    return g;
+}
+
+/* "embedding 0, layers.0 0, .." */
+static const char *stages(const struct ct_graph *g, struct ct_arena *arena)
+{
+    const char *text = "", *last = "";
+
+    ct_for_each_op (op, g) {
+        if (op->part != CT_PART_F || !strcmp(op->region, last))
+            continue;
+        text = ct_arena_printf(arena, "%s%s%s %d", text, *text ? ", " : "", op->region, op->stage);
+        last = op->region;
+    }
+    return text;
+}
+
+static void check_cut(int64_t layers, int ranks, const char *schedule, const char *option,
+                      const char *expected)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, layers, ranks);
+
+    TEST_OPTIONS(plugin, ct_arena_printf(&arena, "degree=%d", ranks),
+                 ct_arena_printf(&arena, "schedule=%s", schedule), option);
+    assert_ok(partition->apply(g, NULL));
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_string_equal(stages(g, &arena), expected);
+    ct_arena_finish(&arena);
+}
+
+static void test_balance(void **state)
+{
+    (void)state;
+    check_cut(3, 2, "1f1b", "microbatch_size=1",
+              "embedding 0, layers.0 0, layers.1 0, layers.2 1, head 1");
+    check_cut(2, 2, "interleaved_1f1b", "microbatch_size=1",
+              "embedding 0, layers.0 1, layers.1 2, head 3");
+}
+
+static void test_layers_per_stage(void **state)
+{
+    (void)state;
+    check_cut(2, 2, "1f1b", "layers_per_stage=2", "embedding 0, layers.0 0, layers.1 1, head 1");
+    check_cut(
+        6, 2, "zbv", "layers_per_stage=2",
+        "embedding 0, layers.0 0, layers.1 1, layers.2 1, layers.3 2, layers.4 2, layers.5 3, "
+        "head 3");
+}
+
+static void test_split_points(void **state)
+{
+    (void)state;
+    check_cut(3, 2, "1f1b", "split_points=layers.2",
+              "embedding 0, layers.0 0, layers.1 0, layers.2 1, head 1");
+    check_cut(3, 2, "interleaved_1f1b", "split_points=layers.0, layers.1,head",
+              "embedding 0, layers.0 1, layers.1 2, layers.2 2, head 3");
+}
+
+static void test_placement(void **state)
+{
+    static const int looped[] = {0, 1, 0, 1}, v[] = {0, 1, 1, 0};
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 2, 2);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "degree=2", "schedule=interleaved_1f1b");
+    assert_ok(partition->apply(g, NULL));
+    assert_memory_equal(g->stage_rank, looped, sizeof(looped));
+    g = model(&arena, 2, 2);
+    TEST_OPTIONS(plugin, "degree=2", "schedule=zbv");
+    assert_ok(partition->apply(g, NULL));
+    assert_memory_equal(g->stage_rank, v, sizeof(v));
+    ct_arena_finish(&arena);
+}
+
+/* The residual stream alone crosses: what is only summed behind a cut is summed in front of it. */
+static void test_narrow(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 3, 2);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "degree=2", "split_points=layers.1");
+    assert_ok(partition->apply(g, NULL));
+    ct_for_each_op (op, g)
+        for (int i = 0; i < op->ins && op->stage == 1; i++)
+            if (op->in[i] && op->in[i]->producer && op->in[i]->producer->stage == 0 &&
+                op->part == CT_PART_F)
+                assert_string_equal(op->in[i]->producer->type->name, "add");
+    ct_arena_finish(&arena);
+}
+
+static void check_refusal(int64_t layers, int ranks, const char *schedule, const char *option,
+                          const char *message)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, layers, ranks);
+
+    TEST_OPTIONS(plugin, ct_arena_printf(&arena, "degree=%d", ranks),
+                 ct_arena_printf(&arena, "schedule=%s", schedule), option);
+    assert_int_equal(partition->apply(g, NULL), CT_ECONFIG);
+    assert_message(message);
+    ct_arena_finish(&arena);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    check_refusal(2, 5, "1f1b", "microbatch_size=1",
+                  "5 pipeline stages, but the model has only 4 regions");
+    check_refusal(2, 2, "1f1b", "layers_per_stage=1", "4 stages on 2 ranks: schedule 1f1b takes 1");
+    check_refusal(6, 3, "interleaved_1f1b", "layers_per_stage=2", "4 stages on 3 ranks");
+    check_refusal(2, 2, "1f1b", "split_points=layer.1", "the model has no region 'layer.1'");
+    check_refusal(2, 2, "1f1b", "split_points=embedding",
+                  "embedding is there twice, or is the first");
+    check_refusal(2, 3, "1f1b", "split_points=layers.1,layers.1", "layers.1 is there twice");
+}
+
+/* ---- one rank's part ---- */
+
+/* %a is made in stage 0 and used in stages 1 and 2; stages 0 and 3 are on rank 0. */
+static const char skip[] =
+    "graph \"skip\" stages=4 ranks=0,1,2,0\n"
+    "mesh pp=3 tp=2\n"
+    "param %w : float32[8]\n"
+    "input %x : float32[4,8] [tp, -]\n"
+    "scalar %n : float32[]\n"
+    "F one %a = add(%x, %x) : float32[4,8] [tp, -]\n"
+    "F two @1 %b = add(%a, %x) : float32[4,8] [tp, -]\n"
+    "F three @2 %c = add(%b, %a) : float32[4,8] [tp, -]\n"
+    "F four @3 %d = add(%c, %x) : float32[4,8] [tp, -]\n"
+    "post - %s = squared_norm(%d) : float64[] +{tp}\n"
+    "post - %t = stage_sum(%s) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "fetch t = %t\n";
+
+static const char *localised(struct ct_arena *arena, const char *text, int64_t rank)
+{
+    struct ct_graph *g = parse(arena, text);
+    struct ct_run run = {.rank = rank};
+
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_ok(ct_pass_localise.apply(g, &run));
+    assert_ok(ct_graph_verify(g, NULL));
+    text = ct_graph_text(g, arena);
+    ct_arena_finish(&run.arena);
+    return text;
+}
+
+static void test_values_are_handed_on(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_golden("skip_rank0.txt", localised(&arena, skip, 0)); /* coordinates 0, 0 */
+    assert_golden("skip_rank1.txt", localised(&arena, skip, 3)); /* 1, 1 */
+    assert_golden("skip_rank2.txt", localised(&arena, skip, 4)); /* 2, 0 */
+    ct_arena_finish(&arena);
+}
+
+/* %w is used on both ranks: each has it, adds up both gradients, updates it, and it counts once. */
+static const char tied[] =
+    "graph \"tied\" stages=2 ranks=0,1\n"
+    "mesh pp=2\n"
+    "param %w : float32[8]\n"
+    "param %v : float32[8]\n"
+    "input %x : float32[4,8]\n"
+    "F one %a, %a.rstd = rms_norm(%x, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "F two @1 %b, %b.rstd = rms_norm(%a, %v) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "F two @1 %c, %c.rstd = rms_norm(%b, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "I two @1 %d.b, %d.w1 = rms_norm_grad(%c, %b, %w, %c.rstd, _) : float32[4,8], float32[8]\n"
+    "I two @1 %d.a, %d.v = rms_norm_grad(%d.b, %a, %v, %b.rstd, _) : float32[4,8], float32[8]\n"
+    "I one %d.x, %d.w0 = rms_norm_grad(%d.a, %x, %w, %a.rstd, _) : float32[4,8], float32[8]\n"
+    "post - %d.w = add(%d.w1, %d.w0) : float32[8]\n"
+    "post - %w2 = squared_norm(%d.w) : float64[]\n"
+    "post - %v2 = squared_norm(%d.v) : float64[]\n"
+    "post - %t = stage_sum(%w2, %v2) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "post - init_constant(%w) {value=0}\n"
+    "post - init_constant(%v) {value=0}\n"
+    "grad %w = %d.w\n"
+    "grad %v = %d.v\n"
+    "fetch t = %t\n";
+
+static void test_tied_parameters(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_golden("tied_rank0.txt", localised(&arena, tied, 0));
+    assert_golden("tied_rank1.txt", localised(&arena, tied, 1));
+    ct_arena_finish(&arena);
+}
+
+static void test_values_do_not_go_back(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_run run = {0};
+    struct ct_graph *g = parse(&arena, "graph \"back\" stages=2 ranks=0,1\n"
+                                       "mesh pp=2\n"
+                                       "input %x : float32[4,8]\n"
+                                       "F one @1 %a = add(%x, %x) : float32[4,8]\n"
+                                       "F two %b = add(%a, %x) : float32[4,8]\n"
+                                       "fetch b = %b\n");
+
+    (void)state;
+    assert_int_equal(ct_pass_localise.apply(g, &run), CT_EINVAL);
+    assert_message("%a is made in stage 1, part F, and used by add in stage 0");
+    ct_arena_finish(&run.arena);
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_layers_per_stage),
+        cmocka_unit_test(test_split_points),
+        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_values_are_handed_on),
+        cmocka_unit_test(test_tied_parameters),
+        cmocka_unit_test(test_values_do_not_go_back),
+    };
+
+    return cmocka_run_group_tests(tests, load, NULL);
+}
