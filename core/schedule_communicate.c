@@ -9,6 +9,8 @@
  * waits for the other to finish an action unless it has nothing else to do, so that where actions
  * take these times, and transfers none, one stream is as fast as several.
  */
+#include <assert.h>
+
 #include <ctitan/error.h>
 
 #include "schedule_internal.h"
@@ -405,26 +407,18 @@ static void make_clock(struct clock *x, struct ct_arena *scratch)
     x->queued = ct_arena_array(scratch, bool, s->ranks);
 }
 
-static int send_and_receive(struct ct_schedule *s, const struct ct_costs *costs,
-                            struct ct_arena *scratch)
+static void send_and_receive(struct ct_schedule *s, const struct ct_costs *costs,
+                             struct ct_arena *scratch)
 {
     struct clock x = {.schedule = s, .scratch = scratch};
-    char text[64];
 
     make_clock(&x, scratch);
     make_ticks(&x, costs);
     run_clock(&x);
-    for (int r = 0; r < s->ranks; r++)
-        if (x.next[r] < s->lists[r].count) {
-            ct_action_print(&s->lists[r].item[x.next[r]], text, sizeof(text));
-            return ct_fail(CT_EINVAL,
-                           "%s: no order of transfers lets rank %d do %s (action %zu): what it "
-                           "needs is never made",
-                           s->name, r, text, x.next[r] + 1);
-        }
-    for (int r = 0; r < s->ranks; r++)
+    for (int r = 0; r < s->ranks; r++) {
+        assert(x.next[r] == s->lists[r].count);
         s->lists[r] = x.out[r];
-    return 0;
+    }
 }
 
 /* ---- both ---- */
@@ -450,19 +444,17 @@ int ct_schedule_communicate(struct ct_schedule *schedule,
                             const struct ct_communicate_options *options)
 {
     struct ct_arena scratch = {0};
-    struct ct_action_index index;
     int rc = check_options(schedule, options);
 
     if (rc == 0)
-        rc = ct_action_index_make(schedule, &scratch, &index);
-    if (rc == 0) {
-        shard(schedule, options, &scratch);
-        rc = send_and_receive(schedule, options->costs, &scratch);
-    }
-    if (rc == 0)
-        schedule->communicates = true;
+        rc = ct_schedule_verify(schedule, NULL, NULL);
+    if (rc < 0)
+        return rc;
+    shard(schedule, options, &scratch);
+    send_and_receive(schedule, options->costs, &scratch);
+    schedule->communicates = true;
     ct_arena_finish(&scratch);
-    return rc;
+    return 0;
 }
 
 /* ---- prefetching ---- */
