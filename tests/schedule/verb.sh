@@ -56,7 +56,7 @@ expect 2 '--costs 1,2,x: expected times' schedule 1f1b --ranks 2 --microbatches 
 expect 2 '--costs 1,2,3,4,5: expected times' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2,3,4,5
 expect 2 '--costs 1,-2,3: expected times' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,-2,3
 expect 2 '--costs 0,0,0: expected times F,I,W, not all 0' schedule 1f1b --ranks 2 --microbatches 2 --costs 0,0,0
-expect 2 'gpipe has 1 stage on each rank, so 4 stages on 4 ranks; not 8' \
+expect 2 'gpipe has 1 stage on each rank: 4 on 4 ranks, not 8' \
     schedule gpipe --ranks 4 --stages 8 --microbatches 4
 expect 2 'must be a multiple of the ranks' schedule looped_bfs --ranks 4 --stages 6 --microbatches 4
 expect 2 'at least 2 stages on each rank: 8 on 4 ranks, not 4' \
@@ -117,7 +117,7 @@ printf '1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >>streams.csv
 expect 0 'but not with one stream: streams.csv: deadlock with one stream: rank 0' schedule --csv streams.csv
 
 expect 0 'schedule zbv: 192 cases verified' check zbv
-has '    8     16      24        0  ' 'zbv has 2 stages on each rank, so 16 stages on 8 ranks; not 8'
+has '    8     16      24        0  ' 'zbv has 2 stages on each rank: 16 on 8 ranks, not 8'
 expect 0 'mine/mine.c and mine/Makefile' new schedule mine
 expect 2 'mine is there already' new schedule mine
 
