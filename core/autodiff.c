@@ -63,13 +63,22 @@ static void split_weight_ops(struct diff *d, struct ct_op *before, struct ct_val
     ct_arena_finish(&scratch);
 }
 
+/* Stages of a pipeline meet once a step, not in every microbatch. */
+static bool other_stage(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->producer && b->producer &&
+           (a->producer->part == CT_PART_POST || a->producer->stage != b->producer->stage);
+}
+
 static void add_gradient(struct diff *d, struct ct_value *value, struct ct_value *grad)
 {
     struct ct_value **sum = &d->grad[value->id];
     enum ct_part part = d->b.part;
 
     if (*sum) {
-        if (d->weight[value->id] && part == CT_PART_I)
+        if (d->weight[value->id] && other_stage(*sum, grad))
+            d->b.part = CT_PART_POST;
+        else if (d->weight[value->id] && part == CT_PART_I)
             d->b.part = CT_PART_W;
         d->b.why = "sums the gradients of several uses";
         grad = ct_add(&d->b, ct_arena_printf(d->graph->arena, "d.%s", value->name), *sum, grad);
@@ -146,8 +155,9 @@ static void separate_sums(struct diff *d)
     for (size_t i = 0; i < d->count; i++) {
         struct ct_value *grad = d->weight[i] && adds_up(d, i) ? d->grad[i] : NULL;
 
-        if (!grad || (users.first[grad->id] == users.first[grad->id + 1] && grad->producer &&
-                      ct_part_is_microbatch(grad->producer->part)))
+        if (!grad || (grad->producer && grad->producer->part == CT_PART_POST) ||
+            (users.first[grad->id] == users.first[grad->id + 1] && grad->producer &&
+             ct_part_is_microbatch(grad->producer->part)))
             continue;
         d->b.region = grad->producer ? grad->producer->region : "";
         d->b.stage = grad->producer ? grad->producer->stage : 0;

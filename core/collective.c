@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -69,6 +70,51 @@ int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh 
     return 0;
 }
 
+int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
+                          const struct ct_peers *pairs, size_t count)
+{
+    struct ct_communicator_groups *known = c->groups;
+    int axis = ct_mesh_find(mesh, "pp");
+    int64_t me, ranks[4096];
+
+    if (count == 0)
+        return 0;
+    me = ct_mesh_coordinate(mesh, rank, axis);
+    if (ct_mesh_group(mesh, rank, (ct_axes)1 << axis, ranks) > (int64_t)CT_COUNT(ranks))
+        return ct_fail(CT_EINVAL, "a pipeline of more than %zu ranks", CT_COUNT(ranks));
+    for (size_t i = 0; i < count; i++) {
+        const struct ct_peers *p = &pairs[i];
+        struct ct_group *group;
+        char name[64];
+        int rc;
+
+        if ((p->from != me && p->to != me) || ct_communicator_pair(c, p->from, p->to, &group) == 0)
+            continue;
+        if (known->pair_count == CT_COUNT(known->pair))
+            return ct_fail(CT_EINVAL, "more than %zu pairs of ranks", CT_COUNT(known->pair));
+        snprintf(name, sizeof(name), "pp %d to %d", p->from, p->to);
+        rc = c->ops->group(c->comm, (int64_t[]){ranks[p->from], ranks[p->to]}, 2, name, &group);
+        if (rc < 0)
+            return ct_context(rc, "group %s", name);
+        known->pair[known->pair_count++] = (struct ct_communicator_pair){*p, group};
+    }
+    return 0;
+}
+
+int ct_communicator_pair(const struct ct_communicator *c, int64_t from, int64_t to,
+                         struct ct_group **group)
+{
+    const struct ct_communicator_groups *known = c->groups;
+
+    for (size_t i = 0; i < known->pair_count; i++)
+        if (known->pair[i].peers.from == from && known->pair[i].peers.to == to) {
+            *group = known->pair[i].group;
+            return 0;
+        }
+    return ct_fail(CT_EINVAL, "no group was made for transfers from pipeline rank %lld to %lld",
+                   (long long)from, (long long)to);
+}
+
 /* ---- preparing ---- */
 
 static ct_axes parse_axes(const struct ct_mesh *mesh, const char *text)
@@ -125,7 +171,7 @@ static struct call *call_new(struct ct_prepare *p, ct_axes *axes, int *rc)
 
     *axes = parse_axes(p->mesh, ct_op_string(p->op, "axes"));
     c->ranks = ct_mesh_degree(p->mesh, *axes);
-    c->dtype = p->in[0].dtype;
+    c->dtype = (p->ins ? p->in : p->out)[0].dtype;
     c->communicator = p->communicator;
     ranks = ct_arena_array(p->arena, int64_t, c->ranks);
     ct_mesh_group(p->mesh, p->rank, *axes, ranks);
@@ -242,6 +288,20 @@ static int prepare_slice(struct ct_prepare *p)
         c->me++;
     p->state = c;
     return 0;
+}
+
+/* Between the two ranks that an op's `from` and `to` say. */
+static int prepare_transfer(struct ct_prepare *p)
+{
+    struct call *c = ct_arena_new(p->arena, struct call);
+
+    c->communicator = p->communicator;
+    c->dtype = (p->ins ? p->in : p->out)[0].dtype;
+    p->state = c;
+    if (!p->communicator)
+        return 0;
+    return ct_communicator_pair(p->communicator, ct_op_int(p->op, "from"), ct_op_int(p->op, "to"),
+                                &c->group);
 }
 
 /* ---- packing ---- */
@@ -418,6 +478,49 @@ static int run_permute(const struct ct_launch *l)
     return end(l, rc);
 }
 
+static size_t tensor_bytes(const struct ct_tensor *t)
+{
+    return (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
+}
+
+/* In the group of a pair, the sender is first. */
+static int run_send(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    int rc = begin(l);
+
+    if (rc == 0)
+        rc = c->communicator->ops->send(c->group, l->in[0].data, tensor_bytes(&l->in[0]), 1,
+                                        (int)ct_op_int(l->op, "tag"));
+    return end(l, rc);
+}
+
+static int run_receive(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    int rc = begin(l);
+
+    if (rc == 0)
+        rc = c->communicator->ops->receive(c->group, l->out[0].data, tensor_bytes(&l->out[0]), 0,
+                                           (int)ct_op_int(l->op, "tag"));
+    return end(l, rc);
+}
+
+static int run_stage_sum(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
+    double sum = 0;
+    int rc = begin(l);
+
+    for (int i = 0; i < l->ins; i++)
+        sum += ct_tensor_load(&l->in[i], 0);
+    ct_tensor_store(&l->out[0], 0, sum);
+    if (rc == 0)
+        rc = c->communicator->ops->all_reduce(c->group, l->out[0].data, l->out[0].data, 1, c->dtype,
+                                              CT_REDUCE_SUM);
+    return end(l, rc);
+}
+
 static int run_slice(const struct ct_launch *l)
 {
     const struct call *c = l->state;
@@ -433,6 +536,9 @@ const struct ct_kernel ct_collective_kernels[] = {
     {"all_to_all", "host", 0, NULL, prepare_exchange, run_exchange},
     {"permute", "host", 0, NULL, prepare_permute, run_permute},
     {"slice", "host", 0, NULL, prepare_slice, run_slice},
+    {"send", "host", 0, NULL, prepare_transfer, run_send},
+    {"receive", "host", 0, NULL, prepare_transfer, run_receive},
+    {"stage_sum", "host", 0, NULL, prepare_all_reduce, run_stage_sum},
     {0},
 };
 
@@ -447,6 +553,12 @@ double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
     double n = (double)ct_mesh_degree(mesh, parse_axes(mesh, ct_op_string(op, "axes"))), sum = 0;
     bool whole = !strcmp(op->type->name, "permute"), twice = !strcmp(op->type->name, "all_reduce");
 
+    if (!strcmp(op->type->name, "send"))
+        return bytes_of(&in[0]);
+    if (!strcmp(op->type->name, "receive"))
+        return 0;
+    if (!strcmp(op->type->name, "stage_sum"))
+        return bytes_of(&out[0]) * (n - 1) / n * 2;
     for (int i = 0; i < op->ins; i++)
         sum += fmax(bytes_of(&in[i]), bytes_of(&out[i]));
     return whole ? sum : sum * (n - 1) / n * (twice ? 2 : 1);

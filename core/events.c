@@ -158,8 +158,9 @@ void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
     o.count = 1;
     for (size_t n = 0; n < p->step_count; n++) {
         struct ct_instruction *i = &p->step[n];
-        int64_t need[CT_STREAMS] = {-1, -1, -1, -1, -1};
+        int64_t need[CT_STREAMS];
 
+        memset(need, -1, sizeof(need));
         for (int k = 0; k < i->launch.ins; k++)
             if (i->launch.in[k].rank >= 0)
                 touch_tensor(&o, (int64_t)n, i->stream, i->op->in[k], &i->launch.in[k],

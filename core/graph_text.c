@@ -23,7 +23,8 @@
 #include <ctitan/device.h>
 #include <ctitan/error.h>
 
-static const char *const streams[] = {"compute", "gather", "reduce", "p2p", "copy"};
+static const char *const streams[] = {"compute", "gather", "reduce", "p2p",
+                                      "copy",    "send",   "receive"};
 
 /* ---- printing ---- */
 
@@ -87,6 +88,8 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
     fprintf(out, "graph \"%s\"", graph->name);
     if (graph->stages > 1)
         fprintf(out, " stages=%d", graph->stages);
+    for (int i = 0; graph->stage_rank && i < graph->stages; i++)
+        fprintf(out, "%s%d", i ? "," : " ranks=", graph->stage_rank[i]);
     if (graph->seed)
         fprintf(out, " seed=%" PRIu64, graph->seed);
     for (int i = 0; i < graph->chunks; i++)
@@ -460,12 +463,26 @@ static void parse_chunks(struct parser *p)
     p->graph->chunk_order = order;
 }
 
+static void parse_ranks(struct parser *p)
+{
+    int *ranks = ct_arena_array(p->graph->arena, int, p->graph->stages);
+
+    for (int i = 0; i < p->graph->stages; i++) {
+        if (i)
+            need(p, ",");
+        ranks[i] = (int)number(p);
+    }
+    p->graph->stage_rank = ranks;
+}
+
 static void parse_head(struct parser *p)
 {
     need(p, "\"");
     p->graph->name = quoted(p);
     if (take(p, "stages="))
         p->graph->stages = (int)number(p);
+    if (take(p, "ranks="))
+        parse_ranks(p);
     if (take(p, "seed="))
         p->graph->seed = (uint64_t)number(p);
     if (take(p, "chunks="))

@@ -36,7 +36,8 @@ static enum ct_category category(const struct ct_lowering *l, const struct ct_va
     case CT_ROLE_SCALAR:
         return CT_CATEGORY_INPUT;
     default:
-        if (v->producer->type->flags & CT_OP_COLLECTIVE)
+        if (v->producer->type->flags & CT_OP_COLLECTIVE &&
+            strcmp(v->producer->type->name, "receive"))
             return CT_CATEGORY_COMMUNICATION;
         if (l->summed[v->id] || v->producer->part == CT_PART_POST)
             return CT_CATEGORY_GRADIENT;
@@ -238,28 +239,11 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     return 0;
 }
 
-static bool belongs(const struct ct_op *op, const struct ct_action *a)
-{
-    if (op->stage != a->stage)
-        return false;
-    switch (a->type) {
-    case CT_ACTION_F:
-        return op->part == CT_PART_F;
-    case CT_ACTION_I:
-        return op->part == CT_PART_I;
-    case CT_ACTION_W:
-        return op->part == CT_PART_W;
-    case CT_ACTION_B:
-        return op->part == CT_PART_I || op->part == CT_PART_W;
-    default:
-        return false;
-    }
-}
-
 static int expand_part(struct expansion *x, enum ct_part part)
 {
     for (size_t n = 0; n < x->l->op_count; n++) {
-        int rc = x->l->op_at[n]->part == part ? emit(x, x->l->op_at[n], &x->l->ops[n], -1, -1) : 0;
+        bool here = x->l->op_at[n]->part == part && ct_lower_outside(x->l, n);
+        int rc = here ? emit(x, x->l->op_at[n], &x->l->ops[n], -1, -1) : 0;
 
         if (rc < 0)
             return rc;
@@ -267,25 +251,116 @@ static int expand_part(struct expansion *x, enum ct_part part)
     return 0;
 }
 
+/* The action's next op from position *n on, if there is one. */
+static int emit_next(struct expansion *x, const struct ct_action *a, int index, size_t *n)
+{
+    while (*n < x->l->op_count && !ct_lower_belongs(x->l, *n, a))
+        ++*n;
+    if (*n == x->l->op_count)
+        return 0;
+    ++*n;
+    return emit(x, x->l->op_at[*n - 1], &x->l->ops[*n - 1], index, a->microbatch);
+}
+
+static int expand_one(struct expansion *x, const struct ct_action *a, int index)
+{
+    int rc = 0;
+
+    for (size_t n = 0; rc == 0 && n < x->l->op_count;)
+        rc = emit_next(x, a, index, &n);
+    return rc;
+}
+
+/* Turn about: what one of them communicates, the other hides. */
+static int expand_pair(struct expansion *x, const struct ct_action *pair, int index)
+{
+    struct ct_action f = {CT_ACTION_F, pair->stage, pair->microbatch, 0, -1};
+    struct ct_action b = {CT_ACTION_B, pair->stage_b, pair->microbatch_b, 0, -1};
+    size_t n = 0, m = 0;
+    int rc = 0;
+
+    while (rc == 0 && (n < x->l->op_count || m < x->l->op_count)) {
+        rc = emit_next(x, &f, index, &n);
+        if (rc == 0)
+            rc = emit_next(x, &b, index, &m);
+    }
+    return rc;
+}
+
+/* The next UNSHARD gathers into new memory. */
+static void forget_unsharded(struct expansion *x, int stage)
+{
+    struct ct_lowering *l = x->l;
+
+    for (size_t n = 0; n < l->op_count; n++)
+        for (int i = 0; l->ops[n].unshards == stage && i < l->op_at[n]->outs; i++)
+            l->program->buffer_of[slot(
+                l->program, l->graph->values[l->root[l->op_at[n]->out[i]->id]], -1)] = CT_NO_BUFFER;
+}
+
+/* A send ends when its receiver is there; so that nobody waits for that at once, what it sends
+   keeps its memory until the next compute action is over. */
+static void keep_sent(struct expansion *x, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        const struct ct_instruction *sent = &x->item[i];
+        int64_t last = (int64_t)x->count - 1;
+
+        if (strcmp(sent->op->type->name, "send"))
+            continue;
+        for (int k = 0; k < sent->launch.ins; k++) {
+            uint64_t code = (uint64_t)(uintptr_t)sent->launch.in[k].data;
+            struct ct_buffer *b = &x->l->program->buffers[(code >> 40) - 1];
+
+            if (b->last < last)
+                b->last = last;
+        }
+    }
+}
+
+static bool computes(const struct ct_action *a)
+{
+    return a->type <= CT_ACTION_B || a->type == CT_ACTION_OVERLAP_F_B;
+}
+
+static int check_action(const struct expansion *x, const struct ct_action *a)
+{
+    int stages = x->l->graph->stages, microbatches = x->l->request->microbatches;
+    char text[64];
+
+    if (a->stage < stages && a->microbatch < microbatches && a->stage_b < stages &&
+        a->microbatch_b < microbatches)
+        return 0;
+    ct_action_print(a, text, sizeof(text));
+    return ct_fail(CT_EINVAL, "action %s: the graph has %d stages and %d microbatches", text,
+                   stages, microbatches);
+}
+
 static int expand_actions(struct expansion *x)
 {
     const struct ct_action_list *actions = x->l->request->actions;
+    size_t computed = 0; /* instructions up to the last compute action's end */
+    int rc = 0;
 
-    for (size_t a = 0; a < actions->count; a++) {
-        const struct ct_action *action = &actions->item[a];
+    for (size_t i = 0; rc == 0 && i < actions->count; i++) {
+        const struct ct_action *a = &actions->item[i];
+        size_t before = x->count;
 
-        if (action->type > CT_ACTION_B)
-            return ct_fail(CT_EINVAL, "action type %d cannot be lowered without pipeline stages",
-                           (int)action->type);
-        for (size_t n = 0; n < x->l->op_count; n++)
-            if (belongs(x->l->op_at[n], action)) {
-                int rc = emit(x, x->l->op_at[n], &x->l->ops[n], (int)a, action->microbatch);
-
-                if (rc < 0)
-                    return rc;
-            }
+        rc = check_action(x, a);
+        if (rc < 0)
+            return rc;
+        if (a->type == CT_ACTION_RESHARD)
+            forget_unsharded(x, a->stage);
+        else if (a->type == CT_ACTION_OVERLAP_F_B)
+            rc = expand_pair(x, a, (int)i);
+        else
+            rc = expand_one(x, a, (int)i);
+        if (!computes(a))
+            continue;
+        keep_sent(x, computed, before);
+        computed = x->count;
     }
-    return 0;
+    return rc;
 }
 
 /* Sources have their places before anything runs, in the graph's order: parameters lie side by
@@ -369,8 +444,10 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
     memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
     rc = ct_lower_place(&l);
-    if (rc == 0)
+    if (rc == 0) {
+        ct_lower_mark_actions(&l);
         rc = expand(&l);
+    }
     if (rc == 0) {
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);

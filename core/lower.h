@@ -1,7 +1,7 @@
 /*
  * Lowering, between its sources: place.c decides which values share memory and with what strides,
- * lower.c expands actions into instructions, plan.c gives buffers their offsets, events.c orders
- * the streams.
+ * lower.c expands actions into instructions, lower_actions.c says what an action runs, plan.c gives
+ * buffers their offsets, events.c orders the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -19,6 +19,8 @@ struct ct_lowered_op {
     double flops;
     double sent;   /* bytes, by a collective */
     int32_t order; /* position in the graph */
+    int unshards;  /* of part pre, but run by this stage's UNSHARD; -1: not */
+    int reduces;   /* of part post, but run by this stage's REDUCE_GRAD; -1: not */
 };
 
 struct ct_lowering {
@@ -36,6 +38,13 @@ struct ct_lowering {
     struct ct_op **op_at;
     size_t op_count;
 };
+
+/* Which ops actions run that would else run before or after all of them. */
+void ct_lower_mark_actions(struct ct_lowering *l);
+/* Does action run the op at position n? */
+bool ct_lower_belongs(const struct ct_lowering *l, size_t n, const struct ct_action *action);
+/* Does an op of part pre or post run outside of all actions? */
+bool ct_lower_outside(const struct ct_lowering *l, size_t n);
 
 /* Fill order, summed, root, bytes and program->tensors; choose kernels. */
 int ct_lower_place(struct ct_lowering *l);

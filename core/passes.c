@@ -7,6 +7,8 @@
 #include <ctitan/pass.h>
 #include <ctitan/run.h>
 
+#include "stage.h"
+
 /* ---- precision ---- */
 
 /* The forward computes with copies of the parameters in [training] mixed_precision_param; infer
@@ -92,53 +94,99 @@ static struct ct_value *like_parameter(struct ct_builder *b, const struct ct_val
     return ct_emit1(b, "redistribute", grad->name, &grad, 1, &attrs);
 }
 
+/* Parameters that the same ranks of a pipeline have. */
+struct owned {
+    struct ct_value **param;
+    size_t count;
+};
+
 /* Squares are summed apart for each way in which parameters are sharded: each sum is then pending
    over its own axes, and every element counts once. */
-static struct ct_op *emit_norm(struct ct_builder *b, struct ct_value *const *params, size_t count)
+static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_value **sums)
 {
     struct ct_arena *arena = b->graph->arena;
-    struct ct_value **group = ct_arena_array(arena, struct ct_value *, count);
-    struct ct_value **sums = ct_arena_array(arena, struct ct_value *, count);
-    bool *done = ct_arena_array(arena, bool, count);
+    struct ct_value **group = ct_arena_array(arena, struct ct_value *, o->count);
+    bool *done = ct_arena_array(arena, bool, o->count);
     int sum_count = 0;
 
-    for (size_t i = 0; i < count; i++) {
-        ct_axes axes = ct_sharding_axes(&params[i]->sharding);
+    for (size_t i = 0; i < o->count; i++) {
+        ct_axes axes = ct_sharding_axes(&o->param[i]->sharding);
         int n = 0;
 
         if (done[i])
             continue;
-        for (size_t k = i; k < count; k++)
-            if (!done[k] && ct_sharding_axes(&params[k]->sharding) == axes) {
-                group[n++] = params[k]->grad = like_parameter(b, params[k]);
+        for (size_t k = i; k < o->count; k++)
+            if (!done[k] && ct_sharding_axes(&o->param[k]->sharding) == axes) {
+                group[n++] = o->param[k]->grad = like_parameter(b, o->param[k]);
                 done[k] = true;
             }
         sums[sum_count++] = ct_emit1(b, "squared_norm", "grad_norm.squared", group, n, NULL);
     }
-    return ct_emit(b, "clip_coefficient", "grad_norm", sums, sum_count,
+    return sum_count;
+}
+
+static struct ct_op *emit_norm(struct ct_builder *b, const struct owned *owned, size_t groups)
+{
+    struct ct_value **sums =
+        ct_arena_array(b->graph->arena, struct ct_value *, b->graph->value_count);
+    int count = 0;
+
+    for (size_t i = 0; i < groups; i++)
+        count += emit_squares(b, &owned[i], sums + count);
+    if (b->graph->stage_rank && b->status == 0) {
+        sums[0] = ct_stage_sum(b, "grad_norm.squared.stages", sums, count);
+        count = 1;
+    }
+    return ct_emit(b, "clip_coefficient", "grad_norm", sums, count,
                    &(struct clip_attrs){ct_config.training.max_norm});
+}
+
+/* What one optimizer op updates must be on one rank of a pipeline, or on the same ones. */
+static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
+{
+    struct ct_arena scratch = {0};
+    uint64_t *holders = ct_stage_holders(graph, &scratch);
+    uint64_t *of = ct_arena_array(&scratch, uint64_t, graph->value_count + 1);
+    size_t groups = 0, g;
+
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->role != CT_ROLE_PARAM || !v->grad)
+            continue;
+        for (g = 0; g < groups && of[g] != holders[i]; g++)
+            ;
+        if (g == groups) {
+            of[groups] = holders[i];
+            owned[groups++] = (struct owned){
+                ct_arena_array(graph->arena, struct ct_value *, graph->value_count), 0};
+        }
+        owned[g].param[owned[g].count++] = v;
+    }
+    ct_arena_finish(&scratch);
+    return groups;
 }
 
 static int update(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
-    struct ct_value **params = ct_arena_array(graph->arena, struct ct_value *, graph->value_count);
+    struct owned *owned = ct_arena_array(graph->arena, struct owned, graph->value_count);
+    size_t groups = group_by_holders(graph, owned);
     struct ct_value *lr, *step;
     struct ct_op *clip;
-    size_t n = 0;
+    int rc = 0;
 
-    for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && graph->values[i]->grad)
-            params[n++] = graph->values[i];
-    if (n == 0)
+    if (groups == 0)
         return ct_fail(CT_ECONFIG, "no parameter has a gradient: there is nothing to train");
     lr = ct_graph_source(graph, CT_ROLE_SCALAR, "lr", CT_F64, 0, NULL);
     step = ct_graph_source(graph, CT_ROLE_SCALAR, "step", CT_F64, 0, NULL);
-    clip = emit_norm(&b, params, n);
+    clip = emit_norm(&b, owned, groups);
     if (!clip)
         return b.status;
     ct_graph_fetch(graph, "grad_norm", clip->out[0]);
-    return run->optimizer->build(&b, params, n, lr, step, clip->out[1]);
+    for (size_t i = 0; rc == 0 && i < groups; i++)
+        rc = run->optimizer->build(&b, owned[i].param, owned[i].count, lr, step, clip->out[1]);
+    return rc;
 }
 
 const struct ct_transform ct_pass_update = {

@@ -649,6 +649,7 @@ const struct ct_transform ct_pass_propagate = {
     .summary = "gives every value its sharding and inserts the collectives that follow",
     .phase = CT_PHASE_COLLECTIVE,
     .gives = (const char *const[]){"collectives", NULL},
+    .after = (const char *const[]){"collected", NULL},
     .evaluation = true,
     .apply = propagate,
 };

@@ -288,12 +288,51 @@ static int load_plugin(const char *name, const char *source)
     return rc < 0 ? ct_context(rc == CT_EINVAL ? CT_ECONFIG : rc, "%s", source) : 0;
 }
 
+static const char *default_of(const struct ct_plugin *plugin, const char *key)
+{
+    for (const struct ct_option *o = plugin->options; o && o->name; o++)
+        if (!strcmp(o->name, key))
+            return o->fallback ? o->fallback : "";
+    return "";
+}
+
+static bool is_loaded(const char *name)
+{
+    const struct ct_plugin *plugin;
+
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        if (!strcmp(plugin->name, name))
+            return true;
+    return false;
+}
+
+/* Plugins that an option of another one names. */
+static int load_brought(const struct ct_recipe *recipe)
+{
+    const struct ct_plugin *plugin;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && (plugin = ct_plugin_at(i)); i++) {
+        const struct ct_setting *s =
+            plugin->brings ? ct_recipe_find(recipe, plugin->name, plugin->brings) : NULL;
+        const char *name = s ? s->value : plugin->brings ? default_of(plugin, plugin->brings) : "";
+
+        if (*name && !is_loaded(name))
+            rc = load_plugin(
+                name, s ? s->source
+                        : ct_arena_printf(recipe->arena, "[%s] %s", plugin->name, plugin->brings));
+    }
+    return rc;
+}
+
 static int load_plugins(const struct ct_recipe *recipe)
 {
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < recipe->plugin_count; i++)
         rc = load_plugin(recipe->plugins[i], recipe->plugin_sources[i]);
+    if (rc == 0)
+        rc = load_brought(recipe);
     if (rc < 0)
         return rc;
     rc = ct_plugin_check_all();

@@ -10,7 +10,7 @@
 static int open_reference(const struct ct_device_request *request, struct ct_device **device)
 {
     static struct ct_device only = {
-        .ops = &ct_device_reference, .name = "reference", .host_memory = true};
+        .ops = &ct_device_reference, .name = "reference", .host_memory = true, .in_order = true};
 
     (void)request;
     *device = &only;

@@ -12,6 +12,7 @@
 #include <ctitan/run.h>
 #include <ctitan/safetensors.h>
 
+#include "actions.h"
 #include "collective.h"
 
 double ct_now(void)
@@ -121,9 +122,13 @@ static int batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatch
     const struct ct_training_config *t = &ct_config.training;
     int64_t dp = axis_degree(run, "dp_replicate") * axis_degree(run, "dp_shard");
     int64_t global = t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size;
+    int64_t size;
+    int rc = ct_run_microbatch_size(run, &size);
 
-    *batch = t->local_batch_size * dp;
-    if (global % *batch)
+    if (rc < 0)
+        return rc;
+    *batch = size * dp;
+    if (global % (t->local_batch_size * dp))
         return ct_fail(
             CT_ECONFIG,
             "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
@@ -146,9 +151,10 @@ static int transform(struct ct_run *run, struct ct_graph *graph,
                      const struct ct_pass_options *options)
 {
     const struct ct_transform *list[64] = {&ct_pass_precision, &ct_pass_differentiate,
-                                           &ct_pass_update, &ct_pass_propagate};
+                                           &ct_pass_update,    &ct_pass_collect,
+                                           &ct_pass_propagate, &ct_pass_localise};
     const struct ct_offer *offer;
-    size_t count = 4;
+    size_t count = 6;
 
     for (size_t n = 0; (offer = ct_offer_at(CT_TRANSFORM, n)); n++) {
         if (count == CT_COUNT(list))
@@ -197,17 +203,6 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     return rc;
 }
 
-static void count_parameters(struct ct_run *run)
-{
-    run->parameters = 0;
-    for (size_t i = 0; i < run->graph->value_count; i++) {
-        const struct ct_value *v = run->graph->values[i];
-
-        if (v->role == CT_ROLE_PARAM)
-            run->parameters += ct_shape_count(v->rank, v->shape);
-    }
-}
-
 static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
 {
     struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
@@ -224,7 +219,6 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
     rc = build_graph(run, &request, passes, &run->graph);
     if (rc < 0)
         return rc;
-    count_parameters(run);
     if (options->logits || !ct_config.validation.freq)
         return 0;
     passes = (struct ct_pass_options){.training = false};
@@ -238,20 +232,31 @@ static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, b
                  bool borrow, struct ct_program **program)
 {
     struct ct_action_list *actions = ct_arena_new(&run->arena, struct ct_action_list);
-    struct ct_schedule_request schedule = {
-        .ranks = 1, .stages = 1, .microbatches = microbatches, .arena = &run->arena};
+    struct ct_communicator *communicator = run->communicator.comm ? &run->communicator : NULL;
     struct ct_lower_request request = {.graph = graph,
                                        .actions = actions,
                                        .microbatches = microbatches,
                                        .device = run->device,
-                                       .communicator =
-                                           run->communicator.comm ? &run->communicator : NULL,
+                                       .communicator = communicator,
                                        .rank = run->rank,
                                        .borrow = borrow,
                                        .arena = &run->arena};
+    int rc = ct_run_actions(run, graph, microbatches, training, actions);
 
-    (training ? ct_schedule_trivial : ct_schedule_forward)(&schedule, actions);
-    return ct_lower(&request, program);
+    if (rc == 0 && communicator)
+        rc = ct_communicator_pairs(communicator, &run->mesh, run->rank, graph->peers,
+                                   graph->peer_count);
+    return rc == 0 ? ct_lower(&request, program) : rc;
+}
+
+/* Microbatches of one batch, without accumulation. */
+static int batch_microbatches(const struct ct_run *run)
+{
+    int64_t size = 1;
+
+    return ct_run_microbatch_size(run, &size) < 0
+               ? 1
+               : (int)(ct_config.training.local_batch_size / size);
 }
 
 static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
@@ -263,7 +268,8 @@ static int open_programs(struct ct_run *run, const struct ct_run_options *option
     run->arena_bytes = run->program->arena_bytes;
     if (!run->validation_graph)
         return 0;
-    rc = lower(run, run->validation_graph, 1, false, true, &run->validation_program);
+    rc = lower(run, run->validation_graph, batch_microbatches(run), false, true,
+               &run->validation_program);
     if (rc < 0)
         return ct_context(rc, "lowering for validation");
     if (run->arena_bytes < run->program->persistent_bytes + run->validation_program->arena_bytes)
@@ -300,6 +306,15 @@ static int load_weight(struct ct_run *run, const struct ct_weights *weights,
     return rc;
 }
 
+/* Of the whole model, this rank's or not. */
+static bool is_parameter(const struct ct_run *run, const char *name)
+{
+    for (size_t i = 0; i < run->weight_count; i++)
+        if (!strcmp(run->weights[i].name, name))
+            return true;
+    return false;
+}
+
 static int load_weights(struct ct_run *run, const char *folder)
 {
     struct ct_weights *weights;
@@ -311,7 +326,7 @@ static int load_weights(struct ct_run *run, const char *folder)
         if (run->graph->values[i]->role == CT_ROLE_PARAM)
             rc = load_weight(run, weights, run->graph->values[i]);
     for (size_t i = 0; rc == 0 && i < ct_weights_count(weights); i++)
-        if (!ct_graph_find(run->graph, ct_weights_at(weights, i)->name))
+        if (!is_parameter(run, ct_weights_at(weights, i)->name))
             ct_warn("%s: tensor %s is not used by the model", folder,
                     ct_weights_at(weights, i)->name);
     ct_weights_close(weights);
@@ -442,7 +457,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
     int microbatches = 1, rc = find_offers(run, !options->logits);
 
-    if (rc == 0)
+    if (rc == 0 && !options->logits)
         rc = make_mesh(run);
     if (rc == 0)
         rc = run->model->configure(run);

@@ -48,39 +48,54 @@ static int save_config(const struct ct_run *run, const char *folder)
     return rc;
 }
 
-/* The whole of a parameter, put together from all ranks' pieces: every rank calls, every rank gets.
- */
-static int gather_parameter(struct ct_run *run, struct ct_group *all, const struct ct_value *v,
-                            char *whole)
+static bool holds(const struct ct_run *run, const struct ct_weight_place *w, int64_t rank)
+{
+    int axis = ct_mesh_find(&run->mesh, "pp");
+
+    return axis < 0 || w->holders >> ct_mesh_coordinate(&run->mesh, rank, axis) & 1;
+}
+
+static size_t piece_bytes(const struct ct_run *run, const struct ct_weight_place *w, int64_t rank)
+{
+    int64_t local[CT_MAX_RANK];
+
+    ct_sharding_local(&w->sharding, &run->mesh, rank, w->rank, w->shape, local, NULL);
+    return (size_t)ct_shape_count(w->rank, local) * ct_dtype_size(w->dtype);
+}
+
+/* The whole of a parameter, put together from the pieces of all ranks that hold it: every rank
+   calls, every rank gets. */
+static int gather_parameter(struct ct_run *run, struct ct_group *all,
+                            const struct ct_weight_place *w, char *whole)
 {
     struct ct_arena scratch = {0};
-    size_t item = ct_dtype_size(v->dtype), largest, bytes;
+    size_t largest = piece_bytes(run, w, 0);
+    char *mine = ct_arena_alloc(&scratch, largest);
+    char *pieces = ct_arena_alloc(&scratch, largest * (size_t)run->world);
     int64_t local[CT_MAX_RANK], offset[CT_MAX_RANK];
-    char *mine, *pieces;
-    int rc;
+    int rc = 0;
 
-    ct_sharding_local(&v->sharding, &run->mesh, 0, v->rank, v->shape, local, NULL);
-    largest = (size_t)ct_shape_count(v->rank, local) * item;
-    ct_sharding_local(&v->sharding, &run->mesh, run->rank, v->rank, v->shape, local, NULL);
-    bytes = (size_t)ct_shape_count(v->rank, local) * item;
-    mine = ct_arena_alloc(&scratch, largest);
-    pieces = ct_arena_alloc(&scratch, largest * (size_t)run->world);
-    rc = ct_executor_read(run->executor, v, mine, bytes);
+    if (holds(run, w, run->rank))
+        rc = ct_executor_read(run->executor, ct_graph_find(run->graph, w->name), mine,
+                              piece_bytes(run, w, run->rank));
     if (rc == 0)
         rc = run->communicator.ops->all_gather(all, mine, pieces, largest, CT_U8);
     for (int64_t r = 0; rc == 0 && r < run->world; r++) {
-        ct_sharding_local(&v->sharding, &run->mesh, r, v->rank, v->shape, local, offset);
-        place_box(whole, v->rank, v->shape, pieces + (size_t)r * largest, local, offset, item);
+        if (!holds(run, w, r))
+            continue;
+        ct_sharding_local(&w->sharding, &run->mesh, r, w->rank, w->shape, local, offset);
+        place_box(whole, w->rank, w->shape, pieces + (size_t)r * largest, local, offset,
+                  ct_dtype_size(w->dtype));
     }
     ct_arena_finish(&scratch);
     return rc;
 }
 
-static int read_parameter(struct ct_run *run, struct ct_group *all, const struct ct_value *v,
+static int read_parameter(struct ct_run *run, struct ct_group *all, const struct ct_weight_place *w,
                           void *whole, size_t bytes)
 {
-    return all ? gather_parameter(run, all, v, whole)
-               : ct_executor_read(run->executor, v, whole, bytes);
+    return all ? gather_parameter(run, all, w, whole)
+               : ct_executor_read(run->executor, ct_graph_find(run->graph, w->name), whole, bytes);
 }
 
 static int open_world(struct ct_run *run, struct ct_group **all)
@@ -94,30 +109,25 @@ static int open_world(struct ct_run *run, struct ct_group **all)
 int ct_run_save(struct ct_run *run, const char *folder)
 {
     struct ct_arena scratch = {0};
-    struct ct_weight *list = ct_arena_array(&scratch, struct ct_weight, run->graph->value_count);
+    struct ct_weight *list = ct_arena_array(&scratch, struct ct_weight, run->weight_count);
     struct ct_group *all = NULL;
-    size_t count = 0;
     char path[4200];
     int rc = open_world(run, &all);
 
     if (rc == 0 && run->rank == 0)
         rc = ct_file_make_folder(folder);
-    for (size_t i = 0; rc == 0 && i < run->graph->value_count; i++) {
-        const struct ct_value *v = run->graph->values[i];
-        struct ct_weight *w = &list[count];
-        size_t bytes = (size_t)ct_shape_count(v->rank, v->shape) * ct_dtype_size(v->dtype);
+    for (size_t i = 0; rc == 0 && i < run->weight_count; i++) {
+        const struct ct_weight_place *from = &run->weights[i];
+        size_t bytes = (size_t)ct_shape_count(from->rank, from->shape) * ct_dtype_size(from->dtype);
 
-        if (v->role != CT_ROLE_PARAM)
-            continue;
-        *w = (struct ct_weight){.name = v->name, .dtype = v->dtype, .rank = v->rank};
-        memcpy(w->shape, v->shape, sizeof(w->shape));
-        w->data = ct_arena_alloc(&scratch, bytes);
-        rc = read_parameter(run, all, v, (void *)w->data, bytes);
-        count++;
+        list[i] = (struct ct_weight){.name = from->name, .dtype = from->dtype, .rank = from->rank};
+        memcpy(list[i].shape, from->shape, sizeof(from->shape));
+        list[i].data = ct_arena_alloc(&scratch, bytes);
+        rc = read_parameter(run, all, from, (void *)list[i].data, bytes);
     }
     snprintf(path, sizeof(path), "%s/model.safetensors", folder);
     if (rc == 0 && run->rank == 0)
-        rc = ct_safetensors_write(path, list, count);
+        rc = ct_safetensors_write(path, list, run->weight_count);
     if (rc == 0 && run->rank == 0)
         rc = save_config(run, folder);
     ct_arena_finish(&scratch);

@@ -224,11 +224,12 @@ static int validate(struct feed *f, int64_t step)
     struct ct_run *run = f->run;
     struct ct_step_result r = {.step = step};
     double begin = ct_now(), sum = 0, loss = 0, valid = 0, count = 0;
-    int64_t n;
+    int microbatches = run->validation_program->microbatches;
+    int64_t samples = f->tokens->shape[0] * microbatches, n;
     int rc = 0;
 
     for (n = 0; n < ct_config.validation.steps; n++) {
-        rc = feed_step(f, n * f->tokens->shape[0], 1);
+        rc = feed_step(f, n * samples, microbatches);
         if (rc == END_OF_DATA)
             break;
         if (rc == 0)
@@ -239,7 +240,7 @@ static int validate(struct feed *f, int64_t step)
             return rc;
         sum += loss;
         valid += count;
-        r.tokens += ct_shape_count(2, f->tokens->shape);
+        r.tokens += samples * f->tokens->shape[1];
     }
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has not one batch");

@@ -45,6 +45,9 @@
     X(all_to_all)                                                                                  \
     X(permute)                                                                                     \
     X(slice)                                                                                       \
+    X(send)                                                                                        \
+    X(receive)                                                                                     \
+    X(stage_sum)                                                                                   \
     X(init_normal)                                                                                 \
     X(init_constant)
 

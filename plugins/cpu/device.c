@@ -63,8 +63,11 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     device = calloc(1, sizeof(*device));
     if (!device)
         return ct_fail(CT_ENOMEM, "no memory for the cpu device");
-    device->base = (struct ct_device){&cpu_device_ops, "cpu", true};
-    rc = cpu_streams_create(!strcmp(cpu_config.streams, "in_order"), &device->streams);
+    device->base = (struct ct_device){.ops = &cpu_device_ops,
+                                      .name = "cpu",
+                                      .host_memory = true,
+                                      .in_order = !strcmp(cpu_config.streams, "in_order")};
+    rc = cpu_streams_create(device->base.in_order, &device->streams);
     if (rc < 0) {
         close_device(&device->base);
         return rc;

@@ -31,8 +31,10 @@ static const struct ct_option options[] = {
         "default|always|never",
         "Free gathered parameters after the forward; default: unless there is a pipeline, "
         "and not those of the last region"),
-    CT_OPT_CHOICE(struct fsdp_config, reduce, "reduce", "microbatch", "microbatch|step",
-                  "Reduce gradients in every microbatch (they stay sharded) or once a step"),
+    CT_OPT_CHOICE(
+        struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
+        "Reduce gradients in every microbatch (they stay sharded) or once a step; default: "
+        "once a step if there is a pipeline"),
     CT_OPT_BOOL(struct fsdp_config, prefetch, "prefetch", "true",
                 "Gather the next region's parameters while one computes, on a stream of their own"),
     {0}};
@@ -42,6 +44,13 @@ bool fsdp_reshards(const struct ct_graph *graph)
     if (!strcmp(fsdp_config.reshard_after_forward, "default"))
         return ct_mesh_find(&graph->mesh, "pp") < 0;
     return !strcmp(fsdp_config.reshard_after_forward, "always");
+}
+
+static bool reduces_in_microbatch(const struct ct_graph *graph)
+{
+    if (!strcmp(fsdp_config.reduce, "default"))
+        return ct_mesh_find(&graph->mesh, "pp") < 0;
+    return !strcmp(fsdp_config.reduce, "microbatch");
 }
 
 /* ---- the batch ---- */
@@ -82,57 +91,74 @@ struct redistribute {
     const char *gradient;
 };
 
-static struct ct_op *first_user(const struct ct_graph *graph, const struct ct_value *v)
+/* The first forward op of a stage that uses v. */
+static struct ct_op *first_user(const struct ct_graph *graph, const struct ct_value *v, int stage)
 {
     ct_for_each_op (op, graph)
-        for (int i = 0; op->part == CT_PART_F && i < op->ins; i++)
+        for (int i = 0; op->part == CT_PART_F && op->stage == stage && i < op->ins; i++)
             if (op->in[i] == v)
                 return op;
     return NULL;
 }
 
 static void replace_forward(struct ct_graph *graph, const struct ct_op *gather,
-                            const struct ct_value *param, struct ct_value *whole)
+                            const struct ct_value *param, struct ct_value *whole, int stage)
 {
     ct_for_each_op (op, graph)
-        for (int i = 0; op->part == CT_PART_F && op != gather && i < op->ins; i++)
+        for (int i = 0; op->part == CT_PART_F && op->stage == stage && op != gather && i < op->ins;
+             i++)
             if (op->in[i] == param)
                 op->in[i] = whole;
+}
+
+static const char *sharding_text(const struct ct_graph *graph, const struct ct_value *param)
+{
+    char text[256];
+
+    ct_sharding_print(&param->sharding, &graph->mesh, param->rank, text, sizeof(text));
+    return ct_arena_strdup(graph->arena, text);
+}
+
+/* Gather param where a stage uses it first. */
+static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *user,
+                  const struct redistribute *attrs)
+{
+    bool again = fsdp_reshards(graph);
+    struct ct_builder b = ct_builder_before(graph, again ? user : graph->first);
+    struct ct_value *whole;
+
+    b.part = again ? CT_PART_F : CT_PART_PRE;
+    b.region = user->region;
+    b.stage = user->stage;
+    b.why = FSDP_GATHER;
+    whole = ct_emit1(&b, "redistribute", ct_arena_printf(graph->arena, "%s.whole", param->name),
+                     &param, 1, attrs);
+    if (whole)
+        replace_forward(graph, whole->producer, param, whole, user->stage);
+    return b.status;
 }
 
 static int shard(struct ct_graph *graph, struct ct_value *param)
 {
     static const char *const names[] = {"dp_shard", "cp"};
-    struct redistribute attrs = {.gradient = ""};
-    struct ct_op *user = first_user(graph, param);
-    struct ct_builder b;
-    struct ct_value *whole;
-    char text[256];
+    struct redistribute attrs = {.to = sharding_text(graph, param), .gradient = ""};
+    int rc = 0;
 
-    if (!user)
-        return 0;
-    ct_sharding_print(&param->sharding, &graph->mesh, param->rank, text, sizeof(text));
-    attrs.to = ct_arena_strdup(graph->arena, text);
     for (size_t n = 0; n < CT_COUNT(names); n++) {
         int axis = ct_mesh_find(&graph->mesh, names[n]);
 
         if (axis >= 0)
             ct_sharding_split(&param->sharding, 0, axis);
     }
-    if (!strcmp(fsdp_config.reduce, "microbatch")) {
-        ct_sharding_print(&param->sharding, &graph->mesh, param->rank, text, sizeof(text));
-        attrs.gradient = ct_arena_strdup(graph->arena, text);
+    if (reduces_in_microbatch(graph))
+        attrs.gradient = sharding_text(graph, param);
+    for (int s = 0; rc == 0 && s < graph->stages; s++) {
+        struct ct_op *user = first_user(graph, param, s);
+
+        if (user)
+            rc = gather(graph, param, user, &attrs);
     }
-    b = ct_builder_before(graph, fsdp_reshards(graph) ? user : graph->first);
-    b.part = fsdp_reshards(graph) ? CT_PART_F : CT_PART_PRE;
-    b.region = user->region;
-    b.stage = user->stage;
-    b.why = FSDP_GATHER;
-    whole = ct_emit1(&b, "redistribute", ct_arena_printf(graph->arena, "%s.whole", param->name),
-                     &param, 1, &attrs);
-    if (whole)
-        replace_forward(graph, whole->producer, param, whole);
-    return b.status;
+    return rc;
 }
 
 static int shard_parameters(struct ct_graph *graph, struct ct_run *run)

@@ -127,10 +127,17 @@ static void hoist(struct ct_graph *graph)
     }
 }
 
+/* A sum over the microbatches: a gradient, as it arrives behind them. */
+static bool reduces_sum(const struct ct_op *op)
+{
+    return op->part == CT_PART_POST && op->ins == 1 && op->in[0]->rank > 0 && op->in[0]->producer &&
+           op->in[0]->producer->part != CT_PART_PRE && !(op->type->flags & CT_OP_EFFECT);
+}
+
 static void reduce_aside(struct ct_graph *graph)
 {
     ct_for_each_op (op, graph)
-        if (op->part == CT_PART_W && op->type->flags & CT_OP_COLLECTIVE)
+        if (op->type->flags & CT_OP_COLLECTIVE && (op->part == CT_PART_W || reduces_sum(op)))
             op->stream = CT_STREAM_REDUCE;
 }
 

@@ -511,9 +511,12 @@ static void what_cannot_be_lowered(void **state)
     assert_int_equal(ct_lower(&request, &program), CT_ENOENT);
     assert_message("device bare has no kernel for ");
     request.device = reference_device();
-    ct_action_append(&arena, &actions, (struct ct_action){.type = CT_ACTION_SEND_F});
+    ct_action_append(&arena, &actions, (struct ct_action){.type = CT_ACTION_F, .stage = 1});
     assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
-    assert_message("cannot be lowered");
+    assert_message("action 1F0: the graph has 1 stages and 1 microbatches");
+    actions.item[0] = (struct ct_action){.type = CT_ACTION_F, .microbatch = 1};
+    assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
+    assert_message("action 0F1: the graph has 1 stages and 1 microbatches");
     ct_arena_finish(&arena);
 }
 

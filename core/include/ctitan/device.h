@@ -18,10 +18,12 @@ enum ct_stream {
     CT_STREAM_COMPUTE,
     CT_STREAM_GATHER,
     CT_STREAM_REDUCE,
-    CT_STREAM_P2P,
-    CT_STREAM_COPY
+    CT_STREAM_P2P, /* rings */
+    CT_STREAM_COPY,
+    CT_STREAM_SEND, /* to and from other stages of a pipeline */
+    CT_STREAM_RECEIVE,
 };
-#define CT_STREAMS 5
+#define CT_STREAMS 7
 
 struct ct_device_info {
     char name[96];     /* "Intel(R) Xeon(R) .., 2 threads, AVX-512" */
@@ -66,6 +68,7 @@ struct ct_device {
     const struct ct_device_ops *ops;
     const char *name; /* "cpu": the key of its kernels */
     bool host_memory; /* the host may read and write its memory, and reference kernels can run */
+    bool in_order;    /* all streams are one: what is enqueued first is done first */
 };
 
 CT_API extern const struct ct_device_ops ct_device_reference;

@@ -79,6 +79,11 @@ struct ct_fetch {
     struct ct_value *value;
 };
 
+/* Two ranks of a pipeline, by their coordinates, of which one sends to the other. */
+struct ct_peers {
+    int from, to;
+};
+
 struct ct_graph {
     struct ct_arena *arena;
     const char *name;
@@ -88,7 +93,10 @@ struct ct_graph {
     size_t value_count, value_room;
     struct ct_fetch *fetches;
     size_t fetch_count, fetch_room;
-    int stages;    /* of the pipeline, at least 1 */
+    int stages;            /* of the pipeline, at least 1 */
+    const int *stage_rank; /* by stage: coordinate along pp of the rank that runs it; NULL: all 0 */
+    struct ct_peers *peers; /* every pair of which one sends to the other, sorted: of all ranks */
+    size_t peer_count;
     uint64_t seed; /* of the initial weights: copied into init ops */
     int chunks;    /* sequences are fed in another order: cut into so many equal chunks.. */
     const int32_t *chunk_order; /* ..of which these come one after the other; 0: as they are */

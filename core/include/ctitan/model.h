@@ -111,6 +111,20 @@ struct ct_axes_ops {
     void (*degrees)(int64_t *degrees);
 };
 
+/* ---- pipelines ---- */
+
+struct ct_schedule;
+
+/* What cuts a step over the ranks along pp. */
+struct ct_pipeline_ops {
+    /* Sequences of a data-parallel rank in one microbatch. */
+    int64_t (*microbatch_size)(void);
+    /* What all ranks do with so many microbatches: compute actions, or those and communication. The
+       graph has its stages by now. */
+    int (*schedule)(const struct ct_graph *graph, int microbatches, struct ct_arena *arena,
+                    struct ct_schedule **schedule);
+};
+
 /* ---- verbs ---- */
 
 struct ct_verb_ops {

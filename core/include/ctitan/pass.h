@@ -56,10 +56,11 @@ CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *cons
 /*
  * The core's own transforms, always there: "precision" (casts for [training]
  * mixed_precision_param), "differentiate", "update" (norm, clipping and the chosen optimizer),
- * "propagate" (shardings and the collectives that follow from them).
+ * "collect" (what is summed over pipeline stages), "propagate" (shardings and the collectives that
+ * follow from them), "localise" (this rank's pipeline stages).
  */
 CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate, ct_pass_update,
-    ct_pass_propagate;
+    ct_pass_collect, ct_pass_propagate, ct_pass_localise;
 
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops; sets value->grad of

@@ -51,7 +51,8 @@ struct ct_abi {
     X(AXES, "mesh axes", struct ct_axes_ops)                                                       \
     X(CHECKPOINT_FORMAT, "checkpoint format", struct ct_checkpoint_format_ops)                     \
     X(HOOK, "hook", struct ct_hook)                                                                \
-    X(VERB, "verb", struct ct_verb_ops)
+    X(VERB, "verb", struct ct_verb_ops)                                                            \
+    X(PIPELINE, "pipeline", struct ct_pipeline_ops)
 
 enum ct_kind {
     CT_NOTHING,
@@ -81,6 +82,8 @@ struct ct_plugin {
     void *config; /* the plugin's own static struct */
     size_t config_size;
     const struct ct_offer *offers; /* ended by CT_NOTHING */
+    /* An option whose value names one more plugin to load: "schedule". NULL: none. */
+    const char *brings;
 };
 
 #define CT_PLUGIN(...)                                                                             \

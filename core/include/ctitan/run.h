@@ -24,6 +24,16 @@ struct ct_step_result {
     bool skipped; /* non-finite: nothing was updated */
 };
 
+/* A parameter of the whole model, wherever it lies. */
+struct ct_weight_place {
+    const char *name;
+    enum ct_dtype dtype;
+    int rank;
+    int64_t shape[CT_MAX_RANK];
+    struct ct_sharding sharding;
+    uint64_t holders; /* coordinates along pp, as bits */
+};
+
 struct ct_run {
     struct ct_arena arena;
     struct ct_recipe *recipe;
@@ -42,9 +52,11 @@ struct ct_run {
     struct ct_graph *graph; /* after all transforms */
     struct ct_program *program;
     struct ct_executor *executor;
-    double start_time;  /* of the process, seconds of CLOCK_MONOTONIC */
-    size_t arena_bytes; /* on the device: training and validation */
-    int64_t parameters; /* elements, each once */
+    double start_time;               /* of the process, seconds of CLOCK_MONOTONIC */
+    size_t arena_bytes;              /* on the device: training and validation */
+    int64_t parameters;              /* elements, each once, over all ranks */
+    struct ct_weight_place *weights; /* all parameters of the model, in its order */
+    size_t weight_count;
 
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;

@@ -1,0 +1,211 @@
+/*
+ * Which stage a region of the model belongs to.
+ *
+ * Regions (embedding, layers, head) stay whole and in their order. Without split points, the cuts
+ * are those that make the dearest stage as cheap as can be, by the floating-point operations of the
+ * forward, and among these the most even ones; with layers_per_stage every region costs the same.
+ */
+#include <float.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "pp.h"
+
+struct regions {
+    const char **name;
+    double *cost;
+    int count;
+    struct ct_arena arena;
+};
+
+static double flops(const struct ct_op *op, struct ct_arena *arena)
+{
+    struct ct_tensor *in = ct_arena_array(arena, struct ct_tensor, op->ins);
+    struct ct_tensor *out = ct_arena_array(arena, struct ct_tensor, op->outs);
+
+    if (!op->type->flops)
+        return 0;
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i])
+            in[i] = ct_tensor_dense(NULL, op->in[i]->dtype, op->in[i]->rank, op->in[i]->shape);
+    for (int i = 0; i < op->outs; i++)
+        out[i] = ct_tensor_dense(NULL, op->out[i]->dtype, op->out[i]->rank, op->out[i]->shape);
+    return op->type->flops(in, out, op->ins, op->outs);
+}
+
+static int find(const struct regions *r, const char *name)
+{
+    for (int i = 0; i < r->count; i++)
+        if (!strcmp(r->name[i], name))
+            return i;
+    return -1;
+}
+
+/* In the order of their first op. */
+static void find_regions(const struct ct_graph *graph, struct regions *r)
+{
+    size_t names = 0, costs = 0;
+
+    *r = (struct regions){0};
+    ct_for_each_op (op, graph) {
+        int i;
+
+        if (op->part != CT_PART_F)
+            continue;
+        i = find(r, op->region);
+        if (i < 0) {
+            i = r->count++;
+            r->name = ct_arena_grow(&r->arena, r->name, &names, (size_t)r->count, sizeof(*r->name));
+            r->cost = ct_arena_grow(&r->arena, r->cost, &costs, (size_t)r->count, sizeof(*r->cost));
+            r->name[i] = op->region;
+            r->cost[i] = 0;
+        }
+        r->cost[i] += flops(op, &r->arena);
+    }
+}
+
+/* ---- cuts ---- */
+
+/* The best cuts of the first n regions into s stages. */
+struct best {
+    double dearest, squares; /* cost of the dearest stage; sum of squared costs */
+    int last;                /* the region with which the last stage begins */
+};
+
+static bool better(double dearest, double squares, const struct best *than)
+{
+    double slack = 1e-9 * dearest;
+
+    if (dearest < than->dearest - slack)
+        return true;
+    return dearest <= than->dearest + slack && squares < than->squares * (1 - 1e-9);
+}
+
+static void extend(const struct regions *r, const struct best *shorter, struct best *b, int n)
+{
+    double sum = 0;
+
+    *b = (struct best){DBL_MAX, DBL_MAX, -1};
+    for (int first = n - 1; first >= 0; first--) {
+        double dearest, squares;
+
+        sum += r->cost[first];
+        if (shorter[first].last < 0 && first > 0)
+            continue;
+        dearest = shorter[first].dearest > sum ? shorter[first].dearest : sum;
+        squares = shorter[first].squares + sum * sum;
+        if (shorter[first].dearest < DBL_MAX && better(dearest, squares, b))
+            *b = (struct best){dearest, squares, first};
+    }
+}
+
+/* begins[i]: a stage begins with region i. */
+static void balance(struct regions *r, int stages, bool *begins)
+{
+    int room = r->count + 1;
+    struct best *table =
+        ct_arena_array(&r->arena, struct best, (size_t)room * ((size_t)stages + 1));
+
+    for (int n = 0; n < room; n++)
+        table[n] = (struct best){n ? DBL_MAX : 0, n ? DBL_MAX : 0, n ? -1 : 0};
+    for (int s = 1; s <= stages; s++) {
+        table[s * room] = (struct best){DBL_MAX, DBL_MAX, -1};
+        for (int n = 1; n < room; n++)
+            extend(r, &table[(s - 1) * room], &table[s * room + n], n);
+    }
+    for (int s = stages, n = r->count; s > 0; s--) {
+        n = table[s * room + n].last;
+        begins[n] = true;
+    }
+}
+
+/* The names in [pp] split_points; CT_ECONFIG for one that is no region. */
+static int read_points(struct regions *r, bool *begins, int *count)
+{
+    char *rest = ct_arena_strdup(&r->arena, pp_config.split_points);
+
+    *count = 1;
+    begins[0] = true;
+    while (rest && *rest) {
+        char *name = strsep(&rest, ",");
+        int i;
+
+        name += strspn(name, " \t");
+        name[strcspn(name, " \t")] = '\0';
+        i = find(r, name);
+        if (i < 0)
+            return ct_fail(
+                CT_ECONFIG,
+                "[pp] split_points: the model has no region '%s'; its regions are %s, %s "
+                ".. %s",
+                name, r->name[0], r->name[r->count > 1], r->name[r->count - 1]);
+        if (begins[i])
+            return ct_fail(CT_ECONFIG,
+                           "[pp] split_points: %s is there twice, or is the first region", name);
+        begins[i] = true;
+        ++*count;
+    }
+    return 0;
+}
+
+int pp_count_stages(const struct ct_graph *graph)
+{
+    int each = (int)pp_config.layers_per_stage, stages = 0;
+    struct regions r;
+
+    if (*pp_config.split_points) {
+        stages = 1;
+        for (const char *p = pp_config.split_points; *p; p++)
+            stages += *p == ',';
+        return stages + 1;
+    }
+    if (!each)
+        return 0;
+    find_regions(graph, &r);
+    stages = (r.count + each - 1) / each;
+    ct_arena_finish(&r.arena);
+    return stages;
+}
+
+/* ---- stages of ops ---- */
+
+static void set_stages(struct ct_graph *graph, const struct regions *r, const bool *begins)
+{
+    ct_for_each_op (op, graph) {
+        int region = find(r, op->region);
+
+        op->stage = -1;
+        for (int i = 0; i <= region; i++)
+            op->stage += begins[i];
+        if (op->stage < 0)
+            op->stage = 0;
+    }
+}
+
+int pp_partition(struct ct_graph *graph, int stages)
+{
+    struct regions r;
+    bool *begins;
+    int rc = 0, found = stages;
+
+    find_regions(graph, &r);
+    begins = ct_arena_array(&r.arena, bool, r.count + 1);
+    if (stages > r.count)
+        rc = ct_fail(CT_ECONFIG,
+                     "%d pipeline stages, but the model has only %d regions (embedding, layers, "
+                     "head): lower [pp] degree, or take a schedule with fewer stages a rank",
+                     stages, r.count);
+    for (int i = 0; pp_config.layers_per_stage && i < r.count; i++)
+        r.cost[i] = 1;
+    if (rc == 0 && *pp_config.split_points)
+        rc = read_points(&r, begins, &found);
+    else if (rc == 0)
+        balance(&r, stages, begins);
+    if (rc == 0) {
+        graph->stages = found;
+        set_stages(graph, &r, begins);
+    }
+    ct_arena_finish(&r.arena);
+    return rc;
+}
