@@ -91,8 +91,10 @@ static int check_row(const struct ct_offer *offer, int ranks, int loops, int *pa
         return rc;
     *passed += row.passed;
     printf("%5d %6d %7d %8d", ranks, loops * ranks, row.passed, row.refused);
-    if (row.passed)
+    if (row.passed && row.least_bubble < row.most_bubble)
         printf("  %6.3g to %-6.3g %6.3g", row.least_bubble, row.most_bubble, row.peak);
+    else if (row.passed)
+        printf("  %6.3g %9s %6.3g", row.most_bubble, "", row.peak);
     else
         printf("  %s", row.why);
     printf("\n");

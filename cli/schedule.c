@@ -330,14 +330,16 @@ static int show(const struct request *r, struct ct_schedule *schedule, FILE *pro
     rc = ct_schedule_simulate(shown, &costs, schedule->arena, &simulation);
     if (rc < 0)
         return rc;
-    fflush(proof);
-    print_summary(r, shown, &simulation);
-    printf("\nvalid:\n%s", *text);
     if (r->svg)
         rc = write_svg(shown, &simulation, r->svg);
     if (rc == 0 && r->write_csv)
         rc = write_csv(shown, r->write_csv);
-    return rc;
+    if (rc < 0)
+        return rc;
+    fflush(proof);
+    print_summary(r, shown, &simulation);
+    printf("\nvalid:\n%s", *text);
+    return 0;
 }
 
 int verb_schedule(int argc, char **argv)

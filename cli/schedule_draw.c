@@ -153,9 +153,10 @@ static void draw_row(const struct sheet *x, int rank)
 
 static bool has(const struct ct_schedule *s, enum ct_action_type type)
 {
-    for (size_t i = 0; i < s->lists[0].count; i++)
-        if (s->lists[0].item[i].type == type)
-            return true;
+    for (int r = 0; r < s->ranks; r++)
+        for (size_t i = 0; i < s->lists[r].count; i++)
+            if (s->lists[r].item[i].type == type)
+                return true;
     return false;
 }
 

@@ -5,18 +5,13 @@
 
 #include <ctitan/error.h>
 
-#include "schedule_internal.h"
+#include <ctitan/schedule.h>
 
 static const char *const type_names[] = {
 #define X(id, text) text,
     CT_ACTIONS(X)
 #undef X
 };
-
-const char *ct_action_type_name(enum ct_action_type type)
-{
-    return type_names[type];
-}
 
 static bool takes_microbatch(enum ct_action_type type)
 {

@@ -9,136 +9,11 @@
  * waits for the other to finish an action unless it has nothing else to do, so that where actions
  * take these times, and transfers none, one stream is as fast as several.
  */
+#include <assert.h>
+
 #include <ctitan/error.h>
 
 #include "schedule_internal.h"
-
-/* ---- UNSHARD, RESHARD, REDUCE_GRAD: each rank for itself ---- */
-
-struct sharding {
-    struct ct_arena *scratch;
-    const struct ct_communicate_options *options;
-    struct ct_action_list *out;
-    size_t *next_use; /* by stage: place in the list, or NEVER */
-    bool *whole;      /* by stage */
-    int *soonest;     /* the rank's stages, by their next use */
-    int count;
-};
-#define NEVER ((size_t)-1)
-
-static void add(struct ct_arena *arena, struct ct_action_list *list, enum ct_action_type type,
-                int stage)
-{
-    ct_action_append(arena, list, (struct ct_action){type, stage, -1, .microbatch_b = -1});
-}
-
-/* following[2 i + part]: the place of the next action on the stage of part of action i. */
-static size_t *following_uses(struct sharding *x, const struct ct_action_list *list)
-{
-    size_t *following = ct_arena_array(x->scratch, size_t, 2 * list->count + 1);
-
-    for (int k = 0; k < x->count; k++)
-        x->next_use[x->soonest[k]] = NEVER;
-    for (size_t i = list->count; i-- > 0;) {
-        struct ct_action part[2];
-        int parts = ct_action_parts(&list->item[i], part);
-
-        for (int p = 0; p < parts; p++)
-            following[2 * i + (size_t)p] = x->next_use[part[p].stage];
-        for (int p = 0; p < parts; p++)
-            x->next_use[part[p].stage] = i;
-    }
-    return following;
-}
-
-/* The rank's stages, those that are used sooner first; equal uses in the order of stages. */
-static void sort_by_use(struct sharding *x)
-{
-    for (int k = 1; k < x->count; k++) {
-        int stage = x->soonest[k], at = k;
-
-        for (; at > 0; at--) {
-            int other = x->soonest[at - 1];
-
-            if (x->next_use[other] < x->next_use[stage] ||
-                (x->next_use[other] == x->next_use[stage] && other < stage))
-                break;
-            x->soonest[at] = other;
-        }
-        x->soonest[at] = stage;
-    }
-}
-
-/* Keep the stages that come next, and no others. */
-static void evict_and_fetch(struct sharding *x, struct ct_arena *arena)
-{
-    sort_by_use(x);
-    for (int fetch = 0; fetch < 2; fetch++)
-        for (int k = 0; k < x->count; k++) {
-            int s = x->soonest[k];
-            bool wanted = x->next_use[s] != NEVER && k < x->options->unsharded_most;
-
-            if (wanted == x->whole[s] || wanted != fetch)
-                continue;
-            add(arena, x->out, wanted ? CT_ACTION_UNSHARD : CT_ACTION_RESHARD, s);
-            x->whole[s] = wanted;
-        }
-}
-
-static void reduce_where_done(struct sharding *x, struct ct_arena *arena, const struct ct_action *a,
-                              const size_t *following)
-{
-    struct ct_action part[2];
-    int parts = ct_action_parts(a, part);
-
-    for (int p = 0; p < parts; p++)
-        if (following[p] == NEVER && (part[p].type == CT_ACTION_B || part[p].type == CT_ACTION_W))
-            add(arena, x->out, CT_ACTION_REDUCE_GRAD, part[p].stage);
-}
-
-static void shard_rank(struct sharding *x, struct ct_arena *arena,
-                       const struct ct_action_list *list)
-{
-    size_t *following = following_uses(x, list);
-
-    for (size_t i = 0; i < list->count; i++) {
-        struct ct_action part[2];
-        int parts = ct_action_parts(&list->item[i], part);
-
-        if (x->options->unshard)
-            evict_and_fetch(x, arena);
-        ct_action_append(arena, x->out, list->item[i]);
-        for (int p = 0; p < parts; p++)
-            x->next_use[part[p].stage] = following[2 * i + (size_t)p];
-        if (x->options->reduce_grad)
-            reduce_where_done(x, arena, &list->item[i], &following[2 * i]);
-    }
-    if (x->options->unshard)
-        evict_and_fetch(x, arena);
-}
-
-static void shard(struct ct_schedule *s, const struct ct_communicate_options *options,
-                  struct ct_arena *scratch)
-{
-    struct sharding x = {.scratch = scratch, .options = options};
-
-    x.next_use = ct_arena_array(scratch, size_t, s->stages);
-    x.whole = ct_arena_array(scratch, bool, s->stages);
-    x.soonest = ct_arena_array(scratch, int, s->stages);
-    for (int r = 0; r < s->ranks; r++) {
-        struct ct_action_list out = {0};
-
-        x.out = &out;
-        x.count = 0;
-        for (int stage = 0; stage < s->stages; stage++)
-            if (s->rank_of[stage] == r)
-                x.soonest[x.count++] = stage;
-        shard_rank(&x, s->arena, &s->lists[r]);
-        s->lists[r] = out;
-    }
-}
-
-/* ---- transfers ---- */
 
 /* Ticks of the shortest action: times are whole numbers, so that what ends together does so
  * exactly. */
@@ -152,8 +27,8 @@ struct running {
 struct clock {
     struct ct_schedule *schedule;
     struct ct_arena *scratch;
-    int64_t *ticks[3];                  /* of F, I, W, by stage */
-    double overlap;                     /* share that OVERLAP_F_B takes of its F + B */
+    const struct ct_costs *costs;
+    double ticks;                       /* in a unit of the costs */
     struct ct_action_list *out;         /* by rank */
     size_t *next;                       /* by rank: place of its next action */
     bool *busy;                         /* by rank */
@@ -222,21 +97,15 @@ static bool can_start(const struct clock *x, const struct ct_action *action)
 
 static int64_t duration(const struct clock *x, const struct ct_action *action)
 {
-    struct ct_action part[2];
-    int parts = ct_action_parts(action, part);
+    struct ct_action atom[3];
+    int atoms = ct_action_atoms(action, atom);
     int64_t sum = 0;
 
-    for (int p = 0; p < parts; p++) {
-        int s = part[p].stage;
-
-        if (part[p].type == CT_ACTION_F)
-            sum += x->ticks[0][s];
-        if (part[p].type == CT_ACTION_I || part[p].type == CT_ACTION_B)
-            sum += x->ticks[1][s];
-        if (part[p].type == CT_ACTION_W || part[p].type == CT_ACTION_B)
-            sum += x->ticks[2][s];
-    }
-    return parts == 2 ? (int64_t)((double)sum * x->overlap) : sum;
+    for (int i = 0; i < atoms; i++)
+        sum += (int64_t)(ct_atom_cost(x->costs, atom[i].type, atom[i].stage) * x->ticks + 0.5);
+    return action->type == CT_ACTION_OVERLAP_F_B && x->costs->overlap > 0
+               ? (int64_t)((double)sum * x->costs->overlap)
+               : sum;
 }
 
 static void start(struct clock *x, int rank)
@@ -358,33 +227,20 @@ static void run_clock(struct clock *x)
     }
 }
 
-static double cost_of(const struct ct_costs *c, int part, int stage)
+/* Ticks in a unit of the costs. */
+static double ticks_of(const struct ct_costs *costs, int stages)
 {
-    const double *by_stage[] = {c->forward_of, c->input_of, c->weight_of};
-    double same[] = {c->forward, c->input, c->weight};
-
-    return by_stage[part] ? by_stage[part][stage] : same[part];
-}
-
-static void make_ticks(struct clock *x, const struct ct_costs *costs)
-{
-    static const struct ct_costs equal = {.forward = 1, .input = 1, .weight = 1};
+    static const enum ct_action_type atoms[] = {CT_ACTION_F, CT_ACTION_I, CT_ACTION_W};
     double least = 0;
 
-    costs = costs ? costs : &equal;
-    x->overlap = costs->overlap > 0 ? costs->overlap : 1;
-    for (int part = 0; part < 3; part++)
-        for (int s = 0; s < x->schedule->stages; s++) {
-            double cost = cost_of(costs, part, s);
+    for (size_t i = 0; i < CT_COUNT(atoms); i++)
+        for (int s = 0; s < stages; s++) {
+            double cost = ct_atom_cost(costs, atoms[i], s);
 
             if (cost > 0 && (least == 0 || cost < least))
                 least = cost;
         }
-    for (int part = 0; part < 3; part++) {
-        x->ticks[part] = ct_arena_array(x->scratch, int64_t, x->schedule->stages);
-        for (int s = 0; s < x->schedule->stages && least > 0; s++)
-            x->ticks[part][s] = (int64_t)(cost_of(costs, part, s) / least * TICKS + 0.5);
-    }
+    return least > 0 ? TICKS / least : 0;
 }
 
 static void make_clock(struct clock *x, struct ct_arena *scratch)
@@ -405,26 +261,19 @@ static void make_clock(struct clock *x, struct ct_arena *scratch)
     x->queued = ct_arena_array(scratch, bool, s->ranks);
 }
 
-static int send_and_receive(struct ct_schedule *s, const struct ct_costs *costs,
-                            struct ct_arena *scratch)
+static void send_and_receive(struct ct_schedule *s, const struct ct_costs *costs,
+                             struct ct_arena *scratch)
 {
-    struct clock x = {.schedule = s, .scratch = scratch};
-    char text[64];
+    static const struct ct_costs equal = {.forward = 1, .input = 1, .weight = 1};
+    struct clock x = {.schedule = s, .scratch = scratch, .costs = costs ? costs : &equal};
 
+    x.ticks = ticks_of(x.costs, s->stages);
     make_clock(&x, scratch);
-    make_ticks(&x, costs);
     run_clock(&x);
-    for (int r = 0; r < s->ranks; r++)
-        if (x.next[r] < s->lists[r].count) {
-            ct_action_print(&s->lists[r].item[x.next[r]], text, sizeof(text));
-            return ct_fail(CT_EINVAL,
-                           "%s: no order of transfers lets rank %d do %s (action %zu): what it "
-                           "needs is never made",
-                           s->name, r, text, x.next[r] + 1);
-        }
-    for (int r = 0; r < s->ranks; r++)
+    for (int r = 0; r < s->ranks; r++) {
+        assert(x.next[r] == s->lists[r].count);
         s->lists[r] = x.out[r];
-    return 0;
+    }
 }
 
 /* ---- both ---- */
@@ -450,96 +299,15 @@ int ct_schedule_communicate(struct ct_schedule *schedule,
                             const struct ct_communicate_options *options)
 {
     struct ct_arena scratch = {0};
-    struct ct_action_index index;
     int rc = check_options(schedule, options);
 
     if (rc == 0)
-        rc = ct_action_index_make(schedule, &scratch, &index);
-    if (rc == 0) {
-        shard(schedule, options, &scratch);
-        rc = send_and_receive(schedule, options->costs, &scratch);
-    }
-    if (rc == 0)
-        schedule->communicates = true;
+        rc = ct_schedule_verify(schedule, NULL, NULL);
+    if (rc < 0)
+        return rc;
+    ct_schedule_shard(schedule, options, &scratch);
+    send_and_receive(schedule, options->costs, &scratch);
+    schedule->communicates = true;
     ct_arena_finish(&scratch);
-    return rc;
-}
-
-/* ---- prefetching ---- */
-
-static enum ct_event consumer_event(const struct ct_action *receive)
-{
-    return receive->type == CT_ACTION_RECV_F ? EVENT_F : EVENT_I;
-}
-
-/* The place of the compute action before the one at `at`; 0 if there is none. */
-static size_t compute_before(const struct ct_action_list *list, size_t at)
-{
-    while (at > 0 && !ct_action_computes(&list->item[--at]))
-        ;
-    return at;
-}
-
-/*
- * place[i]: in front of which action the receive at i is to stand. Receives keep their order, and
- * none moves back: one that is asked for sooner waits for less, and nothing but its consumer waits
- * for it.
- */
-static size_t *receive_places(const struct ct_action_list *list,
-                              const struct ct_action_index *index, struct ct_arena *scratch)
-{
-    size_t *place = ct_arena_array(scratch, size_t, list->count + 1), latest = list->count;
-
-    for (size_t i = list->count; i-- > 0;) {
-        const struct ct_action *receive = &list->item[i];
-        size_t wanted;
-
-        if (!ct_action_receives(receive))
-            continue;
-        wanted = compute_before(list, (size_t)ct_action_place(index, consumer_event(receive),
-                                                              receive->stage, receive->microbatch));
-        latest = wanted < latest ? wanted : latest;
-        place[i] = latest < i ? latest : i;
-    }
-    return place;
-}
-
-static void move_receives(struct ct_arena *arena, struct ct_action_list *list, const size_t *place)
-{
-    struct ct_action_list out = {0};
-    size_t receive = 0;
-
-    for (size_t i = 0; i < list->count; i++) {
-        for (; receive < list->count; receive++) {
-            if (!ct_action_receives(&list->item[receive]))
-                continue;
-            if (place[receive] > i)
-                break;
-            ct_action_append(arena, &out, list->item[receive]);
-        }
-        if (!ct_action_receives(&list->item[i]))
-            ct_action_append(arena, &out, list->item[i]);
-    }
-    *list = out;
-}
-
-int ct_schedule_prefetch(struct ct_schedule *schedule)
-{
-    struct ct_arena scratch = {0};
-    struct ct_action_index index;
-    int rc = ct_schedule_verify(schedule, NULL, NULL);
-
-    if (rc == 0 && !schedule->communicates)
-        rc = ct_fail(CT_EINVAL, "%s: there is no communication to prefetch", schedule->name);
-    if (rc == 0)
-        rc = ct_action_index_make(schedule, &scratch, &index);
-    for (int r = 0; rc == 0 && r < schedule->ranks; r++) {
-        struct ct_action_list *list = &schedule->lists[r];
-
-        move_receives(schedule->arena, list, receive_places(list, &index, &scratch));
-    }
-    if (rc == 0)
-        schedule->own_streams = true;
-    ct_arena_finish(&scratch);
-    return rc;
+    return 0;
 }

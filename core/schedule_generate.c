@@ -44,8 +44,7 @@ static int check_stages(const struct ct_schedule_ops *ops, const char *name,
                        "ranks",
                        name, r->stages, r->ranks);
     if (least == most && each != least)
-        return ct_fail(CT_ECONFIG,
-                       "%s has %d stage%s on each rank, so %d stages on %d ranks; not %d", name,
+        return ct_fail(CT_ECONFIG, "%s has %d stage%s on each rank: %d on %d ranks, not %d", name,
                        least, least == 1 ? "" : "s", least * r->ranks, r->ranks, r->stages);
     if (each < least)
         return ct_fail(CT_ECONFIG,

@@ -40,6 +40,33 @@ int ct_action_parts(const struct ct_action *action, struct ct_action part[2])
     return 2;
 }
 
+int ct_action_atoms(const struct ct_action *action, struct ct_action atom[3])
+{
+    struct ct_action part[2];
+    int parts = ct_action_parts(action, part), atoms = 0;
+
+    for (int p = 0; ct_action_computes(action) && p < parts; p++) {
+        atom[atoms++] = part[p];
+        if (part[p].type != CT_ACTION_B)
+            continue;
+        atom[atoms - 1].type = CT_ACTION_I;
+        atom[atoms++] = (struct ct_action){CT_ACTION_W, part[p].stage, part[p].microbatch};
+    }
+    return atoms;
+}
+
+double ct_atom_cost(const struct ct_costs *costs, enum ct_action_type atom, int stage)
+{
+    switch (atom) {
+    case CT_ACTION_F:
+        return costs->forward_of ? costs->forward_of[stage] : costs->forward;
+    case CT_ACTION_I:
+        return costs->input_of ? costs->input_of[stage] : costs->input;
+    default:
+        return costs->weight_of ? costs->weight_of[stage] : costs->weight;
+    }
+}
+
 struct ct_action ct_action_partner(const struct ct_action *transfer)
 {
     struct ct_action partner = *transfer;

@@ -8,14 +8,17 @@
 
 /* ---- actions ---- */
 
-const char *ct_action_type_name(enum ct_action_type type);
-
 bool ct_action_computes(const struct ct_action *action);
 bool ct_action_sends(const struct ct_action *action);
 bool ct_action_receives(const struct ct_action *action);
 
 /* An overlapped pair is an F and a B; any other action is itself. Returns how many. */
 int ct_action_parts(const struct ct_action *action, struct ct_action part[2]);
+
+/* The F, I and W that a compute action is; none of others. Returns how many. */
+int ct_action_atoms(const struct ct_action *action, struct ct_action atom[3]);
+/* Time of an F, I or W of a stage. */
+double ct_atom_cost(const struct ct_costs *costs, enum ct_action_type atom, int stage);
 
 /* The other end of a transfer. Its stage may be one that is not there. */
 struct ct_action ct_action_partner(const struct ct_action *transfer);
@@ -52,6 +55,12 @@ int ct_schedule_check_sharding(const struct ct_schedule *schedule, struct ct_are
 /* Activations fit into the limits. CT_EINVAL. */
 int ct_schedule_check_memory(const struct ct_schedule *schedule,
                              const struct ct_schedule_limits *limits);
+
+/* ---- communication within a rank ---- */
+
+/* Add UNSHARD, RESHARD and REDUCE_GRAD, as the options say. */
+void ct_schedule_shard(struct ct_schedule *schedule, const struct ct_communicate_options *options,
+                       struct ct_arena *scratch);
 
 /* ---- lists run without work ---- */
 

@@ -128,28 +128,15 @@ static void finish(struct ct_dry_run *x, int rank, enum ct_lane lane, double sta
     advance(x, rank, lane);
 }
 
-static double stage_cost(const double *by_stage, double same, int stage)
-{
-    return by_stage ? by_stage[stage] : same;
-}
-
 static double duration(const struct ct_costs *c, const struct ct_action *action)
 {
-    struct ct_action part[2];
-    int parts = ct_action_parts(action, part);
+    struct ct_action atom[3];
+    int atoms = ct_action_atoms(action, atom);
     double sum = 0;
 
-    for (int i = 0; i < parts; i++) {
-        int s = part[i].stage;
-
-        if (part[i].type == CT_ACTION_F)
-            sum += stage_cost(c->forward_of, c->forward, s);
-        if (part[i].type == CT_ACTION_I || part[i].type == CT_ACTION_B)
-            sum += stage_cost(c->input_of, c->input, s);
-        if (part[i].type == CT_ACTION_W || part[i].type == CT_ACTION_B)
-            sum += stage_cost(c->weight_of, c->weight, s);
-    }
-    return parts == 2 && c->overlap > 0 ? sum * c->overlap : sum;
+    for (int i = 0; i < atoms; i++)
+        sum += ct_atom_cost(c, atom[i].type, atom[i].stage);
+    return action->type == CT_ACTION_OVERLAP_F_B && c->overlap > 0 ? sum * c->overlap : sum;
 }
 
 /* Those who may use what a compute action made, if nothing sends it. */

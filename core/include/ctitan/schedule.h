@@ -146,7 +146,7 @@ struct ct_communicate_options {
  * a SEND and its RECV are neighbours: no deadlock, even where each rank has one stream and a send
  * ends only when its receive does. The order is that of a run in which F, I and W take the times
  * of options->costs: a transfer stands where both its ranks are between two actions for the first
- * time after what it sends was made. CT_EINVAL: the compute actions cannot run in this order.
+ * time after what it sends was made. CT_EINVAL: the compute actions do not verify.
  */
 CT_API int ct_schedule_communicate(struct ct_schedule *schedule,
                                    const struct ct_communicate_options *options);
