@@ -10,6 +10,9 @@
  *                                         reduce = microbatch
  *   reshard_after_forward = always        gathered for the forward and again for the backward:
  * ZeRO-3
+ *
+ * What stands in a microbatch has its gradient reduced there; so a gather that is done once a step
+ * stands there too, until prefetch.c moves it.
  */
 #include <string.h>
 
@@ -100,11 +103,25 @@ static void replace_forward(struct ct_graph *graph, const struct ct_op *gather,
                 op->in[i] = whole;
 }
 
+/* What a microbatch makes of its gradient: a shard; copies are summed up once a step. */
+static const char *gradient_of(const struct ct_graph *graph, const struct ct_value *param)
+{
+    struct ct_sharding s = param->sharding;
+    int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
+    char text[256];
+
+    if (copies >= 0)
+        s.unreduced |= (ct_axes)1 << copies;
+    ct_sharding_print(&s, &graph->mesh, param->rank, text, sizeof(text));
+    return ct_arena_strdup(graph->arena, text);
+}
+
 static int shard(struct ct_graph *graph, struct ct_value *param)
 {
     static const char *const names[] = {"dp_shard", "cp"};
     struct redistribute attrs = {.gradient = ""};
     struct ct_op *user = first_user(graph, param);
+    bool once = !fsdp_reshards(graph) && !strcmp(fsdp_config.reduce, "step");
     struct ct_builder b;
     struct ct_value *whole;
     char text[256];
@@ -119,12 +136,10 @@ static int shard(struct ct_graph *graph, struct ct_value *param)
         if (axis >= 0)
             ct_sharding_split(&param->sharding, 0, axis);
     }
-    if (!strcmp(fsdp_config.reduce, "microbatch")) {
-        ct_sharding_print(&param->sharding, &graph->mesh, param->rank, text, sizeof(text));
-        attrs.gradient = ct_arena_strdup(graph->arena, text);
-    }
-    b = ct_builder_before(graph, fsdp_reshards(graph) ? user : graph->first);
-    b.part = fsdp_reshards(graph) ? CT_PART_F : CT_PART_PRE;
+    if (!strcmp(fsdp_config.reduce, "microbatch"))
+        attrs.gradient = gradient_of(graph, param);
+    b = ct_builder_before(graph, once ? graph->first : user);
+    b.part = once ? CT_PART_PRE : CT_PART_F;
     b.region = user->region;
     b.stage = user->stage;
     b.why = FSDP_GATHER;

@@ -4,7 +4,8 @@
  * A gather whose parameter the backward needs too is done again there (reshard), but for the last
  * region of the forward, whose backward comes at once. Then gathers move to the gather stream and
  * to the front of the region before their own, so that they run while that one computes; the memory
- * plan sees two regions' parameters alive at a time and no more. Reductions move to the reduce
+ * plan sees two regions' parameters alive at a time and no more. Without reshard they move in front
+ * of all microbatches. Reductions move to the reduce
  * stream, where they stand: nothing in the backward waits for them.
  */
 #include <string.h>
@@ -36,6 +37,14 @@ static const struct ct_op *last_forward(const struct ct_graph *graph)
 
 /* ---- reshard ---- */
 
+static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
+{
+    if (op == before)
+        return;
+    ct_graph_remove(graph, op);
+    ct_graph_insert(graph, op, before);
+}
+
 /* The same gather in front of the first backward op that needs it. */
 static int clone_for_backward(struct ct_graph *graph, struct ct_op *gather)
 {
@@ -63,11 +72,28 @@ static int clone_for_backward(struct ct_graph *graph, struct ct_op *gather)
     return 0;
 }
 
+/* What is not resharded is gathered once, before the microbatches. */
+static void gather_once(struct ct_graph *graph)
+{
+    struct ct_op *first = graph->first;
+
+    while (first && !ct_part_is_microbatch(first->part))
+        first = first->next;
+    ct_for_each_op_safe (op, graph) {
+        if (!is_gather(op) || op->part != CT_PART_F)
+            continue;
+        op->part = CT_PART_PRE;
+        move_before(graph, op, first);
+    }
+}
+
 static int reshard(struct ct_graph *graph)
 {
     const struct ct_op *last = last_forward(graph);
     bool keep_last = !strcmp(fsdp_config.reshard_after_forward, "default");
 
+    if (!fsdp_reshards(graph))
+        gather_once(graph);
     if (!fsdp_reshards(graph) || !last)
         return 0;
     ct_for_each_op_safe (op, graph) {
@@ -83,14 +109,6 @@ static int reshard(struct ct_graph *graph)
 }
 
 /* ---- prefetch ---- */
-
-static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
-{
-    if (op == before)
-        return;
-    ct_graph_remove(graph, op);
-    ct_graph_insert(graph, op, before);
-}
 
 static bool same_pass(const struct ct_op *a, const struct ct_op *b)
 {
