@@ -38,6 +38,8 @@ static const struct ct_option options[] = {
                   "Reduce gradients in every microbatch (they stay sharded) or once a step"),
     CT_OPT_BOOL(struct fsdp_config, prefetch, "prefetch", "true",
                 "Gather the next region's parameters while one computes, on a stream of their own"),
+    CT_OPT_CHOICE(struct fsdp_config, bucket, "bucket", "unit", "unit|parameter",
+                  "Gather and reduce all parameters of a layer in one call, or each by itself"),
     {0}};
 
 bool fsdp_reshards(const struct ct_graph *graph)
@@ -177,8 +179,18 @@ static const struct ct_transform prefetch = {
     .name = "fsdp.prefetch",
     .summary = "gathers again for the backward, and one region ahead on their own stream",
     .phase = CT_PHASE_OVERLAP,
+    .gives = (const char *const[]){"prefetched", NULL},
     .evaluation = true,
     .apply = fsdp_prefetch,
+};
+
+static const struct ct_transform bucket = {
+    .name = "fsdp.bucket",
+    .summary = "one collective for all parameters of a unit",
+    .phase = CT_PHASE_OVERLAP,
+    .after = (const char *const[]){"prefetched", NULL},
+    .evaluation = true,
+    .apply = fsdp_bucket,
 };
 
 /* ---- axes ---- */
@@ -199,4 +211,5 @@ CT_PLUGIN(.name = "fsdp", .version = "1.0",
           .config = &fsdp_config, .config_size = sizeof(fsdp_config),
           .offers = CT_OFFERS({CT_AXES, "fsdp", &axes}, {CT_TRANSFORM, "fsdp.batch", &batch},
                               {CT_TRANSFORM, "fsdp", &parameters},
-                              {CT_TRANSFORM, "fsdp.prefetch", &prefetch}));
+                              {CT_TRANSFORM, "fsdp.prefetch", &prefetch},
+                              {CT_TRANSFORM, "fsdp.bucket", &bucket}));

@@ -15,7 +15,7 @@
 
 #include "fsdp.h"
 
-static bool is_gather(const struct ct_op *op)
+bool fsdp_is_gather(const struct ct_op *op)
 {
     return op->why && !strcmp(op->why, FSDP_GATHER) && !strcmp(op->type->name, "all_gather");
 }
@@ -80,7 +80,7 @@ static void gather_once(struct ct_graph *graph)
     while (first && !ct_part_is_microbatch(first->part))
         first = first->next;
     ct_for_each_op_safe (op, graph) {
-        if (!is_gather(op) || op->part != CT_PART_F)
+        if (!fsdp_is_gather(op) || op->part != CT_PART_F)
             continue;
         op->part = CT_PART_PRE;
         move_before(graph, op, first);
@@ -97,7 +97,7 @@ static int reshard(struct ct_graph *graph)
     if (!fsdp_reshards(graph) || !last)
         return 0;
     ct_for_each_op_safe (op, graph) {
-        int rc = is_gather(op) && op->part == CT_PART_F &&
+        int rc = fsdp_is_gather(op) && op->part == CT_PART_F &&
                          !(keep_last && !strcmp(op->region, last->region))
                      ? clone_for_backward(graph, op)
                      : 0;
@@ -105,6 +105,7 @@ static int reshard(struct ct_graph *graph)
         if (rc < 0)
             return rc;
     }
+    ct_graph_sweep(graph); /* of gathers that only the backward needs, the first */
     return 0;
 }
 
@@ -126,7 +127,7 @@ static struct ct_op *region_before(struct ct_op *gather)
     if (!op || !same_pass(gather, op))
         return NULL;
     for (region = op->region; op && same_pass(gather, op) && op->region == region; op = op->prev)
-        if (!is_gather(op))
+        if (!fsdp_is_gather(op))
             first = op;
     return first;
 }
@@ -136,7 +137,7 @@ static void hoist(struct ct_graph *graph)
     ct_for_each_op_safe (op, graph) {
         struct ct_op *before;
 
-        if (!is_gather(op) || !ct_part_is_microbatch(op->part))
+        if (!fsdp_is_gather(op) || !ct_part_is_microbatch(op->part))
             continue;
         before = region_before(op);
         op->stream = CT_STREAM_GATHER;
