@@ -155,18 +155,27 @@ static struct traffic tensor(const struct technique *t)
 static struct traffic sequence(const struct technique *t)
 {
     return (struct traffic){
-        .all_gather = share(t->n) * (activation(D) * (4 * L + 1) + activation(V)),
+        .all_gather = share(t->n) * (activation(D) * (6 * L + 1) + activation(V)),
         .reduce_scatter = share(t->n) * (activation(D) * (4 * L + 2) + embedding() + head()),
         .all_reduce = 2 * share(t->n) * (2 * L + 1) * norm()};
 }
 
-/* Three numbers for each token and piece of the vocabulary, instead of the logits. */
+/* Three numbers for each token and piece of the vocabulary, instead of the logits. The head's input
+   is gathered again then, too, and its gradient is whole. */
 static struct traffic loss(const struct technique *t)
 {
     struct traffic traffic = sequence(t);
 
-    traffic.all_gather += share(t->n) * (activation(3 * t->n) - activation(V));
+    traffic.all_gather += share(t->n) * (activation(3 * t->n) - activation(V) + activation(D));
     traffic.reduce_scatter -= share(t->n) * head();
+    return traffic;
+}
+
+static struct traffic kept(const struct technique *t)
+{
+    struct traffic traffic = loss(t);
+
+    traffic.all_gather -= share(t->n) * activation(D) * (2 * L + 1);
     return traffic;
 }
 
@@ -213,6 +222,7 @@ static const struct technique techniques[] = {
      "--with tp --set tp.degree=2 --set tp.sequence_parallel=false --set tp.loss_parallel=false"},
     {"sequence parallel", sequence, 2, 1,
      "--with tp --set tp.degree=2 --set tp.loss_parallel=false"},
+    {"kept inputs", kept, 2, 1, "--with tp --set tp.degree=2 --set tp.regather=false"},
     {"loss parallel", loss, 2, 1, "--with tp --set tp.degree=2"},
     {"loss parallel", loss, 4, 1, "--with tp --set tp.degree=4"},
     {"ring", ring, 2, 1, "--with cp --set cp.degree=2"},
@@ -359,11 +369,35 @@ static void parameters_and_states_fall_with_shards(void **state)
                        2 * parameters(), 0);
 }
 
+/* Activations fall with cp, and with tp if the sequence is cut, too; what is gathered for a while
+   is not among them, and not kept. */
+static void activations_fall_with_degrees(void **state)
+{
+    const char *one = "--set training.local_batch_size=4 --with tp";
+    double whole = planned_bytes(1, one, "activations"), kept, again;
+    char arguments[160];
+
+    (void)state;
+    for (int n = 2; n <= 4; n *= 2) {
+        snprintf(arguments, sizeof(arguments), "--with cp --set cp.degree=%d", n);
+        assert_float_equal(planned_bytes(n, arguments, "activations") * n / whole, 1, 0.01);
+        snprintf(arguments, sizeof(arguments), "--with tp --set tp.degree=%d", n);
+        assert_float_equal(planned_bytes(n, arguments, "activations") * n / whole, 1, 0.1);
+    }
+    again = planned_bytes(4, "--with tp --set tp.degree=4", "communication");
+    kept = planned_bytes(4, "--with tp --set tp.degree=4 --set tp.regather=false", "communication");
+    assert_true(kept - again >= (2 * L - 2) * item * B * T * D);
+    kept = planned_bytes(4, "--with tp --set tp.degree=4 --set tp.sequence_parallel=false",
+                         "activations");
+    assert_true(kept * 4 / whole > 1.5);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(communication_is_as_theory_says),
         cmocka_unit_test(parameters_and_states_fall_with_shards),
+        cmocka_unit_test(activations_fall_with_degrees),
     };
     char path[128], command[128];
     FILE *out;
