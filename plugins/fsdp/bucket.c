@@ -3,8 +3,8 @@
  *
  * A unit is a region of the model: the embedding, a layer, the head. The gathers of its parameters,
  * and the reductions of their gradients, that are alike (op, axes, dtype, part, stream) become one
- * op of several values. A gather stands where the first of them stood, as parameters are there
- * already; a reduction where the last did, and none joins once a result is needed.
+ * op of several values. Gathers in a microbatch stand where the first of them stood, as parameters
+ * are there already; all else where the last did, and none joins once a result is needed.
  */
 #include <string.h>
 
@@ -44,13 +44,14 @@ static bool alike(const struct ct_op *a, const struct ct_op *b)
 /* One op with the values of all, where the first or the last of them stood. */
 static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_last)
 {
-    struct ct_op *first = bucket->op[0], *op;
-    struct ct_op *before = at_last && bucket->count ? bucket->op[bucket->count - 1] : first;
-    struct ct_builder b = ct_builder_before(graph, before);
+    struct ct_op *first, *op;
     struct ct_value *in[MOST];
+    struct ct_builder b;
 
     if (bucket->count < 2)
         return 0;
+    first = bucket->op[0];
+    b = ct_builder_before(graph, at_last ? bucket->op[bucket->count - 1] : first);
     for (int i = 0; i < bucket->count; i++)
         in[i] = bucket->op[i]->in[0];
     b.part = first->part;
@@ -89,14 +90,14 @@ static void add(struct buckets *all, struct ct_op *op)
     all->bucket[op->out[0]->id] = (size_t)(bucket - all->item) + 1;
 }
 
-/* ---- gathers ---- */
+/* ---- gathers in a microbatch ---- */
 
 static bool is_ready(const struct ct_value *v)
 {
     return !v->producer || v->producer->part <= CT_PART_PRE;
 }
 
-static int merge_gathers(struct buckets *all)
+static int merge_ahead(struct buckets *all)
 {
     int rc = 0;
 
@@ -109,7 +110,7 @@ static int merge_gathers(struct buckets *all)
     return rc;
 }
 
-/* ---- reductions ---- */
+/* ---- reductions, and gathers that are done once a step ---- */
 
 static bool is_reduction(const struct ct_op *op)
 {
@@ -144,7 +145,14 @@ static int close_for(struct buckets *all, const struct ct_op *op)
     return rc;
 }
 
-static int merge_reductions(struct buckets *all)
+static bool may_wait(const struct buckets *all, const struct ct_op *op)
+{
+    if (fsdp_is_gather(op))
+        return op->part == CT_PART_PRE;
+    return is_reduction(op) && op->out[0]->id < all->ids && all->reduces[op->out[0]->id];
+}
+
+static int merge_behind(struct buckets *all)
 {
     int rc = 0;
 
@@ -153,7 +161,7 @@ static int merge_reductions(struct buckets *all)
         rc = close_for(all, op);
         if (rc < 0)
             return rc;
-        if (is_reduction(op) && op->out[0]->id < all->ids && all->reduces[op->out[0]->id])
+        if (may_wait(all, op))
             add(all, op);
     }
     for (size_t i = 0; i < all->count && rc == 0; i++)
@@ -171,10 +179,10 @@ int fsdp_bucket(struct ct_graph *graph, struct ct_run *run)
         return 0;
     all.reduces = ct_arena_array(&all.scratch, bool, all.ids);
     all.bucket = ct_arena_array(&all.scratch, size_t, all.ids);
-    rc = merge_gathers(&all);
+    rc = merge_ahead(&all);
     memset(all.bucket, 0, sizeof(*all.bucket) * all.ids);
     if (rc == 0)
-        rc = merge_reductions(&all);
+        rc = merge_behind(&all);
     ct_arena_finish(&all.scratch);
     return rc;
 }

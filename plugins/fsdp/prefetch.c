@@ -77,7 +77,7 @@ static void gather_once(struct ct_graph *graph)
 {
     struct ct_op *first = graph->first;
 
-    while (first && !ct_part_is_microbatch(first->part))
+    while (first && (!ct_part_is_microbatch(first->part) || fsdp_is_gather(first)))
         first = first->next;
     ct_for_each_op_safe (op, graph) {
         if (!fsdp_is_gather(op) || op->part != CT_PART_F)
