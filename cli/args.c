@@ -84,6 +84,7 @@ static int take(struct args *args, int option)
         args->program = true;
         break;
     case 'n':
+        args->here = true;
         return parse_number("-n", 1, &args->ranks);
     case WORLD:
         return parse_number("--world", 1, &args->ranks);

@@ -54,6 +54,7 @@ struct args {
     struct change *changes;
     size_t count, room;
     int64_t ranks; /* 0: not said */
+    bool here;     /* they are all on this machine: -n */
     int64_t rank;  /* of these, the one looked at */
     const char *dump_after;
     bool json, program;

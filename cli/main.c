@@ -21,7 +21,7 @@ const struct verb verbs[] = {
 #endif
     {"explain", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
      "show the graph after each transform", verb_explain},
-    {"plan", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--json] [--program]",
+    {"plan", RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--json] [--program]",
      "memory, parameters and FLOPs of a run, without running it", verb_plan},
     {"schedule",
      "NAME --ranks P --microbatches M [--stages S] [--csv FILE] [--costs F,I,W[,SEND]] [--comm] "

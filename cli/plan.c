@@ -106,6 +106,7 @@ int verb_plan(int argc, char **argv)
         return rc;
     options.world = args.ranks;
     options.rank = args.rank;
+    options.local_ranks = args.here ? (int)args.ranks : 1;
     if (args.rank >= (args.ranks ? args.ranks : 1))
         rc = ct_fail(CT_ECONFIG, "--rank %lld of %lld ranks", (long long)args.rank,
                      (long long)(args.ranks ? args.ranks : 1));

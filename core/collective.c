@@ -4,6 +4,9 @@
  * The communicator moves flat, equal pieces; a tensor that is cut in its first dimension into equal
  * pieces is just that, and goes without a copy. In all other cases pieces are packed into the
  * workspace, padded to the largest, and unpacked behind the call.
+ *
+ * all_gather, reduce_scatter and all_reduce may take several values, which a communicator does as
+ * one call if it offers that.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +28,13 @@ struct layout {
     int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
 };
 
+/* One of several values that are gathered or scattered together. */
+struct item {
+    struct layout whole;
+    bool direct;
+    size_t at, bytes; /* in the workspace: this rank's piece, of so many bytes, then all pieces */
+};
+
 struct call {
     const struct ct_communicator *communicator;
     struct ct_group *group;
@@ -32,8 +42,8 @@ struct call {
     int64_t me;    /* position in the group */
     int64_t shift; /* of a permutation */
     enum ct_dtype dtype;
-    struct layout in, out; /* of the whole that is gathered, scattered or exchanged */
-    bool direct;
+    struct item *items;
+    struct layout in, out; /* of the whole that is exchanged */
 };
 
 /* ---- groups ---- */
@@ -189,32 +199,39 @@ static size_t packed_bytes(const struct call *c, const struct layout *l)
     return (size_t)(l->outer * l->largest * l->inner) * ct_dtype_size(c->dtype);
 }
 
-static int prepare_gather(struct ct_prepare *p)
+/* scatter: the whole comes in; else it goes out. */
+static int prepare_items(struct ct_prepare *p, bool scatter)
 {
-    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
     int dim = (int)ct_op_int(p->op, "dim"), rc;
     ct_axes axes;
     struct call *c = call_new(p, &axes, &rc);
 
-    lay_out(p, axes, x, &x->sharding, &y->sharding, dim, &c->out);
-    c->direct = even(&c->out, c->ranks);
-    if (!c->direct)
-        p->workspace = packed_bytes(c, &c->out) * (size_t)(c->ranks + 1);
+    c->items = ct_arena_array(p->arena, struct item, p->ins);
+    for (int i = 0; i < p->ins; i++) {
+        const struct ct_value *x = p->op->in[i], *y = p->op->out[i];
+        struct item *item = &c->items[i];
+
+        if (scatter)
+            lay_out(p, axes, x, &y->sharding, &x->sharding, dim, &item->whole);
+        else
+            lay_out(p, axes, x, &x->sharding, &y->sharding, dim, &item->whole);
+        item->direct = even(&item->whole, c->ranks);
+        item->bytes = packed_bytes(c, &item->whole);
+        item->at = p->workspace;
+        if (!item->direct)
+            p->workspace += (item->bytes * (size_t)(c->ranks + 1) + 63) / 64 * 64;
+    }
     return rc;
+}
+
+static int prepare_gather(struct ct_prepare *p)
+{
+    return prepare_items(p, false);
 }
 
 static int prepare_scatter(struct ct_prepare *p)
 {
-    const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
-    int dim = (int)ct_op_int(p->op, "dim"), rc;
-    ct_axes axes;
-    struct call *c = call_new(p, &axes, &rc);
-
-    lay_out(p, axes, x, &y->sharding, &x->sharding, dim, &c->in);
-    c->direct = even(&c->in, c->ranks);
-    if (!c->direct)
-        p->workspace = packed_bytes(c, &c->in) * (size_t)(c->ranks + 1);
-    return rc;
+    return prepare_items(p, true);
 }
 
 static int prepare_all_reduce(struct ct_prepare *p)
@@ -357,57 +374,110 @@ static int end(const struct ct_launch *l, int rc)
     return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
-static int run_gather(const struct ct_launch *l)
+/* Call for each value, all as one where the communicator can. */
+static int run_items(const struct ct_launch *l, int (*call)(const struct ct_launch *l, int i))
 {
     const struct call *c = l->state;
     const struct ct_comm_ops *ops = c->communicator->ops;
-    size_t bytes = packed_bytes(c, &c->out), count = bytes / ct_dtype_size(c->dtype);
-    char *mine = l->workspace, *all = mine + bytes;
+    bool together = l->ins > 1 && ops->begin;
+    int rc = together ? ops->begin(c->group) : 0;
+
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        rc = call(l, i);
+    return rc == 0 && together ? ops->end(c->group) : rc;
+}
+
+static size_t count_of(const struct call *c, int i)
+{
+    return c->items[i].bytes / ct_dtype_size(c->dtype);
+}
+
+static int call_gather(const struct ct_launch *l, int i)
+{
+    const struct call *c = l->state;
+    const struct item *item = &c->items[i];
+    char *mine = (char *)l->workspace + item->at, *all = mine + item->bytes;
+
+    return c->communicator->ops->all_gather(c->group, item->direct ? l->in[i].data : mine,
+                                            item->direct ? l->out[i].data : all, count_of(c, i),
+                                            c->dtype);
+}
+
+static int run_gather(const struct ct_launch *l)
+{
+    const struct call *c = l->state;
     int rc = begin(l);
 
-    if (rc == 0 && c->direct)
-        return end(l, ops->all_gather(c->group, l->in[0].data, l->out[0].data, count, c->dtype));
     if (rc < 0)
         return rc;
-    memcpy(mine, l->in[0].data, (size_t)ct_tensor_count(&l->in[0]) * ct_dtype_size(c->dtype));
-    rc = ops->all_gather(c->group, mine, all, count, c->dtype);
-    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_piece(c, &c->out, i, l->out[0].data, all + (size_t)i * bytes, false);
+    for (int i = 0; i < l->ins; i++)
+        if (!c->items[i].direct)
+            memcpy((char *)l->workspace + c->items[i].at, l->in[i].data,
+                   (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype));
+    rc = run_items(l, call_gather);
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        const struct item *item = &c->items[i];
+        char *all = (char *)l->workspace + item->at + item->bytes;
+
+        for (int64_t k = 0; !item->direct && k < c->ranks; k++)
+            move_piece(c, &item->whole, k, l->out[i].data, all + (size_t)k * item->bytes, false);
+    }
     return end(l, rc);
+}
+
+static int call_scatter(const struct ct_launch *l, int i)
+{
+    const struct call *c = l->state;
+    const struct item *item = &c->items[i];
+    char *mine = (char *)l->workspace + item->at, *all = mine + item->bytes;
+
+    return c->communicator->ops->reduce_scatter(c->group, item->direct ? l->in[i].data : all,
+                                                item->direct ? l->out[i].data : mine,
+                                                count_of(c, i), c->dtype, CT_REDUCE_SUM);
+}
+
+static void pack(const struct ct_launch *l, const struct item *item, char *whole)
+{
+    const struct call *c = l->state;
+    char *all = (char *)l->workspace + item->at + item->bytes;
+
+    memset(all, 0, item->bytes * (size_t)c->ranks);
+    for (int64_t k = 0; k < c->ranks; k++)
+        move_piece(c, &item->whole, k, whole, all + (size_t)k * item->bytes, true);
 }
 
 static int run_scatter(const struct ct_launch *l)
 {
     const struct call *c = l->state;
-    const struct ct_comm_ops *ops = c->communicator->ops;
-    size_t bytes = packed_bytes(c, &c->in), count = bytes / ct_dtype_size(c->dtype);
-    char *mine = l->workspace, *all = mine + bytes;
     int rc = begin(l);
 
-    if (rc == 0 && c->direct)
-        return end(l, ops->reduce_scatter(c->group, l->in[0].data, l->out[0].data, count, c->dtype,
-                                          CT_REDUCE_SUM));
     if (rc < 0)
         return rc;
-    memset(all, 0, bytes * (size_t)c->ranks);
-    for (int64_t i = 0; i < c->ranks; i++)
-        move_piece(c, &c->in, i, l->in[0].data, all + (size_t)i * bytes, true);
-    rc = ops->reduce_scatter(c->group, all, mine, count, c->dtype, CT_REDUCE_SUM);
-    if (rc == 0)
-        memcpy(l->out[0].data, mine, (size_t)ct_tensor_count(&l->out[0]) * ct_dtype_size(c->dtype));
+    for (int i = 0; i < l->ins; i++)
+        if (!c->items[i].direct)
+            pack(l, &c->items[i], l->in[i].data);
+    rc = run_items(l, call_scatter);
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        if (!c->items[i].direct)
+            memcpy(l->out[i].data, (char *)l->workspace + c->items[i].at,
+                   (size_t)ct_tensor_count(&l->out[i]) * ct_dtype_size(c->dtype));
     return end(l, rc);
+}
+
+static int call_all_reduce(const struct ct_launch *l, int i)
+{
+    const struct call *c = l->state;
+
+    return c->communicator->ops->all_reduce(c->group, l->in[i].data, l->out[i].data,
+                                            (size_t)ct_tensor_count(&l->in[i]), c->dtype,
+                                            CT_REDUCE_SUM);
 }
 
 static int run_all_reduce(const struct ct_launch *l)
 {
-    const struct call *c = l->state;
     int rc = begin(l);
 
-    if (rc == 0)
-        rc = c->communicator->ops->all_reduce(c->group, l->in[0].data, l->out[0].data,
-                                              (size_t)ct_tensor_count(&l->in[0]), c->dtype,
-                                              CT_REDUCE_SUM);
-    return end(l, rc);
+    return end(l, rc < 0 ? rc : run_items(l, call_all_reduce));
 }
 
 /* Elements of a box, between a tensor and packed memory; the box is [0, shape) from `at` on. */

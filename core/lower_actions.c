@@ -47,15 +47,26 @@ static int unshards(const struct ct_lowering *l, const struct ct_op *op)
     return is(op, "all_gather") ? op->stage : -1;
 }
 
-/* The stage whose gradient this reduces: a collective, or a step on the way to one; -1: none. */
+/* The stage that made this gradient, or what it was reduced from; -1: neither. */
+static int stage_of_sum(const struct ct_lowering *l, const struct ct_value *v)
+{
+    if (!v || !v->producer)
+        return -1;
+    return ct_part_is_microbatch(v->producer->part) ? v->producer->stage : maker(l, v)->reduces;
+}
+
+/* The stage whose gradients this reduces: a collective, or a step on the way to one; -1: none. */
 static int reduces(const struct ct_lowering *l, const struct ct_op *op)
 {
-    const struct ct_op *from = op->ins == 1 && op->in[0] ? op->in[0]->producer : NULL;
     bool moves = op->type->flags & (CT_OP_COLLECTIVE | CT_OP_LINEAR | CT_OP_VIEW);
+    int stage = op->ins ? stage_of_sum(l, op->in[0]) : -1;
 
-    if (op->part != CT_PART_POST || !from || !moves || is_transfer(op) || is(op, "stage_sum"))
+    if (op->part != CT_PART_POST || !moves || is_transfer(op) || is(op, "stage_sum"))
         return -1;
-    return ct_part_is_microbatch(from->part) ? from->stage : maker(l, op->in[0])->reduces;
+    for (int i = 1; i < op->ins; i++)
+        if (stage_of_sum(l, op->in[i]) != stage)
+            return -1;
+    return stage;
 }
 
 void ct_lower_mark_actions(struct ct_lowering *l)

@@ -46,35 +46,37 @@ const struct ct_op_type ct_op_redistribute = {
 #define DIM CT_OPT_INT(struct moved, dim, "dim", "0", 0, CT_MAX_RANK - 1, "Dimension that is cut")
 #define TO CT_OPT_INT(struct moved, to, "to", "0", 0, CT_MAX_RANK - 1, "Dimension cut afterwards")
 
-#define COLLECTIVE(id, text, communicates, ...)                                                    \
+/* How many values: ONE, or SEVERAL in one op: what travels together. */
+#define ONE .operands = "x A -> y A", .rule = ".->."
+#define SEVERAL .operands = "*x A -> *y A", .rule = "*.->*."
+
+#define COLLECTIVE(id, values, text, communicates, ...)                                            \
     const struct ct_op_type ct_op_##id = {                                                         \
         .name = #id,                                                                               \
         .summary = text,                                                                           \
-        .operands = "x A -> y A",                                                                  \
-        .rule = ".->.",                                                                            \
+        values,                                                                                    \
         .flags = communicates,                                                                     \
         .attrs = (const struct ct_option[]){__VA_ARGS__, {0}},                                     \
         .attrs_size = sizeof(struct moved),                                                        \
     }
 
-COLLECTIVE(all_gather, "pieces of a dimension from all ranks", CT_OP_COLLECTIVE, AXES, DIM);
-COLLECTIVE(reduce_scatter, "sum over ranks, a piece of a dimension for each", CT_OP_COLLECTIVE,
-           AXES, DIM);
-COLLECTIVE(all_reduce, "sum over ranks", CT_OP_COLLECTIVE, AXES);
-COLLECTIVE(all_to_all, "cut along another dimension", CT_OP_COLLECTIVE, AXES, DIM, TO);
-COLLECTIVE(slice, "this rank's piece of a dimension; nothing is sent", 0, AXES, DIM);
+COLLECTIVE(all_gather, SEVERAL, "pieces of a dimension from all ranks", CT_OP_COLLECTIVE, AXES,
+           DIM);
+COLLECTIVE(reduce_scatter, SEVERAL, "sum over ranks, a piece of a dimension for each",
+           CT_OP_COLLECTIVE, AXES, DIM);
+COLLECTIVE(all_reduce, SEVERAL, "sum over ranks", CT_OP_COLLECTIVE, AXES);
+COLLECTIVE(all_to_all, ONE, "cut along another dimension", CT_OP_COLLECTIVE, AXES, DIM, TO);
+COLLECTIVE(slice, ONE, "this rank's piece of a dimension; nothing is sent", 0, AXES, DIM);
 
 struct permute {
     const char *axes;
     int64_t shift;
 };
 
-/* Several values in one op: what travels together. */
 const struct ct_op_type ct_op_permute = {
     .name = "permute",
     .summary = "pieces move on to other ranks, round the group; sizes must be even",
-    .operands = "*x A -> *y A",
-    .rule = "*.->*.",
+    SEVERAL,
     .flags = CT_OP_COLLECTIVE,
     .attrs = (const struct ct_option[]){CT_OPT_STRING(struct permute, axes, "axes", "",
                                                       "Axes of the group, major first"),

@@ -10,6 +10,9 @@
  *                                         reduce = microbatch
  *   reshard_after_forward = always        gathered for the forward and again for the backward:
  * ZeRO-3
+ *
+ * What stands in a microbatch has its gradient reduced there; so a gather that is done once a step
+ * stands there too, until prefetch.c moves it.
  */
 #include <string.h>
 
@@ -37,6 +40,8 @@ static const struct ct_option options[] = {
         "once a step if there is a pipeline"),
     CT_OPT_BOOL(struct fsdp_config, prefetch, "prefetch", "true",
                 "Gather the next region's parameters while one computes, on a stream of their own"),
+    CT_OPT_CHOICE(struct fsdp_config, bucket, "bucket", "unit", "unit|parameter",
+                  "Gather and reduce all parameters of a layer in one call, or each by itself"),
     {0}};
 
 bool fsdp_reshards(const struct ct_graph *graph)
@@ -119,15 +124,28 @@ static const char *sharding_text(const struct ct_graph *graph, const struct ct_v
     return ct_arena_strdup(graph->arena, text);
 }
 
+/* What a microbatch makes of its gradient: a shard; copies are summed up once a step. */
+static const char *gradient_of(const struct ct_graph *graph, const struct ct_value *param)
+{
+    struct ct_sharding s = param->sharding;
+    int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
+    char text[256];
+
+    if (copies >= 0)
+        s.unreduced |= (ct_axes)1 << copies;
+    ct_sharding_print(&s, &graph->mesh, param->rank, text, sizeof(text));
+    return ct_arena_strdup(graph->arena, text);
+}
+
 /* Gather param where a stage uses it first. */
 static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *user,
                   const struct redistribute *attrs)
 {
-    bool again = fsdp_reshards(graph);
-    struct ct_builder b = ct_builder_before(graph, again ? user : graph->first);
+    bool once = !fsdp_reshards(graph) && !reduces_in_microbatch(graph);
+    struct ct_builder b = ct_builder_before(graph, once ? graph->first : user);
     struct ct_value *whole;
 
-    b.part = again ? CT_PART_F : CT_PART_PRE;
+    b.part = once ? CT_PART_PRE : CT_PART_F;
     b.region = user->region;
     b.stage = user->stage;
     b.why = FSDP_GATHER;
@@ -151,7 +169,7 @@ static int shard(struct ct_graph *graph, struct ct_value *param)
             ct_sharding_split(&param->sharding, 0, axis);
     }
     if (reduces_in_microbatch(graph))
-        attrs.gradient = sharding_text(graph, param);
+        attrs.gradient = gradient_of(graph, param);
     for (int s = 0; rc == 0 && s < graph->stages; s++) {
         struct ct_op *user = first_user(graph, param, s);
 
@@ -188,8 +206,18 @@ static const struct ct_transform prefetch = {
     .name = "fsdp.prefetch",
     .summary = "gathers again for the backward, and one region ahead on their own stream",
     .phase = CT_PHASE_OVERLAP,
+    .gives = (const char *const[]){"prefetched", NULL},
     .evaluation = true,
     .apply = fsdp_prefetch,
+};
+
+static const struct ct_transform bucket = {
+    .name = "fsdp.bucket",
+    .summary = "one collective for all parameters of a unit",
+    .phase = CT_PHASE_OVERLAP,
+    .after = (const char *const[]){"prefetched", NULL},
+    .evaluation = true,
+    .apply = fsdp_bucket,
 };
 
 /* ---- axes ---- */
@@ -210,4 +238,5 @@ CT_PLUGIN(.name = "fsdp", .version = "1.0",
           .config = &fsdp_config, .config_size = sizeof(fsdp_config),
           .offers = CT_OFFERS({CT_AXES, "fsdp", &axes}, {CT_TRANSFORM, "fsdp.batch", &batch},
                               {CT_TRANSFORM, "fsdp", &parameters},
-                              {CT_TRANSFORM, "fsdp.prefetch", &prefetch}));
+                              {CT_TRANSFORM, "fsdp.prefetch", &prefetch},
+                              {CT_TRANSFORM, "fsdp.bucket", &bucket}));

@@ -6,7 +6,7 @@
 
 struct fsdp_config {
     int64_t shard_degree, replicate_degree;
-    const char *reshard_after_forward, *reduce;
+    const char *reshard_after_forward, *reduce, *bucket;
     bool prefetch;
 };
 
@@ -21,5 +21,11 @@ bool fsdp_reshards(const struct ct_graph *graph);
 /* Clones gathers into the backward, moves them to their stream and in front of the region before.
  */
 int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run);
+
+/* One collective for what is alike in a unit. */
+int fsdp_bucket(struct ct_graph *graph, struct ct_run *run);
+
+/* Of a parameter. */
+bool fsdp_is_gather(const struct ct_op *op);
 
 #endif

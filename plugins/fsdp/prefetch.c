@@ -4,8 +4,9 @@
  * A gather whose parameter the backward needs too is done again there (reshard), but for the last
  * region of the forward, whose backward comes at once. Then gathers move to the gather stream and
  * to the front of the region before their own, so that they run while that one computes; the memory
- * plan sees two regions' parameters alive at a time and no more. Reductions move to the reduce
- * stream, where they stand: nothing in the backward waits for them.
+ * plan sees two regions' parameters alive at a time and no more. Without reshard they move in front
+ * of all microbatches. Reductions move to the reduce stream, where they stand: nothing in the
+ * backward waits for them.
  */
 #include <string.h>
 
@@ -14,7 +15,7 @@
 
 #include "fsdp.h"
 
-static bool is_gather(const struct ct_op *op)
+bool fsdp_is_gather(const struct ct_op *op)
 {
     return op->why && !strcmp(op->why, FSDP_GATHER) && !strcmp(op->type->name, "all_gather");
 }
@@ -35,6 +36,14 @@ static const struct ct_op *last_forward(const struct ct_graph *graph)
 }
 
 /* ---- reshard ---- */
+
+static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
+{
+    if (op == before)
+        return;
+    ct_graph_remove(graph, op);
+    ct_graph_insert(graph, op, before);
+}
 
 /* The same gather in front of the first backward op that needs it. */
 static int clone_for_backward(struct ct_graph *graph, struct ct_op *gather)
@@ -63,15 +72,32 @@ static int clone_for_backward(struct ct_graph *graph, struct ct_op *gather)
     return 0;
 }
 
+/* What is not resharded is gathered once, before the microbatches. */
+static void gather_once(struct ct_graph *graph)
+{
+    struct ct_op *first = graph->first;
+
+    while (first && (!ct_part_is_microbatch(first->part) || fsdp_is_gather(first)))
+        first = first->next;
+    ct_for_each_op_safe (op, graph) {
+        if (!fsdp_is_gather(op) || op->part != CT_PART_F)
+            continue;
+        op->part = CT_PART_PRE;
+        move_before(graph, op, first);
+    }
+}
+
 static int reshard(struct ct_graph *graph)
 {
     const struct ct_op *last = last_forward(graph);
     bool keep_last = !strcmp(fsdp_config.reshard_after_forward, "default");
 
+    if (!fsdp_reshards(graph))
+        gather_once(graph);
     if (!fsdp_reshards(graph) || !last)
         return 0;
     ct_for_each_op_safe (op, graph) {
-        int rc = is_gather(op) && op->part == CT_PART_F &&
+        int rc = fsdp_is_gather(op) && op->part == CT_PART_F &&
                          !(keep_last && !strcmp(op->region, last->region))
                      ? clone_for_backward(graph, op)
                      : 0;
@@ -79,18 +105,11 @@ static int reshard(struct ct_graph *graph)
         if (rc < 0)
             return rc;
     }
+    ct_graph_sweep(graph); /* of gathers that only the backward needs, the first */
     return 0;
 }
 
 /* ---- prefetch ---- */
-
-static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
-{
-    if (op == before)
-        return;
-    ct_graph_remove(graph, op);
-    ct_graph_insert(graph, op, before);
-}
 
 static bool same_pass(const struct ct_op *a, const struct ct_op *b)
 {
@@ -108,7 +127,7 @@ static struct ct_op *region_before(struct ct_op *gather)
     if (!op || !same_pass(gather, op))
         return NULL;
     for (region = op->region; op && same_pass(gather, op) && op->region == region; op = op->prev)
-        if (!is_gather(op))
+        if (!fsdp_is_gather(op))
             first = op;
     return first;
 }
@@ -118,7 +137,7 @@ static void hoist(struct ct_graph *graph)
     ct_for_each_op_safe (op, graph) {
         struct ct_op *before;
 
-        if (!is_gather(op) || !ct_part_is_microbatch(op->part))
+        if (!fsdp_is_gather(op) || !ct_part_is_microbatch(op->part))
             continue;
         before = region_before(op);
         op->stream = CT_STREAM_GATHER;

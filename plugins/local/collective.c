@@ -22,34 +22,9 @@
 #define KERNEL_BLOCK ((size_t)64 << 10)
 #define KERNEL_LEAST ((size_t)16 << 10)
 
-struct job {
-    struct group *g;
-    const struct method *method;
-    struct announcement a;
-    const char *in;
-    char *out;
-    size_t piece; /* bytes: count elements */
-    size_t size;  /* of an element */
-    int n, me;
-};
-
-/* How a call is done. Ranges are bytes of a piece. */
-struct method {
-    enum call call;
-    bool cut;     /* a slot holds one part for each member */
-    bool pushes;  /* writes to peers' outputs */
-    bool sliced;  /* each member moves an n-th of a piece between any two */
-    size_t small; /* bytes in a slot up to which one staged step is the faster way */
-    void (*put)(const struct job *j, char *slot, size_t at, size_t bytes);
-    int (*take)(const struct job *j, size_t at, size_t bytes);
-    int (*direct)(const struct job *j);
-};
-
 static char *slot(const struct job *j, int position)
 {
-    struct group *g = j->g;
-
-    return g->slots + ((size_t)(g->staged & 1) * (size_t)j->n + (size_t)position) * SLOT_BYTES;
+    return local_slot(j->g, position);
 }
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -65,14 +40,21 @@ static int reduce(const struct job *j, void *out, size_t bytes)
     return 0;
 }
 
+static const struct buffers *buffers_of(const struct job *j, int position)
+{
+    if (j->number < 0)
+        return &local_announced(j->g, position)->buffers;
+    return (const struct buffers *)local_slot(j->g, position) + j->number;
+}
+
 static struct place in_of(const struct job *j, int position)
 {
-    return local_announced(j->g, position)->in;
+    return buffers_of(j, position)->in;
 }
 
 static struct place out_of(const struct job *j, int position)
 {
-    return local_announced(j->g, position)->out;
+    return buffers_of(j, position)->out;
 }
 
 /* The input of every member, at + [0, bytes), as far as it has to be copied for that. */
@@ -318,14 +300,11 @@ static const struct method broadcast = {.call = CALL_BROADCAST,
                                         .take = broadcast_take,
                                         .direct = broadcast_direct};
 
-static bool all_in_arena(const struct job *j)
+bool local_all_in_arena(const struct job *j)
 {
-    for (int i = 0; i < j->n; i++) {
-        const struct announcement *a = local_announced(j->g, i);
-
-        if (a->in.region < 0 || (j->method->pushes && a->out.region < 0))
+    for (int i = 0; i < j->n; i++)
+        if (in_of(j, i).region < 0 || (j->method->pushes && out_of(j, i).region < 0))
             return false;
-    }
     return true;
 }
 
@@ -334,7 +313,7 @@ static bool is_direct(const struct job *j)
 {
     size_t unit = j->piece / (j->method->sliced ? (size_t)j->n : 1);
 
-    return all_in_arena(j) || (j->g->comm->single_copy && unit >= KERNEL_LEAST);
+    return local_all_in_arena(j) || (j->g->comm->single_copy && unit >= KERNEL_LEAST);
 }
 
 /* One staged step for each slotful; announced: all have arrived for the call already. */
@@ -359,36 +338,52 @@ static int run_staged(struct job *j, bool announced)
     return 0;
 }
 
-static int run_direct(struct job *j)
+int local_run_direct(struct job *j)
 {
-    int rc;
-
     if (j->g->comm->single_copy && !j->g->scratch) {
         j->g->scratch = malloc((size_t)j->n * KERNEL_BLOCK);
         if (!j->g->scratch)
             return ct_fail(CT_ENOMEM, "buffers of group '%s'", j->g->base.name);
     }
-    rc = j->method->direct(j);
-    return rc < 0 ? rc : local_arrive(j->g);
+    return j->method->direct(j);
 }
 
-static int run_large(struct job *j, size_t in_bytes, size_t out_bytes)
+static int run_large(struct job *j)
 {
     int rc;
 
-    j->a.in = local_place(j->g->comm, j->in, in_bytes);
-    j->a.out = local_place(j->g->comm, j->out, out_bytes);
+    j->a.buffers = local_buffers(j);
     rc = local_enter(j->g, &j->a);
     if (rc < 0)
         return rc;
-    return is_direct(j) ? run_direct(j) : run_staged(j, true);
+    if (!is_direct(j))
+        return run_staged(j, true);
+    rc = local_run_direct(j);
+    return rc < 0 ? rc : local_arrive(j->g);
+}
+
+struct buffers local_buffers(const struct job *j)
+{
+    size_t parts = j->method->cut ? (size_t)j->n : 1;
+    const struct comm *comm = j->g->comm;
+
+    return (struct buffers){local_place(comm, j->in, j->piece * parts),
+                            local_place(comm, j->out, j->piece)};
+}
+
+int local_run(struct job *j)
+{
+    size_t parts = j->method->cut ? (size_t)j->n : 1;
+    int rc = j->piece * parts <= j->method->small ? run_staged(j, false) : run_large(j);
+
+    local_note_done(j->g);
+    return rc;
 }
 
 static int run(struct ct_group *group, const struct method *m, const void *in, void *out,
                size_t count, enum ct_dtype dtype, int reduction, int root)
 {
     struct group *g = (struct group *)group;
-    size_t parts = m->cut ? (size_t)group->size : 1;
     struct job j = {.g = g,
                     .method = m,
                     .a = {.call = (uint8_t)m->call,
@@ -399,17 +394,12 @@ static int run(struct ct_group *group, const struct method *m, const void *in, v
                     .in = in,
                     .out = out,
                     .size = ct_dtype_size(dtype),
+                    .number = -1,
                     .n = group->size,
                     .me = group->position};
-    int rc;
 
     j.piece = count * j.size;
-    if (j.piece * parts <= m->small)
-        rc = run_staged(&j, false);
-    else
-        rc = run_large(&j, j.piece * parts, j.piece);
-    local_note_done(g);
-    return rc;
+    return g->batch.open ? local_batch_add(&j) : local_run(&j);
 }
 
 int local_barrier(struct ct_group *group)

@@ -107,6 +107,8 @@ void local_describe(const struct announcement *a, char *words, size_t room)
         say(&t, ", %s", a->reduction == CT_REDUCE_MAX ? "max" : "sum");
     if (a->call == CALL_BROADCAST)
         say(&t, ", root %d", a->root);
+    else if (a->root)
+        say(&t, ", %d together", a->root);
     say(&t, ")");
 }
 

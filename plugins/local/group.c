@@ -169,6 +169,7 @@ void local_group_detach(struct group *g)
     if (g->map)
         munmap(g->map, g->map_bytes);
     free(g->scratch);
+    free(g->batch.jobs);
     free(g->missing);
     free(g->inputs);
     free(g);
@@ -260,8 +261,7 @@ int local_enter(struct group *g, const struct announcement *a)
     mine->reduction = a->reduction;
     mine->root = a->root;
     mine->count = a->count;
-    mine->in = a->in;
-    mine->out = a->out;
+    mine->buffers = a->buffers;
     atomic_store_explicit(&mine->arrivals, g->arrivals, memory_order_release);
     rc = wait_for_all(g, true);
     if (rc < 0)

@@ -57,13 +57,17 @@ struct place {
     uint64_t address; /* offset in its rank's part of the region, or virtual address */
 };
 
+struct buffers {
+    struct place in, out;
+};
+
 /* What a member calls: written on entry, complete once `arrivals` says so, compared by all. */
 struct announcement {
     _Alignas(LINE) _Atomic uint32_t arrivals;
     uint8_t call, dtype, reduction;
     int32_t root;
     uint64_t count;
-    struct place in, out;
+    struct buffers buffers;
 };
 
 /* What a member does, for failure messages only. */
@@ -176,6 +180,36 @@ struct group {
     bool *missing;       /* by position: whom this member waits for */
     const void **inputs; /* by position: of a reduction */
     struct transfer *sending, *receiving;
+    struct batch {
+        bool open;
+        struct job *jobs;
+        size_t count, room;
+    } batch;
+};
+
+/* A collective. Ranges are bytes of a piece. */
+struct job {
+    struct group *g;
+    const struct method *method;
+    struct announcement a;
+    const char *in;
+    char *out;
+    size_t piece; /* bytes: count elements */
+    size_t size;  /* of an element */
+    int number;   /* in a batch; -1: alone */
+    int n, me;
+};
+
+/* How it is done. */
+struct method {
+    enum call call;
+    bool cut;     /* a slot holds one part for each member */
+    bool pushes;  /* writes to peers' outputs */
+    bool sliced;  /* each member moves an n-th of a piece between any two */
+    size_t small; /* bytes in a slot up to which one staged step is the faster way */
+    void (*put)(const struct job *j, char *slot, size_t at, size_t bytes);
+    int (*take)(const struct job *j, size_t at, size_t bytes);
+    int (*direct)(const struct job *j);
 };
 
 /* segment.c */
@@ -204,6 +238,13 @@ int local_arrive(struct group *group);
 static inline const struct announcement *local_announced(const struct group *g, int position)
 {
     return g->announcements + (size_t)(g->number & 1) * (size_t)g->base.size + (size_t)position;
+}
+
+/* A member's slot that is in turn. */
+static inline char *local_slot(const struct group *g, int position)
+{
+    return g->slots +
+           ((size_t)(g->staged & 1) * (size_t)g->base.size + (size_t)position) * SLOT_BYTES;
 }
 
 /* wait.c */
@@ -253,6 +294,18 @@ int local_read(struct group *g, int position, struct place place, size_t offset,
                void *to);
 int local_write(struct group *g, int position, struct place place, size_t offset, size_t bytes,
                 const void *from);
+
+/* collective.c */
+int local_run(struct job *j);
+/* The transfers alone: all have announced their buffers, and must arrive once more. */
+int local_run_direct(struct job *j);
+bool local_all_in_arena(const struct job *j);
+struct buffers local_buffers(const struct job *j);
+
+/* batch.c */
+int local_batch_begin(struct ct_group *group);
+int local_batch_end(struct ct_group *group);
+int local_batch_add(const struct job *j);
 
 /* collective.c, message.c */
 int local_barrier(struct ct_group *group);

@@ -22,6 +22,9 @@ static const struct ct_option options[] = {
                "Ranks that share each layer's weights"),
     CT_OPT_BOOL(struct tp_config, sequence_parallel, "sequence_parallel", "true",
                 "Cut the residual stream along the sequence between the layers' products"),
+    CT_OPT_BOOL(struct tp_config, regather, "regather", "true",
+                "Keep pieces of the linear layers' inputs for the backward and gather them again, "
+                "instead of keeping the whole: sequence_parallel only"),
     CT_OPT_BOOL(struct tp_config, loss_parallel, "loss_parallel", "true",
                 "Take the loss on logits that are cut by vocabulary; else gather them"),
     {0}};
@@ -155,6 +158,13 @@ static const struct ct_transform loss = {
     .apply = tp_split_losses,
 };
 
+static const struct ct_transform again = {
+    .name = "tp.regather",
+    .summary = "inputs that are cut along the sequence are gathered again for the backward",
+    .phase = CT_PHASE_MEMORY,
+    .apply = tp_regather,
+};
+
 /* ---- axis ---- */
 
 static void degrees(int64_t *degree)
@@ -171,4 +181,5 @@ CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss 
           .options = options, .config = &tp_config, .config_size = sizeof(tp_config),
           .offers = CT_OFFERS({CT_AXES, "tp", &axes}, {CT_TRANSFORM, "tp", &placement},
                               {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
-                              {CT_TRANSFORM, "tp.loss", &loss}));
+                              {CT_TRANSFORM, "tp.loss", &loss},
+                              {CT_TRANSFORM, "tp.regather", &again}));

@@ -6,7 +6,7 @@
 
 struct tp_config {
     int64_t degree;
-    bool sequence_parallel, loss_parallel;
+    bool sequence_parallel, regather, loss_parallel;
 };
 
 extern struct tp_config tp_config;
@@ -16,5 +16,7 @@ int tp_axis(const struct ct_graph *graph);
 
 /* Losses whose weight is cut by vocabulary: on logits, in pieces or gathered. */
 int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
+/* What was gathered along the sequence is gathered again for the backward. */
+int tp_regather(struct ct_graph *graph, struct ct_run *run);
 
 #endif

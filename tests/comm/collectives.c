@@ -201,26 +201,94 @@ static int check_guard(const struct space *s, const struct ct_group *g, const st
     return 0;
 }
 
-static int check(struct space *s, struct ct_group *g, const struct call *c)
-{
-    size_t size = ct_dtype_size(c->dtype), bytes = output_count(g, c) * size;
-    uint64_t call = mix(s->calls++, (uint64_t)g->ranks[0], (uint64_t)g->size);
-    bool inside = c->in_place && c->kind == REDUCE_SCATTER; /* output lies in the input */
+/* A call with its buffers. */
+struct trial {
+    struct call c;
+    uint64_t call;
     char *in, *out;
-    int rc;
+};
 
+static bool is_inside(const struct call *c)
+{
+    return c->in_place && c->kind == REDUCE_SCATTER; /* output lies in the input */
+}
+
+static int prepare(struct space *s, const struct ct_group *g, struct trial *t)
+{
+    const struct call *c = &t->c;
+    size_t size = ct_dtype_size(c->dtype), bytes = output_count(g, c) * size;
+
+    t->call = mix(s->calls++, (uint64_t)g->ranks[0], (uint64_t)g->size);
     if (input_count(g, c) * size + GUARD > s->half || bytes + GUARD > s->half)
         return complain(s, g, c, "the test's buffers are too small");
-    choose(s, g, c, &in, &out);
-    if (!inside)
-        memset(out, 0x5a, bytes + GUARD);
+    choose(s, g, c, &t->in, &t->out);
+    if (!is_inside(c))
+        memset(t->out, 0x5a, bytes + GUARD);
     if (c->kind != BROADCAST || g->position == c->root)
-        fill(in, c, g->ranks[g->position], call, input_count(g, c));
-    rc = perform(g, c, in, out);
-    if (rc < 0)
+        fill(t->in, c, g->ranks[g->position], t->call, input_count(g, c));
+    return 0;
+}
+
+static int verify(const struct space *s, const struct ct_group *g, const struct trial *t)
+{
+    size_t bytes = output_count(g, &t->c) * ct_dtype_size(t->c.dtype);
+    int bad = check_output(s, g, &t->c, t->call, t->out);
+
+    return bad || is_inside(&t->c) ? bad : check_guard(s, g, &t->c, t->out + bytes);
+}
+
+static int check(struct space *s, struct ct_group *g, const struct call *c)
+{
+    struct trial t = {.c = *c};
+
+    if (prepare(s, g, &t))
+        return 1;
+    if (perform(g, c, t.in, t.out) < 0)
         return complain(s, g, c, ct_error_message());
-    rc = check_output(s, g, c, call, out);
-    return rc || inside ? rc : check_guard(s, g, c, out + bytes);
+    return verify(s, g, &t);
+}
+
+/* Calls of one kind and dtype, and all sizes, as one; some of them on the heap where `mixed`. */
+static int check_batch(struct space *s, struct ct_group *g, enum kind kind, bool mixed)
+{
+    static const size_t counts[] = {0, 1, 700, 33, 5000, 16};
+    struct trial trials[CT_COUNT(counts)];
+    struct space part[CT_COUNT(counts)];
+    size_t n = CT_COUNT(counts), room = s->half / n / 4096 * 4096;
+    int rc, bad = 0;
+
+    for (size_t i = 0; i < n && !bad; i++) {
+        part[i] = (struct space){.f = s->f, .half = room, .heap = s->heap + 2 * i * room};
+        part[i].arena = s->arena ? s->arena + 2 * i * room : NULL;
+        part[i].calls = s->calls++;
+        trials[i].c = (struct call){.kind = kind,
+                                    .dtype = kind == ALL_GATHER ? CT_BF16 : CT_F32,
+                                    .where = mixed && i == 2 ? HEAP : ARENA,
+                                    .in_place = kind == ALL_REDUCE && i % 2,
+                                    .count = counts[i]};
+        bad = prepare(&part[i], g, &trials[i]);
+    }
+    rc = bad ? -1 : g->ops->begin(g);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = perform(g, &trials[i].c, trials[i].in, trials[i].out);
+    if (rc == 0)
+        rc = g->ops->end(g);
+    if (rc < 0)
+        return complain(s, g, &trials[0].c, ct_error_message());
+    for (size_t i = 0; i < n && !bad; i++)
+        bad = verify(&part[i], g, &trials[i]);
+    return bad;
+}
+
+static int check_batches(struct space *s, struct ct_group *g)
+{
+    int bad = 0;
+
+    if (!g->ops->begin)
+        return 0;
+    for (int k = 0; k < 12 && !bad; k++)
+        bad = check_batch(s, g, (enum kind)(k % 3), k >= 6);
+    return bad;
 }
 
 static int open_space(struct fixture *f, struct space *s, int part, int parts)
@@ -278,6 +346,7 @@ int check_collectives(struct fixture *f)
             break;
         bad = all_of(&s, world, CT_F32, large[i]) || all_of(&s, world, CT_BF16, large[i]);
     }
+    bad = bad || check_batches(&s, world);
     free(s.heap);
     return bad;
 }

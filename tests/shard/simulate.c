@@ -316,9 +316,10 @@ static void all_to_all(const struct collective *c, int64_t rank, const struct ct
     }
 }
 
-static int run_collective(struct world *w, const struct ct_op *op)
+/* The i-th value of a collective. */
+static int run_collective(struct world *w, const struct ct_op *op, int i)
 {
-    const struct ct_tensor *in = w->piece[op->in[0]->id], *out = pieces_of(w, op->out[0]);
+    const struct ct_tensor *in = w->piece[op->in[i]->id], *out = pieces_of(w, op->out[i]);
     struct collective c = collective_of(w, op);
     const char *name = op->type->name;
 
@@ -414,11 +415,13 @@ int world_run_op(struct world *w, const struct ct_op *op)
     struct wholes all;
     int rc = gather_inputs(w, op, &all);
 
-    if (rc == 0)
-        rc = moves ? run_collective(w, op) : run_on_ranks(w, op);
-    if (rc == 0 && moves)
-        all.out[0] = all.in[0];
-    else if (rc == 0)
+    for (int i = 0; moves && i < op->ins && rc == 0; i++) {
+        rc = run_collective(w, op, i);
+        all.out[i] = all.in[i];
+    }
+    if (rc == 0 && !moves)
+        rc = run_on_ranks(w, op);
+    if (rc == 0 && !moves)
         rc = launch_reference(op, all.in, all.out, NULL, 0);
     if (rc == 0)
         rc = check_result(w, op, &all);

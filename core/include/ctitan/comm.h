@@ -67,6 +67,12 @@ struct ct_comm_ops {
     int (*group)(struct ct_comm *comm, const int64_t *ranks, int count, const char *name,
                  struct ct_group **group);
 
+    /* Collectives of this group between the two are one call: they are only noted, and `end` does
+       them all, or fails for any of them. No barrier, no messages, none that reads what another
+       writes; kinds, dtypes and order are the same on all ranks. NULL: not offered. */
+    int (*begin)(struct ct_group *group);
+    int (*end)(struct ct_group *group);
+
     int (*barrier)(struct ct_group *group);
     /* in: count per rank; out: count x ranks, in rank order. in may be its slot of out. */
     int (*all_gather)(struct ct_group *group, const void *in, void *out, size_t count,

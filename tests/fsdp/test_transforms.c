@@ -1,0 +1,154 @@
+/*
+ * What the transforms of fsdp and tp make of the collectives that propagation left: gathered again
+ * for the backward, ahead of their use, a unit's as one; and what joins no bucket.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include "support.h"
+
+static void apply(const struct ct_plugin *plugin, const char *name, struct ct_graph *g)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_TRANSFORM && !strcmp(o->name, name)) {
+            assert_ok(((const struct ct_transform *)o->ops)->apply(g, NULL));
+            return;
+        }
+    fail_msg("no transform %s", name);
+}
+
+static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)
+{
+    ct_graph_sweep(g);
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_golden(golden, ct_graph_text(g, arena));
+}
+
+#define GATHER " ; fsdp: a parameter is used whole and kept in shards\n"
+
+/* Two layers of two weights each, and their gradients; the second weight of each is summed up over
+   copies, too. */
+static const char layers[] =
+    "graph \"layers\"\n"
+    "mesh dp_replicate=2 dp_shard=2\n"
+    "param %a.w : float32[4,4] [dp_shard, -]\n"
+    "param %a.v : float32[4,4] [dp_shard, -]\n"
+    "param %b.w : float32[4,4] [dp_shard, -]\n"
+    "param %b.v : float32[4,4] [dp_shard, -]\n"
+    "input %x : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "F a %a.w.whole = all_gather(%a.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F a %a.h = linear(%x, %a.w.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "F a %a.v.whole = all_gather(%a.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F a %a.y = linear(%a.h, %a.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "F b %b.w.whole = all_gather(%b.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F b %b.h = linear(%a.y, %b.w.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "F b %b.v.whole = all_gather(%b.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F b %b.y = linear(%b.h, %b.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "I b %d.b.h = linear_dx(%b.y, %b.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "W b %d.b.v = linear_dw(%b.h, %b.y) : float32[4,4] +{dp_replicate,dp_shard}\n"
+    "W b %d.b.v.cut = reduce_scatter(%d.b.v) {axes=\"dp_shard\"} : float32[4,4] [dp_shard, -]"
+    "+{dp_replicate}\n"
+    "I b %d.a.y = linear_dx(%d.b.h, %b.w.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "W b %d.b.w = linear_dw(%a.y, %d.b.h) : float32[4,4] +{dp_replicate,dp_shard}\n"
+    "W b %d.b.w.cut = reduce_scatter(%d.b.w) {axes=\"dp_shard\"} : float32[4,4] [dp_shard, -]"
+    "+{dp_replicate}\n"
+    "I a %d.a.h = linear_dx(%d.a.y, %a.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "W a %d.a.v = linear_dw(%a.h, %d.a.y) : float32[4,4] +{dp_replicate,dp_shard}\n"
+    "W a %d.a.v.cut = reduce_scatter(%d.a.v) {axes=\"dp_shard\"} : float32[4,4] [dp_shard, -]"
+    "+{dp_replicate}\n"
+    "W a %d.a.w = linear_dw(%x, %d.a.h) : float32[4,4] +{dp_replicate,dp_shard}\n"
+    "W a %d.a.w.cut = reduce_scatter(%d.a.w) {axes=\"dp_shard\"} : float32[4,4] [dp_shard, -]"
+    "+{dp_replicate}\n"
+    "post - %g.a.w = all_reduce(%d.a.w.cut) {axes=\"dp_replicate\"} : float32[4,4] [dp_shard, -]\n"
+    "post - %g.a.v = all_reduce(%d.a.v.cut) {axes=\"dp_replicate\"} : float32[4,4] [dp_shard, -]\n"
+    "post - %n = squared_norm(%g.a.w, %g.a.v) : float64[] +{dp_shard}\n"
+    "post - %g.b.w = all_reduce(%d.b.w.cut) {axes=\"dp_replicate\"} : float32[4,4] [dp_shard, -]\n"
+    "post - %g.b.v = all_reduce(%d.b.v.cut) {axes=\"dp_replicate\"} : float32[4,4] [dp_shard, -]\n"
+    "fetch n = %n\n"
+    "grad %a.w = %g.a.w\n"
+    "grad %a.v = %g.a.v\n"
+    "grad %b.w = %g.b.w\n"
+    "grad %b.v = %g.b.v\n";
+
+static void check_layers(const char *setting, const char *golden)
+{
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layers);
+
+    assert_ok(ct_graph_verify(g, NULL));
+    TEST_OPTIONS(plugin, setting);
+    apply(plugin, "fsdp.prefetch", g);
+    apply(plugin, "fsdp.bucket", g);
+    check(&arena, g, golden);
+    ct_arena_finish(&arena);
+}
+
+static void test_units(void **state)
+{
+    (void)state;
+    check_layers("bucket=unit", "unit.txt");
+}
+
+static void test_parameters(void **state)
+{
+    (void)state;
+    check_layers("bucket=parameter", "parameter.txt");
+}
+
+static void test_always(void **state)
+{
+    (void)state;
+    check_layers("reshard_after_forward=always", "always.txt");
+}
+
+static void test_never(void **state)
+{
+    (void)state;
+    check_layers("reshard_after_forward=never", "never.txt");
+}
+
+/* A layer's input that two products need whole, in the forward and for their weights' gradients. */
+static const char sequence[] =
+    "graph \"sequence\"\n"
+    "mesh tp=2\n"
+    "param %w : float32[8,4] [tp, -]\n"
+    "input %x : float32[2,6,4] [-, tp, -]\n"
+    "F a %x.whole = all_gather(%x) {axes=\"tp\", dim=1} : float32[2,6,4]\n"
+    "F a %y = linear(%x.whole, %w) : float32[2,6,8] [-, -, tp]\n"
+    "I a %d.x = linear_dx(%y, %w) : float32[2,6,4] +{tp}\n"
+    "W a %d.w = linear_dw(%x.whole, %y) : float32[8,4] [tp, -]\n"
+    "I a %d.x.cut = reduce_scatter(%d.x) {axes=\"tp\", dim=1} : float32[2,6,4] [-, tp, -]\n"
+    "post - %n = squared_norm(%d.w, %d.x.cut) : float64[] +{tp}\n"
+    "fetch n = %n\n"
+    "grad %w = %d.w\n";
+
+static void check_sequence(const char *setting, const char *golden)
+{
+    const struct ct_plugin *plugin = test_plugin("tp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, sequence);
+
+    assert_ok(ct_graph_verify(g, NULL));
+    TEST_OPTIONS(plugin, "degree=2", setting);
+    apply(plugin, "tp.regather", g);
+    check(&arena, g, golden);
+    ct_arena_finish(&arena);
+}
+
+static void test_regather(void **state)
+{
+    (void)state;
+    check_sequence("regather=true", "regather.txt");
+    check_sequence("regather=false", "kept.txt");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_units),    cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_always),   cmocka_unit_test(test_never),
+        cmocka_unit_test(test_regather),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
