@@ -1,46 +1,59 @@
 /*
- * A plugin for `measure`: seconds of compute by part, region and stage.
+ * A plugin for `measure`: seconds of compute of every op in one microbatch.
  *
- * Each rank writes $PIPELINE_TIMES.RANK at the end: "part region stage seconds" a line, the median
- * over steps. An op that waits for a transfer counts its wait, so times are read in a run without
- * transfers, and only the stages of the regions in one with them.
+ * Each rank writes $PIPELINE_TIMES.RANK at the end: "part stage seconds" a line. An op that waits
+ * for a transfer, or for memory that one has, counts its wait, too: so the median is taken of the
+ * times at which it had nothing to wait for, and the least of all times where it always had.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/device.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
+#include <ctitan/program.h>
 #include <ctitan/run.h>
 
-#define MOST_KEYS 256
-#define MOST_STEPS 256
+#define MOST_OPS 4096
+#define MOST_TIMES 128
 
-struct key {
-    enum ct_part part;
-    char region[64];
-    int stage;
-    double seconds[MOST_STEPS];
+struct times {
+    const struct ct_op *op;
+    double at_once[MOST_TIMES], least;
+    int count;
 };
 
-static struct key keys[MOST_KEYS];
-static int key_count, step;
+static struct times *table;
+static int op_count, step;
 static double began;
 
-static struct key *find(const struct ct_op *op)
+static struct times *find(const struct ct_op *op)
 {
-    struct key *k;
+    int i;
 
-    for (k = keys; k < keys + key_count; k++)
-        if (k->part == op->part && k->stage == op->stage && !strcmp(k->region, op->region))
-            return k;
-    if (key_count == MOST_KEYS)
+    if (!table)
+        table = calloc(MOST_OPS, sizeof(*table));
+    for (i = 0; table && i < op_count; i++)
+        if (table[i].op == op)
+            return &table[i];
+    if (!table || op_count == MOST_OPS)
         return NULL;
-    key_count++;
-    k->part = op->part;
-    k->stage = op->stage;
-    snprintf(k->region, sizeof(k->region), "%s", op->region);
-    return k;
+    op_count++;
+    table[i] = (struct times){.op = op, .least = 1e9};
+    return &table[i];
+}
+
+static void note(const struct ct_instruction *i, double seconds)
+{
+    struct times *t = find(i->op);
+
+    if (!t)
+        return;
+    if (seconds < t->least)
+        t->least = seconds;
+    if (!i->waits && t->count < MOST_TIMES)
+        t->at_once[t->count++] = seconds;
 }
 
 static int ascending(const void *a, const void *b)
@@ -50,13 +63,12 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Without the first two steps: they meet their memory for the first time. */
-static double median(struct key *k)
+static double usual(struct times *t)
 {
-    int warmup = step > 4 ? 2 : 0;
-
-    qsort(k->seconds + warmup, (size_t)(step - warmup), sizeof(double), ascending);
-    return k->seconds[warmup + (step - warmup) / 2];
+    if (!t->count)
+        return t->least;
+    qsort(t->at_once, (size_t)t->count, sizeof(double), ascending);
+    return t->at_once[t->count / 2];
 }
 
 static int write_times(int64_t rank)
@@ -69,16 +81,16 @@ static int write_times(int64_t rank)
     out = name ? fopen(path, "w") : NULL;
     if (!out)
         return ct_fail(CT_EIO, "pipeline_times: set PIPELINE_TIMES to a file that can be written");
-    for (int i = 0; i < key_count; i++)
-        fprintf(out, "%s %s %d %.9f\n", ct_part_name(keys[i].part),
-                *keys[i].region ? keys[i].region : "-", keys[i].stage, median(&keys[i]));
+    for (int i = 0; i < op_count; i++)
+        fprintf(out, "%s %d %.9f\n", ct_part_name(table[i].op->part), table[i].op->stage,
+                usual(&table[i]));
     return fclose(out) ? ct_fail(CT_EIO, "pipeline_times: %s", path) : 0;
 }
 
+/* The first two steps meet their memory for the first time, and do not count. */
 static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_instruction *i = data->instruction;
-    struct key *k;
 
     (void)context;
     switch (data->event) {
@@ -86,13 +98,11 @@ static int on_event(const struct ct_event_data *data, void *context)
         began = ct_now();
         return 0;
     case CT_EVENT_OP_END:
-        if (i->stream != CT_STREAM_COMPUTE || (i->op->type->flags & CT_OP_COLLECTIVE) ||
-            step == MOST_STEPS || !(k = find(i->op)))
-            return 0;
-        k->seconds[step] += ct_now() - began;
+        if (step >= 2 && i->stream == CT_STREAM_COMPUTE && !(i->op->type->flags & CT_OP_COLLECTIVE))
+            note(i, ct_now() - began);
         return 0;
     case CT_EVENT_STEP_END:
-        step += step < MOST_STEPS;
+        step++;
         return 0;
     case CT_EVENT_RUN_END:
         return write_times(data->run->rank);
