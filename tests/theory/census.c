@@ -2,7 +2,7 @@
  * A plugin for tests: counts what collectives move, from the tensors that they are called with, and
  * the pages of its memory that a rank has touched. One line in the second step:
  *
- *     census all_gather=BYTES reduce_scatter=BYTES .. numbers=BYTES calls=COUNT arena=BYTES
+ *     census rank=N all_gather=BYTES reduce_scatter=BYTES .. numbers=BYTES calls=COUNT arena=BYTES
  *
  * Bytes are those that a rank must send by the algorithms that send least. Collectives of a single
  * number (loss, norm, token count) go under `numbers`.
@@ -17,10 +17,11 @@
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
-enum { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, NUMBERS, CALLS, COUNTS };
+enum { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, SEND, NUMBERS, CALLS, COUNTS };
 
-static const char *const names[COUNTS] = {
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "numbers", "calls"};
+static const char *const names[COUNTS] = {"all_gather", "reduce_scatter", "all_reduce",
+                                          "all_to_all", "permute",        "send",
+                                          "numbers",    "calls"};
 
 static atomic_llong counts[COUNTS]; /* streams are threads */
 
@@ -45,6 +46,9 @@ static int64_t sent(const struct ct_launch *l, int type, int i)
 {
     int64_t n = group_size(l), in = bytes_of(&l->in[i]);
 
+    if (!strcmp(l->op->type->name, "stage_sum"))
+        return 0; /* counted by its result */
+
     switch (type) {
     case ALL_GATHER:
         return in * (n - 1);
@@ -66,6 +70,8 @@ static void count(const struct ct_launch *l)
         type++;
     for (int i = 0; i < l->ins; i++)
         counts[ct_tensor_count(&l->in[i]) == 1 ? NUMBERS : type] += sent(l, type, i);
+    if (!strcmp(l->op->type->name, "stage_sum"))
+        counts[NUMBERS] += 2 * (bytes_of(&l->out[0]) * (group_size(l) - 1) / group_size(l));
     counts[CALLS]++;
 }
 
@@ -95,8 +101,9 @@ static int hear(const struct ct_event_data *data, void *context)
     for (int i = 0; data->event == CT_EVENT_STEP_BEGIN && i < COUNTS; i++)
         counts[i] = 0;
     if (data->event == CT_EVENT_STEP_END && data->step == 2) {
-        char line[512] = "census";
+        char line[512];
 
+        snprintf(line, sizeof(line), "census rank=%lld", (long long)data->run->rank);
         for (int i = 0; i < COUNTS; i++)
             snprintf(line + strlen(line), sizeof(line) - strlen(line), " %s=%lld", names[i],
                      (long long)counts[i]);

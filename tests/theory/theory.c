@@ -340,6 +340,64 @@ static void communication_is_as_theory_says(void **state)
         check_technique(&techniques[i]);
 }
 
+/* ---- pipelines ---- */
+
+/* Schedules, and the cuts between stages that lie on two ranks. */
+static const struct {
+    const char *name;
+    int cuts;
+} pipelines[] = {{"gpipe", 1},      {"1f1b", 1},
+                 {"zb1p", 1},       {"zbv", 2},
+                 {"dualpipe_v", 2}, {"interleaved_1f1b", 3},
+                 {"looped_bfs", 3}, {"interleaved_zero_bubble", 3}};
+
+/* What one rank sends, and the memory that it has touched, are what `plan` says of it. */
+static double check_rank(const struct technique *t, const char *line)
+{
+    double page = (double)sysconf(_SC_PAGESIZE), sends = counted(line, " send");
+    char arguments[512];
+    struct technique of_rank = *t;
+    json_t *planned;
+
+    snprintf(arguments, sizeof(arguments), "%s --rank %.0f", t->arguments, counted(line, " rank"));
+    of_rank.arguments = arguments;
+    planned = plan(&of_rank);
+    assert_float_equal(sends + counted(line, " numbers"), number(planned, "comm_bytes"), 0);
+    assert_float_equal(counted(line, " arena"),
+                       ceil(number(planned, "memory_peak_bytes") / page) * page, 0);
+    json_decref(planned);
+    return sends;
+}
+
+/* An activation crosses each cut once in each direction, whatever the schedule. */
+static void check_pipeline(const char *schedule, int cuts)
+{
+    char arguments[256], line[1024];
+    struct technique t = {.name = schedule, .n = 2, .replicas = 1, .arguments = arguments};
+    double sends = 0;
+    int ranks = 0;
+    FILE *out;
+
+    snprintf(arguments, sizeof(arguments), "--with pp --set pp.degree=2 --set pp.schedule=%s",
+             schedule);
+    out = start(&t, "train --with census");
+    while (fgets(line, sizeof(line), out))
+        if (strstr(line, "census ")) {
+            sends += check_rank(&t, line);
+            ranks++;
+        }
+    assert_int_equal(pclose(out), 0);
+    assert_int_equal(ranks, 2);
+    assert_float_equal(sends, 2 * cuts * activation(D), 0);
+}
+
+static void pipelines_send_what_crosses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(pipelines) / sizeof(*pipelines); i++)
+        check_pipeline(pipelines[i].name, pipelines[i].cuts);
+}
+
 /* ---- memory ---- */
 
 static double planned_bytes(int ranks, const char *arguments, const char *category)
@@ -396,6 +454,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(communication_is_as_theory_says),
+        cmocka_unit_test(pipelines_send_what_crosses),
         cmocka_unit_test(parameters_and_states_fall_with_shards),
         cmocka_unit_test(activations_fall_with_degrees),
     };
