@@ -94,11 +94,52 @@ static int plan(const struct ct_run *run, const struct args *args)
     return ct_program_verify(run->program, stderr);
 }
 
+/* The programs of all ranks of this one's pipeline come to their end. */
+static int prove(const struct ct_run *run, struct ct_recipe *recipe, struct ct_run_options options)
+{
+    int axis = ct_mesh_find(&run->mesh, "pp"),
+        count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
+    const struct ct_program *programs[64];
+    struct ct_run *other[64] = {NULL};
+    int64_t ranks[64];
+    int rc = 0, n;
+
+    if (!count)
+        return 0;
+    ct_mesh_group(&run->mesh, run->rank, (ct_axes)1 << axis, ranks);
+    for (n = 0; rc == 0 && n < count; n++) {
+        options.rank = ranks[n];
+        rc = ct_run_open(recipe, &options, &other[n]);
+        programs[n] = rc == 0 ? other[n]->program : NULL;
+    }
+    if (rc == 0)
+        rc = ct_programs_prove(programs, count, run->device->in_order);
+    while (n-- > 0)
+        ct_run_close(other[n]);
+    return rc;
+}
+
+static int plan_and_prove(struct ct_recipe *recipe, const struct ct_run_options *options,
+                          const struct args *args)
+{
+    struct ct_run *run = NULL;
+    int rc = ct_run_open(recipe, options, &run);
+
+    if (rc < 0)
+        return rc;
+    rc = plan(run, args);
+    if (rc == 0)
+        rc = prove(run, recipe, *options);
+    if (rc == 0 && ct_mesh_find(&run->mesh, "pp") >= 0 && !args->json && !args->program)
+        printf("\nproven: the programs of all ranks of the pipeline come to their end\n");
+    ct_run_close(run);
+    return rc;
+}
+
 int verb_plan(int argc, char **argv)
 {
     struct ct_run_options options = {.depth = CT_RUN_PROGRAM};
-    struct ct_recipe *recipe;
-    struct ct_run *run = NULL;
+    struct ct_recipe *recipe = NULL;
     struct args args;
     int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM, &args);
 
@@ -113,11 +154,7 @@ int verb_plan(int argc, char **argv)
     if (rc == 0)
         rc = args_recipe(&args, &recipe);
     if (rc == 0)
-        rc = ct_run_open(recipe, &options, &run);
-    if (rc == 0) {
-        rc = plan(run, &args);
-        ct_run_close(run);
-    }
+        rc = plan_and_prove(recipe, &options, &args);
     args_finish(&args);
     return rc;
 }

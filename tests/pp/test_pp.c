@@ -7,6 +7,7 @@
 #include "support.h"
 
 #include <ctitan/run.h>
+#include <ctitan/schedule.h>
 
 static const struct ct_plugin *plugin;
 static const struct ct_transform *partition;
@@ -245,6 +246,74 @@ static void test_values_do_not_go_back(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- programs of all ranks together ---- */
+
+static const char loops[] =
+    "graph \"loops\" stages=4 ranks=0,1,0,1\n"
+    "mesh pp=2\n"
+    "input %x : float32[4,8]\n"
+    "F one %a = add(%x, %x) : float32[4,8]\n"
+    "F two @1 %b = add(%a, %x) : float32[4,8]\n"
+    "F three @2 %c = add(%b, %x) : float32[4,8]\n"
+    "F four @3 %d = add(%c, %x) : float32[4,8]\n"
+    "post - %s = squared_norm(%d) : float64[]\n"
+    "post - %t = stage_sum(%s) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "fetch t = %t\n";
+
+/* One rank's program for the actions in text, two microbatches. */
+static const struct ct_program *lowered(struct ct_arena *arena, int64_t rank, const char *text)
+{
+    struct ct_run run = {.rank = rank};
+    struct ct_action_list *actions = ct_arena_new(arena, struct ct_action_list);
+    struct ct_graph *graph = parse(arena, loops);
+    struct ct_lower_request request = {.graph = graph,
+                                       .actions = actions,
+                                       .microbatches = 2,
+                                       .device = reference_device(),
+                                       .rank = rank,
+                                       .arena = arena};
+    char *rest = ct_arena_strdup(arena, text), *name;
+    struct ct_program *program;
+
+    assert_ok(ct_pass_localise.apply(graph, &run));
+    while ((name = strsep(&rest, " "))) {
+        struct ct_action action;
+
+        assert_ok(ct_action_parse(name, &action));
+        ct_action_append(arena, actions, action);
+    }
+    assert_ok(ct_lower(&request, &program));
+    ct_arena_finish(&run.arena);
+    return program;
+}
+
+static void test_proof(void **state)
+{
+    static const char one[] =
+        "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 3RECV_F0 3F0 3RECV_F1 3F1";
+    struct ct_arena arena = {0};
+    const struct ct_program *p[2];
+
+    (void)state;
+    p[1] = lowered(&arena, 1, one);
+    p[0] =
+        lowered(&arena, 0, "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
+    assert_ok(ct_programs_prove(p, 2, true));
+    assert_ok(ct_programs_prove(p, 2, false));
+    /* With one stream, rank 0 sends its second value before it takes back the first. */
+    p[0] =
+        lowered(&arena, 0, "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
+    assert_int_equal(ct_programs_prove(p, 2, true), CT_EINVAL);
+    assert_message("deadlock: rank 0 is before send(%a), rank 1 is before send(%b)");
+    assert_ok(ct_programs_prove(p, 2, false));
+    /* A value that nobody sends. */
+    p[0] = lowered(&arena, 0, "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2RECV_F1 2SEND_F0");
+    assert_int_equal(ct_programs_prove(p, 2, false), CT_EINVAL);
+    assert_message("rank 0 is before stage_sum(%t), rank 1 is before add(%d), "
+                   "rank 1 is before receive(%c.stage3)");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_values_are_handed_on),
         cmocka_unit_test(test_tied_parameters),
         cmocka_unit_test(test_values_do_not_go_back),
+        cmocka_unit_test(test_proof),
     };
 
     return cmocka_run_group_tests(tests, load, NULL);

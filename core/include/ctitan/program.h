@@ -95,6 +95,14 @@ CT_API bool ct_program_borrows(const struct ct_program *program, const struct ct
    stream that reads what another wrote without an event between. Used by tests and `plan`. */
 CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 
+/*
+ * Prove that the programs of all ranks along pp (by coordinate; equal in all other coordinates)
+ * come to their end together: with sends that end only with their receives, and events as they are.
+ * in_order: on devices whose streams are one. CT_EINVAL: a deadlock, with what each rank is about
+ * to do; or two ends of a transfer that are not of one value.
+ */
+CT_API int ct_programs_prove(const struct ct_program *const *programs, int count, bool in_order);
+
 /* ---- running ---- */
 
 struct ct_executor; /* a program bound to a device's memory */
