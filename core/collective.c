@@ -1,14 +1,17 @@
 /*
- * Collectives on devices in host memory, over whichever communicator the recipe loads.
+ * Collectives: what a rank must send, and kernels on devices in host memory, over whichever
+ * communicator the recipe loads.
  *
  * The communicator moves flat, equal pieces; a tensor that is cut in its first dimension into equal
  * pieces is just that, and goes without a copy. In all other cases pieces are packed into the
  * workspace, padded to the largest, and unpacked behind the call.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 
@@ -246,26 +249,77 @@ static int prepare_slice(struct ct_prepare *p)
 
 /* ---- packing ---- */
 
-/* Copy `count` blocks of `bytes`, from blocks `from_stride` apart to blocks `to_stride` apart. */
-static void copy_blocks(char *to, size_t to_stride, const char *from, size_t from_stride,
-                        size_t bytes, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, bytes);
-}
-
 /* Piece i of the whole tensor at `whole`, to or from packed memory. */
-static void move_piece(const struct call *c, const struct layout *l, int64_t i, char *whole,
-                       char *packed, bool pack)
+static int move_piece(const struct ct_launch *launch, const struct ct_transport *by,
+                      const struct layout *l, int64_t i, char *whole, char *packed, bool pack)
 {
+    const struct call *c = launch->state;
     size_t unit = (size_t)l->inner * ct_dtype_size(c->dtype);
     char *piece = whole + (size_t)l->piece[i].offset * unit;
     size_t bytes = (size_t)l->piece[i].size * unit, stride = (size_t)l->length * unit;
 
+    if (bytes == 0)
+        return 0;
     if (pack)
-        copy_blocks(packed, bytes, piece, stride, bytes, l->outer);
-    else
-        copy_blocks(piece, stride, packed, bytes, bytes, l->outer);
+        return by->copy(launch, packed, bytes, piece, stride, bytes, l->outer);
+    return by->copy(launch, piece, stride, packed, bytes, bytes, l->outer);
+}
+
+/* A box of a tensor: [0, shape) from `offset` on. */
+struct box {
+    int64_t shape[CT_MAX_RANK], offset;
+};
+
+static struct box box_of(const struct ct_tensor *t, int dim, struct piece along, int to,
+                         struct piece across)
+{
+    struct box box;
+
+    memcpy(box.shape, t->shape, sizeof(box.shape));
+    box.shape[dim] = along.size;
+    box.shape[to] = across.size;
+    box.offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
+    return box;
+}
+
+/* Dimensions from the one returned on are one run of *elements in memory. */
+static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *elements)
+{
+    int d = t->rank;
+
+    for (*elements = 1; d > 0 && (t->stride[d - 1] == *elements || box->shape[d - 1] == 1); d--)
+        *elements *= box->shape[d - 1];
+    return d;
+}
+
+/* Elements of a box, between a tensor and packed memory: rows of runs, one copy for each index of
+   the dimensions in front. */
+static int move_box(const struct ct_launch *l, const struct ct_transport *by,
+                    const struct ct_tensor *t, const struct box *box, char *packed, bool pack)
+{
+    size_t item = ct_dtype_size(t->dtype), bytes;
+    int64_t index[CT_MAX_RANK] = {0}, elements, rows = 1;
+    int last = run_of(t, box, &elements) - 1, rc = 0, d;
+    size_t stride = last >= 0 ? (size_t)t->stride[last] * item : 0;
+
+    if (ct_shape_count(t->rank, box->shape) == 0)
+        return 0;
+    rows = last >= 0 ? box->shape[last] : 1;
+    bytes = (size_t)elements * item;
+    do {
+        int64_t offset = box->offset;
+        char *at;
+
+        for (d = 0; d < last; d++)
+            offset += index[d] * t->stride[d];
+        at = (char *)t->data + (size_t)offset * item;
+        rc = pack ? by->copy(l, packed, bytes, at, stride ? stride : bytes, bytes, rows)
+                  : by->copy(l, at, stride ? stride : bytes, packed, bytes, bytes, rows);
+        packed += bytes * (size_t)rows;
+        for (d = last - 1; d >= 0 && ++index[d] == box->shape[d]; d--)
+            index[d] = 0;
+    } while (rc == 0 && d >= 0);
+    return rc;
 }
 
 /* ---- running ---- */
@@ -283,156 +337,227 @@ static int fire(const struct ct_launch *l, enum ct_event event)
     return ct_hook_fire(&(struct ct_event_data){.event = event, .instruction = &instruction});
 }
 
-static int begin(const struct ct_launch *l)
+static int flat_copy(const struct ct_launch *l, const struct ct_transport *by, void *to,
+                     const struct ct_tensor *from)
 {
-    const struct call *c = l->state;
+    size_t bytes = (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype);
 
-    if (!c->group)
-        return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
-    return fire(l, CT_EVENT_COLLECTIVE_STARTED);
+    return bytes ? by->copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
 }
 
-static int end(const struct ct_launch *l, int rc)
-{
-    return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
-}
-
-static int run_gather(const struct ct_launch *l)
+static int run_gather(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
-    const struct ct_comm_ops *ops = c->communicator->ops;
     size_t bytes = packed_bytes(c, &c->out), count = bytes / ct_dtype_size(c->dtype);
     char *mine = l->workspace, *all = mine + bytes;
-    int rc = begin(l);
+    int rc;
 
-    if (rc == 0 && c->direct)
-        return end(l, ops->all_gather(c->group, l->in[0].data, l->out[0].data, count, c->dtype));
-    if (rc < 0)
-        return rc;
-    memcpy(mine, l->in[0].data, (size_t)ct_tensor_count(&l->in[0]) * ct_dtype_size(c->dtype));
-    rc = ops->all_gather(c->group, mine, all, count, c->dtype);
+    if (c->direct)
+        return by->all_gather(l, c->group, l->in[0].data, l->out[0].data, count, c->dtype);
+    rc = flat_copy(l, by, mine, &l->in[0]);
+    if (rc == 0)
+        rc = by->all_gather(l, c->group, mine, all, count, c->dtype);
     for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_piece(c, &c->out, i, l->out[0].data, all + (size_t)i * bytes, false);
-    return end(l, rc);
+        rc = move_piece(l, by, &c->out, i, l->out[0].data, all + (size_t)i * bytes, false);
+    return rc;
 }
 
-static int run_scatter(const struct ct_launch *l)
+static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
-    const struct ct_comm_ops *ops = c->communicator->ops;
     size_t bytes = packed_bytes(c, &c->in), count = bytes / ct_dtype_size(c->dtype);
     char *mine = l->workspace, *all = mine + bytes;
-    int rc = begin(l);
+    struct ct_tensor out = l->out[0];
+    int rc;
 
-    if (rc == 0 && c->direct)
-        return end(l, ops->reduce_scatter(c->group, l->in[0].data, l->out[0].data, count, c->dtype,
-                                          CT_REDUCE_SUM));
-    if (rc < 0)
-        return rc;
-    memset(all, 0, bytes * (size_t)c->ranks);
-    for (int64_t i = 0; i < c->ranks; i++)
-        move_piece(c, &c->in, i, l->in[0].data, all + (size_t)i * bytes, true);
-    rc = ops->reduce_scatter(c->group, all, mine, count, c->dtype, CT_REDUCE_SUM);
+    if (c->direct)
+        return by->reduce_scatter(l, c->group, l->in[0].data, out.data, count, c->dtype);
+    rc = by->clear(l, all, bytes * (size_t)c->ranks);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
+        rc = move_piece(l, by, &c->in, i, l->in[0].data, all + (size_t)i * bytes, true);
     if (rc == 0)
-        memcpy(l->out[0].data, mine, (size_t)ct_tensor_count(&l->out[0]) * ct_dtype_size(c->dtype));
-    return end(l, rc);
+        rc = by->reduce_scatter(l, c->group, all, mine, count, c->dtype);
+    out.data = mine;
+    return rc < 0 ? rc : flat_copy(l, by, l->out[0].data, &out);
 }
 
-static int run_all_reduce(const struct ct_launch *l)
+static int run_all_reduce(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
-    int rc = begin(l);
 
-    if (rc == 0)
-        rc = c->communicator->ops->all_reduce(c->group, l->in[0].data, l->out[0].data,
-                                              (size_t)ct_tensor_count(&l->in[0]), c->dtype,
-                                              CT_REDUCE_SUM);
-    return end(l, rc);
+    return by->all_reduce(l, c->group, l->in[0].data, l->out[0].data,
+                          (size_t)ct_tensor_count(&l->in[0]), c->dtype);
 }
 
-/* Elements of a box, between a tensor and packed memory; the box is [0, shape) from `at` on. */
-static void move_box(const struct ct_tensor *t, int dim, struct piece along, int to,
-                     struct piece across, char *packed, bool pack)
-{
-    size_t item = ct_dtype_size(t->dtype), done = 0;
-    int64_t index[CT_MAX_RANK] = {0}, shape[CT_MAX_RANK], last = t->rank - 1;
-    size_t run;
-
-    memcpy(shape, t->shape, sizeof(shape));
-    shape[dim] = along.size;
-    shape[to] = across.size;
-    if (ct_shape_count(t->rank, shape) == 0)
-        return;
-    run = (size_t)shape[last] * item;
-    for (;;) {
-        int64_t offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
-        int d;
-
-        for (d = 0; d < last; d++)
-            offset += index[d] * t->stride[d];
-        if (pack)
-            memcpy(packed + done, (char *)t->data + (size_t)offset * item, run);
-        else
-            memcpy((char *)t->data + (size_t)offset * item, packed + done, run);
-        done += run;
-        for (d = (int)last - 1; d >= 0 && ++index[d] == shape[d]; d--)
-            index[d] = 0;
-        if (d < 0)
-            return;
-    }
-}
-
-static int run_exchange(const struct ct_launch *l)
+static int run_exchange(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
-    int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = begin(l);
+    int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = 0;
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
     size_t count = packet_count(c, x, dim, to);
     size_t bytes = count * ct_dtype_size(c->dtype);
     char *out = l->workspace, *in = out + bytes * (size_t)c->ranks;
 
-    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_box(x, dim, (struct piece){0, x->shape[dim]}, to, c->in.piece[i],
-                 out + (size_t)i * bytes, true);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++) {
+        struct box box = box_of(x, dim, (struct piece){0, x->shape[dim]}, to, c->in.piece[i]);
+
+        rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
+    }
     if (rc == 0)
-        rc = c->communicator->ops->all_to_all(c->group, out, in, count, c->dtype);
-    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_box(y, dim, c->out.piece[i], to, (struct piece){0, y->shape[to]},
-                 in + (size_t)i * bytes, false);
-    return end(l, rc);
+        rc = by->all_to_all(l, c->group, out, in, count, c->dtype);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++) {
+        struct box box = box_of(y, dim, c->out.piece[i], to, (struct piece){0, y->shape[to]});
+
+        rc = move_box(l, by, y, &box, in + (size_t)i * bytes, false);
+    }
+    return rc;
 }
 
-static int run_permute(const struct ct_launch *l)
+static int run_permute(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
     int to = (int)((c->me + c->shift) % c->ranks);
     int from = (int)((c->me + c->ranks - c->shift) % c->ranks);
-    int rc = begin(l);
+    int rc = 0;
 
-    for (int i = 0; rc == 0 && i < l->ins; i++) {
-        size_t bytes = (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype);
-
-        rc = c->communicator->ops->exchange(c->group, l->in[i].data, bytes, to, l->out[i].data,
-                                            bytes, from, i);
-    }
-    return end(l, rc);
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        rc = by->exchange(l, c->group, l->in[i].data, to, l->out[i].data, from,
+                          (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype), i);
+    return rc;
 }
 
-static int run_slice(const struct ct_launch *l)
+static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
 
-    move_piece(c, &c->in, c->me, l->in[0].data, l->out[0].data, true);
+    return move_piece(l, by, &c->in, c->me, l->in[0].data, l->out[0].data, true);
+}
+
+/* ---- by op ---- */
+
+static const struct {
+    const char *op;
+    int (*prepare)(struct ct_prepare *p);
+    int (*run)(const struct ct_launch *l, const struct ct_transport *by);
+} collectives[] = {
+    {"all_gather", prepare_gather, run_gather},
+    {"reduce_scatter", prepare_scatter, run_scatter},
+    {"all_reduce", prepare_all_reduce, run_all_reduce},
+    {"all_to_all", prepare_exchange, run_exchange},
+    {"permute", prepare_permute, run_permute},
+    {"slice", prepare_slice, run_slice},
+};
+
+static size_t collective_of(const struct ct_op *op)
+{
+    size_t i = 0;
+
+    while (i < CT_COUNT(collectives) && strcmp(collectives[i].op, op->type->name))
+        i++;
+    return i;
+}
+
+int ct_collective_prepare(struct ct_prepare *p)
+{
+    size_t i = collective_of(p->op);
+
+    assert(i < CT_COUNT(collectives));
+    return collectives[i].prepare(p);
+}
+
+int ct_collective_run(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct call *c = l->state;
+    size_t i = collective_of(l->op);
+    int rc;
+
+    assert(i < CT_COUNT(collectives));
+    if (!(l->op->type->flags & CT_OP_COLLECTIVE))
+        return collectives[i].run(l, by);
+    if (!c->group)
+        return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
+    rc = fire(l, CT_EVENT_COLLECTIVE_STARTED);
+    if (rc == 0)
+        rc = collectives[i].run(l, by);
+    return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
+}
+
+/* ---- in host memory ---- */
+
+static const struct ct_comm_ops *ops_of(const struct ct_launch *l)
+{
+    return ((const struct call *)l->state)->communicator->ops;
+}
+
+static int host_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                     size_t from_stride, size_t bytes, int64_t count)
+{
+    (void)l;
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to + (size_t)i * to_stride, (const char *)from + (size_t)i * from_stride,
+               bytes);
     return 0;
 }
 
+static int host_clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    (void)l;
+    memset(at, 0, bytes);
+    return 0;
+}
+
+static int host_all_gather(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_gather(group, in, out, count, dtype);
+}
+
+static int host_reduce_scatter(const struct ct_launch *l, struct ct_group *group, const void *in,
+                               void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->reduce_scatter(group, in, out, count, dtype, CT_REDUCE_SUM);
+}
+
+static int host_all_reduce(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_reduce(group, in, out, count, dtype, CT_REDUCE_SUM);
+}
+
+static int host_all_to_all(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_to_all(group, in, out, count, dtype);
+}
+
+static int host_exchange(const struct ct_launch *l, struct ct_group *group, const void *out, int to,
+                         void *in, int from, size_t bytes, int tag)
+{
+    return ops_of(l)->exchange(group, out, bytes, to, in, bytes, from, tag);
+}
+
+static const struct ct_transport host_transport = {
+    .copy = host_copy,
+    .clear = host_clear,
+    .all_gather = host_all_gather,
+    .reduce_scatter = host_reduce_scatter,
+    .all_reduce = host_all_reduce,
+    .all_to_all = host_all_to_all,
+    .exchange = host_exchange,
+};
+
+static int run_on_host(const struct ct_launch *l)
+{
+    return ct_collective_run(l, &host_transport);
+}
+
 const struct ct_kernel ct_collective_kernels[] = {
-    {"all_gather", "host", 0, NULL, prepare_gather, run_gather},
-    {"reduce_scatter", "host", 0, NULL, prepare_scatter, run_scatter},
-    {"all_reduce", "host", 0, NULL, prepare_all_reduce, run_all_reduce},
-    {"all_to_all", "host", 0, NULL, prepare_exchange, run_exchange},
-    {"permute", "host", 0, NULL, prepare_permute, run_permute},
-    {"slice", "host", 0, NULL, prepare_slice, run_slice},
+    {"all_gather", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"reduce_scatter", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"all_reduce", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"all_to_all", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"permute", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"slice", "host", 0, NULL, ct_collective_prepare, run_on_host},
     {0},
 };
 
