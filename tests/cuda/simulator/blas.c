@@ -8,6 +8,7 @@
 #include <ctitan/tensor.h>
 
 #include "blas_library.h"
+#include "simulator.h"
 
 #define X(name, parameters) CT_API int name parameters;
 GPU_BLAS_CALLS(X)
@@ -180,39 +181,44 @@ static float *widened(const void *data, const struct gpu_lt_layout *l, bool tran
     return out;
 }
 
-int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
-                   const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
-                   cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
-                   cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
-                   const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
-                   void *stream)
-{
-    int64_t m = (int64_t)c_layout->rows, n = (int64_t)c_layout->columns;
-    int64_t k = (int64_t)(desc->transa ? a_layout->rows : a_layout->columns);
-    struct ct_tensor out = {d, dtype_of(d_layout->type), 2, {n, m}, {d_layout->ld, 1}};
-    float *x, *y, *sum = malloc((size_t)(m + 1) * sizeof(*sum));
+struct product {
+    struct gpu_lt_desc desc;
+    struct gpu_lt_layout a_layout, b_layout, c_layout;
+    const void *a, *b;
+    void *c, *workspace;
+    size_t workspace_bytes;
+    float beta;
+};
 
-    (void)handle;
-    (void)algo;
-    (void)stream;
-    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memset(workspace, 0xff, workspace_bytes);
-    x = widened(a, a_layout, !desc->transa); /* [k][m] */
-    y = widened(b, b_layout, !desc->transb); /* [n][k] */
+/* What the factors of element (i, j) make of it. */
+static double scaled(const struct gpu_lt_desc *d, double x, int64_t i, int64_t j)
+{
+    if (!d->a_scale)
+        return x;
+    return x * (double)d->a_scale[d->a_mode ? i : 0] * (double)d->b_scale[d->b_mode ? j : 0];
+}
+
+static int multiply(const void *arguments)
+{
+    const struct product *p = arguments;
+    int64_t m = (int64_t)p->c_layout.rows, n = (int64_t)p->c_layout.columns;
+    int64_t k = (int64_t)(p->desc.transa ? p->a_layout.rows : p->a_layout.columns);
+    struct ct_tensor out = {p->c, dtype_of(p->c_layout.type), 2, {n, m}, {p->c_layout.ld, 1}};
+    float *x = widened(p->a, &p->a_layout, !p->desc.transa); /* [k][m] */
+    float *y = widened(p->b, &p->b_layout, !p->desc.transb); /* [n][k] */
+    float *sum = malloc((size_t)(m + 1) * sizeof(*sum));
+
+    memset(p->workspace, 0xff, p->workspace_bytes);
     for (int64_t j = 0; j < n; j++) {
         memset(sum, 0, (size_t)m * sizeof(*sum));
         for (int64_t l = 0; l < k; l++)
             for (int64_t i = 0; i < m; i++)
                 sum[i] += x[l * m + i] * y[j * k + l];
         for (int64_t i = 0; i < m; i++) {
-            double r = (double)sum[i];
+            double r = scaled(&p->desc, (double)sum[i], i, j);
 
-            if (desc->a_scale)
-                r *= (double)desc->a_scale[desc->a_mode ? i : 0] *
-                     (double)desc->b_scale[desc->b_mode ? j : 0];
-            if (*(const float *)beta != 0)
-                r += (double)*(const float *)beta * ct_tensor_load(&out, j * m + i);
+            if (p->beta != 0)
+                r += (double)p->beta * ct_tensor_load(&out, j * m + i);
             ct_tensor_store(&out, j * m + i, r);
         }
     }
@@ -220,4 +226,23 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
     free(y);
     free(sum);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                   const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                   cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                   cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                   const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                   void *stream)
+{
+    struct product p = {*desc, *a_layout, *b_layout, *c_layout, a,
+                        b,     d,         workspace, workspace_bytes, *(const float *)beta};
+
+    (void)handle;
+    (void)algo;
+    (void)stream;
+    (void)d_layout;
+    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return simulated_submit(multiply, &p, sizeof(p));
 }

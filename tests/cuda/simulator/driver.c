@@ -35,8 +35,9 @@ X(cuEventQuery, cuEventQuery, (CUevent event))
 /* ---- calls that can be captured ---- */
 
 struct call {
-    enum { LAUNCH, SET, COPY } kind;
+    enum { LAUNCH, SET, COPY, OTHER } kind;
     struct simulated_launch launch; /* its arguments are a copy */
+    int (*other)(const void *arguments);
     CUDA_MEMCPY2D copy;
     unsigned char value;
 };
@@ -61,8 +62,10 @@ static void run(const struct call *c)
         simulated_run(&c->launch);
     else if (c->kind == SET)
         memset((void *)(uintptr_t)c->copy.dstDevice, c->value, c->copy.WidthInBytes);
-    else
+    else if (c->kind == COPY)
         copy_rows(&c->copy);
+    else
+        c->other(c->launch.arguments);
 }
 
 static void *self(void)
@@ -87,23 +90,32 @@ static size_t argument_bytes(void (*kernel)(const void *))
     return bytes ? *bytes : 0;
 }
 
-static int submit(struct call c)
+static void note(struct call c, size_t bytes)
 {
-    if (!capture) {
-        run(&c);
-        return CUDA_SUCCESS;
-    }
-    if (c.kind == LAUNCH) {
-        size_t bytes = argument_bytes(c.launch.kernel);
-
+    if (bytes)
         c.launch.arguments = memcpy(malloc(bytes), c.launch.arguments, bytes);
-    }
     if (capture->count == capture->room) {
         capture->room = capture->room ? 2 * capture->room : 64;
         capture->call = realloc(capture->call, capture->room * sizeof(*capture->call));
     }
     capture->call[capture->count++] = c;
+}
+
+static int submit(struct call c)
+{
+    if (capture)
+        note(c, c.kind == LAUNCH ? argument_bytes(c.launch.kernel) : 0);
+    else
+        run(&c);
     return CUDA_SUCCESS;
+}
+
+int simulated_submit(int (*call)(const void *arguments), const void *arguments, size_t bytes)
+{
+    if (!capture)
+        return call(arguments);
+    note((struct call){.kind = OTHER, .other = call, .launch = {.arguments = arguments}}, bytes);
+    return 0;
 }
 
 /* ---- the device ---- */
@@ -479,7 +491,7 @@ int cuGraphExecDestroy(CUgraphExec exec)
     CUgraph graph = (CUgraph)(void *)exec;
 
     for (size_t i = 0; i < graph->count; i++)
-        if (graph->call[i].kind == LAUNCH)
+        if (graph->call[i].launch.arguments)
             free((void *)(uintptr_t)graph->call[i].launch.arguments);
     free(graph->call);
     free(graph);

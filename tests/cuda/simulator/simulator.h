@@ -36,6 +36,11 @@ struct simulated_launch {
    not reach. */
 void simulated_run(const struct simulated_launch *launch);
 
+/* For other libraries: run a call at once, or note it, with a copy of its arguments, if the step is
+   being captured. What it returns is ignored then. */
+__attribute__((visibility("default"))) int simulated_submit(int (*call)(const void *arguments),
+                                                            const void *arguments, size_t bytes);
+
 /* ---- for the kernels, about the fiber that calls ---- */
 
 extern struct simulated_index simulated_thread, simulated_block, simulated_blocks,
