@@ -26,10 +26,18 @@
 #define cuStreamBeginCapture cuStreamBeginCapture_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuEventDestroy cuEventDestroy_v2
+#define cuMemGetAddressRange cuMemGetAddressRange_v2
 
 #define X(name, symbol, parameters) CT_API int symbol parameters;
 GPU_DRIVER_CALLS(X)
+/* What the nccl plugin calls beside. */
 X(cuEventQuery, cuEventQuery, (CUevent event))
+X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))
+X(cuMemGetAddressRange, cuMemGetAddressRange_v2,
+  (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))
+X(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))
+X(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))
 #undef X
 
 /* ---- calls that can be captured ---- */
@@ -208,6 +216,12 @@ int cuDevicePrimaryCtxRetain(CUcontext *context, int device)
 int cuDevicePrimaryCtxRelease(int device)
 {
     (void)device;
+    return CUDA_SUCCESS;
+}
+
+int cuCtxGetCurrent(CUcontext *context)
+{
+    *context = (CUcontext)(uintptr_t)1;
     return CUDA_SUCCESS;
 }
 
@@ -400,6 +414,22 @@ int cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+/* Of any address: windows are not simulated. */
+int cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+    (void)base;
+    (void)bytes;
+    (void)address;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
 int cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     (void)stream;
@@ -423,6 +453,18 @@ int cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
     (void)flags;
     (void)priority;
     *stream = (CUstream)(void *)&handles[next++ % 64];
+    return CUDA_SUCCESS;
+}
+
+int cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+int cuStreamIsCapturing(CUstream stream, int *status)
+{
+    (void)stream;
+    *status = capture != NULL;
     return CUDA_SUCCESS;
 }
 
