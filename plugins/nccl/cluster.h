@@ -1,8 +1,8 @@
 /*
  * The nccl communicator's own structures.
  *
- * Ranks meet at rank 0's store, a table of short values by key, served over TCP by a thread of
- * rank 0: there they learn that all have come, and the ids of NCCL's communicators. A group is a
+ * Ranks meet at rank 0's store, a table of short values by key, served over a socket by a thread
+ * of rank 0: there they learn that all have come, and the ids of NCCL's communicators. A group is a
  * communicator of NCCL with an id of its own, so ranks of different groups need not make them in
  * the same order.
  *
@@ -25,7 +25,7 @@
 
 struct config {
     int64_t port;
-    bool windows;
+    bool windows, share_device;
 };
 extern struct config nccl_config;
 
@@ -38,9 +38,6 @@ struct comm {
     struct store *store;
     struct watchdog *watchdog;
     CUcontext context;
-    CUstream stream; /* of calls on host memory */
-    CUdeviceptr staging;
-    size_t staging_bytes;
     struct group *groups;
     pthread_mutex_t lock; /* of NCCL's calls, and of failure */
     _Atomic int failed;
@@ -55,6 +52,9 @@ struct group {
     int *ranks;
     CUdeviceptr window_base; /* the arena that is registered; 0: none */
     uint32_t calls;
+    CUstream stream; /* of calls on memory anywhere, and their memory on the device */
+    CUdeviceptr staging;
+    size_t staging_bytes;
 };
 
 /* ---- store.c: rendezvous ---- */
@@ -75,7 +75,7 @@ int nccl_watchdog_start(struct comm *comm);
 void nccl_watchdog_stop(struct comm *comm);
 /* A call of the group was enqueued on the stream; it must be done in time. */
 int nccl_watch(struct group *group, const char *call, CUstream stream);
-/* Wait for all that was enqueued. */
+/* Wait for all that was enqueued up to now. */
 int nccl_drain(struct comm *comm);
 
 /* ---- nccl.c ---- */

@@ -5,15 +5,15 @@
 #include "cluster.h"
 
 /* Memory on the device for `bytes`; what was there before is lost. */
-static int make_room(struct comm *comm, size_t bytes)
+static int make_room(struct group *g, size_t bytes)
 {
-    if (bytes <= comm->staging_bytes)
+    if (bytes <= g->staging_bytes)
         return 0;
-    if (comm->staging)
-        nccl.cuMemFree(comm->staging);
-    comm->staging = 0;
-    comm->staging_bytes = bytes;
-    return nccl_check_cuda(comm, nccl.cuMemAlloc(&comm->staging, bytes), "device memory");
+    if (g->staging)
+        nccl.cuMemFree(g->staging);
+    g->staging = 0;
+    g->staging_bytes = bytes;
+    return nccl_check_cuda(g->comm, nccl.cuMemAlloc(&g->staging, bytes), "device memory");
 }
 
 /* Where in the memory on the device the input and the output of a call lie. */
@@ -26,32 +26,38 @@ static size_t rounded(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-static int stage(struct comm *comm, const void *in, size_t in_bytes, size_t out_bytes,
+static int stage(struct group *g, const void *in, size_t in_bytes, size_t out_bytes,
                  struct places *p)
 {
-    int rc = make_room(comm, rounded(in_bytes) + rounded(out_bytes) + 256);
+    struct comm *comm = g->comm;
+    int rc = nccl_check_cuda(comm, nccl.cuCtxSetCurrent(comm->context), "the device");
 
+    if (rc == 0 && !g->stream)
+        rc = nccl_check_cuda(comm, nccl.cuStreamCreate(&g->stream, CU_STREAM_NON_BLOCKING),
+                             "a stream");
+    if (rc == 0)
+        rc = make_room(g, rounded(in_bytes) + rounded(out_bytes) + 256);
     if (rc < 0)
         return rc;
-    p->in = (void *)(uintptr_t)comm->staging;
+    p->in = (void *)(uintptr_t)g->staging;
     p->out = (char *)p->in + rounded(in_bytes);
     if (!in_bytes)
         return 0;
     return nccl_check_cuda(
-        comm, nccl.cuMemcpyAsync((uintptr_t)p->in, (uintptr_t)in, in_bytes, comm->stream),
+        comm, nccl.cuMemcpyAsync((uintptr_t)p->in, (uintptr_t)in, in_bytes, g->stream),
         "a copy to the device");
 }
 
-static int fetch(struct comm *comm, int rc, void *out, const void *from, size_t bytes)
+static int fetch(struct group *g, int rc, void *out, const void *from, size_t bytes)
 {
     if (rc == 0)
-        rc = nccl_drain(comm);
+        rc = nccl_drain(g->comm);
     if (rc == 0 && bytes)
         rc = nccl_check_cuda(
-            comm, nccl.cuMemcpyAsync((uintptr_t)out, (uintptr_t)from, bytes, comm->stream),
+            g->comm, nccl.cuMemcpyAsync((uintptr_t)out, (uintptr_t)from, bytes, g->stream),
             "a copy from the device");
     if (rc == 0)
-        rc = nccl_check_cuda(comm, nccl.cuStreamSynchronize(comm->stream), "a copy");
+        rc = nccl_check_cuda(g->comm, nccl.cuStreamSynchronize(g->stream), "a copy");
     return rc;
 }
 
@@ -61,11 +67,11 @@ int nccl_host_all_gather(struct ct_group *group, const void *in, void *out, size
     struct group *g = (struct group *)group;
     size_t bytes = count * ct_dtype_size(dtype), all = bytes * (size_t)group->size;
     struct places p = {0};
-    int rc = stage(g->comm, in, bytes, all, &p);
+    int rc = stage(g, in, bytes, all, &p);
 
     if (rc == 0)
-        rc = nccl_all_gather(g, p.in, p.out, count, dtype, g->comm->stream);
-    return fetch(g->comm, rc, out, p.out, all);
+        rc = nccl_all_gather(g, p.in, p.out, count, dtype, g->stream);
+    return fetch(g, rc, out, p.out, all);
 }
 
 int nccl_host_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
@@ -74,11 +80,11 @@ int nccl_host_reduce_scatter(struct ct_group *group, const void *in, void *out, 
     struct group *g = (struct group *)group;
     size_t bytes = count * ct_dtype_size(dtype);
     struct places p = {0};
-    int rc = stage(g->comm, in, bytes * (size_t)group->size, bytes, &p);
+    int rc = stage(g, in, bytes * (size_t)group->size, bytes, &p);
 
     if (rc == 0)
-        rc = nccl_reduce_scatter(g, p.in, p.out, count, dtype, reduction, g->comm->stream);
-    return fetch(g->comm, rc, out, p.out, bytes);
+        rc = nccl_reduce_scatter(g, p.in, p.out, count, dtype, reduction, g->stream);
+    return fetch(g, rc, out, p.out, bytes);
 }
 
 int nccl_host_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
@@ -87,11 +93,11 @@ int nccl_host_all_reduce(struct ct_group *group, const void *in, void *out, size
     struct group *g = (struct group *)group;
     size_t bytes = count * ct_dtype_size(dtype);
     struct places p = {0};
-    int rc = stage(g->comm, in, bytes, bytes, &p);
+    int rc = stage(g, in, bytes, bytes, &p);
 
     if (rc == 0)
-        rc = nccl_all_reduce(g, p.in, p.out, count, dtype, reduction, g->comm->stream);
-    return fetch(g->comm, rc, out, p.out, bytes);
+        rc = nccl_all_reduce(g, p.in, p.out, count, dtype, reduction, g->stream);
+    return fetch(g, rc, out, p.out, bytes);
 }
 
 int nccl_host_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
@@ -100,11 +106,11 @@ int nccl_host_all_to_all(struct ct_group *group, const void *in, void *out, size
     struct group *g = (struct group *)group;
     size_t all = count * ct_dtype_size(dtype) * (size_t)group->size;
     struct places p = {0};
-    int rc = stage(g->comm, in, all, all, &p);
+    int rc = stage(g, in, all, all, &p);
 
     if (rc == 0)
-        rc = nccl_all_to_all(g, p.in, p.out, count, dtype, g->comm->stream);
-    return fetch(g->comm, rc, out, p.out, all);
+        rc = nccl_all_to_all(g, p.in, p.out, count, dtype, g->stream);
+    return fetch(g, rc, out, p.out, all);
 }
 
 int nccl_host_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype,
@@ -118,10 +124,10 @@ int nccl_host_broadcast(struct ct_group *group, void *data, size_t count, enum c
     if (root < 0 || root >= group->size)
         return ct_fail(CT_EINVAL, "broadcast from position %d in group '%s' of %d", root,
                        group->name, group->size);
-    rc = stage(g->comm, data, bytes, 0, &p);
+    rc = stage(g, data, bytes, 0, &p);
     if (rc == 0)
-        rc = nccl_broadcast(g, p.in, count, dtype, root, g->comm->stream);
-    return fetch(g->comm, rc, data, p.in, bytes);
+        rc = nccl_broadcast(g, p.in, count, dtype, root, g->stream);
+    return fetch(g, rc, data, p.in, bytes);
 }
 
 int nccl_host_barrier(struct ct_group *group)
@@ -146,11 +152,11 @@ static int message(struct ct_group *group, const void *out, size_t out_bytes, in
 {
     struct group *g = (struct group *)group;
     struct places p = {0};
-    int rc = stage(g->comm, out, out_bytes, in_bytes, &p);
+    int rc = stage(g, out, out_bytes, in_bytes, &p);
 
     if (rc == 0)
-        rc = nccl_exchange(g, p.in, out_bytes, to, p.out, in_bytes, from, g->comm->stream);
-    return fetch(g->comm, rc, in, p.out, in_bytes);
+        rc = nccl_exchange(g, p.in, out_bytes, to, p.out, in_bytes, from, g->stream);
+    return fetch(g, rc, in, p.out, in_bytes);
 }
 
 int nccl_host_send(struct ct_group *group, const void *data, size_t bytes, int peer, int tag)

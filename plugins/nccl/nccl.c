@@ -18,7 +18,11 @@ static struct comm *open_comm;
 
 static const struct ct_option options[] = {
     CT_OPT_INT(struct config, port, "port", "0", 0, 65535,
-               "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or 29511"),
+               "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or no port where all ranks are on "
+               "one host"),
+    CT_OPT_BOOL(struct config, share_device, "share_device", "false",
+                "Let ranks of one host share a device: NCCL is told that each has a host of its own. "
+                "Slow: for tests"),
     CT_OPT_BOOL(struct config, windows, "windows", "false",
                 "Register the device's memory with NCCL (2.28), and gather by copy engines; needs "
                 "ranks with equal memory plans, on one host"),
@@ -231,13 +235,13 @@ static void close_comm(struct ct_comm *base)
         next = g->next;
         if (g->nccl)
             nccl.ncclCommAbort(g->nccl); /* returns at once: peers may be gone */
+        if (g->staging)
+            nccl.cuMemFree(g->staging);
+        if (g->stream)
+            nccl.cuStreamDestroy(g->stream);
         free(g->ranks);
         free(g);
     }
-    if (comm->staging)
-        nccl.cuMemFree(comm->staging);
-    if (comm->stream)
-        nccl.cuStreamDestroy(comm->stream);
     nccl_store_close(comm->store);
     pthread_mutex_destroy(&comm->lock);
     open_comm = NULL;
@@ -253,18 +257,34 @@ static int check_request(const struct ct_comm_request *r)
     return open_comm ? ct_fail(CT_EINVAL, "nccl is open already") : 0;
 }
 
+/* What NCCL reads from the environment when it is loaded: it refuses two ranks on one device only
+   if they are on one host, and tells hosts apart by this. Everything then goes through sockets. */
+static void pretend_hosts(int rank)
+{
+    static const char *const settings[][2] = {
+        {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MAX_CTAS", "2"},
+    };
+    char name[32];
+
+    snprintf(name, sizeof(name), "rank%d", rank);
+    setenv("NCCL_HOSTID", name, 0);
+    for (size_t i = 0; i < CT_COUNT(settings); i++)
+        setenv(settings[i][0], settings[i][1], 0);
+}
+
 static int start(struct comm *comm, const struct ct_comm_request *request)
 {
-    int rc = nccl_library_open();
+    int rc;
 
+    if (nccl_config.share_device)
+        pretend_hosts(request->rank);
+    rc = nccl_library_open();
     if (rc < 0)
         return rc;
     if (nccl.cuCtxGetCurrent(&comm->context) || !comm->context)
         return ct_fail(CT_ECONFIG, "nccl needs a CUDA device that is open: load cuda");
-    rc = nccl_check_cuda(comm, nccl.cuStreamCreate(&comm->stream, CU_STREAM_NON_BLOCKING),
-                         "a stream");
-    if (rc == 0)
-        rc = nccl_store_open(request, &comm->store);
+    rc = nccl_store_open(request, &comm->store);
     return rc < 0 ? rc : nccl_watchdog_start(comm);
 }
 

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cluster.h"
 
-#define DEFAULT_PORT 29511 /* without MASTER_PORT */
 #define NAP 2000000        /* ns */
 
 struct message {
@@ -122,33 +122,63 @@ static void *serve(void *argument)
 
 /* ---- the way there ---- */
 
-static int find_address(struct addrinfo **address)
+struct address {
+    struct sockaddr_storage at;
+    socklen_t length;
+};
+
+/* Ranks of one host, known by the name of their job, meet at a socket without a file. */
+static int name_address(const char *job, struct address *a)
 {
-    const char *host = getenv("MASTER_ADDR"), *master = getenv("MASTER_PORT");
-    char port[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    int code;
+    struct sockaddr_un *local = (struct sockaddr_un *)&a->at;
+    int n;
 
-    snprintf(port, sizeof(port), "%d",
-             nccl_config.port ? (int)nccl_config.port : master ? atoi(master) + 1 : DEFAULT_PORT);
-    code = getaddrinfo(host ? host : "127.0.0.1", port, &hints, address);
-    return code ? ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host ? host : "", gai_strerror(code))
-                : 0;
-}
-
-static int listen_at(const struct addrinfo *a, int world, int *listener)
-{
-    int on = 1;
-
-    *listener = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(*listener, a->ai_addr, a->ai_addrlen) < 0 || listen(*listener, world) < 0)
-        return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
-                       "rendezvous: %s; another port: [nccl] port", strerror(errno));
+    *local = (struct sockaddr_un){.sun_family = AF_UNIX};
+    n = snprintf(local->sun_path + 1, sizeof(local->sun_path) - 1, "ctitan-nccl/%u/%s",
+                 (unsigned)geteuid(), job);
+    if (n >= (int)sizeof(local->sun_path) - 1)
+        return ct_fail(CT_EINVAL, "job name '%s' is too long", job);
+    a->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
     return 0;
 }
 
-static int host(struct store *s, const struct addrinfo *a, int world)
+static int find_address(const struct ct_comm_request *request, struct address *a)
+{
+    const char *host = getenv("MASTER_ADDR"), *master = getenv("MASTER_PORT");
+    char port[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    int code;
+
+    if (!nccl_config.port && request->job && request->local_ranks == request->world)
+        return name_address(request->job, a);
+    if (!nccl_config.port && !master)
+        return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR and MASTER_PORT, or "
+                                   "[nccl] port, to meet");
+    snprintf(port, sizeof(port), "%d",
+             nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
+    code = getaddrinfo(host ? host : "127.0.0.1", port, &hints, &found);
+    if (code)
+        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host ? host : "", gai_strerror(code));
+    memcpy(&a->at, found->ai_addr, found->ai_addrlen);
+    a->length = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}
+
+static int listen_at(const struct address *a, int world, int *listener)
+{
+    int on = 1;
+
+    *listener = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(*listener, (const struct sockaddr *)&a->at, a->length) < 0 ||
+        listen(*listener, world) < 0)
+        return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
+                       "rendezvous: %s; another place: [nccl] port", strerror(errno));
+    return 0;
+}
+
+static int host(struct store *s, const struct address *a, int world)
 {
     int rc = listen_at(a, world, &s->listener);
 
@@ -160,14 +190,14 @@ static int host(struct store *s, const struct addrinfo *a, int world)
     return 0;
 }
 
-static int join(struct store *s, const struct addrinfo *a, double timeout)
+static int join(struct store *s, const struct address *a, double timeout)
 {
     double deadline = now() + timeout;
     int on = 1;
 
     for (;;) {
-        s->socket = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(s->socket, a->ai_addr, a->ai_addrlen) == 0)
+        s->socket = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(s->socket, (const struct sockaddr *)&a->at, a->length) == 0)
             break;
         close(s->socket);
         s->socket = -1;
@@ -175,7 +205,8 @@ static int join(struct store *s, const struct addrinfo *a, double timeout)
             return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
         nap();
     }
-    setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (a->at.ss_family != AF_UNIX)
+        setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     return 0;
 }
 
@@ -273,7 +304,7 @@ static int meet(struct store *s, const struct ct_comm_request *r)
 int nccl_store_open(const struct ct_comm_request *request, struct store **store)
 {
     struct store *s = calloc(1, sizeof(*s));
-    struct addrinfo *address = NULL;
+    struct address address = {.length = 0};
     int rc;
 
     if (!s)
@@ -281,16 +312,12 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
     *store = s;
     s->socket = s->listener = s->stop[0] = s->stop[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
-    rc = find_address(&address);
+    rc = find_address(request, &address);
     if (rc == 0 && request->rank == 0)
-        rc = host(s, address, request->world);
+        rc = host(s, &address, request->world);
     if (rc == 0)
-        rc = join(s, address, request->timeout);
-    if (rc == 0)
-        rc = meet(s, request);
-    if (address)
-        freeaddrinfo(address);
-    return rc;
+        rc = join(s, &address, request->timeout);
+    return rc < 0 ? rc : meet(s, request);
 }
 
 void nccl_store_close(struct store *s)

@@ -44,11 +44,16 @@ static void nap(long ns)
 /* All that is done; true if something is. */
 static bool advance(struct watchdog *w)
 {
-    uint32_t before = w->done;
+    uint32_t before;
+    bool more;
 
+    pthread_mutex_lock(&w->comm->lock);
+    before = w->done;
     while (w->done != w->written && nccl.cuEventQuery(w->ring[w->done % RING].event) == 0)
         w->done++;
-    return w->done != before;
+    more = w->done != before;
+    pthread_mutex_unlock(&w->comm->lock);
+    return more;
 }
 
 /* Ranks of the group that have noticed nothing: those that hang or died. */
@@ -146,41 +151,50 @@ void nccl_watchdog_stop(struct comm *comm)
     comm->watchdog = NULL;
 }
 
+static int note(struct watchdog *w, struct group *g, const char *call, CUstream stream)
+{
+    struct watched *next = &w->ring[w->written % RING];
+    int code = next->event ? 0 : nccl.cuEventCreate(&next->event, CU_EVENT_DISABLE_TIMING);
+
+    next->group = g;
+    next->call = call;
+    next->number = g->calls;
+    if (code == 0)
+        code = nccl.cuEventRecord(next->event, stream);
+    if (code == 0)
+        w->written++;
+    return code;
+}
+
 /* An event of a captured call belongs to the graph, and cannot be asked. */
 int nccl_watch(struct group *g, const char *call, CUstream stream)
 {
     struct watchdog *w = g->comm->watchdog;
-    struct watched *next = &w->ring[w->written % RING];
-    int capturing = 0, rc;
+    int capturing = 0, code;
 
     g->calls++;
     nccl.cuStreamIsCapturing(stream, &capturing);
     if (capturing)
         return 0;
-    while (w->written - w->done == RING && !g->comm->failed)
+    while (w->written - w->done >= RING / 2 && !g->comm->failed)
         nap(100000);
-    next->group = g;
-    next->call = call;
-    next->number = g->calls;
-    rc = next->event ? 0
-                     : nccl_check_cuda(g->comm,
-                                       nccl.cuEventCreate(&next->event, CU_EVENT_DISABLE_TIMING),
-                                       "an event");
-    if (rc == 0)
-        rc = nccl_check_cuda(g->comm, nccl.cuEventRecord(next->event, stream), "an event");
-    if (rc == 0)
-        w->written++;
-    return rc;
+    pthread_mutex_lock(&g->comm->lock);
+    code = note(w, g, call, stream);
+    pthread_mutex_unlock(&g->comm->lock);
+    return nccl_check_cuda(g->comm, code, "an event");
 }
 
 int nccl_drain(struct comm *comm)
 {
-    while (comm->watchdog->done != comm->watchdog->written) {
+    uint32_t last = comm->watchdog->written;
+
+    while ((int32_t)(comm->watchdog->done - last) < 0) {
         int rc = nccl_failed(comm);
 
         if (rc < 0)
             return rc;
-        nap(50000);
+        if (!advance(comm->watchdog))
+            nap(50000);
     }
     return nccl_failed(comm);
 }

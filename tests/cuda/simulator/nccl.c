@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/comm.h>
@@ -22,6 +23,7 @@
 #define SLOT ((size_t)1 << 18)
 #define MAIL ((size_t)1 << 14)
 #define SYSTEM_ERROR 2
+#define PATIENCE 20 /* s */
 
 struct mailbox {
     _Atomic uint32_t full;
@@ -78,8 +80,9 @@ static int barrier(struct ncclComm *c)
         s->generation++;
         return ncclSuccess;
     }
-    while (s->generation == generation && !s->aborted)
-        sched_yield();
+    for (time_t begin = time(NULL); s->generation == generation && !s->aborted; sched_yield())
+        if (time(NULL) - begin > PATIENCE)
+            s->aborted = 1;
     return s->generation == generation ? SYSTEM_ERROR : ncclSuccess;
 }
 
@@ -275,7 +278,7 @@ struct messages {
     int count;
 };
 
-static struct messages pending;
+static _Thread_local struct messages pending;
 
 /* One packet, if the mailbox allows. A message of no bytes is one empty packet. */
 static void move(struct messages *m, int i)
