@@ -1,5 +1,6 @@
 /*
- * Collectives on devices in host memory, over whichever communicator the recipe loads.
+ * Collectives: what pieces lie where, and kernels on devices in host memory, over whichever
+ * communicator the recipe loads.
  *
  * The communicator moves flat, equal pieces; a tensor that is cut in its first dimension into equal
  * pieces is just that, and goes without a copy. In all other cases pieces are packed into the
@@ -8,11 +9,10 @@
  * all_gather, reduce_scatter and all_reduce may take several values, which a communicator does as
  * one call if it offers that.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <stdio.h>
+#include <assert.h>
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 
@@ -46,100 +46,7 @@ struct call {
     struct layout in, out; /* of the whole that is exchanged */
 };
 
-/* ---- groups ---- */
-
-int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
-                          ct_axes axes, int stream, struct ct_group **group)
-{
-    struct ct_communicator_groups *cache = c->groups;
-    int64_t ranks[4096];
-    char name[128];
-    int rc;
-
-    for (size_t i = 0; i < cache->count; i++)
-        if (cache->item[i].axes == axes && cache->item[i].stream == stream) {
-            *group = cache->item[i].group;
-            return 0;
-        }
-    if (cache->count == CT_COUNT(cache->item) ||
-        ct_mesh_degree(mesh, axes) > (int64_t)CT_COUNT(ranks))
-        return ct_fail(CT_EINVAL, "too many groups, or a group of more than %zu ranks",
-                       CT_COUNT(ranks));
-    name[0] = '\0';
-    for (int a = 0; a < mesh->count; a++)
-        if (axes >> a & 1) {
-            size_t n = strlen(name);
-
-            snprintf(name + n, sizeof(name) - n, "%s%s", n ? "." : "", mesh->axis[a].name);
-        }
-    ct_mesh_group(mesh, rank, axes, ranks);
-    rc = c->ops->group(c->comm, ranks, (int)ct_mesh_degree(mesh, axes), name, group);
-    if (rc < 0)
-        return ct_context(rc, "group %s", name);
-    cache->item[cache->count++] = (struct ct_communicator_group){axes, stream, *group};
-    return 0;
-}
-
-int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
-                          const struct ct_peers *pairs, size_t count)
-{
-    struct ct_communicator_groups *known = c->groups;
-    int axis = ct_mesh_find(mesh, "pp");
-    int64_t me, ranks[4096];
-
-    if (count == 0)
-        return 0;
-    me = ct_mesh_coordinate(mesh, rank, axis);
-    if (ct_mesh_group(mesh, rank, (ct_axes)1 << axis, ranks) > (int64_t)CT_COUNT(ranks))
-        return ct_fail(CT_EINVAL, "a pipeline of more than %zu ranks", CT_COUNT(ranks));
-    for (size_t i = 0; i < count; i++) {
-        const struct ct_peers *p = &pairs[i];
-        struct ct_group *group;
-        char name[64];
-        int rc;
-
-        if ((p->from != me && p->to != me) || ct_communicator_pair(c, p->from, p->to, &group) == 0)
-            continue;
-        if (known->pair_count == CT_COUNT(known->pair))
-            return ct_fail(CT_EINVAL, "more than %zu pairs of ranks", CT_COUNT(known->pair));
-        snprintf(name, sizeof(name), "pp %d to %d", p->from, p->to);
-        rc = c->ops->group(c->comm, (int64_t[]){ranks[p->from], ranks[p->to]}, 2, name, &group);
-        if (rc < 0)
-            return ct_context(rc, "group %s", name);
-        known->pair[known->pair_count++] = (struct ct_communicator_pair){*p, group};
-    }
-    return 0;
-}
-
-int ct_communicator_pair(const struct ct_communicator *c, int64_t from, int64_t to,
-                         struct ct_group **group)
-{
-    const struct ct_communicator_groups *known = c->groups;
-
-    for (size_t i = 0; i < known->pair_count; i++)
-        if (known->pair[i].peers.from == from && known->pair[i].peers.to == to) {
-            *group = known->pair[i].group;
-            return 0;
-        }
-    return ct_fail(CT_EINVAL, "no group was made for transfers from pipeline rank %lld to %lld",
-                   (long long)from, (long long)to);
-}
-
 /* ---- preparing ---- */
-
-static ct_axes parse_axes(const struct ct_mesh *mesh, const char *text)
-{
-    ct_axes axes = 0;
-
-    for (size_t n; *text; text += n + (text[n] == '.')) {
-        char name[64];
-
-        n = strcspn(text, ".");
-        snprintf(name, sizeof(name), "%.*s", (int)n, text);
-        axes |= (ct_axes)1 << ct_mesh_find(mesh, name);
-    }
-    return axes;
-}
 
 /* The pieces of dimension dim that the ranks of a group hold under s, relative to where the whole
    `around` of this rank begins. */
@@ -179,7 +86,7 @@ static struct call *call_new(struct ct_prepare *p, ct_axes *axes, int *rc)
     struct call *c = ct_arena_new(p->arena, struct call);
     int64_t *ranks;
 
-    *axes = parse_axes(p->mesh, ct_op_string(p->op, "axes"));
+    *axes = ct_mesh_axes(p->mesh, ct_op_string(p->op, "axes"));
     c->ranks = ct_mesh_degree(p->mesh, *axes);
     c->dtype = (p->ins ? p->in : p->out)[0].dtype;
     c->communicator = p->communicator;
@@ -295,7 +202,7 @@ static int prepare_slice(struct ct_prepare *p)
 {
     const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
     struct call *c = ct_arena_new(p->arena, struct call);
-    ct_axes axes = parse_axes(p->mesh, ct_op_string(p->op, "axes"));
+    ct_axes axes = ct_mesh_axes(p->mesh, ct_op_string(p->op, "axes"));
     int64_t *ranks = ct_arena_array(p->arena, int64_t, ct_mesh_degree(p->mesh, axes));
 
     c->dtype = p->in[0].dtype;
@@ -323,26 +230,77 @@ static int prepare_transfer(struct ct_prepare *p)
 
 /* ---- packing ---- */
 
-/* Copy `count` blocks of `bytes`, from blocks `from_stride` apart to blocks `to_stride` apart. */
-static void copy_blocks(char *to, size_t to_stride, const char *from, size_t from_stride,
-                        size_t bytes, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, bytes);
-}
-
 /* Piece i of the whole tensor at `whole`, to or from packed memory. */
-static void move_piece(const struct call *c, const struct layout *l, int64_t i, char *whole,
-                       char *packed, bool pack)
+static int move_piece(const struct ct_launch *launch, const struct ct_transport *by,
+                      const struct layout *l, int64_t i, char *whole, char *packed, bool pack)
 {
+    const struct call *c = launch->state;
     size_t unit = (size_t)l->inner * ct_dtype_size(c->dtype);
     char *piece = whole + (size_t)l->piece[i].offset * unit;
     size_t bytes = (size_t)l->piece[i].size * unit, stride = (size_t)l->length * unit;
 
+    if (bytes == 0)
+        return 0;
     if (pack)
-        copy_blocks(packed, bytes, piece, stride, bytes, l->outer);
-    else
-        copy_blocks(piece, stride, packed, bytes, bytes, l->outer);
+        return by->copy(launch, packed, bytes, piece, stride, bytes, l->outer);
+    return by->copy(launch, piece, stride, packed, bytes, bytes, l->outer);
+}
+
+/* A box of a tensor: [0, shape) from `offset` on. */
+struct box {
+    int64_t shape[CT_MAX_RANK], offset;
+};
+
+static struct box box_of(const struct ct_tensor *t, int dim, struct piece along, int to,
+                         struct piece across)
+{
+    struct box box;
+
+    memcpy(box.shape, t->shape, sizeof(box.shape));
+    box.shape[dim] = along.size;
+    box.shape[to] = across.size;
+    box.offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
+    return box;
+}
+
+/* Dimensions from the one returned on are one run of *elements in memory. */
+static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *elements)
+{
+    int d = t->rank;
+
+    for (*elements = 1; d > 0 && (t->stride[d - 1] == *elements || box->shape[d - 1] == 1); d--)
+        *elements *= box->shape[d - 1];
+    return d;
+}
+
+/* Elements of a box, between a tensor and packed memory: rows of runs, one copy for each index of
+   the dimensions in front. */
+static int move_box(const struct ct_launch *l, const struct ct_transport *by,
+                    const struct ct_tensor *t, const struct box *box, char *packed, bool pack)
+{
+    size_t item = ct_dtype_size(t->dtype), bytes;
+    int64_t index[CT_MAX_RANK] = {0}, elements, rows = 1;
+    int last = run_of(t, box, &elements) - 1, rc = 0, d;
+    size_t stride = last >= 0 ? (size_t)t->stride[last] * item : 0;
+
+    if (ct_shape_count(t->rank, box->shape) == 0)
+        return 0;
+    rows = last >= 0 ? box->shape[last] : 1;
+    bytes = (size_t)elements * item;
+    do {
+        int64_t offset = box->offset;
+        char *at;
+
+        for (d = 0; d < last; d++)
+            offset += index[d] * t->stride[d];
+        at = (char *)t->data + (size_t)offset * item;
+        rc = pack ? by->copy(l, packed, bytes, at, stride ? stride : bytes, bytes, rows)
+                  : by->copy(l, at, stride ? stride : bytes, packed, bytes, bytes, rows);
+        packed += bytes * (size_t)rows;
+        for (d = last - 1; d >= 0 && ++index[d] == box->shape[d]; d--)
+            index[d] = 0;
+    } while (rc == 0 && d >= 0);
+    return rc;
 }
 
 /* ---- running ---- */
@@ -374,17 +332,25 @@ static int end(const struct ct_launch *l, int rc)
     return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
-/* Call for each value, all as one where the communicator can. */
-static int run_items(const struct ct_launch *l, int (*call)(const struct ct_launch *l, int i))
+static int flat_copy(const struct ct_launch *l, const struct ct_transport *by, void *to,
+                     const struct ct_tensor *from)
+{
+    size_t bytes = (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype);
+
+    return bytes ? by->copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
+}
+
+/* Call for each value, all as one where the transport can. */
+static int run_items(const struct ct_launch *l, const struct ct_transport *by,
+                     int (*call)(const struct ct_launch *l, const struct ct_transport *by, int i))
 {
     const struct call *c = l->state;
-    const struct ct_comm_ops *ops = c->communicator->ops;
-    bool together = l->ins > 1 && ops->begin;
-    int rc = together ? ops->begin(c->group) : 0;
+    bool together = l->ins > 1 && by->begin && by->begin(l, c->group, true) == 1;
+    int rc = 0;
 
     for (int i = 0; rc == 0 && i < l->ins; i++)
-        rc = call(l, i);
-    return rc == 0 && together ? ops->end(c->group) : rc;
+        rc = call(l, by, i);
+    return rc == 0 && together ? by->begin(l, c->group, false) : rc;
 }
 
 static size_t count_of(const struct call *c, int i)
@@ -392,161 +358,264 @@ static size_t count_of(const struct call *c, int i)
     return c->items[i].bytes / ct_dtype_size(c->dtype);
 }
 
-static int call_gather(const struct ct_launch *l, int i)
+/* This rank's piece in the workspace, and behind it all pieces. */
+static char *packed_piece(const struct ct_launch *l, int i)
 {
-    const struct call *c = l->state;
-    const struct item *item = &c->items[i];
-    char *mine = (char *)l->workspace + item->at, *all = mine + item->bytes;
-
-    return c->communicator->ops->all_gather(c->group, item->direct ? l->in[i].data : mine,
-                                            item->direct ? l->out[i].data : all, count_of(c, i),
-                                            c->dtype);
+    return (char *)l->workspace + ((const struct call *)l->state)->items[i].at;
 }
 
-static int run_gather(const struct ct_launch *l)
+static char *packed_all(const struct ct_launch *l, int i)
 {
-    const struct call *c = l->state;
-    int rc = begin(l);
-
-    if (rc < 0)
-        return rc;
-    for (int i = 0; i < l->ins; i++)
-        if (!c->items[i].direct)
-            memcpy((char *)l->workspace + c->items[i].at, l->in[i].data,
-                   (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype));
-    rc = run_items(l, call_gather);
-    for (int i = 0; rc == 0 && i < l->ins; i++) {
-        const struct item *item = &c->items[i];
-        char *all = (char *)l->workspace + item->at + item->bytes;
-
-        for (int64_t k = 0; !item->direct && k < c->ranks; k++)
-            move_piece(c, &item->whole, k, l->out[i].data, all + (size_t)k * item->bytes, false);
-    }
-    return end(l, rc);
+    return packed_piece(l, i) + ((const struct call *)l->state)->items[i].bytes;
 }
 
-static int call_scatter(const struct ct_launch *l, int i)
+static int call_gather(const struct ct_launch *l, const struct ct_transport *by, int i)
 {
     const struct call *c = l->state;
-    const struct item *item = &c->items[i];
-    char *mine = (char *)l->workspace + item->at, *all = mine + item->bytes;
+    bool direct = c->items[i].direct;
 
-    return c->communicator->ops->reduce_scatter(c->group, item->direct ? l->in[i].data : all,
-                                                item->direct ? l->out[i].data : mine,
-                                                count_of(c, i), c->dtype, CT_REDUCE_SUM);
+    return by->all_gather(l, c->group, direct ? l->in[i].data : packed_piece(l, i),
+                          direct ? l->out[i].data : packed_all(l, i), count_of(c, i), c->dtype);
 }
 
-static void pack(const struct ct_launch *l, const struct item *item, char *whole)
+static int run_gather(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
-    char *all = (char *)l->workspace + item->at + item->bytes;
+    int rc = 0;
 
-    memset(all, 0, item->bytes * (size_t)c->ranks);
-    for (int64_t k = 0; k < c->ranks; k++)
-        move_piece(c, &item->whole, k, whole, all + (size_t)k * item->bytes, true);
-}
-
-static int run_scatter(const struct ct_launch *l)
-{
-    const struct call *c = l->state;
-    int rc = begin(l);
-
-    if (rc < 0)
-        return rc;
-    for (int i = 0; i < l->ins; i++)
-        if (!c->items[i].direct)
-            pack(l, &c->items[i], l->in[i].data);
-    rc = run_items(l, call_scatter);
     for (int i = 0; rc == 0 && i < l->ins; i++)
         if (!c->items[i].direct)
-            memcpy(l->out[i].data, (char *)l->workspace + c->items[i].at,
-                   (size_t)ct_tensor_count(&l->out[i]) * ct_dtype_size(c->dtype));
-    return end(l, rc);
+            rc = flat_copy(l, by, packed_piece(l, i), &l->in[i]);
+    if (rc == 0)
+        rc = run_items(l, by, call_gather);
+    for (int i = 0; i < l->ins; i++)
+        for (int64_t k = 0; rc == 0 && !c->items[i].direct && k < c->ranks; k++)
+            rc = move_piece(l, by, &c->items[i].whole, k, l->out[i].data,
+                            packed_all(l, i) + (size_t)k * c->items[i].bytes, false);
+    return rc;
 }
 
-static int call_all_reduce(const struct ct_launch *l, int i)
+static int call_scatter(const struct ct_launch *l, const struct ct_transport *by, int i)
 {
     const struct call *c = l->state;
+    bool direct = c->items[i].direct;
 
-    return c->communicator->ops->all_reduce(c->group, l->in[i].data, l->out[i].data,
-                                            (size_t)ct_tensor_count(&l->in[i]), c->dtype,
-                                            CT_REDUCE_SUM);
+    return by->reduce_scatter(l, c->group, direct ? l->in[i].data : packed_all(l, i),
+                              direct ? l->out[i].data : packed_piece(l, i), count_of(c, i),
+                              c->dtype);
 }
 
-static int run_all_reduce(const struct ct_launch *l)
+static int pack(const struct ct_launch *l, const struct ct_transport *by, int i)
 {
-    int rc = begin(l);
+    const struct call *c = l->state;
+    const struct item *item = &c->items[i];
+    int rc = by->clear(l, packed_all(l, i), item->bytes * (size_t)c->ranks);
 
-    return end(l, rc < 0 ? rc : run_items(l, call_all_reduce));
+    for (int64_t k = 0; rc == 0 && k < c->ranks; k++)
+        rc = move_piece(l, by, &item->whole, k, l->in[i].data,
+                        packed_all(l, i) + (size_t)k * item->bytes, true);
+    return rc;
 }
 
-/* Elements of a box, between a tensor and packed memory; the box is [0, shape) from `at` on. */
-static void move_box(const struct ct_tensor *t, int dim, struct piece along, int to,
-                     struct piece across, char *packed, bool pack)
+static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
 {
-    size_t item = ct_dtype_size(t->dtype), done = 0;
-    int64_t index[CT_MAX_RANK] = {0}, shape[CT_MAX_RANK], last = t->rank - 1;
-    size_t run;
+    const struct call *c = l->state;
+    int rc = 0;
 
-    memcpy(shape, t->shape, sizeof(shape));
-    shape[dim] = along.size;
-    shape[to] = across.size;
-    if (ct_shape_count(t->rank, shape) == 0)
-        return;
-    run = (size_t)shape[last] * item;
-    for (;;) {
-        int64_t offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
-        int d;
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        if (!c->items[i].direct)
+            rc = pack(l, by, i);
+    if (rc == 0)
+        rc = run_items(l, by, call_scatter);
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        struct ct_tensor out = l->out[i];
 
-        for (d = 0; d < last; d++)
-            offset += index[d] * t->stride[d];
-        if (pack)
-            memcpy(packed + done, (char *)t->data + (size_t)offset * item, run);
-        else
-            memcpy((char *)t->data + (size_t)offset * item, packed + done, run);
-        done += run;
-        for (d = (int)last - 1; d >= 0 && ++index[d] == shape[d]; d--)
-            index[d] = 0;
-        if (d < 0)
-            return;
+        out.data = packed_piece(l, i);
+        if (!c->items[i].direct)
+            rc = flat_copy(l, by, l->out[i].data, &out);
     }
+    return rc;
 }
 
-static int run_exchange(const struct ct_launch *l)
+static int call_all_reduce(const struct ct_launch *l, const struct ct_transport *by, int i)
 {
     const struct call *c = l->state;
-    int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = begin(l);
+
+    return by->all_reduce(l, c->group, l->in[i].data, l->out[i].data,
+                          (size_t)ct_tensor_count(&l->in[i]), c->dtype);
+}
+
+static int run_all_reduce(const struct ct_launch *l, const struct ct_transport *by)
+{
+    return run_items(l, by, call_all_reduce);
+}
+
+static int run_exchange(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct call *c = l->state;
+    int dim = (int)ct_op_int(l->op, "dim"), to = (int)ct_op_int(l->op, "to"), rc = 0;
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
     size_t count = packet_count(c, x, dim, to);
     size_t bytes = count * ct_dtype_size(c->dtype);
     char *out = l->workspace, *in = out + bytes * (size_t)c->ranks;
 
-    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_box(x, dim, (struct piece){0, x->shape[dim]}, to, c->in.piece[i],
-                 out + (size_t)i * bytes, true);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++) {
+        struct box box = box_of(x, dim, (struct piece){0, x->shape[dim]}, to, c->in.piece[i]);
+
+        rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
+    }
     if (rc == 0)
-        rc = c->communicator->ops->all_to_all(c->group, out, in, count, c->dtype);
-    for (int64_t i = 0; rc == 0 && i < c->ranks; i++)
-        move_box(y, dim, c->out.piece[i], to, (struct piece){0, y->shape[to]},
-                 in + (size_t)i * bytes, false);
-    return end(l, rc);
+        rc = by->all_to_all(l, c->group, out, in, count, c->dtype);
+    for (int64_t i = 0; rc == 0 && i < c->ranks; i++) {
+        struct box box = box_of(y, dim, c->out.piece[i], to, (struct piece){0, y->shape[to]});
+
+        rc = move_box(l, by, y, &box, in + (size_t)i * bytes, false);
+    }
+    return rc;
 }
 
-static int run_permute(const struct ct_launch *l)
+static int run_permute(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct call *c = l->state;
     int to = (int)((c->me + c->shift) % c->ranks);
     int from = (int)((c->me + c->ranks - c->shift) % c->ranks);
-    int rc = begin(l);
+    int rc = 0;
 
-    for (int i = 0; rc == 0 && i < l->ins; i++) {
-        size_t bytes = (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype);
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        rc = by->exchange(l, c->group, l->in[i].data, to, l->out[i].data, from,
+                          (size_t)ct_tensor_count(&l->in[i]) * ct_dtype_size(c->dtype), i);
+    return rc;
+}
 
-        rc = c->communicator->ops->exchange(c->group, l->in[i].data, bytes, to, l->out[i].data,
-                                            bytes, from, i);
-    }
+static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct call *c = l->state;
+
+    return move_piece(l, by, &c->in, c->me, l->in[0].data, l->out[0].data, true);
+}
+
+/* ---- by op ---- */
+
+static const struct {
+    const char *op;
+    int (*prepare)(struct ct_prepare *p);
+    int (*run)(const struct ct_launch *l, const struct ct_transport *by);
+} collectives[] = {
+    {"all_gather", prepare_gather, run_gather},
+    {"reduce_scatter", prepare_scatter, run_scatter},
+    {"all_reduce", prepare_all_reduce, run_all_reduce},
+    {"all_to_all", prepare_exchange, run_exchange},
+    {"permute", prepare_permute, run_permute},
+    {"slice", prepare_slice, run_slice},
+};
+
+static size_t collective_of(const struct ct_op *op)
+{
+    size_t i = 0;
+
+    while (i < CT_COUNT(collectives) && strcmp(collectives[i].op, op->type->name))
+        i++;
+    return i;
+}
+
+int ct_collective_prepare(struct ct_prepare *p)
+{
+    size_t i = collective_of(p->op);
+
+    assert(i < CT_COUNT(collectives));
+    return collectives[i].prepare(p);
+}
+
+int ct_collective_run(const struct ct_launch *l, const struct ct_transport *by)
+{
+    size_t i = collective_of(l->op);
+    int rc;
+
+    assert(i < CT_COUNT(collectives));
+    if (!(l->op->type->flags & CT_OP_COLLECTIVE))
+        return collectives[i].run(l, by);
+    rc = begin(l);
+    if (rc == 0)
+        rc = collectives[i].run(l, by);
     return end(l, rc);
 }
+
+/* ---- in host memory ---- */
+
+static const struct ct_comm_ops *ops_of(const struct ct_launch *l)
+{
+    return ((const struct call *)l->state)->communicator->ops;
+}
+
+static int host_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                     size_t from_stride, size_t bytes, int64_t count)
+{
+    (void)l;
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to + (size_t)i * to_stride, (const char *)from + (size_t)i * from_stride,
+               bytes);
+    return 0;
+}
+
+static int host_clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    (void)l;
+    memset(at, 0, bytes);
+    return 0;
+}
+
+static int host_all_gather(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_gather(group, in, out, count, dtype);
+}
+
+static int host_reduce_scatter(const struct ct_launch *l, struct ct_group *group, const void *in,
+                               void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->reduce_scatter(group, in, out, count, dtype, CT_REDUCE_SUM);
+}
+
+static int host_all_reduce(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_reduce(group, in, out, count, dtype, CT_REDUCE_SUM);
+}
+
+static int host_all_to_all(const struct ct_launch *l, struct ct_group *group, const void *in,
+                           void *out, size_t count, enum ct_dtype dtype)
+{
+    return ops_of(l)->all_to_all(group, in, out, count, dtype);
+}
+
+static int host_exchange(const struct ct_launch *l, struct ct_group *group, const void *out, int to,
+                         void *in, int from, size_t bytes, int tag)
+{
+    return ops_of(l)->exchange(group, out, bytes, to, in, bytes, from, tag);
+}
+
+/* 1: calls up to the end are one. */
+static int host_together(const struct ct_launch *l, struct ct_group *group, bool begins)
+{
+    const struct ct_comm_ops *ops = ops_of(l);
+    int rc;
+
+    if (!ops->begin)
+        return 0;
+    rc = begins ? ops->begin(group) : ops->end(group);
+    return rc == 0 && begins ? 1 : rc;
+}
+
+static const struct ct_transport host_transport = {
+    .begin = host_together,
+    .copy = host_copy,
+    .clear = host_clear,
+    .all_gather = host_all_gather,
+    .reduce_scatter = host_reduce_scatter,
+    .all_reduce = host_all_reduce,
+    .all_to_all = host_all_to_all,
+    .exchange = host_exchange,
+};
 
 static size_t tensor_bytes(const struct ct_tensor *t)
 {
@@ -560,8 +629,8 @@ static int run_send(const struct ct_launch *l)
     int rc = begin(l);
 
     if (rc == 0)
-        rc = c->communicator->ops->send(c->group, l->in[0].data, tensor_bytes(&l->in[0]), 1,
-                                        (int)ct_op_int(l->op, "tag"));
+        rc = ops_of(l)->send(c->group, l->in[0].data, tensor_bytes(&l->in[0]), 1,
+                             (int)ct_op_int(l->op, "tag"));
     return end(l, rc);
 }
 
@@ -571,8 +640,8 @@ static int run_receive(const struct ct_launch *l)
     int rc = begin(l);
 
     if (rc == 0)
-        rc = c->communicator->ops->receive(c->group, l->out[0].data, tensor_bytes(&l->out[0]), 0,
-                                           (int)ct_op_int(l->op, "tag"));
+        rc = ops_of(l)->receive(c->group, l->out[0].data, tensor_bytes(&l->out[0]), 0,
+                                (int)ct_op_int(l->op, "tag"));
     return end(l, rc);
 }
 
@@ -586,50 +655,25 @@ static int run_stage_sum(const struct ct_launch *l)
         sum += ct_tensor_load(&l->in[i], 0);
     ct_tensor_store(&l->out[0], 0, sum);
     if (rc == 0)
-        rc = c->communicator->ops->all_reduce(c->group, l->out[0].data, l->out[0].data, 1, c->dtype,
-                                              CT_REDUCE_SUM);
+        rc = ops_of(l)->all_reduce(c->group, l->out[0].data, l->out[0].data, 1, c->dtype,
+                                   CT_REDUCE_SUM);
     return end(l, rc);
 }
 
-static int run_slice(const struct ct_launch *l)
+static int run_on_host(const struct ct_launch *l)
 {
-    const struct call *c = l->state;
-
-    move_piece(c, &c->in, c->me, l->in[0].data, l->out[0].data, true);
-    return 0;
+    return ct_collective_run(l, &host_transport);
 }
 
 const struct ct_kernel ct_collective_kernels[] = {
-    {"all_gather", "host", 0, NULL, prepare_gather, run_gather},
-    {"reduce_scatter", "host", 0, NULL, prepare_scatter, run_scatter},
-    {"all_reduce", "host", 0, NULL, prepare_all_reduce, run_all_reduce},
-    {"all_to_all", "host", 0, NULL, prepare_exchange, run_exchange},
-    {"permute", "host", 0, NULL, prepare_permute, run_permute},
-    {"slice", "host", 0, NULL, prepare_slice, run_slice},
+    {"all_gather", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"reduce_scatter", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"all_reduce", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"all_to_all", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"permute", "host", 0, NULL, ct_collective_prepare, run_on_host},
+    {"slice", "host", 0, NULL, ct_collective_prepare, run_on_host},
     {"send", "host", 0, NULL, prepare_transfer, run_send},
     {"receive", "host", 0, NULL, prepare_transfer, run_receive},
     {"stage_sum", "host", 0, NULL, prepare_all_reduce, run_stage_sum},
     {0},
 };
-
-static double bytes_of(const struct ct_tensor *t)
-{
-    return (double)ct_tensor_count(t) * (double)ct_dtype_size(t->dtype);
-}
-
-double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
-                           const struct ct_tensor *in, const struct ct_tensor *out)
-{
-    double n = (double)ct_mesh_degree(mesh, parse_axes(mesh, ct_op_string(op, "axes"))), sum = 0;
-    bool whole = !strcmp(op->type->name, "permute"), twice = !strcmp(op->type->name, "all_reduce");
-
-    if (!strcmp(op->type->name, "send"))
-        return bytes_of(&in[0]);
-    if (!strcmp(op->type->name, "receive"))
-        return 0;
-    if (!strcmp(op->type->name, "stage_sum"))
-        return bytes_of(&out[0]) * (n - 1) / n * 2;
-    for (int i = 0; i < op->ins; i++)
-        sum += fmax(bytes_of(&in[i]), bytes_of(&out[i]));
-    return whole ? sum : sum * (n - 1) / n * (twice ? 2 : 1);
-}

@@ -28,6 +28,9 @@ struct ct_communicator_groups {
 /* For every device in host memory; {0} ends. */
 extern const struct ct_kernel ct_collective_kernels[];
 
+/* "dp_shard.tp" as a set. */
+ct_axes ct_mesh_axes(const struct ct_mesh *mesh, const char *text);
+
 int ct_communicator_group(const struct ct_communicator *communicator, const struct ct_mesh *mesh,
                           int64_t rank, ct_axes axes, int stream, struct ct_group **group);
 

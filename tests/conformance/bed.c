@@ -371,6 +371,7 @@ int call_prepare(struct call *call, const struct bed *bed, const struct ct_kerne
     if (rc < 0)
         return ct_context(rc, "preparing %s (%s)", op->type->name, kernel->name);
     call->kernel = kernel;
+    call->workspace = p.workspace;
     call->launch = (struct ct_launch){op,
                                       call->in,
                                       call->out,
@@ -382,4 +383,137 @@ int call_prepare(struct call *call, const struct bed *bed, const struct ct_kerne
                                       NULL,
                                       bed->device};
     return 1;
+}
+
+/* ---- running ---- */
+
+/* Bytes from an operand's first element to its last. */
+static size_t extent(const struct ct_tensor *t, size_t opaque)
+{
+    int64_t last = 0;
+
+    if (!t->data || ct_tensor_count(t) == 0)
+        return 0;
+    for (int d = 0; d < t->rank; d++)
+        last += (t->shape[d] - 1) * t->stride[d];
+    return (size_t)(last + 1) * ct_dtype_size(t->dtype) + opaque;
+}
+
+/* One operand among those of a call that lie in host memory and shall lie on the device. */
+struct moved {
+    char *host, *device;
+    size_t bytes;
+};
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Operands that overlap (columns of one matrix) are moved together: they are sorted by address. */
+static int by_address(const void *a, const void *b)
+{
+    const struct moved *x = a, *y = b;
+
+    return x->host < y->host ? -1 : x->host > y->host;
+}
+
+static int merge(struct moved *m, int count)
+{
+    int kept = 0;
+
+    qsort(m, (size_t)count, sizeof(*m), by_address);
+    for (int i = 0; i < count; i++) {
+        if (kept && m[i].host < m[kept - 1].host + m[kept - 1].bytes) {
+            size_t end = (size_t)(m[i].host - m[kept - 1].host) + m[i].bytes;
+
+            m[kept - 1].bytes = end > m[kept - 1].bytes ? end : m[kept - 1].bytes;
+        } else {
+            m[kept++] = m[i];
+        }
+    }
+    return kept;
+}
+
+static void *moved_to(const struct moved *m, int count, const void *host)
+{
+    for (int i = 0; i < count; i++)
+        if ((const char *)host >= m[i].host && (const char *)host < m[i].host + m[i].bytes)
+            return m[i].device + ((const char *)host - m[i].host);
+    return NULL;
+}
+
+static struct ct_tensor *move_tensors(const struct call *call, const struct ct_tensor *t, int count,
+                                      const struct moved *m, int moves)
+{
+    struct ct_tensor *moved = ct_arena_array(call->arena, struct ct_tensor, count + 1);
+
+    for (int i = 0; i < count; i++) {
+        moved[i] = t[i];
+        moved[i].data = t[i].data ? moved_to(m, moves, t[i].data) : NULL;
+    }
+    return moved;
+}
+
+/* Device memory for a call: taken once, and more when needed. */
+static int device_memory(const struct ct_device_ops *ops, struct ct_device *device, size_t bytes,
+                         char **memory)
+{
+    static size_t room;
+    static void *base;
+    int rc = 0;
+
+    if (bytes > room) {
+        if (base)
+            ops->release(device, base, room);
+        room = bytes * 2;
+        rc = ops->reserve(device, room, &base);
+    }
+    *memory = base;
+    return rc;
+}
+
+static int run_there(struct call *call, const struct bed *bed)
+{
+    const struct ct_device_ops *ops = bed->device->ops;
+    const struct ct_op *op = call->op;
+    struct moved *m = ct_arena_array(call->arena, struct moved, op->ins + op->outs + 1);
+    struct ct_launch launch = call->launch;
+    size_t bytes = 0;
+    char *memory;
+    int count = 0, rc;
+
+    for (int i = 0; i < op->ins + op->outs; i++) {
+        const struct ct_tensor *t = i < op->ins ? &call->in[i] : &call->out[i - op->ins];
+        const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
+
+        if (v && t->data)
+            m[count++] = (struct moved){t->data, NULL, extent(t, v->opaque_bytes)};
+    }
+    count = merge(m, count);
+    for (int i = 0; i < count; i++)
+        bytes += round_up(m[i].bytes);
+    rc = device_memory(ops, bed->device, bytes + call->workspace + 256, &memory);
+    for (int i = 0; rc == 0 && i < count; i++) {
+        m[i].device = memory;
+        memory += round_up(m[i].bytes);
+        rc = ops->copy_in(bed->device, m[i].device, m[i].host, m[i].bytes);
+    }
+    launch.in = move_tensors(call, call->in, op->ins, m, count);
+    launch.out = move_tensors(call, call->out, op->outs, m, count);
+    launch.workspace = memory;
+    if (rc == 0)
+        rc = ops->enqueue(bed->device, CT_STREAM_COMPUTE, call->kernel, &launch);
+    if (rc == 0)
+        rc = ops->synchronize(bed->device);
+    for (int i = 0; rc == 0 && i < count; i++)
+        rc = ops->copy_out(bed->device, m[i].host, m[i].device, m[i].bytes);
+    return rc;
+}
+
+int call_run(struct call *call, const struct bed *bed)
+{
+    if (bed->device->host_memory)
+        return call->kernel->run(&call->launch);
+    return run_there(call, bed);
 }

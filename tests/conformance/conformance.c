@@ -262,7 +262,7 @@ static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_k
         rc = call_prepare(&call, bed, kernel, bits);
     if (rc > 0) {
         poison(&call, 0.5);
-        rc = kernel->run(&call.launch);
+        rc = call_run(&call, bed);
         snprintf(how, sizeof(how), "%s%s, %s", names[layout], accumulate ? ", accumulating" : "",
                  ct_dtype_name(bed->dtype));
         if (rc >= 0)
@@ -371,10 +371,12 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 
 /* ---- the result ---- */
 
-/* An instruction set that this process does not use. */
-static bool refuses_all(const struct ct_kernel *kernel)
+/* An instruction set that this process does not use; a collective, which needs other ranks. */
+static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
 {
-    return !strncmp(kernel->name, "avx", 3);
+    const struct ct_op_type *type = ct_op_find(kernel->op);
+
+    return (s->cases && !strncmp(kernel->name, "avx", 3)) || (type->rule && !type->reference);
 }
 
 static int summarise(const char *device, const char *filter)
@@ -384,7 +386,7 @@ static int summarise(const char *device, const char *filter)
 
     for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++) {
         const struct score *s = score_of(kernel);
-        bool untried = s->calls == 0 && !filter && !(s->cases && refuses_all(kernel));
+        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s);
 
         if (filter && !s->calls)
             continue;

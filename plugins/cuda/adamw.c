@@ -1,0 +1,97 @@
+/*
+ * AdamW (Loshchilov and Hutter 2019) over all parameters, many tensors in a launch. Tensors whose
+ * p, g, m and v all follow the ones before in memory are one.
+ */
+#include "gpu.h"
+
+#define HEAD 3     /* lr, step, clip */
+#define OPERANDS 4 /* p, g, m, v */
+#define THREADS 256
+
+static bool accepts(const struct ct_prepare *p)
+{
+    for (int i = HEAD; i < p->ins; i++)
+        if (!gpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return p->in[0].dtype == CT_F64 && p->in[1].dtype == CT_F64 && p->in[2].dtype == CT_F32;
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    p->workspace = sizeof(struct gpu_adamw_step);
+    return 0;
+}
+
+static int begin(const struct ct_launch *l)
+{
+    struct gpu_adamw_begin a = {.step = l->workspace,
+                                .lr = l->in[0].data,
+                                .number = l->in[1].data,
+                                .clip = l->in[2].data,
+                                .beta1 = ct_op_float(l->op, "beta1"),
+                                .beta2 = ct_op_float(l->op, "beta2"),
+                                .weight_decay = ct_op_float(l->op, "weight_decay")};
+
+    return gpu_launch(l, "adamw_begin", (struct gpu_size){1, 1, 1}, (struct gpu_size){32, 1, 1}, 0,
+                      &a);
+}
+
+static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t)
+{
+    for (int j = 0; j < OPERANDS; j++)
+        if (a->kind[at][j] != gpu_float_kind(t[j].dtype) ||
+            (char *)a->tensor[at][j] + (size_t)a->count[at] * ct_dtype_size(t[j].dtype) !=
+                t[j].data)
+            return false;
+    return true;
+}
+
+static void append(struct gpu_adamw *a, const struct ct_tensor *t)
+{
+    int at = a->tensors;
+
+    if (at && follows(a, at - 1, t)) {
+        a->count[at - 1] += ct_tensor_count(t);
+        return;
+    }
+    for (int j = 0; j < OPERANDS; j++) {
+        a->tensor[at][j] = t[j].data;
+        a->kind[at][j] = (uint8_t)gpu_float_kind(t[j].dtype);
+    }
+    a->count[at] = ct_tensor_count(t);
+    a->tensors++;
+}
+
+static int launch(const struct ct_launch *l, struct gpu_adamw *a)
+{
+    int rc;
+
+    for (int i = 0; i < a->tensors; i++)
+        a->first_block[i + 1] =
+            a->first_block[i] + (int32_t)gpu_blocks(a->count[i], GPU_GRAIN);
+    rc = gpu_launch(l, "adamw", (struct gpu_size){(unsigned)a->first_block[a->tensors], 1, 1},
+                    (struct gpu_size){THREADS, 1, 1}, 0, a);
+    a->tensors = 0;
+    return rc;
+}
+
+static int run(const struct ct_launch *l)
+{
+    double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
+    struct gpu_adamw a = {.step = l->workspace,
+                          .beta1 = (float)beta1,
+                          .beta2 = (float)beta2,
+                          .rest1 = (float)(1 - beta1),
+                          .rest2 = (float)(1 - beta2),
+                          .eps = (float)ct_op_float(l->op, "eps")};
+    int rc = begin(l);
+
+    for (int i = HEAD; rc == 0 && i + OPERANDS <= l->ins; i += OPERANDS) {
+        if (a.tensors == GPU_TENSORS)
+            rc = launch(l, &a);
+        append(&a, &l->in[i]);
+    }
+    return rc < 0 ? rc : launch(l, &a);
+}
+
+const struct ct_kernel gpu_adamw_kernels[] = {{"adamw", "vector", 0, accepts, prepare, run}, {0}};

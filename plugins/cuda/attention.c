@@ -1,0 +1,177 @@
+/*
+ * Attention by the plain kernels: any strides but for a last one of 1, any positions and documents.
+ */
+#include <math.h>
+
+#include "gpu.h"
+
+#define TILE 32
+#define THREADS 256
+#define LARGEST_HEAD 256
+
+static void strides(int64_t to[3], const struct ct_tensor *t)
+{
+    memcpy(to, t->stride, 3 * sizeof(*to));
+}
+
+static const void *optional(const struct ct_launch *l, int i)
+{
+    return i < l->ins ? l->in[i].data : NULL;
+}
+
+/* q is input `at`; what is said of tokens are the inputs from `more` on. */
+static struct gpu_attention arguments(const struct ct_launch *l, int at, int more)
+{
+    const struct ct_tensor *q = &l->in[at], *k = q + 1, *v = q + 2;
+    struct gpu_attention a = {.q = q->data,
+                              .k = k->data,
+                              .v = v->data,
+                              .batch = q->shape[0],
+                              .heads = (int32_t)q->shape[2],
+                              .groups = (int32_t)k->shape[2],
+                              .size = (int32_t)q->shape[3],
+                              .padded = (int32_t)q->shape[3] + 1,
+                              .scale = (float)(1 / sqrt((double)q->shape[3]))};
+
+    strides(a.q_stride, q);
+    strides(a.k_stride, k);
+    strides(a.v_stride, v);
+    a.queries = (struct gpu_side){optional(l, more), optional(l, more + 2),
+                                  ct_launch_offset(l, l->op->in[at], 1), q->shape[1]};
+    a.keys = (struct gpu_side){optional(l, more + 1), optional(l, more + 3),
+                               ct_launch_offset(l, l->op->in[at + 1], 1), k->shape[1]};
+    if (!a.keys.documents)
+        a.keys.documents = a.queries.documents;
+    return a;
+}
+
+/* Dimensions but the last may be strided; what is said of tokens is dense. */
+static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    for (int i = 0; i < tensors; i++)
+        if (p->in[i].dtype != dtype || p->in[i].stride[3] != 1)
+            return false;
+    for (int i = 0; i < outs; i++)
+        if (!gpu_is_compute_dtype(p->out[i].dtype) || p->out[i].stride[3] != 1)
+            return false;
+    for (int i = more; i < p->ins; i++)
+        if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD;
+}
+
+static unsigned tiles(int64_t tokens)
+{
+    return (unsigned)gpu_blocks(tokens, TILE);
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return suits(p, 3, 1, 3) && p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
+}
+
+static int run(const struct ct_launch *l)
+{
+    struct gpu_attention a = arguments(l, 0, 3);
+    size_t shared = (size_t)(3 * TILE * a.padded + TILE * TILE) * sizeof(float);
+
+    a.o = l->out[0].data;
+    strides(a.o_stride, &l->out[0]);
+    a.out_kind[0] = gpu_float_kind(l->out[0].dtype);
+    a.lse = l->out[1].data;
+    return gpu_launch_as(
+        l, "attention", l->in[0].dtype, false,
+        (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
+        (struct gpu_size){THREADS, 1, 1}, shared, &a);
+}
+
+/* ---- the gradient ---- */
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    return suits(p, 5, 3, 6) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    p->workspace = (size_t)ct_tensor_count(&p->in[5]) * sizeof(float);
+    return 0;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    struct gpu_attention a = arguments(l, 1, 6);
+    enum ct_dtype dtype = l->in[1].dtype;
+    struct gpu_size block = {THREADS, 1, 1};
+    size_t shared = (size_t)(4 * TILE * a.padded + 2 * TILE * TILE) * sizeof(float);
+    int64_t rows = ct_tensor_count(&l->in[5]);
+    int rc;
+
+    a.d_o = l->in[0].data;
+    strides(a.do_stride, &l->in[0]);
+    a.o_in = l->in[4].data;
+    strides(a.oin_stride, &l->in[4]);
+    a.lse_in = l->in[5].data;
+    a.delta = l->workspace;
+    a.dq = l->out[0].data;
+    a.dk = l->out[1].data;
+    a.dv = l->out[2].data;
+    strides(a.dq_stride, &l->out[0]);
+    strides(a.dk_stride, &l->out[1]);
+    strides(a.dv_stride, &l->out[2]);
+    for (int i = 0; i < 3; i++)
+        a.out_kind[i] = gpu_float_kind(l->out[i].dtype);
+    rc = gpu_launch_as(l, "attention_delta", dtype, false,
+                       (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1}, block, 0,
+                       &a);
+    if (rc == 0)
+        rc = gpu_launch_as(
+            l, "attention_dq", dtype, false,
+            (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch}, block,
+            shared, &a);
+    if (rc == 0)
+        rc = gpu_launch_as(
+            l, "attention_dkv", dtype, false,
+            (struct gpu_size){tiles(a.keys.tokens), (unsigned)a.groups, (unsigned)a.batch}, block,
+            shared, &a);
+    return rc;
+}
+
+/* ---- merging ---- */
+
+static bool accepts_merge(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[2].dtype == p->in[0].dtype &&
+           gpu_is_compute_dtype(p->out[0].dtype) && p->in[1].dtype == CT_F32 &&
+           p->in[3].dtype == CT_F32 && p->out[1].dtype == CT_F32;
+}
+
+static int run_merge(const struct ct_launch *l)
+{
+    const struct ct_tensor *o = &l->in[0];
+    struct gpu_attention_merge a = {.o = l->out[0].data,
+                                    .lse = l->out[1].data,
+                                    .a = o->data,
+                                    .b = l->in[2].data,
+                                    .a_lse = l->in[1].data,
+                                    .b_lse = l->in[3].data,
+                                    .batch = o->shape[0],
+                                    .tokens = o->shape[1],
+                                    .heads = o->shape[2],
+                                    .size = o->shape[3],
+                                    .a_kind = gpu_float_kind(o->dtype),
+                                    .out_kind = gpu_float_kind(l->out[0].dtype)};
+
+    return gpu_launch(
+        l, "attention_merge",
+        (struct gpu_size){(unsigned)gpu_blocks(a.batch * a.tokens * a.heads, THREADS / 32), 1, 1},
+        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+const struct ct_kernel gpu_attention_kernels[] = {
+    {"attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run},
+    {"attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad},
+    {"attention_merge", "plain", 0, accepts_merge, NULL, run_merge},
+    {0}};

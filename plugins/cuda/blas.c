@@ -1,0 +1,331 @@
+/*
+ * Matrix products through cuBLASLt.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "blas.h"
+#include "blas_library.h"
+
+static struct {
+    void *library;
+#define X(name, parameters) int(*name) parameters;
+    GPU_BLAS_CALLS(X)
+#undef X
+} lt;
+
+static const struct {
+    const char *symbol;
+    void *at;
+} calls[] = {
+#define X(name, parameters) {#name, &lt.name},
+    GPU_BLAS_CALLS(X)
+#undef X
+};
+
+/* What a choice of algorithm depends on. */
+struct key {
+    int64_t m, n, k, a_stride, b_stride, c_stride;
+    int32_t a_dtype, b_dtype, c_dtype;
+    uint32_t a_align, b_align, c_align;
+    uint32_t flags; /* a_by_k, b_by_k, accumulate, scaled, by_row, fast */
+};
+
+struct plan {
+    struct plan *next;
+    struct key key;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c; /* as cuBLASLt sees them */
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+};
+
+struct gpu_blas {
+    cublasLtHandle_t handle;
+    struct plan *plans;
+};
+
+static int check(int status, const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return ct_fail(CT_EIO, "cuBLASLt: %s: status %d", what, status);
+}
+
+/* ---- opening ---- */
+
+static int load(void)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    int rc;
+
+    if (lt.library)
+        return 0;
+    rc = gpu_library(names, &lt.library);
+    if (rc < 0)
+        return ct_fail(CT_ENOENT, "cuBLASLt, of the CUDA toolkit, is not installed: %s",
+                       ct_error_message());
+    for (size_t i = 0; i < CT_COUNT(calls); i++) {
+        void *call = dlsym(lt.library, calls[i].symbol);
+
+        if (!call)
+            return ct_fail(CT_ENOENT, "this cuBLASLt has no %s", calls[i].symbol);
+        memcpy(calls[i].at, &call, sizeof(call));
+    }
+    return 0;
+}
+
+int gpu_blas_open(struct gpu *gpu)
+{
+    int rc = load();
+
+    if (rc < 0)
+        return rc;
+    gpu->blas = calloc(1, sizeof(*gpu->blas));
+    if (!gpu->blas)
+        return ct_fail(CT_ENOMEM, "cuBLASLt");
+    return check(lt.cublasLtCreate(&gpu->blas->handle), "starting");
+}
+
+static void plan_destroy(struct plan *p)
+{
+    if (p->desc)
+        lt.cublasLtMatmulDescDestroy(p->desc);
+    if (p->a)
+        lt.cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        lt.cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c)
+        lt.cublasLtMatrixLayoutDestroy(p->c);
+    free(p);
+}
+
+void gpu_blas_close(struct gpu *gpu)
+{
+    if (!gpu->blas)
+        return;
+    for (struct plan *p = gpu->blas->plans, *next; p; p = next) {
+        next = p->next;
+        plan_destroy(p);
+    }
+    if (gpu->blas->handle)
+        lt.cublasLtDestroy(gpu->blas->handle);
+    free(gpu->blas);
+}
+
+/* ---- choosing ---- */
+
+static int type_of(enum ct_dtype dtype)
+{
+    switch (dtype) {
+    case CT_F32:
+        return CUDA_R_32F;
+    case CT_BF16:
+        return CUDA_R_16BF;
+    case CT_E4M3:
+        return CUDA_R_8F_E4M3;
+    default:
+        return CUDA_R_8F_E5M2;
+    }
+}
+
+static uint32_t alignment(const void *p)
+{
+    uint32_t align = 256;
+
+    while ((uintptr_t)p % align)
+        align /= 2;
+    return align;
+}
+
+static struct key key_of(const struct gpu_product *p)
+{
+    struct key key;
+
+    memset(&key, 0, sizeof(key)); /* padding too: keys are compared whole */
+    key.m = p->m;
+    key.n = p->n;
+    key.k = p->k;
+    key.a_stride = p->a_stride;
+    key.b_stride = p->b_stride;
+    key.c_stride = p->c_stride;
+    key.a_dtype = (int32_t)p->a_dtype;
+    key.b_dtype = (int32_t)p->b_dtype;
+    key.c_dtype = (int32_t)p->c_dtype;
+    key.a_align = alignment(p->a);
+    key.b_align = alignment(p->b);
+    key.c_align = alignment(p->c);
+    key.flags = (uint32_t)p->a_by_k | (uint32_t)p->b_by_k << 1 | (uint32_t)p->accumulate << 2 |
+                (uint32_t)(p->a_scale != NULL) << 3 | (uint32_t)p->by_row << 4 |
+                (uint32_t)p->fast_accumulation << 5;
+    return key;
+}
+
+static int set(cublasLtMatmulDesc_t desc, int attribute, const void *value, size_t bytes)
+{
+    return check(lt.cublasLtMatmulDescSetAttribute(desc, attribute, value, bytes),
+                 "describing a product");
+}
+
+/* Factors that turn Float8 back. cuBLASLt's first matrix is b. */
+static int describe_scales(struct plan *plan, const struct gpu_product *p)
+{
+    int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    int8_t fast = p->fast_accumulation;
+    int rc = set(plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
+
+    if (rc == 0 && p->by_row)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof(mode));
+    if (rc == 0 && p->by_row)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof(mode));
+    return rc;
+}
+
+static int set_scales(struct plan *plan, const struct gpu_product *p)
+{
+    int rc;
+
+    if (!p->a_scale)
+        return 0;
+    rc = set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->b_scale, sizeof(p->b_scale));
+    if (rc == 0)
+        rc =
+            set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->a_scale, sizeof(p->a_scale));
+    return rc;
+}
+
+static int describe(struct plan *plan, const struct gpu_product *p)
+{
+    int32_t first = p->b_by_k ? CUBLAS_OP_N : CUBLAS_OP_T;
+    int32_t second = p->a_by_k ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int compute = p->a_dtype == CT_F32 && gpu_config.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                          : CUBLAS_COMPUTE_32F;
+    int rc =
+        check(lt.cublasLtMatmulDescCreate(&plan->desc, compute, CUDA_R_32F), "describing a product");
+
+    if (rc == 0)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
+    if (rc == 0)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+    if (rc == 0 && p->a_scale)
+        rc = describe_scales(plan, p);
+    return rc < 0 ? rc : set_scales(plan, p);
+}
+
+static int lay_out(cublasLtMatrixLayout_t *layout, enum ct_dtype dtype, int64_t rows,
+                   int64_t columns, int64_t stride)
+{
+    return check(lt.cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)rows,
+                                               (uint64_t)columns, stride),
+                 "describing a matrix");
+}
+
+/* A row-major matrix is its own transpose in columns. */
+static int lay_out_all(struct plan *plan, const struct gpu_product *p)
+{
+    int rc = lay_out(&plan->a, p->b_dtype, p->b_by_k ? p->n : p->k, p->b_by_k ? p->k : p->n,
+                     p->b_stride);
+
+    if (rc == 0)
+        rc = lay_out(&plan->b, p->a_dtype, p->a_by_k ? p->m : p->k, p->a_by_k ? p->k : p->m,
+                     p->a_stride);
+    if (rc == 0)
+        rc = lay_out(&plan->c, p->c_dtype, p->n, p->m, p->c_stride);
+    return rc;
+}
+
+static int prefer(cublasLtMatmulPreference_t preference, const struct key *key)
+{
+    static const int attributes[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    uint32_t align[] = {key->b_align, key->a_align, key->c_align, key->c_align};
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    size_t workspace = GPU_BLAS_WORKSPACE;
+    int status = lt.cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+
+    /* Parts of a sum are added in float32 and in order. */
+    if (status == 0)
+        status = lt.cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction));
+    for (size_t i = 0; status == 0 && i < CT_COUNT(attributes); i++)
+        status = lt.cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align[i],
+                                                         sizeof(align[i]));
+    return check(status, "choosing an algorithm");
+}
+
+static int choose(struct gpu_blas *blas, struct plan *plan)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result = {.state = 0};
+    const struct key *key = &plan->key;
+    int count = 0;
+    int rc = check(lt.cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
+
+    if (rc == 0)
+        rc = prefer(preference, key);
+    if (rc == 0)
+        rc = check(lt.cublasLtMatmulAlgoGetHeuristic(blas->handle, plan->desc, plan->a, plan->b,
+                                                     plan->c, plan->c, preference, 1, &result,
+                                                     &count),
+                   "choosing an algorithm");
+    if (preference)
+        lt.cublasLtMatmulPreferenceDestroy(preference);
+    if (rc == 0 && (count < 1 || result.state != CUBLAS_STATUS_SUCCESS))
+        rc = ct_fail(CT_EIO, "cuBLASLt has no algorithm");
+    if (rc < 0)
+        return ct_context(rc, "the product of %s [%lld, %lld] and %s [%lld, %lld]",
+                          ct_dtype_name((enum ct_dtype)key->a_dtype), (long long)key->m,
+                          (long long)key->k, ct_dtype_name((enum ct_dtype)key->b_dtype),
+                          (long long)key->k, (long long)key->n);
+    plan->algorithm = result.algo;
+    plan->workspace = result.workspaceSize;
+    return 0;
+}
+
+static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, struct plan **plan)
+{
+    struct key key = key_of(p);
+    int rc;
+
+    for (*plan = blas->plans; *plan; *plan = (*plan)->next)
+        if (!memcmp(&(*plan)->key, &key, sizeof(key)))
+            return set_scales(*plan, p);
+    *plan = calloc(1, sizeof(**plan));
+    if (!*plan)
+        return ct_fail(CT_ENOMEM, "a matrix product");
+    (*plan)->key = key;
+    rc = describe(*plan, p);
+    if (rc == 0)
+        rc = lay_out_all(*plan, p);
+    if (rc == 0)
+        rc = choose(blas, *plan);
+    if (rc < 0) {
+        plan_destroy(*plan);
+        return rc;
+    }
+    (*plan)->next = blas->plans;
+    blas->plans = *plan;
+    return 0;
+}
+
+/* ---- running ---- */
+
+int gpu_multiply(const struct ct_launch *l, const struct gpu_product *p, void *workspace)
+{
+    struct gpu_blas *blas = gpu_of(l->device)->blas;
+    float one = 1, beta = p->accumulate;
+    struct plan *plan;
+    int rc;
+
+    if (p->m == 0 || p->n == 0)
+        return 0;
+    rc = find_plan(blas, p, &plan);
+    if (rc < 0)
+        return rc;
+    return check(lt.cublasLtMatmul(blas->handle, plan->desc, &one, p->b, plan->a, p->a, plan->b,
+                                   &beta, p->c, plan->c, p->c, plan->c, &plan->algorithm, workspace,
+                                   plan->workspace, l->stream),
+                 "a matrix product");
+}

@@ -1,0 +1,35 @@
+/*
+ * Matrix products on the device, through cuBLASLt. Matrices are row-major, with a stride between
+ * rows; cuBLASLt's are column-major, so the product is made as its transpose.
+ *
+ * The algorithm of a product is chosen at its first call, from what the library's heuristic offers
+ * first, and kept for all calls of the same shape, strides, dtypes and alignment.
+ */
+#ifndef GPU_BLAS_H
+#define GPU_BLAS_H
+
+#include "gpu.h"
+
+/* c[m, n] = sum over k of a[m, k] b[n, k], + c if accumulate. */
+struct gpu_product {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t a_stride, b_stride, c_stride;
+    bool a_by_k, b_by_k; /* stored as a[k, m], b[k, n] */
+    bool accumulate;
+    enum ct_dtype a_dtype, b_dtype, c_dtype;
+    /* Float8 operands: factors on the device, one, or one for each row; NULL: none. */
+    const float *a_scale, *b_scale;
+    bool by_row, fast_accumulation;
+};
+
+/* Bytes of workspace that a launch with products needs. */
+#define GPU_BLAS_WORKSPACE ((size_t)32 << 20)
+
+int gpu_blas_open(struct gpu *gpu);
+void gpu_blas_close(struct gpu *gpu);
+/* On the stream of l; workspace: GPU_BLAS_WORKSPACE bytes, 256-byte aligned. */
+int gpu_multiply(const struct ct_launch *l, const struct gpu_product *product, void *workspace);
+
+#endif

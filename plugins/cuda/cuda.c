@@ -1,0 +1,33 @@
+/*
+ * The cuda plugin: its options, and what it offers.
+ */
+#include <ctitan/plugin.h>
+
+#include "gpu.h"
+
+struct gpu_config gpu_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct gpu_config, device, "device", "-1", -1, 1023,
+               "Number of the device; -1: the rank's number on its host"),
+    CT_OPT_STRING(struct gpu_config, attention, "attention", "auto",
+                  "Attention by cudnn, by the plugin's own plain kernels, or auto: cudnn where it is "
+                  "installed and can"),
+    CT_OPT_BOOL(struct gpu_config, tf32, "tf32", "false",
+                "Round float32 operands of matrix products to TF32, for speed"),
+    CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
+                "Capture the step as one CUDA graph after two steps"),
+    CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
+               "MiB of float32 logits that exist at once in the loss"),
+    {0}};
+
+static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
+#define X(name) {CT_KERNELS, "cuda", gpu_##name##_kernels},
+                                         GPU_TABLES(X)
+#undef X
+                                             {CT_NOTHING, NULL, NULL}};
+
+CT_PLUGIN(.name = "cuda", .version = "1.0",
+          .summary = "Kernels and streams for NVIDIA GPUs: cuBLASLt, cuDNN, CUDA graphs",
+          .options = options, .config = &gpu_config, .config_size = sizeof(gpu_config),
+          .offers = offers);

@@ -1,0 +1,322 @@
+/*
+ * The device: streams, events, copies, and the way from the core's calls to the driver.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "blas.h"
+#include "graph.h"
+
+#define OLDEST 80 /* compute capability that the kernels are built for, at least */
+
+/* ---- opening ---- */
+
+static int choose_device(const struct ct_device_request *request, struct gpu *gpu)
+{
+    int count = 0, rc = gpu_check(gpu_driver.cuDeviceGetCount(&count), "counting devices");
+    int ordinal = gpu_config.device >= 0 ? (int)gpu_config.device : request->local_rank;
+
+    if (rc < 0)
+        return rc;
+    if (count == 0)
+        return ct_fail(CT_ENOENT, "there is no CUDA device: the NVIDIA driver sees none");
+    if (ordinal >= count)
+        return ct_fail(CT_ENOENT,
+                       "there is no CUDA device %d for local rank %d: the machine has %d. Start "
+                       "fewer ranks, or let them share one ([cuda] device = 0)",
+                       ordinal, request->local_rank, count);
+    return gpu_check(gpu_driver.cuDeviceGet(&gpu->device, ordinal), "the device");
+}
+
+static int attribute(const struct gpu *gpu, int which)
+{
+    int value = 0;
+
+    gpu_driver.cuDeviceGetAttribute(&value, which, gpu->device);
+    return value;
+}
+
+static int look(struct gpu *gpu)
+{
+    gpu->capability = 10 * attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                      attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    gpu->multiprocessors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    gpu->shared_memory = attribute(gpu, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    if (gpu->capability < OLDEST)
+        return ct_fail(CT_ENOENT,
+                       "CUDA device %d has compute capability %d.%d; %d.%d is the oldest that the "
+                       "kernels are built for",
+                       gpu->device, gpu->capability / 10, gpu->capability % 10, OLDEST / 10,
+                       OLDEST % 10);
+    return 0;
+}
+
+/* Communication goes first where both could run: it is short, and others wait for it. */
+static int create_streams(struct gpu *gpu)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < CT_STREAMS; i++)
+        rc = gpu_check(gpu_driver.cuStreamCreateWithPriority(&gpu->stream[i],
+                                                             CU_STREAM_NON_BLOCKING,
+                                                             i == CT_STREAM_COMPUTE ? 0 : -1),
+                       "a stream");
+    return rc;
+}
+
+static int create_fault(struct gpu *gpu)
+{
+    void *memory = NULL;
+    int rc = gpu_check(
+        gpu_driver.cuMemHostAlloc(&memory, sizeof(*gpu->fault),
+                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        "pinned memory");
+
+    if (rc < 0)
+        return rc;
+    gpu->fault = memory;
+    memset(gpu->fault, 0, sizeof(*gpu->fault));
+    return gpu_check(gpu_driver.cuMemHostGetDevicePointer(&gpu->fault_address, memory, 0),
+                     "pinned memory");
+}
+
+static void drop_events(struct gpu *gpu)
+{
+    for (int i = 0; i < gpu->event_count; i++)
+        gpu_driver.cuEventDestroy(gpu->event[i]);
+    free(gpu->event);
+    gpu->event = NULL;
+    gpu->event_count = 0;
+}
+
+static void close_device(struct ct_device *base)
+{
+    struct gpu *gpu = gpu_of(base);
+
+    if (!gpu)
+        return;
+    gpu_blas_close(gpu);
+    gpu_graph_destroy(gpu->graph);
+    drop_events(gpu);
+    gpu_arena_destroy_all(gpu);
+    if (gpu->staging)
+        gpu_driver.cuMemFreeHost(gpu->staging);
+    if (gpu->fault)
+        gpu_driver.cuMemFreeHost(gpu->fault);
+    for (int i = 0; i < CT_STREAMS; i++)
+        if (gpu->stream[i])
+            gpu_driver.cuStreamDestroy(gpu->stream[i]);
+    gpu_functions_unload(gpu);
+    if (gpu->context)
+        gpu_driver.cuDevicePrimaryCtxRelease(gpu->device);
+    free(gpu);
+}
+
+static int start(struct gpu *gpu)
+{
+    int rc = gpu_check(gpu_driver.cuDevicePrimaryCtxRetain(&gpu->context, gpu->device),
+                       "a context of the device");
+
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuCtxSetCurrent(gpu->context), "a context of the device");
+    if (rc == 0)
+        rc = create_streams(gpu);
+    if (rc == 0)
+        rc = create_fault(gpu);
+    if (rc == 0)
+        rc = gpu_functions_load(gpu);
+    if (rc == 0)
+        rc = gpu_blas_open(gpu);
+    if (rc == 0 && gpu_config.graph && !(gpu->graph = gpu_graph_create()))
+        rc = ct_fail(CT_ENOMEM, "the graph of the step");
+    return rc;
+}
+
+static int open_device(const struct ct_device_request *request, struct ct_device **out)
+{
+    struct gpu *gpu;
+    int rc = gpu_driver_open();
+
+    if (rc < 0)
+        return rc;
+    gpu = calloc(1, sizeof(*gpu));
+    if (!gpu)
+        return ct_fail(CT_ENOMEM, "the cuda device");
+    gpu->base = (struct ct_device){&gpu_device_ops, "cuda", false};
+    rc = choose_device(request, gpu);
+    if (rc == 0)
+        rc = look(gpu);
+    if (rc == 0)
+        rc = start(gpu);
+    if (rc < 0) {
+        close_device(&gpu->base);
+        return rc;
+    }
+    *out = &gpu->base;
+    return 0;
+}
+
+/* ---- what it is ---- */
+
+/* Dense bfloat16, as the vendor's data sheets say; float32 in TF32 is half, without it `scalar`. */
+static const struct {
+    const char *name;
+    double bf16, scalar;
+} peaks[] = {{"H100 PCIe", 756e12, 51e12}, {"H100", 989e12, 67e12},  {"H200", 989e12, 67e12},
+             {"GH200", 989e12, 67e12},     {"B200", 2250e12, 75e12}, {"A100", 312e12, 19.5e12},
+             {"A800", 312e12, 19.5e12},    {"L40S", 362e12, 91.6e12}};
+
+static double peak(const char *name, enum ct_dtype compute)
+{
+    for (size_t i = 0; i < CT_COUNT(peaks); i++)
+        if (strstr(name, peaks[i].name))
+            return compute == CT_F32
+                       ? (gpu_config.tf32 ? peaks[i].bf16 / 2 : peaks[i].scalar)
+                       : peaks[i].bf16;
+    return 0;
+}
+
+static void info(struct ct_device *device, enum ct_dtype compute, struct ct_device_info *info)
+{
+    struct gpu *gpu = gpu_of(device);
+    char name[64] = "CUDA device";
+    int version = 0;
+
+    *info = (struct ct_device_info){.threads = gpu->multiprocessors};
+    gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
+    gpu_driver.cuDeviceTotalMem(&info->memory, gpu->device);
+    gpu_driver.cuDriverGetVersion(&version);
+    info->peak_flops = peak(name, compute);
+    snprintf(info->name, sizeof(info->name), "%.40s, %d SMs, capability %d.%d, CUDA %d.%d", name,
+             gpu->multiprocessors, gpu->capability / 10, gpu->capability % 10, version / 1000,
+             version % 1000 / 10);
+}
+
+/* ---- memory ---- */
+
+static int reserve(struct ct_device *device, size_t bytes, void **base)
+{
+    return gpu_arena_create(gpu_of(device), bytes, base);
+}
+
+static void release(struct ct_device *device, void *base, size_t bytes)
+{
+    (void)bytes;
+    gpu_arena_destroy(gpu_of(device), base);
+}
+
+static int copy_in(struct ct_device *device, void *to, const void *host, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(device);
+    int rc = gpu_check(
+        gpu_driver.cuMemcpyHtoDAsync((uintptr_t)to, host, bytes, gpu->stream[CT_STREAM_COMPUTE]),
+        "a copy to the device");
+
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuStreamSynchronize(gpu->stream[CT_STREAM_COMPUTE]),
+                       "a copy to the device");
+    return rc;
+}
+
+static int copy_out(struct ct_device *device, void *host, const void *from, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(device);
+    int rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes,
+                                                    gpu->stream[CT_STREAM_COMPUTE]),
+                       "a copy from the device");
+
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuStreamSynchronize(gpu->stream[CT_STREAM_COMPUTE]),
+                       "a copy from the device");
+    return rc;
+}
+
+/* ---- streams ---- */
+
+static int enqueue(struct ct_device *device, int stream, const struct ct_kernel *kernel,
+                   const struct ct_launch *launch)
+{
+    struct ct_launch here = *launch;
+    int rc = gpu_graph_enqueue(gpu_of(device), launch);
+
+    if (rc)
+        return rc < 0 ? rc : 0;
+    here.stream = gpu_of(device)->stream[stream];
+    rc = kernel->run(&here);
+    return rc < 0 ? ct_context(rc, "%s (%s)", launch->op->type->name, kernel->name) : 0;
+}
+
+static int events(struct ct_device *device, int count)
+{
+    struct gpu *gpu = gpu_of(device);
+    int rc = 0;
+
+    gpu_graph_begin(gpu);
+    if (count <= gpu->event_count)
+        return 0;
+    drop_events(gpu);
+    gpu->event = calloc((size_t)count, sizeof(*gpu->event));
+    if (!gpu->event)
+        return ct_fail(CT_ENOMEM, "%d events", count);
+    for (; rc == 0 && gpu->event_count < count; gpu->event_count += rc == 0)
+        rc = gpu_check(
+            gpu_driver.cuEventCreate(&gpu->event[gpu->event_count], CU_EVENT_DISABLE_TIMING),
+            "an event");
+    return rc;
+}
+
+static int record(struct ct_device *device, int stream, int event)
+{
+    struct gpu *gpu = gpu_of(device);
+
+    if (gpu_graph_replays(gpu))
+        return 0;
+    return gpu_check(gpu_driver.cuEventRecord(gpu->event[event], gpu->stream[stream]), "an event");
+}
+
+static int wait_event(struct ct_device *device, int stream, int event)
+{
+    struct gpu *gpu = gpu_of(device);
+
+    if (gpu_graph_replays(gpu))
+        return 0;
+    return gpu_check(gpu_driver.cuStreamWaitEvent(gpu->stream[stream], gpu->event[event], 0),
+                     "an event");
+}
+
+static int check_fault(struct gpu *gpu)
+{
+    struct gpu_fault f = *gpu->fault;
+
+    if (!f.kind)
+        return 0;
+    memset(gpu->fault, 0, sizeof(*gpu->fault));
+    return ct_fail(CT_EINVAL, "%s %lld at position %lld is not below %lld",
+                   f.kind == GPU_FAULT_LABEL ? "label" : "token", (long long)f.value,
+                   (long long)f.position, (long long)f.limit);
+}
+
+static int synchronize(struct ct_device *device)
+{
+    struct gpu *gpu = gpu_of(device);
+    int rc = gpu_graph_end(gpu);
+
+    for (int i = 0; rc == 0 && i < CT_STREAMS; i++)
+        rc = gpu_check(gpu_driver.cuStreamSynchronize(gpu->stream[i]), "the device");
+    return rc < 0 ? rc : check_fault(gpu);
+}
+
+const struct ct_device_ops gpu_device_ops = {
+    .open = open_device,
+    .close = close_device,
+    .info = info,
+    .reserve = reserve,
+    .release = release,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .enqueue = enqueue,
+    .events = events,
+    .record = record,
+    .wait = wait_event,
+    .synchronize = synchronize,
+};

@@ -1,0 +1,85 @@
+/*
+ * Finding the driver.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "driver.h"
+
+struct gpu_driver gpu_driver;
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+} calls[] = {
+#define X(name, symbol, parameters) {#symbol, offsetof(struct gpu_driver, name)},
+    GPU_DRIVER_CALLS(X)
+#undef X
+};
+
+int gpu_library(const char *const *names, void **library)
+{
+    char words[512] = "";
+
+    for (; *names; names++) {
+        *library = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
+        if (*library)
+            return 0;
+        snprintf(words, sizeof(words), "%s", dlerror());
+    }
+    return ct_fail(CT_ENOENT, "%s", words);
+}
+
+static int find_calls(void *library)
+{
+    for (size_t i = 0; i < CT_COUNT(calls); i++) {
+        void *call = dlsym(library, calls[i].symbol);
+
+        if (!call)
+            return ct_fail(CT_ENOENT, "the NVIDIA driver is too old for this plugin: it has no %s",
+                           calls[i].symbol);
+        memcpy((char *)&gpu_driver + calls[i].offset, &call, sizeof(call));
+    }
+    return 0;
+}
+
+int gpu_driver_open(void)
+{
+    static const char *const names[] = {"libcuda.so.1", NULL};
+    static bool open;
+    void *library;
+    int rc, code;
+
+    if (open)
+        return 0;
+    rc = gpu_library(names, &library);
+    if (rc < 0)
+        return ct_fail(CT_ENOENT, "there is no CUDA device: no NVIDIA driver is installed (%s)",
+                       ct_error_message());
+    rc = find_calls(library);
+    if (rc < 0)
+        return rc;
+    code = gpu_driver.cuInit(0);
+    if (code == CUDA_ERROR_NO_DEVICE)
+        return ct_fail(CT_ENOENT, "there is no CUDA device: the NVIDIA driver sees none");
+    rc = gpu_check(code, "starting the NVIDIA driver");
+    if (rc < 0)
+        return ct_fail(CT_ENOENT, "there is no CUDA device: %s", ct_error_message());
+    open = true;
+    return 0;
+}
+
+int gpu_check(int code, const char *what)
+{
+    const char *name = NULL, *text = NULL;
+
+    if (code == CUDA_SUCCESS)
+        return 0;
+    gpu_driver.cuGetErrorName(code, &name);
+    gpu_driver.cuGetErrorString(code, &text);
+    return ct_fail(code == CUDA_ERROR_OUT_OF_MEMORY ? CT_ENOMEM : CT_EIO, "%s: %s (%s)", what,
+                   text ? text : "unknown error", name ? name : "no name");
+}

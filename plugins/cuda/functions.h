@@ -1,0 +1,13 @@
+/* The images of kernels that were built into the plugin; data NULL ends. */
+#ifndef GPU_FUNCTIONS_H
+#define GPU_FUNCTIONS_H
+
+#include "gpu.h"
+
+struct gpu_image {
+    const char *name;
+    const void *data;
+};
+extern const struct gpu_image gpu_images[];
+
+#endif

@@ -1,0 +1,158 @@
+/*
+ * The cuda plugin's own header: the device, launching kernels, kernel tables.
+ *
+ * Everything that a kernel of the op table does is enqueued on the stream of its launch; nothing
+ * waits for the device but `synchronize` and copies to and from the host. Kernels on the device are
+ * compiled ahead of time (kernels/) into images inside this plugin, and found by name: what they do
+ * and the dtype, "rope_bfloat16". Each takes one struct of kernels/arguments.h.
+ *
+ * A kernel that meets a token or label out of range notes it in the fault word, memory that the
+ * host sees too; synchronize turns it into a failure.
+ */
+#ifndef GPU_H
+#define GPU_H
+
+#include <string.h>
+
+#include <ctitan/device.h>
+#include <ctitan/error.h>
+
+#include "driver.h"
+#include "kernels/arguments.h"
+
+struct gpu_config {
+    const char *attention; /* auto, cudnn, plain */
+    bool tf32, graph;
+    int64_t logits_memory; /* MiB */
+    int64_t device; /* -1: the local rank's */
+};
+extern struct gpu_config gpu_config;
+
+struct gpu_functions;
+struct gpu_arena;
+struct gpu_blas;
+
+struct gpu {
+    struct ct_device base;
+    int device, capability; /* 90: compute capability 9.0 */
+    int multiprocessors, shared_memory;
+    CUcontext context;
+    CUstream stream[CT_STREAMS];
+    CUevent *event;
+    int event_count;
+    struct gpu_functions *functions;
+    struct gpu_arena *arenas;
+    struct gpu_blas *blas;
+    struct gpu_fault *fault; /* pinned; at fault_address for the device */
+    CUdeviceptr fault_address;
+    struct gpu_graph *graph; /* the step, captured; NULL: not wanted */
+    void *staging; /* pinned, for collectives through the host */
+    size_t staging_bytes;
+};
+
+extern const struct ct_device_ops gpu_device_ops;
+
+static inline struct gpu *gpu_of(const void *device)
+{
+    return (struct gpu *)(uintptr_t)device;
+}
+
+/* ---- arena.c: one range of addresses per reservation, backed by physical memory ---- */
+
+/* The ranges are exportable and can be registered with NCCL where the device allows. */
+int gpu_arena_create(struct gpu *gpu, size_t bytes, void **base);
+void gpu_arena_destroy(struct gpu *gpu, void *base);
+void gpu_arena_destroy_all(struct gpu *gpu);
+
+/* ---- functions.c ---- */
+
+struct gpu_size {
+    unsigned x, y, z;
+};
+
+int gpu_functions_load(struct gpu *gpu);
+void gpu_functions_unload(struct gpu *gpu);
+/* Enqueue a function of the images on the stream of l. arguments: its struct. */
+int gpu_launch(const struct ct_launch *l, const char *name, struct gpu_size grid,
+               struct gpu_size block, size_t shared, const void *arguments);
+/* "name_dtype", or "name_dtype_vector" */
+int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dtype, bool vector,
+                  struct gpu_size grid, struct gpu_size block, size_t shared,
+                  const void *arguments);
+
+/* elementwise.c: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
+int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to);
+
+/* loss.c: loss = sum of count losses, or loss + them */
+int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
+                   int64_t count, bool accumulate);
+
+/* ---- graph.c: a step captured once, launched whole from then on ---- */
+
+struct gpu_graph *gpu_graph_create(void);
+void gpu_graph_destroy(struct gpu_graph *graph);
+
+/* ---- shapes.c ---- */
+
+/* A tensor as a matrix: all dimensions but the last as rows at one stride. */
+struct gpu_rows {
+    int64_t rows, columns, stride;
+};
+bool gpu_as_rows(const struct ct_tensor *t, struct gpu_rows *rows);
+/* All of them are matrices of the same shape; dense ones become one long row. */
+bool gpu_matrices(const struct ct_tensor *const *t, int count, struct gpu_rows *rows);
+/* May 16 bytes (or as many elements) be loaded at once everywhere? */
+bool gpu_vectors(const struct ct_tensor *const *t, const struct gpu_rows *rows, int count,
+                 int64_t elements);
+
+static inline bool gpu_is_compute_dtype(enum ct_dtype dtype)
+{
+    return dtype == CT_F32 || dtype == CT_BF16;
+}
+
+static inline int gpu_float_kind(enum ct_dtype dtype)
+{
+    return dtype == CT_F32 ? GPU_F32 : dtype == CT_BF16 ? GPU_BF16 : GPU_F64;
+}
+
+/* Elements of a 16-byte vector. */
+static inline int64_t gpu_lanes(enum ct_dtype dtype)
+{
+    return 16 / (int64_t)ct_dtype_size(dtype);
+}
+
+static inline int64_t gpu_blocks(int64_t count, int64_t per_block)
+{
+    return (count + per_block - 1) / per_block;
+}
+
+/* A chunk of a workspace: 256-byte aligned, advancing *at. */
+static inline size_t gpu_carve(size_t *at, size_t bytes)
+{
+    size_t offset = *at;
+
+    *at += (bytes + 255) & ~(size_t)255;
+    return offset;
+}
+
+/* ---- what it offers: tables ended by {0} ---- */
+
+#define GPU_TABLES(X)                                                                              \
+    X(linear)                                                                                      \
+    X(elementwise)                                                                                 \
+    X(norm)                                                                                        \
+    X(rope)                                                                                        \
+    X(embedding)                                                                                   \
+    X(loss)                                                                                        \
+    X(loss_pieces)                                                                                 \
+    X(attention)                                                                                   \
+    X(reduce)                                                                                      \
+    X(adamw)                                                                                       \
+    X(init)                                                                                        \
+    X(collective)
+
+#define X(name) extern const struct ct_kernel gpu_##name##_kernels[];
+GPU_TABLES(X)
+#undef X
+
+#endif

@@ -1,0 +1,161 @@
+/*
+ * Capturing steps, one graph for each program, told apart by their first launch.
+ */
+#include <stdlib.h>
+
+#include <ctitan/log.h>
+
+#include "graph.h"
+
+#define WARM_UP 2
+#define PROGRAMS 8 /* training and validation, and to spare */
+
+enum mode { PLAIN, UNDECIDED, CAPTURING, REPLAYING };
+
+struct program {
+    const struct ct_launch *first;
+    int steps; /* so far; -1: it cannot be captured */
+    CUgraphExec exec;
+};
+
+struct gpu_graph {
+    enum mode mode;
+    struct program program[PROGRAMS], *current;
+    CUevent fork, join;
+};
+
+struct gpu_graph *gpu_graph_create(void)
+{
+    return calloc(1, sizeof(struct gpu_graph));
+}
+
+void gpu_graph_destroy(struct gpu_graph *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < PROGRAMS; i++)
+        if (g->program[i].exec)
+            gpu_driver.cuGraphExecDestroy(g->program[i].exec);
+    if (g->fork)
+        gpu_driver.cuEventDestroy(g->fork);
+    if (g->join)
+        gpu_driver.cuEventDestroy(g->join);
+    free(g);
+}
+
+bool gpu_graph_replays(const struct gpu *gpu)
+{
+    return gpu->graph && gpu->graph->mode == REPLAYING;
+}
+
+void gpu_graph_begin(struct gpu *gpu)
+{
+    if (gpu->graph)
+        gpu->graph->mode = UNDECIDED;
+}
+
+static struct program *find(struct gpu_graph *g, const struct ct_launch *first)
+{
+    for (int i = 0; i < PROGRAMS; i++) {
+        if (!g->program[i].first)
+            g->program[i].first = first;
+        if (g->program[i].first == first)
+            return &g->program[i];
+    }
+    return NULL;
+}
+
+/* All other streams wait for stream 0, which makes them part of the capture. */
+static int begin_capture(struct gpu *gpu)
+{
+    struct gpu_graph *g = gpu->graph;
+    int rc = 0;
+
+    if (!g->fork)
+        rc = gpu_check(gpu_driver.cuEventCreate(&g->fork, CU_EVENT_DISABLE_TIMING), "an event");
+    if (rc == 0 && !g->join)
+        rc = gpu_check(gpu_driver.cuEventCreate(&g->join, CU_EVENT_DISABLE_TIMING), "an event");
+    if (rc == 0)
+        rc = gpu_check(
+            gpu_driver.cuStreamBeginCapture(gpu->stream[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            "capturing the step");
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventRecord(g->fork, gpu->stream[0]), "capturing the step");
+    for (int i = 1; rc == 0 && i < CT_STREAMS; i++)
+        rc = gpu_check(gpu_driver.cuStreamWaitEvent(gpu->stream[i], g->fork, 0),
+                       "capturing the step");
+    g->mode = CAPTURING;
+    return rc;
+}
+
+static int decide(struct gpu *gpu, const struct ct_launch *launch)
+{
+    struct gpu_graph *g = gpu->graph;
+
+    g->mode = PLAIN;
+    g->current = find(g, launch);
+    if (!g->current || g->current->steps < 0)
+        return 0;
+    if (g->current->exec)
+        g->mode = REPLAYING;
+    else if (g->current->steps++ >= WARM_UP)
+        return begin_capture(gpu);
+    return 0;
+}
+
+int gpu_graph_enqueue(struct gpu *gpu, const struct ct_launch *launch)
+{
+    int rc = 0;
+
+    if (gpu->graph && gpu->graph->mode == UNDECIDED)
+        rc = decide(gpu, launch);
+    return rc < 0 ? rc : gpu_graph_replays(gpu);
+}
+
+static int end_capture(struct gpu *gpu)
+{
+    struct gpu_graph *g = gpu->graph;
+    CUgraph graph = NULL;
+    int rc = 0;
+
+    for (int i = 1; rc == 0 && i < CT_STREAMS; i++) {
+        rc = gpu_check(gpu_driver.cuEventRecord(g->join, gpu->stream[i]), "capturing the step");
+        if (rc == 0)
+            rc = gpu_check(gpu_driver.cuStreamWaitEvent(gpu->stream[0], g->join, 0),
+                           "capturing the step");
+    }
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuStreamEndCapture(gpu->stream[0], &graph), "capturing the step");
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuGraphInstantiate(&g->current->exec, graph, 0),
+                       "the graph of the step");
+    if (graph)
+        gpu_driver.cuGraphDestroy(graph);
+    return rc;
+}
+
+int gpu_graph_end(struct gpu *gpu)
+{
+    struct gpu_graph *g = gpu->graph;
+    enum mode mode = g ? g->mode : PLAIN;
+    int rc = 0;
+
+    if (g)
+        g->mode = PLAIN;
+    if (mode == CAPTURING)
+        rc = end_capture(gpu);
+    if (rc == 0 && (mode == CAPTURING || mode == REPLAYING))
+        rc = gpu_check(gpu_driver.cuGraphLaunch(g->current->exec, gpu->stream[0]),
+                       "the graph of the step");
+    return rc;
+}
+
+void gpu_graph_refuse(struct gpu *gpu, const char *why)
+{
+    struct gpu_graph *g = gpu->graph;
+
+    if (!g || !g->current || g->current->steps < 0)
+        return;
+    g->current->steps = -1;
+    ct_warn("[cuda] graph: the step is not captured: %s", why);
+}

@@ -1,0 +1,22 @@
+/*
+ * A step as one CUDA graph: what the device's calls between `events` and `synchronize` do is
+ * captured in the third step that begins with the same launch, and launched whole from then on.
+ * The first steps run as usual: they choose algorithms and load code, which must not be captured.
+ */
+#ifndef GPU_GRAPH_H
+#define GPU_GRAPH_H
+
+#include "gpu.h"
+
+/* A step begins. */
+void gpu_graph_begin(struct gpu *gpu);
+/* Its first launch decides; 1: this launch is part of what will be replayed, skip it. */
+int gpu_graph_enqueue(struct gpu *gpu, const struct ct_launch *launch);
+/* Are calls to be skipped, as the graph replaces them? */
+bool gpu_graph_replays(const struct gpu *gpu);
+/* The step ends: close the capture, launch the graph. */
+int gpu_graph_end(struct gpu *gpu);
+/* Of a kernel that waits for the device and so cannot be captured: no graph for this program. */
+void gpu_graph_refuse(struct gpu *gpu, const char *why);
+
+#endif

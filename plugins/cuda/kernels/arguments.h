@@ -1,0 +1,233 @@
+/*
+ * What kernels on the device are given: one struct each, the same for C and CUDA. Strides count
+ * elements; addresses are the device's. `accumulate` has a bit for each output to add to.
+ */
+#ifndef GPU_ARGUMENTS_H
+#define GPU_ARGUMENTS_H
+
+#include <stdint.h>
+
+/* Floating-point dtypes of operands that kernels tell apart while they run. */
+enum gpu_float { GPU_F32, GPU_BF16, GPU_F64 };
+
+#define GPU_MASKED (-100) /* the label of tokens that do not count */
+
+enum { GPU_FAULT_NONE, GPU_FAULT_TOKEN, GPU_FAULT_LABEL };
+
+/* The last index found out of range. */
+struct gpu_fault {
+    int64_t kind, value, position, limit;
+};
+
+/* ---- elementwise ---- */
+
+struct gpu_map {
+    void *out[2];
+    const void *in[3];
+    int64_t out_stride[2], in_stride[3]; /* of rows */
+    int64_t rows, columns;
+};
+
+struct gpu_scalar {
+    void *out;
+    const void *in;
+    int64_t count;
+};
+
+/* ---- norm ---- */
+
+struct gpu_norm {
+    void *y, *sum;
+    float *rstd;
+    const void *x, *r, *w;
+    int64_t rows, columns;
+    float eps;
+};
+
+struct gpu_norm_grad {
+    void *dx;
+    float *partial; /* [blocks][columns] */
+    const void *dy, *x, *w, *dres;
+    const float *rstd;
+    int64_t rows, columns;
+    uint32_t accumulate;
+};
+
+/* out[column] = sum over rows of in, float32 -> a floating dtype */
+struct gpu_column_sum {
+    void *out;
+    const float *in;
+    int64_t rows, columns;
+    int32_t kind, accumulate;
+};
+
+/* ---- rope ---- */
+
+#define GPU_ROPE_PAIRS 128
+
+struct gpu_rope {
+    void *y;
+    const void *x;
+    const int32_t *positions; /* NULL: in order, from first on */
+    int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
+    int64_t batch, tokens, first;
+    int32_t heads, pairs, inverse;
+    double turns[GPU_ROPE_PAIRS]; /* of a pair, by position: frequency / 2 pi */
+};
+
+/* ---- embedding ---- */
+
+struct gpu_embedding {
+    void *y;
+    const void *table;
+    const int32_t *tokens;
+    int64_t count, columns, rows, first, limit; /* rows: of this rank's piece, first on */
+    struct gpu_fault *fault;
+};
+
+struct gpu_embedding_grad {
+    void *dtable;
+    const void *dy;
+    const int32_t *tokens;
+    int32_t *head; /* by row: the first position of its token; count: none */
+    int64_t count, columns, rows, first, limit;
+    int32_t accumulate;
+    struct gpu_fault *fault;
+};
+
+/* ---- loss ---- */
+
+struct gpu_loss_rows {
+    const void *logits;
+    void *dlogits;    /* NULL: not wanted; may be logits */
+    float *lse;       /* written; NULL: not wanted */
+    const float *given_lse; /* NULL: to be found */
+    float *loss;      /* by row; NULL: not wanted */
+    const int32_t *labels;
+    const void *dloss;
+    int64_t rows, columns, stride, first_position;
+    int32_t dloss_kind;
+    struct gpu_fault *fault;
+};
+
+/* out = sum of count losses */
+struct gpu_loss_sum {
+    void *out;
+    const float *losses;
+    int64_t count;
+    int32_t kind, accumulate;
+};
+
+struct gpu_pieces {
+    const void *logits;
+    void *dlogits;
+    float *stats;             /* [rows][pieces][3]: largest, sum, label's logit */
+    const float *dstats;
+    const int32_t *labels;
+    int64_t rows, pieces, columns, first, limit; /* columns: of a piece */
+    struct gpu_fault *fault;
+};
+
+struct gpu_merge {
+    float *lse, *losses, *dstats;
+    const float *stats, *given_lse;
+    const int32_t *labels;
+    const void *dloss;
+    int64_t rows, pieces;
+    int32_t dloss_kind;
+};
+
+/* ---- attention ---- */
+
+struct gpu_side {
+    const int32_t *documents, *positions; /* [batch][tokens]; NULL: one document; in order */
+    int64_t first, tokens;
+};
+
+struct gpu_attention {
+    void *o, *dq, *dk, *dv;
+    float *lse, *delta;
+    const void *q, *k, *v, *d_o;
+    const void *o_in;
+    const float *lse_in;
+    int64_t q_stride[3], k_stride[3], v_stride[3], o_stride[3], do_stride[3]; /* b, t, h */
+    int64_t dq_stride[3], dk_stride[3], dv_stride[3], oin_stride[3];
+    struct gpu_side queries, keys;
+    int64_t batch;
+    int32_t heads, groups, size, padded; /* padded: floats of a row in shared memory */
+    int32_t out_kind[3];
+    float scale;
+};
+
+struct gpu_attention_merge {
+    void *o;
+    float *lse;
+    const void *a, *b;
+    const float *a_lse, *b_lse;
+    int64_t batch, tokens, heads, size;
+    int32_t a_kind, out_kind;
+};
+
+/* ---- optimizer ---- */
+
+#define GPU_TENSORS 64 /* in one launch */
+#define GPU_GRAIN 8192 /* elements of a block */
+
+/* Block i works on the tensor t with first_block[t] <= i < first_block[t + 1]. */
+struct gpu_squares {
+    double *sums; /* by block */
+    const void *tensor[GPU_TENSORS];
+    int64_t count[GPU_TENSORS];
+    int32_t first_block[GPU_TENSORS + 1];
+    uint8_t kind[GPU_TENSORS];
+    int32_t tensors;
+};
+
+struct gpu_add_doubles {
+    double *out;
+    const double *in;
+    int64_t count;
+    int32_t accumulate;
+};
+
+#define GPU_NORMS 64
+struct gpu_clip {
+    float *norm, *coefficient;
+    const double *in[GPU_NORMS];
+    int32_t count;
+    double max_norm;
+};
+
+/* What a step of AdamW needs of its scalars, made by one thread. */
+struct gpu_adamw_step {
+    float decay, step_size, root_correction, clip;
+};
+
+struct gpu_adamw_begin {
+    struct gpu_adamw_step *step;
+    const double *lr, *number;
+    const float *clip;
+    double beta1, beta2, weight_decay;
+};
+
+struct gpu_adamw {
+    const struct gpu_adamw_step *step;
+    void *tensor[GPU_TENSORS][4]; /* p, g, m, v */
+    int64_t count[GPU_TENSORS];
+    int32_t first_block[GPU_TENSORS + 1];
+    uint8_t kind[GPU_TENSORS][4];
+    int32_t tensors;
+    float beta1, beta2, rest1, rest2, eps;
+};
+
+/* ---- init ---- */
+
+struct gpu_init {
+    void *out;
+    int64_t count, size[6], offset[6], global[6];
+    uint64_t seed, stream;
+    double std, cut, value;
+    int32_t rank, kind;
+};
+
+#endif

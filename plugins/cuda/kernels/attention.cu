@@ -1,0 +1,371 @@
+/*
+ * Plain attention in float32, forward and backward, for any positions and documents: tile by tile
+ * with a running maximum and sum (Dao et al. 2022). What it is for: float32, and where cuDNN is not
+ * to be had; cuDNN's kernels are many times faster in bfloat16.
+ *
+ * A block of 256 threads has TILE rows of its own (queries, or, for the gradients of keys and
+ * values, keys) and walks over tiles of the other side. Eight threads share a row: each makes every
+ * eighth score of it, and owns every eighth of its columns in what is summed up. Scores go from the
+ * ones to the others through shared memory.
+ */
+#include "device.cuh"
+
+#define TILE 32
+#define SHARE 8 /* threads of a row */
+#define OWNED (256 / SHARE)
+
+struct row_ids {
+    int32_t position[TILE], document[TILE];
+};
+
+DEVICE int own_row()
+{
+    return (int)threadIdx.x / SHARE;
+}
+
+DEVICE int own_share()
+{
+    return (int)threadIdx.x % SHARE;
+}
+
+/* Rows [begin, begin + TILE) of one head, as float32; rows beyond the end are 0. */
+template <typename T>
+DEVICE void read_tile(const gpu_attention &a, const void *x, const int64_t *stride, int64_t b,
+                      int64_t head, int64_t begin, int64_t tokens, float *tile)
+{
+    for (int i = (int)threadIdx.x; i < TILE * a.size; i += (int)blockDim.x) {
+        int64_t token = begin + i / a.size;
+        const T *row = (const T *)x + b * stride[0] + token * stride[1] + head * stride[2];
+
+        tile[i / a.size * a.padded + i % a.size] =
+            token < tokens ? to_float(row[i % a.size]) : 0.0f;
+    }
+}
+
+DEVICE void read_ids(const gpu_side &s, int64_t b, int64_t begin, row_ids *ids)
+{
+    int64_t token = begin + threadIdx.x;
+
+    if (threadIdx.x >= TILE)
+        return;
+    if (token >= s.tokens) {
+        ids->position[threadIdx.x] = INT32_MAX;
+        ids->document[threadIdx.x] = 0;
+        return;
+    }
+    ids->position[threadIdx.x] =
+        s.positions ? s.positions[b * s.tokens + token] : (int32_t)(s.first + token);
+    ids->document[threadIdx.x] = s.documents ? s.documents[b * s.tokens + token] : 0;
+}
+
+DEVICE bool sees(const row_ids *q, int i, const row_ids *k, int j)
+{
+    return k->position[j] <= q->position[i] && k->position[j] != INT32_MAX &&
+           k->document[j] == q->document[i];
+}
+
+DEVICE float dot(const gpu_attention &a, const float *x, const float *y)
+{
+    float sum = 0;
+
+    for (int i = 0; i < a.size; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+/* The eight threads of a row, together. */
+DEVICE float row_sum(float x)
+{
+    for (int step = SHARE / 2; step; step >>= 1)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+DEVICE float row_max(float x)
+{
+    for (int step = SHARE / 2; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/* Does a query of the block see a key of the tile? The same answer for all threads. */
+DEVICE bool any_seen(const row_ids *q, const row_ids *k, bool own_queries)
+{
+    bool seen = false;
+
+    for (int j = own_share(); j < TILE; j += SHARE)
+        seen |= own_queries ? sees(q, own_row(), k, j) : sees(q, j, k, own_row());
+    return __syncthreads_or(seen);
+}
+
+/* acc[column] += sum over the tile of weight[row][..] x[..][column], for the columns owned. */
+DEVICE void gather(const gpu_attention &a, const float *weights, const float *x, float *acc)
+{
+    for (int j = 0; j < TILE; j++) {
+        float weight = weights[own_row() * TILE + j];
+
+#pragma unroll
+        for (int i = 0; i < OWNED; i++) {
+            int column = own_share() + i * SHARE;
+
+            if (column < a.size)
+                acc[i] += weight * x[j * a.padded + column];
+        }
+    }
+}
+
+DEVICE void write_owned(const gpu_attention &a, void *out, const int64_t *stride, int kind,
+                        int64_t b, int64_t head, int64_t token, const float *acc, float scale)
+{
+    int64_t at = b * stride[0] + token * stride[1] + head * stride[2];
+
+#pragma unroll
+    for (int i = 0; i < OWNED; i++) {
+        int column = own_share() + i * SHARE;
+        float x[1] = {acc[i] * scale};
+
+        if (column < a.size)
+            store_as<1>(kind, out, at + column, x);
+    }
+}
+
+/* ---- forward ---- */
+
+template <typename T> DEVICE void attention(const gpu_attention &a)
+{
+    __shared__ row_ids q_ids, k_ids;
+    int64_t begin = (int64_t)blockIdx.x * TILE, head = blockIdx.y, b = blockIdx.z;
+    int64_t group = head / (a.heads / a.groups), token = begin + own_row();
+    float acc[OWNED] = {0}, top = -INFINITY, sum = 0;
+    DYNAMIC_SHARED(float, q);
+    float *k = q + TILE * a.padded, *v = k + TILE * a.padded, *weights = v + TILE * a.padded;
+
+    read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
+    read_ids(a.queries, b, begin, &q_ids);
+    for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
+        float s[TILE / SHARE], above, carry, part = 0;
+
+        __syncthreads();
+        read_ids(a.keys, b, j, &k_ids);
+        __syncthreads();
+        if (!any_seen(&q_ids, &k_ids, true))
+            continue;
+        read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
+        read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
+        __syncthreads();
+        above = top;
+        for (int i = 0; i < TILE / SHARE; i++) {
+            int key = own_share() + i * SHARE;
+
+            s[i] = sees(&q_ids, own_row(), &k_ids, key)
+                       ? a.scale * dot(a, q + own_row() * a.padded, k + key * a.padded)
+                       : -INFINITY;
+            above = fmaxf(above, s[i]);
+        }
+        above = row_max(above);
+        carry = above == -INFINITY ? 1.0f : expf(top - above);
+        for (int i = 0; i < TILE / SHARE; i++) {
+            float p = s[i] == -INFINITY ? 0.0f : expf(s[i] - above);
+
+            weights[own_row() * TILE + own_share() + i * SHARE] = p;
+            part += p;
+        }
+        sum = sum * carry + row_sum(part);
+        top = above;
+        for (int i = 0; i < OWNED; i++)
+            acc[i] *= carry;
+        __syncwarp();
+        gather(a, weights, v, acc);
+    }
+    if (token >= a.queries.tokens)
+        return;
+    write_owned(a, a.o, a.o_stride, a.out_kind[0], b, head, token, acc,
+                   sum > 0 ? 1.0f / sum : 0.0f);
+    if (own_share() == 0)
+        a.lse[(b * a.heads + head) * a.queries.tokens + token] = top + logf(sum);
+}
+
+/* ---- backward ---- */
+
+/* delta[b, h, t] = sum of do o: a warp each */
+template <typename T> DEVICE void attention_delta(const gpu_attention &a)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int64_t t = row % a.queries.tokens, head = row / a.queries.tokens % a.heads;
+    int64_t b = row / a.queries.tokens / a.heads;
+    const T *d_o = (const T *)a.d_o + b * a.do_stride[0] + t * a.do_stride[1] + head * a.do_stride[2];
+    const T *o = (const T *)a.o_in + b * a.oin_stride[0] + t * a.oin_stride[1] +
+                 head * a.oin_stride[2];
+    float sum = 0;
+
+    if (b >= a.batch)
+        return;
+    for (int i = (int)threadIdx.x % 32; i < a.size; i += 32)
+        sum += to_float(d_o[i]) * to_float(o[i]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        a.delta[row] = sum;
+}
+
+/* p = exp(s - lse) of a pair, and the gradient of its scaled score. */
+struct pair {
+    float p, ds;
+};
+
+DEVICE pair pair_of(const gpu_attention &a, bool seen, const float *q, const float *k,
+                    const float *d_o, const float *v, float lse, float delta)
+{
+    pair x = {0.0f, 0.0f};
+
+    if (!seen)
+        return x;
+    x.p = expf(a.scale * dot(a, q, k) - lse);
+    x.ds = x.p * (dot(a, d_o, v) - delta) * a.scale;
+    return x;
+}
+
+DEVICE void read_rows(const gpu_attention &a, int64_t b, int64_t head, int64_t begin, float *lse,
+                      float *delta)
+{
+    int64_t token = begin + threadIdx.x, at = (b * a.heads + head) * a.queries.tokens + token;
+
+    if (threadIdx.x >= TILE)
+        return;
+    lse[threadIdx.x] = token < a.queries.tokens ? a.lse_in[at] : 0.0f;
+    delta[threadIdx.x] = token < a.queries.tokens ? a.delta[at] : 0.0f;
+}
+
+/* Rows are queries. */
+template <typename T> DEVICE void attention_dq(const gpu_attention &a)
+{
+    __shared__ row_ids q_ids, k_ids;
+    __shared__ float lse[TILE], delta[TILE];
+    int64_t begin = (int64_t)blockIdx.x * TILE, head = blockIdx.y, b = blockIdx.z;
+    int64_t group = head / (a.heads / a.groups), token = begin + own_row();
+    int row = own_row() * a.padded;
+    float acc[OWNED] = {0};
+    DYNAMIC_SHARED(float, q);
+    float *d_o = q + TILE * a.padded, *k = d_o + TILE * a.padded, *v = k + TILE * a.padded;
+    float *weights = v + TILE * a.padded;
+
+    read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
+    read_tile<T>(a, a.d_o, a.do_stride, b, head, begin, a.queries.tokens, d_o);
+    read_ids(a.queries, b, begin, &q_ids);
+    read_rows(a, b, head, begin, lse, delta);
+    for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
+        __syncthreads();
+        read_ids(a.keys, b, j, &k_ids);
+        __syncthreads();
+        if (!any_seen(&q_ids, &k_ids, true))
+            continue;
+        read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
+        read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
+        __syncthreads();
+        for (int key = own_share(); key < TILE; key += SHARE)
+            weights[own_row() * TILE + key] =
+                pair_of(a, sees(&q_ids, own_row(), &k_ids, key), q + row, k + key * a.padded,
+                        d_o + row, v + key * a.padded, lse[own_row()], delta[own_row()])
+                    .ds;
+        __syncwarp();
+        gather(a, weights, k, acc);
+    }
+    if (token < a.queries.tokens)
+        write_owned(a, a.dq, a.dq_stride, a.out_kind[0], b, head, token, acc, 1.0f);
+}
+
+/* Rows are keys; all heads of the group, one after the other. */
+template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
+{
+    __shared__ row_ids q_ids, k_ids;
+    __shared__ float lse[TILE], delta[TILE];
+    int64_t begin = (int64_t)blockIdx.x * TILE, group = blockIdx.y, b = blockIdx.z;
+    int64_t share = a.heads / a.groups, token = begin + own_row();
+    int64_t tiles = (a.queries.tokens + TILE - 1) / TILE;
+    int row = own_row() * a.padded;
+    float of_k[OWNED] = {0}, of_v[OWNED] = {0};
+    DYNAMIC_SHARED(float, k);
+    float *v = k + TILE * a.padded, *q = v + TILE * a.padded, *d_o = q + TILE * a.padded;
+    float *p = d_o + TILE * a.padded, *ds = p + TILE * TILE;
+
+    read_tile<T>(a, a.k, a.k_stride, b, group, begin, a.keys.tokens, k);
+    read_tile<T>(a, a.v, a.v_stride, b, group, begin, a.keys.tokens, v);
+    read_ids(a.keys, b, begin, &k_ids);
+    for (int64_t i = 0; i < share * tiles; i++) {
+        int64_t head = group * share + i / tiles, from = i % tiles * TILE;
+
+        __syncthreads();
+        read_ids(a.queries, b, from, &q_ids);
+        __syncthreads();
+        if (!any_seen(&q_ids, &k_ids, false))
+            continue;
+        read_tile<T>(a, a.q, a.q_stride, b, head, from, a.queries.tokens, q);
+        read_tile<T>(a, a.d_o, a.do_stride, b, head, from, a.queries.tokens, d_o);
+        read_rows(a, b, head, from, lse, delta);
+        __syncthreads();
+        for (int query = own_share(); query < TILE; query += SHARE) {
+            bool seen = from + query < a.queries.tokens && sees(&q_ids, query, &k_ids, own_row());
+            pair x = pair_of(a, seen, q + query * a.padded, k + row, d_o + query * a.padded,
+                             v + row, lse[query], delta[query]);
+
+            p[own_row() * TILE + query] = x.p;
+            ds[own_row() * TILE + query] = x.ds;
+        }
+        __syncwarp();
+        gather(a, ds, q, of_k);
+        gather(a, p, d_o, of_v);
+    }
+    if (token >= a.keys.tokens)
+        return;
+    write_owned(a, a.dk, a.dk_stride, a.out_kind[1], b, group, token, of_k, 1.0f);
+    write_owned(a, a.dv, a.dv_stride, a.out_kind[2], b, group, token, of_v, 1.0f);
+}
+
+#define ATTENTION(T, dtype)                                                                        \
+    KERNEL(attention_##dtype, gpu_attention, 256)                                                  \
+    {                                                                                              \
+        attention<T>(a);                                                                           \
+    }                                                                                              \
+    KERNEL(attention_delta_##dtype, gpu_attention, 256)                                            \
+    {                                                                                              \
+        attention_delta<T>(a);                                                                     \
+    }                                                                                              \
+    KERNEL(attention_dq_##dtype, gpu_attention, 256)                                               \
+    {                                                                                              \
+        attention_dq<T>(a);                                                                        \
+    }                                                                                              \
+    KERNEL(attention_dkv_##dtype, gpu_attention, 256)                                              \
+    {                                                                                              \
+        attention_dkv<T>(a);                                                                       \
+    }
+FOR_DTYPES(ATTENTION)
+
+/* ---- merging ---- */
+
+/* Attention over two sets of keys from that over each: a warp for each query of a head. */
+KERNEL(attention_merge, gpu_attention_merge, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int64_t head = row % a.heads, t = row / a.heads % a.tokens, b = row / a.heads / a.tokens;
+    int64_t at = (b * a.heads + head) * a.tokens + t;
+    float first, second, top, of_first, of_second, sum;
+
+    if (b >= a.batch)
+        return;
+    first = a.a_lse[at];
+    second = a.b_lse[at];
+    top = fmaxf(first, second);
+    of_first = first == -INFINITY ? 0.0f : expf(first - top);
+    of_second = second == -INFINITY ? 0.0f : expf(second - top);
+    sum = of_first + of_second;
+    for (int64_t i = row * a.size + threadIdx.x % 32; i < (row + 1) * a.size; i += 32) {
+        float x[1], y[1];
+
+        load_as<1>(a.a_kind, a.a, i, x);
+        load_as<1>(a.a_kind, a.b, i, y);
+        x[0] = sum > 0 ? (of_first * x[0] + of_second * y[0]) / sum : 0.0f;
+        store_as<1>(a.out_kind, a.o, i, x);
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        a.lse[at] = sum > 0 ? top + logf(sum) : -INFINITY;
+}

@@ -1,0 +1,173 @@
+/*
+ * What all kernels on the device share: the form of a kernel, numbers, vectors of 16 bytes, sums
+ * over a block.
+ *
+ * A kernel takes one struct by value. KERNEL(name, struct type, largest block) begins it; what a
+ * simulator of the device needs to say otherwise is behind SIMULATED (tests/cuda).
+ */
+#ifndef GPU_DEVICE_CUH
+#define GPU_DEVICE_CUH
+
+#include "arguments.h"
+
+#ifdef SIMULATED
+#include "simulated.h"
+#else
+#define KERNEL(name, type, threads)                                                                \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+#define DEVICE static __device__ __forceinline__
+#define DYNAMIC_SHARED(type, name)                                                                 \
+    extern __shared__ __align__(16) unsigned char shared_bytes[];                                  \
+    type *name = (type *)shared_bytes
+#endif
+
+#define ALL_LANES 0xffffffffu
+
+/* ---- numbers ---- */
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+DEVICE float to_float(float x)
+{
+    return x;
+}
+
+DEVICE float to_float(bfloat16 x)
+{
+    return __uint_as_float((uint32_t)x.bits << 16);
+}
+
+DEVICE void convert(float x, float &y)
+{
+    y = x;
+}
+
+DEVICE void convert(float x, bfloat16 &y)
+{
+#ifdef SIMULATED
+    y.bits = simulated_bfloat16(x);
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#endif
+}
+
+template <typename T> DEVICE T from_float(float x)
+{
+    T y;
+
+    convert(x, y);
+    return y;
+}
+
+/* x as T would hold it */
+template <typename T> DEVICE float rounded(float x)
+{
+    return to_float(from_float<T>(x));
+}
+
+DEVICE double load_scalar(const void *p, int kind)
+{
+    return kind == GPU_F64    ? *(const double *)p
+           : kind == GPU_BF16 ? (double)to_float(*(const bfloat16 *)p)
+                              : (double)*(const float *)p;
+}
+
+DEVICE void store_scalar(void *p, int kind, double x)
+{
+    if (kind == GPU_F64)
+        *(double *)p = x;
+    else if (kind == GPU_BF16)
+        *(bfloat16 *)p = from_float<bfloat16>((float)x);
+    else
+        *(float *)p = (float)x;
+}
+
+/* ---- vectors ---- */
+
+template <typename T, int W> struct alignas(W * sizeof(T)) vector {
+    T at[W];
+};
+
+/* W elements at p, which is a multiple of W elements. */
+template <int W, typename T> DEVICE void load(const T *p, float (&x)[W])
+{
+    vector<T, W> v = *(const vector<T, W> *)p;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = to_float(v.at[i]);
+}
+
+template <int W, typename T> DEVICE void store(T *p, const float (&x)[W])
+{
+    vector<T, W> v;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        v.at[i] = from_float<T>(x[i]);
+    *(vector<T, W> *)p = v;
+}
+
+/* For operands whose dtype is known when the kernel runs only. */
+template <int W> DEVICE void load_as(int kind, const void *p, int64_t at, float (&x)[W])
+{
+    if (kind == GPU_BF16)
+        load<W>((const bfloat16 *)p + at, x);
+    else
+        load<W>((const float *)p + at, x);
+}
+
+template <int W> DEVICE void store_as(int kind, void *p, int64_t at, const float (&x)[W])
+{
+    if (kind == GPU_BF16)
+        store<W>((bfloat16 *)p + at, x);
+    else
+        store<W>((float *)p + at, x);
+}
+
+/* Elements of a vector of 16 bytes. */
+template <typename T> struct lanes {
+    enum { of = 16 / sizeof(T) };
+};
+
+/* ---- sums over a block ---- */
+
+DEVICE int flat_thread()
+{
+    return (int)(threadIdx.x + threadIdx.y * blockDim.x);
+}
+
+DEVICE int flat_threads()
+{
+    return (int)(blockDim.x * blockDim.y);
+}
+
+template <typename T> DEVICE T warp_sum(T x)
+{
+#pragma unroll
+    for (int step = 16; step; step >>= 1)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+/* The sum of all threads' x, for all of them; blocks are whole warps. Always in the same order. */
+template <typename T> DEVICE T block_sum(T x)
+{
+    __shared__ T of_warp[32];
+    int warp = flat_thread() / 32, warps = flat_threads() / 32;
+    T sum = 0;
+
+    x = warp_sum(x);
+    __syncthreads();
+    if (flat_thread() % 32 == 0)
+        of_warp[warp] = x;
+    __syncthreads();
+    for (int i = 0; i < warps; i++)
+        sum += of_warp[i];
+    return sum;
+}
+
+/* Every kernel on T: NAME(T, suffix) for each dtype. */
+#define FOR_DTYPES(NAME) NAME(float, float32) NAME(bfloat16, bfloat16)
+
+#endif

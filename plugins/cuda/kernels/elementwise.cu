@@ -1,0 +1,147 @@
+/*
+ * Elementwise kernels on matrices: a thread handles a vector of columns in every row of its own.
+ */
+#include "device.cuh"
+
+template <typename T, int W, typename F> DEVICE void map(const gpu_map &a, F f)
+{
+    int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    int64_t step = (int64_t)gridDim.x * blockDim.x * W;
+
+    for (int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; row < a.rows;
+         row += (int64_t)gridDim.y * blockDim.y)
+        for (int64_t column = first; column < a.columns; column += step)
+            f(row, column);
+}
+
+template <typename T> DEVICE const T *in(const gpu_map &a, int i, int64_t row, int64_t column)
+{
+    return (const T *)a.in[i] + row * a.in_stride[i] + column;
+}
+
+template <typename T> DEVICE T *out(const gpu_map &a, int i, int64_t row, int64_t column)
+{
+    return (T *)a.out[i] + row * a.out_stride[i] + column;
+}
+
+template <typename T, int W> DEVICE void add(const gpu_map &a)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float x[W], y[W];
+
+        load<W>(in<T>(a, 0, row, column), x);
+        load<W>(in<T>(a, 1, row, column), y);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] += y[i];
+        store<W>(out<T>(a, 0, row, column), x);
+    });
+}
+
+DEVICE float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <typename T, int W> DEVICE void swiglu(const gpu_map &a)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float gate[W], up[W];
+
+        load<W>(in<T>(a, 0, row, column), gate);
+        load<W>(in<T>(a, 1, row, column), up);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            up[i] *= gate[i] * sigmoid(gate[i]);
+        store<W>(out<T>(a, 0, row, column), up);
+    });
+}
+
+template <typename T, int W> DEVICE void swiglu_grad(const gpu_map &a)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float dy[W], gate[W], up[W];
+
+        load<W>(in<T>(a, 0, row, column), dy);
+        load<W>(in<T>(a, 1, row, column), gate);
+        load<W>(in<T>(a, 2, row, column), up);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            float s = sigmoid(gate[i]);
+            float d_up = dy[i] * gate[i] * s;
+
+            gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+            up[i] = d_up;
+        }
+        store<W>(out<T>(a, 0, row, column), gate);
+        store<W>(out<T>(a, 1, row, column), up);
+    });
+}
+
+#define ELEMENTWISE(T, dtype)                                                                      \
+    KERNEL(add_##dtype, gpu_map, 256)                                                              \
+    {                                                                                              \
+        add<T, 1>(a);                                                                              \
+    }                                                                                              \
+    KERNEL(add_##dtype##_vector, gpu_map, 256)                                                     \
+    {                                                                                              \
+        add<T, lanes<T>::of>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(swiglu_##dtype, gpu_map, 256)                                                           \
+    {                                                                                              \
+        swiglu<T, 1>(a);                                                                           \
+    }                                                                                              \
+    KERNEL(swiglu_##dtype##_vector, gpu_map, 256)                                                  \
+    {                                                                                              \
+        swiglu<T, lanes<T>::of>(a);                                                                \
+    }                                                                                              \
+    KERNEL(swiglu_grad_##dtype, gpu_map, 256)                                                      \
+    {                                                                                              \
+        swiglu_grad<T, 1>(a);                                                                      \
+    }                                                                                              \
+    KERNEL(swiglu_grad_##dtype##_vector, gpu_map, 256)                                             \
+    {                                                                                              \
+        swiglu_grad<T, lanes<T>::of>(a);                                                           \
+    }
+FOR_DTYPES(ELEMENTWISE)
+
+/* From one dtype to another: vectors of four. */
+template <typename From, typename To, int W> DEVICE void cast(const gpu_map &a)
+{
+    map<From, W>(a, [&](int64_t row, int64_t column) {
+        float x[W];
+
+        load<W>(in<From>(a, 0, row, column), x);
+        store<W>(out<To>(a, 0, row, column), x);
+    });
+}
+
+#define CAST(From, from, To, to)                                                                   \
+    KERNEL(cast_##from##_to_##to, gpu_map, 256)                                                    \
+    {                                                                                              \
+        cast<From, To, 1>(a);                                                                      \
+    }                                                                                              \
+    KERNEL(cast_##from##_to_##to##_vector, gpu_map, 256)                                           \
+    {                                                                                              \
+        cast<From, To, 4>(a);                                                                      \
+    }
+CAST(float, float32, bfloat16, bfloat16)
+CAST(bfloat16, bfloat16, float, float32)
+CAST(float, float32, float, float32)
+CAST(bfloat16, bfloat16, bfloat16, bfloat16)
+
+KERNEL(reciprocal_float32, gpu_scalar, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < a.count)
+        ((float *)a.out)[i] = 1.0f / ((const float *)a.in)[i];
+}
+
+KERNEL(reciprocal_float64, gpu_scalar, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < a.count)
+        ((double *)a.out)[i] = 1.0 / ((const double *)a.in)[i];
+}

@@ -1,0 +1,85 @@
+/*
+ * Initial weights. An element's number depends on the seed, the parameter's name and the element's
+ * index in the whole parameter: the generator is that of ctitan/rng.h.
+ */
+#include "device.cuh"
+
+struct philox {
+    uint32_t v[4];
+};
+
+DEVICE philox draw(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    philox c = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
+                 (uint32_t)(stream >> 32)}};
+
+    for (int round = 0; round < 10; round++) {
+        uint64_t x = (uint64_t)0xD2511F53u * c.v[0], y = (uint64_t)0xCD9E8D57u * c.v[2];
+
+        c = {{(uint32_t)(y >> 32) ^ c.v[1] ^ k0, (uint32_t)y, (uint32_t)(x >> 32) ^ c.v[3] ^ k1,
+              (uint32_t)x}};
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+DEVICE float uniform(uint32_t bits)
+{
+    return ((float)(bits >> 8) + 0.5f) * 0x1p-24f;
+}
+
+DEVICE float normal(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    philox c = draw(seed, stream, index / 4);
+    float first = uniform(index & 2 ? c.v[2] : c.v[0]);
+    float second = uniform(index & 2 ? c.v[3] : c.v[1]);
+    float radius = sqrtf(-2.0f * logf(first)), s, cosine;
+
+    sincospif(2.0f * second, &s, &cosine);
+    return radius * (index & 1 ? s : cosine);
+}
+
+DEVICE uint64_t global_index(const gpu_init &a, int64_t i)
+{
+    uint64_t index = 0, stride = 1;
+
+    for (int d = a.rank - 1; d >= 0; d--) {
+        index += (uint64_t)(a.offset[d] + i % a.size[d]) * stride;
+        stride *= (uint64_t)a.global[d];
+        i /= a.size[d];
+    }
+    return index;
+}
+
+DEVICE void put(const gpu_init &a, int64_t i, double x)
+{
+    if (a.kind == GPU_BF16)
+        ((bfloat16 *)a.out)[i] = from_float<bfloat16>((float)x);
+    else
+        ((float *)a.out)[i] = (float)x;
+}
+
+KERNEL(init_normal, gpu_init, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t stream = a.stream, index;
+    float n;
+
+    if (i >= a.count)
+        return;
+    index = global_index(a, i);
+    n = normal(a.seed, stream, index);
+    while (a.cut > 0 && fabs((double)n) > a.cut)
+        n = normal(a.seed, stream += 0x9E3779B97F4A7C15u, index);
+    put(a, i, a.std * (double)n);
+}
+
+KERNEL(init_constant, gpu_init, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < a.count)
+        put(a, i, a.value);
+}

@@ -1,0 +1,205 @@
+/*
+ * linear, linear_dx and linear_dw as matrix products.
+ *
+ * All three may have several weights (q, k, v of one x). Where the pieces lie side by side in
+ * memory (the plan tries, see ct_op_type.join) they are one product, else one each.
+ */
+#include "blas.h"
+
+static bool accepts_pieces(const struct ct_tensor *narrow, const struct ct_tensor *wide,
+                           const struct ct_tensor *weight, int count)
+{
+    struct gpu_rows rows;
+
+    if (!gpu_is_compute_dtype(narrow->dtype) || !gpu_as_rows(narrow, &rows))
+        return false;
+    for (int i = 0; i < count; i++)
+        if (wide[i].dtype != narrow->dtype || !gpu_is_compute_dtype(weight[i].dtype) ||
+            weight[i].dtype != weight[0].dtype || !gpu_as_rows(&wide[i], &rows) ||
+            !gpu_as_rows(&weight[i], &rows))
+            return false;
+    return true;
+}
+
+static bool accepts_linear(const struct ct_prepare *p)
+{
+    return p->in[1].dtype == p->in[0].dtype &&
+           accepts_pieces(&p->in[0], p->out, p->in + 1, p->outs);
+}
+
+static bool accepts_dx(const struct ct_prepare *p)
+{
+    int count = p->ins / 2;
+
+    return p->in[count].dtype == p->out[0].dtype &&
+           accepts_pieces(&p->out[0], p->in, p->in + count, count);
+}
+
+static bool accepts_dw(const struct ct_prepare *p)
+{
+    return accepts_pieces(&p->in[0], p->in + 1, p->out, p->outs);
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    p->workspace = GPU_BLAS_WORKSPACE;
+    return 0;
+}
+
+/* Products of several pieces are summed in float32, and rounded once. */
+static int prepare_dx(struct ct_prepare *p)
+{
+    p->workspace = GPU_BLAS_WORKSPACE;
+    if (p->ins > 2 && p->out[0].dtype == CT_BF16)
+        p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
+    return 0;
+}
+
+/* How many pieces from the first on lie side by side: columns of one matrix, weights in a row; bits
+   of accumulate must be the same. */
+static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, int count,
+                  uint32_t accumulate)
+{
+    struct gpu_rows w, n;
+    int together = 1;
+
+    for (; together < count; together++) {
+        const struct ct_tensor *before = &wide[together - 1], *above = &weight[together - 1];
+
+        gpu_as_rows(before, &n);
+        gpu_as_rows(above, &w);
+        if ((char *)before->data + (size_t)n.columns * ct_dtype_size(before->dtype) !=
+                wide[together].data ||
+            (char *)above->data + (size_t)(w.rows * w.stride) * ct_dtype_size(above->dtype) !=
+                weight[together].data ||
+            n.stride == n.columns || (accumulate >> together & 1) != (accumulate & 1))
+            break;
+    }
+    return together;
+}
+
+/* Columns that pieces have together. */
+static int64_t width(const struct ct_tensor *wide, int count)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < count; i++)
+        n += wide[i].shape[wide[i].rank - 1];
+    return n;
+}
+
+static int run_linear(const struct ct_launch *l)
+{
+    struct gpu_rows x, w, y;
+    int rc = 0;
+
+    gpu_as_rows(&l->in[0], &x);
+    for (int i = 0, count; rc == 0 && i < l->outs; i += count) {
+        count = joined(l->out + i, l->in + 1 + i, l->outs - i, l->accumulate >> i);
+        gpu_as_rows(&l->in[1 + i], &w);
+        gpu_as_rows(&l->out[i], &y);
+        rc = gpu_multiply(l,
+                          &(struct gpu_product){.m = x.rows,
+                                                .n = width(l->out + i, count),
+                                                .k = x.columns,
+                                                .a = l->in[0].data,
+                                                .b = l->in[1 + i].data,
+                                                .c = l->out[i].data,
+                                                .a_stride = x.stride,
+                                                .b_stride = w.stride,
+                                                .c_stride = y.stride,
+                                                .a_dtype = l->in[0].dtype,
+                                                .b_dtype = l->in[1 + i].dtype,
+                                                .c_dtype = l->out[i].dtype,
+                                                .accumulate = l->accumulate >> i & 1},
+                          l->workspace);
+    }
+    return rc;
+}
+
+/* dx = sum of products, or sum + them; dx may be a float32 matrix beside l's output. */
+static int sum_dx(const struct ct_launch *l, const struct ct_tensor *dx, bool accumulate)
+{
+    const struct ct_tensor *weight = l->in + l->ins / 2;
+    struct gpu_rows dy, w, to;
+    int rc = 0;
+
+    gpu_as_rows(dx, &to);
+    for (int i = 0, count; rc == 0 && i < l->ins / 2; i += count, accumulate = true) {
+        count = joined(l->in + i, weight + i, l->ins / 2 - i, 0);
+        gpu_as_rows(&l->in[i], &dy);
+        gpu_as_rows(&weight[i], &w);
+        rc = gpu_multiply(l,
+                          &(struct gpu_product){.m = dy.rows,
+                                                .n = to.columns,
+                                                .k = width(l->in + i, count),
+                                                .a = l->in[i].data,
+                                                .b = weight[i].data,
+                                                .c = dx->data,
+                                                .a_stride = dy.stride,
+                                                .b_stride = w.stride,
+                                                .c_stride = to.stride,
+                                                .b_by_k = true,
+                                                .a_dtype = l->in[i].dtype,
+                                                .b_dtype = weight[i].dtype,
+                                                .c_dtype = dx->dtype,
+                                                .accumulate = accumulate},
+                          l->workspace);
+    }
+    return rc;
+}
+
+static int run_dx(const struct ct_launch *l)
+{
+    const struct ct_tensor *dx = &l->out[0];
+    int count = l->ins / 2, rc;
+    bool add = l->accumulate & 1;
+    struct ct_tensor sum;
+
+    if (dx->dtype != CT_BF16 || (joined(l->in, l->in + count, count, 0) == count))
+        return sum_dx(l, dx, add);
+    sum = ct_tensor_dense((char *)l->workspace + GPU_BLAS_WORKSPACE, CT_F32, dx->rank, dx->shape);
+    rc = add ? gpu_cast(l, dx, &sum) : 0;
+    if (rc == 0)
+        rc = sum_dx(l, &sum, add);
+    return rc < 0 ? rc : gpu_cast(l, &sum, dx);
+}
+
+static int run_dw(const struct ct_launch *l)
+{
+    struct gpu_rows x, dy, dw;
+    int rc = 0;
+
+    gpu_as_rows(&l->in[0], &x);
+    for (int i = 0, count; rc == 0 && i < l->outs; i += count) {
+        count = joined(l->in + 1 + i, l->out + i, l->outs - i, l->accumulate >> i);
+        gpu_as_rows(&l->in[1 + i], &dy);
+        gpu_as_rows(&l->out[i], &dw);
+        rc = gpu_multiply(l,
+                          &(struct gpu_product){.m = width(l->in + 1 + i, count),
+                                                .n = x.columns,
+                                                .k = x.rows,
+                                                .a = l->in[1 + i].data,
+                                                .b = l->in[0].data,
+                                                .c = l->out[i].data,
+                                                .a_stride = dy.stride,
+                                                .b_stride = x.stride,
+                                                .c_stride = dw.stride,
+                                                .a_by_k = true,
+                                                .b_by_k = true,
+                                                .a_dtype = l->in[1 + i].dtype,
+                                                .b_dtype = l->in[0].dtype,
+                                                .c_dtype = l->out[i].dtype,
+                                                .accumulate = l->accumulate >> i & 1},
+                          l->workspace);
+    }
+    return rc;
+}
+
+#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+
+const struct ct_kernel gpu_linear_kernels[] = {
+    {"linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear},
+    {"linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx},
+    {"linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw},
+    {0}};

@@ -1,0 +1,309 @@
+/*
+ * Cross entropy on logits, and joined with the linear layer in front: then logits are made in
+ * chunks of tokens, in float32, become their gradient in the dtype of x, and are multiplied away.
+ */
+#include <stdio.h>
+
+#include "blas.h"
+
+#define THREADS 1024
+
+static int64_t rows_of(const struct ct_tensor *t)
+{
+    return ct_shape_count(t->rank - 1, t->shape);
+}
+
+static int64_t columns_of(const struct ct_tensor *t)
+{
+    return t->shape[t->rank - 1];
+}
+
+static unsigned threads_for(int64_t columns)
+{
+    int64_t warps = gpu_blocks(columns, 32);
+
+    return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
+}
+
+static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dtype to,
+                       const struct gpu_loss_rows *a)
+{
+    bool vector = a->columns % gpu_lanes(from) == 0 && a->stride % gpu_lanes(from) == 0 &&
+                  (uintptr_t)a->logits % 16 == 0 && (uintptr_t)a->dlogits % 16 == 0;
+    char name[80];
+
+    snprintf(name, sizeof(name), "loss_rows_%s_to_%s%s", ct_dtype_name(from), ct_dtype_name(to),
+             vector ? "_vector" : "");
+    return gpu_launch(l, name, (struct gpu_size){(unsigned)a->rows, 1, 1},
+                      (struct gpu_size){threads_for(a->columns), 1, 1}, 0, a);
+}
+
+int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
+                   int64_t count, bool accumulate)
+{
+    struct gpu_loss_sum a = {loss->data, losses, count, gpu_float_kind(loss->dtype), accumulate};
+
+    return gpu_launch(l, "sum_losses", (struct gpu_size){1, 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+static bool is_scalar_float(const struct ct_tensor *t)
+{
+    return gpu_is_compute_dtype(t->dtype) || t->dtype == CT_F64;
+}
+
+static struct gpu_fault *fault_of(const struct ct_launch *l)
+{
+    return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+}
+
+/* ---- on logits ---- */
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[0].dtype) && is_scalar_float(&p->out[0]) &&
+           p->out[1].dtype == CT_F32;
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    p->workspace = (size_t)rows_of(&p->in[0]) * sizeof(float);
+    return 0;
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct ct_tensor *logits = &l->in[0];
+    struct gpu_loss_rows a = {.logits = logits->data,
+                              .lse = l->out[1].data,
+                              .loss = l->workspace,
+                              .labels = l->in[1].data,
+                              .rows = rows_of(logits),
+                              .columns = columns_of(logits),
+                              .stride = columns_of(logits),
+                              .fault = fault_of(l)};
+    int rc = launch_rows(l, logits->dtype, logits->dtype, &a);
+
+    return rc < 0 ? rc : gpu_sum_losses(l, &l->out[0], a.loss, a.rows, false);
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[1].dtype) && p->out[0].dtype == p->in[1].dtype &&
+           is_scalar_float(&p->in[0]) && p->in[3].dtype == CT_F32;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    const struct ct_tensor *logits = &l->in[1];
+
+    return launch_rows(l, logits->dtype, logits->dtype,
+                       &(struct gpu_loss_rows){.logits = logits->data,
+                                               .dlogits = l->out[0].data,
+                                               .given_lse = l->in[3].data,
+                                               .labels = l->in[2].data,
+                                               .dloss = l->in[0].data,
+                                               .dloss_kind = gpu_float_kind(l->in[0].dtype),
+                                               .rows = rows_of(logits),
+                                               .columns = columns_of(logits),
+                                               .stride = columns_of(logits),
+                                               .fault = fault_of(l)});
+}
+
+/* ---- with the linear layer in front ---- */
+
+struct head {
+    const struct ct_tensor *dloss, *x, *w, *labels, *dx, *dw, *loss; /* d..: NULL without backward */
+};
+
+static struct head head_of(const struct ct_tensor *in, const struct ct_tensor *out, int outs)
+{
+    if (outs == 1)
+        return (struct head){.x = in, .w = in + 1, .labels = in + 2, .loss = out};
+    return (struct head){in, in + 1, in + 2, in + 3, out, out + 1, out + 2};
+}
+
+/* What a call keeps in its workspace. */
+struct layout {
+    int64_t chunk, stride; /* tokens at once; between rows of logits: whole vectors */
+    size_t logits, dlogits, losses, dw;
+};
+
+static struct layout lay_out(const struct head *h, size_t *bytes)
+{
+    int64_t tokens = rows_of(h->x);
+    struct layout at = {.stride = (h->w->shape[0] + 7) / 8 * 8};
+
+    at.chunk = (gpu_config.logits_memory << 20) / (at.stride * (int64_t)sizeof(float)) / 128 * 128;
+    at.chunk = at.chunk < 128 ? 128 : at.chunk;
+    at.chunk = at.chunk < tokens ? at.chunk : tokens;
+    *bytes = GPU_BLAS_WORKSPACE;
+    at.logits = gpu_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(float));
+    at.dlogits = at.logits;
+    if (h->dx && h->x->dtype == CT_BF16)
+        at.dlogits = gpu_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(uint16_t));
+    at.losses = gpu_carve(bytes, (size_t)tokens * sizeof(float));
+    if (h->dw && h->dw->dtype == CT_BF16)
+        at.dw = gpu_carve(bytes, (size_t)ct_tensor_count(h->dw) * sizeof(float));
+    return at;
+}
+
+static bool accepts_head(const struct ct_prepare *p)
+{
+    struct head h = head_of(p->in, p->out, p->outs);
+    struct gpu_rows rows;
+
+    return gpu_is_compute_dtype(h.x->dtype) && h.w->dtype == h.x->dtype &&
+           is_scalar_float(h.loss) && gpu_as_rows(h.x, &rows) && gpu_as_rows(h.w, &rows) &&
+           ct_tensor_is_dense(h.labels) &&
+           (!h.dx || (is_scalar_float(h.dloss) && h.dx->dtype == h.x->dtype &&
+                      gpu_is_compute_dtype(h.dw->dtype) && gpu_as_rows(h.dx, &rows) &&
+                      ct_tensor_is_dense(h.dw)));
+}
+
+static int prepare_head(struct ct_prepare *p)
+{
+    struct head h = head_of(p->in, p->out, p->outs);
+
+    lay_out(&h, &p->workspace);
+    return 0;
+}
+
+struct call {
+    const struct ct_launch *l;
+    struct head h;
+    struct layout at;
+    struct gpu_rows x, w, dx;
+    struct ct_tensor dw; /* where it is summed up */
+    uint32_t accumulate; /* bits for dx, dw, loss */
+};
+
+static void *row(const struct ct_tensor *t, const struct gpu_rows *rows, int64_t first)
+{
+    return (char *)t->data + (size_t)(first * rows->stride) * ct_dtype_size(t->dtype);
+}
+
+static int make_logits(const struct call *c, int64_t first, int64_t count, void *logits)
+{
+    return gpu_multiply(c->l,
+                        &(struct gpu_product){.m = count,
+                                              .n = c->w.rows,
+                                              .k = c->x.columns,
+                                              .a = row(c->h.x, &c->x, first),
+                                              .b = c->h.w->data,
+                                              .c = logits,
+                                              .a_stride = c->x.stride,
+                                              .b_stride = c->w.stride,
+                                              .c_stride = c->at.stride,
+                                              .a_dtype = c->h.x->dtype,
+                                              .b_dtype = c->h.w->dtype,
+                                              .c_dtype = CT_F32},
+                        c->l->workspace);
+}
+
+static int carry_back(const struct call *c, int64_t first, int64_t count, const void *dlogits)
+{
+    int rc = gpu_multiply(c->l,
+                          &(struct gpu_product){.m = count,
+                                                .n = c->x.columns,
+                                                .k = c->w.rows,
+                                                .a = dlogits,
+                                                .b = c->h.w->data,
+                                                .c = row(c->h.dx, &c->dx, first),
+                                                .a_stride = c->at.stride,
+                                                .b_stride = c->w.stride,
+                                                .c_stride = c->dx.stride,
+                                                .b_by_k = true,
+                                                .a_dtype = c->h.x->dtype,
+                                                .b_dtype = c->h.w->dtype,
+                                                .c_dtype = c->h.dx->dtype,
+                                                .accumulate = c->accumulate & 1},
+                          c->l->workspace);
+
+    if (rc < 0)
+        return rc;
+    return gpu_multiply(c->l,
+                        &(struct gpu_product){.m = c->w.rows,
+                                              .n = c->x.columns,
+                                              .k = count,
+                                              .a = dlogits,
+                                              .b = row(c->h.x, &c->x, first),
+                                              .c = c->dw.data,
+                                              .a_stride = c->at.stride,
+                                              .b_stride = c->x.stride,
+                                              .c_stride = c->x.columns,
+                                              .a_by_k = true,
+                                              .b_by_k = true,
+                                              .a_dtype = c->h.x->dtype,
+                                              .b_dtype = c->h.x->dtype,
+                                              .c_dtype = c->dw.dtype,
+                                              .accumulate = first > 0 || (c->accumulate & 2)},
+                        c->l->workspace);
+}
+
+static int run_chunk(const struct call *c, int64_t first, int64_t count)
+{
+    char *workspace = c->l->workspace;
+    void *logits = workspace + c->at.logits, *dlogits = workspace + c->at.dlogits;
+    enum ct_dtype dtype = c->h.dx ? c->h.x->dtype : CT_F32;
+    struct gpu_loss_rows a = {.logits = logits,
+                              .loss = (float *)(workspace + c->at.losses) + first,
+                              .labels = (const int32_t *)c->h.labels->data + first,
+                              .rows = count,
+                              .columns = c->w.rows,
+                              .stride = c->at.stride,
+                              .first_position = first,
+                              .fault = fault_of(c->l)};
+    int rc = make_logits(c, first, count, logits);
+
+    if (c->h.dx) {
+        a.dlogits = dlogits;
+        a.dloss = c->h.dloss->data;
+        a.dloss_kind = gpu_float_kind(c->h.dloss->dtype);
+    }
+    if (rc == 0)
+        rc = launch_rows(c->l, CT_F32, dtype, &a);
+    if (rc == 0 && c->h.dx)
+        rc = carry_back(c, first, count, dlogits);
+    return rc;
+}
+
+/* A bfloat16 dw is summed up in float32, and rounded once. */
+static int run_head(const struct ct_launch *l)
+{
+    struct call c = {.l = l, .h = head_of(l->in, l->out, l->outs)};
+    size_t bytes;
+    int64_t tokens;
+    bool narrow = c.h.dw && c.h.dw->dtype == CT_BF16;
+    int rc = 0;
+
+    c.at = lay_out(&c.h, &bytes);
+    c.accumulate = c.h.dx ? l->accumulate : l->accumulate << 2;
+    gpu_as_rows(c.h.x, &c.x);
+    gpu_as_rows(c.h.w, &c.w);
+    tokens = rows_of(c.h.x);
+    if (c.h.dx) {
+        gpu_as_rows(c.h.dx, &c.dx);
+        c.dw = narrow ? ct_tensor_dense((char *)l->workspace + c.at.dw, CT_F32, 2, c.h.dw->shape)
+                      : *c.h.dw;
+    }
+    if (narrow && c.accumulate & 2)
+        rc = gpu_cast(l, c.h.dw, &c.dw);
+    for (int64_t first = 0; rc == 0 && first < tokens; first += c.at.chunk)
+        rc = run_chunk(&c, first, tokens - first < c.at.chunk ? tokens - first : c.at.chunk);
+    if (rc == 0 && narrow)
+        rc = gpu_cast(l, &c.dw, c.h.dw);
+    if (rc == 0)
+        rc = gpu_sum_losses(l, c.h.loss, (const float *)((char *)l->workspace + c.at.losses),
+                            tokens, c.accumulate >> 2 & 1);
+    return rc;
+}
+
+#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+
+const struct ct_kernel gpu_loss_kernels[] = {
+    {"cross_entropy", "rows", 0, accepts, prepare, run},
+    {"cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad},
+    {"linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head},
+    {"linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head},
+    {0}};

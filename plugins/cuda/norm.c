@@ -1,0 +1,134 @@
+/*
+ * rms_norm, add_rms_norm and their gradient, on dense tensors.
+ */
+#include "gpu.h"
+
+#define THREADS 256
+
+static int64_t rows_of(const struct ct_tensor *t)
+{
+    return ct_shape_count(t->rank - 1, t->shape);
+}
+
+static int64_t columns_of(const struct ct_tensor *t)
+{
+    return t->shape[t->rank - 1];
+}
+
+/* All operands start at vectors, rows too. */
+static bool vectors(const void *const *data, int count, const struct ct_tensor *x)
+{
+    if (columns_of(x) % gpu_lanes(x->dtype))
+        return false;
+    for (int i = 0; i < count; i++)
+        if ((uintptr_t)data[i] % 16)
+            return false;
+    return true;
+}
+
+/* Whole warps, no more than there are vectors in a row. */
+static unsigned threads_for(int64_t columns, int64_t lanes)
+{
+    int64_t warps = gpu_blocks(gpu_blocks(columns, lanes), 32);
+
+    return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+    int last = p->outs - 1;
+
+    if (!gpu_is_compute_dtype(dtype) || p->out[last].dtype != CT_F32)
+        return false;
+    for (int i = 0; i < last; i++)
+        if (p->out[i].dtype != dtype)
+            return false;
+    return true;
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = &l->in[0];
+    bool adds = l->ins == 3;
+    struct gpu_norm a = {.y = l->out[0].data,
+                         .sum = adds ? l->out[1].data : NULL,
+                         .rstd = l->out[l->outs - 1].data,
+                         .x = x->data,
+                         .r = adds ? l->in[1].data : NULL,
+                         .w = l->in[l->ins - 1].data,
+                         .rows = rows_of(x),
+                         .columns = columns_of(x),
+                         .eps = (float)ct_op_float(l->op, "eps")};
+    bool vector = vectors((const void *[]){a.y, a.sum, a.x, a.r, a.w}, 5, x);
+    unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
+
+    return gpu_launch_as(l, "norm", x->dtype, vector, (struct gpu_size){(unsigned)a.rows, 1, 1},
+                         (struct gpu_size){threads, 1, 1}, 0, &a);
+}
+
+/* ---- the gradient ---- */
+
+/* Blocks that share the rows: enough to fill the device, few enough for the second kernel. */
+static int64_t sharers(const struct gpu *gpu, int64_t rows)
+{
+    int64_t most = 4 * (int64_t)gpu->multiprocessors;
+
+    return rows < most ? rows : most;
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->in[3].dtype == CT_F32 &&
+           gpu_is_compute_dtype(p->out[1].dtype) &&
+           columns_of(&p->in[0]) * (int64_t)sizeof(float) <= gpu_of(p->device)->shared_memory - 512;
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    p->workspace = (size_t)(sharers(gpu_of(p->device), rows_of(&p->in[0])) *
+                            columns_of(&p->in[0])) *
+                   sizeof(float);
+    return 0;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = &l->in[1];
+    struct gpu_norm_grad a = {.dx = l->out[0].data,
+                              .partial = l->workspace,
+                              .dy = l->in[0].data,
+                              .x = x->data,
+                              .w = l->in[2].data,
+                              .dres = l->ins > 4 ? l->in[4].data : NULL,
+                              .rstd = l->in[3].data,
+                              .rows = rows_of(x),
+                              .columns = columns_of(x),
+                              .accumulate = l->accumulate};
+    int64_t blocks = sharers(gpu_of(l->device), a.rows);
+    struct gpu_column_sum sum = {.out = l->out[1].data,
+                                 .in = a.partial,
+                                 .rows = blocks,
+                                 .columns = a.columns,
+                                 .kind = gpu_float_kind(l->out[1].dtype),
+                                 .accumulate = l->accumulate >> 1 & 1};
+    bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
+    unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
+    int rc = gpu_launch_as(l, "norm_grad", x->dtype, vector,
+                           (struct gpu_size){(unsigned)blocks, 1, 1},
+                           (struct gpu_size){threads, 1, 1}, (size_t)a.columns * sizeof(float), &a);
+
+    if (rc < 0)
+        return rc;
+    return gpu_launch(l, "column_sum",
+                      (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
+                      (struct gpu_size){32, 8, 1}, 0, &sum);
+}
+
+const struct ct_kernel gpu_norm_kernels[] = {
+    {"rms_norm", "vector", 0, accepts, NULL, run},
+    {"add_rms_norm", "vector", 0, accepts, NULL, run},
+    {"rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad, run_grad},
+    {0}};

@@ -1,0 +1,98 @@
+/*
+ * The norm of the gradients, and clipping.
+ */
+#include "gpu.h"
+
+#define THREADS 256
+
+static int64_t blocks_of(const struct ct_tensor *t)
+{
+    return gpu_blocks(ct_tensor_count(t), GPU_GRAIN);
+}
+
+static int64_t all_blocks(const struct ct_tensor *t, int count)
+{
+    int64_t blocks = 0;
+
+    for (int i = 0; i < count; i++)
+        blocks += blocks_of(&t[i]);
+    return blocks;
+}
+
+static bool accepts_squares(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (!gpu_is_compute_dtype(p->in[i].dtype))
+            return false;
+    return p->out[0].dtype == CT_F64;
+}
+
+static int prepare_squares(struct ct_prepare *p)
+{
+    p->workspace = (size_t)all_blocks(p->in, p->ins) * sizeof(double);
+    return 0;
+}
+
+/* Tensors [first, first + count) of the inputs, in one launch; their sums go to a->sums. */
+static int launch_squares(const struct ct_launch *l, int first, int count, double *sums,
+                          int64_t *blocks)
+{
+    struct gpu_squares a = {.sums = sums, .tensors = count};
+
+    for (int i = 0; i < count; i++) {
+        const struct ct_tensor *t = &l->in[first + i];
+
+        a.tensor[i] = t->data;
+        a.count[i] = ct_tensor_count(t);
+        a.kind[i] = (uint8_t)gpu_float_kind(t->dtype);
+        a.first_block[i + 1] = a.first_block[i] + (int32_t)blocks_of(t);
+    }
+    *blocks = a.first_block[count];
+    return gpu_launch(l, "sum_squares", (struct gpu_size){(unsigned)*blocks, 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+static int run_squares(const struct ct_launch *l)
+{
+    struct gpu_add_doubles add = {.out = l->out[0].data,
+                                  .in = l->workspace,
+                                  .accumulate = l->accumulate & 1};
+    int64_t blocks;
+    int rc = 0;
+
+    for (int i = 0, count; rc == 0 && i < l->ins; i += count, add.count += blocks) {
+        count = l->ins - i < GPU_TENSORS ? l->ins - i : GPU_TENSORS;
+        rc = launch_squares(l, i, count, (double *)l->workspace + add.count, &blocks);
+    }
+    if (rc < 0)
+        return rc;
+    return gpu_launch(l, "add_doubles", (struct gpu_size){1, 1, 1}, (struct gpu_size){1024, 1, 1},
+                      0, &add);
+}
+
+static bool accepts_clip(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (p->in[i].dtype != CT_F64)
+            return false;
+    return p->ins <= GPU_NORMS && p->out[0].dtype == CT_F32 && p->out[1].dtype == CT_F32;
+}
+
+static int run_clip(const struct ct_launch *l)
+{
+    struct gpu_clip a = {.norm = l->out[0].data,
+                         .coefficient = l->out[1].data,
+                         .count = l->ins,
+                         .max_norm = ct_op_float(l->op, "max_norm")};
+
+    for (int i = 0; i < l->ins; i++)
+        a.in[i] = l->in[i].data;
+    return gpu_launch(l, "clip_coefficient", (struct gpu_size){1, 1, 1},
+                      (struct gpu_size){32, 1, 1}, 0, &a);
+}
+
+const struct ct_kernel gpu_reduce_kernels[] = {
+    {"squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
+     run_squares},
+    {"clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip},
+    {0}};

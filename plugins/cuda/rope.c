@@ -1,0 +1,78 @@
+/*
+ * rope, on any strides but for a last one of 1.
+ */
+#include <math.h>
+
+#include <ctitan/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
+           p->out[0].stride[3] == 1 && p->in[0].shape[3] <= 2 * GPU_ROPE_PAIRS;
+}
+
+static void find_turns(const struct ct_op *op, struct gpu_rope *a)
+{
+    struct ct_rope rope = {
+        .theta = ct_op_float(op, "theta"),
+        .factor = ct_op_float(op, "factor"),
+        .low_freq_factor = ct_op_float(op, "low_freq_factor"),
+        .high_freq_factor = ct_op_float(op, "high_freq_factor"),
+        .original_max_position = ct_op_int(op, "original_max_position"),
+    };
+
+    for (int i = 0; i < a->pairs; i++)
+        a->turns[i] = ct_rope_frequency(&rope, 2 * a->pairs, i) / (2 * M_PI);
+    a->inverse = ct_op_bool(op, "inverse");
+}
+
+/* The pairs are fixed with the op: found once. */
+static int prepare(struct ct_prepare *p)
+{
+    struct gpu_rope *a = ct_arena_new(p->arena, struct gpu_rope);
+    const struct ct_tensor *x = &p->in[0];
+
+    a->batch = x->shape[0];
+    a->tokens = x->shape[1];
+    a->heads = (int32_t)x->shape[2];
+    a->pairs = (int32_t)x->shape[3] / 2;
+    find_turns(p->op, a);
+    p->state = a;
+    return 0;
+}
+
+static bool vectors(const struct ct_tensor *t, int64_t pairs)
+{
+    int64_t lanes = gpu_lanes(t->dtype);
+
+    return pairs % lanes == 0 && (uintptr_t)t->data % 16 == 0 && t->stride[0] % lanes == 0 &&
+           t->stride[1] % lanes == 0 && t->stride[2] % lanes == 0;
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
+    struct gpu_rope a = *(const struct gpu_rope *)l->state;
+    bool vector = vectors(x, a.pairs) && vectors(y, a.pairs);
+    int64_t items = a.batch * a.tokens * (a.pairs / (vector ? gpu_lanes(x->dtype) : 1));
+
+    a.x = x->data;
+    a.y = y->data;
+    memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
+    memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
+    a.first = ct_launch_offset(l, l->op->in[0], 1);
+    if (l->ins > 1 && l->in[1].data) {
+        a.positions = l->in[1].data;
+        memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
+    }
+    return gpu_launch_as(l, "rope", x->dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(items, THREADS), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+const struct ct_kernel gpu_rope_kernels[] = {
+    {"rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run}, {0}};

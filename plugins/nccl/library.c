@@ -1,0 +1,68 @@
+/*
+ * Finding NCCL and the driver.
+ */
+#include <dlfcn.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "library.h"
+
+struct nccl_library nccl;
+
+struct call {
+    const char *symbol;
+    size_t offset;
+};
+
+static const struct call nccl_calls[] = {
+#define X(name, parameters) {#name, offsetof(struct nccl_library, name)},
+    NCCL_CALLS(X)
+#undef X
+        {"ncclGetErrorString", offsetof(struct nccl_library, ncclGetErrorString)}};
+
+static const struct call cuda_calls[] = {
+#define X(name, symbol, parameters) {#symbol, offsetof(struct nccl_library, name)},
+    CUDA_CALLS(X)
+#undef X
+};
+
+static int find(void *library, const char *what, const struct call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *call = dlsym(library, calls[i].symbol);
+
+        if (!call)
+            return ct_fail(CT_ENOENT, "this %s is too old: it has no %s", what, calls[i].symbol);
+        memcpy((char *)&nccl + calls[i].offset, &call, sizeof(call));
+    }
+    return 0;
+}
+
+static int load(const char *file, const char *what, const struct call *calls, size_t count,
+                void **library)
+{
+    *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!*library)
+        return ct_fail(CT_ENOENT, "%s is not installed: %s", what, dlerror());
+    return find(*library, what, calls, count);
+}
+
+int nccl_library_open(void)
+{
+    void *library, *windows;
+    static bool open;
+    int rc;
+
+    if (open)
+        return 0;
+    rc = load("libcuda.so.1", "NVIDIA driver", cuda_calls, CT_COUNT(cuda_calls), &library);
+    if (rc == 0)
+        rc = load("libnccl.so.2", "NCCL", nccl_calls, CT_COUNT(nccl_calls), &library);
+    if (rc < 0)
+        return rc;
+    windows = dlsym(library, "ncclCommWindowRegister");
+    memcpy(&nccl.ncclCommWindowRegister, &windows, sizeof(windows));
+    open = true;
+    return 0;
+}

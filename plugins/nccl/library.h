@@ -1,0 +1,126 @@
+/*
+ * The parts of NCCL and of the CUDA driver that this plugin calls, found at run time: it builds
+ * without their headers and loads without their libraries. The declarations are the libraries'
+ * binary interface; tests/cuda compares them with the headers where those are installed.
+ */
+#ifndef NCCL_LIBRARY_H
+#define NCCL_LIBRARY_H
+
+#include <ctitan/base.h>
+
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow *ncclWindow_t;
+
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+
+enum {
+    ncclSuccess = 0,
+    ncclInProgress = 7,
+    ncclSum = 0,
+    ncclMax = 2,
+    NCCL_WIN_COLL_SYMMETRIC = 1,
+    NCCL_CTA_POLICY_ZERO = 2,
+    NCCL_UNDEFINED = INT32_MIN,
+};
+
+/* As of 2.28; older libraries take what they know of it, by its size and version. */
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+    const char *netName;
+    int splitShare, trafficClass;
+    const char *commName;
+    int collnetEnable, CTAPolicy, shrinkShare, nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched;
+} ncclConfig_t;
+
+#define NCCL_CALLS(X)                                                                              \
+    X(ncclGetVersion, (int *version))                                                              \
+    X(ncclGetUniqueId, (ncclUniqueId * id))                                                        \
+    X(ncclCommInitRankConfig,                                                                      \
+      (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config))             \
+    X(ncclCommGetAsyncError, (ncclComm_t comm, int *error))                                        \
+    X(ncclCommDestroy, (ncclComm_t comm))                                                          \
+    X(ncclCommAbort, (ncclComm_t comm))                                                            \
+    X(ncclGroupStart, (void))                                                                      \
+    X(ncclGroupEnd, (void))                                                                        \
+    X(ncclAllGather,                                                                               \
+      (const void *in, void *out, size_t count, int type, ncclComm_t comm, void *stream))          \
+    X(ncclReduceScatter,                                                                           \
+      (const void *in, void *out, size_t count, int type, int op, ncclComm_t comm, void *stream))  \
+    X(ncclAllReduce,                                                                               \
+      (const void *in, void *out, size_t count, int type, int op, ncclComm_t comm, void *stream))  \
+    X(ncclBroadcast, (const void *in, void *out, size_t count, int type, int root,                 \
+                      ncclComm_t comm, void *stream))                                              \
+    X(ncclSend,                                                                                    \
+      (const void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream))         \
+    X(ncclRecv, (void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream))
+
+typedef uint64_t CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_NOT_READY = 600,
+    CU_MEMORYTYPE_DEVICE = 2,
+    CU_EVENT_DISABLE_TIMING = 2,
+    CU_STREAM_NON_BLOCKING = 1,
+};
+
+typedef struct {
+    size_t srcXInBytes, srcY;
+    int srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    void *srcArray;
+    size_t srcPitch, dstXInBytes, dstY;
+    int dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    void *dstArray;
+    size_t dstPitch, WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+/* name, symbol of the library, parameters */
+#define CUDA_CALLS(X)                                                                              \
+    X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))                                     \
+    X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext context))                                       \
+    X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                            \
+    X(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                              \
+    X(cuMemGetAddressRange, cuMemGetAddressRange_v2,                                               \
+      (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))                                    \
+    X(cuMemcpyAsync, cuMemcpyAsync,                                                                \
+      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
+    X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))           \
+    X(cuMemsetD8Async, cuMemsetD8Async,                                                            \
+      (CUdeviceptr address, unsigned char value, size_t count, CUstream stream))                   \
+    X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))                         \
+    X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                      \
+    X(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                 \
+    X(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))                    \
+    X(cuEventCreate, cuEventCreate, (CUevent * event, unsigned flags))                             \
+    X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                          \
+    X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                              \
+    X(cuEventQuery, cuEventQuery, (CUevent event))
+
+struct nccl_library {
+#define X(name, parameters) int(*name) parameters;
+    NCCL_CALLS(X)
+#undef X
+#define X(name, symbol, parameters) int(*name) parameters;
+    CUDA_CALLS(X)
+#undef X
+    const char *(*ncclGetErrorString)(int);
+    /* NULL before 2.27 */
+    int (*ncclCommWindowRegister)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
+};
+extern struct nccl_library nccl;
+
+/* Load both libraries, once. CT_ENOENT: one is missing, or older. */
+int nccl_library_open(void);
+
+#endif

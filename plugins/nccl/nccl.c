@@ -1,0 +1,346 @@
+/*
+ * The nccl communicator: opening, closing, groups, failures.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ctitan/hook.h>
+#include <ctitan/plugin.h>
+
+#include "cluster.h"
+
+struct config nccl_config;
+
+static struct comm *open_comm;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct config, port, "port", "0", 0, 65535,
+               "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or no port where all ranks are on "
+               "one host"),
+    CT_OPT_BOOL(struct config, share_device, "share_device", "false",
+                "Let ranks of one host share a device: NCCL is told that each has a host of its own. "
+                "Slow: for tests"),
+    CT_OPT_BOOL(struct config, windows, "windows", "false",
+                "Register the device's memory with NCCL (2.28), and gather by copy engines; needs "
+                "ranks with equal memory plans, on one host"),
+    {0}};
+
+/* ---- failures ---- */
+
+int nccl_fail(struct comm *comm, const char *fmt, ...)
+{
+    va_list args;
+
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->failed) {
+        va_start(args, fmt);
+        vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
+        va_end(args);
+        comm->failed = 1;
+        for (struct group *g = comm->groups; g; g = g->next) {
+            nccl.ncclCommAbort(g->nccl);
+            g->nccl = NULL;
+        }
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return ct_fail(CT_EPEER, "%s", comm->failure);
+}
+
+int nccl_failed(struct comm *comm)
+{
+    return comm->failed ? ct_fail(CT_EPEER, "%s", comm->failure) : 0;
+}
+
+int nccl_check_cuda(struct comm *comm, int code, const char *what)
+{
+    return code == CUDA_SUCCESS ? 0 : nccl_fail(comm, "%s: CUDA error %d", what, code);
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+int nccl_check(struct group *g, int code, const char *what)
+{
+    double deadline = now() + g->comm->timeout;
+
+    while (code == ncclInProgress) {
+        pthread_mutex_lock(&g->comm->lock);
+        if (!g->comm->failed && nccl.ncclCommGetAsyncError(g->nccl, &code) != ncclSuccess)
+            code = ncclInProgress;
+        pthread_mutex_unlock(&g->comm->lock);
+        if (g->comm->failed)
+            return nccl_failed(g->comm);
+        if (code == ncclInProgress && now() > deadline)
+            return nccl_fail(g->comm, "%s in group '%s': no answer within %g s", what, g->base.name,
+                             g->comm->timeout);
+        if (code == ncclInProgress)
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    if (code == ncclSuccess)
+        return 0;
+    return nccl_fail(g->comm, "%s in group '%s': NCCL: %s", what, g->base.name,
+                     nccl.ncclGetErrorString(code));
+}
+
+/* ---- groups ---- */
+
+static int check_ranks(const struct comm *comm, const int64_t *ranks, int count, const char *name)
+{
+    bool member = false;
+
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->base.world)
+            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+                           (long long)ranks[i], comm->base.world);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+        member |= ranks[i] == comm->base.rank;
+    }
+    return member ? 0
+                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->base.rank);
+}
+
+/* Where the first member leaves the id of this group: its ranks, and how many with these ranks
+   there were before. */
+static void key_of(const struct group *g, char *key)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    int before = 0;
+
+    for (int i = 0; i < g->base.size; i++)
+        hash = (hash ^ (uint64_t)(uint32_t)g->ranks[i]) * 0x100000001b3u;
+    for (const struct group *o = g->comm->groups; o; o = o->next)
+        before += o->base.size == g->base.size &&
+                  !memcmp(o->ranks, g->ranks, (size_t)g->base.size * sizeof(*g->ranks));
+    snprintf(key, STORE_KEY, "group/%d/%016llx/%d", g->base.size, (unsigned long long)hash, before);
+}
+
+static int exchange_id(struct group *g, ncclUniqueId *id)
+{
+    char key[STORE_KEY];
+    int rc;
+
+    key_of(g, key);
+    if (g->base.position == 0) {
+        rc = nccl_check(g, nccl.ncclGetUniqueId(id), "an id");
+        return rc < 0 ? rc : nccl_store_set(g->comm->store, key, id, sizeof(*id));
+    }
+    rc = nccl_store_get(g->comm->store, key, id, sizeof(*id), g->comm->timeout);
+    if (rc == 0)
+        return nccl_fail(g->comm, "group '%s': rank %d did not make it within %g s", g->base.name,
+                         g->ranks[0], g->comm->timeout);
+    return rc < 0 ? rc : 0;
+}
+
+static ncclConfig_t configuration(const char *name)
+{
+    ncclConfig_t c = {.size = sizeof(c), .magic = 0xcafebeef, .version = 22800, .blocking = 0};
+    int *undefined[] = {&c.cgaClusterSize, &c.minCTAs,     &c.maxCTAs,
+                        &c.splitShare,     &c.trafficClass, &c.collnetEnable,
+                        &c.CTAPolicy,      &c.shrinkShare, &c.nvlsCTAs,
+                        &c.nChannelsPerNetPeer, &c.nvlinkCentricSched};
+    int version = 0;
+
+    for (size_t i = 0; i < CT_COUNT(undefined); i++)
+        *undefined[i] = NCCL_UNDEFINED;
+    c.commName = name;
+    nccl.ncclGetVersion(&version);
+    if (version < 22800) {
+        c.size = offsetof(ncclConfig_t, trafficClass);
+        c.version = 21800;
+    } else if (nccl_config.windows) {
+        c.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    }
+    return c;
+}
+
+static int make_group(struct group *g)
+{
+    ncclConfig_t config = configuration(g->base.name);
+    ncclUniqueId id = {{0}};
+    int rc = exchange_id(g, &id);
+
+    if (rc < 0)
+        return rc;
+    return nccl_check(g,
+                      nccl.ncclCommInitRankConfig(&g->nccl, g->base.size, id, g->base.position,
+                                                  &config),
+                      "starting");
+}
+
+static int open_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
+                      struct ct_group **group)
+{
+    struct comm *comm = (struct comm *)base;
+    size_t n = strlen(name) + 1;
+    struct group *g;
+    int rc = check_ranks(comm, ranks, count, name);
+
+    if (rc == 0)
+        rc = nccl_failed(comm);
+    if (rc < 0)
+        return rc;
+    g = calloc(1, sizeof(*g));
+    if (g)
+        g->ranks = malloc((size_t)count * sizeof(*g->ranks) + n);
+    if (!g || !g->ranks) {
+        free(g);
+        return ct_fail(CT_ENOMEM, "group '%s'", name);
+    }
+    g->comm = comm;
+    g->base = (struct ct_group){.ops = base->ops,
+                                .name = memcpy(g->ranks + count, name, n),
+                                .size = count,
+                                .ranks = g->ranks};
+    for (int i = 0; i < count; i++) {
+        g->ranks[i] = (int)ranks[i];
+        if (ranks[i] == base->rank)
+            g->base.position = i;
+    }
+    rc = make_group(g);
+    if (rc < 0) {
+        if (g->nccl)
+            nccl.ncclCommAbort(g->nccl);
+        free(g->ranks);
+        free(g);
+        return rc;
+    }
+    pthread_mutex_lock(&comm->lock);
+    g->next = comm->groups;
+    comm->groups = g;
+    pthread_mutex_unlock(&comm->lock);
+    *group = &g->base;
+    return 0;
+}
+
+/* ---- opening and closing ---- */
+
+static void close_comm(struct ct_comm *base)
+{
+    struct comm *comm = (struct comm *)base;
+
+    if (!comm)
+        return;
+    nccl_watchdog_stop(comm);
+    for (struct group *g = comm->groups, *next; g; g = next) {
+        next = g->next;
+        if (g->nccl)
+            nccl.ncclCommAbort(g->nccl); /* returns at once: peers may be gone */
+        if (g->staging)
+            nccl.cuMemFree(g->staging);
+        if (g->stream)
+            nccl.cuStreamDestroy(g->stream);
+        free(g->ranks);
+        free(g);
+    }
+    nccl_store_close(comm->store);
+    pthread_mutex_destroy(&comm->lock);
+    open_comm = NULL;
+    free(comm);
+}
+
+static int check_request(const struct ct_comm_request *r)
+{
+    if (r->world < 1 || r->rank < 0 || r->rank >= r->world)
+        return ct_fail(CT_EINVAL, "rank %d in a world of %d", r->rank, r->world);
+    if (!(r->timeout > 0))
+        return ct_fail(CT_EINVAL, "a time-out of %g s", r->timeout);
+    return open_comm ? ct_fail(CT_EINVAL, "nccl is open already") : 0;
+}
+
+/* What NCCL reads from the environment when it is loaded: it refuses two ranks on one device only
+   if they are on one host, and tells hosts apart by this. Everything then goes through sockets. */
+static void pretend_hosts(int rank)
+{
+    static const char *const settings[][2] = {
+        {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MAX_CTAS", "2"},
+    };
+    char name[32];
+
+    snprintf(name, sizeof(name), "rank%d", rank);
+    setenv("NCCL_HOSTID", name, 0);
+    for (size_t i = 0; i < CT_COUNT(settings); i++)
+        setenv(settings[i][0], settings[i][1], 0);
+}
+
+static int start(struct comm *comm, const struct ct_comm_request *request)
+{
+    int rc;
+
+    if (nccl_config.share_device)
+        pretend_hosts(request->rank);
+    rc = nccl_library_open();
+    if (rc < 0)
+        return rc;
+    if (nccl.cuCtxGetCurrent(&comm->context) || !comm->context)
+        return ct_fail(CT_ECONFIG, "nccl needs a CUDA device that is open: load cuda");
+    rc = nccl_store_open(request, &comm->store);
+    return rc < 0 ? rc : nccl_watchdog_start(comm);
+}
+
+static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out);
+
+static const struct ct_comm_ops ops = {.open = open_nccl,
+                                       .close = close_comm,
+                                       .group = open_group,
+                                       .barrier = nccl_host_barrier,
+                                       .all_gather = nccl_host_all_gather,
+                                       .reduce_scatter = nccl_host_reduce_scatter,
+                                       .all_reduce = nccl_host_all_reduce,
+                                       .all_to_all = nccl_host_all_to_all,
+                                       .broadcast = nccl_host_broadcast,
+                                       .send = nccl_host_send,
+                                       .receive = nccl_host_receive,
+                                       .exchange = nccl_host_exchange};
+
+static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out)
+{
+    struct comm *comm;
+    int rc = check_request(request);
+
+    if (rc < 0)
+        return rc;
+    comm = calloc(1, sizeof(*comm));
+    if (!comm)
+        return ct_fail(CT_ENOMEM, "the communicator");
+    comm->base = (struct ct_comm){.ops = &ops, .rank = request->rank, .world = request->world};
+    comm->timeout = request->timeout;
+    pthread_mutex_init(&comm->lock, NULL);
+    rc = start(comm, request);
+    if (rc < 0) {
+        close_comm(&comm->base);
+        return rc;
+    }
+    open_comm = comm;
+    *out = &comm->base;
+    return 0;
+}
+
+/* ---- the plugin ---- */
+
+/* What the watchdog found while the device was waited for ends the run here. */
+static int look(const struct ct_event_data *data, void *context)
+{
+    (void)data;
+    (void)context;
+    return open_comm ? nccl_failed(open_comm) : 0;
+}
+
+static const struct ct_hook hook = {.events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED,
+                                    .call = look};
+
+CT_PLUGIN(.name = "nccl", .version = "1.0", .summary = "Ranks of NVIDIA GPUs, over NCCL",
+          .requires = CT_NAMES("device:cuda"), .options = options, .config = &nccl_config,
+          .config_size = sizeof(nccl_config),
+          .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops}, {CT_KERNELS, "cuda", nccl_kernels},
+                              {CT_HOOK, "nccl", &hook}));

@@ -1,0 +1,344 @@
+/*
+ * The store: rank 0's thread answers one request after the other; all others, and rank 0 itself,
+ * are its clients.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cluster.h"
+
+#define NAP 2000000        /* ns */
+
+struct message {
+    uint32_t magic, found; /* found: in answers; in requests 1 to set */
+    char key[STORE_KEY], value[STORE_VALUE];
+};
+#define MAGIC 0x63746e32u
+
+struct entry {
+    struct entry *next;
+    char key[STORE_KEY], value[STORE_VALUE];
+};
+
+struct store {
+    int socket;   /* to the server */
+    int listener; /* rank 0's; -1 elsewhere */
+    int stop[2];  /* a pipe that ends the server */
+    pthread_t server;
+    bool serves;
+    struct entry *entries;
+    pthread_mutex_t lock; /* of socket */
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
+}
+
+/* ---- the server ---- */
+
+static struct entry *find(struct store *s, const char *key)
+{
+    struct entry *e = s->entries;
+
+    while (e && strncmp(e->key, key, STORE_KEY))
+        e = e->next;
+    return e;
+}
+
+static void answer(struct store *s, struct message *m)
+{
+    struct entry *e = find(s, m->key);
+
+    if (m->found && !e && (e = calloc(1, sizeof(*e)))) {
+        memcpy(e->key, m->key, sizeof(e->key));
+        e->next = s->entries;
+        s->entries = e;
+    }
+    if (m->found && e)
+        memcpy(e->value, m->value, sizeof(e->value));
+    m->found = e != NULL;
+    if (e)
+        memcpy(m->value, e->value, sizeof(e->value));
+}
+
+/* false: the client is gone, or is no client. */
+static bool serve_one(struct store *s, int client)
+{
+    struct message m;
+
+    if (recv(client, &m, sizeof(m), MSG_WAITALL) != sizeof(m) || m.magic != MAGIC)
+        return false;
+    answer(s, &m);
+    return send(client, &m, sizeof(m), MSG_NOSIGNAL) == sizeof(m);
+}
+
+static void *serve(void *argument)
+{
+    struct store *s = argument;
+    struct pollfd *fds = calloc(2, sizeof(*fds));
+    int count = 2;
+
+    fds[0] = (struct pollfd){.fd = s->stop[0], .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+    while (poll(fds, (nfds_t)count, -1) >= 0 && !fds[0].revents) {
+        for (int i = count - 1; i > 1; i--)
+            if (fds[i].revents && !serve_one(s, fds[i].fd)) {
+                close(fds[i].fd);
+                fds[i] = fds[--count];
+            }
+        if (fds[1].revents) {
+            int client = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
+            struct pollfd *more = realloc(fds, (size_t)(count + 1) * sizeof(*fds));
+
+            fds = more ? more : fds;
+            if (client >= 0 && more)
+                fds[count++] = (struct pollfd){.fd = client, .events = POLLIN};
+        }
+    }
+    for (int i = 2; i < count; i++)
+        close(fds[i].fd);
+    free(fds);
+    return NULL;
+}
+
+/* ---- the way there ---- */
+
+struct address {
+    struct sockaddr_storage at;
+    socklen_t length;
+};
+
+/* Ranks of one host, known by the name of their job, meet at a socket without a file. */
+static int name_address(const char *job, struct address *a)
+{
+    struct sockaddr_un *local = (struct sockaddr_un *)&a->at;
+    int n;
+
+    *local = (struct sockaddr_un){.sun_family = AF_UNIX};
+    n = snprintf(local->sun_path + 1, sizeof(local->sun_path) - 1, "ctitan-nccl/%u/%s",
+                 (unsigned)geteuid(), job);
+    if (n >= (int)sizeof(local->sun_path) - 1)
+        return ct_fail(CT_EINVAL, "job name '%s' is too long", job);
+    a->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    return 0;
+}
+
+static int find_address(const struct ct_comm_request *request, struct address *a)
+{
+    const char *host = getenv("MASTER_ADDR"), *master = getenv("MASTER_PORT");
+    char port[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    int code;
+
+    if (!nccl_config.port && request->job && request->local_ranks == request->world)
+        return name_address(request->job, a);
+    if (!nccl_config.port && !master)
+        return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR and MASTER_PORT, or "
+                                   "[nccl] port, to meet");
+    snprintf(port, sizeof(port), "%d",
+             nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
+    code = getaddrinfo(host ? host : "127.0.0.1", port, &hints, &found);
+    if (code)
+        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host ? host : "", gai_strerror(code));
+    memcpy(&a->at, found->ai_addr, found->ai_addrlen);
+    a->length = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}
+
+static int listen_at(const struct address *a, int world, int *listener)
+{
+    int on = 1;
+
+    *listener = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(*listener, (const struct sockaddr *)&a->at, a->length) < 0 ||
+        listen(*listener, world) < 0)
+        return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
+                       "rendezvous: %s; another place: [nccl] port", strerror(errno));
+    return 0;
+}
+
+static int host(struct store *s, const struct address *a, int world)
+{
+    int rc = listen_at(a, world, &s->listener);
+
+    if (rc < 0)
+        return rc;
+    if (pipe(s->stop) < 0 || pthread_create(&s->server, NULL, serve, s))
+        return ct_fail(CT_ENOMEM, "no thread for the rendezvous");
+    s->serves = true;
+    return 0;
+}
+
+static int join(struct store *s, const struct address *a, double timeout)
+{
+    double deadline = now() + timeout;
+    int on = 1;
+
+    for (;;) {
+        s->socket = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(s->socket, (const struct sockaddr *)&a->at, a->length) == 0)
+            break;
+        close(s->socket);
+        s->socket = -1;
+        if (now() > deadline)
+            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
+        nap();
+    }
+    if (a->at.ss_family != AF_UNIX)
+        setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return 0;
+}
+
+/* ---- requests ---- */
+
+static int ask(struct store *s, struct message *m)
+{
+    bool ok;
+
+    m->magic = MAGIC;
+    pthread_mutex_lock(&s->lock);
+    ok = send(s->socket, m, sizeof(*m), MSG_NOSIGNAL) == sizeof(*m) &&
+         recv(s->socket, m, sizeof(*m), MSG_WAITALL) == sizeof(*m);
+    pthread_mutex_unlock(&s->lock);
+    return ok ? 0 : ct_fail(CT_EPEER, "rendezvous: rank 0 ended");
+}
+
+static struct message message(const char *key)
+{
+    struct message m = {0};
+
+    snprintf(m.key, sizeof(m.key), "%s", key);
+    return m;
+}
+
+int nccl_store_set(struct store *s, const char *key, const void *value, size_t bytes)
+{
+    struct message m = message(key);
+
+    m.found = 1;
+    memcpy(m.value, value, bytes);
+    return ask(s, &m);
+}
+
+int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, double patience)
+{
+    double deadline = now() + patience;
+
+    for (;;) {
+        struct message m = message(key);
+        int rc = ask(s, &m);
+
+        if (rc < 0)
+            return rc;
+        if (m.found) {
+            memcpy(value, m.value, bytes);
+            return 1;
+        }
+        if (now() > deadline)
+            return 0;
+        nap();
+    }
+}
+
+/* ---- all ranks ---- */
+
+/* What a rank says of itself. */
+struct hello {
+    int32_t world, pid;
+};
+
+static int meet(struct store *s, const struct ct_comm_request *r)
+{
+    struct hello mine = {r->world, (int32_t)getpid()}, other = {0};
+    double deadline = now() + r->timeout;
+    char key[STORE_KEY], list[160] = "";
+    int missing = 0, rc;
+
+    snprintf(key, sizeof(key), "rank/%d", r->rank);
+    rc = nccl_store_get(s, key, &other, sizeof(other), 0);
+    if (rc > 0)
+        return ct_fail(CT_ECONFIG, "two processes are rank %d: %d and %d", r->rank, other.pid,
+                       mine.pid);
+    if (rc == 0)
+        rc = nccl_store_set(s, key, &mine, sizeof(mine));
+    for (int i = 0; rc >= 0 && i < r->world; i++) {
+        size_t used = strlen(list);
+        double left = deadline - now();
+
+        snprintf(key, sizeof(key), "rank/%d", i);
+        rc = nccl_store_get(s, key, &other, sizeof(other), left > 0 ? left : 0);
+        if (rc > 0 && other.world != r->world)
+            return ct_fail(CT_ECONFIG, "rank %d has a world of %d, rank %d one of %d", i,
+                           other.world, r->rank, r->world);
+        missing += rc == 0;
+        if (rc == 0 && used < sizeof(list) - 16)
+            snprintf(list + used, sizeof(list) - used, "%s%d", used ? ", " : "", i);
+    }
+    if (rc >= 0 && missing)
+        return ct_fail(CT_EPEER, "%d of %d ranks did not start within %g s: %s", missing, r->world,
+                       r->timeout, list);
+    return rc < 0 ? rc : 0;
+}
+
+int nccl_store_open(const struct ct_comm_request *request, struct store **store)
+{
+    struct store *s = calloc(1, sizeof(*s));
+    struct address address = {.length = 0};
+    int rc;
+
+    if (!s)
+        return ct_fail(CT_ENOMEM, "the rendezvous");
+    *store = s;
+    s->socket = s->listener = s->stop[0] = s->stop[1] = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    rc = find_address(request, &address);
+    if (rc == 0 && request->rank == 0)
+        rc = host(s, &address, request->world);
+    if (rc == 0)
+        rc = join(s, &address, request->timeout);
+    return rc < 0 ? rc : meet(s, request);
+}
+
+void nccl_store_close(struct store *s)
+{
+    if (!s)
+        return;
+    if (s->socket >= 0)
+        close(s->socket);
+    if (s->serves) {
+        if (write(s->stop[1], "", 1) == 1)
+            pthread_join(s->server, NULL);
+    }
+    for (struct entry *e = s->entries, *next; e; e = next) {
+        next = e->next;
+        free(e);
+    }
+    if (s->listener >= 0)
+        close(s->listener);
+    for (int i = 0; i < 2; i++)
+        if (s->stop[i] >= 0)
+            close(s->stop[i]);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}

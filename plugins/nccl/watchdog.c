@@ -1,0 +1,200 @@
+/*
+ * The watchdog: an event behind each call, looked at in the order of enqueueing. The clock starts
+ * anew whenever a call gets done, so long computations between two calls cost nothing but patience.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cluster.h"
+
+#define RING 4096
+#define NAP 20000000 /* ns between looks */
+
+struct watched {
+    const struct group *group;
+    const char *call;
+    uint32_t number;
+    CUevent event;
+};
+
+struct watchdog {
+    struct comm *comm;
+    pthread_t thread;
+    bool started;
+    _Atomic bool stop;
+    _Atomic uint32_t written, done;
+    struct watched ring[RING];
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void nap(long ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+/* All that is done; true if something is. */
+static bool advance(struct watchdog *w)
+{
+    uint32_t before;
+    bool more;
+
+    pthread_mutex_lock(&w->comm->lock);
+    before = w->done;
+    while (w->done != w->written && nccl.cuEventQuery(w->ring[w->done % RING].event) == 0)
+        w->done++;
+    more = w->done != before;
+    pthread_mutex_unlock(&w->comm->lock);
+    return more;
+}
+
+/* Ranks of the group that have noticed nothing: those that hang or died. */
+static void find_silent(const struct watched *late, char *list, size_t room)
+{
+    const struct comm *comm = late->group->comm;
+    char key[STORE_KEY];
+    size_t used = 0;
+
+    list[0] = '\0';
+    snprintf(key, sizeof(key), "late/%d", comm->base.rank);
+    if (nccl_store_set(comm->store, key, &late->number, sizeof(late->number)) < 0)
+        return;
+    nap(900000000);
+    for (int i = 0; i < late->group->base.size && used + 16 < room; i++) {
+        uint32_t number;
+
+        snprintf(key, sizeof(key), "late/%d", late->group->base.ranks[i]);
+        if (nccl_store_get(comm->store, key, &number, sizeof(number), 0) == 0)
+            used += (size_t)snprintf(list + used, room - used, "%s%d", used ? ", " : "",
+                                     late->group->base.ranks[i]);
+    }
+}
+
+static void time_out(struct watchdog *w)
+{
+    const struct watched *late = &w->ring[w->done % RING];
+    char silent[128];
+
+    find_silent(late, silent, sizeof(silent));
+    nccl_fail(w->comm, "%s %u of group '%s' was not done within %g s%s%s", late->call, late->number,
+              late->group->base.name, w->comm->timeout, *silent ? "; no sign of rank " : "",
+              silent);
+}
+
+static void look_for_errors(struct comm *comm)
+{
+    for (struct group *g = comm->groups; g; g = g->next) {
+        int error = ncclSuccess;
+
+        pthread_mutex_lock(&comm->lock);
+        if (!comm->failed)
+            nccl.ncclCommGetAsyncError(g->nccl, &error);
+        pthread_mutex_unlock(&comm->lock);
+        if (error != ncclSuccess && error != ncclInProgress)
+            nccl_fail(comm, "group '%s': NCCL: %s", g->base.name, nccl.ncclGetErrorString(error));
+    }
+}
+
+static void *work(void *argument)
+{
+    struct watchdog *w = argument;
+    double since = now();
+
+    nccl.cuCtxSetCurrent(w->comm->context);
+    while (!w->stop && !w->comm->failed) {
+        if (advance(w) || w->done == w->written)
+            since = now();
+        else if (now() - since > w->comm->timeout)
+            time_out(w);
+        if (!w->comm->failed)
+            look_for_errors(w->comm);
+        nap(NAP);
+    }
+    return NULL;
+}
+
+int nccl_watchdog_start(struct comm *comm)
+{
+    struct watchdog *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return ct_fail(CT_ENOMEM, "the watchdog");
+    w->comm = comm;
+    comm->watchdog = w;
+    if (pthread_create(&w->thread, NULL, work, w))
+        return ct_fail(CT_ENOMEM, "no thread for the watchdog");
+    w->started = true;
+    return 0;
+}
+
+void nccl_watchdog_stop(struct comm *comm)
+{
+    struct watchdog *w = comm->watchdog;
+
+    if (!w)
+        return;
+    w->stop = true;
+    if (w->started)
+        pthread_join(w->thread, NULL);
+    for (int i = 0; i < RING; i++)
+        if (w->ring[i].event)
+            nccl.cuEventDestroy(w->ring[i].event);
+    free(w);
+    comm->watchdog = NULL;
+}
+
+static int note(struct watchdog *w, struct group *g, const char *call, CUstream stream)
+{
+    struct watched *next = &w->ring[w->written % RING];
+    int code = next->event ? 0 : nccl.cuEventCreate(&next->event, CU_EVENT_DISABLE_TIMING);
+
+    next->group = g;
+    next->call = call;
+    next->number = g->calls;
+    if (code == 0)
+        code = nccl.cuEventRecord(next->event, stream);
+    if (code == 0)
+        w->written++;
+    return code;
+}
+
+/* An event of a captured call belongs to the graph, and cannot be asked. */
+int nccl_watch(struct group *g, const char *call, CUstream stream)
+{
+    struct watchdog *w = g->comm->watchdog;
+    int capturing = 0, code;
+
+    g->calls++;
+    nccl.cuStreamIsCapturing(stream, &capturing);
+    if (capturing)
+        return 0;
+    while (w->written - w->done >= RING / 2 && !g->comm->failed)
+        nap(100000);
+    pthread_mutex_lock(&g->comm->lock);
+    code = note(w, g, call, stream);
+    pthread_mutex_unlock(&g->comm->lock);
+    return nccl_check_cuda(g->comm, code, "an event");
+}
+
+int nccl_drain(struct comm *comm)
+{
+    uint32_t last = comm->watchdog->written;
+
+    while ((int32_t)(comm->watchdog->done - last) < 0) {
+        int rc = nccl_failed(comm);
+
+        if (rc < 0)
+            return rc;
+        if (!advance(comm->watchdog))
+            nap(50000);
+    }
+    return nccl_failed(comm);
+}

@@ -1,0 +1,248 @@
+/*
+ * The simulated cuBLASLt: libcublasLt.so.13. Products are plain loops on column-major matrices,
+ * accumulated in float32; what the real library refuses of Float8 is refused too.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/tensor.h>
+
+#include "blas_library.h"
+#include "simulator.h"
+
+#define X(name, parameters) CT_API int name parameters;
+GPU_BLAS_CALLS(X)
+#undef X
+
+struct gpu_lt_desc {
+    int32_t transa, transb, a_mode, b_mode;
+    const float *a_scale, *b_scale;
+    int8_t fast;
+};
+
+struct gpu_lt_layout {
+    int type;
+    uint64_t rows, columns;
+    int64_t ld;
+};
+
+struct gpu_lt_preference {
+    size_t workspace;
+};
+
+int cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = (cublasLtHandle_t)(uintptr_t)1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtDestroy(cublasLtHandle_t handle)
+{
+    (void)handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, int compute, int scale)
+{
+    (void)compute;
+    (void)scale;
+    *desc = calloc(1, sizeof(**desc));
+    return *desc ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+int cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    free(desc);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, int attribute, const void *value,
+                                   size_t bytes)
+{
+    const struct {
+        int attribute;
+        void *at;
+        size_t bytes;
+    } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->transa, sizeof(d->transa)},
+                  {CUBLASLT_MATMUL_DESC_TRANSB, &d->transb, sizeof(d->transb)},
+                  {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &d->a_mode, sizeof(d->a_mode)},
+                  {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &d->b_mode, sizeof(d->b_mode)},
+                  {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->a_scale, sizeof(d->a_scale)},
+                  {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &d->b_scale, sizeof(d->b_scale)},
+                  {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &d->fast, sizeof(d->fast)}};
+
+    for (size_t i = 0; i < CT_COUNT(fields); i++)
+        if (fields[i].attribute == attribute && fields[i].bytes == bytes) {
+            memcpy(fields[i].at, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+int cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, int type, uint64_t rows,
+                               uint64_t columns, int64_t ld)
+{
+    if (ld < (int64_t)rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *layout = calloc(1, sizeof(**layout));
+    **layout = (struct gpu_lt_layout){type, rows, columns, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    *preference = calloc(1, sizeof(**preference));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, int attribute,
+                                         const void *value, size_t bytes)
+{
+    size_t wanted = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t)
+                                                                          : sizeof(uint32_t);
+
+    if (bytes != wanted)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (wanted == sizeof(size_t))
+        memcpy(&preference->workspace, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool is_float8(const struct gpu_lt_layout *l)
+{
+    return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2;
+}
+
+/* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, sizes by 16, no two e5m2. */
+static bool fits(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
+                 const struct gpu_lt_layout *b, const struct gpu_lt_layout *c)
+{
+    uint64_t m = d->transa ? a->columns : a->rows, k = d->transa ? a->rows : a->columns;
+    uint64_t n = d->transb ? b->rows : b->columns;
+
+    if ((d->transb ? b->columns : b->rows) != k || c->rows != m || c->columns != n)
+        return false;
+    if (is_float8(a) != is_float8(b))
+        return false;
+    return !is_float8(a) || (d->transa && !d->transb && a->ld % 16 == 0 && b->ld % 16 == 0 &&
+                             k % 16 == 0 && m % 8 == 0 && d->a_scale && d->b_scale &&
+                             !(a->type == CUDA_R_8F_E5M2 && b->type == CUDA_R_8F_E5M2));
+}
+
+int cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                   cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                   cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                   cublasLtMatmulPreference_t preference, int wanted,
+                                   cublasLtMatmulHeuristicResult_t *results, int *count)
+{
+    (void)handle;
+    (void)d;
+    *count = 0;
+    if (!fits(desc, a, b, c) || wanted < 1)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *count = 1;
+    results[0] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = preference->workspace};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static enum ct_dtype dtype_of(int type)
+{
+    return type == CUDA_R_32F       ? CT_F32
+           : type == CUDA_R_16BF    ? CT_BF16
+           : type == CUDA_R_8F_E4M3 ? CT_E4M3
+                                    : CT_E5M2;
+}
+
+/* op(matrix) as floats, [rows][columns] */
+static float *widened(const void *data, const struct gpu_lt_layout *l, bool transposed)
+{
+    int64_t rows = (int64_t)l->rows, columns = (int64_t)l->columns;
+    float *out = malloc((size_t)(rows * columns + 1) * sizeof(*out));
+    struct ct_tensor t = {(void *)(uintptr_t)data, dtype_of(l->type), 2, {columns, rows},
+                          {l->ld, 1}};
+
+    for (int64_t c = 0; c < columns; c++)
+        for (int64_t r = 0; r < rows; r++)
+            out[transposed ? c * rows + r : r * columns + c] =
+                t.dtype == CT_F32 ? ((const float *)data)[c * l->ld + r]
+                                  : (float)ct_tensor_load(&t, c * rows + r);
+    return out;
+}
+
+struct product {
+    struct gpu_lt_desc desc;
+    struct gpu_lt_layout a_layout, b_layout, c_layout;
+    const void *a, *b;
+    void *c, *workspace;
+    size_t workspace_bytes;
+    float beta;
+};
+
+/* What the factors of element (i, j) make of it. */
+static double scaled(const struct gpu_lt_desc *d, double x, int64_t i, int64_t j)
+{
+    if (!d->a_scale)
+        return x;
+    return x * (double)d->a_scale[d->a_mode ? i : 0] * (double)d->b_scale[d->b_mode ? j : 0];
+}
+
+static int multiply(const void *arguments)
+{
+    const struct product *p = arguments;
+    int64_t m = (int64_t)p->c_layout.rows, n = (int64_t)p->c_layout.columns;
+    int64_t k = (int64_t)(p->desc.transa ? p->a_layout.rows : p->a_layout.columns);
+    struct ct_tensor out = {p->c, dtype_of(p->c_layout.type), 2, {n, m}, {p->c_layout.ld, 1}};
+    float *x = widened(p->a, &p->a_layout, !p->desc.transa); /* [k][m] */
+    float *y = widened(p->b, &p->b_layout, !p->desc.transb); /* [n][k] */
+    float *sum = malloc((size_t)(m + 1) * sizeof(*sum));
+
+    memset(p->workspace, 0xff, p->workspace_bytes);
+    for (int64_t j = 0; j < n; j++) {
+        memset(sum, 0, (size_t)m * sizeof(*sum));
+        for (int64_t l = 0; l < k; l++)
+            for (int64_t i = 0; i < m; i++)
+                sum[i] += x[l * m + i] * y[j * k + l];
+        for (int64_t i = 0; i < m; i++) {
+            double r = scaled(&p->desc, (double)sum[i], i, j);
+
+            if (p->beta != 0)
+                r += (double)p->beta * ct_tensor_load(&out, j * m + i);
+            ct_tensor_store(&out, j * m + i, r);
+        }
+    }
+    free(x);
+    free(y);
+    free(sum);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                   const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                   cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                   cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                   const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                   void *stream)
+{
+    struct product p = {*desc, *a_layout, *b_layout, *c_layout, a,
+                        b,     d,         workspace, workspace_bytes, *(const float *)beta};
+
+    (void)handle;
+    (void)algo;
+    (void)stream;
+    (void)d_layout;
+    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return simulated_submit(multiply, &p, sizeof(p));
+}

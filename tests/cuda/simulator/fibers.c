@@ -1,0 +1,262 @@
+/*
+ * Blocks as fibers. A fiber runs until it must wait: at a barrier, for the others of its block or
+ * warp. The scheduler goes round; a round in which nobody got on is a hang.
+ *
+ * Switching is by hand on x86-64 (a shuffle of 256 threads is as many switches), by ucontext
+ * elsewhere.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "simulator.h"
+
+#define MOST 1024 /* threads of a block */
+#define STACK ((size_t)64 << 10)
+#define SHARED ((size_t)228 << 10)
+
+/* Who arrived waits until all have; then the next generation begins. */
+struct barrier {
+    int arrived, expected;
+    unsigned generation;
+    int any, result; /* of values brought along, and of the last generation's */
+};
+
+struct fiber {
+    struct simulated_index thread;
+    int number;
+    bool done;
+    unsigned shuffles;
+#ifdef __x86_64__
+    void *stack_pointer;
+#else
+    ucontext_t context;
+#endif
+};
+
+struct simulated_index simulated_thread, simulated_block, simulated_blocks, simulated_threads;
+unsigned char *simulated_shared;
+
+static struct fiber fibers[MOST], *current;
+static struct barrier of_block, of_warp[MOST / 32];
+static uint64_t exchange[2][MOST];
+static unsigned char *stacks;
+static const struct simulated_launch *running;
+static bool progress;
+
+/* ---- switching ---- */
+
+#ifdef __x86_64__
+static void *scheduler;
+
+/* Saves what the calling convention keeps, and goes on where `to` was saved. */
+__attribute__((naked, noinline)) static void swap_stacks(void **from __attribute__((unused)),
+                                                         void *to __attribute__((unused)))
+{
+    __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+            "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
+            "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
+}
+
+static void leave(void)
+{
+    swap_stacks(&current->stack_pointer, scheduler);
+}
+
+static void enter(struct fiber *f)
+{
+    swap_stacks(&scheduler, f->stack_pointer);
+}
+#else
+static ucontext_t scheduler;
+
+static void leave(void)
+{
+    swapcontext(&current->context, &scheduler);
+}
+
+static void enter(struct fiber *f)
+{
+    swapcontext(&scheduler, &f->context);
+}
+#endif
+
+static void barrier_leave(struct barrier *b);
+
+static void live(void)
+{
+    running->kernel(running->arguments);
+    current->done = true;
+    barrier_leave(&of_block);
+    barrier_leave(&of_warp[current->number / 32]);
+    for (;;)
+        leave();
+}
+
+static void prepare(struct fiber *f)
+{
+    unsigned char *stack = stacks + (size_t)f->number * STACK;
+#ifdef __x86_64__
+    void **top = (void **)(stack + STACK - 56); /* as a call would leave it */
+
+    top[0] = NULL; /* the return address of live, which never returns */
+    *--top = (void *)(uintptr_t)live;
+    top -= 6;
+    memset(top, 0, 6 * sizeof(*top));
+    f->stack_pointer = top;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = stack;
+    f->context.uc_stack.ss_size = STACK;
+    makecontext(&f->context, live, 0);
+#endif
+}
+
+/* ---- barriers ---- */
+
+static void complete(struct barrier *b)
+{
+    if (b->arrived < b->expected || b->expected == 0)
+        return;
+    b->arrived = 0;
+    b->generation++;
+    b->result = b->any;
+    b->any = 0;
+}
+
+static void pass(struct barrier *b)
+{
+    unsigned generation = b->generation;
+
+    progress = true;
+    b->arrived++;
+    complete(b);
+    while (b->generation == generation)
+        leave();
+    progress = true; /* one more got on */
+}
+
+/* A thread that has ended is not waited for. */
+static void barrier_leave(struct barrier *b)
+{
+    progress = true;
+    b->expected--;
+    complete(b);
+}
+
+void simulated_barrier(void)
+{
+    pass(&of_block);
+}
+
+int simulated_barrier_or(int value)
+{
+    of_block.any |= value != 0;
+    pass(&of_block);
+    return of_block.result;
+}
+
+void simulated_warp_barrier(void)
+{
+    pass(&of_warp[current->number / 32]);
+}
+
+/* Two sets of slots, used in turn: nobody is two shuffles ahead of another. */
+uint64_t simulated_shuffle_xor(uint64_t value, int mask)
+{
+    uint64_t *slots = exchange[current->shuffles++ & 1];
+    int number = current->number;
+
+    slots[number] = value;
+    simulated_warp_barrier();
+    return slots[number ^ mask];
+}
+
+uint16_t simulated_bfloat16(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return 0x7fff;
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+
+/* ---- launches ---- */
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "simulator: %s (block %u, %u, %u)\n", what, simulated_block.x,
+            simulated_block.y, simulated_block.z);
+    abort();
+}
+
+static void begin_block(int threads)
+{
+    of_block = (struct barrier){.expected = threads};
+    for (int i = 0; i < threads; i++) {
+        struct simulated_index n = simulated_threads;
+        unsigned u = (unsigned)i;
+
+        fibers[i] =
+            (struct fiber){.thread = {u % n.x, u / n.x % n.y, u / n.x / n.y}, .number = i};
+        prepare(&fibers[i]);
+        if (i % 32 == 0)
+            of_warp[i / 32] = (struct barrier){.expected = 0};
+        of_warp[i / 32].expected++;
+    }
+    memset(simulated_shared, 0xff, running->shared);
+}
+
+static void run_block(int threads, bool backwards)
+{
+    int left = threads;
+
+    begin_block(threads);
+    while (left) {
+        progress = false;
+        for (int n = 0; n < threads; n++) {
+            current = &fibers[backwards ? threads - 1 - n : n];
+            if (current->done)
+                continue;
+            simulated_thread = current->thread;
+            enter(current);
+            left -= current->done;
+        }
+        if (!progress)
+            fail("a thread waits at a barrier that others do not reach");
+    }
+}
+
+static void start(void)
+{
+    if (stacks)
+        return;
+    stacks = mmap(NULL, MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    simulated_shared = aligned_alloc(4096, SHARED);
+    if (stacks == MAP_FAILED || !simulated_shared)
+        fail("no memory");
+}
+
+void simulated_run(const struct simulated_launch *l)
+{
+    const char *order = getenv("SIMULATOR_ORDER");
+    bool backwards = order && !strcmp(order, "backwards");
+    unsigned threads = l->block.x * l->block.y * l->block.z;
+
+    start();
+    if (!threads || threads > MOST || l->shared > SHARED || l->grid.y > 65535 || l->grid.z > 65535)
+        fail("a launch that no device takes");
+    running = l;
+    simulated_threads = l->block;
+    simulated_blocks = l->grid;
+    for (unsigned z = 0; z < l->grid.z; z++)
+        for (unsigned y = 0; y < l->grid.y; y++)
+            for (unsigned x = 0; x < l->grid.x; x++) {
+                simulated_block = (struct simulated_index){x, y, z};
+                run_block((int)threads, backwards);
+            }
+}

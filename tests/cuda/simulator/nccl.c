@@ -1,0 +1,352 @@
+/*
+ * The simulated NCCL: libnccl.so.2, for ranks of one host. A communicator is a shared segment named
+ * after its id, with a barrier, a slot for each rank, and a mailbox for each pair; calls are done
+ * when they return. A rank that waits longer than its patience fails, as an abort would make it.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/comm.h>
+
+#include "library.h"
+#include "simulator.h"
+
+#define RANKS 16
+#define SLOT ((size_t)1 << 18)
+#define MAIL ((size_t)1 << 14)
+#define SYSTEM_ERROR 2
+#define PATIENCE 20 /* s */
+
+struct mailbox {
+    _Atomic uint32_t full;
+    size_t bytes;
+    char data[MAIL];
+};
+
+struct segment {
+    _Atomic uint32_t arrived, generation, attached, aborted;
+    char slot[RANKS][SLOT];
+    struct mailbox mail[RANKS][RANKS]; /* from, to */
+};
+
+struct ncclComm {
+    struct segment *segment;
+    int ranks, rank;
+    char name[64];
+};
+
+#define X(name, parameters) CT_API int name parameters;
+NCCL_CALLS(X)
+#undef X
+CT_API const char *ncclGetErrorString(int code);
+
+const char *ncclGetErrorString(int code)
+{
+    return code == SYSTEM_ERROR ? "a peer is gone (simulated)" : "an error (simulated)";
+}
+
+int ncclGetVersion(int *version)
+{
+    *version = 22809;
+    return ncclSuccess;
+}
+
+int ncclGetUniqueId(ncclUniqueId *id)
+{
+    uint64_t random = 0;
+
+    memset(id, 0, sizeof(*id));
+    if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+        return SYSTEM_ERROR;
+    snprintf(id->internal, sizeof(id->internal), "/ctitan-sim-%016llx", (unsigned long long)random);
+    return ncclSuccess;
+}
+
+static int barrier(struct ncclComm *c)
+{
+    struct segment *s = c->segment;
+    uint32_t generation = s->generation;
+
+    if (atomic_fetch_add(&s->arrived, 1) + 1 == (uint32_t)c->ranks) {
+        s->arrived = 0;
+        s->generation++;
+        return ncclSuccess;
+    }
+    for (time_t begin = time(NULL); s->generation == generation && !s->aborted; sched_yield())
+        if (time(NULL) - begin > PATIENCE)
+            s->aborted = 1;
+    return s->generation == generation ? SYSTEM_ERROR : ncclSuccess;
+}
+
+int ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                           ncclConfig_t *config)
+{
+    struct ncclComm *c = calloc(1, sizeof(*c));
+    int fd, rc;
+
+    if (config->magic != 0xcafebeef || config->blocking != 0 || ranks > RANKS)
+        return SYSTEM_ERROR;
+    *c = (struct ncclComm){.ranks = ranks, .rank = rank};
+    snprintf(c->name, sizeof(c->name), "%.60s", id.internal);
+    fd = shm_open(c->name, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(struct segment)) < 0)
+        return SYSTEM_ERROR;
+    c->segment = mmap(NULL, sizeof(struct segment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    rc = barrier(c);
+    if (rank == 0)
+        shm_unlink(c->name);
+    *comm = c;
+    return rc;
+}
+
+int ncclCommGetAsyncError(ncclComm_t comm, int *error)
+{
+    *error = comm->segment->aborted ? SYSTEM_ERROR : ncclSuccess;
+    return ncclSuccess;
+}
+
+int ncclCommDestroy(ncclComm_t comm)
+{
+    munmap(comm->segment, sizeof(*comm->segment));
+    free(comm);
+    return ncclSuccess;
+}
+
+/* Those who still wait are told. */
+int ncclCommAbort(ncclComm_t comm)
+{
+    comm->segment->aborted = 1;
+    return ncclSuccess;
+}
+
+/* ---- collectives ---- */
+
+struct call {
+    struct ncclComm *comm;
+    enum { GATHER, SCATTER, REDUCE, BROADCAST, SEND, RECEIVE } kind;
+    const char *in;
+    char *out;
+    size_t count;
+    int type, op, peer;
+};
+
+static enum ct_dtype dtype_of(int type)
+{
+    switch (type) {
+    case 7:
+        return CT_F32;
+    case 9:
+        return CT_BF16;
+    case 8:
+        return CT_F64;
+    case 6:
+        return CT_F16;
+    case 2:
+        return CT_I32;
+    case 4:
+        return CT_I64;
+    case 10:
+        return CT_E4M3;
+    case 11:
+        return CT_E5M2;
+    default:
+        return CT_U8;
+    }
+}
+
+/* Everybody's part of in, from `at` on, in the slots. */
+static int share(const struct call *c, const char *in, size_t bytes)
+{
+    int rc = barrier(c->comm);
+
+    memcpy(c->comm->segment->slot[c->comm->rank], in, bytes);
+    return rc ? rc : barrier(c->comm);
+}
+
+static int gather(const struct call *c, size_t bytes, size_t at, size_t part)
+{
+    int rc = share(c, c->in + at, part);
+
+    for (int i = 0; i < c->comm->ranks; i++)
+        memcpy(c->out + (size_t)i * bytes + at, c->comm->segment->slot[i], part);
+    return rc;
+}
+
+/* The sum of everybody's `part` bytes at in, at out. */
+static int reduce(const struct call *c, const char *in, char *out, size_t part)
+{
+    const void *inputs[RANKS];
+    enum ct_dtype dtype = dtype_of(c->type);
+    int rc = share(c, in, part);
+
+    for (int i = 0; i < c->comm->ranks; i++)
+        inputs[i] = c->comm->segment->slot[i];
+    if (out)
+        ct_reduce(out, inputs, c->comm->ranks, part / ct_dtype_size(dtype), dtype,
+                  c->op == ncclMax ? CT_REDUCE_MAX : CT_REDUCE_SUM);
+    return rc;
+}
+
+static int broadcast(const struct call *c, size_t at, size_t part)
+{
+    int rc = barrier(c->comm);
+
+    if (c->comm->rank == c->peer)
+        memcpy(c->comm->segment->slot[0], c->in + at, part);
+    if (!rc)
+        rc = barrier(c->comm);
+    memcpy(c->out + at, c->comm->segment->slot[0], part);
+    return rc;
+}
+
+static int run_part(const struct call *c, size_t bytes, size_t at, size_t part)
+{
+    int rc = 0;
+
+    if (c->kind == GATHER)
+        return gather(c, bytes, at, part);
+    if (c->kind == BROADCAST)
+        return broadcast(c, at, part);
+    if (c->kind == REDUCE)
+        return reduce(c, c->in + at, c->out + at, part);
+    for (int i = 0; rc == 0 && i < c->comm->ranks; i++)
+        rc = reduce(c, c->in + (size_t)i * bytes + at, i == c->comm->rank ? c->out + at : NULL,
+                    part);
+    return rc;
+}
+
+static int run_call(const void *arguments)
+{
+    const struct call *c = arguments;
+    size_t bytes = c->count * ct_dtype_size(dtype_of(c->type));
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < bytes; at += SLOT)
+        rc = run_part(c, bytes, at, bytes - at < SLOT ? bytes - at : SLOT);
+    return rc;
+}
+
+static int submit(struct call c)
+{
+    return simulated_submit(run_call, &c, sizeof(c));
+}
+
+int ncclAllGather(const void *in, void *out, size_t count, int type, ncclComm_t comm, void *stream)
+{
+    (void)stream;
+    return submit((struct call){comm, GATHER, in, out, count, type, 0, 0});
+}
+
+int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, ncclComm_t comm,
+                      void *stream)
+{
+    (void)stream;
+    return submit((struct call){comm, SCATTER, in, out, count, type, op, 0});
+}
+
+int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, ncclComm_t comm,
+                  void *stream)
+{
+    (void)stream;
+    return submit((struct call){comm, REDUCE, in, out, count, type, op, 0});
+}
+
+int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, ncclComm_t comm,
+                  void *stream)
+{
+    (void)stream;
+    return submit((struct call){comm, BROADCAST, in, out, count, type, 0, root});
+}
+
+/* ---- messages: begun in a group, moved together until all are through ---- */
+
+#define MESSAGES (2 * RANKS)
+
+struct messages {
+    struct call call[MESSAGES];
+    size_t done[MESSAGES];
+    bool over[MESSAGES];
+    int count;
+};
+
+static _Thread_local struct messages pending;
+
+/* One packet, if the mailbox allows. A message of no bytes is one empty packet. */
+static void move(struct messages *m, int i)
+{
+    const struct call *c = &m->call[i];
+    int me = c->comm->rank;
+    struct mailbox *box = c->kind == SEND ? &c->comm->segment->mail[me][c->peer]
+                                          : &c->comm->segment->mail[c->peer][me];
+    size_t left = c->count - m->done[i];
+
+    if (m->over[i] || box->full != (c->kind == RECEIVE))
+        return;
+    if (c->kind == SEND) {
+        box->bytes = left < MAIL ? left : MAIL;
+        memcpy(box->data, c->in + m->done[i], box->bytes);
+    } else {
+        memcpy(c->out + m->done[i], box->data, box->bytes);
+    }
+    m->done[i] += box->bytes;
+    m->over[i] = m->done[i] >= c->count;
+    box->full = c->kind == SEND;
+}
+
+static int run_messages(const void *arguments)
+{
+    struct messages m = *(const struct messages *)arguments;
+    int left = m.count;
+
+    while (left) {
+        left = 0;
+        for (int i = 0; i < m.count; i++) {
+            if (m.call[i].comm->segment->aborted)
+                return SYSTEM_ERROR;
+            move(&m, i);
+            left += !m.over[i];
+        }
+        sched_yield();
+    }
+    return ncclSuccess;
+}
+
+int ncclGroupStart(void)
+{
+    pending = (struct messages){.count = 0};
+    return ncclSuccess;
+}
+
+int ncclGroupEnd(void)
+{
+    return simulated_submit(run_messages, &pending, sizeof(pending));
+}
+
+static int add(struct call c)
+{
+    if (pending.count == MESSAGES)
+        return SYSTEM_ERROR;
+    pending.call[pending.count++] = c;
+    return ncclSuccess;
+}
+
+int ncclSend(const void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream)
+{
+    (void)stream;
+    return add((struct call){comm, SEND, data, NULL, count, type, 0, peer});
+}
+
+int ncclRecv(void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream)
+{
+    (void)stream;
+    return add((struct call){comm, RECEIVE, NULL, data, count, type, 0, peer});
+}

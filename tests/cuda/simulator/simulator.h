@@ -1,0 +1,60 @@
+/*
+ * A GPU in the host's memory, for tests on machines without one: libraries under the names of
+ * NVIDIA's, with as much of their interface as the plugins call, put in front of them by
+ * LD_LIBRARY_PATH. Kernels are the plugin's own sources, compiled for the host; the threads of a
+ * block are fibers of one thread, the blocks of a launch run one after the other.
+ *
+ * What it shows: indices, strides, masks, barriers and shuffles that every thread must reach, sizes
+ * of grids and shared memory, matrix layouts, the order of calls. What it cannot show: speed, races
+ * between blocks, asynchrony, limits of registers, and whether NVIDIA's libraries do as theirs do.
+ *
+ * Fibers take turns forwards; with SIMULATOR_ORDER=backwards in the environment, backwards. Results
+ * that differ between the two have a barrier missing.
+ */
+#ifndef SIMULATOR_H
+#define SIMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct simulated_index {
+    unsigned x, y, z;
+};
+
+struct simulated_launch {
+    struct simulated_index grid, block;
+    size_t shared;
+    void (*kernel)(const void *arguments);
+    const void *arguments;
+};
+
+/* Runs all blocks. Ends the process where a real device would hang: at a barrier that a thread does
+   not reach. */
+void simulated_run(const struct simulated_launch *launch);
+
+/* For other libraries: run a call at once, or note it, with a copy of its arguments, if the step is
+   being captured. What it returns is ignored then. */
+__attribute__((visibility("default"))) int simulated_submit(int (*call)(const void *arguments),
+                                                            const void *arguments, size_t bytes);
+
+/* ---- for the kernels, about the fiber that calls ---- */
+
+extern struct simulated_index simulated_thread, simulated_block, simulated_blocks,
+    simulated_threads;
+extern unsigned char *simulated_shared; /* dynamic */
+
+void simulated_barrier(void);
+int simulated_barrier_or(int value);
+void simulated_warp_barrier(void);
+/* value of the lane that differs from this one by the bits of mask */
+uint64_t simulated_shuffle_xor(uint64_t value, int mask);
+uint16_t simulated_bfloat16(float x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
