@@ -14,7 +14,8 @@
 /* All calls enqueue on the stream of the launch, or have been done when they return. Counts are in
    elements; in and out as in ct_comm_ops. */
 struct ct_transport {
-    /* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart. */
+    /* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart.
+     */
     int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                 size_t from_stride, size_t bytes, int64_t count);
     int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
