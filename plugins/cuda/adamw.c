@@ -67,8 +67,7 @@ static int launch(const struct ct_launch *l, struct gpu_adamw *a)
     int rc;
 
     for (int i = 0; i < a->tensors; i++)
-        a->first_block[i + 1] =
-            a->first_block[i] + (int32_t)gpu_blocks(a->count[i], GPU_GRAIN);
+        a->first_block[i + 1] = a->first_block[i] + (int32_t)gpu_blocks(a->count[i], GPU_GRAIN);
     rc = gpu_launch(l, "adamw", (struct gpu_size){(unsigned)a->first_block[a->tensors], 1, 1},
                     (struct gpu_size){THREADS, 1, 1}, 0, a);
     a->tensors = 0;

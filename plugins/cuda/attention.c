@@ -45,7 +45,8 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
     return a;
 }
 
-/* Dimensions but the last may be strided; what is said of tokens is dense. */
+/* Dimensions but the last may be strided; what is said of tokens is dense. Where cudnn is insisted
+   on, bfloat16 is its alone. */
 static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
     enum ct_dtype dtype = p->in[0].dtype;
@@ -59,7 +60,8 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD;
+    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
+           (dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
 }
 
 static unsigned tiles(int64_t tokens)

@@ -63,8 +63,7 @@ static int load(void)
         return 0;
     rc = gpu_library(names, &lt.library);
     if (rc < 0)
-        return ct_fail(CT_ENOENT, "cuBLASLt, of the CUDA toolkit, is not installed: %s",
-                       ct_error_message());
+        return ct_context(rc, "cuBLASLt, of the CUDA toolkit, is not installed");
     for (size_t i = 0; i < CT_COUNT(calls); i++) {
         void *call = dlsym(lt.library, calls[i].symbol);
 
@@ -189,8 +188,7 @@ static int set_scales(struct plan *plan, const struct gpu_product *p)
         return 0;
     rc = set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->b_scale, sizeof(p->b_scale));
     if (rc == 0)
-        rc =
-            set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->a_scale, sizeof(p->a_scale));
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->a_scale, sizeof(p->a_scale));
     return rc;
 }
 
@@ -198,10 +196,10 @@ static int describe(struct plan *plan, const struct gpu_product *p)
 {
     int32_t first = p->b_by_k ? CUBLAS_OP_N : CUBLAS_OP_T;
     int32_t second = p->a_by_k ? CUBLAS_OP_T : CUBLAS_OP_N;
-    int compute = p->a_dtype == CT_F32 && gpu_config.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                          : CUBLAS_COMPUTE_32F;
-    int rc =
-        check(lt.cublasLtMatmulDescCreate(&plan->desc, compute, CUDA_R_32F), "describing a product");
+    int compute =
+        p->a_dtype == CT_F32 && gpu_config.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    int rc = check(lt.cublasLtMatmulDescCreate(&plan->desc, compute, CUDA_R_32F),
+                   "describing a product");
 
     if (rc == 0)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));

@@ -68,7 +68,7 @@ typedef struct {
       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,               \
        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,               \
        cublasLtMatmulPreference_t preference, int wanted,                                          \
-       cublasLtMatmulHeuristicResult_t * results, int *count))                                     \
+       cublasLtMatmulHeuristicResult_t *results, int *count))                                      \
     X(cublasLtMatmul,                                                                              \
       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,       \
        cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,            \

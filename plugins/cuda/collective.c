@@ -62,9 +62,9 @@ static int stage_in(const struct ct_launch *l, struct staging *s)
     s->in = gpu->staging;
     s->out = rc == 0 ? (char *)gpu->staging + at : NULL;
     if (rc == 0)
-        rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(s->in, (uintptr_t)s->device_in, s->in_bytes,
-                                                    l->stream),
-                       "a copy from the device");
+        rc = gpu_check(
+            gpu_driver.cuMemcpyDtoHAsync(s->in, (uintptr_t)s->device_in, s->in_bytes, l->stream),
+            "a copy from the device");
     if (rc == 0)
         rc = gpu_check(gpu_driver.cuStreamSynchronize(l->stream), "a copy from the device");
     return rc;

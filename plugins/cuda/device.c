@@ -57,20 +57,20 @@ static int create_streams(struct gpu *gpu)
     int rc = 0;
 
     for (int i = 0; rc == 0 && i < CT_STREAMS; i++)
-        rc = gpu_check(gpu_driver.cuStreamCreateWithPriority(&gpu->stream[i],
-                                                             CU_STREAM_NON_BLOCKING,
-                                                             i == CT_STREAM_COMPUTE ? 0 : -1),
-                       "a stream");
+        rc =
+            gpu_check(gpu_driver.cuStreamCreateWithPriority(&gpu->stream[i], CU_STREAM_NON_BLOCKING,
+                                                            i == CT_STREAM_COMPUTE ? 0 : -1),
+                      "a stream");
     return rc;
 }
 
 static int create_fault(struct gpu *gpu)
 {
     void *memory = NULL;
-    int rc = gpu_check(
-        gpu_driver.cuMemHostAlloc(&memory, sizeof(*gpu->fault),
-                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-        "pinned memory");
+    int rc =
+        gpu_check(gpu_driver.cuMemHostAlloc(&memory, sizeof(*gpu->fault),
+                                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                  "pinned memory");
 
     if (rc < 0)
         return rc;
@@ -95,6 +95,7 @@ static void close_device(struct ct_device *base)
 
     if (!gpu)
         return;
+    gpu_dnn_close(gpu);
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
     drop_events(gpu);
@@ -170,9 +171,8 @@ static double peak(const char *name, enum ct_dtype compute)
 {
     for (size_t i = 0; i < CT_COUNT(peaks); i++)
         if (strstr(name, peaks[i].name))
-            return compute == CT_F32
-                       ? (gpu_config.tf32 ? peaks[i].bf16 / 2 : peaks[i].scalar)
-                       : peaks[i].bf16;
+            return compute == CT_F32 ? (gpu_config.tf32 ? peaks[i].bf16 / 2 : peaks[i].scalar)
+                                     : peaks[i].bf16;
     return 0;
 }
 
@@ -221,9 +221,9 @@ static int copy_in(struct ct_device *device, void *to, const void *host, size_t 
 static int copy_out(struct ct_device *device, void *host, const void *from, size_t bytes)
 {
     struct gpu *gpu = gpu_of(device);
-    int rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes,
-                                                    gpu->stream[CT_STREAM_COMPUTE]),
-                       "a copy from the device");
+    int rc = gpu_check(
+        gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes, gpu->stream[CT_STREAM_COMPUTE]),
+        "a copy from the device");
 
     if (rc == 0)
         rc = gpu_check(gpu_driver.cuStreamSynchronize(gpu->stream[CT_STREAM_COMPUTE]),

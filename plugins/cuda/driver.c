@@ -57,8 +57,7 @@ int gpu_driver_open(void)
         return 0;
     rc = gpu_library(names, &library);
     if (rc < 0)
-        return ct_fail(CT_ENOENT, "there is no CUDA device: no NVIDIA driver is installed (%s)",
-                       ct_error_message());
+        return ct_context(rc, "there is no CUDA device, as no NVIDIA driver is installed");
     rc = find_calls(library);
     if (rc < 0)
         return rc;
@@ -67,7 +66,7 @@ int gpu_driver_open(void)
         return ct_fail(CT_ENOENT, "there is no CUDA device: the NVIDIA driver sees none");
     rc = gpu_check(code, "starting the NVIDIA driver");
     if (rc < 0)
-        return ct_fail(CT_ENOENT, "there is no CUDA device: %s", ct_error_message());
+        return ct_context(CT_ENOENT, "there is no CUDA device");
     open = true;
     return 0;
 }

@@ -93,31 +93,32 @@ typedef struct {
     X(cuDeviceGet, cuDeviceGet, (int *device, int ordinal))                                        \
     X(cuDeviceGetName, cuDeviceGetName, (char *name, int room, int device))                        \
     X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attribute, int device))         \
-    X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *bytes, int device))                          \
+    X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * bytes, int device))                         \
     X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, int device, int peer))              \
-    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *context, int device))        \
+    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext * context, int device))       \
     X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (int device))                       \
     X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext context))                                       \
-    X(cuModuleLoadData, cuModuleLoadData, (CUmodule *module, const void *image))                   \
+    X(cuModuleLoadData, cuModuleLoadData, (CUmodule * module, const void *image))                  \
     X(cuModuleGetFunction, cuModuleGetFunction,                                                    \
-      (CUfunction *function, CUmodule module, const char *name))                                   \
+      (CUfunction * function, CUmodule module, const char *name))                                  \
     X(cuModuleUnload, cuModuleUnload, (CUmodule module))                                           \
     X(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction function, int attribute, int value))     \
     X(cuLaunchKernel, cuLaunchKernel,                                                              \
       (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **parameters,    \
        void **extra))                                                                              \
-    X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *available, size_t *total))                           \
-    X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes))                             \
+    X(cuMemGetInfo, cuMemGetInfo_v2, (size_t * available, size_t * total))                         \
+    X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                            \
     X(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                              \
     X(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))              \
     X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                     \
-      (CUdeviceptr *address, void *host, unsigned flags))                                          \
+      (CUdeviceptr * address, void *host, unsigned flags))                                         \
     X(cuMemFreeHost, cuMemFreeHost, (void *address))                                               \
     X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity,                                \
-      (size_t *bytes, const CUmemAllocationProp *properties, int option))                          \
+      (size_t * bytes, const CUmemAllocationProp *properties, int option))                         \
     X(cuMemAddressReserve, cuMemAddressReserve,                                                    \
-      (CUdeviceptr *address, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags)) \
+      (CUdeviceptr * address, size_t bytes, size_t align, CUdeviceptr at,                          \
+       unsigned long long flags))                                                                  \
     X(cuMemAddressFree, cuMemAddressFree, (CUdeviceptr address, size_t bytes))                     \
     X(cuMemCreate, cuMemCreate,                                                                    \
       (unsigned long long *handle, size_t bytes, const CUmemAllocationProp *properties,            \
@@ -137,18 +138,18 @@ typedef struct {
       (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                                 \
     X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))           \
     X(cuStreamCreateWithPriority, cuStreamCreateWithPriority,                                      \
-      (CUstream *stream, unsigned flags, int priority))                                            \
+      (CUstream * stream, unsigned flags, int priority))                                           \
     X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                      \
     X(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                 \
     X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))      \
     X(cuStreamBeginCapture, cuStreamBeginCapture_v2, (CUstream stream, int mode))                  \
-    X(cuStreamEndCapture, cuStreamEndCapture, (CUstream stream, CUgraph *graph))                   \
+    X(cuStreamEndCapture, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                  \
     X(cuGraphInstantiate, cuGraphInstantiateWithFlags,                                             \
-      (CUgraphExec *exec, CUgraph graph, unsigned long long flags))                                \
+      (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                               \
     X(cuGraphLaunch, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                           \
     X(cuGraphDestroy, cuGraphDestroy, (CUgraph graph))                                             \
     X(cuGraphExecDestroy, cuGraphExecDestroy, (CUgraphExec exec))                                  \
-    X(cuEventCreate, cuEventCreate, (CUevent *event, unsigned flags))                              \
+    X(cuEventCreate, cuEventCreate, (CUevent * event, unsigned flags))                             \
     X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                          \
     X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                              \
     X(cuEventSynchronize, cuEventSynchronize, (CUevent event))                                     \

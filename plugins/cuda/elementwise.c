@@ -8,7 +8,8 @@
 #define THREADS 256
 #define OPERANDS 5
 
-static struct gpu_size blocks_for(const struct gpu_rows *rows, int64_t lanes, struct gpu_size *block)
+static struct gpu_size blocks_for(const struct gpu_rows *rows, int64_t lanes,
+                                  struct gpu_size *block)
 {
     int64_t vectors = gpu_blocks(rows->columns, lanes), across = 1, y;
 

@@ -61,9 +61,9 @@ static int run_grad(const struct ct_launch *l)
                                    .accumulate = l->accumulate & 1,
                                    .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
     char name[64];
-    int rc = gpu_launch(l, "embedding_clear",
-                        (struct gpu_size){(unsigned)gpu_blocks(a.rows, 256), 1, 1},
-                        (struct gpu_size){256, 1, 1}, 0, &a);
+    int rc =
+        gpu_launch(l, "embedding_clear", (struct gpu_size){(unsigned)gpu_blocks(a.rows, 256), 1, 1},
+                   (struct gpu_size){256, 1, 1}, 0, &a);
 
     if (rc == 0)
         rc = gpu_launch(l, "embedding_heads",

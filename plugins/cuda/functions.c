@@ -91,10 +91,10 @@ static int allow_shared(struct slot *slot, size_t shared)
 
     if (shared <= slot->shared)
         return 0;
-    rc = gpu_check(gpu_driver.cuFuncSetAttribute(slot->function,
-                                                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                 (int)shared),
-                   "shared memory of a kernel");
+    rc =
+        gpu_check(gpu_driver.cuFuncSetAttribute(
+                      slot->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared),
+                  "shared memory of a kernel");
     slot->shared = shared;
     return rc;
 }

@@ -24,13 +24,14 @@ struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
     bool tf32, graph;
     int64_t logits_memory; /* MiB */
-    int64_t device; /* -1: the local rank's */
+    int64_t device;        /* -1: the local rank's */
 };
 extern struct gpu_config gpu_config;
 
 struct gpu_functions;
 struct gpu_arena;
 struct gpu_blas;
+struct gpu_dnn;
 
 struct gpu {
     struct ct_device base;
@@ -43,10 +44,11 @@ struct gpu {
     struct gpu_functions *functions;
     struct gpu_arena *arenas;
     struct gpu_blas *blas;
+    struct gpu_dnn *dnn;     /* NULL: not asked for yet */
     struct gpu_fault *fault; /* pinned; at fault_address for the device */
     CUdeviceptr fault_address;
     struct gpu_graph *graph; /* the step, captured; NULL: not wanted */
-    void *staging; /* pinned, for collectives through the host */
+    void *staging;           /* pinned, for collectives through the host */
     size_t staging_bytes;
 };
 
@@ -82,6 +84,9 @@ int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dty
 
 /* elementwise.c: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
 int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to);
+
+/* attention_dnn.c */
+void gpu_dnn_close(struct gpu *gpu);
 
 /* loss.c: loss = sum of count losses, or loss + them */
 int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
@@ -145,6 +150,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(embedding)                                                                                   \
     X(loss)                                                                                        \
     X(loss_pieces)                                                                                 \
+    X(attention_dnn)                                                                               \
     X(attention)                                                                                   \
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \

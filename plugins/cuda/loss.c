@@ -43,8 +43,8 @@ int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, cons
 {
     struct gpu_loss_sum a = {loss->data, losses, count, gpu_float_kind(loss->dtype), accumulate};
 
-    return gpu_launch(l, "sum_losses", (struct gpu_size){1, 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, "sum_losses", (struct gpu_size){1, 1, 1}, (struct gpu_size){THREADS, 1, 1},
+                      0, &a);
 }
 
 static bool is_scalar_float(const struct ct_tensor *t)
@@ -113,7 +113,8 @@ static int run_grad(const struct ct_launch *l)
 /* ---- with the linear layer in front ---- */
 
 struct head {
-    const struct ct_tensor *dloss, *x, *w, *labels, *dx, *dw, *loss; /* d..: NULL without backward */
+    const struct ct_tensor *dloss, *x, *w, *labels, *dx, *dw,
+        *loss; /* d..: NULL without backward */
 };
 
 static struct head head_of(const struct ct_tensor *in, const struct ct_tensor *out, int outs)

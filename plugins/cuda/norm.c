@@ -88,9 +88,9 @@ static bool accepts_grad(const struct ct_prepare *p)
 
 static int prepare_grad(struct ct_prepare *p)
 {
-    p->workspace = (size_t)(sharers(gpu_of(p->device), rows_of(&p->in[0])) *
-                            columns_of(&p->in[0])) *
-                   sizeof(float);
+    p->workspace =
+        (size_t)(sharers(gpu_of(p->device), rows_of(&p->in[0])) * columns_of(&p->in[0])) *
+        sizeof(float);
     return 0;
 }
 
@@ -116,14 +116,13 @@ static int run_grad(const struct ct_launch *l)
                                  .accumulate = l->accumulate >> 1 & 1};
     bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
     unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
-    int rc = gpu_launch_as(l, "norm_grad", x->dtype, vector,
-                           (struct gpu_size){(unsigned)blocks, 1, 1},
-                           (struct gpu_size){threads, 1, 1}, (size_t)a.columns * sizeof(float), &a);
+    int rc =
+        gpu_launch_as(l, "norm_grad", x->dtype, vector, (struct gpu_size){(unsigned)blocks, 1, 1},
+                      (struct gpu_size){threads, 1, 1}, (size_t)a.columns * sizeof(float), &a);
 
     if (rc < 0)
         return rc;
-    return gpu_launch(l, "column_sum",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
+    return gpu_launch(l, "column_sum", (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
                       (struct gpu_size){32, 8, 1}, 0, &sum);
 }
 

@@ -54,9 +54,8 @@ static int launch_squares(const struct ct_launch *l, int first, int count, doubl
 
 static int run_squares(const struct ct_launch *l)
 {
-    struct gpu_add_doubles add = {.out = l->out[0].data,
-                                  .in = l->workspace,
-                                  .accumulate = l->accumulate & 1};
+    struct gpu_add_doubles add = {
+        .out = l->out[0].data, .in = l->workspace, .accumulate = l->accumulate & 1};
     int64_t blocks;
     int rc = 0;
 

@@ -67,7 +67,8 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
 void nccl_store_close(struct store *store);
 int nccl_store_set(struct store *store, const char *key, const void *value, size_t bytes);
 /* 1: found, within so many seconds; 0: not. */
-int nccl_store_get(struct store *store, const char *key, void *value, size_t bytes, double patience);
+int nccl_store_get(struct store *store, const char *key, void *value, size_t bytes,
+                   double patience);
 
 /* ---- watchdog.c ---- */
 

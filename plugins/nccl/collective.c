@@ -8,8 +8,8 @@
 static int type_of(enum ct_dtype dtype)
 {
     static const int types[CT_DTYPE_COUNT] = {
-        [CT_F32] = 7,   [CT_BF16] = 9,  [CT_F64] = 8, [CT_F16] = 6, [CT_E4M3] = 10,
-        [CT_E5M2] = 11, [CT_I32] = 2,   [CT_I64] = 4, [CT_U8] = 1,
+        [CT_F32] = 7,   [CT_BF16] = 9, [CT_F64] = 8, [CT_F16] = 6, [CT_E4M3] = 10,
+        [CT_E5M2] = 11, [CT_I32] = 2,  [CT_I64] = 4, [CT_U8] = 1,
     };
 
     return types[dtype];
@@ -89,7 +89,8 @@ int nccl_reduce_scatter(struct group *g, const void *in, void *out, size_t count
 
     if (rc < 0)
         return rc;
-    code = nccl.ncclReduceScatter(in, out, count, type_of(dtype), op_of(reduction), g->nccl, stream);
+    code =
+        nccl.ncclReduceScatter(in, out, count, type_of(dtype), op_of(reduction), g->nccl, stream);
     return end(g, code, "reduce_scatter", stream);
 }
 
@@ -114,7 +115,8 @@ int nccl_all_to_all(struct group *g, const void *in, void *out, size_t count, en
         return rc;
     code = nccl.ncclGroupStart();
     for (int i = 0; code == ncclSuccess && i < g->base.size; i++) {
-        code = nccl.ncclSend((const char *)in + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
+        code =
+            nccl.ncclSend((const char *)in + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
         if (code == ncclSuccess)
             code = nccl.ncclRecv((char *)out + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
     }
@@ -130,8 +132,8 @@ int nccl_broadcast(struct group *g, void *data, size_t count, enum ct_dtype dtyp
 
     if (rc < 0)
         return rc;
-    code = nccl.ncclBroadcast(data, data, count * ct_dtype_size(dtype), UINT8, root, g->nccl,
-                              stream);
+    code =
+        nccl.ncclBroadcast(data, data, count * ct_dtype_size(dtype), UINT8, root, g->nccl, stream);
     return end(g, code, "broadcast", stream);
 }
 

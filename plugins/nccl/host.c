@@ -43,9 +43,9 @@ static int stage(struct group *g, const void *in, size_t in_bytes, size_t out_by
     p->out = (char *)p->in + rounded(in_bytes);
     if (!in_bytes)
         return 0;
-    return nccl_check_cuda(
-        comm, nccl.cuMemcpyAsync((uintptr_t)p->in, (uintptr_t)in, in_bytes, g->stream),
-        "a copy to the device");
+    return nccl_check_cuda(comm,
+                           nccl.cuMemcpyAsync((uintptr_t)p->in, (uintptr_t)in, in_bytes, g->stream),
+                           "a copy to the device");
 }
 
 static int fetch(struct group *g, int rc, void *out, const void *from, size_t bytes)
@@ -53,9 +53,9 @@ static int fetch(struct group *g, int rc, void *out, const void *from, size_t by
     if (rc == 0)
         rc = nccl_drain(g->comm);
     if (rc == 0 && bytes)
-        rc = nccl_check_cuda(
-            g->comm, nccl.cuMemcpyAsync((uintptr_t)out, (uintptr_t)from, bytes, g->stream),
-            "a copy from the device");
+        rc = nccl_check_cuda(g->comm,
+                             nccl.cuMemcpyAsync((uintptr_t)out, (uintptr_t)from, bytes, g->stream),
+                             "a copy from the device");
     if (rc == 0)
         rc = nccl_check_cuda(g->comm, nccl.cuStreamSynchronize(g->stream), "a copy");
     return rc;

@@ -92,7 +92,7 @@ typedef struct {
     X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                            \
     X(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                              \
     X(cuMemGetAddressRange, cuMemGetAddressRange_v2,                                               \
-      (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))                                    \
+      (CUdeviceptr * base, size_t * bytes, CUdeviceptr address))                                   \
     X(cuMemcpyAsync, cuMemcpyAsync,                                                                \
       (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
     X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))           \

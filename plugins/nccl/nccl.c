@@ -17,12 +17,14 @@ struct config nccl_config;
 static struct comm *open_comm;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct config, port, "port", "0", 0, 65535,
-               "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or no port where all ranks are on "
-               "one host"),
-    CT_OPT_BOOL(struct config, share_device, "share_device", "false",
-                "Let ranks of one host share a device: NCCL is told that each has a host of its own. "
-                "Slow: for tests"),
+    CT_OPT_INT(
+        struct config, port, "port", "0", 0, 65535,
+        "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or no port where all ranks are on "
+        "one host"),
+    CT_OPT_BOOL(
+        struct config, share_device, "share_device", "false",
+        "Let ranks of one host share a device: NCCL is told that each has a host of its own. "
+        "Slow: for tests"),
     CT_OPT_BOOL(struct config, windows, "windows", "false",
                 "Register the device's memory with NCCL (2.28), and gather by copy engines; needs "
                 "ranks with equal memory plans, on one host"),
@@ -144,9 +146,9 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
 static ncclConfig_t configuration(const char *name)
 {
     ncclConfig_t c = {.size = sizeof(c), .magic = 0xcafebeef, .version = 22800, .blocking = 0};
-    int *undefined[] = {&c.cgaClusterSize, &c.minCTAs,     &c.maxCTAs,
-                        &c.splitShare,     &c.trafficClass, &c.collnetEnable,
-                        &c.CTAPolicy,      &c.shrinkShare, &c.nvlsCTAs,
+    int *undefined[] = {&c.cgaClusterSize,      &c.minCTAs,           &c.maxCTAs,
+                        &c.splitShare,          &c.trafficClass,      &c.collnetEnable,
+                        &c.CTAPolicy,           &c.shrinkShare,       &c.nvlsCTAs,
                         &c.nChannelsPerNetPeer, &c.nvlinkCentricSched};
     int version = 0;
 
@@ -171,10 +173,9 @@ static int make_group(struct group *g)
 
     if (rc < 0)
         return rc;
-    return nccl_check(g,
-                      nccl.ncclCommInitRankConfig(&g->nccl, g->base.size, id, g->base.position,
-                                                  &config),
-                      "starting");
+    return nccl_check(
+        g, nccl.ncclCommInitRankConfig(&g->nccl, g->base.size, id, g->base.position, &config),
+        "starting");
 }
 
 static int open_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
@@ -262,7 +263,7 @@ static int check_request(const struct ct_comm_request *r)
 static void pretend_hosts(int rank)
 {
     static const char *const settings[][2] = {
-        {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},   {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"},
         {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MAX_CTAS", "2"},
     };
     char name[32];

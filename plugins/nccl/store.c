@@ -17,7 +17,7 @@
 
 #include "cluster.h"
 
-#define NAP 2000000        /* ns */
+#define NAP 2000000 /* ns */
 
 struct message {
     uint32_t magic, found; /* found: in answers; in requests 1 to set */
@@ -154,8 +154,7 @@ static int find_address(const struct ct_comm_request *request, struct address *a
     if (!nccl_config.port && !master)
         return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR and MASTER_PORT, or "
                                    "[nccl] port, to meet");
-    snprintf(port, sizeof(port), "%d",
-             nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
+    snprintf(port, sizeof(port), "%d", nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
     code = getaddrinfo(host ? host : "127.0.0.1", port, &hints, &found);
     if (code)
         return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host ? host : "", gai_strerror(code));

@@ -371,12 +371,14 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 
 /* ---- the result ---- */
 
-/* An instruction set that this process does not use; a collective, which needs other ranks. */
+/* An instruction set that this process does not use, a library that the machine may lack; a
+   collective, which needs other ranks. */
 static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
-    return (s->cases && !strncmp(kernel->name, "avx", 3)) || (type->rule && !type->reference);
+    return (s->cases && (!strncmp(kernel->name, "avx", 3) || !strcmp(kernel->name, "cudnn"))) ||
+           (type->rule && !type->reference);
 }
 
 static int summarise(const char *device, const char *filter)

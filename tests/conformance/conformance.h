@@ -90,8 +90,8 @@ bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *
 /* 1: prepared; 0: the kernel does not accept; or a failure. */
 int call_prepare(struct call *call, const struct bed *bed, const struct ct_kernel *kernel,
                  uint32_t accumulate);
-/* Run it on stream 0, and wait; on a device with memory of its own, on a copy of the operands there,
-   copied back afterwards. */
+/* Run it on stream 0, and wait; on a device with memory of its own, on a copy of the operands
+   there, copied back afterwards. */
 int call_run(struct call *call, const struct bed *bed);
 
 #endif

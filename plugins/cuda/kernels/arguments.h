@@ -68,7 +68,7 @@ struct gpu_column_sum {
 struct gpu_rope {
     void *y;
     const void *x;
-    const int32_t *positions; /* NULL: in order, from first on */
+    const int32_t *positions;                             /* NULL: in order, from first on */
     int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
     int64_t batch, tokens, first;
     int32_t heads, pairs, inverse;
@@ -99,10 +99,10 @@ struct gpu_embedding_grad {
 
 struct gpu_loss_rows {
     const void *logits;
-    void *dlogits;    /* NULL: not wanted; may be logits */
-    float *lse;       /* written; NULL: not wanted */
+    void *dlogits;          /* NULL: not wanted; may be logits */
+    float *lse;             /* written; NULL: not wanted */
     const float *given_lse; /* NULL: to be found */
-    float *loss;      /* by row; NULL: not wanted */
+    float *loss;            /* by row; NULL: not wanted */
     const int32_t *labels;
     const void *dloss;
     int64_t rows, columns, stride, first_position;
@@ -121,7 +121,7 @@ struct gpu_loss_sum {
 struct gpu_pieces {
     const void *logits;
     void *dlogits;
-    float *stats;             /* [rows][pieces][3]: largest, sum, label's logit */
+    float *stats; /* [rows][pieces][3]: largest, sum, label's logit */
     const float *dstats;
     const int32_t *labels;
     int64_t rows, pieces, columns, first, limit; /* columns: of a piece */
@@ -157,6 +157,24 @@ struct gpu_attention {
     int32_t heads, groups, size, padded; /* padded: floats of a row in shared memory */
     int32_t out_kind[3];
     float scale;
+};
+
+/* For attention by cuDNN: bfloat16 bias [batch, queries, keys], 0 or `hidden`. */
+struct gpu_attention_bias {
+    void *bias;
+    struct gpu_side queries, keys;
+    int64_t batch;
+    float hidden;
+};
+
+/* Rows of queries that see nothing: cuDNN gives them an lse near `hidden`. Forward: o = 0 and
+   lse = -infinity there. Backward: out = lse, and so large there that all weights become 0. */
+struct gpu_hidden_rows {
+    float *lse, *out;
+    void *o;
+    int64_t o_stride[3], queries, rows; /* batch, token, head */
+    int32_t heads, size, o_kind;
+    float hidden;
 };
 
 struct gpu_attention_merge {

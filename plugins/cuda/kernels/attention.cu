@@ -180,7 +180,7 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
     if (token >= a.queries.tokens)
         return;
     write_owned(a, a.o, a.o_stride, a.out_kind[0], b, head, token, acc,
-                   sum > 0 ? 1.0f / sum : 0.0f);
+                sum > 0 ? 1.0f / sum : 0.0f);
     if (own_share() == 0)
         a.lse[(b * a.heads + head) * a.queries.tokens + token] = top + logf(sum);
 }
@@ -193,9 +193,10 @@ template <typename T> DEVICE void attention_delta(const gpu_attention &a)
     int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     int64_t t = row % a.queries.tokens, head = row / a.queries.tokens % a.heads;
     int64_t b = row / a.queries.tokens / a.heads;
-    const T *d_o = (const T *)a.d_o + b * a.do_stride[0] + t * a.do_stride[1] + head * a.do_stride[2];
-    const T *o = (const T *)a.o_in + b * a.oin_stride[0] + t * a.oin_stride[1] +
-                 head * a.oin_stride[2];
+    const T *d_o =
+        (const T *)a.d_o + b * a.do_stride[0] + t * a.do_stride[1] + head * a.do_stride[2];
+    const T *o =
+        (const T *)a.o_in + b * a.oin_stride[0] + t * a.oin_stride[1] + head * a.oin_stride[2];
     float sum = 0;
 
     if (b >= a.batch)
@@ -338,6 +339,60 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
         attention_dkv<T>(a);                                                                       \
     }
 FOR_DTYPES(ATTENTION)
+
+/* ---- beside cuDNN's kernels ---- */
+
+DEVICE int32_t position_of(const gpu_side &s, int64_t b, int64_t token)
+{
+    return s.positions ? s.positions[b * s.tokens + token] : (int32_t)(s.first + token);
+}
+
+DEVICE int32_t document_of(const gpu_side &s, int64_t b, int64_t token)
+{
+    return s.documents ? s.documents[b * s.tokens + token] : 0;
+}
+
+/* A block for each query. */
+KERNEL(attention_bias, gpu_attention_bias, 256)
+{
+    int64_t b = blockIdx.x / a.queries.tokens, query = blockIdx.x % a.queries.tokens;
+    int32_t position = position_of(a.queries, b, query),
+            document = document_of(a.queries, b, query);
+    bfloat16 *row = (bfloat16 *)a.bias + (int64_t)blockIdx.x * a.keys.tokens;
+
+    for (int64_t key = threadIdx.x; key < a.keys.tokens; key += blockDim.x) {
+        bool seen =
+            position_of(a.keys, b, key) <= position && document_of(a.keys, b, key) == document;
+
+        row[key] = from_float<bfloat16>(seen ? 0.0f : a.hidden);
+    }
+}
+
+/* A warp for each row of [batch, heads, queries]. */
+KERNEL(attention_clear_hidden, gpu_hidden_rows, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int64_t query = row % a.queries, head = row / a.queries % a.heads;
+    int64_t b = row / a.queries / a.heads;
+    float zero[1] = {0.0f};
+
+    if (row >= a.rows || a.lse[row] > a.hidden / 2)
+        return;
+    for (int i = (int)threadIdx.x % 32; i < a.size; i += 32)
+        store_as<1>(a.o_kind, a.o,
+                    b * a.o_stride[0] + query * a.o_stride[1] + head * a.o_stride[2] + i, zero);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        a.lse[row] = -INFINITY;
+}
+
+KERNEL(attention_skip_hidden, gpu_hidden_rows, 256)
+{
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (row < a.rows)
+        a.out[row] = a.lse[row] > a.hidden / 2 ? a.lse[row] : -a.hidden;
+}
 
 /* ---- merging ---- */
 

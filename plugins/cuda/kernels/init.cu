@@ -11,8 +11,8 @@ struct philox {
 DEVICE philox draw(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    philox c = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
-                 (uint32_t)(stream >> 32)}};
+    philox c = {
+        {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
 
     for (int round = 0; round < 10; round++) {
         uint64_t x = (uint64_t)0xD2511F53u * c.v[0], y = (uint64_t)0xCD9E8D57u * c.v[2];

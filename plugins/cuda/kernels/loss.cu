@@ -106,8 +106,7 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     const From *x = (const From *)a.logits + row * a.stride;
     float lse;
 
-    if (label != GPU_MASKED &&
-        !label_in_range(label, a.first_position + row, a.columns, a.fault))
+    if (label != GPU_MASKED && !label_in_range(label, a.first_position + row, a.columns, a.fault))
         label = GPU_MASKED;
     if (a.given_lse) {
         lse = a.given_lse[row];

@@ -34,9 +34,10 @@ template <typename T, int W> DEVICE void rope(const gpu_rope &a)
     if (batch >= a.batch)
         return;
     token %= a.tokens;
-    position = a.positions ? (double)a.positions[batch * a.position_stride[0] +
-                                                 token * a.position_stride[1]]
-                           : (double)(a.first + token);
+    position =
+        a.positions
+            ? (double)a.positions[batch * a.position_stride[0] + token * a.position_stride[1]]
+            : (double)(a.first + token);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         double turns = position * a.turns[pair + i];

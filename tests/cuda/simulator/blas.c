@@ -110,8 +110,8 @@ int cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
 int cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, int attribute,
                                          const void *value, size_t bytes)
 {
-    size_t wanted = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t)
-                                                                          : sizeof(uint32_t);
+    size_t wanted =
+        attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : sizeof(uint32_t);
 
     if (bytes != wanted)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -125,7 +125,8 @@ static bool is_float8(const struct gpu_lt_layout *l)
     return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2;
 }
 
-/* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, sizes by 16, no two e5m2. */
+/* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, sizes by 16, no two e5m2.
+ */
 static bool fits(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
                  const struct gpu_lt_layout *b, const struct gpu_lt_layout *c)
 {
@@ -170,8 +171,8 @@ static float *widened(const void *data, const struct gpu_lt_layout *l, bool tran
 {
     int64_t rows = (int64_t)l->rows, columns = (int64_t)l->columns;
     float *out = malloc((size_t)(rows * columns + 1) * sizeof(*out));
-    struct ct_tensor t = {(void *)(uintptr_t)data, dtype_of(l->type), 2, {columns, rows},
-                          {l->ld, 1}};
+    struct ct_tensor t = {
+        (void *)(uintptr_t)data, dtype_of(l->type), 2, {columns, rows}, {l->ld, 1}};
 
     for (int64_t c = 0; c < columns; c++)
         for (int64_t r = 0; r < rows; r++)
@@ -235,7 +236,7 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
                    const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
                    void *stream)
 {
-    struct product p = {*desc, *a_layout, *b_layout, *c_layout, a,
+    struct product p = {*desc, *a_layout, *b_layout, *c_layout,       a,
                         b,     d,         workspace, workspace_bytes, *(const float *)beta};
 
     (void)handle;

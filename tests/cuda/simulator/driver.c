@@ -262,8 +262,8 @@ int cuFuncSetAttribute(CUfunction function, int attribute, int value)
 }
 
 int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                          CUstream stream, void **parameters, void **extra)
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                   CUstream stream, void **parameters, void **extra)
 {
     struct call c = {.kind = LAUNCH,
                      .launch = {{grid_x, grid_y, grid_z},
@@ -287,7 +287,8 @@ int cuMemGetInfo(size_t *available, size_t *total)
 
 static int allocate(CUdeviceptr *address, size_t bytes)
 {
-    void *memory = bytes > (size_t)8 << 30 ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    void *memory =
+        bytes > (size_t)8 << 30 ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
 
     *address = (uintptr_t)memory;
     return memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -324,8 +325,7 @@ int cuMemFreeHost(void *address)
     return CUDA_SUCCESS;
 }
 
-int cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties,
-                                         int option)
+int cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties, int option)
 {
     (void)properties;
     (void)option;
@@ -334,7 +334,7 @@ int cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop
 }
 
 int cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t align, CUdeviceptr at,
-                               unsigned long long flags)
+                        unsigned long long flags)
 {
     (void)align;
     (void)at;
@@ -348,8 +348,8 @@ int cuMemAddressFree(CUdeviceptr address, size_t bytes)
     return cuMemFree(address);
 }
 
-int cuMemCreate(unsigned long long *handle, size_t bytes,
-                       const CUmemAllocationProp *properties, unsigned long long flags)
+int cuMemCreate(unsigned long long *handle, size_t bytes, const CUmemAllocationProp *properties,
+                unsigned long long flags)
 {
     (void)bytes;
     (void)properties;
@@ -365,7 +365,7 @@ int cuMemRelease(unsigned long long handle)
 }
 
 int cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, unsigned long long handle,
-                    unsigned long long flags)
+             unsigned long long flags)
 {
     (void)address;
     (void)bytes;
@@ -382,8 +382,7 @@ int cuMemUnmap(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-int cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                          size_t count)
+int cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
     (void)address;
     (void)bytes;
@@ -395,9 +394,8 @@ int cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *acc
 int cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream stream)
 {
     (void)stream;
-    return submit(
-        (struct call){
-            .kind = SET, .value = value, .copy = {.dstDevice = address, .WidthInBytes = count}});
+    return submit((struct call){
+        .kind = SET, .value = value, .copy = {.dstDevice = address, .WidthInBytes = count}});
 }
 
 int cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
@@ -433,8 +431,9 @@ int cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
 int cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     (void)stream;
-    if (copy->srcMemoryType != CU_MEMORYTYPE_DEVICE || copy->dstMemoryType != CU_MEMORYTYPE_DEVICE ||
-        copy->srcPitch < copy->WidthInBytes || copy->dstPitch < copy->WidthInBytes)
+    if (copy->srcMemoryType != CU_MEMORYTYPE_DEVICE ||
+        copy->dstMemoryType != CU_MEMORYTYPE_DEVICE || copy->srcPitch < copy->WidthInBytes ||
+        copy->dstPitch < copy->WidthInBytes)
         return CUDA_ERROR_NOT_FOUND;
     return submit((struct call){.kind = COPY, .copy = *copy});
 }

@@ -201,8 +201,7 @@ static void begin_block(int threads)
         struct simulated_index n = simulated_threads;
         unsigned u = (unsigned)i;
 
-        fibers[i] =
-            (struct fiber){.thread = {u % n.x, u / n.x % n.y, u / n.x / n.y}, .number = i};
+        fibers[i] = (struct fiber){.thread = {u % n.x, u / n.x % n.y, u / n.x / n.y}, .number = i};
         prepare(&fibers[i]);
         if (i % 32 == 0)
             of_warp[i / 32] = (struct barrier){.expected = 0};

@@ -52,7 +52,6 @@ static inline int atomicMin(int *at, int x)
     return old;
 }
 
-
 static inline float __uint_as_float(uint32_t bits)
 {
     float x;

@@ -1,0 +1,406 @@
+/*
+ * Attention by cuDNN, in bfloat16. Plans are made once for a shape, when a kernel is first asked
+ * whether it accepts it: what cuDNN has no plan for is left to the plain kernels.
+ *
+ * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask. All
+ * else (documents, positions, pieces of sequences) is a bias, made from them in each call.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include <ctitan/log.h>
+
+#include "sdpa.h"
+
+#define LARGEST_HEAD 128
+#define LARGEST_BIAS ((int64_t)4 << 30) /* bytes */
+#define LANES 8
+
+struct plan {
+    struct plan *next;
+    struct sdpa_shape shape;
+    struct dnn_graph graph;
+    bool works;
+};
+
+struct gpu_dnn {
+    cudnnHandle_t handle;
+    bool missing;
+    struct plan *plans;
+};
+
+/* ---- plans ---- */
+
+/* NULL: cuDNN is not to be had, or not wanted. */
+static struct gpu_dnn *dnn_of(struct gpu *gpu)
+{
+    if (!strcmp(gpu_config.attention, "plain"))
+        return NULL;
+    if (!gpu->dnn) {
+        gpu->dnn = calloc(1, sizeof(*gpu->dnn));
+        if (!gpu->dnn)
+            return NULL;
+        gpu->dnn->missing = dnn_load() < 0 || dnn_handle_create(&gpu->dnn->handle) < 0;
+        if (gpu->dnn->missing)
+            ct_warn("cuda: attention runs on plain kernels, many times slower: %s",
+                    ct_error_message());
+    }
+    return gpu->dnn->missing ? NULL : gpu->dnn;
+}
+
+void gpu_dnn_close(struct gpu *gpu)
+{
+    if (!gpu->dnn)
+        return;
+    for (struct plan *p = gpu->dnn->plans, *next; p; p = next) {
+        next = p->next;
+        dnn_graph_destroy(&p->graph);
+        free(p);
+    }
+    dnn_handle_destroy(gpu->dnn->handle);
+    free(gpu->dnn);
+}
+
+static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *shape)
+{
+    struct gpu_dnn *dnn = dnn_of(gpu);
+    struct plan *p = dnn ? dnn->plans : NULL;
+
+    while (p && memcmp(&p->shape, shape, sizeof(*shape)))
+        p = p->next;
+    if (!dnn || p)
+        return p && p->works ? p : NULL;
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    p->shape = *shape;
+    p->next = dnn->plans;
+    dnn->plans = p;
+    sdpa_describe(&p->graph, shape);
+    p->works = dnn_graph_plan(&p->graph, dnn->handle, NULL) == 0;
+    if (!p->works)
+        ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs on a plain kernel: %s",
+                (long long)shape->queries, (long long)shape->heads, (long long)shape->size,
+                ct_error_message());
+    return p->works ? p : NULL;
+}
+
+/* ---- shapes ---- */
+
+/* Strides of batch, token, head; false: rows do not begin at vectors. */
+static bool take_strides(int64_t to[3], const struct ct_tensor *t)
+{
+    memcpy(to, t->stride, 3 * sizeof(*to));
+    return t->stride[3] == 1 && to[0] % LANES == 0 && to[1] % LANES == 0 && to[2] % LANES == 0;
+}
+
+/* [batch, tokens, heads, size], dense: of results on their way to another dtype. */
+static void dense_strides(int64_t to[3], const struct ct_tensor *t)
+{
+    to[2] = t->shape[3];
+    to[1] = t->shape[2] * to[2];
+    to[0] = t->shape[1] * to[1];
+}
+
+static bool has(const struct ct_prepare *p, int i)
+{
+    return i < p->ins && p->present[i];
+}
+
+/* Is anything said of tokens, or are they not the same on both sides? */
+static bool needs_bias(const struct ct_prepare *p, int at, int more)
+{
+    const struct ct_launch here = {.rank = p->rank, .mesh = p->mesh};
+
+    for (int i = more; i < more + 4; i++)
+        if (has(p, i))
+            return true;
+    return p->in[at].shape[1] != p->in[at + 1].shape[1] ||
+           ct_launch_offset(&here, p->op->in[at], 1) !=
+               ct_launch_offset(&here, p->op->in[at + 1], 1);
+}
+
+/* q is input `at`, k and v the next; false: not for cuDNN. */
+static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
+{
+    const struct ct_tensor *q = &p->in[at], *k = q + 1, *v = q + 2;
+
+    memset(s, 0, sizeof(*s)); /* padding too: shapes are compared whole */
+    s->batch = q->shape[0];
+    s->queries = q->shape[1];
+    s->keys = k->shape[1];
+    s->heads = q->shape[2];
+    s->groups = k->shape[2];
+    s->size = q->shape[3];
+    s->bias = needs_bias(p, at, more);
+    for (int i = 0; i < 3; i++)
+        if (q[i].dtype != CT_BF16)
+            return false;
+    for (int i = more; i < p->ins; i++)
+        if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
+           take_strides(s->k, k) && take_strides(s->v, v) &&
+           (!s->bias || 2 * s->batch * s->queries * s->keys <= LARGEST_BIAS);
+}
+
+static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
+{
+    if (!shape_of(p, 0, 3, s) || !gpu_is_compute_dtype(p->out[0].dtype) ||
+        p->out[1].dtype != CT_F32 || !ct_tensor_is_dense(&p->out[1]))
+        return false;
+    s->o_float = p->out[0].dtype == CT_F32;
+    return take_strides(s->o, &p->out[0]);
+}
+
+/* Results in float32: dq is that before it is rounded, dk and dv are cast. */
+static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
+{
+    int64_t *to[3] = {s->dq, s->dk, s->dv};
+
+    if (!shape_of(p, 1, 6, s) || p->in[0].dtype != CT_BF16 || p->in[4].dtype != CT_BF16 ||
+        p->in[5].dtype != CT_F32 || !ct_tensor_is_dense(&p->in[5]))
+        return false;
+    s->backward = true;
+    s->dq_sum_placed = p->out[0].dtype == CT_F32;
+    for (int i = 0; i < 3; i++) {
+        if (!gpu_is_compute_dtype(p->out[i].dtype) || !take_strides(to[i], &p->out[i]))
+            return false;
+        if (i > 0 && p->out[i].dtype == CT_F32)
+            dense_strides(to[i], &p->out[i]);
+    }
+    return take_strides(s->d_o, &p->in[0]) && take_strides(s->o, &p->in[4]);
+}
+
+/* ---- workspace ---- */
+
+struct state {
+    const struct plan *plan;
+    size_t bias, lse, delta, dq, dq_sum, dk, dv, work;
+};
+
+static size_t bytes_of(const struct ct_tensor *t, size_t item)
+{
+    return (size_t)ct_tensor_count(t) * item;
+}
+
+static struct state *make_state(struct ct_prepare *p, const struct plan *plan)
+{
+    const struct sdpa_shape *s = &plan->shape;
+    struct state *state = ct_arena_new(p->arena, struct state);
+
+    state->plan = plan;
+    if (s->bias)
+        state->bias =
+            gpu_carve(&p->workspace, (size_t)(s->batch * s->queries * s->keys) * sizeof(uint16_t));
+    state->work = gpu_carve(&p->workspace, plan->graph.workspace);
+    p->state = state;
+    return state;
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+
+    return forward_shape(p, &s) && find_plan(gpu_of(p->device), &s);
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+
+    forward_shape(p, &s);
+    make_state(p, find_plan(gpu_of(p->device), &s));
+    return 0;
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+
+    return backward_shape(p, &s) && find_plan(gpu_of(p->device), &s);
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+    struct state *state;
+    size_t lse = bytes_of(&p->in[5], sizeof(float));
+
+    backward_shape(p, &s);
+    state = make_state(p, find_plan(gpu_of(p->device), &s));
+    state->delta = gpu_carve(&p->workspace, lse);
+    if (s.bias)
+        state->lse = gpu_carve(&p->workspace, lse);
+    if (s.dq_sum_placed)
+        state->dq = gpu_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
+    else
+        state->dq_sum = gpu_carve(&p->workspace, bytes_of(&p->out[0], sizeof(float)));
+    if (p->out[1].dtype == CT_F32)
+        state->dk = gpu_carve(&p->workspace, bytes_of(&p->out[1], sizeof(uint16_t)));
+    if (p->out[2].dtype == CT_F32)
+        state->dv = gpu_carve(&p->workspace, bytes_of(&p->out[2], sizeof(uint16_t)));
+    return 0;
+}
+
+/* ---- running ---- */
+
+struct pack {
+    int64_t ids[SDPA_IDS];
+    void *addresses[SDPA_IDS];
+    int count;
+    float scale, lowest, one;
+};
+
+static void give(struct pack *pack, int64_t id, void *address)
+{
+    pack->ids[pack->count] = id;
+    pack->addresses[pack->count++] = address;
+}
+
+static void *in_workspace(const struct ct_launch *l, size_t offset)
+{
+    return (char *)l->workspace + offset;
+}
+
+static const void *optional(const struct ct_launch *l, int i)
+{
+    return i < l->ins ? l->in[i].data : NULL;
+}
+
+static int make_bias(const struct ct_launch *l, int at, int more)
+{
+    const struct state *state = l->state;
+    const struct sdpa_shape *s = &state->plan->shape;
+    struct gpu_attention_bias a = {.bias = in_workspace(l, state->bias),
+                                   .queries = {optional(l, more), optional(l, more + 2),
+                                               ct_launch_offset(l, l->op->in[at], 1), s->queries},
+                                   .keys = {optional(l, more + 1), optional(l, more + 3),
+                                            ct_launch_offset(l, l->op->in[at + 1], 1), s->keys},
+                                   .batch = s->batch,
+                                   .hidden = SDPA_HIDDEN};
+
+    if (!a.keys.documents)
+        a.keys.documents = a.queries.documents;
+    return gpu_launch(l, "attention_bias",
+                      (struct gpu_size){(unsigned)(s->batch * s->queries), 1, 1},
+                      (struct gpu_size){256, 1, 1}, 0, &a);
+}
+
+/* What forward and backward give alike. q is input `at`. */
+static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
+{
+    const struct state *state = l->state;
+    const struct sdpa_shape *s = &state->plan->shape;
+
+    pack->scale = (float)(1 / sqrt((double)s->size));
+    pack->lowest = -INFINITY;
+    pack->one = 1;
+    give(pack, SDPA_Q, l->in[at].data);
+    give(pack, SDPA_K, l->in[at + 1].data);
+    give(pack, SDPA_V, l->in[at + 2].data);
+    give(pack, SDPA_SCALE, &pack->scale);
+    if (!s->bias) {
+        give(pack, SDPA_LOWEST, &pack->lowest);
+        return 0;
+    }
+    give(pack, SDPA_BIAS, in_workspace(l, state->bias));
+    return make_bias(l, at, more);
+}
+
+static int execute(const struct ct_launch *l, struct pack *pack)
+{
+    const struct state *state = l->state;
+
+    return dnn_run(&state->plan->graph, gpu_of(l->device)->dnn->handle, l->stream, pack->ids,
+                   pack->addresses, pack->count, in_workspace(l, state->work));
+}
+
+static struct gpu_hidden_rows hidden_rows(const struct sdpa_shape *s, float *lse)
+{
+    return (struct gpu_hidden_rows){.lse = lse,
+                                    .queries = s->queries,
+                                    .rows = s->batch * s->heads * s->queries,
+                                    .heads = (int32_t)s->heads,
+                                    .size = (int32_t)s->size,
+                                    .hidden = SDPA_HIDDEN};
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct state *state = l->state;
+    const struct sdpa_shape *s = &state->plan->shape;
+    struct gpu_hidden_rows hidden = hidden_rows(s, l->out[1].data);
+    struct pack pack = {.count = 0};
+    int rc = begin(l, 0, 3, &pack);
+
+    give(&pack, SDPA_O, l->out[0].data);
+    give(&pack, SDPA_LSE, l->out[1].data);
+    if (rc == 0)
+        rc = execute(l, &pack);
+    if (rc < 0 || !s->bias)
+        return rc;
+    hidden.o = l->out[0].data;
+    hidden.o_kind = gpu_float_kind(l->out[0].dtype);
+    memcpy(hidden.o_stride, s->o, sizeof(hidden.o_stride));
+    return gpu_launch(l, "attention_clear_hidden",
+                      (struct gpu_size){(unsigned)gpu_blocks(hidden.rows, 8), 1, 1},
+                      (struct gpu_size){256, 1, 1}, 0, &hidden);
+}
+
+/* The lse that the backward shall see. */
+static int ready_lse(const struct ct_launch *l, void **lse)
+{
+    const struct state *state = l->state;
+    struct gpu_hidden_rows hidden = hidden_rows(&state->plan->shape, l->in[5].data);
+
+    *lse = l->in[5].data;
+    if (!state->plan->shape.bias)
+        return 0;
+    *lse = hidden.out = in_workspace(l, state->lse);
+    return gpu_launch(l, "attention_skip_hidden",
+                      (struct gpu_size){(unsigned)gpu_blocks(hidden.rows, 256), 1, 1},
+                      (struct gpu_size){256, 1, 1}, 0, &hidden);
+}
+
+/* A result in bfloat16, cast to its float32 output. */
+static int cast_back(const struct ct_launch *l, size_t offset, const struct ct_tensor *out)
+{
+    struct ct_tensor narrow =
+        ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->rank, out->shape);
+
+    return out->dtype == CT_F32 ? gpu_cast(l, &narrow, out) : 0;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    const struct state *state = l->state;
+    const struct ct_tensor *out = l->out;
+    bool placed = state->plan->shape.dq_sum_placed;
+    struct pack pack = {.count = 0};
+    void *lse = NULL;
+    int rc = begin(l, 1, 6, &pack);
+
+    if (rc == 0)
+        rc = ready_lse(l, &lse);
+    if (rc < 0)
+        return rc;
+    give(&pack, SDPA_D_O, l->in[0].data);
+    give(&pack, SDPA_O, l->in[4].data);
+    give(&pack, SDPA_LSE, lse);
+    give(&pack, SDPA_ONE, &pack.one);
+    give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
+    give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : out[0].data);
+    give(&pack, SDPA_DQ_SUM, placed ? out[0].data : in_workspace(l, state->dq_sum));
+    give(&pack, SDPA_DK, out[1].dtype == CT_F32 ? in_workspace(l, state->dk) : out[1].data);
+    give(&pack, SDPA_DV, out[2].dtype == CT_F32 ? in_workspace(l, state->dv) : out[2].data);
+    rc = execute(l, &pack);
+    if (rc == 0)
+        rc = cast_back(l, state->dk, &out[1]);
+    return rc < 0 ? rc : cast_back(l, state->dv, &out[2]);
+}
+
+const struct ct_kernel gpu_attention_dnn_kernels[] = {
+    {"attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run},
+    {"attention_grad", "cudnn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad},
+    {0}};

@@ -1,0 +1,315 @@
+/*
+ * Graphs of cuDNN.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include "dnn.h"
+
+#define PLANS 8 /* of those that the heuristic offers */
+
+static struct {
+    void *library;
+#define X(name, parameters) int(*name) parameters;
+    GPU_DNN_CALLS(X)
+#undef X
+    void (*last_error)(char *text, size_t room);
+} dnn;
+
+static const struct {
+    const char *symbol;
+    void *at;
+} calls[] = {
+#define X(name, parameters) {#name, &dnn.name},
+    GPU_DNN_CALLS(X)
+#undef X
+        {"cudnnGetLastErrorString", &dnn.last_error}};
+
+int dnn_load(void)
+{
+    static const char *const names[] = {"libcudnn.so.9", NULL};
+    void *library;
+    int rc;
+
+    if (dnn.library)
+        return 0;
+    rc = gpu_library(names, &library);
+    if (rc < 0)
+        return ct_context(rc, "cuDNN 9 is not installed");
+    for (size_t i = 0; i < CT_COUNT(calls); i++) {
+        void *call = dlsym(library, calls[i].symbol);
+
+        if (!call)
+            return ct_fail(CT_ENOENT, "this cuDNN has no %s", calls[i].symbol);
+        memcpy(calls[i].at, &call, sizeof(call));
+    }
+    dnn.library = library;
+    return 0;
+}
+
+static int check(int status, const char *what)
+{
+    char text[512] = "";
+
+    if (status == CUDNN_STATUS_SUCCESS)
+        return 0;
+    dnn.last_error(text, sizeof(text));
+    return ct_fail(CT_EIO, "cuDNN: %s: status %d%s%s", what, status, *text ? ": " : "", text);
+}
+
+/* ---- descriptors ---- */
+
+static cudnnBackendDescriptor_t create(struct dnn_graph *g, int type)
+{
+    cudnnBackendDescriptor_t d = NULL;
+
+    if (g->status == 0 && g->descriptors == DNN_DESCRIPTORS)
+        g->status = ct_fail(CT_EINVAL, "cuDNN: a graph of more than %d parts", DNN_DESCRIPTORS);
+    if (g->status == 0)
+        g->status = check(dnn.cudnnBackendCreateDescriptor(type, &d), "describing a graph");
+    if (g->status < 0)
+        return NULL;
+    g->all[g->descriptors++] = d;
+    return d;
+}
+
+static void set(struct dnn_graph *g, cudnnBackendDescriptor_t d, int attribute, int type,
+                int64_t count, const void *values)
+{
+    if (g->status == 0)
+        g->status = check(dnn.cudnnBackendSetAttribute(d, attribute, type, count, values),
+                          "describing a graph");
+}
+
+static void set_descriptor(struct dnn_graph *g, cudnnBackendDescriptor_t d, int attribute,
+                           cudnnBackendDescriptor_t value)
+{
+    if (value)
+        set(g, d, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static void finalize(struct dnn_graph *g, cudnnBackendDescriptor_t d)
+{
+    if (g->status == 0)
+        g->status = check(dnn.cudnnBackendFinalize(d), "describing a graph");
+}
+
+static dnn_tensor make_tensor(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
+                              const int64_t stride[4], bool by_value)
+{
+    static int64_t next_virtual = 1000;
+    bool is_virtual = id == 0;
+    int64_t align = type == CUDNN_DATA_FLOAT && !is_virtual && !by_value ? 4 : 16;
+    dnn_tensor t = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+
+    if (is_virtual)
+        id = next_virtual++;
+    set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size);
+    set(g, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
+    set(g, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    set(g, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
+    set(g, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    set(g, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+    finalize(g, t);
+    return t;
+}
+
+dnn_tensor dnn_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
+                          const int64_t stride[4])
+{
+    return make_tensor(g, id, type, size, stride, false);
+}
+
+dnn_tensor dnn_scalar_new(struct dnn_graph *g, int64_t id)
+{
+    static const int64_t one[4] = {1, 1, 1, 1};
+
+    return make_tensor(g, id, CUDNN_DATA_FLOAT, one, one, true);
+}
+
+/* ---- operations ---- */
+
+static cudnnBackendDescriptor_t begin_operation(struct dnn_graph *g, int type)
+{
+    cudnnBackendDescriptor_t o = create(g, type);
+
+    if (g->status == 0 && g->operations == DNN_OPERATIONS)
+        g->status = ct_fail(CT_EINVAL, "cuDNN: more than %d operations", DNN_OPERATIONS);
+    if (g->status == 0)
+        g->operation[g->operations++] = o;
+    return o;
+}
+
+void dnn_pointwise(struct dnn_graph *g, int mode, int precision, dnn_tensor x, dnn_tensor b,
+                   dnn_tensor t, dnn_tensor y, int axis)
+{
+    cudnnBackendDescriptor_t p = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), o;
+    int64_t along = axis;
+
+    set(g, p, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set(g, p, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    if (axis >= 0)
+        set(g, p, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &along);
+    finalize(g, p);
+    o = begin_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, p);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    finalize(g, o);
+}
+
+void dnn_matmul(struct dnn_graph *g, dnn_tensor a, dnn_tensor b, dnn_tensor c)
+{
+    cudnnBackendDescriptor_t p = create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR), o;
+    int type = CUDNN_DATA_FLOAT;
+
+    set(g, p, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    finalize(g, p);
+    o = begin_operation(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_DESC, p);
+    finalize(g, o);
+}
+
+void dnn_reduce(struct dnn_graph *g, int op, dnn_tensor x, dnn_tensor y)
+{
+    cudnnBackendDescriptor_t p = create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), o;
+    int type = CUDNN_DATA_FLOAT;
+
+    set(g, p, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
+    set(g, p, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    finalize(g, p);
+    o = begin_operation(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_REDUCTION_DESC, p);
+    finalize(g, o);
+}
+
+void dnn_reshape(struct dnn_graph *g, dnn_tensor x, dnn_tensor y)
+{
+    cudnnBackendDescriptor_t o = begin_operation(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    finalize(g, o);
+}
+
+/* ---- plans ---- */
+
+static cudnnBackendDescriptor_t describe_device(struct dnn_graph *g, const char *properties)
+{
+    cudnnBackendDescriptor_t d = create(g, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+
+    set(g, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+        (int64_t)strlen(properties), properties);
+    finalize(g, d);
+    return d;
+}
+
+/* Engines with their settings, the best first; returns how many. */
+static int ask_heuristic(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
+                         cudnnBackendDescriptor_t *configs)
+{
+    cudnnBackendDescriptor_t graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), heuristic;
+    int mode = CUDNN_HEUR_MODE_A;
+    int64_t count = 0;
+
+    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operations,
+        g->operation);
+    if (handle)
+        set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    finalize(g, graph);
+    heuristic = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+    finalize(g, heuristic);
+    for (int i = 0; i < PLANS; i++)
+        configs[i] = create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (g->status == 0)
+        g->status = check(dnn.cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, PLANS, &count,
+                                                       configs),
+                          "looking for an engine");
+    return (int)(count < PLANS ? count : PLANS);
+}
+
+static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t config)
+{
+    cudnnBackendDescriptor_t plan = create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    int64_t count = 0, bytes = 0;
+
+    set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    finalize(g, plan);
+    if (g->status == 0)
+        g->status =
+            check(dnn.cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                               CUDNN_TYPE_INT64, 1, &count, &bytes),
+                  "a plan");
+    g->workspace = (size_t)bytes;
+    g->plan = plan;
+    return g->status;
+}
+
+int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *properties)
+{
+    cudnnBackendDescriptor_t configs[PLANS] = {NULL};
+    cudnnBackendDescriptor_t device = properties ? describe_device(g, properties) : NULL;
+    int count = ask_heuristic(g, handle, device, configs), status;
+
+    if (g->status == 0 && count == 0)
+        g->status = ct_fail(CT_EINVAL, "cuDNN has no engine for this graph");
+    if (g->status < 0 || properties)
+        return g->status;
+    for (int i = 0; i < count; i++) {
+        status = try_config(g, handle, configs[i]);
+        if (status == 0)
+            return 0;
+        g->status = 0; /* the next one may do */
+    }
+    return g->status = ct_context(CT_EINVAL, "no plan of cuDNN works");
+}
+
+void dnn_graph_destroy(struct dnn_graph *g)
+{
+    while (g->descriptors > 0)
+        dnn.cudnnBackendDestroyDescriptor(g->all[--g->descriptors]);
+}
+
+/* ---- running ---- */
+
+int dnn_handle_create(cudnnHandle_t *handle)
+{
+    return check(dnn.cudnnCreate(handle), "starting");
+}
+
+void dnn_handle_destroy(cudnnHandle_t handle)
+{
+    if (handle)
+        dnn.cudnnDestroy(handle);
+}
+
+int dnn_run(const struct dnn_graph *plan, cudnnHandle_t handle, void *stream, const int64_t *ids,
+            void **addresses, int count, void *workspace)
+{
+    struct dnn_graph g = {.status = 0};
+    cudnnBackendDescriptor_t pack;
+
+    g.status = check(dnn.cudnnSetStream(handle, stream), "the stream");
+    pack = create(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, addresses);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finalize(&g, pack);
+    if (g.status == 0)
+        g.status = check(dnn.cudnnBackendExecute(handle, plan->plan, pack), "running a plan");
+    dnn_graph_destroy(&g);
+    return g.status;
+}

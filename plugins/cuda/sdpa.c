@@ -1,0 +1,212 @@
+/*
+ * Attention in cuDNN's terms: matrix products, pointwise operations and reductions on tensors
+ * [batch, head, row, column], in the order in which cuDNN knows them (Dao et al. 2022 for what the
+ * backward needs). Scores and what is made of them are virtual.
+ */
+#include "sdpa.h"
+
+#define FLOAT CUDNN_DATA_FLOAT
+#define BF16 CUDNN_DATA_BFLOAT16
+
+struct builder {
+    struct dnn_graph *g;
+    const struct sdpa_shape *s;
+    dnn_tensor scale;
+};
+
+/* Tokens of heads as rows; transposed: as columns. */
+static dnn_tensor operand(const struct builder *b, int64_t id, int type, int64_t heads,
+                          int64_t tokens, const int64_t stride[3], bool transposed)
+{
+    int64_t size[4] = {b->s->batch, heads, tokens, b->s->size};
+    int64_t step[4] = {stride[0], stride[2], stride[1], 1};
+
+    if (transposed) {
+        size[2] = b->s->size;
+        size[3] = tokens;
+        step[2] = 1;
+        step[3] = stride[1];
+    }
+    return dnn_tensor_new(b->g, id, type, size, step);
+}
+
+static dnn_tensor dense(const struct builder *b, int64_t id, int type, int64_t rows,
+                        int64_t columns)
+{
+    int64_t h = b->s->heads, size[4] = {b->s->batch, h, rows, columns};
+    int64_t stride[4] = {h * rows * columns, rows * columns, columns, 1};
+
+    return dnn_tensor_new(b->g, id, type, size, stride);
+}
+
+/* The transpose of dense, in the memory of dense. */
+static dnn_tensor turned(const struct builder *b, int type, int64_t rows, int64_t columns)
+{
+    int64_t h = b->s->heads, size[4] = {b->s->batch, h, columns, rows};
+    int64_t stride[4] = {h * rows * columns, rows * columns, 1, columns};
+
+    return dnn_tensor_new(b->g, SDPA_VIRTUAL, type, size, stride);
+}
+
+static dnn_tensor scores_like(const struct builder *b, int type)
+{
+    return dense(b, SDPA_VIRTUAL, type, b->s->queries, b->s->keys);
+}
+
+static dnn_tensor per_row(const struct builder *b, int64_t id)
+{
+    return dense(b, id, FLOAT, b->s->queries, 1);
+}
+
+/* y = mode(x, other), as large as the scores */
+static dnn_tensor apply(const struct builder *b, int mode, dnn_tensor x, dnn_tensor other)
+{
+    dnn_tensor y = scores_like(b, FLOAT);
+
+    dnn_pointwise(b->g, mode, FLOAT, x, other, NULL, y, -1);
+    return y;
+}
+
+static dnn_tensor add_bias(const struct builder *b, dnn_tensor x)
+{
+    int64_t rows = b->s->queries, columns = b->s->keys;
+    int64_t size[4] = {b->s->batch, 1, rows, columns};
+    int64_t stride[4] = {rows * columns, rows * columns, columns, 1};
+
+    return apply(b, CUDNN_POINTWISE_ADD, x, dnn_tensor_new(b->g, SDPA_BIAS, BF16, size, stride));
+}
+
+static dnn_tensor scores(const struct builder *b)
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->q, false);
+    dnn_tensor k = operand(b, SDPA_K, BF16, s->groups, s->keys, s->k, true);
+    dnn_tensor x = scores_like(b, FLOAT);
+
+    dnn_matmul(b->g, q, k, x);
+    x = apply(b, CUDNN_POINTWISE_MUL, x, b->scale);
+    return s->bias ? add_bias(b, x) : x;
+}
+
+/* Keys behind the query become -infinity. */
+static dnn_tensor hide_future(const struct builder *b, dnn_tensor x)
+{
+    dnn_tensor lowest = dnn_scalar_new(b->g, SDPA_LOWEST), y = scores_like(b, FLOAT);
+    dnn_tensor row = scores_like(b, CUDNN_DATA_INT32), column = scores_like(b, CUDNN_DATA_INT32);
+    dnn_tensor seen = scores_like(b, CUDNN_DATA_BOOLEAN);
+
+    dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, row, 2);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, column, 3);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, row, column, NULL, seen, -1);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, FLOAT, x, lowest, seen, y, -1);
+    return y;
+}
+
+/* ---- forward ---- */
+
+static void forward(const struct builder *b)
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->v, false);
+    dnn_tensor o = operand(b, SDPA_O, s->o_float ? FLOAT : BF16, s->heads, s->queries, s->o, false);
+    dnn_tensor lse = per_row(b, SDPA_LSE), largest = per_row(b, SDPA_VIRTUAL);
+    dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
+    dnn_tensor p = scores_like(b, BF16), x = scores(b);
+
+    if (!s->bias)
+        x = hide_future(b, x);
+    dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_MAX, x, largest);
+    x = apply(b, CUDNN_POINTWISE_SUB, x, largest);
+    x = apply(b, CUDNN_POINTWISE_EXP, x, NULL);
+    dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, x, sum);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_LOG, FLOAT, sum, NULL, NULL, log, -1);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_ADD, FLOAT, largest, log, NULL, lse, -1);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_DIV, FLOAT, x, sum, NULL, p, -1);
+    dnn_matmul(b->g, p, v, o);
+}
+
+/* ---- backward ---- */
+
+/* delta = sum of do o by rows */
+static dnn_tensor row_products(const struct builder *b, dnn_tensor d_o)
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor o = operand(b, SDPA_O, BF16, s->heads, s->queries, s->o, false);
+    dnn_tensor product = operand(b, SDPA_VIRTUAL, FLOAT, s->heads, s->queries, s->o, false);
+    dnn_tensor sum = per_row(b, SDPA_VIRTUAL), delta = per_row(b, SDPA_DELTA);
+
+    dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, d_o, o, NULL, product, -1);
+    dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, product, sum);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, sum, dnn_scalar_new(b->g, SDPA_ONE), NULL,
+                  delta, -1);
+    return delta;
+}
+
+static dnn_tensor probabilities(const struct builder *b)
+{
+    dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), per_row(b, SDPA_LSE));
+
+    if (!b->s->bias)
+        x = hide_future(b, x);
+    return apply(b, CUDNN_POINTWISE_EXP, x, NULL);
+}
+
+/* out = a^T x, over all heads of a group */
+static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x, int64_t id,
+                            const int64_t stride[3])
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor transposed = turned(b, BF16, s->queries, s->keys), of_heads;
+    dnn_tensor out = operand(b, id, BF16, s->groups, s->keys, stride, false);
+
+    dnn_reshape(b->g, a, transposed);
+    if (s->heads == s->groups) {
+        dnn_matmul(b->g, transposed, x, out);
+        return;
+    }
+    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, s->size);
+    dnn_matmul(b->g, transposed, x, of_heads);
+    dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, of_heads, out);
+}
+
+static void product_by_queries(const struct builder *b, dnn_tensor ds)
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor k = operand(b, SDPA_VIRTUAL, BF16, s->groups, s->keys, s->k, false), sum;
+    dnn_tensor dq = operand(b, SDPA_DQ, BF16, s->heads, s->queries, s->dq, false);
+
+    dnn_reshape(b->g, operand(b, SDPA_K, BF16, s->groups, s->keys, s->k, true), k);
+    sum = s->dq_sum_placed ? operand(b, SDPA_DQ_SUM, FLOAT, s->heads, s->queries, s->dq, false)
+                           : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
+    dnn_matmul(b->g, ds, k, sum);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_IDENTITY, FLOAT, sum, NULL, NULL, dq, -1);
+}
+
+static void backward(const struct builder *b)
+{
+    const struct sdpa_shape *s = b->s;
+    dnn_tensor d_o = operand(b, SDPA_D_O, BF16, s->heads, s->queries, s->d_o, false);
+    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->v, true);
+    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->q, false);
+    dnn_tensor delta = row_products(b, d_o), p = probabilities(b);
+    dnn_tensor dp = scores_like(b, FLOAT), ds = scores_like(b, BF16);
+
+    product_by_keys(b, p, d_o, SDPA_DV, s->dv);
+    dnn_matmul(b->g, d_o, v, dp);
+    dp = apply(b, CUDNN_POINTWISE_SUB, dp, delta);
+    dp = apply(b, CUDNN_POINTWISE_MUL, dp, p);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, dp, b->scale, NULL, ds, -1);
+    product_by_keys(b, ds, q, SDPA_DK, s->dk);
+    product_by_queries(b, ds);
+}
+
+void sdpa_describe(struct dnn_graph *g, const struct sdpa_shape *shape)
+{
+    struct builder b = {.g = g, .s = shape};
+
+    b.scale = dnn_scalar_new(g, SDPA_SCALE);
+    if (shape->backward)
+        backward(&b);
+    else
+        forward(&b);
+}

@@ -1,0 +1,46 @@
+/*
+ * Attention as graphs of cuDNN, which recognises their form and runs fused kernels.
+ *
+ * Who sees whom is either causal (query i sees keys 0 .. i) or said by a bias, a bfloat16 matrix
+ * for each sequence that is added to the scaled scores: 0, or SDPA_HIDDEN.
+ */
+#ifndef GPU_SDPA_H
+#define GPU_SDPA_H
+
+#include "dnn.h"
+
+#define SDPA_HIDDEN (-1e30f)
+
+/* What a plan is made for. Strides of batch, token, head; the last one is 1. */
+struct sdpa_shape {
+    int64_t batch, queries, keys, heads, groups, size;
+    int64_t q[3], k[3], v[3], o[3], d_o[3], dq[3], dk[3], dv[3];
+    int32_t o_float;       /* o of the forward is float32 instead of bfloat16 */
+    int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */
+    int32_t bias, backward;
+};
+
+/* Tensors that are given addresses, by id: those of the forward, then those of the backward. */
+enum {
+    SDPA_VIRTUAL,
+    SDPA_Q,
+    SDPA_K,
+    SDPA_V,
+    SDPA_O,
+    SDPA_LSE,
+    SDPA_BIAS,
+    SDPA_SCALE,
+    SDPA_LOWEST, /* -infinity */
+    SDPA_ONE,
+    SDPA_D_O,
+    SDPA_DQ,
+    SDPA_DK,
+    SDPA_DV,
+    SDPA_DQ_SUM, /* dq before it is rounded: float32 [batch, heads, queries, size] */
+    SDPA_DELTA,  /* float32 [batch, heads, queries] */
+    SDPA_IDS
+};
+
+void sdpa_describe(struct dnn_graph *g, const struct sdpa_shape *shape);
+
+#endif
