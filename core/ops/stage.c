@@ -4,11 +4,6 @@
  *
  * Ranks are numbered along the axis: `from` and `to` are coordinates, all others being equal.
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "standard.h"
 
 struct transfer {
@@ -16,29 +11,13 @@ struct transfer {
     int64_t from, to, tag;
 };
 
-/* "8,256,256" */
-static int parse_shape(const char *text, struct ct_value *v)
-{
-    char *end;
-
-    v->rank = 0;
-    for (const char *p = text; *p; p = end + (*end == ',')) {
-        if (v->rank == CT_MAX_RANK)
-            return ct_fail(CT_EINVAL, "shape \"%s\" has more than %d dimensions", text,
-                           CT_MAX_RANK);
-        v->shape[v->rank] = strtoll(p, &end, 10);
-        if (end == p || (*end && *end != ',') || v->shape[v->rank] <= 0)
-            return ct_fail(CT_EINVAL, "shape \"%s\" is not a list of sizes", text);
-        v->rank++;
-    }
-    return 0;
-}
-
 static int receive_infer(struct ct_op *op)
 {
     int rc = ct_dtype_parse(ct_op_string(op, "dtype"), &op->out[0]->dtype);
 
-    return rc < 0 ? rc : parse_shape(ct_op_string(op, "shape"), op->out[0]);
+    if (rc < 0)
+        return rc;
+    return ct_shape_parse(ct_op_string(op, "shape"), &op->out[0]->rank, op->out[0]->shape);
 }
 
 static int no_outputs(const struct ct_op *op)

@@ -55,6 +55,9 @@
 CT_STANDARD_OPS(X)
 #undef X
 
+/* "8,256": sizes with commas between. */
+int ct_shape_parse(const char *text, int *rank, int64_t *shape);
+
 /* All of the above; NULL ends it. */
 extern const struct ct_op_type *const ct_standard_ops[];
 

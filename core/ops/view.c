@@ -14,7 +14,7 @@ struct view {
     const char *shape;
 };
 
-static int parse_shape(const char *text, int *rank, int64_t *shape)
+int ct_shape_parse(const char *text, int *rank, int64_t *shape)
 {
     const char *p = text ? text : "";
     char *end;
@@ -71,7 +71,7 @@ static bool one_run(const struct ct_value *x, const struct ct_value *y)
 static int view_infer(struct ct_op *op)
 {
     struct ct_value *x = op->in[0], *y = op->out[0];
-    int rc = parse_shape(ct_op_string(op, "shape"), &y->rank, y->shape);
+    int rc = ct_shape_parse(ct_op_string(op, "shape"), &y->rank, y->shape);
     char from[160], to[160];
 
     if (rc < 0)
