@@ -155,6 +155,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
     X(init)                                                                                        \
+    X(float8)                                                                                      \
     X(collective)
 
 #define X(name) extern const struct ct_kernel gpu_##name##_kernels[];

@@ -134,7 +134,24 @@ static void keep_results(struct bed *bed, const struct ct_op *op, const struct e
 
 static double rounding(enum ct_dtype dtype)
 {
+    if (dtype == CT_E4M3 || dtype == CT_E5M2)
+        return dtype == CT_E4M3 ? 0x1p-4 : 0x1p-3;
     return dtype == CT_F64 ? 0x1p-40 : dtype == CT_BF16 ? 0x1.01p-8 : 0x1p-23;
+}
+
+/* Denormals may be flushed; those of 8-bit dtypes are rounded. */
+static double finest(enum ct_dtype dtype)
+{
+    switch (dtype) {
+    case CT_F64:
+        return 0;
+    case CT_E4M3:
+        return 0x1p-10;
+    case CT_E5M2:
+        return 0x1p-17;
+    default:
+        return 0x1p-126;
+    }
 }
 
 /* Terms of the longest sum behind one element of the outputs. */
@@ -174,7 +191,7 @@ static double tolerance(const struct call *c, const struct bed *bed, const struc
 {
     double unit = got->dtype == CT_F64 ? 0x1p-53 : 0x1p-24;
     double slack = (8 + 3 * sqrt(terms(c))) * unit;
-    double smallest = got->dtype == CT_F64 ? 0 : 0x1p-126; /* denormals may be flushed */
+    double smallest = finest(got->dtype);
     double scale = largest(&expected->exact) + fabs(before);
 
     if (bed->test->exponential)
