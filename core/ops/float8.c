@@ -13,8 +13,8 @@
 
 #define SMALLEST 1e-12 /* largest elements below it are taken for it */
 
-/* Factors come from all of a tensor, row or column, and a transpose changes what is a row: nothing is
-   cut. (Factors of dimensions here are those of sharding rules.) */
+/* Factors come from all of a tensor, row or column, and a transpose changes what is a row: nothing
+   is cut. (Factors of dimensions here are those of sharding rules.) */
 static int whole_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     int n = op->ins + op->outs;
@@ -72,8 +72,8 @@ static int scale_infer(struct ct_op *op)
         struct ct_value *y = op->out[i];
 
         y->rank = !strcmp(per, "tensor") ? 0 : 1;
-        y->shape[0] = !strcmp(per, "row") ? ct_shape_count(x->rank - 1, x->shape)
-                                          : x->shape[x->rank - 1];
+        y->shape[0] =
+            !strcmp(per, "row") ? ct_shape_count(x->rank - 1, x->shape) : x->shape[x->rank - 1];
     }
     return 0;
 }
@@ -116,14 +116,13 @@ const struct ct_op_type ct_op_float8_scale = {
     .summary = "factors that make the largest elements of x the largest of a dtype; their inverses",
     .operands = "x F -> scale f, inverse f",
     .outputs = "inverse",
-    .attrs =
-        (const struct ct_option[]){
-            DTYPE(struct scale),
-            CT_OPT_CHOICE(struct scale, per, "per", "tensor", "tensor|row|column",
-                          "What has a factor of its own"),
-            CT_OPT_BOOL(struct scale, power_of_two, "power_of_two", "false",
-                        "Round factors down to powers of two"),
-            {0}},
+    .attrs = (const struct ct_option[]){DTYPE(struct scale),
+                                        CT_OPT_CHOICE(struct scale, per, "per", "tensor",
+                                                      "tensor|row|column",
+                                                      "What has a factor of its own"),
+                                        CT_OPT_BOOL(struct scale, power_of_two, "power_of_two",
+                                                    "false", "Round factors down to powers of two"),
+                                        {0}},
     .attrs_size = sizeof(struct scale),
     .infer = scale_infer,
     .factors = whole_factors,
@@ -144,9 +143,8 @@ static int check_factors(const struct ct_value *factors, const char *per, int64_
     int64_t wanted = !strcmp(per, "row") ? rows : columns;
 
     if (!strcmp(per, "tensor"))
-        return factors->rank == 0
-                   ? 0
-                   : ct_fail(CT_EINVAL, "%%%s must be one factor", factors->name);
+        return factors->rank == 0 ? 0
+                                  : ct_fail(CT_EINVAL, "%%%s must be one factor", factors->name);
     if (factors->rank == 1 && factors->shape[0] == wanted)
         return 0;
     return ct_fail(CT_EINVAL, "%%%s must be %lld factors, one for each %s", factors->name,
@@ -266,15 +264,15 @@ const struct ct_op_type ct_op_float8_linear = {
     .summary = "y = x w^T of quantised x and w, times the inverses of their factors",
     .operands = "x F, w F, x_inverse f, w_inverse f -> y F",
     .flags = CT_OP_ANY_DTYPE,
-    .attrs = (const struct ct_option[]){CT_OPT_STRING(struct product, dtype, "dtype", "bfloat16",
-                                                      "Dtype of the result"),
-                                        CT_OPT_BOOL(struct product, by_row, "by_row", "false",
-                                                    "x and w have a factor for each row"),
-                                        CT_OPT_BOOL(struct product, fast_accumulation,
-                                                    "fast_accumulation", "false",
-                                                    "Allow sums of fewer bits, where that is "
-                                                    "faster"),
-                                        {0}},
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_STRING(struct product, dtype, "dtype", "bfloat16", "Dtype of the result"),
+            CT_OPT_BOOL(struct product, by_row, "by_row", "false",
+                        "x and w have a factor for each row"),
+            CT_OPT_BOOL(struct product, fast_accumulation, "fast_accumulation", "false",
+                        "Allow sums of fewer bits, where that is "
+                        "faster"),
+            {0}},
     .attrs_size = sizeof(struct product),
     .infer = linear_infer,
     .factors = whole_factors,

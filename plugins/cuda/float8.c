@@ -51,7 +51,8 @@ static int launch_parts(const struct ct_launch *l, const struct gpu_float8_scale
     bool vector = a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->x % 16 == 0 &&
                   a->count % gpu_lanes(dtype) == 0;
 
-    return gpu_launch_as(l, "float8_parts", dtype, vector, (struct gpu_size){(unsigned)blocks, 1, 1},
+    return gpu_launch_as(l, "float8_parts", dtype, vector,
+                         (struct gpu_size){(unsigned)blocks, 1, 1},
                          (struct gpu_size){THREADS, 1, 1}, 0, a);
 }
 
@@ -103,10 +104,10 @@ static int run_quantise(const struct ct_launch *l)
                                     .per = per_of(l->op),
                                     .transposed = ct_op_bool(l->op, "transposed")};
 
-    return gpu_launch_as(l, ct_dtype_name(l->out[0].dtype), x->dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32),
-                                           (unsigned)gpu_blocks(a.rows, 32), 1},
-                         (struct gpu_size){32, 8, 1}, 0, &a);
+    return gpu_launch_as(
+        l, ct_dtype_name(l->out[0].dtype), x->dtype, false,
+        (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), (unsigned)gpu_blocks(a.rows, 32), 1},
+        (struct gpu_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- products ---- */
@@ -137,30 +138,31 @@ static int run_linear(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
 
-    return gpu_multiply(l,
-                        &(struct gpu_product){
-                            .m = rows_of(x),
-                            .n = w->shape[0],
-                            .k = columns_of(x),
-                            .a = x->data,
-                            .b = w->data,
-                            .c = y->data,
-                            .a_stride = columns_of(x),
-                            .b_stride = columns_of(w),
-                            .c_stride = columns_of(y),
-                            .accumulate = l->accumulate & 1,
-                            .a_dtype = x->dtype,
-                            .b_dtype = w->dtype,
-                            .c_dtype = y->dtype,
-                            .a_scale = l->in[2].data,
-                            .b_scale = l->in[3].data,
-                            .by_row = ct_op_bool(l->op, "by_row"),
-                            .fast_accumulation = ct_op_bool(l->op, "fast_accumulation")},
-                        l->workspace);
+    return gpu_multiply(
+        l,
+        &(struct gpu_product){.m = rows_of(x),
+                              .n = w->shape[0],
+                              .k = columns_of(x),
+                              .a = x->data,
+                              .b = w->data,
+                              .c = y->data,
+                              .a_stride = columns_of(x),
+                              .b_stride = columns_of(w),
+                              .c_stride = columns_of(y),
+                              .accumulate = l->accumulate & 1,
+                              .a_dtype = x->dtype,
+                              .b_dtype = w->dtype,
+                              .c_dtype = y->dtype,
+                              .a_scale = l->in[2].data,
+                              .b_scale = l->in[3].data,
+                              .by_row = ct_op_bool(l->op, "by_row"),
+                              .fast_accumulation = ct_op_bool(l->op, "fast_accumulation")},
+        l->workspace);
 }
 
 const struct ct_kernel gpu_float8_kernels[] = {
     {"float8_scale", "vector", 0, accepts_scale, prepare_scale, run_scale},
     {"float8_quantise", "tile", 0, accepts_quantise, NULL, run_quantise},
-    {"float8_linear", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear, run_linear},
+    {"float8_linear", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
+     run_linear},
     {0}};

@@ -53,6 +53,8 @@ struct gpu {
 };
 
 extern const struct ct_device_ops gpu_device_ops;
+/* diagnose.c */
+void gpu_diagnose(void (*say)(const char *line));
 
 static inline struct gpu *gpu_of(const void *device)
 {

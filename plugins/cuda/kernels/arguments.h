@@ -247,7 +247,7 @@ struct gpu_float8_scale {
     float *partial; /* by block; NULL: each block has a factor of its own */
     const void *x;
     int64_t rows, columns, count, parts; /* count: of all elements */
-    float most; /* the dtype's largest number */
+    float most;                          /* the dtype's largest number */
     int32_t power_of_two;
 };
 
