@@ -143,6 +143,11 @@ static void measure(struct ct_device *device)
     print_bandwidth(device);
 }
 
+static void say(const char *line)
+{
+    printf("    %s\n", line);
+}
+
 static void try_device(const char *name, const struct ct_device_ops *ops)
 {
     struct ct_device_request request = {.local_ranks = 1};
@@ -152,11 +157,15 @@ static void try_device(const char *name, const struct ct_device_ops *ops)
 
     if (ops->open(&request, &device) < 0) {
         printf("  %s: %s\n", name, ct_error_message());
+        if (ops->diagnose)
+            ops->diagnose(say);
         return;
     }
     ops->info(device, CT_F32, &info);
     printf("  %s: %s, %s\n", name, info.name, human_bytes((double)info.memory, memory));
     fflush(stdout);
+    if (ops->diagnose)
+        ops->diagnose(say);
     measure(device);
     ops->close(device);
 }

@@ -49,7 +49,10 @@
     X(receive)                                                                                     \
     X(stage_sum)                                                                                   \
     X(init_normal)                                                                                 \
-    X(init_constant)
+    X(init_constant)                                                                               \
+    X(float8_scale)                                                                                \
+    X(float8_quantise)                                                                             \
+    X(float8_linear)
 
 #define X(id) extern const struct ct_op_type ct_op_##id;
 CT_STANDARD_OPS(X)

@@ -319,4 +319,5 @@ const struct ct_device_ops gpu_device_ops = {
     .record = record,
     .wait = wait_event,
     .synchronize = synchronize,
+    .diagnose = gpu_diagnose,
 };

@@ -53,6 +53,8 @@ struct gpu {
 };
 
 extern const struct ct_device_ops gpu_device_ops;
+/* diagnose.c */
+void gpu_diagnose(void (*say)(const char *line));
 
 static inline struct gpu *gpu_of(const void *device)
 {
@@ -155,6 +157,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
     X(init)                                                                                        \
+    X(float8)                                                                                      \
     X(collective)
 
 #define X(name) extern const struct ct_kernel gpu_##name##_kernels[];

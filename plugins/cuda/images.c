@@ -7,6 +7,7 @@
     X(attention)                                                                                   \
     X(elementwise)                                                                                 \
     X(embedding)                                                                                   \
+    X(float8)                                                                                      \
     X(init)                                                                                        \
     X(loss)                                                                                        \
     X(norm)                                                                                        \

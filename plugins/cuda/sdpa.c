@@ -12,6 +12,7 @@ struct builder {
     struct dnn_graph *g;
     const struct sdpa_shape *s;
     dnn_tensor scale;
+    dnn_tensor *given; /* by id: tensors that are described so far; several operations take one */
 };
 
 /* Tokens of heads as rows; transposed: as columns. */
@@ -27,7 +28,11 @@ static dnn_tensor operand(const struct builder *b, int64_t id, int type, int64_t
         step[2] = 1;
         step[3] = stride[1];
     }
-    return dnn_tensor_new(b->g, id, type, size, step);
+    if (id == SDPA_VIRTUAL)
+        return dnn_tensor_new(b->g, id, type, size, step);
+    if (!b->given[id])
+        b->given[id] = dnn_tensor_new(b->g, id, type, size, step);
+    return b->given[id];
 }
 
 static dnn_tensor dense(const struct builder *b, int64_t id, int type, int64_t rows,
@@ -164,7 +169,7 @@ static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x,
         dnn_matmul(b->g, transposed, x, out);
         return;
     }
-    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, s->size);
+    of_heads = dense(b, SDPA_VIRTUAL, FLOAT, s->keys, s->size);
     dnn_matmul(b->g, transposed, x, of_heads);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, of_heads, out);
 }
@@ -202,7 +207,8 @@ static void backward(const struct builder *b)
 
 void sdpa_describe(struct dnn_graph *g, const struct sdpa_shape *shape)
 {
-    struct builder b = {.g = g, .s = shape};
+    dnn_tensor given[SDPA_IDS] = {NULL};
+    struct builder b = {.g = g, .s = shape, .given = given};
 
     b.scale = dnn_scalar_new(g, SDPA_SCALE);
     if (shape->backward)

@@ -166,6 +166,29 @@
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
 
+#define FLOAT8(b, t, k, n, d)                                                                      \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "param %w : T[" #n "," #k "]\n"                                                                \
+    "F - %xs, %xi = float8_scale(%x) : float32[], float32[]\n"                                     \
+    "F - %rs, %ri = float8_scale(%x) {per=row, power_of_two=true} : float32[" #d "], float32[" #d  \
+    "]\n"                                                                                          \
+    "F - %cs, %ci = float8_scale(%x) {per=column} : float32[" #k "], float32[" #k "]\n"            \
+    "F - %ws, %wi = float8_scale(%w) {per=row} : float32[" #n "], float32[" #n "]\n"               \
+    "F - %vs, %vi = float8_scale(%w) : float32[], float32[]\n"                                     \
+    "F - %ds, %di = float8_scale(%dy) {dtype=float8_e5m2} : float32[], float32[]\n"                \
+    "F - %xq = float8_quantise(%x, %xs) : float8_e4m3[" #b "," #t "," #k "]\n"                     \
+    "F - %xr = float8_quantise(%x, %rs) {per=row} : float8_e4m3[" #b "," #t "," #k "]\n"           \
+    "F - %xt = float8_quantise(%x, %cs) {per=column, transposed=true} : float8_e4m3[" #k "," #d    \
+    "]\n"                                                                                          \
+    "F - %wq = float8_quantise(%w, %ws) {per=row} : float8_e4m3[" #n "," #k "]\n"                  \
+    "F - %wt = float8_quantise(%w, %vs) {transposed=true} : float8_e4m3[" #k "," #n "]\n"          \
+    "F - %dq = float8_quantise(%dy, %ds) {dtype=float8_e5m2} : float8_e5m2[" #b "," #t "," #n      \
+    "]\n"                                                                                          \
+    "F - %y = float8_linear(%xr, %wq, %ri, %wi) {by_row=true} : bfloat16[" #b "," #t "," #n "]\n"  \
+    "I - %dx = float8_linear(%dq, %wt, %di, %vi) {dtype=float32} : float32[" #b "," #t "," #k      \
+    "]\n"
+
 const struct conformance_case conformance_cases[] = {
     {"linear, one token", LINEAR(1, 1, 5, 3), 0, false},
     {"linear, odd", LINEAR(1, 7, 33, 17), 0, false},
@@ -234,6 +257,17 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"adamw", ADAMW(37, 1000, "clip"), 0, false},
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
+    {"float8, odd", FLOAT8(2, 7, 16, 32, 14), 0, false},
+    {"float8, many", FLOAT8(2, 67, 96, 48, 134), 0, false},
+    {"float8, no products",
+     "input %x : T[2,3,37]\n"
+     "F - %s, %i = float8_scale(%x) {dtype=float8_e5m2, power_of_two=true} : float32[], float32[]\n"
+     "F - %q = float8_quantise(%x, %s) {dtype=float8_e5m2, transposed=true} : float8_e5m2[37,6]\n",
+     0, false},
+    {"float8, large",
+     "input %x : T[400,300]\n"
+     "F - %s, %i = float8_scale(%x) : float32[], float32[]\n",
+     0, false, false, true},
     {"init",
      "param %p : T[37,5]\nparam %q : float32[300,33]\nparam %r : T[77]\n"
      "init - init_normal(%p) {std=0.02, seed=7}\n"

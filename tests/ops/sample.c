@@ -69,6 +69,11 @@ const struct sample samples[] = {
     {"reciprocal", NULL, "positive[2,4]"},
     {"init_normal", "std=2 cut=1.5 seed=3", "real[4,6]"},
     {"init_constant", "value=2", "real[4,6]"},
+    {"float8_scale", "per=row", "real[2,4,6]"},
+    {"float8_scale", "dtype=float8_e5m2 power_of_two=true", "real[4,6]"},
+    {"float8_quantise", "per=column transposed=true", "real[2,4,6] factor[6]"},
+    {"float8_quantise", "dtype=float8_e5m2", "real[4,6] factor[]"},
+    {"float8_linear", "by_row=true dtype=float32", "real[2,3,4] real[5,4] factor[6] factor[5]"},
     {NULL},
 };
 
@@ -111,7 +116,7 @@ struct ct_tensor *machine_tensor(struct machine *m, const struct ct_value *v)
 bool is_real(const char *fill)
 {
     return !strcmp(fill, "real") || !strcmp(fill, "positive") || !strcmp(fill, "statistic") ||
-           !strcmp(fill, "square");
+           !strcmp(fill, "square") || !strcmp(fill, "factor");
 }
 
 /* Of an input filled so, in a call that computes in `compute`. */
@@ -121,6 +126,8 @@ static enum ct_dtype dtype_of(const char *fill, enum ct_dtype compute)
         return CT_I32;
     if (!strcmp(fill, "square"))
         return CT_F64;
+    if (!strcmp(fill, "factor"))
+        return CT_F32;
     return strcmp(fill, "statistic") || compute == CT_F64 ? compute : CT_F32;
 }
 

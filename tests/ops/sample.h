@@ -13,8 +13,9 @@ struct sample {
     const char *type;
     const char *attrs; /* "eps=0.01 seed=3"; NULL: the defaults */
     /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; positive: 0.5
-       to 1.5; statistic and square: likewise, in float32 at least and in float64; index: 0 to 5;
-       label: likewise, each third masked; document: runs of equal numbers; position;
+       to 1.5; statistic and square: likewise, in float32 at least and in float64; factor: likewise,
+       in float32; index: 0 to 5; label: likewise, each third masked; document: runs of equal
+       numbers; position;
        "-": absent. */
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */

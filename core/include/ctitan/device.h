@@ -61,6 +61,10 @@ struct ct_device_ops {
     int (*wait)(struct ct_device *device, int stream, int event);
     /* Wait for all streams; the first failure of any kernel is returned here. */
     int (*synchronize)(struct ct_device *device);
+
+    /* What the machine has and lacks for this device, a line at a time, for `doctor`; works without
+       a device. NULL: nothing to say. */
+    void (*diagnose)(void (*say)(const char *line));
 };
 
 /* Common head of every device; plugins put it first in their own struct. */

@@ -238,6 +238,27 @@ struct gpu_adamw {
     float beta1, beta2, rest1, rest2, eps;
 };
 
+/* ---- float8 ---- */
+
+enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
+
+struct gpu_float8_scale {
+    float *scale, *inverse;
+    float *partial; /* by block; NULL: each block has a factor of its own */
+    const void *x;
+    int64_t rows, columns, count, parts; /* count: of all elements */
+    float most;                          /* the dtype's largest number */
+    int32_t power_of_two;
+};
+
+struct gpu_float8_quantise {
+    uint8_t *q;
+    const void *x;
+    const float *scale;
+    int64_t rows, columns;
+    int32_t per, transposed;
+};
+
 /* ---- init ---- */
 
 struct gpu_init {

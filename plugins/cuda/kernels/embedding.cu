@@ -88,6 +88,7 @@ template <typename From>
 DEVICE void add_rows(const gpu_embedding_grad &a, const int32_t *found, int count, int64_t column,
                      float (&sum)[COLUMNS])
 {
+#pragma unroll 1
     for (int n = 0; n < count; n++) {
         const From *dy = (const From *)a.dy + found[n] * a.columns;
 

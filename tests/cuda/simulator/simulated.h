@@ -60,6 +60,14 @@ static inline float __uint_as_float(uint32_t bits)
     return x;
 }
 
+static inline uint32_t __float_as_uint(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
 static inline void sincospif(float x, float *s, float *c)
 {
     *s = (float)sin(M_PI * (double)x);

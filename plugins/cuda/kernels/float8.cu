@@ -1,0 +1,193 @@
+/*
+ * Quantising to 8 bits: largest elements, the factors that follow, and the rounding, with the
+ * transpose that products need beside it.
+ */
+#include "device.cuh"
+
+/* ---- rounding ---- */
+
+/* Mantissa bits, exponent bias, largest number and NaN of a dtype. */
+template <bool E5M2> struct format {
+    enum { mantissa = E5M2 ? 2 : 3, bias = E5M2 ? 15 : 7 };
+};
+
+/* To the nearest, ties to even; what is too large becomes the largest. */
+template <bool E5M2> DEVICE uint8_t by_hand(float x)
+{
+    const int mantissa = format<E5M2>::mantissa, bias = format<E5M2>::bias;
+    const float most = E5M2 ? 57344.0f : 448.0f, unit = E5M2 ? 0x1p-16f : 0x1p-9f;
+    uint8_t sign = signbit(x) ? 0x80 : 0;
+    float size = fminf(fabsf(x), most);
+    uint32_t bits;
+
+    if (x != x)
+        return sign | 0x7f;
+    if (size < unit * (float)(1 << mantissa))
+        return sign | (uint8_t)rintf(size / unit);
+    bits = __float_as_uint(size);
+    bits += (1u << (22 - mantissa)) - 1 + (bits >> (23 - mantissa) & 1);
+    return sign | (uint8_t)((bits >> (23 - mantissa)) - (uint32_t)((127 - bias) << mantissa));
+}
+
+template <bool E5M2> DEVICE uint8_t narrowed(float x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+
+    if (E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    else
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return (uint8_t)pair;
+#else
+    return by_hand<E5M2>(x);
+#endif
+}
+
+/* ---- factors ---- */
+
+DEVICE void write_factor(const gpu_float8_scale &a, int64_t i, float amax)
+{
+    double factor = (double)a.most / fmax((double)amax, 1e-12);
+
+    if (a.power_of_two)
+        factor = exp2(floor(log2(factor)));
+    a.scale[i] = (float)factor;
+    a.inverse[i] = (float)(1 / (double)a.scale[i]);
+}
+
+/* The largest x of all threads, for all of them. */
+DEVICE float block_max(float x)
+{
+    __shared__ float of_warp[32];
+    float most = 0;
+
+#pragma unroll
+    for (int step = 16; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (unsigned i = 0; i < blockDim.x / 32; i++)
+        most = fmaxf(most, of_warp[i]);
+    return most;
+}
+
+/* Of `columns` elements from x on, by all threads of the block. */
+template <typename T, int W> DEVICE float run_max(const T *x, int64_t columns)
+{
+    float most = 0;
+
+    for (int64_t c = (int64_t)threadIdx.x * W; c < columns; c += (int64_t)blockDim.x * W) {
+        float v[W];
+
+        load<W>(x + c, v);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            most = fmaxf(most, fabsf(v[i]));
+    }
+    return block_max(most);
+}
+
+/* A block takes `columns` elements; the whole is found from all blocks' by float8_whole. */
+template <typename T, int W> DEVICE void parts_max(const gpu_float8_scale &a)
+{
+    int64_t begin = (int64_t)blockIdx.x * a.columns, left = a.count - begin;
+    float most = run_max<T, W>((const T *)a.x + begin, left < a.columns ? left : a.columns);
+
+    if (threadIdx.x)
+        return;
+    if (a.partial)
+        a.partial[blockIdx.x] = most;
+    else
+        write_factor(a, blockIdx.x, most);
+}
+
+KERNEL(float8_whole, gpu_float8_scale, 256)
+{
+    float most = 0;
+
+    for (int64_t i = threadIdx.x; i < a.parts; i += blockDim.x)
+        most = fmaxf(most, a.partial[i]);
+    most = block_max(most);
+    if (threadIdx.x == 0)
+        write_factor(a, 0, most);
+}
+
+/* Blocks of 32 columns x 8 rows, as column_sum. */
+template <typename T> DEVICE void columns_max(const gpu_float8_scale &a)
+{
+    __shared__ float part[8][32];
+    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    float most = 0;
+
+    for (int64_t row = threadIdx.y; row < a.rows && column < a.columns; row += 8)
+        most = fmaxf(most, fabsf(to_float(((const T *)a.x)[row * a.columns + column])));
+    part[threadIdx.y][threadIdx.x] = most;
+    __syncthreads();
+    if (threadIdx.y || column >= a.columns)
+        return;
+    for (int i = 1; i < 8; i++)
+        most = fmaxf(most, part[i][threadIdx.x]);
+    write_factor(a, column, most);
+}
+
+/* ---- quantising ---- */
+
+DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column)
+{
+    return a.scale[a.per == GPU_PER_ROW ? row : a.per == GPU_PER_COLUMN ? column : 0];
+}
+
+/* Blocks of 32 columns x 8 threads take 32 x 32 tiles; rows of the transpose are written whole. */
+template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise &a)
+{
+    __shared__ uint8_t tile[32][33];
+    int64_t row = (int64_t)blockIdx.y * 32, column = (int64_t)blockIdx.x * 32;
+
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int64_t r = row + i, c = column + threadIdx.x;
+        uint8_t q;
+
+        if (r >= a.rows || c >= a.columns)
+            continue;
+        q = narrowed<E5M2>(to_float(((const T *)a.x)[r * a.columns + c]) * factor_of(a, r, c));
+        if (a.transposed)
+            tile[i][threadIdx.x] = q;
+        else
+            a.q[r * a.columns + c] = q;
+    }
+    if (!a.transposed)
+        return;
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int64_t r = row + threadIdx.x, c = column + i;
+
+        if (r < a.rows && c < a.columns)
+            a.q[c * a.rows + r] = tile[threadIdx.x][i];
+    }
+}
+
+#define FLOAT8(T, dtype)                                                                           \
+    KERNEL(float8_parts_##dtype, gpu_float8_scale, 256)                                            \
+    {                                                                                              \
+        parts_max<T, 1>(a);                                                                        \
+    }                                                                                              \
+    KERNEL(float8_parts_##dtype##_vector, gpu_float8_scale, 256)                                   \
+    {                                                                                              \
+        parts_max<T, lanes<T>::of>(a);                                                             \
+    }                                                                                              \
+    KERNEL(float8_columns_##dtype, gpu_float8_scale, 256)                                          \
+    {                                                                                              \
+        columns_max<T>(a);                                                                         \
+    }                                                                                              \
+    KERNEL(float8_e4m3_##dtype, gpu_float8_quantise, 256)                                          \
+    {                                                                                              \
+        quantise<T, false>(a);                                                                     \
+    }                                                                                              \
+    KERNEL(float8_e5m2_##dtype, gpu_float8_quantise, 256)                                          \
+    {                                                                                              \
+        quantise<T, true>(a);                                                                      \
+    }
+FOR_DTYPES(FLOAT8)

@@ -1,0 +1,491 @@
+/*
+ * The simulated cuDNN: libcudnn.so.9. Graphs of its backend interface are interpreted, one
+ * operation after the other, on tensors of doubles that are rounded to their dtype; so a graph that
+ * describes the wrong thing gives wrong numbers. Whether cuDNN has an engine for a graph is not
+ * simulated (test_sdpa.c asks the real one).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/tensor.h>
+
+#include "dnn_library.h"
+#include "simulator.h"
+
+#define X(name, parameters) CT_API int name parameters;
+GPU_DNN_CALLS(X)
+#undef X
+CT_API void cudnnGetLastErrorString(char *text, size_t room);
+
+#define ATTRIBUTES 12
+#define BAD_PARAM 2000
+
+/* What was set of a descriptor. */
+struct descriptor {
+    int type, count;
+    struct {
+        int attribute;
+        int64_t count;
+        void *values;
+    } at[ATTRIBUTES];
+    double *elements; /* of a tensor, while a graph runs: by index */
+};
+
+static char last_error[256];
+
+void cudnnGetLastErrorString(char *text, size_t room)
+{
+    snprintf(text, room, "%s", last_error);
+}
+
+int cudnnCreate(cudnnHandle_t *handle)
+{
+    *handle = (cudnnHandle_t)(uintptr_t)1;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+int cudnnDestroy(cudnnHandle_t handle)
+{
+    (void)handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+int cudnnSetStream(cudnnHandle_t handle, void *stream)
+{
+    (void)handle;
+    (void)stream;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- descriptors ---- */
+
+int cudnnBackendCreateDescriptor(int type, cudnnBackendDescriptor_t *descriptor)
+{
+    struct descriptor *d = calloc(1, sizeof(*d));
+
+    d->type = type;
+    *descriptor = d;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+int cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
+{
+    struct descriptor *d = descriptor;
+
+    for (int i = 0; i < d->count; i++)
+        free(d->at[i].values);
+    free(d);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+int cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
+{
+    (void)descriptor;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static size_t size_of(int type)
+{
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+        return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
+int cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, int attribute, int type,
+                             int64_t count, const void *values)
+{
+    struct descriptor *d = descriptor;
+    size_t bytes = (size_t)count * size_of(type);
+
+    if (d->count == ATTRIBUTES)
+        return BAD_PARAM;
+    d->at[d->count].attribute = attribute;
+    d->at[d->count].count = count;
+    d->at[d->count].values = memcpy(malloc(bytes), values, bytes);
+    d->count++;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static void *get(const struct descriptor *d, int attribute, int64_t *count)
+{
+    for (int i = 0; d && i < d->count; i++)
+        if (d->at[i].attribute == attribute) {
+            if (count)
+                *count = d->at[i].count;
+            return d->at[i].values;
+        }
+    return NULL;
+}
+
+static struct descriptor *get_descriptor(const struct descriptor *d, int attribute)
+{
+    struct descriptor **value = get(d, attribute, NULL);
+
+    return value ? *value : NULL;
+}
+
+/* One engine, its configuration made of the graph; a plan needs some workspace, to see it given. */
+int cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, int attribute, int type,
+                             int64_t wanted, int64_t *count, void *values)
+{
+    struct descriptor *d = descriptor;
+
+    (void)type;
+    (void)wanted;
+    *count = 1;
+    if (attribute == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)
+        *(int64_t *)values = 4096;
+    else
+        return cudnnBackendSetAttribute(
+            *(cudnnBackendDescriptor_t *)values, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, get(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, NULL));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- tensors ---- */
+
+static const int64_t *sizes(const struct descriptor *t)
+{
+    return get(t, CUDNN_ATTR_TENSOR_DIMENSIONS, NULL);
+}
+
+static int64_t elements_of(const struct descriptor *t)
+{
+    const int64_t *n = sizes(t);
+
+    return n[0] * n[1] * n[2] * n[3];
+}
+
+/* Index of element i along each dimension; the place in memory. */
+static int64_t place(const struct descriptor *t, int64_t i, int64_t index[4])
+{
+    const int64_t *n = sizes(t), *stride = get(t, CUDNN_ATTR_TENSOR_STRIDES, NULL);
+    int64_t at = 0;
+
+    for (int d = 3; d >= 0; d--) {
+        index[d] = i % n[d];
+        at += index[d] * stride[d];
+        i /= n[d];
+    }
+    return at;
+}
+
+static enum ct_dtype dtype_of(const struct descriptor *t)
+{
+    int type = *(int *)get(t, CUDNN_ATTR_TENSOR_DATA_TYPE, NULL);
+
+    return type == CUDNN_DATA_BFLOAT16 ? CT_BF16 : type == CUDNN_DATA_FLOAT ? CT_F32 : CT_I32;
+}
+
+/* The element of t for index in a tensor that is as large, or larger by whole factors: sizes of 1
+   are repeated, heads are shared by groups. */
+static double at(const struct descriptor *t, const int64_t index[4], const int64_t larger[4])
+{
+    const int64_t *n = sizes(t);
+    int64_t i = 0;
+
+    for (int d = 0; d < 4; d++)
+        i = i * n[d] + index[d] / (larger[d] / n[d] > 0 ? larger[d] / n[d] : 1);
+    return t->elements[i];
+}
+
+static void make_elements(struct descriptor *t)
+{
+    if (!t->elements)
+        t->elements = calloc((size_t)elements_of(t), sizeof(double));
+}
+
+/* As its dtype holds it. */
+static void put(struct descriptor *t, int64_t i, double x)
+{
+    double room = 0;
+    struct ct_tensor one = ct_tensor_dense(&room, dtype_of(t), 0, NULL);
+
+    ct_tensor_store(&one, 0, x);
+    t->elements[i] = ct_tensor_load(&one, 0);
+}
+
+/* ---- operations ---- */
+
+static double pointwise(int mode, double x, double b, double t)
+{
+    switch (mode) {
+    case CUDNN_POINTWISE_ADD:
+        return x + b;
+    case CUDNN_POINTWISE_SUB:
+        return x - b;
+    case CUDNN_POINTWISE_MUL:
+        return x * b;
+    case CUDNN_POINTWISE_DIV:
+        return x / b;
+    case CUDNN_POINTWISE_EXP:
+        return exp(x);
+    case CUDNN_POINTWISE_LOG:
+        return log(x);
+    case CUDNN_POINTWISE_CMP_GE:
+        return x >= b;
+    case CUDNN_POINTWISE_BINARY_SELECT:
+        return t != 0 ? x : b;
+    case CUDNN_POINTWISE_IDENTITY:
+        return x;
+    default:
+        return NAN;
+    }
+}
+
+static void run_pointwise(const struct descriptor *op)
+{
+    struct descriptor *how = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+    struct descriptor *x = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+    struct descriptor *b = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    struct descriptor *t = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+    struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+    int mode = *(int *)get(how, CUDNN_ATTR_POINTWISE_MODE, NULL);
+    const int64_t *axis = get(how, CUDNN_ATTR_POINTWISE_AXIS, NULL);
+
+    make_elements(y);
+    for (int64_t i = 0; i < elements_of(y); i++) {
+        int64_t index[4];
+
+        place(y, i, index);
+        put(y, i,
+            mode == CUDNN_POINTWISE_GEN_INDEX
+                ? (double)index[*axis]
+                : pointwise(mode, at(x, index, sizes(y)), b ? at(b, index, sizes(y)) : 0,
+                            t ? at(t, index, sizes(y)) : 0));
+    }
+}
+
+/* c[.., i, j] = sum over k of a[.., i, k] b[.., k, j] */
+static void run_matmul(const struct descriptor *op)
+{
+    struct descriptor *a = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+    struct descriptor *b = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+    struct descriptor *c = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+    const int64_t *n = sizes(c);
+    int64_t inner = sizes(a)[3];
+    int64_t of_a[4] = {n[0], n[1], n[2], inner}, of_b[4] = {n[0], n[1], inner, n[3]};
+
+    make_elements(c);
+    for (int64_t i = 0; i < elements_of(c); i++) {
+        int64_t index[4], left[4], right[4];
+        double sum = 0;
+
+        place(c, i, index);
+        memcpy(left, index, sizeof(left));
+        memcpy(right, index, sizeof(right));
+        for (int64_t k = 0; k < inner; k++) {
+            left[3] = right[2] = k;
+            sum += at(a, left, of_a) * at(b, right, of_b);
+        }
+        put(c, i, sum);
+    }
+}
+
+static void run_reduction(const struct descriptor *op)
+{
+    struct descriptor *how = get_descriptor(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC);
+    struct descriptor *x = get_descriptor(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+    struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+    bool largest = *(int *)get(how, CUDNN_ATTR_REDUCTION_OPERATOR, NULL) == CUDNN_REDUCE_TENSOR_MAX;
+    const int64_t *n = sizes(x), *m = sizes(y);
+    double *sum = malloc((size_t)elements_of(y) * sizeof(*sum));
+
+    for (int64_t i = 0; i < elements_of(y); i++)
+        sum[i] = largest ? -INFINITY : 0;
+    for (int64_t i = 0; i < elements_of(x); i++) {
+        int64_t index[4], to = 0;
+
+        place(x, i, index);
+        for (int d = 0; d < 4; d++)
+            to = to * m[d] + index[d] / (n[d] / m[d]);
+        sum[to] = largest ? fmax(sum[to], x->elements[i]) : sum[to] + x->elements[i];
+    }
+    make_elements(y);
+    for (int64_t i = 0; i < elements_of(y); i++)
+        put(y, i, sum[i]);
+    free(sum);
+}
+
+/* The same memory under other sizes and strides. */
+static void run_reshape(const struct descriptor *op)
+{
+    struct descriptor *x = get_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+    struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+    int64_t index[4], end = 0;
+    double *memory;
+
+    for (int64_t i = 0; i < elements_of(x); i++) {
+        int64_t p = place(x, i, index);
+
+        end = p > end ? p : end;
+    }
+    memory = malloc((size_t)(end + 1) * sizeof(*memory));
+    for (int64_t i = 0; i < elements_of(x); i++)
+        memory[place(x, i, index)] = x->elements[i];
+    make_elements(y);
+    for (int64_t i = 0; i < elements_of(y); i++)
+        put(y, i, memory[place(y, i, index)]);
+    free(memory);
+}
+
+/* ---- graphs ---- */
+
+struct run {
+    const struct descriptor *plan;
+    int64_t ids[32], count;
+    void *addresses[32];
+    double scalars[32]; /* as they were when the call was made */
+};
+
+static struct descriptor *graph_of(const struct descriptor *plan)
+{
+    return get_descriptor(get_descriptor(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG),
+                          CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+}
+
+/* Calls f for every tensor of an operation. */
+static void each_tensor(const struct descriptor *op, struct run *r,
+                        void (*f)(struct descriptor *t, struct run *r))
+{
+    for (int i = 0; i < op->count; i++) {
+        struct descriptor *t;
+
+        if (op->at[i].attribute == CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR ||
+            op->at[i].attribute == CUDNN_ATTR_OPERATION_MATMUL_DESC ||
+            op->at[i].attribute == CUDNN_ATTR_OPERATION_REDUCTION_DESC)
+            continue;
+        memcpy(&t, op->at[i].values, sizeof(t));
+        f(t, r);
+    }
+}
+
+static int64_t find(const struct descriptor *t, const struct run *r)
+{
+    int64_t id = *(int64_t *)get(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, NULL), i = 0;
+
+    while (i < r->count && r->ids[i] != id)
+        i++;
+    return i;
+}
+
+static void read_tensor(struct descriptor *t, struct run *r)
+{
+    bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
+    int64_t given = find(t, r), index[4];
+    struct ct_tensor one = {.dtype = dtype_of(t)};
+
+    if (given == r->count || t->elements)
+        return;
+    make_elements(t);
+    for (int64_t i = 0; i < elements_of(t); i++) {
+        one.data =
+            (char *)r->addresses[given] + place(t, i, index) * (int64_t)ct_dtype_size(one.dtype);
+        t->elements[i] = by_value ? r->scalars[given] : ct_tensor_load(&one, 0);
+    }
+}
+
+static void write_tensor(struct descriptor *t, struct run *r)
+{
+    bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
+    int64_t given = find(t, r), index[4];
+    struct ct_tensor one = {.dtype = dtype_of(t)};
+
+    for (int64_t i = 0; given < r->count && !by_value && t->elements && i < elements_of(t); i++) {
+        one.data =
+            (char *)r->addresses[given] + place(t, i, index) * (int64_t)ct_dtype_size(one.dtype);
+        ct_tensor_store(&one, 0, t->elements[i]);
+    }
+    free(t->elements);
+    t->elements = NULL;
+}
+
+static int run_graph(const void *arguments)
+{
+    struct run copy = *(const struct run *)arguments, *r = &copy;
+    int64_t count;
+    struct descriptor **ops = get(graph_of(r->plan), CUDNN_ATTR_OPERATIONGRAPH_OPS, &count);
+
+    for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], r, read_tensor);
+    for (int64_t i = 0; i < count; i++)
+        switch (ops[i]->type) {
+        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+            run_pointwise(ops[i]);
+            break;
+        case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+            run_matmul(ops[i]);
+            break;
+        case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+            run_reduction(ops[i]);
+            break;
+        default:
+            run_reshape(ops[i]);
+        }
+    for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], r, write_tensor);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static int missing;
+
+/* Every tensor that is not virtual must have an address, those of 16-byte vectors a round one. */
+static void look_for_missing(struct descriptor *t, struct run *r)
+{
+    bool is_virtual = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, NULL);
+    int64_t align = *(int64_t *)get(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, NULL);
+    int64_t given = find(t, r);
+
+    if (is_virtual)
+        return;
+    missing += given == r->count;
+    if (given < r->count && !*(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL))
+        missing += (uintptr_t)r->addresses[given] % (uintptr_t)align != 0;
+}
+
+static void take_scalar(struct descriptor *t, struct run *r)
+{
+    int64_t given = find(t, r);
+
+    if (given < r->count && *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL))
+        r->scalars[given] = (double)*(float *)r->addresses[given];
+}
+
+int cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                        cudnnBackendDescriptor_t pack)
+{
+    struct run r = {.plan = plan};
+    int64_t count;
+    const int64_t *ids;
+    struct descriptor **ops = get(graph_of(plan), CUDNN_ATTR_OPERATIONGRAPH_OPS, &count);
+    void **workspace = get(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, NULL);
+
+    (void)handle;
+    ids = get(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &r.count);
+    memcpy(r.ids, ids, (size_t)r.count * sizeof(*r.ids));
+    memcpy(r.addresses, get(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, NULL),
+           (size_t)r.count * sizeof(*r.addresses));
+    missing = 0;
+    for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], &r, look_for_missing);
+    if (missing || !workspace) {
+        snprintf(last_error, sizeof(last_error), "%d tensors without an address (simulated)",
+                 missing);
+        return BAD_PARAM;
+    }
+    memset(*workspace, 0xff, 4096);
+    for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], &r, take_scalar);
+    return simulated_submit(run_graph, &r, sizeof(r));
+}
