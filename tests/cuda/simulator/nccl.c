@@ -41,6 +41,7 @@ struct ncclComm {
     struct segment *segment;
     int ranks, rank;
     char name[64];
+    _Atomic int failed; /* a call of this rank found that a peer is gone */
 };
 
 #define X(name, parameters) CT_API int name parameters;
@@ -83,7 +84,10 @@ static int barrier(struct ncclComm *c)
     for (time_t begin = time(NULL); s->generation == generation && !s->aborted; sched_yield())
         if (time(NULL) - begin > PATIENCE)
             s->aborted = 1;
-    return s->generation == generation ? SYSTEM_ERROR : ncclSuccess;
+    if (s->generation != generation)
+        return ncclSuccess;
+    c->failed = 1;
+    return SYSTEM_ERROR;
 }
 
 int ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
@@ -110,7 +114,7 @@ int ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int ran
 
 int ncclCommGetAsyncError(ncclComm_t comm, int *error)
 {
-    *error = comm->segment->aborted ? SYSTEM_ERROR : ncclSuccess;
+    *error = comm->failed ? SYSTEM_ERROR : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -310,9 +314,11 @@ static int run_messages(const void *arguments)
     while (left) {
         left = 0;
         for (int i = 0; i < m.count; i++) {
-            if (m.call[i].comm->segment->aborted)
-                return SYSTEM_ERROR;
             move(&m, i);
+            if (!m.over[i] && m.call[i].comm->segment->aborted) {
+                m.call[i].comm->failed = 1;
+                return SYSTEM_ERROR;
+            }
             left += !m.over[i];
         }
         sched_yield();
