@@ -1,0 +1,104 @@
+/*
+ * What the cuda device says of tokens and labels out of range, and of too little memory. Runs on
+ * the simulated device.
+ */
+#include "../plugin_under_test.h"
+
+#include <ctitan/program.h>
+
+static struct ct_device *device;
+
+static int open_device(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("cuda");
+
+    (void)state;
+    TEST_OPTIONS(plugin, "attention=plain");
+    assert_int_equal(ct_plugin_adopt(plugin), 0);
+    return ((const struct ct_device_ops *)test_offer(plugin, CT_DEVICE))
+        ->open(&(struct ct_device_request){0, 1}, &device);
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    device->ops->close(device);
+    return 0;
+}
+
+/* Runs a graph of one microbatch once, with these integers as its input `name`. */
+static int run(const char *text, const char *name, const int32_t *values, size_t count)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_parse(&arena, text);
+    struct ct_action_list actions = {0};
+    struct ct_schedule_request schedule = {1, 1, 1, &arena};
+    struct ct_lower_request request = {
+        .graph = graph, .actions = &actions, .microbatches = 1, .device = device, .arena = &arena};
+    struct ct_program *program;
+    struct ct_executor *executor;
+    int rc;
+
+    assert_non_null(graph);
+    ct_schedule_forward(&schedule, &actions);
+    assert_int_equal(ct_lower(&request, &program), 0);
+    assert_int_equal(ct_executor_create(program, device, 0, NULL, &executor), 0);
+    assert_int_equal(
+        ct_executor_write(executor, ct_graph_find(graph, name), 0, values, count * sizeof(*values)),
+        0);
+    rc = ct_executor_step(executor);
+    ct_executor_destroy(executor);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void test_tokens(void **state)
+{
+    static const char text[] = "graph \"tokens\"\n"
+                               "input %tokens : int32[1,4]\n"
+                               "param %table : float32[11,8]\n"
+                               "F - %y = embedding(%tokens, %table) : float32[1,4,8]\n"
+                               "fetch y = %y\n";
+
+    (void)state;
+    assert_int_equal(run(text, "tokens", (int32_t[]){0, 10, 3, 1}, 4), 0);
+    assert_int_equal(run(text, "tokens", (int32_t[]){0, 10, 99, 1}, 4), CT_EINVAL);
+    assert_message("token 99 at position 2 is not below 11");
+    assert_int_equal(run(text, "tokens", (int32_t[]){0, 10, 3, 1}, 4), 0);
+}
+
+static void test_labels(void **state)
+{
+    static const char text[] = "graph \"labels\"\n"
+                               "input %labels : int32[1,4]\n"
+                               "input %logits : float32[1,4,7]\n"
+                               "F - %loss, %lse = cross_entropy(%logits, %labels) : float32[], "
+                               "float32[1,4]\n"
+                               "fetch loss = %loss\n";
+
+    (void)state;
+    assert_int_equal(run(text, "labels", (int32_t[]){0, 6, -100, 1}, 4), 0);
+    assert_int_equal(run(text, "labels", (int32_t[]){0, 6, -100, 7}, 4), CT_EINVAL);
+    assert_message("label 7 at position 3 is not below 7");
+}
+
+/* The simulated device has a GiB, and gives as much as the host has, up to 8. */
+static void test_memory(void **state)
+{
+    void *base;
+
+    (void)state;
+    assert_int_equal(device->ops->reserve(device, (size_t)20 << 30, &base), CT_ENOMEM);
+    assert_message("20.00 GiB are needed, 1.00 of 1.00 GiB are free on the device");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_memory),
+    };
+
+    return cmocka_run_group_tests_name("cuda faults", tests, open_device, close_device);
+}
