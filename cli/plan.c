@@ -18,21 +18,24 @@ static void print_bytes(const char *what, size_t peak, size_t at_peak)
            grouped((int64_t)peak, exact), grouped((int64_t)at_peak, other));
 }
 
-static void print_memory(const struct ct_run *run)
+static void print_categories(const struct ct_memory *m)
 {
-    const struct ct_program *p = run->program;
-    char human[32], exact[32];
-
-    printf("\nmemory per rank: %s (%s bytes)\n", human_bytes((double)run->arena_bytes, human),
-           grouped((int64_t)run->arena_bytes, exact));
-    if (run->arena_bytes > p->arena_bytes)
-        printf("  of these, validation needs %s bytes more than training\n",
-               grouped((int64_t)(run->arena_bytes - p->arena_bytes), exact));
     printf("  %-18s %12s %18s %18s\n", "category", "own peak", "bytes", "at the peak of all");
     for (int c = 0; c < CT_CATEGORY_COUNT; c++)
-        if (p->category_peak[c])
-            print_bytes(ct_category_name((enum ct_category)c), p->category_peak[c],
-                        p->category_at_peak[c]);
+        if (m->peak[c])
+            print_bytes(ct_category_name((enum ct_category)c), m->peak[c], m->at_peak[c]);
+}
+
+static void print_memory(const char *what, size_t bytes, const struct ct_memory *training)
+{
+    char human[32], exact[32];
+
+    printf("\n%s per rank: %s (%s bytes)\n", what, human_bytes((double)bytes, human),
+           grouped((int64_t)bytes, exact));
+    if (bytes > training->bytes)
+        printf("  of these, validation needs %s bytes more than training\n",
+               grouped((int64_t)(bytes - training->bytes), exact));
+    print_categories(training);
 }
 
 static void print_people(const struct ct_run *run, const struct numbers *n)
@@ -51,7 +54,21 @@ static void print_people(const struct ct_run *run, const struct numbers *n)
     printf("  instructions       %zu in a step, %zu before the first\n", p->step_count,
            p->init_count);
     printf("  microbatches       %d\n", p->microbatches);
-    print_memory(run);
+    if (run->offloaded_bytes)
+        printf("  copied per step    %s from the second memory, %s to it\n",
+               human_bytes(p->loaded_bytes, a), human_bytes(p->stored_bytes, b));
+    print_memory("memory", run->arena_bytes, &p->memory);
+    if (run->offloaded_bytes)
+        print_memory("second memory", run->offloaded_bytes, &p->offloaded);
+}
+
+static void print_json_categories(const char *name, const struct ct_memory *m)
+{
+    printf(",\n \"%s\": {", name);
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+        printf("%s\n  \"%s\": {\"peak\": %zu, \"at_peak\": %zu}", c ? "," : "",
+               ct_category_name((enum ct_category)c), m->peak[c], m->at_peak[c]);
+    putchar('}');
 }
 
 static void print_json(const struct ct_run *run, const struct numbers *n)
@@ -65,12 +82,13 @@ static void print_json(const struct ct_run *run, const struct numbers *n)
            n->whole, n->halved, p->flops);
     printf(" \"instructions\": %zu, \"init_instructions\": %zu, \"microbatches\": %d,\n",
            p->step_count, p->init_count, p->microbatches);
-    printf(" \"comm_bytes\": %.17g, \"memory_peak_bytes\": %zu,\n \"memory\": {", p->comm_bytes,
-           run->arena_bytes);
-    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
-        printf("%s\n  \"%s\": {\"peak\": %zu, \"at_peak\": %zu}", c ? "," : "",
-               ct_category_name((enum ct_category)c), p->category_peak[c], p->category_at_peak[c]);
-    printf("}}\n");
+    printf(" \"comm_bytes\": %.17g, \"loaded_bytes\": %.17g, \"stored_bytes\": %.17g,\n",
+           p->comm_bytes, p->loaded_bytes, p->stored_bytes);
+    printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu", run->arena_bytes,
+           run->offloaded_bytes);
+    print_json_categories("memory", &p->memory);
+    print_json_categories("offloaded", &p->offloaded);
+    printf("}\n");
 }
 
 static int64_t tokens_per_step(const struct ct_run *run)

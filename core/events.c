@@ -154,7 +154,7 @@ void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
     o.item = ct_arena_grow(scratch, NULL, &o.room, 1, sizeof(*o.item));
     memset(o.item, -1, sizeof(*o.item));
     o.item->begin = 0;
-    o.item->end = p->arena_bytes;
+    o.item->end = CT_OFFLOADED + p->offloaded.bytes; /* nothing touches what lies between */
     o.count = 1;
     for (size_t n = 0; n < p->step_count; n++) {
         struct ct_instruction *i = &p->step[n];

@@ -13,9 +13,9 @@ struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
     struct ct_arena arena;
-    char *base;   /* of this program's offsets, but for borrowed values */
-    size_t bytes; /* reserved; 0: borrowed from owner */
-    bool lent;    /* the memory is somebody else's */
+    char *base, *offloaded;        /* of this program's offsets, but for borrowed values */
+    size_t bytes, offloaded_bytes; /* reserved; 0: borrowed from owner */
+    bool lent;                     /* the memory is somebody else's */
     struct ct_executor *owner;
     struct ct_instruction *init, *step; /* with addresses */
 };
@@ -28,6 +28,11 @@ static const struct ct_buffer *buffer(const struct ct_executor *e, const struct 
         p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1) + (size_t)(microbatch + 1)];
 
     return b < 0 ? NULL : &p->buffers[b];
+}
+
+static char *address(const struct ct_executor *e, size_t offset)
+{
+    return offset < CT_OFFLOADED ? e->base + offset : e->offloaded + (offset - CT_OFFLOADED);
 }
 
 /* Where the owner has the parameter or state that v is, or views. */
@@ -46,7 +51,7 @@ struct ct_tensor ct_executor_tensor(struct ct_executor *e, const struct ct_value
     if (ct_program_borrows(e->program, v))
         t.data = lender(e, v);
     else
-        t.data = b ? e->base + b->offset + (size_t)(uintptr_t)t.data : NULL;
+        t.data = b ? address(e, b->offset + (size_t)(uintptr_t)t.data) : NULL;
     return t;
 }
 
@@ -61,7 +66,7 @@ static struct ct_tensor *bind_tensors(struct ct_executor *e, const struct ct_ten
         else if (ct_program_borrows(e->program, values[i]))
             bound[i] = ct_executor_tensor(e, values[i], -1);
         else
-            bound[i].data = e->base + (uintptr_t)bound[i].data;
+            bound[i].data = address(e, (uintptr_t)bound[i].data);
     }
     return bound;
 }
@@ -88,25 +93,60 @@ static void bind_all(struct ct_executor *e)
     e->step = bind(e, e->program->step, e->program->step_count);
 }
 
-int ct_executor_create(const struct ct_program *program, struct ct_device *device, size_t bytes,
-                       void *memory, struct ct_executor **executor)
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static int reserve_offloaded(struct ct_executor *e)
+{
+    const struct ct_device_ops *ops = e->device->ops;
+    void *base;
+    int rc;
+
+    if (!e->offloaded_bytes)
+        return 0;
+    if (!ops->reserve_offloaded)
+        return ct_fail(CT_ECONFIG, "device %s has no second memory to offload to", e->device->name);
+    rc = ops->reserve_offloaded(e->device, e->offloaded_bytes, &base);
+    if (rc < 0)
+        return ct_context(rc, "reserving %zu bytes for what is offloaded", e->offloaded_bytes);
+    e->offloaded = base;
+    return 0;
+}
+
+static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra)
+{
+    void *base = extra ? extra->base : NULL;
+    int rc;
+
+    e->bytes = larger(e->program->memory.bytes, extra ? extra->bytes : 0);
+    e->offloaded_bytes = larger(e->program->offloaded.bytes, extra ? extra->offloaded : 0);
+    e->lent = base != NULL;
+    if (!base) {
+        rc = e->device->ops->reserve(e->device, e->bytes, &base);
+        if (rc < 0)
+            return ct_context(rc, "reserving %zu bytes on %s", e->bytes, e->device->name);
+    }
+    e->base = base;
+    return reserve_offloaded(e);
+}
+
+int ct_executor_create(const struct ct_program *program, struct ct_device *device,
+                       const struct ct_executor_memory *extra, struct ct_executor **executor)
 {
     struct ct_executor *e = calloc(1, sizeof(*e));
-    void *base = memory;
-    int rc = 0;
+    int rc;
 
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
     e->program = program;
     e->device = device;
-    e->bytes = bytes > program->arena_bytes ? bytes : program->arena_bytes;
-    rc = device->ops->reserve(device, e->bytes, &base);
+    rc = reserve(e, extra);
     if (rc < 0) {
-        rc = ct_context(rc, "reserving %zu bytes on %s", e->bytes, device->name);
-        free(e);
+        ct_executor_destroy(e);
         return rc;
     }
-    e->base = base;
     bind_all(e);
     *executor = e;
     return 0;
@@ -142,16 +182,18 @@ int ct_executor_create_borrowing(const struct ct_program *program, struct ct_exe
 
     if (rc < 0)
         return rc;
-    if (owner->program->persistent_bytes + program->arena_bytes > owner->bytes)
+    if (owner->program->memory.persistent + program->memory.bytes > owner->bytes ||
+        owner->program->offloaded.persistent + program->offloaded.bytes > owner->offloaded_bytes)
         return ct_fail(CT_EINVAL, "the arena has no room for a second program of %zu bytes",
-                       program->arena_bytes);
+                       program->memory.bytes);
     e = calloc(1, sizeof(*e));
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
     e->program = program;
     e->device = owner->device;
     e->owner = owner;
-    e->base = owner->base + owner->program->persistent_bytes;
+    e->base = owner->base + owner->program->memory.persistent;
+    e->offloaded = owner->offloaded + owner->program->offloaded.persistent;
     bind_all(e);
     *executor = e;
     return 0;
@@ -161,8 +203,10 @@ void ct_executor_destroy(struct ct_executor *e)
 {
     if (!e)
         return;
-    if (!e->owner && !e->lent)
+    if (!e->owner && !e->lent && e->base)
         e->device->ops->release(e->device, e->base, e->bytes);
+    if (!e->owner && e->offloaded)
+        e->device->ops->release_offloaded(e->device, e->offloaded, e->offloaded_bytes);
     ct_arena_finish(&e->arena);
     free(e);
 }
@@ -247,7 +291,10 @@ int ct_executor_write(struct ct_executor *e, const struct ct_value *v, int micro
 
     assert(t.data && ct_tensor_is_dense(&t));
     assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
-    return e->device->ops->copy_in(e->device, t.data, host, bytes);
+    if (!v->offloaded)
+        return e->device->ops->copy_in(e->device, t.data, host, bytes);
+    memcpy(t.data, host, bytes);
+    return 0;
 }
 
 int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host, size_t bytes)
@@ -257,5 +304,8 @@ int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
     assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
-    return e->device->ops->copy_out(e->device, host, t.data, bytes);
+    if (!v->offloaded)
+        return e->device->ops->copy_out(e->device, host, t.data, bytes);
+    memcpy(host, t.data, bytes);
+    return 0;
 }

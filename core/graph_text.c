@@ -24,7 +24,8 @@
 #include <ctitan/error.h>
 
 static const char *const streams[] = {"compute", "gather", "reduce", "p2p",
-                                      "copy",    "send",   "receive"};
+                                      "load",    "store",  "send",   "receive"};
+_Static_assert(CT_COUNT(streams) == CT_STREAMS, "a name for each stream");
 
 /* ---- printing ---- */
 
@@ -92,6 +93,8 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
         fprintf(out, "%s%d", i ? "," : " ranks=", graph->stage_rank[i]);
     if (graph->seed)
         fprintf(out, " seed=%" PRIu64, graph->seed);
+    if (graph->update_by_region)
+        fputs(" update=region", out);
     for (int i = 0; i < graph->chunks; i++)
         fprintf(out, "%s%" PRId32, i ? "," : " chunks=", graph->chunk_order[i]);
     fputc('\n', out);
@@ -106,7 +109,8 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
 
         if (v->producer)
             continue;
-        fprintf(out, "%s %%%s : ", ct_role_name(v->role), v->name);
+        fprintf(out, "%s %%%s%s : ", ct_role_name(v->role), v->name,
+                v->offloaded ? " offloaded" : "");
         print_type(graph, v, out);
         fputc('\n', out);
     }
@@ -402,12 +406,14 @@ static void parse_op(struct parser *p, enum ct_part part)
 static void parse_source(struct parser *p, enum ct_role role)
 {
     char *name = value_name(p);
+    bool offloaded = take(p, "offloaded");
     struct ct_value *v;
 
     need(p, ":");
     if (p->status < 0)
         return;
     v = ct_graph_source(p->graph, role, name, CT_F32, 0, NULL);
+    v->offloaded = offloaded;
     if (strcmp(v->name, name))
         p->status = ct_fail(CT_EINVAL, "%%%s is defined twice", name);
     else
@@ -485,6 +491,7 @@ static void parse_head(struct parser *p)
         parse_ranks(p);
     if (take(p, "seed="))
         p->graph->seed = (uint64_t)number(p);
+    p->graph->update_by_region = take(p, "update=region");
     if (take(p, "chunks="))
         parse_chunks(p);
 }

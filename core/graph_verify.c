@@ -42,11 +42,11 @@ static bool known(const struct check *c, const struct ct_value *v)
     return v->id < c->graph->value_count && c->graph->values[v->id] == v;
 }
 
-/* May an op of part `to` take what an op of part `from` makes? Later parts only; a W result never
-   feeds I, as W may be run after all I. */
+/* May an op of part `to` take what an op of part `from` makes? Later parts only (init leaves
+   parameters and states); a W result never feeds I, as W may be run after all I. */
 static bool may_use(enum ct_part from, enum ct_part to)
 {
-    return from <= to && from != CT_PART_INIT;
+    return from == CT_PART_INIT ? to == from : from <= to;
 }
 
 static bool made_in_microbatch(const struct check *c, const struct ct_value *v)
@@ -71,10 +71,16 @@ static void find_sums(struct check *c)
                 c->summed[op->in[i]->id] = true;
 }
 
+/* Parameters and states, and copies of them that were loaded. */
+static bool may_update(const struct ct_value *v)
+{
+    return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE ||
+           (v->producer && v->producer->type->flags & CT_OP_OFFLOAD && !v->offloaded);
+}
+
 static void check_input(struct check *c, const struct ct_op *op, int i)
 {
     const struct ct_value *v = op->in[i];
-    bool persistent;
 
     if (!v)
         return;
@@ -94,8 +100,9 @@ static void check_input(struct check *c, const struct ct_op *op, int i)
     if (c->summed[v->id] && ct_part_is_microbatch(op->part) && !is_view_of_sum(c, op))
         fault(c, "%s(%s): uses %%%s of one microbatch, but post or a fetch takes its sum over all",
               op->type->name, label(op), v->name);
-    persistent = v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
-    if (ct_op_mutates(op, i) && !persistent)
+    if (v->offloaded && !(op->type->flags & CT_OP_OFFLOAD))
+        fault(c, "%s(%s): %%%s is offloaded: load it first", op->type->name, label(op), v->name);
+    if (ct_op_mutates(op, i) && !may_update(v))
         fault(c, "%s(%s): updates %%%s, which is neither a parameter nor a state", op->type->name,
               label(op), v->name);
     if (ct_op_mutates(op, i) && op->part != CT_PART_INIT && op->part != CT_PART_POST)

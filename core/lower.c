@@ -17,7 +17,8 @@ struct expansion {
     struct ct_instruction *item;
     size_t count, room, buffer_room;
     bool init;
-    bool *begun; /* by op position: some microbatch has run it */
+    int64_t start; /* the number of the first instruction: below 0 in init */
+    bool *begun;   /* by op position: some microbatch has run it */
 };
 
 static size_t slot(const struct ct_program *p, const struct ct_value *v, int microbatch)
@@ -27,6 +28,7 @@ static size_t slot(const struct ct_program *p, const struct ct_value *v, int mic
 
 static enum ct_category category(const struct ct_lowering *l, const struct ct_value *v)
 {
+    v = ct_value_origin(v);
     switch (v->role) {
     case CT_ROLE_PARAM:
         return CT_CATEGORY_PARAMETER;
@@ -76,10 +78,11 @@ static int32_t buffer_of(struct expansion *x, const struct ct_value *v, int micr
                         (struct ct_buffer){.value = root,
                                            .microbatch = m,
                                            .category = category(l, root),
+                                           .offloaded = root->offloaded,
                                            .bytes = l->bytes[root->id],
                                            .first = at,
                                            .last = at});
-    if (!x->init && l->program->buffers[*b].last < at)
+    if (l->program->buffers[*b].last < at)
         l->program->buffers[*b].last = at;
     l->program->buffer_of[slot(l->program, v, m)] = *b;
     return *b;
@@ -90,6 +93,12 @@ static struct ct_instruction *append(struct expansion *x)
     x->item = ct_arena_grow(x->l->arena, x->item, &x->room, x->count + 1, sizeof(*x->item));
     x->item[x->count] = (struct ct_instruction){.action = -1, .microbatch = -1, .signal = -1};
     return &x->item[x->count++];
+}
+
+/* The number of the instruction that was appended last. */
+static int64_t now(const struct expansion *x)
+{
+    return x->start + (int64_t)x->count - 1;
 }
 
 /* A tensor whose data says where it lies: 1 + buffer index in the high half, offset in the low one.
@@ -106,24 +115,20 @@ static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int
 
 static void add_workspace(struct expansion *x, struct ct_instruction *i, size_t bytes)
 {
-    int64_t at = (int64_t)x->count - 1;
+    struct ct_buffer buffer = {.microbatch = i->microbatch,
+                               .category = CT_CATEGORY_WORKSPACE,
+                               .bytes = bytes,
+                               .first = now(x),
+                               .last = now(x)};
 
-    if (!bytes)
-        return;
-    i->launch.workspace =
-        (void *)((uintptr_t)(buffer_new(x->l, &x->buffer_room,
-                                        (struct ct_buffer){.microbatch = i->microbatch,
-                                                           .category = CT_CATEGORY_WORKSPACE,
-                                                           .bytes = bytes,
-                                                           .first = x->init ? -1 : at,
-                                                           .last = x->init ? -1 : at}) +
-                             1)
-                 << 40);
+    if (bytes)
+        i->launch.workspace =
+            (void *)((uintptr_t)(buffer_new(x->l, &x->buffer_room, buffer) + 1) << 40);
 }
 
 static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct_op *op)
 {
-    int64_t at = (int64_t)x->count - 1;
+    int64_t at = now(x);
     struct ct_tensor *in = ct_arena_array(x->l->arena, struct ct_tensor, op->ins);
     struct ct_tensor *out = ct_arena_array(x->l->arena, struct ct_tensor, op->outs);
 
@@ -201,6 +206,20 @@ static int add_behind(struct expansion *x, size_t at, int out)
     return 0;
 }
 
+/* What an instruction adds to the step's totals. */
+static void count(struct ct_lowering *l, const struct ct_op *op,
+                  const struct ct_lowered_op *lowered)
+{
+    struct ct_program *p = l->program;
+
+    p->flops += lowered->flops;
+    p->comm_bytes += lowered->sent;
+    if (op->type->flags & CT_OP_OFFLOAD && op->in[0]->offloaded && op->outs)
+        p->loaded_bytes += (double)l->bytes[op->out[0]->id];
+    else if (op->type->flags & CT_OP_OFFLOAD)
+        p->stored_bytes += (double)l->bytes[op->in[0]->id];
+}
+
 static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *lowered, int action,
                 int microbatch)
 {
@@ -222,8 +241,8 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
         .op = op, .state = lowered->state, .rank = x->l->request->rank, .mesh = &x->l->graph->mesh};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
-    x->l->program->flops += x->init ? 0 : lowered->flops;
-    x->l->program->comm_bytes += x->init ? 0 : lowered->sent;
+    if (!x->init)
+        count(x->l, op, lowered);
     x->begun[lowered->order] = true;
     if (lowered->kernel->flags & CT_KERNEL_ACCUMULATES) {
         i->launch.accumulate = add;
@@ -381,7 +400,7 @@ static void place_sources(struct expansion *x)
                 int32_t index = buffer_of(x, v, m, -1);
                 struct ct_buffer *b = &x->l->program->buffers[index];
 
-                b->first = -1;
+                b->first = INT64_MIN;
                 b->last = INT64_MAX;
                 if (borrowed)
                     b->bytes = 0;
@@ -402,6 +421,15 @@ static void keep_fetches(struct ct_lowering *l)
     }
 }
 
+static int64_t count_init(const struct ct_lowering *l)
+{
+    int64_t count = 0;
+
+    for (size_t n = 0; n < l->op_count; n++)
+        count += l->op_at[n]->part == CT_PART_INIT && !(l->op_at[n]->type->flags & CT_OP_VIEW);
+    return count;
+}
+
 static int expand(struct ct_lowering *l)
 {
     struct ct_program *p = l->program;
@@ -411,12 +439,14 @@ static int expand(struct ct_lowering *l)
     x.begun = ct_arena_array(&l->scratch, bool, l->op_count + 1);
     place_sources(&x);
     x.init = true;
+    x.start = -count_init(l);
     rc = l->request->borrow ? 0 : expand_part(&x, CT_PART_INIT);
     p->init = x.item;
     p->init_count = x.count;
     x.item = NULL;
     x.count = x.room = 0;
     x.init = false;
+    x.start = 0;
     if (rc == 0)
         rc = expand_part(&x, CT_PART_PRE);
     if (rc == 0)

@@ -35,8 +35,18 @@ static const struct ct_lowered_op *maker(const struct ct_lowering *l, const stru
     return order < 0 ? NULL : &l->ops[order];
 }
 
-/* The stage for which this gathers before the microbatches, or works on what was gathered; -1: it
-   does not. */
+static bool is_loaded_for_gather(const struct ct_lowering *l, const struct ct_op *op)
+{
+    uint32_t id = op->outs ? op->out[0]->id : 0;
+
+    for (uint32_t u = l->users.first[id]; is(op, "load") && u < l->users.first[id + 1]; u++)
+        if (is(l->users.op[u], "all_gather"))
+            return true;
+    return false;
+}
+
+/* The stage for which this gathers before the microbatches, loads what is gathered, or works on
+   what was; -1: it does not. */
 static int unshards(const struct ct_lowering *l, const struct ct_op *op)
 {
     if (op->part != CT_PART_PRE)
@@ -44,7 +54,7 @@ static int unshards(const struct ct_lowering *l, const struct ct_op *op)
     for (int i = 0; i < op->ins; i++)
         if (maker(l, op->in[i]) && maker(l, op->in[i])->unshards >= 0)
             return maker(l, op->in[i])->unshards;
-    return is(op, "all_gather") ? op->stage : -1;
+    return is(op, "all_gather") || is_loaded_for_gather(l, op) ? op->stage : -1;
 }
 
 /* The stage that made this gradient, or what it was reduced from; -1: neither. */

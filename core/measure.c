@@ -83,7 +83,7 @@ static int time_graph(const struct ct_graph *graph, struct ct_device *device, do
     ct_schedule_forward(&schedule, &actions);
     rc = ct_lower(&request, &program);
     if (rc == 0)
-        rc = ct_executor_create(program, device, 0, NULL, &executor);
+        rc = ct_executor_create(program, device, NULL, &executor);
     if (rc == 0)
         rc = fill_sources(executor, graph);
     if (rc == 0)

@@ -167,6 +167,47 @@ static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
     return groups;
 }
 
+/* By value id: the region of the forward that uses a value first. */
+static const char **regions(const struct ct_graph *graph, struct ct_arena *arena)
+{
+    const char **region = ct_arena_array(arena, const char *, graph->value_count + 1);
+
+    for (const struct ct_op *op = graph->last; op; op = op->prev)
+        for (int i = 0; op->part <= CT_PART_F && i < op->ins; i++)
+            if (op->in[i] && op->part == CT_PART_F)
+                region[op->in[i]->id] = op->region;
+            else if (op->in[i] && op->part == CT_PART_PRE && op->outs)
+                region[op->in[i]->id] = region[op->out[0]->id];
+    return region;
+}
+
+/* One optimizer op for all, or one for each region, so that one can end before the next begins. */
+static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
+                    struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    struct ct_arena scratch = {0};
+    struct ct_value **group = ct_arena_array(&scratch, struct ct_value *, owned->count);
+    bool *done = ct_arena_array(&scratch, bool, owned->count);
+    const char **region = regions(b->graph, &scratch);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < owned->count; i++) {
+        size_t n = 0;
+
+        if (done[i])
+            continue;
+        for (size_t k = i; k < owned->count; k++)
+            if (!b->graph->update_by_region ||
+                region[owned->param[k]->id] == region[owned->param[i]->id]) {
+                group[n++] = owned->param[k];
+                done[k] = true;
+            }
+        rc = run->optimizer->build(b, group, n, lr, step, clip);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 static int update(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
@@ -185,7 +226,7 @@ static int update(struct ct_graph *graph, struct ct_run *run)
         return b.status;
     ct_graph_fetch(graph, "grad_norm", clip->out[0]);
     for (size_t i = 0; rc == 0 && i < groups; i++)
-        rc = run->optimizer->build(&b, owned[i].param, owned[i].count, lr, step, clip->out[1]);
+        rc = optimize(&b, run, &owned[i], lr, step, clip->out[1]);
     return rc;
 }
 

@@ -4,6 +4,7 @@
  * What lives always comes first, in order of creation. The rest is placed in program order, each
  * buffer into the smallest free gap that holds it, as memory that was just freed is the likeliest
  * to be in a cache. The result is exact: the arena is as large as the highest end of any buffer.
+ * The device's second memory is planned in the same way, by itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static size_t align(size_t bytes)
 
 static bool lives_always(const struct ct_buffer *b)
 {
-    return b->first < 0 && b->last == INT64_MAX;
+    return b->first == INT64_MIN && b->last == INT64_MAX;
 }
 
 /* Free gaps below `end`, sorted by offset, none adjacent. */
@@ -106,7 +107,8 @@ static int compare_events(const void *a, const void *b)
     return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
 }
 
-static struct event *sort_events(struct ct_program *p, struct ct_arena *scratch, size_t *count)
+static struct event *sort_events(struct ct_program *p, bool offloaded, struct ct_arena *scratch,
+                                 size_t *count)
 {
     struct event *events = ct_arena_array(scratch, struct event, 2 * p->buffer_count + 1);
     size_t n = 0;
@@ -114,7 +116,7 @@ static struct event *sort_events(struct ct_program *p, struct ct_arena *scratch,
     for (size_t i = 0; i < p->buffer_count; i++) {
         struct ct_buffer *b = &p->buffers[i];
 
-        if (lives_always(b))
+        if (lives_always(b) || b->offloaded != offloaded)
             continue;
         events[n++] = (struct event){b->first, b, true};
         if (b->last != INT64_MAX)
@@ -125,36 +127,62 @@ static struct event *sort_events(struct ct_program *p, struct ct_arena *scratch,
     return events;
 }
 
-static void place_persistent(struct ct_program *p)
+static void place_persistent(struct ct_program *p, bool offloaded, struct ct_memory *m)
 {
-    for (size_t i = 0; i < p->buffer_count; i++)
-        if (lives_always(&p->buffers[i])) {
-            p->buffers[i].offset = p->persistent_bytes;
-            p->persistent_bytes += align(p->buffers[i].bytes);
-            p->category_peak[p->buffers[i].category] += align(p->buffers[i].bytes);
-        }
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        struct ct_buffer *b = &p->buffers[i];
+
+        if (!lives_always(b) || b->offloaded != offloaded)
+            continue;
+        b->offset = m->persistent;
+        m->persistent += align(b->bytes);
+        m->peak[b->category] += align(b->bytes);
+    }
 }
 
 /* Peaks of each category, and what each held when the sum was largest. */
-static void count_peaks(struct ct_program *p, const struct event *events, size_t count)
+static void count_peaks(struct ct_memory *m, const struct event *events, size_t count)
 {
     size_t now[CT_CATEGORY_COUNT], sum = 0, most = 0;
 
-    memcpy(now, p->category_peak, sizeof(now));
-    memcpy(p->category_at_peak, now, sizeof(now));
+    memcpy(now, m->peak, sizeof(now));
+    memcpy(m->at_peak, now, sizeof(now));
     for (size_t i = 0; i < count; i++) {
         enum ct_category c = events[i].buffer->category;
         size_t bytes = align(events[i].buffer->bytes);
 
         now[c] += events[i].begins ? bytes : -bytes;
         sum += events[i].begins ? bytes : -bytes;
-        if (now[c] > p->category_peak[c])
-            p->category_peak[c] = now[c];
+        if (now[c] > m->peak[c])
+            m->peak[c] = now[c];
         if (sum > most) {
             most = sum;
-            memcpy(p->category_at_peak, now, sizeof(now));
+            memcpy(m->at_peak, now, sizeof(now));
         }
     }
+}
+
+static void plan(struct ct_program *p, bool offloaded, struct ct_memory *m,
+                 struct ct_arena *scratch)
+{
+    struct gaps gaps = {.arena = scratch};
+    struct event *events;
+    size_t count;
+
+    place_persistent(p, offloaded, m);
+    m->bytes = gaps.end = m->persistent;
+    events = sort_events(p, offloaded, scratch, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct ct_buffer *b = events[i].buffer;
+
+        if (events[i].begins)
+            b->offset = take(&gaps, align(b->bytes));
+        else
+            release(&gaps, b->offset, align(b->bytes));
+        if (gaps.end > m->bytes)
+            m->bytes = gaps.end;
+    }
+    count_peaks(m, events, count);
 }
 
 static void *resolve(const struct ct_program *p, void *code)
@@ -185,26 +213,11 @@ static void resolve_all(struct ct_program *p, struct ct_instruction *list, size_
 
 void ct_lower_plan(struct ct_program *p, struct ct_arena *scratch)
 {
-    struct gaps gaps = {.arena = scratch};
-    struct event *events;
-    size_t count;
-
-    place_persistent(p);
-    gaps.end = p->persistent_bytes;
-    events = sort_events(p, scratch, &count);
-    for (size_t i = 0; i < count; i++) {
-        struct ct_buffer *b = events[i].buffer;
-
-        if (events[i].begins)
-            b->offset = take(&gaps, align(b->bytes));
-        else
-            release(&gaps, b->offset, align(b->bytes));
-        if (gaps.end > p->arena_bytes)
-            p->arena_bytes = gaps.end;
-    }
-    if (p->arena_bytes < p->persistent_bytes)
-        p->arena_bytes = p->persistent_bytes;
-    count_peaks(p, events, count);
+    plan(p, false, &p->memory, scratch);
+    plan(p, true, &p->offloaded, scratch);
+    for (size_t i = 0; i < p->buffer_count; i++)
+        if (p->buffers[i].offloaded)
+            p->buffers[i].offset += CT_OFFLOADED;
     resolve_all(p, p->init, p->init_count);
     resolve_all(p, p->step, p->step_count);
 }

@@ -59,7 +59,7 @@ static void print_instruction(const struct ct_program *p, const struct ct_instru
 void ct_program_print(const struct ct_program *p, FILE *out)
 {
     fprintf(out, "program: %d microbatches, %zu instructions, %zu buffers, %zu bytes\n",
-            p->microbatches, p->step_count, p->buffer_count, p->arena_bytes);
+            p->microbatches, p->step_count, p->buffer_count, p->memory.bytes);
     for (size_t n = 0; n < p->init_count; n++)
         print_instruction(p, &p->init[n], n, out);
     for (size_t n = 0; n < p->step_count; n++)

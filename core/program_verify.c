@@ -48,6 +48,11 @@ static const char *buffer_name(const struct ct_buffer *b)
     return b->value ? b->value->name : "workspace";
 }
 
+static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
+{
+    return b->offloaded ? CT_OFFLOADED + p->offloaded.bytes : p->memory.bytes;
+}
+
 static void check_overlaps(struct check *c)
 {
     const struct ct_program *p = c->p;
@@ -59,7 +64,7 @@ static void check_overlaps(struct check *c)
     for (size_t i = 0; i < p->buffer_count; i++) {
         const struct ct_buffer *a = sorted[i];
 
-        if (a->offset + a->bytes > p->arena_bytes)
+        if (a->offset + a->bytes > limit(p, a))
             fault(c, "%s ends beyond the arena", buffer_name(a));
         for (size_t j = i + 1; j < p->buffer_count; j++) {
             const struct ct_buffer *b = sorted[j];

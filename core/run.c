@@ -259,21 +259,30 @@ static int batch_microbatches(const struct ct_run *run)
                : (int)(ct_config.training.local_batch_size / size);
 }
 
+/* Validation runs where training keeps nothing between two steps. */
+static void make_room(size_t *bytes, const struct ct_memory *training,
+                      const struct ct_memory *validation)
+{
+    if (*bytes < training->persistent + validation->bytes)
+        *bytes = training->persistent + validation->bytes;
+}
+
 static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
 {
     int rc = lower(run, run->graph, microbatches, !options->logits, false, &run->program);
 
     if (rc < 0)
         return ct_context(rc, "lowering");
-    run->arena_bytes = run->program->arena_bytes;
+    run->arena_bytes = run->program->memory.bytes;
+    run->offloaded_bytes = run->program->offloaded.bytes;
     if (!run->validation_graph)
         return 0;
     rc = lower(run, run->validation_graph, batch_microbatches(run), false, true,
                &run->validation_program);
     if (rc < 0)
         return ct_context(rc, "lowering for validation");
-    if (run->arena_bytes < run->program->persistent_bytes + run->validation_program->arena_bytes)
-        run->arena_bytes = run->program->persistent_bytes + run->validation_program->arena_bytes;
+    make_room(&run->arena_bytes, &run->program->memory, &run->validation_program->memory);
+    make_room(&run->offloaded_bytes, &run->program->offloaded, &run->validation_program->offloaded);
     return 0;
 }
 
@@ -335,14 +344,14 @@ static int load_weights(struct ct_run *run, const char *folder)
 
 static int open_memory(struct ct_run *run)
 {
-    void *shared = NULL;
+    struct ct_executor_memory memory = {.bytes = run->arena_bytes,
+                                        .offloaded = run->offloaded_bytes};
     int rc = 0;
 
     if (run->communicator.comm && run->communicator.ops->reserve && run->device->host_memory)
-        rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &shared);
+        rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &memory.base);
     if (rc == 0)
-        rc =
-            ct_executor_create(run->program, run->device, run->arena_bytes, shared, &run->executor);
+        rc = ct_executor_create(run->program, run->device, &memory, &run->executor);
     if (rc == 0)
         rc = ct_executor_init(run->executor);
     if (rc == 0 && *ct_config.model.init_from)
@@ -420,7 +429,7 @@ static int compare_ranks(struct ct_run *run)
     uint64_t mine = fingerprint(), *all = ct_arena_array(&run->arena, uint64_t, run->world);
     struct ct_group *world;
     int rc = ct_communicator_group(c, &run->mesh, run->rank, ((ct_axes)1 << run->mesh.count) - 1,
-                                   CT_STREAM_COPY, &world);
+                                   CT_STREAM_LOAD, &world);
 
     if (rc == 0)
         rc = c->ops->all_gather(world, &mine, all, sizeof(mine), CT_U8);

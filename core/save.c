@@ -102,7 +102,7 @@ static int open_world(struct ct_run *run, struct ct_group **all)
 {
     return run->communicator.comm
                ? ct_communicator_group(&run->communicator, &run->mesh, run->rank,
-                                       ((ct_axes)1 << run->mesh.count) - 1, CT_STREAM_COPY, all)
+                                       ((ct_axes)1 << run->mesh.count) - 1, CT_STREAM_LOAD, all)
                : 0;
 }
 

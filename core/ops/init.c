@@ -37,7 +37,7 @@ static int init_normal_reference(const struct ct_launch *l)
 {
     double std = ct_op_float(l->op, "std"), cut = ct_op_float(l->op, "cut");
     uint64_t seed = (uint64_t)ct_op_int(l->op, "seed");
-    uint64_t stream = ct_rng_stream(l->op->in[0]->name);
+    uint64_t stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
         uint64_t draw = stream, index = global_index(l, i);

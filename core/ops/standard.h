@@ -48,6 +48,9 @@
     X(send)                                                                                        \
     X(receive)                                                                                     \
     X(stage_sum)                                                                                   \
+    X(load)                                                                                        \
+    X(store)                                                                                       \
+    X(offload)                                                                                     \
     X(init_normal)                                                                                 \
     X(init_constant)                                                                               \
     X(float8_scale)                                                                                \

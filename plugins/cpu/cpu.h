@@ -17,10 +17,11 @@
 #include "kernels/isa.h"
 
 struct cpu_config {
-    int64_t threads;         /* 0: cores / local ranks */
-    const char *isa;         /* auto, portable, avx2, avx512 */
-    const char *streams;     /* threads, in_order */
-    const char *bf16_matmul; /* auto, native, widen */
+    int64_t threads;            /* 0: cores / local ranks */
+    const char *isa;            /* auto, portable, avx2, avx512 */
+    const char *streams;        /* threads, in_order */
+    const char *bf16_matmul;    /* auto, native, widen */
+    const char *offload_folder; /* of the second memory's file; "": there is none */
     bool huge_pages, pack_weights;
 };
 extern struct cpu_config cpu_config;
@@ -97,11 +98,15 @@ int cpu_streams_record(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_wait(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_synchronize(struct cpu_streams *streams);
 
+/* offload.c: the second memory */
+int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base);
+void cpu_release_offloaded(struct ct_device *device, void *base, size_t bytes);
+
 /* ---- what it offers: tables ended by {0} ---- */
 
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
     cpu_cross_entropy_kernels[], cpu_loss_piece_kernels[], cpu_adamw_kernels[],
-    cpu_reduce_kernels[], cpu_init_kernels[];
+    cpu_reduce_kernels[], cpu_init_kernels[], cpu_offload_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_linear, cpu_op_linear_dx, cpu_op_loss,
     cpu_op_loss_grad;
 extern const struct ct_transform cpu_pack_weights;

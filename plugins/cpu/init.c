@@ -83,7 +83,7 @@ static int run_normal(const struct ct_launch *l)
 
     call.normal = (struct cpu_normal){
         .seed = (uint64_t)ct_op_int(l->op, "seed"),
-        .stream = ct_rng_stream(l->op->in[0]->name),
+        .stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name),
         .std = (float)ct_op_float(l->op, "std"),
         .cut = (float)ct_op_float(l->op, "cut"),
     };

@@ -68,6 +68,11 @@ int gpu_arena_create(struct gpu *gpu, size_t bytes, void **base);
 void gpu_arena_destroy(struct gpu *gpu, void *base);
 void gpu_arena_destroy_all(struct gpu *gpu);
 
+/* ---- offload.c: pinned memory of the host ---- */
+
+int gpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base);
+void gpu_release_offloaded(struct ct_device *device, void *base, size_t bytes);
+
 /* ---- functions.c ---- */
 
 struct gpu_size {
@@ -158,6 +163,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(adamw)                                                                                       \
     X(init)                                                                                        \
     X(float8)                                                                                      \
+    X(offload)                                                                                     \
     X(collective)
 
 #define X(name) extern const struct ct_kernel gpu_##name##_kernels[];

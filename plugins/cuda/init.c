@@ -41,7 +41,7 @@ static int run_normal(const struct ct_launch *l)
     struct gpu_init a = piece(l);
 
     a.seed = (uint64_t)ct_op_int(l->op, "seed");
-    a.stream = ct_rng_stream(l->op->in[0]->name);
+    a.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
     a.std = ct_op_float(l->op, "std");
     a.cut = ct_op_float(l->op, "cut");
     return launch(l, "init_normal", &a);

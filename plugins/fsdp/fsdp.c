@@ -215,6 +215,7 @@ static const struct ct_transform bucket = {
     .name = "fsdp.bucket",
     .summary = "one collective for all parameters of a unit",
     .phase = CT_PHASE_OVERLAP,
+    .gives = (const char *const[]){"bucketed", NULL},
     .after = (const char *const[]){"prefetched", NULL},
     .evaluation = true,
     .apply = fsdp_bucket,

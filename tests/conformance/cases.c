@@ -268,6 +268,12 @@ const struct conformance_case conformance_cases[] = {
      "input %x : T[400,300]\n"
      "F - %s, %i = float8_scale(%x) : float32[], float32[]\n",
      0, false, false, true},
+    {"offload",
+     "param %p offloaded : T[37,5]\nstate %q offloaded : float32[333]\ninput %x : int32[5,3]\n"
+     "pre - %u = load(%p) : T[37,5]\npre - %v = load(%q) : float32[333]\n"
+     "pre - %w = offload(%u) : T[37,5]\npre - %z = load(%w) : T[37,5]\n"
+     "F - %y = offload(%x) : int32[5,3]\npost - store(%p, %u)\n",
+     7, false},
     {"init",
      "param %p : T[37,5]\nparam %q : float32[300,33]\nparam %r : T[77]\n"
      "init - init_normal(%p) {std=0.02, seed=7}\n"

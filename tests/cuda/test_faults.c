@@ -42,7 +42,7 @@ static int run(const char *text, const char *name, const int32_t *values, size_t
     assert_non_null(graph);
     ct_schedule_forward(&schedule, &actions);
     assert_int_equal(ct_lower(&request, &program), 0);
-    assert_int_equal(ct_executor_create(program, device, 0, NULL, &executor), 0);
+    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
     assert_int_equal(
         ct_executor_write(executor, ct_graph_find(graph, name), 0, values, count * sizeof(*values)),
         0);

@@ -114,6 +114,11 @@ static int reserve(struct ct_device *device, size_t bytes, void **base)
     return rc;
 }
 
+static int reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+{
+    return ct_device_reference.reserve(device, bytes, base);
+}
+
 static void release(struct ct_device *device, void *base, size_t bytes)
 {
     ct_device_reference.release(device, base, bytes);
@@ -129,6 +134,8 @@ static int copy(struct ct_device *device, void *to, const void *from, size_t byt
 static const struct ct_device_ops ops = {
     .reserve = reserve,
     .release = release,
+    .reserve_offloaded = reserve_offloaded,
+    .release_offloaded = release,
     .copy_in = copy,
     .copy_out = copy,
     .enqueue = enqueue,

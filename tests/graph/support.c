@@ -269,7 +269,7 @@ void machine_start(struct machine *m, const struct ct_graph *graph, struct ct_de
                    int microbatches, enum order order)
 {
     machine_lower(m, graph, device, microbatches, order);
-    assert_ok(ct_executor_create(m->program, m->device, 0, NULL, &m->executor));
+    assert_ok(ct_executor_create(m->program, m->device, NULL, &m->executor));
     assert_ok(ct_executor_init(m->executor));
 }
 

@@ -169,8 +169,10 @@ static struct ct_graph *trained(struct ct_arena *arena)
 static void start_owner(struct machine *owner, struct ct_arena *arena, size_t more)
 {
     machine_lower(owner, trained(arena), shuffle_device(1), 1, IN_TURN);
-    assert_ok(ct_executor_create(owner->program, owner->device, owner->program->arena_bytes + more,
-                                 NULL, &owner->executor));
+    assert_ok(ct_executor_create(
+        owner->program, owner->device,
+        &(struct ct_executor_memory){.bytes = owner->program->memory.bytes + more},
+        &owner->executor));
     assert_ok(ct_executor_init(owner->executor));
 }
 
@@ -184,12 +186,12 @@ static void parameters_are_borrowed(void **state)
 
     (void)state;
     ct_for_each_op (op, graph)
-        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : CT_STREAM_COPY;
+        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : CT_STREAM_LOAD;
     start_owner(&owner, &arena, 1 << 16);
     assert_ok(lower_borrowing(&guest, graph, true));
     assert_ok(ct_program_verify(guest.program, stderr));
     assert_int_equal(guest.program->init_count, 0);
-    assert_int_equal(guest.program->category_peak[CT_CATEGORY_PARAMETER], 0);
+    assert_int_equal(guest.program->memory.peak[CT_CATEGORY_PARAMETER], 0);
     assert_ok(ct_executor_create_borrowing(guest.program, owner.executor, &guest.executor));
     for (int round = 0; round < 3; round++) {
         double loss;
@@ -223,7 +225,8 @@ static void views_of_borrowed_parameters(void **state)
 
     (void)state;
     machine_lower(&owner, parse(&arena, lent), guest.device, 1, FORWARD);
-    assert_ok(ct_executor_create(owner.program, owner.device, 4096, NULL, &owner.executor));
+    assert_ok(ct_executor_create(owner.program, owner.device,
+                                 &(struct ct_executor_memory){.bytes = 4096}, &owner.executor));
     assert_ok(ct_executor_init(owner.executor));
     assert_ok(lower_borrowing(&guest, graph, true));
     assert_ok(ct_program_verify(guest.program, stderr));

@@ -89,7 +89,7 @@ static size_t count_added_sums(const struct ct_program *program)
 static void poison(const struct machine *m)
 {
     if (m->device != reference_device())
-        shuffle_poison(m->program->persistent_bytes, m->program->arena_bytes);
+        shuffle_poison(m->program->memory.persistent, m->program->memory.bytes);
 }
 
 /* All fetches equal those of `expected`, within tolerance. */
@@ -220,7 +220,7 @@ static void stages_on_one_rank(void **state)
     assert_int_equal(actions.count, 8);
     assert_ok(ct_lower(&request, &m.program));
     assert_ok(ct_program_verify(m.program, stderr));
-    assert_ok(ct_executor_create(m.program, m.device, 0, NULL, &m.executor));
+    assert_ok(ct_executor_create(m.program, m.device, NULL, &m.executor));
     assert_ok(ct_executor_init(m.executor));
     run_and_compare(&m, &expected, 1e-12);
     machine_finish(&expected);
@@ -281,13 +281,13 @@ static void check_exact(const struct ct_program *p)
             assert_int_equal(b->last, last);
     }
     for (int c = 0; c < CT_CATEGORY_COUNT; c++) {
-        assert_true(p->category_at_peak[c] <= p->category_peak[c]);
-        at_peak += p->category_at_peak[c];
+        assert_true(p->memory.at_peak[c] <= p->memory.peak[c]);
+        at_peak += p->memory.at_peak[c];
     }
-    assert_int_equal(p->arena_bytes, highest);
-    assert_int_equal(p->persistent_bytes, persistent);
-    assert_true(at_peak <= p->arena_bytes);
-    assert_true(at_peak >= p->persistent_bytes);
+    assert_int_equal(p->memory.bytes, highest);
+    assert_int_equal(p->memory.persistent, persistent);
+    assert_true(at_peak <= p->memory.bytes);
+    assert_true(at_peak >= p->memory.persistent);
 }
 
 static void plans_are_exact(void **state)
@@ -320,7 +320,7 @@ static void orders_differ_in_memory(void **state)
         struct machine m;
 
         machine_lower(&m, step_graph(&arena, shape, 4), NULL, 4, (enum order)order);
-        bytes[order - IN_TURN] = m.program->arena_bytes;
+        bytes[order - IN_TURN] = m.program->memory.bytes;
         machine_finish(&m);
     }
     assert_true(bytes[0] < bytes[1]);

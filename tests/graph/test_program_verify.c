@@ -171,7 +171,7 @@ static void a_small_arena(void **state)
 
     (void)state;
     lower_model(&m, &arena, 1);
-    m.program->arena_bytes -= 64;
+    m.program->memory.bytes -= 64;
     must_complain(&m, "ends beyond the arena");
     finish(&m, &arena);
 }
@@ -226,7 +226,7 @@ static void all_faults_are_reported(void **state)
     (void)state;
     lower_text(&m, &arena, relay, 1);
     m.program->step[1].signal = -1;
-    m.program->arena_bytes = 64;
+    m.program->memory.bytes = 64;
     assert_int_equal(ct_program_verify(m.program, out), CT_EINVAL);
     fclose(out);
     assert_message("(and more)");

@@ -18,12 +18,13 @@ enum ct_stream {
     CT_STREAM_COMPUTE,
     CT_STREAM_GATHER,
     CT_STREAM_REDUCE,
-    CT_STREAM_P2P, /* rings */
-    CT_STREAM_COPY,
+    CT_STREAM_P2P,  /* rings */
+    CT_STREAM_LOAD, /* from and to the second memory */
+    CT_STREAM_STORE,
     CT_STREAM_SEND, /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
 };
-#define CT_STREAMS 7
+#define CT_STREAMS 8
 
 struct ct_device_info {
     char name[96];     /* "Intel(R) Xeon(R) .., 2 threads, AVX-512" */
@@ -47,6 +48,11 @@ struct ct_device_ops {
     /* The arena: at least bytes, zeroed, 4096-byte aligned; called once per program. */
     int (*reserve)(struct ct_device *device, size_t bytes, void **base);
     void (*release)(struct ct_device *device, void *base, size_t bytes);
+    /* The same of a second memory, larger and slower, for what is offloaded: only kernels of
+       `load`, `store` and `offload` touch it while programs run, and the host between them. Zeroed.
+       NULL: the device has none. */
+    int (*reserve_offloaded)(struct ct_device *device, size_t bytes, void **base);
+    void (*release_offloaded)(struct ct_device *device, void *base, size_t bytes);
     int (*copy_in)(struct ct_device *device, void *to, const void *host, size_t bytes);
     int (*copy_out)(struct ct_device *device, void *host, const void *from, size_t bytes);
 

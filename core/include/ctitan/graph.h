@@ -18,7 +18,7 @@
  * of the step. That is all there is to gradient accumulation; kernels add in place where they can.
  *
  * Values are made once and never changed, but for parameters and states, which ops that say so
- * (`ct_op_type.mutates`) update in place.
+ * (`ct_op_type.mutates`) update in place; of what lies in another memory, a copy that was loaded.
  *
  * Everything lives in the graph's arena. Names are unique in a graph, and are what people see: in
  * `ctitan explain`, in plans, in checkpoints. Values without a producer are sources.
@@ -56,6 +56,7 @@ struct ct_value {
     int64_t shape[CT_MAX_RANK]; /* global */
     struct ct_sharding sharding;
     size_t opaque_bytes; /* not 0: in a layout known only to its ops, this many bytes on a rank */
+    bool offloaded;      /* lies in the device's second memory: `load` brings it, `store` puts it */
     struct ct_op *producer; /* NULL: a source */
     struct ct_value *grad;  /* after differentiation; NULL where none flows */
 };
@@ -93,6 +94,7 @@ struct ct_graph {
     size_t value_count, value_room;
     struct ct_fetch *fetches;
     size_t fetch_count, fetch_room;
+    bool update_by_region; /* one optimizer op for each region's parameters, not one for all */
     int stages;            /* of the pipeline, at least 1 */
     const int *stage_rank; /* by stage: coordinate along pp of the rank that runs it; NULL: all 0 */
     struct ct_peers *peers; /* every pair of which one sends to the other, sorted: of all ranks */

@@ -102,6 +102,9 @@ struct ct_kernel {
 #define CT_OP_EFFECT 4u     /* kept even if nobody uses its outputs (mutating ops always are) */
 #define CT_OP_COLLECTIVE 8u /* communicates */
 #define CT_OP_LINEAR 16u    /* linear in all inputs together: pending sums may pass through */
+#define CT_OP_OFFLOAD                                                                              \
+    32u /* moves values between the device's memories; no other op may touch                       \
+           offloaded ones */
 
 struct ct_op_type {
     const char *name;
@@ -167,6 +170,8 @@ CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);
 CT_API int ct_op_count_outputs(const struct ct_op *op);
 /* Dtypes and shapes of the outputs, but for dtypes with dtype_fixed; the failure names the op. */
 CT_API int ct_op_infer(struct ct_op *op);
+/* What value is a loaded copy of; else value. */
+CT_API const struct ct_value *ct_value_origin(const struct ct_value *value);
 /* An attribute by name, for kernels of ops that another plugin defines; asserts that it exists. */
 CT_API double ct_op_float(const struct ct_op *op, const char *attribute);
 CT_API int64_t ct_op_int(const struct ct_op *op, const char *attribute);

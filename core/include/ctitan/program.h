@@ -6,8 +6,9 @@
  * while it runs. The same lowering, without a device, answers what any rank of any mesh would need.
  *
  * Memory is planned to the byte. A buffer has a category and a life: instructions [first, last] in
- * program order; two buffers whose lives overlap do not. Parameters, states, scalars and fetches
- * live always. Offsets are multiples of 64.
+ * program order (those of init have numbers below 0); two buffers whose lives overlap do not.
+ * Parameters, states, scalars and fetches live always. Offsets are multiples of 64; those in the
+ * device's second memory begin at CT_OFFLOADED.
  */
 #ifndef CT_PROGRAM_H
 #define CT_PROGRAM_H
@@ -32,12 +33,23 @@ enum ct_category {
         CT_CATEGORY_COUNT
 };
 
+#define CT_OFFLOADED ((size_t)1 << 60)
+
 struct ct_buffer {
     const struct ct_value *value; /* the one it is named after; NULL: workspace */
     int microbatch;               /* -1: of the step */
     enum ct_category category;
+    bool offloaded; /* in the second memory */
     size_t bytes, offset;
-    int64_t first, last; /* instructions; -1 .. INT64_MAX: always */
+    int64_t first, last; /* instructions; INT64_MIN .. INT64_MAX: always */
+};
+
+/* What a program needs of one of the device's memories. */
+struct ct_memory {
+    size_t persistent;                 /* what comes first: parameters, states, inputs, scalars */
+    size_t bytes;                      /* all of it */
+    size_t peak[CT_CATEGORY_COUNT];    /* each category's own peak */
+    size_t at_peak[CT_CATEGORY_COUNT]; /* what each holds when the whole is largest */
 };
 
 struct ct_instruction {
@@ -64,12 +76,10 @@ struct ct_program {
         *tensors;       /* by value id: local shape and strides; data: offset in the buffer */
     int32_t *buffer_of; /* by value id x (microbatches + 1) + microbatch + 1; -1: none */
     int microbatches, events;
-    size_t persistent_bytes; /* what comes first: parameters, states, inputs, scalars */
-    size_t arena_bytes;      /* all of it */
-    size_t category_peak[CT_CATEGORY_COUNT];    /* each category's own peak */
-    size_t category_at_peak[CT_CATEGORY_COUNT]; /* what each holds when the whole is largest */
-    double flops;                               /* of one step on this rank */
-    double comm_bytes;                          /* sent by this rank in one step */
+    struct ct_memory memory, offloaded;
+    double flops;                      /* of one step on this rank */
+    double comm_bytes;                 /* sent by this rank in one step */
+    double loaded_bytes, stored_bytes; /* from and to the second memory, in one step */
 };
 
 struct ct_lower_request {
@@ -107,13 +117,20 @@ CT_API int ct_programs_prove(const struct ct_program *const *programs, int count
 
 struct ct_executor; /* a program bound to a device's memory */
 
-/* The arena: program->arena_bytes, or `bytes` if that is more, taken from the device; or `memory`
-   of so many zeroed bytes, from a communicator, which stays its owner's. */
+/* What an executor gets beyond what its program needs. */
+struct ct_executor_memory {
+    size_t bytes, offloaded; /* at least, of either memory */
+    void
+        *base; /* NULL: taken from the device; else `bytes` zeroed bytes, which stay the caller's */
+};
+
+/* extra: NULL: nothing. CT_ECONFIG: something is offloaded, and the device has no second memory. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
-                              size_t bytes, void *memory, struct ct_executor **executor);
+                              const struct ct_executor_memory *extra,
+                              struct ct_executor **executor);
 /* For a program lowered with `borrow`: parameters and states are those of owner, by name;
-   everything else lies in the part of owner's arena that holds nothing between two steps. That must
-   be large enough: owner->persistent_bytes + program->arena_bytes. */
+   everything else lies in the part of owner's memory that holds nothing between two steps. That
+   must be large enough: what is persistent in the owner's program, and all of this one's. */
 CT_API int ct_executor_create_borrowing(const struct ct_program *program, struct ct_executor *owner,
                                         struct ct_executor **executor);
 CT_API void ct_executor_destroy(struct ct_executor *executor);

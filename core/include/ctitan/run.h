@@ -54,6 +54,7 @@ struct ct_run {
     struct ct_executor *executor;
     double start_time;               /* of the process, seconds of CLOCK_MONOTONIC */
     size_t arena_bytes;              /* on the device: training and validation */
+    size_t offloaded_bytes;          /* in its second memory */
     int64_t parameters;              /* elements, each once, over all ranks */
     struct ct_weight_place *weights; /* all parameters of the model, in its order */
     size_t weight_count;

@@ -398,25 +398,29 @@ int cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUst
         .kind = SET, .value = value, .copy = {.dstDevice = address, .WidthInBytes = count}});
 }
 
+static int copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return submit((struct call){
+        .kind = COPY,
+        .copy = {.dstDevice = to, .srcDevice = from, .WidthInBytes = bytes, .Height = 1}});
+}
+
 int cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
     (void)stream;
-    memcpy((void *)(uintptr_t)to, from, bytes);
-    return CUDA_SUCCESS;
+    return copy(to, (uintptr_t)from, bytes);
 }
 
 int cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     (void)stream;
-    memcpy(to, (void *)(uintptr_t)from, bytes);
-    return CUDA_SUCCESS;
+    return copy((uintptr_t)to, from, bytes);
 }
 
 int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     (void)stream;
-    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
-    return CUDA_SUCCESS;
+    return copy(to, from, bytes);
 }
 
 /* Of any address: windows are not simulated. */

@@ -1,0 +1,93 @@
+/*
+ * Between the device's memory and its second one, which is larger and slower: pinned memory of the
+ * host for a GPU, a file for a CPU. What lies there is offloaded; only these ops touch it.
+ */
+#include <string.h>
+
+#include "standard.h"
+
+const struct ct_value *ct_value_origin(const struct ct_value *v)
+{
+    while (v->producer && v->producer->type == &ct_op_load)
+        v = v->producer->in[0];
+    return v;
+}
+
+static int check(const struct ct_op *op, int input, bool offloaded)
+{
+    const struct ct_value *v = op->in[input];
+
+    if (v->offloaded == offloaded)
+        return 0;
+    return ct_fail(CT_EINVAL, "%%%s is %soffloaded", v->name, offloaded ? "not " : "");
+}
+
+static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
+{
+    if (ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
+        memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
+        return 0;
+    }
+    for (int64_t i = 0; i < ct_tensor_count(to); i++)
+        ct_tensor_store(to, i, ct_tensor_load(from, i));
+    return 0;
+}
+
+static int copy_out(const struct ct_launch *l)
+{
+    return copy(&l->out[0], &l->in[0]);
+}
+
+static int load_infer(struct ct_op *op)
+{
+    return check(op, 0, true);
+}
+
+const struct ct_op_type ct_op_load = {
+    .name = "load",
+    .summary = "a copy, in the device's memory, of what is offloaded",
+    .operands = "x A -> y A",
+    .rule = ".->.",
+    .flags = CT_OP_OFFLOAD,
+    .infer = load_infer,
+    .reference = copy_out,
+};
+
+static int store_infer(struct ct_op *op)
+{
+    int rc = check(op, 0, true);
+
+    return rc < 0 ? rc : check(op, 1, false);
+}
+
+static int store_reference(const struct ct_launch *l)
+{
+    return copy(&l->in[0], &l->in[1]);
+}
+
+const struct ct_op_type ct_op_store = {
+    .name = "store",
+    .summary = "puts x in the place of y, which is offloaded",
+    .operands = "y A, x A",
+    .rule = ".,.",
+    .flags = CT_OP_OFFLOAD,
+    .mutates = 1,
+    .infer = store_infer,
+    .reference = store_reference,
+};
+
+static int offload_infer(struct ct_op *op)
+{
+    op->out[0]->offloaded = true;
+    return check(op, 0, false);
+}
+
+const struct ct_op_type ct_op_offload = {
+    .name = "offload",
+    .summary = "a copy of x that is offloaded",
+    .operands = "x A -> y A",
+    .rule = ".->.",
+    .flags = CT_OP_OFFLOAD,
+    .infer = offload_infer,
+    .reference = copy_out,
+};

@@ -1,0 +1,81 @@
+/*
+ * The CPU's second memory: a file, for what does not fit into the first. It has no name while it is
+ * in use, so nothing of it is left behind, however the run ends.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "cpu.h"
+
+static int map(int fd, size_t bytes, void **base)
+{
+    int error = posix_fallocate(fd, 0, (off_t)bytes);
+
+    if (error)
+        return ct_fail(CT_ENOMEM, "[cpu] offload_folder = %s: a file of %zu bytes: %s",
+                       cpu_config.offload_folder, bytes, strerror(error));
+    *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (*base == MAP_FAILED)
+        return ct_fail(CT_ENOMEM, "mapping a file of %zu bytes: %s", bytes, strerror(errno));
+    return 0;
+}
+
+int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+{
+    int fd, rc;
+
+    (void)device;
+    if (!*cpu_config.offload_folder)
+        return ct_fail(CT_ECONFIG, "device cpu has no second memory to offload to: say where its "
+                                   "file may be ([cpu] offload_folder = /a/folder/on/a/disk)");
+    fd = open(cpu_config.offload_folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return ct_fail(CT_ECONFIG, "[cpu] offload_folder = %s: %s", cpu_config.offload_folder,
+                       errno == EOPNOTSUPP ? "its file system has no files without a name"
+                                           : strerror(errno));
+    rc = map(fd, bytes, base);
+    close(fd);
+    return rc;
+}
+
+void cpu_release_offloaded(struct ct_device *device, void *base, size_t bytes)
+{
+    (void)device;
+    munmap(base, bytes);
+}
+
+/* ---- kernels ---- */
+
+static bool accepts(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (!ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return p->outs == 0 || ct_tensor_is_dense(&p->out[0]);
+}
+
+static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
+{
+    memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
+    return 0;
+}
+
+static int copy_out(const struct ct_launch *l)
+{
+    return copy(&l->out[0], &l->in[0]);
+}
+
+static int store(const struct ct_launch *l)
+{
+    return copy(&l->in[0], &l->in[1]);
+}
+
+const struct ct_kernel cpu_offload_kernels[] = {{"load", "memcpy", 0, accepts, NULL, copy_out},
+                                                {"store", "memcpy", 0, accepts, NULL, store},
+                                                {"offload", "memcpy", 0, accepts, NULL, copy_out},
+                                                {0}};

@@ -1,0 +1,72 @@
+/*
+ * The GPU's second memory: pinned memory of the host, which copy engines reach without a detour.
+ */
+#include "gpu.h"
+
+int gpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+{
+    int rc;
+
+    (void)device;
+    rc = gpu_check(gpu_driver.cuMemHostAlloc(base, bytes, CU_MEMHOSTALLOC_PORTABLE),
+                   "pinned memory of the host");
+    if (rc < 0)
+        return rc;
+    memset(*base, 0, bytes);
+    return 0;
+}
+
+void gpu_release_offloaded(struct ct_device *device, void *base, size_t bytes)
+{
+    (void)device;
+    (void)bytes;
+    gpu_driver.cuMemFreeHost(base);
+}
+
+/* ---- kernels ---- */
+
+static bool accepts(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (!ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return p->outs == 0 || ct_tensor_is_dense(&p->out[0]);
+}
+
+static size_t size(const struct ct_tensor *t)
+{
+    return (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
+}
+
+static int load(const struct ct_launch *l)
+{
+    if (!size(&l->out[0]))
+        return 0;
+    return gpu_check(gpu_driver.cuMemcpyHtoDAsync((uintptr_t)l->out[0].data, l->in[0].data,
+                                                  size(&l->out[0]), l->stream),
+                     "a copy to the device");
+}
+
+static int put(const struct ct_launch *l, void *to, const struct ct_tensor *from)
+{
+    if (!size(from))
+        return 0;
+    return gpu_check(gpu_driver.cuMemcpyDtoHAsync(to, (uintptr_t)from->data, size(from), l->stream),
+                     "a copy from the device");
+}
+
+static int store(const struct ct_launch *l)
+{
+    return put(l, l->in[0].data, &l->in[1]);
+}
+
+static int offload(const struct ct_launch *l)
+{
+    return put(l, l->out[0].data, &l->in[0]);
+}
+
+const struct ct_kernel gpu_offload_kernels[] = {
+    {"load", "copy engine", 0, accepts, NULL, load},
+    {"store", "copy engine", 0, accepts, NULL, store},
+    {"offload", "copy engine", 0, accepts, NULL, offload},
+    {0}};

@@ -1,0 +1,280 @@
+/*
+ * Parameters and optimizer states in the device's second memory (ZeRO-Offload): pinned memory of
+ * the host beside a GPU, a file beside a CPU.
+ *
+ * What lies there is marked; an op that needs it gets a copy that is loaded before it, and what it
+ * updates there is stored behind it. The optimizer works region by region, so that only two
+ * regions' states are on the device at a time. A parameter that is computed with in another dtype
+ * is cast once a step, and the copy is offloaded in its turn, so that microbatches load only that.
+ *
+ * A copy is loaded anew for the forward and for the backward of each region, one region ahead, on a
+ * stream of its own: it comes while the region before computes, and its memory is free after its
+ * own. Gathers of fsdp stand one region ahead already, so theirs come two ahead.
+ */
+#include <ctitan/device.h>
+#include <ctitan/error.h>
+#include <ctitan/pass.h>
+#include <ctitan/plugin.h>
+
+struct config {
+    bool parameters, optimizer;
+};
+
+static struct config config;
+
+static const struct ct_option options[] = {
+    CT_OPT_BOOL(struct config, parameters, "parameters", "true", "Offload parameters"),
+    CT_OPT_BOOL(struct config, optimizer, "optimizer", "true", "Offload the optimizer's states"),
+    {0}};
+
+#define WHY "offload: it lies in the device's second memory"
+
+/* A copy of an offloaded value, and what it is there for. */
+struct loaded {
+    struct ct_value *copy; /* NULL: none yet */
+    const struct ct_op *user;
+};
+
+/* Ops of one part, as they are walked through. */
+struct section {
+    int stage;
+    const char *region;       /* of the last op that computes */
+    struct ct_op *run, *last; /* where that region begins, and the one before; NULL: nowhere */
+};
+
+struct offloading {
+    struct ct_graph *graph;
+    struct ct_arena scratch;
+    struct loaded *loaded; /* by value id */
+    size_t ids;
+    const char *last_region; /* of the forward */
+    struct section section[CT_PARTS];
+};
+
+static bool is_chosen(const struct ct_value *v)
+{
+    return (v->role == CT_ROLE_PARAM && config.parameters) ||
+           (v->role == CT_ROLE_STATE && config.optimizer);
+}
+
+static bool moves(const struct ct_op *op)
+{
+    return op->type->flags & CT_OP_OFFLOAD;
+}
+
+/* ---- copies in another dtype ---- */
+
+/* What a part before the microbatches makes of one parameter for them, shard by shard. */
+static bool is_working_copy(const struct ct_graph *graph, const struct ct_op *op)
+{
+    if (op->part != CT_PART_PRE || op->ins != 1 || op->outs != 1 || !op->in[0]->offloaded ||
+        op->type->flags & (CT_OP_COLLECTIVE | CT_OP_VIEW))
+        return false;
+    ct_for_each_op (user, graph)
+        for (int i = 0; i < user->ins; i++)
+            if (user->in[i] == op->out[0] &&
+                (ct_part_is_microbatch(user->part) || graph->stages > 1))
+                return true;
+    return false;
+}
+
+static int offload_copy(struct ct_graph *graph, struct ct_op *op)
+{
+    struct ct_builder b = ct_builder_after(graph, op);
+    struct ct_value *copy = op->out[0], *away;
+
+    b.why = WHY;
+    away = ct_emit1(&b, "offload", ct_arena_printf(graph->arena, "%s.offloaded", copy->name), &copy,
+                    1, NULL);
+    if (!away)
+        return b.status;
+    away->sharding = copy->sharding;
+    away->producer->stream = CT_STREAM_STORE;
+    ct_graph_replace(graph, copy, away);
+    ct_op_set_input(away->producer, 0, copy);
+    return 0;
+}
+
+static int offload_copies(struct ct_graph *graph)
+{
+    int rc = 0;
+
+    ct_for_each_op_safe (op, graph)
+        if (rc == 0 && is_working_copy(graph, op))
+            rc = offload_copy(graph, op);
+    return rc;
+}
+
+/* ---- loads and stores ---- */
+
+static bool computes(const struct ct_op *op)
+{
+    return op->stream == CT_STREAM_COMPUTE && !moves(op);
+}
+
+static bool needs_load(const struct ct_op *op)
+{
+    for (int i = 0; !moves(op) && i < op->ins; i++)
+        if (op->in[i] && op->in[i]->offloaded)
+            return true;
+    return false;
+}
+
+/* In microbatches regions follow each other; before and after them, ops that need something. */
+static void walk_to(struct offloading *o, struct ct_op *op)
+{
+    struct section *s = &o->section[op->part];
+    bool micro = ct_part_is_microbatch(op->part);
+
+    if (op->stage != s->stage)
+        *s = (struct section){.stage = op->stage};
+    if (micro ? !computes(op) || s->region == op->region : !needs_load(op))
+        return;
+    s->region = op->region;
+    s->last = s->run;
+    s->run = op;
+}
+
+/* Where a copy for op is loaded; op itself: no sooner. */
+static struct ct_op *load_point(const struct offloading *o, struct ct_op *op,
+                                const struct ct_value *v)
+{
+    const struct section *s = &o->section[op->part];
+    struct ct_op *ahead = computes(op) ? s->last : s->run;
+
+    if (op->part == CT_PART_INIT || (v->producer && v->producer->part == op->part))
+        return op;
+    return ahead ? ahead : op;
+}
+
+/* The last region's backward follows its forward at once. */
+static bool same_use(const struct offloading *o, const struct ct_op *a, const struct ct_op *b)
+{
+    bool turn = a->part == CT_PART_F && b->part == CT_PART_I && a->region == o->last_region &&
+                o->graph->stages == 1;
+
+    return a->region == b->region && a->stage == b->stage && (a->part == b->part || turn);
+}
+
+static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_value *v)
+{
+    struct loaded *l = &o->loaded[v->id];
+    struct ct_builder b;
+
+    if (l->copy && same_use(o, l->user, op))
+        return l->copy;
+    b = ct_builder_before(o->graph, load_point(o, op, v));
+    b.part = op->part;
+    b.region = op->region;
+    b.stage = op->stage;
+    b.why = WHY;
+    l->user = op;
+    l->copy =
+        ct_emit1(&b, "load", ct_arena_printf(o->graph->arena, "%s.here", v->name), &v, 1, NULL);
+    if (!l->copy)
+        return NULL;
+    l->copy->sharding = v->sharding;
+    if (op->part != CT_PART_INIT)
+        l->copy->producer->stream = CT_STREAM_LOAD;
+    return l->copy;
+}
+
+static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, struct ct_value *copy)
+{
+    struct ct_builder b = ct_builder_after(o->graph, op);
+    struct ct_op *stored;
+
+    b.why = WHY;
+    stored = ct_emit(&b, "store", NULL, (struct ct_value *[]){v, copy}, 2, NULL);
+    if (stored && op->part != CT_PART_INIT)
+        stored->stream = CT_STREAM_STORE;
+    o->loaded[v->id].copy = NULL;
+    return b.status;
+}
+
+static int serve(struct offloading *o, struct ct_op *op)
+{
+    for (int i = 0; i < op->ins; i++) {
+        struct ct_value *v = op->in[i], *copy;
+        int rc = 0;
+
+        if (!v || !v->offloaded)
+            continue;
+        copy = load(o, op, v);
+        if (!copy)
+            return CT_EINVAL;
+        if (ct_op_mutates(op, i))
+            rc = store(o, op, v, copy);
+        if (rc < 0)
+            return rc;
+        ct_op_set_input(op, i, copy);
+    }
+    return 0;
+}
+
+static int move(struct offloading *o)
+{
+    o->ids = o->graph->value_count;
+    o->loaded = ct_arena_array(&o->scratch, struct loaded, o->ids + 1);
+    ct_for_each_op (op, o->graph)
+        if (op->part == CT_PART_F && computes(op))
+            o->last_region = op->region;
+    ct_for_each_op_safe (op, o->graph) {
+        int rc;
+
+        walk_to(o, op);
+        rc = needs_load(op) ? serve(o, op) : 0;
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int offload(struct ct_graph *graph, struct ct_run *run)
+{
+    struct offloading o = {.graph = graph};
+    int rc;
+
+    (void)run;
+    for (size_t i = 0; i < graph->value_count; i++)
+        graph->values[i]->offloaded = is_chosen(graph->values[i]);
+    rc = offload_copies(graph);
+    if (rc == 0)
+        rc = move(&o);
+    ct_arena_finish(&o.scratch);
+    return rc;
+}
+
+static const struct ct_transform transform = {
+    .name = "offload",
+    .summary = "parameters and optimizer states in the device's second memory",
+    .phase = CT_PHASE_OVERLAP,
+    .after = (const char *const[]){"prefetched", "bucketed", NULL},
+    .evaluation = true,
+    .apply = offload,
+};
+
+/* ---- the optimizer ---- */
+
+static int by_region(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    if (!config.parameters && !config.optimizer)
+        return ct_fail(CT_ECONFIG, "[offload] parameters and optimizer are both false: set one, or "
+                                   "take offload from [plugins] load");
+    graph->update_by_region = true;
+    return 0;
+}
+
+static const struct ct_transform update = {
+    .name = "offload.update",
+    .summary = "the optimizer works region by region",
+    .phase = CT_PHASE_PARTITION,
+    .apply = by_region,
+};
+
+CT_PLUGIN(.name = "offload", .version = "1.0",
+          .summary = "Parameters and optimizer states in host memory (ZeRO-Offload)",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_TRANSFORM, "offload.update", &update},
+                              {CT_TRANSFORM, "offload", &transform}));
