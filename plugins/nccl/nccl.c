@@ -178,6 +178,19 @@ static int make_group(struct group *g)
         "starting");
 }
 
+/* NCCL connects two ranks when they first exchange something, and that waits until both are there.
+   The ranks of a pipeline send in orders of their own, so a host that waits could wait for ever:
+   pairs connect while groups are made, which is in one order. */
+static int connect_pair(struct group *g)
+{
+    char byte = 0;
+
+    if (g->base.size != 2)
+        return 0;
+    return g->base.position == 0 ? nccl_host_send(&g->base, &byte, 1, 1, 0)
+                                 : nccl_host_receive(&g->base, &byte, 1, 0, 0);
+}
+
 static int open_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
                       struct ct_group **group)
 {
@@ -219,8 +232,9 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
     g->next = comm->groups;
     comm->groups = g;
     pthread_mutex_unlock(&comm->lock);
+    rc = connect_pair(g);
     *group = &g->base;
-    return 0;
+    return rc;
 }
 
 /* ---- opening and closing ---- */
