@@ -19,12 +19,15 @@
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuEventDestroy cuEventDestroy_v2
 
-/* `recorded` counts calls of cuEventRecord, `done` those that the stream got to. Never freed: what
-   waits may still look. */
-struct CUevent_st {
-    uint64_t recorded, done;
+/* One call of cuEventRecord. Those that wait, wait for the last one before them. */
+struct moment {
+    bool happened;
     double time;
-    CUevent next; /* destroyed, to be used again */
+    int users; /* the event, and tasks */
+};
+
+struct CUevent_st {
+    struct moment *last; /* NULL: never recorded */
 };
 
 struct task {
@@ -33,7 +36,7 @@ struct task {
     void *arguments;
     bool waits, owns; /* for other ranks; its arguments */
     CUevent event;
-    uint64_t number;
+    struct moment *moment; /* NULL: nothing to wait for */
 };
 
 struct CUstream_st {
@@ -56,7 +59,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of queues and events
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_mutex_t processor = PTHREAD_MUTEX_INITIALIZER;
 static CUgraph capture; /* NULL: nothing is being captured */
-static CUevent destroyed;
 
 /* ---- doing ---- */
 
@@ -80,18 +82,25 @@ static int do_call(const struct task *t)
     return rc;
 }
 
+static void drop(struct moment *m)
+{
+    if (m && --m->users == 0)
+        free(m);
+}
+
 static int perform(const struct task *t)
 {
     if (t->kind == CALL)
         return do_call(t);
     pthread_mutex_lock(&lock);
     if (t->kind == RECORD) {
-        t->event->time = now();
-        t->event->done = t->number;
+        t->moment->time = now();
+        t->moment->happened = true;
         pthread_cond_broadcast(&changed);
     }
-    while (t->event->done < t->number)
+    while (t->moment && !t->moment->happened)
         pthread_cond_wait(&changed, &lock);
+    drop(t->moment);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -152,17 +161,29 @@ static void append(CUstream s, struct task t)
     pthread_cond_broadcast(&changed);
 }
 
+static struct moment *moment_of(const struct task *t)
+{
+    struct moment *m = t->event->last;
+
+    if (t->kind == RECORD) {
+        drop(m);
+        m = t->event->last = calloc(1, sizeof(*m));
+        m->users = 1;
+    }
+    if (m)
+        m->users++;
+    return m;
+}
+
 /* bytes: of arguments that do not last; 0: they do, or there are none. */
 static int push(CUstream s, struct task t, size_t bytes)
 {
     bool at_once;
 
     pthread_mutex_lock(&lock);
-    if (t.kind == RECORD)
-        t.number = ++t.event->recorded;
-    if (t.kind == WAIT)
-        t.number = t.event->recorded;
-    at_once = !s->count && !t.waits && (t.kind != WAIT || t.event->done >= t.number);
+    if (t.kind != CALL)
+        t.moment = moment_of(&t);
+    at_once = !s->count && !t.waits && (t.kind != WAIT || !t.moment || t.moment->happened);
     if (!at_once)
         append(s, bytes ? with_own_arguments(t, bytes) : t);
     pthread_mutex_unlock(&lock);
@@ -257,22 +278,16 @@ int cuStreamIsCapturing(CUstream stream, int *status)
 int cuEventCreate(CUevent *event, unsigned flags)
 {
     (void)flags;
-    pthread_mutex_lock(&lock);
-    *event = destroyed;
-    if (destroyed)
-        destroyed = destroyed->next;
-    pthread_mutex_unlock(&lock);
-    if (!*event)
-        *event = calloc(1, sizeof(**event));
+    *event = calloc(1, sizeof(**event));
     return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int cuEventDestroy(CUevent event)
 {
     pthread_mutex_lock(&lock);
-    event->next = destroyed;
-    destroyed = event;
+    drop(event->last);
     pthread_mutex_unlock(&lock);
+    free(event);
     return CUDA_SUCCESS;
 }
 
@@ -286,7 +301,7 @@ int cuEventQuery(CUevent event)
     bool happened;
 
     pthread_mutex_lock(&lock);
-    happened = event->done == event->recorded;
+    happened = !event->last || event->last->happened;
     pthread_mutex_unlock(&lock);
     return happened ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -294,7 +309,7 @@ int cuEventQuery(CUevent event)
 int cuEventSynchronize(CUevent event)
 {
     pthread_mutex_lock(&lock);
-    while (event->done != event->recorded)
+    while (event->last && !event->last->happened)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -302,7 +317,7 @@ int cuEventSynchronize(CUevent event)
 
 int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end)
 {
-    *milliseconds = (float)(end->time - begin->time);
+    *milliseconds = (float)(end->last->time - begin->last->time);
     return CUDA_SUCCESS;
 }
 
