@@ -119,7 +119,7 @@ static void time_out(struct watchdog *w)
               silent);
 }
 
-static void look_for_errors(struct comm *comm)
+int nccl_look(struct comm *comm)
 {
     for (struct group *g = comm->groups; g; g = g->next) {
         int error = ncclSuccess;
@@ -131,6 +131,7 @@ static void look_for_errors(struct comm *comm)
         if (error != ncclSuccess && error != ncclInProgress)
             nccl_fail(comm, "group '%s': NCCL: %s", g->base.name, nccl.ncclGetErrorString(error));
     }
+    return nccl_failed(comm);
 }
 
 static void *work(void *argument)
@@ -145,7 +146,7 @@ static void *work(void *argument)
         else if (now() - since > w->comm->timeout)
             time_out(w);
         if (!w->comm->failed)
-            look_for_errors(w->comm);
+            nccl_look(w->comm);
         nap(NAP);
     }
     return NULL;
