@@ -1,4 +1,4 @@
-/* Collectives on host devices: kernels, groups, and what they send. Private to the core. */
+/* Collectives: kernels in host memory, groups, and what is sent. Private to the core. */
 #ifndef CT_COLLECTIVE_H
 #define CT_COLLECTIVE_H
 

@@ -7,7 +7,7 @@
  * same program, so collectives without pp are no obstacle; those along pp wait for all.
  *
  * The host is taken to be as patient as on a CPU: what stands behind a compute instruction in the
- * program is enqueued only when that is done. In order: all streams are one.
+ * program is enqueued only when that is done. In order: all streams are as one.
  */
 #include <string.h>
 

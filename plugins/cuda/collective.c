@@ -1,8 +1,9 @@
 /*
  * Collectives through the host, for communicators that know nothing of this device (local, mpi):
  * the operand is copied to pinned memory, travels, and is copied back. The stream is waited for,
- * so nothing overlaps: this is for tests, and for several ranks on one device. A communicator that
- * brings kernels for the device goes first. slice needs none.
+ * so nothing overlaps, and the host, which waits, meets other ranks in the order of the program:
+ * this is for tests, and for several ranks on one device. A communicator that brings kernels for
+ * the device goes first. slice needs none.
  */
 #include <stdlib.h>
 
@@ -51,6 +52,16 @@ static int make_room(struct gpu *gpu, size_t bytes)
                      "pinned memory");
 }
 
+static int fetch(const struct ct_launch *l, const struct staging *s)
+{
+    int rc = gpu_check(
+        gpu_driver.cuMemcpyDtoHAsync(s->in, (uintptr_t)s->device_in, s->in_bytes, l->stream),
+        "a copy from the device");
+
+    return rc < 0 ? rc
+                  : gpu_check(gpu_driver.cuStreamSynchronize(l->stream), "a copy from the device");
+}
+
 /* in's bytes on the host, and room for out's. */
 static int stage_in(const struct ct_launch *l, struct staging *s)
 {
@@ -59,15 +70,11 @@ static int stage_in(const struct ct_launch *l, struct staging *s)
     int rc = make_room(gpu, at + s->out_bytes + 64);
 
     gpu_graph_refuse(gpu, "collectives go through the host (load nccl)");
+    if (rc < 0)
+        return rc;
     s->in = gpu->staging;
-    s->out = rc == 0 ? (char *)gpu->staging + at : NULL;
-    if (rc == 0)
-        rc = gpu_check(
-            gpu_driver.cuMemcpyDtoHAsync(s->in, (uintptr_t)s->device_in, s->in_bytes, l->stream),
-            "a copy from the device");
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuStreamSynchronize(l->stream), "a copy from the device");
-    return rc;
+    s->out = (char *)gpu->staging + at;
+    return s->in_bytes ? fetch(l, s) : 0;
 }
 
 static int stage_out(const struct ct_launch *l, const struct staging *s)
@@ -140,6 +147,26 @@ static int exchange(const struct ct_launch *l, struct ct_group *g, const void *o
     return rc < 0 ? rc : stage_out(l, &s);
 }
 
+static int send(const struct ct_launch *l, struct ct_group *g, const void *data, size_t bytes,
+                int to, int tag)
+{
+    struct staging s = {.device_in = data, .in_bytes = bytes};
+    int rc = stage_in(l, &s);
+
+    return rc < 0 ? rc : g->ops->send(g, s.in, bytes, to, tag);
+}
+
+static int receive(const struct ct_launch *l, struct ct_group *g, void *data, size_t bytes,
+                   int from, int tag)
+{
+    struct staging s = {.device_out = data, .out_bytes = bytes};
+    int rc = stage_in(l, &s);
+
+    if (rc == 0)
+        rc = g->ops->receive(g, s.out, bytes, from, tag);
+    return rc < 0 ? rc : stage_out(l, &s);
+}
+
 static const struct ct_transport staged = {
     .copy = copy,
     .clear = clear,
@@ -148,6 +175,8 @@ static const struct ct_transport staged = {
     .all_reduce = all_reduce,
     .all_to_all = all_to_all,
     .exchange = exchange,
+    .send = send,
+    .receive = receive,
 };
 
 static int run(const struct ct_launch *l)
@@ -156,14 +185,24 @@ static int run(const struct ct_launch *l)
 }
 
 /* Another plugin's kernel for the device is better. */
-static bool accepts(const struct ct_prepare *p)
+static bool has_better(const char *op)
 {
     const struct ct_kernel *k;
 
     for (size_t i = 0; (k = ct_kernel_at("cuda", i)); i++)
-        if (!strcmp(k->op, p->op->type->name) && k->run != run)
-            return false;
-    return true;
+        if (!strcmp(k->op, op) && k->run != run)
+            return true;
+    return false;
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return !has_better(p->op->type->name);
+}
+
+bool gpu_collectives_wait(void)
+{
+    return !has_better("send");
 }
 
 const struct ct_kernel gpu_collective_kernels[] = {
@@ -172,5 +211,8 @@ const struct ct_kernel gpu_collective_kernels[] = {
     {"all_reduce", "staged", 0, accepts, ct_collective_prepare, run},
     {"all_to_all", "staged", 0, accepts, ct_collective_prepare, run},
     {"permute", "staged", 0, accepts, ct_collective_prepare, run},
+    {"send", "staged", 0, accepts, ct_collective_prepare, run},
+    {"receive", "staged", 0, accepts, ct_collective_prepare, run},
+    {"stage_sum", "staged", 0, accepts, ct_collective_prepare, run},
     {"slice", "copy", 0, NULL, ct_collective_prepare, run},
     {0}};

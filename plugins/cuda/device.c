@@ -143,7 +143,8 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     gpu = calloc(1, sizeof(*gpu));
     if (!gpu)
         return ct_fail(CT_ENOMEM, "the cuda device");
-    gpu->base = (struct ct_device){&gpu_device_ops, "cuda", false};
+    gpu->base = (struct ct_device){
+        .ops = &gpu_device_ops, .name = "cuda", .in_order = gpu_collectives_wait()};
     rc = choose_device(request, gpu);
     if (rc == 0)
         rc = look(gpu);

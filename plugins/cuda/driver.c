@@ -3,6 +3,7 @@
  */
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -46,6 +47,15 @@ static int find_calls(void *library)
     return 0;
 }
 
+/* Streams share the queues to the device, eight of them unless the driver is told otherwise before
+   it starts, and one that waits for an event holds up all that share its queue: a send must not
+   stand behind a receive. The plan's streams, NCCL's and those of its groups are more than eight.
+ */
+static void ask_for_queues(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int gpu_driver_open(void)
 {
     static const char *const names[] = {"libcuda.so.1", NULL};
@@ -61,6 +71,7 @@ int gpu_driver_open(void)
     rc = find_calls(library);
     if (rc < 0)
         return rc;
+    ask_for_queues();
     code = gpu_driver.cuInit(0);
     if (code == CUDA_ERROR_NO_DEVICE)
         return ct_fail(CT_ENOENT, "there is no CUDA device: the NVIDIA driver sees none");

@@ -99,6 +99,9 @@ void gpu_dnn_close(struct gpu *gpu);
 int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
                    int64_t count, bool accumulate);
 
+/* collective.c: does the host wait in collectives? No plugin has brought better ones. */
+bool gpu_collectives_wait(void);
+
 /* ---- graph.c: a step captured once, launched whole from then on ---- */
 
 struct gpu_graph *gpu_graph_create(void);

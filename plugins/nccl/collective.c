@@ -140,6 +140,7 @@ int nccl_broadcast(struct group *g, void *data, size_t count, enum ct_dtype dtyp
 int nccl_exchange(struct group *g, const void *out, size_t out_bytes, int to, void *in,
                   size_t in_bytes, int from, CUstream stream)
 {
+    const char *what = to < 0 ? "receive" : from < 0 ? "send" : "exchange";
     int rc = begin(g), code;
 
     if (rc < 0)
@@ -151,7 +152,7 @@ int nccl_exchange(struct group *g, const void *out, size_t out_bytes, int to, vo
         code = nccl.ncclRecv(in, in_bytes, UINT8, from, g->nccl, stream);
     if (code == ncclSuccess)
         code = nccl.ncclGroupEnd();
-    return end(g, code, "message", stream);
+    return end(g, code, what, stream);
 }
 
 /* ---- the transport ---- */
@@ -210,6 +211,21 @@ static int exchange(const struct ct_launch *l, struct ct_group *g, const void *o
     return nccl_exchange((struct group *)g, out, bytes, to, in, bytes, from, l->stream);
 }
 
+/* Messages of a pair are in order: NCCL has no tags. */
+static int send(const struct ct_launch *l, struct ct_group *g, const void *data, size_t bytes,
+                int to, int tag)
+{
+    (void)tag;
+    return nccl_exchange((struct group *)g, data, bytes, to, NULL, 0, -1, l->stream);
+}
+
+static int receive(const struct ct_launch *l, struct ct_group *g, void *data, size_t bytes,
+                   int from, int tag)
+{
+    (void)tag;
+    return nccl_exchange((struct group *)g, NULL, 0, -1, data, bytes, from, l->stream);
+}
+
 static const struct ct_transport transport = {
     .copy = copy,
     .clear = clear,
@@ -218,6 +234,8 @@ static const struct ct_transport transport = {
     .all_reduce = all_reduce,
     .all_to_all = all_to_all,
     .exchange = exchange,
+    .send = send,
+    .receive = receive,
 };
 
 static int run(const struct ct_launch *l)
@@ -231,4 +249,7 @@ const struct ct_kernel nccl_kernels[] = {
     {"all_reduce", "nccl", 0, NULL, ct_collective_prepare, run},
     {"all_to_all", "nccl", 0, NULL, ct_collective_prepare, run},
     {"permute", "nccl", 0, NULL, ct_collective_prepare, run},
+    {"send", "nccl", 0, NULL, ct_collective_prepare, run},
+    {"receive", "nccl", 0, NULL, ct_collective_prepare, run},
+    {"stage_sum", "nccl", 0, NULL, ct_collective_prepare, run},
     {0}};

@@ -1,6 +1,8 @@
 /*
- * The watchdog: an event behind each call, looked at in the order of enqueueing. The clock starts
- * anew whenever a call gets done, so long computations between two calls cost nothing but patience.
+ * The watchdog: an event behind each call. Calls of one stream get done in order, those of two in
+ * any: a receive that is asked for early is done after much that was enqueued later. The clock
+ * starts anew whenever a call gets done, so long computations between two calls cost nothing but
+ * patience; the oldest call that is not done is the one to blame.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include "cluster.h"
 
 #define RING 4096
+#define STREAMS 16
 #define NAP 20000000 /* ns between looks */
 
 struct watched {
@@ -17,6 +20,14 @@ struct watched {
     const char *call;
     uint32_t number;
     CUevent event;
+    CUstream stream;
+    bool over;
+};
+
+/* Streams whose oldest call is not done: what is behind it is not, either. */
+struct busy {
+    CUstream stream[STREAMS];
+    int count;
 };
 
 struct watchdog {
@@ -24,7 +35,7 @@ struct watchdog {
     pthread_t thread;
     bool started;
     _Atomic bool stop;
-    _Atomic uint32_t written, done;
+    _Atomic uint32_t written, done; /* all below are over */
     struct watched ring[RING];
 };
 
@@ -41,17 +52,36 @@ static void nap(long ns)
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
+static bool is_busy(const struct busy *b, CUstream stream)
+{
+    for (int i = 0; i < b->count; i++)
+        if (b->stream[i] == stream)
+            return true;
+    return false;
+}
+
+/* True if it gets done now. */
+static bool look(struct watched *call, struct busy *b)
+{
+    if (call->over || is_busy(b, call->stream))
+        return false;
+    call->over = nccl.cuEventQuery(call->event) == 0;
+    if (!call->over && b->count < STREAMS)
+        b->stream[b->count++] = call->stream;
+    return call->over;
+}
+
 /* All that is done; true if something is. */
 static bool advance(struct watchdog *w)
 {
-    uint32_t before;
-    bool more;
+    struct busy busy = {.count = 0};
+    bool more = false;
 
     pthread_mutex_lock(&w->comm->lock);
-    before = w->done;
-    while (w->done != w->written && nccl.cuEventQuery(w->ring[w->done % RING].event) == 0)
+    for (uint32_t i = w->done; i != w->written; i++)
+        more |= look(&w->ring[i % RING], &busy);
+    while (w->done != w->written && w->ring[w->done % RING].over)
         w->done++;
-    more = w->done != before;
     pthread_mutex_unlock(&w->comm->lock);
     return more;
 }
@@ -89,7 +119,7 @@ static void time_out(struct watchdog *w)
               silent);
 }
 
-static void look_for_errors(struct comm *comm)
+int nccl_look(struct comm *comm)
 {
     for (struct group *g = comm->groups; g; g = g->next) {
         int error = ncclSuccess;
@@ -101,6 +131,7 @@ static void look_for_errors(struct comm *comm)
         if (error != ncclSuccess && error != ncclInProgress)
             nccl_fail(comm, "group '%s': NCCL: %s", g->base.name, nccl.ncclGetErrorString(error));
     }
+    return nccl_failed(comm);
 }
 
 static void *work(void *argument)
@@ -115,7 +146,7 @@ static void *work(void *argument)
         else if (now() - since > w->comm->timeout)
             time_out(w);
         if (!w->comm->failed)
-            look_for_errors(w->comm);
+            nccl_look(w->comm);
         nap(NAP);
     }
     return NULL;
@@ -159,6 +190,8 @@ static int note(struct watchdog *w, struct group *g, const char *call, CUstream 
     next->group = g;
     next->call = call;
     next->number = g->calls;
+    next->stream = stream;
+    next->over = false;
     if (code == 0)
         code = nccl.cuEventRecord(next->event, stream);
     if (code == 0)
@@ -176,7 +209,7 @@ int nccl_watch(struct group *g, const char *call, CUstream stream)
     nccl.cuStreamIsCapturing(stream, &capturing);
     if (capturing)
         return 0;
-    while (w->written - w->done >= RING / 2 && !g->comm->failed)
+    while (w->written - w->done >= RING - 1 && !g->comm->failed)
         nap(100000);
     pthread_mutex_lock(&g->comm->lock);
     code = note(w, g, call, stream);

@@ -251,6 +251,9 @@ const struct conformance_case conformance_cases[] = {
      "post - %norm, %coefficient = clip_coefficient(%s, %s) {max_norm=1} : float32[], float32[]\n"
      "post - %norm2, %coefficient2 = clip_coefficient(%s) : float32[], float32[]\n",
      0, false},
+    {"add, numbers",
+     "scalar %x : float64[]\nscalar %z : float64[]\npre - %y = add(%x, %z) : float64[]\n", 0,
+     false},
     {"reciprocal",
      "scalar %x : float32[]\npre - %y = reciprocal(%x) : float32[]\n"
      "scalar %z : float64[]\npre - %u = reciprocal(%z) : float64[]\n",

@@ -404,7 +404,7 @@ static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || !strcmp(kernel->name, "cudnn"))) ||
-           (type->rule && !type->reference);
+           (type->flags & CT_OP_COLLECTIVE) || (type->rule && !type->reference);
 }
 
 static int summarise(const char *device, const char *filter)

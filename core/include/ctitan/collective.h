@@ -32,10 +32,26 @@ struct ct_transport {
                       size_t count, enum ct_dtype dtype);
     int (*exchange)(const struct ct_launch *l, struct ct_group *group, const void *out, int to,
                     void *in, int from, size_t bytes, int tag);
+    /* Between stages of a pipeline. Groups of two, from position 0 to 1; each direction has its
+       own. */
+    int (*send)(const struct ct_launch *l, struct ct_group *group, const void *data, size_t bytes,
+                int to, int tag);
+    int (*receive)(const struct ct_launch *l, struct ct_group *group, void *data, size_t bytes,
+                   int from, int tag);
+    /* The sum of `count` single numbers, 0 or more of them. NULL: `copy`, `clear` and the device's
+       own kernel of `add` do that. */
+    int (*sum)(const struct ct_launch *l, const struct ct_tensor *terms, int count,
+               const struct ct_tensor *out);
 };
 
-/* `prepare` and `run` of a kernel of all_gather, reduce_scatter, all_reduce, all_to_all, permute
-   or slice. */
+/*
+ * `prepare` and `run` of a kernel of all_gather, reduce_scatter, all_reduce, all_to_all, permute,
+ * slice, send, receive or stage_sum.
+ *
+ * Where calls are enqueued, and nobody's host waits in them, sends and receives run on streams of
+ * their own, and receives are asked for early. A device whose transport waits inside of the calls
+ * must say that it is in order (device.h): then ranks meet in the order of the program.
+ */
 CT_API int ct_collective_prepare(struct ct_prepare *p);
 CT_API int ct_collective_run(const struct ct_launch *l, const struct ct_transport *transport);
 

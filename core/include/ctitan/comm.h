@@ -95,6 +95,11 @@ struct ct_comm_ops {
     /* Both at once, so that rings and pairs cannot deadlock; equal to them in any other way. */
     int (*exchange)(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
                     size_t in_bytes, int from, int tag);
+
+    /* The first failure so far, for communicators with kernels whose calls are only enqueued: asked
+       when the device has come to rest, before what it computed is believed. NULL: calls say it
+       themselves. */
+    int (*check)(struct ct_comm *comm);
 };
 
 /* A communicator in use: what kernels of collectives get. */

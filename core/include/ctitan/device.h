@@ -78,7 +78,8 @@ struct ct_device {
     const struct ct_device_ops *ops;
     const char *name; /* "cpu": the key of its kernels */
     bool host_memory; /* the host may read and write its memory, and reference kernels can run */
-    bool in_order;    /* all streams are one: what is enqueued first is done first */
+    bool in_order;    /* what ranks send is done in the order of enqueueing: all streams are one, or
+                         the host waits in every call that meets other ranks */
 };
 
 CT_API extern const struct ct_device_ops ct_device_reference;

@@ -108,7 +108,7 @@ CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 /*
  * Prove that the programs of all ranks along pp (by coordinate; equal in all other coordinates)
  * come to their end together: with sends that end only with their receives, and events as they are.
- * in_order: on devices whose streams are one. CT_EINVAL: a deadlock, with what each rank is about
+ * in_order: on devices that are (device.h). CT_EINVAL: a deadlock, with what each rank is about
  * to do; or two ends of a transfer that are not of one value.
  */
 CT_API int ct_programs_prove(const struct ct_program *const *programs, int count, bool in_order);

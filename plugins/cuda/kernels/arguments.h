@@ -34,6 +34,11 @@ struct gpu_scalar {
     int64_t count;
 };
 
+struct gpu_add_numbers {
+    double *out;
+    const double *a, *b;
+};
+
 /* ---- norm ---- */
 
 struct gpu_norm {

@@ -145,3 +145,8 @@ KERNEL(reciprocal_float64, gpu_scalar, 256)
     if (i < a.count)
         ((double *)a.out)[i] = 1.0 / ((const double *)a.in)[i];
 }
+
+KERNEL(add_numbers, gpu_add_numbers, 1)
+{
+    *a.out = *a.a + *a.b;
+}

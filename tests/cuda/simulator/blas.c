@@ -241,9 +241,8 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
 
     (void)handle;
     (void)algo;
-    (void)stream;
     (void)d_layout;
     if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
         return CUBLAS_STATUS_INVALID_VALUE;
-    return simulated_submit(multiply, &p, sizeof(p));
+    return simulated_submit(stream, multiply, &p, sizeof(p));
 }

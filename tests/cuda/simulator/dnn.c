@@ -40,22 +40,25 @@ void cudnnGetLastErrorString(char *text, size_t room)
     snprintf(text, room, "%s", last_error);
 }
 
+struct cudnnContext {
+    void *stream;
+};
+
 int cudnnCreate(cudnnHandle_t *handle)
 {
-    *handle = (cudnnHandle_t)(uintptr_t)1;
+    *handle = calloc(1, sizeof(**handle));
     return CUDNN_STATUS_SUCCESS;
 }
 
 int cudnnDestroy(cudnnHandle_t handle)
 {
-    (void)handle;
+    free(handle);
     return CUDNN_STATUS_SUCCESS;
 }
 
 int cudnnSetStream(cudnnHandle_t handle, void *stream)
 {
-    (void)handle;
-    (void)stream;
+    handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -347,6 +350,7 @@ struct run {
     int64_t ids[32], count;
     void *addresses[32];
     double scalars[32]; /* as they were when the call was made */
+    void *workspace;
 };
 
 static struct descriptor *graph_of(const struct descriptor *plan)
@@ -417,6 +421,7 @@ static int run_graph(const void *arguments)
     int64_t count;
     struct descriptor **ops = get(graph_of(r->plan), CUDNN_ATTR_OPERATIONGRAPH_OPS, &count);
 
+    memset(r->workspace, 0xff, 4096);
     for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], r, read_tensor);
     for (int64_t i = 0; i < count; i++)
@@ -471,7 +476,6 @@ int cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
     struct descriptor **ops = get(graph_of(plan), CUDNN_ATTR_OPERATIONGRAPH_OPS, &count);
     void **workspace = get(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, NULL);
 
-    (void)handle;
     ids = get(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &r.count);
     memcpy(r.ids, ids, (size_t)r.count * sizeof(*r.ids));
     memcpy(r.addresses, get(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, NULL),
@@ -484,8 +488,8 @@ int cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                  missing);
         return BAD_PARAM;
     }
-    memset(*workspace, 0xff, 4096);
+    r.workspace = *workspace;
     for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], &r, take_scalar);
-    return simulated_submit(run_graph, &r, sizeof(r));
+    return simulated_submit(handle->stream, run_graph, &r, sizeof(r));
 }

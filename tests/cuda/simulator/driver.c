@@ -1,16 +1,12 @@
 /*
- * The simulated driver: libcuda.so.1. Memory is the host's, streams do at once what is enqueued on
- * them, captured graphs are lists of calls.
+ * The simulated driver: libcuda.so.1. Memory is the host's; streams are in streams.c.
  */
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "driver.h"
-#include "simulator.h"
+#include "streams.h"
 
 /* Symbols that are versioned. */
 #define cuDeviceTotalMem cuDeviceTotalMem_v2
@@ -22,109 +18,7 @@
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
 #define cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2
 #define cuMemcpy2DAsync cuMemcpy2DAsync_v2
-#define cuStreamDestroy cuStreamDestroy_v2
-#define cuStreamBeginCapture cuStreamBeginCapture_v2
-#define cuGraphInstantiate cuGraphInstantiateWithFlags
-#define cuEventDestroy cuEventDestroy_v2
 #define cuMemGetAddressRange cuMemGetAddressRange_v2
-
-#define X(name, symbol, parameters) CT_API int symbol parameters;
-GPU_DRIVER_CALLS(X)
-/* What the nccl plugin calls beside. */
-X(cuEventQuery, cuEventQuery, (CUevent event))
-X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))
-X(cuMemGetAddressRange, cuMemGetAddressRange_v2,
-  (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))
-X(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
-X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))
-X(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))
-#undef X
-
-/* ---- calls that can be captured ---- */
-
-struct call {
-    enum { LAUNCH, SET, COPY, OTHER } kind;
-    struct simulated_launch launch; /* its arguments are a copy */
-    int (*other)(const void *arguments);
-    CUDA_MEMCPY2D copy;
-    unsigned char value;
-};
-
-struct CUgraph_st {
-    struct call *call;
-    size_t count, room;
-};
-
-static CUgraph capture; /* NULL: calls are run at once */
-
-static void copy_rows(const CUDA_MEMCPY2D *c)
-{
-    for (size_t row = 0; row < c->Height; row++)
-        memmove((char *)(uintptr_t)c->dstDevice + row * c->dstPitch,
-                (const char *)(uintptr_t)c->srcDevice + row * c->srcPitch, c->WidthInBytes);
-}
-
-static void run(const struct call *c)
-{
-    if (c->kind == LAUNCH)
-        simulated_run(&c->launch);
-    else if (c->kind == SET)
-        memset((void *)(uintptr_t)c->copy.dstDevice, c->value, c->copy.WidthInBytes);
-    else if (c->kind == COPY)
-        copy_rows(&c->copy);
-    else
-        c->other(c->launch.arguments);
-}
-
-static void *self(void)
-{
-    Dl_info here;
-
-    return dladdr((void *)(uintptr_t)self, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD)
-                                                  : NULL;
-}
-
-/* KERNEL notes them beside the function. */
-static size_t argument_bytes(void (*kernel)(const void *))
-{
-    char name[128];
-    Dl_info info;
-    const size_t *bytes = NULL;
-
-    if (dladdr((void *)(uintptr_t)kernel, &info) && info.dli_sname) {
-        snprintf(name, sizeof(name), "%s_bytes", info.dli_sname);
-        bytes = dlsym(self(), name);
-    }
-    return bytes ? *bytes : 0;
-}
-
-static void note(struct call c, size_t bytes)
-{
-    if (bytes)
-        c.launch.arguments = memcpy(malloc(bytes), c.launch.arguments, bytes);
-    if (capture->count == capture->room) {
-        capture->room = capture->room ? 2 * capture->room : 64;
-        capture->call = realloc(capture->call, capture->room * sizeof(*capture->call));
-    }
-    capture->call[capture->count++] = c;
-}
-
-static int submit(struct call c)
-{
-    if (capture)
-        note(c, c.kind == LAUNCH ? argument_bytes(c.launch.kernel) : 0);
-    else
-        run(&c);
-    return CUDA_SUCCESS;
-}
-
-int simulated_submit(int (*call)(const void *arguments), const void *arguments, size_t bytes)
-{
-    if (!capture)
-        return call(arguments);
-    note((struct call){.kind = OTHER, .other = call, .launch = {.arguments = arguments}}, bytes);
-    return 0;
-}
 
 /* ---- the device ---- */
 
@@ -233,6 +127,16 @@ int cuCtxSetCurrent(CUcontext context)
 
 /* ---- kernels: functions of this library, by name ---- */
 
+#define ARGUMENTS 8192 /* bytes */
+
+static void *self(void)
+{
+    Dl_info here;
+
+    return dladdr((void *)(uintptr_t)self, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD)
+                                                  : NULL;
+}
+
 int cuModuleLoadData(CUmodule *module, const void *image)
 {
     (void)image;
@@ -261,20 +165,50 @@ int cuFuncSetAttribute(CUfunction function, int attribute, int value)
                : CUDA_SUCCESS;
 }
 
+/* KERNEL notes them beside the function. */
+static size_t argument_bytes(CUfunction function)
+{
+    char name[128];
+    Dl_info info;
+    const size_t *bytes = NULL;
+
+    if (dladdr((void *)function, &info) && info.dli_sname) {
+        snprintf(name, sizeof(name), "%s_bytes", info.dli_sname);
+        bytes = dlsym(self(), name);
+    }
+    return bytes ? *bytes : 0;
+}
+
+struct launch {
+    struct simulated_launch launch;
+    _Alignas(16) unsigned char arguments[ARGUMENTS];
+};
+
+static int run_launch(const void *arguments)
+{
+    struct simulated_launch l = ((const struct launch *)arguments)->launch;
+
+    l.arguments = ((const struct launch *)arguments)->arguments;
+    simulated_run(&l);
+    return CUDA_SUCCESS;
+}
+
 int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                    CUstream stream, void **parameters, void **extra)
 {
-    struct call c = {.kind = LAUNCH,
-                     .launch = {{grid_x, grid_y, grid_z},
-                                {block_x, block_y, block_z},
-                                shared,
-                                (void (*)(const void *))(uintptr_t)function,
-                                parameters[0]}};
+    size_t bytes = argument_bytes(function);
+    struct launch l = {.launch = {{grid_x, grid_y, grid_z},
+                                  {block_x, block_y, block_z},
+                                  shared,
+                                  (void (*)(const void *))(uintptr_t)function,
+                                  NULL}};
 
-    (void)stream;
     (void)extra;
-    return submit(c);
+    if (bytes > sizeof(l.arguments))
+        return CUDA_ERROR_NOT_FOUND;
+    memcpy(l.arguments, parameters[0], bytes);
+    return simulated_submit(stream, run_launch, &l, offsetof(struct launch, arguments) + bytes);
 }
 
 /* ---- memory ---- */
@@ -391,36 +325,61 @@ int cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *acc
     return CUDA_SUCCESS;
 }
 
-int cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream stream)
+struct fill {
+    CUdeviceptr address;
+    unsigned char value;
+    size_t count;
+};
+
+static int run_fill(const void *arguments)
 {
-    (void)stream;
-    return submit((struct call){
-        .kind = SET, .value = value, .copy = {.dstDevice = address, .WidthInBytes = count}});
+    const struct fill *f = arguments;
+
+    memset((void *)(uintptr_t)f->address, f->value, f->count);
+    return CUDA_SUCCESS;
 }
 
-static int copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+int cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream stream)
 {
-    return submit((struct call){
-        .kind = COPY,
-        .copy = {.dstDevice = to, .srcDevice = from, .WidthInBytes = bytes, .Height = 1}});
+    struct fill f = {address, value, count};
+
+    return simulated_submit(stream, run_fill, &f, sizeof(f));
+}
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static int run_copy(const void *arguments)
+{
+    const struct copy *c = arguments;
+
+    memcpy(c->to, c->from, c->bytes);
+    return CUDA_SUCCESS;
+}
+
+static int copy(void *to, const void *from, size_t bytes, CUstream stream)
+{
+    struct copy c = {to, from, bytes};
+
+    return simulated_submit(stream, run_copy, &c, sizeof(c));
 }
 
 int cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
-    (void)stream;
-    return copy(to, (uintptr_t)from, bytes);
+    return copy((void *)(uintptr_t)to, from, bytes, stream);
 }
 
 int cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    (void)stream;
-    return copy((uintptr_t)to, from, bytes);
+    return copy(to, (void *)(uintptr_t)from, bytes, stream);
 }
 
 int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-    (void)stream;
-    return copy(to, from, bytes);
+    return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, stream);
 }
 
 /* Of any address: windows are not simulated. */
@@ -432,159 +391,21 @@ int cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
     return CUDA_ERROR_NOT_FOUND;
 }
 
+static int run_copy_rows(const void *arguments)
+{
+    const CUDA_MEMCPY2D *c = arguments;
+
+    for (size_t row = 0; row < c->Height; row++)
+        memmove((char *)(uintptr_t)c->dstDevice + row * c->dstPitch,
+                (const char *)(uintptr_t)c->srcDevice + row * c->srcPitch, c->WidthInBytes);
+    return CUDA_SUCCESS;
+}
+
 int cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
-    (void)stream;
     if (copy->srcMemoryType != CU_MEMORYTYPE_DEVICE ||
         copy->dstMemoryType != CU_MEMORYTYPE_DEVICE || copy->srcPitch < copy->WidthInBytes ||
         copy->dstPitch < copy->WidthInBytes)
         return CUDA_ERROR_NOT_FOUND;
-    return submit((struct call){.kind = COPY, .copy = *copy});
-}
-
-/* ---- streams and events ---- */
-
-struct CUevent_st {
-    double time;
-};
-
-int cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
-{
-    static char handles[64];
-    static int next;
-
-    (void)flags;
-    (void)priority;
-    *stream = (CUstream)(void *)&handles[next++ % 64];
-    return CUDA_SUCCESS;
-}
-
-int cuStreamCreate(CUstream *stream, unsigned flags)
-{
-    return cuStreamCreateWithPriority(stream, flags, 0);
-}
-
-int cuStreamIsCapturing(CUstream stream, int *status)
-{
-    (void)stream;
-    *status = capture != NULL;
-    return CUDA_SUCCESS;
-}
-
-int cuStreamDestroy(CUstream stream)
-{
-    (void)stream;
-    return CUDA_SUCCESS;
-}
-
-int cuStreamSynchronize(CUstream stream)
-{
-    (void)stream;
-    return capture ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-int cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
-{
-    (void)stream;
-    (void)event;
-    (void)flags;
-    return CUDA_SUCCESS;
-}
-
-int cuStreamBeginCapture(CUstream stream, int mode)
-{
-    (void)stream;
-    (void)mode;
-    capture = calloc(1, sizeof(*capture));
-    return CUDA_SUCCESS;
-}
-
-int cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    (void)stream;
-    *graph = capture;
-    capture = NULL;
-    return CUDA_SUCCESS;
-}
-
-int cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    (void)flags;
-    *exec = (CUgraphExec)(void *)graph;
-    return CUDA_SUCCESS;
-}
-
-int cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    CUgraph graph = (CUgraph)(void *)exec;
-
-    (void)stream;
-    for (size_t i = 0; i < graph->count; i++)
-        run(&graph->call[i]);
-    return CUDA_SUCCESS;
-}
-
-/* The instance is the graph: it is freed with that. */
-int cuGraphDestroy(CUgraph graph)
-{
-    (void)graph;
-    return CUDA_SUCCESS;
-}
-
-int cuGraphExecDestroy(CUgraphExec exec)
-{
-    CUgraph graph = (CUgraph)(void *)exec;
-
-    for (size_t i = 0; i < graph->count; i++)
-        if (graph->call[i].launch.arguments)
-            free((void *)(uintptr_t)graph->call[i].launch.arguments);
-    free(graph->call);
-    free(graph);
-    return CUDA_SUCCESS;
-}
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-int cuEventCreate(CUevent *event, unsigned flags)
-{
-    (void)flags;
-    *event = calloc(1, sizeof(**event));
-    return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-int cuEventDestroy(CUevent event)
-{
-    free(event);
-    return CUDA_SUCCESS;
-}
-
-int cuEventRecord(CUevent event, CUstream stream)
-{
-    (void)stream;
-    event->time = now();
-    return CUDA_SUCCESS;
-}
-
-int cuEventQuery(CUevent event)
-{
-    (void)event;
-    return CUDA_SUCCESS;
-}
-
-int cuEventSynchronize(CUevent event)
-{
-    (void)event;
-    return CUDA_SUCCESS;
-}
-
-int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end)
-{
-    *milliseconds = (float)(end->time - begin->time);
-    return CUDA_SUCCESS;
+    return simulated_submit(stream, run_copy_rows, copy, sizeof(*copy));
 }

@@ -1,7 +1,9 @@
 /*
  * The simulated NCCL: libnccl.so.2, for ranks of one host. A communicator is a shared segment named
- * after its id, with a barrier, a slot for each rank, and a mailbox for each pair; calls are done
- * when they return. A rank that waits longer than its patience fails, as an abort would make it.
+ * after its id, with a barrier, a slot for each rank, and a mailbox for each pair. Calls are done
+ * by the thread of their stream, and end when all ranks have come; a send, when its receiver has.
+ * As with NCCL, the first message of a pair keeps its host until the other side is there, too. A
+ * rank that waits longer than its patience fails, as an abort would make it.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -26,7 +28,7 @@
 #define PATIENCE 20 /* s */
 
 struct mailbox {
-    _Atomic uint32_t full;
+    _Atomic uint32_t full, met; /* met: 1, the sender was there; 2, the receiver */
     size_t bytes;
     char data[MAIL];
 };
@@ -71,17 +73,27 @@ int ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
+/* Ranks may outnumber processors. */
+static void rest(int *rounds)
+{
+    if (++*rounds < 100)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
+
 static int barrier(struct ncclComm *c)
 {
     struct segment *s = c->segment;
     uint32_t generation = s->generation;
+    int rounds = 0;
 
     if (atomic_fetch_add(&s->arrived, 1) + 1 == (uint32_t)c->ranks) {
         s->arrived = 0;
         s->generation++;
         return ncclSuccess;
     }
-    for (time_t begin = time(NULL); s->generation == generation && !s->aborted; sched_yield())
+    for (time_t begin = time(NULL); s->generation == generation && !s->aborted; rest(&rounds))
         if (time(NULL) - begin > PATIENCE)
             s->aborted = 1;
     if (s->generation != generation)
@@ -239,36 +251,32 @@ static int run_call(const void *arguments)
     return rc;
 }
 
-static int submit(struct call c)
+static int submit(struct call c, void *stream)
 {
-    return simulated_submit(run_call, &c, sizeof(c));
+    return simulated_submit_waiting(stream, run_call, &c, sizeof(c));
 }
 
 int ncclAllGather(const void *in, void *out, size_t count, int type, ncclComm_t comm, void *stream)
 {
-    (void)stream;
-    return submit((struct call){comm, GATHER, in, out, count, type, 0, 0});
+    return submit((struct call){comm, GATHER, in, out, count, type, 0, 0}, stream);
 }
 
 int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, ncclComm_t comm,
                       void *stream)
 {
-    (void)stream;
-    return submit((struct call){comm, SCATTER, in, out, count, type, op, 0});
+    return submit((struct call){comm, SCATTER, in, out, count, type, op, 0}, stream);
 }
 
 int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, ncclComm_t comm,
                   void *stream)
 {
-    (void)stream;
-    return submit((struct call){comm, REDUCE, in, out, count, type, op, 0});
+    return submit((struct call){comm, REDUCE, in, out, count, type, op, 0}, stream);
 }
 
 int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, ncclComm_t comm,
                   void *stream)
 {
-    (void)stream;
-    return submit((struct call){comm, BROADCAST, in, out, count, type, 0, root});
+    return submit((struct call){comm, BROADCAST, in, out, count, type, 0, root}, stream);
 }
 
 /* ---- messages: begun in a group, moved together until all are through ---- */
@@ -276,40 +284,52 @@ int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, n
 #define MESSAGES (2 * RANKS)
 
 struct messages {
+    void *stream;
     struct call call[MESSAGES];
     size_t done[MESSAGES];
-    bool over[MESSAGES];
+    bool begun[MESSAGES], over[MESSAGES];
     int count;
 };
 
 static _Thread_local struct messages pending;
 
+static struct mailbox *mailbox(const struct call *c)
+{
+    int me = c->comm->rank;
+
+    return c->kind == SEND ? &c->comm->segment->mail[me][c->peer]
+                           : &c->comm->segment->mail[c->peer][me];
+}
+
 /* One packet, if the mailbox allows. A message of no bytes is one empty packet. */
 static void move(struct messages *m, int i)
 {
     const struct call *c = &m->call[i];
-    int me = c->comm->rank;
-    struct mailbox *box = c->kind == SEND ? &c->comm->segment->mail[me][c->peer]
-                                          : &c->comm->segment->mail[c->peer][me];
+    struct mailbox *box = mailbox(c);
     size_t left = c->count - m->done[i];
 
     if (m->over[i] || box->full != (c->kind == RECEIVE))
         return;
-    if (c->kind == SEND) {
+    if (c->kind == RECEIVE) {
+        memcpy(c->out + m->done[i], box->data, box->bytes);
+        m->done[i] += box->bytes;
+        m->over[i] = m->done[i] >= c->count;
+        box->full = 0;
+    } else if (m->begun[i] && !left) {
+        m->over[i] = true;
+    } else {
         box->bytes = left < MAIL ? left : MAIL;
         memcpy(box->data, c->in + m->done[i], box->bytes);
-    } else {
-        memcpy(c->out + m->done[i], box->data, box->bytes);
+        m->done[i] += box->bytes;
+        m->begun[i] = true;
+        box->full = 1;
     }
-    m->done[i] += box->bytes;
-    m->over[i] = m->done[i] >= c->count;
-    box->full = c->kind == SEND;
 }
 
 static int run_messages(const void *arguments)
 {
     struct messages m = *(const struct messages *)arguments;
-    int left = m.count;
+    int left = m.count, rounds = 0;
 
     while (left) {
         left = 0;
@@ -321,7 +341,7 @@ static int run_messages(const void *arguments)
             }
             left += !m.over[i];
         }
-        sched_yield();
+        rest(&rounds);
     }
     return ncclSuccess;
 }
@@ -332,27 +352,44 @@ int ncclGroupStart(void)
     return ncclSuccess;
 }
 
-int ncclGroupEnd(void)
+/* Connections are made when they are first used, by both sides. */
+static int connect_all(const struct messages *m)
 {
-    return simulated_submit(run_messages, &pending, sizeof(pending));
+    int rounds = 0;
+
+    for (int i = 0; i < m->count; i++)
+        atomic_fetch_or(&mailbox(&m->call[i])->met, m->call[i].kind == SEND ? 1 : 2);
+    for (int i = 0; i < m->count; i++)
+        for (time_t begin = time(NULL); mailbox(&m->call[i])->met != 3; rest(&rounds))
+            if (m->call[i].comm->segment->aborted || time(NULL) - begin > PATIENCE) {
+                m->call[i].comm->failed = 1;
+                return SYSTEM_ERROR;
+            }
+    return ncclSuccess;
 }
 
-static int add(struct call c)
+int ncclGroupEnd(void)
 {
-    if (pending.count == MESSAGES)
+    if (connect_all(&pending))
         return SYSTEM_ERROR;
+    return simulated_submit_waiting(pending.stream, run_messages, &pending, sizeof(pending));
+}
+
+static int add(struct call c, void *stream)
+{
+    if (pending.count == MESSAGES || (pending.count && pending.stream != stream))
+        return SYSTEM_ERROR;
+    pending.stream = stream;
     pending.call[pending.count++] = c;
     return ncclSuccess;
 }
 
 int ncclSend(const void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream)
 {
-    (void)stream;
-    return add((struct call){comm, SEND, data, NULL, count, type, 0, peer});
+    return add((struct call){comm, SEND, data, NULL, count, type, 0, peer}, stream);
 }
 
 int ncclRecv(void *data, size_t count, int type, int peer, ncclComm_t comm, void *stream)
 {
-    (void)stream;
-    return add((struct call){comm, RECEIVE, NULL, data, count, type, 0, peer});
+    return add((struct call){comm, RECEIVE, NULL, data, count, type, 0, peer}, stream);
 }

@@ -2,11 +2,12 @@
  * A GPU in the host's memory, for tests on machines without one: libraries under the names of
  * NVIDIA's, with as much of their interface as the plugins call, put in front of them by
  * LD_LIBRARY_PATH. Kernels are the plugin's own sources, compiled for the host; the threads of a
- * block are fibers of one thread, the blocks of a launch run one after the other.
+ * block are fibers of one thread, the blocks of a launch run one after the other. Streams go on by
+ * themselves where they wait for other ranks, and for each other.
  *
  * What it shows: indices, strides, masks, barriers and shuffles that every thread must reach, sizes
  * of grids and shared memory, matrix layouts, the order of calls. What it cannot show: speed, races
- * between blocks, asynchrony, limits of registers, and whether NVIDIA's libraries do as theirs do.
+ * between blocks or kernels, limits of registers, and whether NVIDIA's libraries do as theirs do.
  *
  * Fibers take turns forwards; with SIMULATOR_ORDER=backwards in the environment, backwards. Results
  * that differ between the two have a barrier missing.
@@ -36,10 +37,15 @@ struct simulated_launch {
    not reach. */
 void simulated_run(const struct simulated_launch *launch);
 
-/* For other libraries: run a call at once, or note it, with a copy of its arguments, if the step is
-   being captured. What it returns is ignored then. */
-__attribute__((visibility("default"))) int simulated_submit(int (*call)(const void *arguments),
+/* For all libraries: do a call when the stream gets to it, with a copy of its arguments, or note it
+   if the step is being captured. Returns what the call does if it was done at once, else 0. The
+   second kind waits for other ranks, and never keeps the host. */
+__attribute__((visibility("default"))) int simulated_submit(void *stream,
+                                                            int (*call)(const void *arguments),
                                                             const void *arguments, size_t bytes);
+__attribute__((visibility("default"))) int
+simulated_submit_waiting(void *stream, int (*call)(const void *arguments), const void *arguments,
+                         size_t bytes);
 
 /* ---- for the kernels, about the fiber that calls ---- */
 

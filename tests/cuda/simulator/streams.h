@@ -1,0 +1,22 @@
+/* The simulated driver's interface, between its sources: what the plugins call of it. */
+#ifndef STREAMS_H
+#define STREAMS_H
+
+#include <stdbool.h>
+
+#include "driver.h"
+#include "simulator.h"
+
+#define X(name, symbol, parameters) CT_API int symbol parameters;
+GPU_DRIVER_CALLS(X)
+/* What the nccl plugin calls beside. */
+X(cuEventQuery, cuEventQuery, (CUevent event))
+X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))
+X(cuMemGetAddressRange, cuMemGetAddressRange_v2,
+  (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))
+X(cuMemcpyAsync, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))
+X(cuStreamIsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))
+#undef X
+
+#endif
