@@ -117,6 +117,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
+        {"train %R -n 1000000", "ranks at most; `ctitan plan --world 1000000`"},
+        {"plan %R -n 2 --world 4", "-n and --world: expected one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "lama"},
         {"train %R --set training.dtype=float31", "expected one of float32, bfloat16"},
