@@ -375,6 +375,10 @@ static void plan_shows_memory_and_instructions(void **state)
     assert_has(r.out, "parameters");
     assert_has(r.out, "activations");
     assert_has(r.out, "FLOPs per token");
+    /* 100 ranks share 64 rows: the last has none. */
+    r = run("plan %R --world 100 --rank 99 --with fsdp --set training.global_batch_size=-1");
+    if (r.status)
+        fail_msg("%s", r.err);
     r = run("plan %R --program");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "linear");
