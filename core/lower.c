@@ -223,6 +223,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
     x->l->program->flops += x->init ? 0 : lowered->flops;
+    i->sent = lowered->sent;
     x->l->program->comm_bytes += x->init ? 0 : lowered->sent;
     x->begun[lowered->order] = true;
     if (lowered->kernel->flags & CT_KERNEL_ACCUMULATES) {
