@@ -84,10 +84,11 @@ static int take(struct args *args, int option)
         args->program = true;
         break;
     case 'n':
-        args->here = true;
-        return parse_number("-n", 1, &args->ranks);
     case WORLD:
-        return parse_number("--world", 1, &args->ranks);
+        if (args->ranks)
+            return ct_fail(CT_ECONFIG, "-n and --world: expected one of them, once");
+        args->here = option == 'n';
+        return parse_number(args->here ? "-n" : "--world", 1, &args->ranks);
     case RANK:
         return parse_number("--rank", 0, &args->rank);
     }

@@ -1,4 +1,6 @@
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/run.h>
@@ -38,7 +40,70 @@ static void print_memory(const char *what, size_t bytes, const struct ct_memory 
     print_categories(training);
 }
 
-static void print_people(const struct ct_run *run, const struct numbers *n)
+/* ---- communication ---- */
+
+/* Calls of one kind along the same axes. */
+struct traffic {
+    const char *op, *axes;
+    int64_t calls;
+    double bytes;
+};
+
+static struct traffic *traffic_of(struct traffic *list, size_t *count, const struct ct_op *op)
+{
+    const char *axes = ct_op_string(op, "axes");
+    size_t i = 0;
+
+    axes = axes ? axes : "pp";
+    while (i < *count && (strcmp(list[i].op, op->type->name) || strcmp(list[i].axes, axes)))
+        i++;
+    if (i == *count)
+        list[(*count)++] = (struct traffic){.op = op->type->name, .axes = axes};
+    return &list[i];
+}
+
+static size_t sum_traffic(const struct ct_run *run, struct traffic *list)
+{
+    size_t count = 0;
+
+    for (size_t n = 0; n < run->program->step_count; n++) {
+        const struct ct_instruction *i = &run->program->step[n];
+
+        if (i->sent > 0) {
+            struct traffic *t = traffic_of(list, &count, i->op);
+
+            t->calls++;
+            t->bytes += i->sent;
+        }
+    }
+    return count;
+}
+
+static void print_traffic(const struct traffic *list, size_t count)
+{
+    char human[32], exact[32];
+
+    printf("\nsent per step by this rank\n");
+    printf("  %-18s %-24s %6s %12s %18s\n", "collective", "along", "calls", "", "bytes");
+    for (size_t i = 0; i < count; i++)
+        printf("  %-18s %-24s %6lld %12s %18s\n", list[i].op, list[i].axes,
+               (long long)list[i].calls, human_bytes(list[i].bytes, human),
+               grouped((int64_t)list[i].bytes, exact));
+}
+
+static void print_traffic_json(const struct traffic *list, size_t count)
+{
+    printf(" \"communication\": [");
+    for (size_t i = 0; i < count; i++)
+        printf("%s\n  {\"op\": \"%s\", \"axes\": \"%s\", \"calls\": %lld, \"bytes\": %.17g}",
+               i ? "," : "", list[i].op, list[i].axes, (long long)list[i].calls, list[i].bytes);
+    printf("],\n");
+}
+
+/* ---- all ---- */
+
+static void print_people(const struct ct_run *run, const struct numbers *n,
+                         const struct traffic *traffic, size_t count)
 {
     const struct ct_program *p = run->program;
     char a[32], b[32];
@@ -60,6 +125,8 @@ static void print_people(const struct ct_run *run, const struct numbers *n)
     print_memory("memory", run->arena_bytes, &p->memory);
     if (run->offloaded_bytes)
         print_memory("second memory", run->offloaded_bytes, &p->offloaded);
+    if (count)
+        print_traffic(traffic, count);
 }
 
 static void print_json_categories(const char *name, const struct ct_memory *m)
@@ -71,7 +138,8 @@ static void print_json_categories(const char *name, const struct ct_memory *m)
     putchar('}');
 }
 
-static void print_json(const struct ct_run *run, const struct numbers *n)
+static void print_json(const struct ct_run *run, const struct numbers *n,
+                       const struct traffic *traffic, size_t count)
 {
     const struct ct_program *p = run->program;
 
@@ -84,6 +152,7 @@ static void print_json(const struct ct_run *run, const struct numbers *n)
            p->step_count, p->init_count, p->microbatches);
     printf(" \"comm_bytes\": %.17g, \"loaded_bytes\": %.17g, \"stored_bytes\": %.17g,\n",
            p->comm_bytes, p->loaded_bytes, p->stored_bytes);
+    print_traffic_json(traffic, count);
     printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu", run->arena_bytes,
            run->offloaded_bytes);
     print_json_categories("memory", &p->memory);
@@ -101,14 +170,17 @@ static int64_t tokens_per_step(const struct ct_run *run)
 static int plan(const struct ct_run *run, const struct args *args)
 {
     struct numbers n = {.tokens = tokens_per_step(run)};
+    struct traffic *traffic = calloc(run->program->step_count + 1, sizeof(*traffic));
+    size_t count = traffic ? sum_traffic(run, traffic) : 0;
 
     run->model->flops_per_token(ct_config.training.seq_len, &n.whole, &n.halved);
     if (args->program)
         ct_program_print(run->program, stdout);
     else if (args->json)
-        print_json(run, &n);
+        print_json(run, &n, traffic, count);
     else
-        print_people(run, &n);
+        print_people(run, &n, traffic, count);
+    free(traffic);
     return ct_program_verify(run->program, stderr);
 }
 

@@ -1,11 +1,14 @@
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/launch.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
+
+#define RANKS_PER_PROCESSOR 64 /* that -n starts: a typing error shall not stop the machine */
 
 /* What the last step gave, for the line at the end. */
 static struct ct_step_result last;
@@ -75,7 +78,14 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
 static int launch(struct args *args, int argc, char **argv)
 {
     char **copy = ct_arena_array(&args->arena, char *, argc + 2);
+    int64_t processors = sysconf(_SC_NPROCESSORS_ONLN);
 
+    if (args->ranks > RANKS_PER_PROCESSOR * processors)
+        return ct_fail(CT_ECONFIG,
+                       "-n %lld on %lld processors: expected %lld ranks at most; `ctitan plan "
+                       "--world %lld` needs none of them",
+                       (long long)args->ranks, (long long)processors,
+                       (long long)(RANKS_PER_PROCESSOR * processors), (long long)args->ranks);
     copy[0] = "ctitan";
     memcpy(copy + 1, argv, sizeof(*copy) * (size_t)argc);
     return ct_launch(&(struct ct_launch_request){.ranks = (int)args->ranks, .argv = copy});

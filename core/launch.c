@@ -4,6 +4,8 @@
  * One loop polls the pipes, a signalfd and the time. Each rank leads a process group of its own, so
  * that a signal reaches what it started too, and a Ctrl-C reaches it once, through us; the kernel
  * kills a rank when its launcher is gone.
+ *
+ * Ranks that fail for the same reason say so in the same words, which are passed on once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +40,7 @@ struct rank {
     int status;
     struct stream out, err;
     char last[LAST]; /* line on standard error */
+    bool echoed;     /* another rank had said it before */
 };
 
 struct launcher {
@@ -47,6 +50,7 @@ struct launcher {
     int signals;
     sigset_t caught, before;
     char job[64];
+    const char *program;
 
     int first;         /* rank that failed first of itself, -1: none */
     bool failed;       /* some rank did, perhaps because it was told to end */
@@ -89,6 +93,20 @@ static void keep_last(struct rank *r, const char *line, size_t length)
     length = length < LAST ? length : LAST - 1;
     memcpy(r->last, line, length);
     r->last[length] = '\0';
+    r->echoed = false;
+}
+
+/* "ctitan: ..", what a program says before it fails, in words that another rank has used. */
+static bool is_echo(const struct launcher *l, const struct rank *r)
+{
+    size_t n = strlen(l->program);
+
+    if (strncmp(r->last, l->program, n) != 0 || r->last[n] != ':')
+        return false;
+    for (int i = 0; i < l->count; i++)
+        if (&l->ranks[i] != r && !strcmp(l->ranks[i].last, r->last))
+            return true;
+    return false;
 }
 
 static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_t length)
@@ -97,9 +115,11 @@ static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_
     size_t n = (size_t)snprintf(tag, sizeof(tag), "[rank %d] ", (int)(r - l->ranks));
     char whole[sizeof(tag) + LINE + 1];
 
-    if (s == &r->err)
+    if (s == &r->err) {
         keep_last(r, s->line, length);
-    if (!s->raw) {
+        r->echoed = is_echo(l, r);
+    }
+    if (!s->raw && !(s == &r->err && r->echoed)) {
         memcpy(whole, tag, n);
         memcpy(whole + n, s->line, length);
         n += length;
@@ -173,6 +193,7 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     setpgid(0, 0);
+    signal(SIGINT, SIG_DFL); /* a shell's background job ignores it; this one is told when to end */
     sigprocmask(SIG_SETMASK, &l->before, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)
@@ -201,14 +222,16 @@ static int start_rank(struct launcher *l, int rank, char *const *argv)
     pid_t launcher = getpid();
 
     if ((rank > 0 && pipe2(out, O_CLOEXEC) < 0) || pipe2(err, O_CLOEXEC) < 0)
-        rc = ct_fail(CT_EIO, "starting rank %d: %s", rank, strerror(errno));
+        rc = ct_fail(CT_EIO, "starting rank %d of %d: %s%s", rank, l->count, strerror(errno),
+                     errno == EMFILE ? ": raise ulimit -n" : "");
     if (rc == 0)
         r->pid = fork();
     if (rc == 0 && r->pid == 0)
         become_rank(l, rank, argv, launcher, out, err);
     if (rc == 0 && r->pid < 0)
-        rc = ct_fail(CT_EIO, "starting rank %d: %s", rank, strerror(errno));
-    close(err[1]);
+        rc = ct_fail(CT_EIO, "starting rank %d of %d: %s", rank, l->count, strerror(errno));
+    if (err[1] >= 0)
+        close(err[1]);
     if (out[1] >= 0)
         close(out[1]);
     r->out.from = out[0];
@@ -325,11 +348,21 @@ static void turn(struct launcher *l)
     end_in_time(l);
 }
 
+/* Ranks that ended with the first one's words, beside it. */
+static int count_likewise(const struct launcher *l, const struct rank *first)
+{
+    int count = 0;
+
+    for (int i = 0; *first->last && i < l->count; i++)
+        count += l->ranks[i].status == first->status && !strcmp(l->ranks[i].last, first->last);
+    return count - 1;
+}
+
 static int report(const struct launcher *l)
 {
     const struct rank *r = l->first < 0 ? NULL : &l->ranks[l->first];
-    char how[64];
-    int code;
+    char how[96];
+    int code, others;
 
     if (!r)
         return l->received && l->failed ? ct_fail(CT_EPEER, "interrupted by a signal") : 0;
@@ -339,6 +372,10 @@ static int report(const struct launcher *l)
                  strsignal(WTERMSIG(r->status)));
     else
         snprintf(how, sizeof(how), "ended with status %d", WEXITSTATUS(r->status));
+    others = count_likewise(l, r);
+    if (others > 0)
+        snprintf(how + strlen(how), sizeof(how) - strlen(how), ", as did %d other%s", others,
+                 others > 1 ? "s" : "");
     if (!*r->last)
         return ct_fail(code, "rank %d %s", l->first, how);
     return ct_fail(code, "rank %d %s; its last line: %s", l->first, how, r->last);
@@ -346,13 +383,22 @@ static int report(const struct launcher *l)
 
 /* ---- all of it ---- */
 
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* A job under nohup goes on when its terminal is closed. */
 static int catch_signals(struct launcher *l)
 {
     static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
 
     sigemptyset(&l->caught);
     for (size_t i = 0; i < CT_COUNT(numbers); i++)
-        sigaddset(&l->caught, numbers[i]);
+        if (numbers[i] != SIGHUP || !is_ignored(SIGHUP))
+            sigaddset(&l->caught, numbers[i]);
     sigprocmask(SIG_BLOCK, &l->caught, &l->before);
     l->signals = signalfd(-1, &l->caught, SFD_CLOEXEC | SFD_NONBLOCK);
     return l->signals < 0 ? ct_fail(CT_EIO, "signalfd: %s", strerror(errno)) : 0;
@@ -379,6 +425,7 @@ int ct_launch(const struct ct_launch_request *request)
 {
     struct launcher l = {.count = request->ranks,
                          .signals = -1,
+                         .program = basename(request->argv[0]),
                          .first = -1,
                          .patience = request->patience > 0 ? request->patience : 2,
                          .grace = request->grace > 0 ? request->grace : 5};

@@ -114,6 +114,9 @@ static int check(const struct scheme *s, const struct ct_identity *id)
     if (id->local_rank >= id->local_ranks)
         return ct_fail(CT_ECONFIG, "environment: %s=%d is not below the %d ranks of this host",
                        s->local_rank, id->local_rank, id->local_ranks);
+    if (!strcmp(s->by, "torchrun") && id->world > 1 && !getenv(s->job) && !getenv("CTITAN_JOB"))
+        return ct_fail(CT_ECONFIG, "environment: RANK and WORLD_SIZE are set, MASTER_PORT is not: "
+                                   "set it to the same number for all ranks of a job");
     return 0;
 }
 

@@ -148,6 +148,20 @@ static const char *explain(const struct propagation *p, const struct ct_op *op,
                            v->name, *target ? target : "replicated", *from ? from : "replicated");
 }
 
+/* What nobody asked for is a gradient's way back, to where its value lies. */
+static const char *explain_target(const struct propagation *p, const struct ct_op *op)
+{
+    const struct ct_value *x = op->in[0];
+    const char *to = ct_op_string(op, "to");
+    char from[160];
+
+    if (op->why)
+        return op->why;
+    ct_sharding_print(&x->sharding, &p->graph->mesh, x->rank, from, sizeof(from));
+    return ct_arena_printf(p->graph->arena, "a gradient lies as its value does: %s; it is %s",
+                           *to ? to : "replicated", *from ? from : "replicated");
+}
+
 /* An explicit redistribution: its target is given. */
 static int resolve(struct propagation *p, struct ct_op *op)
 {
@@ -162,7 +176,7 @@ static int resolve(struct propagation *p, struct ct_op *op)
         rc = ct_redistribute_steps(&p->graph->mesh, x->rank, &x->sharding, &to, &steps);
     if (rc < 0)
         return ct_context(rc, "%%%s", y->name);
-    b.why = op->why;
+    b.why = explain_target(p, op);
     there = emit_steps(&b, x, &steps, x->name);
     if (!there)
         return b.status;

@@ -227,6 +227,19 @@ static void evaluate(const struct propagation *p, const struct ct_op *op,
     }
 }
 
+static struct ct_sharding uncut(struct ct_sharding s, ct_axes axes)
+{
+    for (int d = 0; d < CT_MAX_RANK; d++) {
+        int count = 0;
+
+        for (int i = 0; i < s.count[d]; i++)
+            if (!(axes >> s.axis[d][i] & 1))
+                s.axis[d][count++] = s.axis[d][i];
+        s.count[d] = (uint8_t)count;
+    }
+    return s;
+}
+
 /* Linear ops on pending sums leave them pending: the sum is made once, later. */
 static void pass_pending(const struct propagation *p, const struct ct_op *op,
                          const struct wish *wish, struct choice *best)
@@ -238,15 +251,14 @@ static void pass_pending(const struct propagation *p, const struct ct_op *op,
 
     if (!pending)
         return;
-    out = best->out[0];
+    out = uncut(best->out[0], pending);
     out.unreduced |= pending;
     cost = wish_cost(p, op->out[0], wish, &out);
     for (int i = 0; i < op->ins; i++) {
-        struct ct_sharding to = best->in[i];
+        struct ct_sharding to = uncut(best->in[i], pending);
 
         if (op->in[i]->sharding.unreduced != pending ||
-            ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype) ||
-            (ct_sharding_axes(&to) & pending))
+            ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
             return;
         to.unreduced = pending;
         cost += move_cost(p, op, i, &to);
@@ -254,8 +266,10 @@ static void pass_pending(const struct propagation *p, const struct ct_op *op,
     if (cost >= best->cost)
         return;
     best->cost = cost;
-    for (int i = 0; i < op->ins; i++)
+    for (int i = 0; i < op->ins; i++) {
+        best->in[i] = uncut(best->in[i], pending);
         best->in[i].unreduced = pending;
+    }
     best->out[0] = out;
 }
 

@@ -44,6 +44,21 @@ static struct ct_step *push(struct ct_steps *steps, const char *op, int axis, in
     return s;
 }
 
+static void extend(struct ct_step *s, int axis, const struct ct_sharding *now)
+{
+    s->axes |= (ct_axes)1 << axis;
+    s->axis[s->count++] = (uint8_t)axis;
+    s->after = *now;
+}
+
+/* The last step, if it scatters along dim: what comes next there joins it. */
+static struct ct_step *scattering(struct ct_steps *steps, int dim)
+{
+    struct ct_step *last = steps->count ? &steps->step[steps->count - 1] : NULL;
+
+    return last && !strcmp(last->op, "reduce_scatter") && last->dim == dim ? last : NULL;
+}
+
 /* One more cut that the target has next, by an axis that is pending, or by one that is free. */
 static bool cut_next(int rank, struct ct_sharding *now, const struct ct_sharding *to, bool pending,
                      struct ct_steps *steps)
@@ -60,7 +75,10 @@ static bool cut_next(int rank, struct ct_sharding *now, const struct ct_sharding
             continue;
         now->unreduced &= ~bit;
         now->axis[d][now->count[d]++] = (uint8_t)axis;
-        push(steps, pending ? "reduce_scatter" : "slice", axis, d, now);
+        if (pending && scattering(steps, d))
+            extend(scattering(steps, d), axis, now);
+        else
+            push(steps, pending ? "reduce_scatter" : "slice", axis, d, now);
         return true;
     }
     return false;
@@ -80,9 +98,7 @@ static void reduce(const struct ct_mesh *mesh, struct ct_sharding *now,
             all = push(steps, "all_reduce", a, 0, now);
             continue;
         }
-        all->axes |= (ct_axes)1 << a;
-        all->axis[all->count++] = (uint8_t)a;
-        all->after = *now;
+        extend(all, a, now);
     }
 }
 
@@ -139,6 +155,17 @@ static void cut(int rank, struct ct_sharding *now, const struct ct_sharding *to,
     } while (cut_next(rank, now, to, true, steps));
 }
 
+static int refuse(const struct ct_mesh *mesh, int rank, const struct ct_sharding *from,
+                  const struct ct_sharding *to)
+{
+    char is[160], wanted[160];
+
+    ct_sharding_print(from, mesh, rank, is, sizeof(is));
+    ct_sharding_print(to, mesh, rank, wanted, sizeof(wanted));
+    return ct_fail(CT_EINVAL, "it is %s, and moving it cannot make it a pending sum: %s",
+                   *is ? is : "replicated", wanted);
+}
+
 int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_sharding *from,
                           const struct ct_sharding *to, struct ct_steps *steps)
 {
@@ -146,7 +173,7 @@ int ct_redistribute_steps(const struct ct_mesh *mesh, int rank, const struct ct_
 
     steps->count = 0;
     if (to->unreduced & ~from->unreduced)
-        return ct_fail(CT_EINVAL, "a value cannot be made unreduced by moving it");
+        return refuse(mesh, rank, from, to);
     cut(rank, &now, to, steps);
     reduce(mesh, &now, to, steps);
     while (move(rank, &now, to, steps) || gather(rank, &now, to, steps))

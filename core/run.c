@@ -14,6 +14,7 @@
 
 #include "actions.h"
 #include "collective.h"
+#include "compare.h"
 
 double ct_now(void)
 {
@@ -104,8 +105,10 @@ static int make_mesh(struct ct_run *run)
             run->mesh.axis[run->mesh.count++] = (struct ct_axis){axis_order[i], degrees[i]};
     }
     if (product != run->world)
-        return ct_fail(CT_ECONFIG, "the mesh %s makes %lld ranks, but there are %lld", text,
-                       (long long)product, (long long)run->world);
+        return ct_fail(CT_ECONFIG,
+                       "the mesh %s makes %lld ranks, but there are %lld: choose degrees that "
+                       "multiply to that, or let plugin fsdp take what is left (shard_degree = -1)",
+                       text, (long long)product, (long long)run->world);
     return 0;
 }
 
@@ -393,53 +396,6 @@ static int open_device(struct ct_run *run, const struct ct_run_options *options)
     return run->device_ops->open(&request, &run->device);
 }
 
-static uint64_t fingerprint_options(const struct ct_option *options, const void *config)
-{
-    uint64_t sum = 0;
-    char text[512];
-
-    for (const struct ct_option *o = options; o && o->name; o++) {
-        ct_option_format(o, config, text, sizeof(text));
-        sum = 31 * sum + ct_rng_stream(o->name) + ct_rng_stream(text);
-    }
-    return sum;
-}
-
-/* A number made of every plugin's name, version and options, and of the core's: equal on all ranks.
- */
-static uint64_t fingerprint(void)
-{
-    const struct ct_section *section;
-    const struct ct_plugin *plugin;
-    uint64_t sum = 0;
-
-    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++) {
-        sum = 31 * sum + ct_rng_stream(plugin->name) + ct_rng_stream(plugin->version);
-        sum = 31 * sum + fingerprint_options(plugin->options, plugin->config);
-    }
-    for (size_t i = 0; (section = ct_section_at(i)) && section->name; i++)
-        sum = 31 * sum + fingerprint_options(section->options, section->config);
-    return sum;
-}
-
-/* All ranks must have read the same recipe and loaded the same plugins. */
-static int compare_ranks(struct ct_run *run)
-{
-    const struct ct_communicator *c = &run->communicator;
-    uint64_t mine = fingerprint(), *all = ct_arena_array(&run->arena, uint64_t, run->world);
-    struct ct_group *world;
-    int rc = ct_communicator_group(c, &run->mesh, run->rank, ((ct_axes)1 << run->mesh.count) - 1,
-                                   CT_STREAM_LOAD, &world);
-
-    if (rc == 0)
-        rc = c->ops->all_gather(world, &mine, all, sizeof(mine), CT_U8);
-    for (int64_t r = 0; rc == 0 && r < run->world; r++)
-        if (all[r] != all[0])
-            return ct_fail(CT_ECONFIG, "rank %lld has other options or plugins than rank 0",
-                           (long long)r);
-    return rc;
-}
-
 static int open_communicator(struct ct_run *run, const struct ct_run_options *options)
 {
     struct ct_comm_request request = {.rank = (int)run->rank,
@@ -459,7 +415,7 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
     run->communicator.ops = offer->ops;
     run->communicator.groups = ct_arena_new(&run->arena, struct ct_communicator_groups);
     rc = run->communicator.ops->open(&request, &run->communicator.comm);
-    return rc < 0 ? rc : compare_ranks(run);
+    return rc < 0 ? rc : ct_run_compare(run);
 }
 
 static int open_run(struct ct_run *run, const struct ct_run_options *options)

@@ -42,10 +42,11 @@ static void measure(const struct subject *s, enum kind kind, size_t bytes)
 
 void bench_round(const struct subject *s)
 {
-    if (!*s->suffix)
+    if (!*s->suffix || s->limit)
         measure(s, BARRIER, 0);
     for (int kind = ALL_REDUCE; kind < KINDS; kind++)
         for (int i = 0; i < SIZES; i++)
-            measure(s, (enum kind)kind, sizes[i]);
+            if (!s->limit || sizes[i] <= s->limit)
+                measure(s, (enum kind)kind, sizes[i]);
     fflush(stdout);
 }

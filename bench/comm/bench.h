@@ -31,10 +31,16 @@ struct subject {
     void (*call)(void *context, enum kind kind, size_t bytes);
     double (*slowest)(void *context, double seconds); /* maximum over ranks; a barrier too */
     const char *suffix;                               /* of printed names: ", arena" */
+    size_t limit;                                     /* largest size; 0: none */
 };
 
 double bench_now(void);
 /* One round over all kinds and sizes; rank 0 prints. */
 void bench_round(const struct subject *s);
+
+/* least.c: create before the ranks are forked; then one round in each of them. */
+struct shared;
+struct shared *least_create(int world);
+void least_round(struct shared *shared, int rank, int world);
 
 #endif

@@ -7,7 +7,7 @@
  * In each round the communicator and its peer run one after the other; the table has the medians
  * over the rounds, in microseconds, and ratios. "arena": buffers lie in the symmetric arena, and
  * all_reduce is in place there. "copy": every rank copies what it must receive, all at the same
- * time: no collective that delivers its result in memory can be faster.
+ * time: no collective that delivers its result in memory can be faster. "least": see least.c.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -100,7 +100,7 @@ static void copy_call(void *context, enum kind kind, size_t bytes)
         memcpy(o->out, o->in, received[kind]);
 }
 
-static void run_rank(int rank, int world, const char *job)
+static void run_rank(int rank, int world, const char *job, struct shared *shared)
 {
     const struct ct_plugin *plugin;
     struct ct_comm_request request = {.rank = rank,
@@ -133,9 +133,10 @@ static void run_rank(int rank, int world, const char *job)
     heap.in = malloc(2 * bytes);
     heap.out = heap.in + bytes;
     memset(heap.in, 1, 2 * bytes);
-    bench_round(&(struct subject){&heap, rank, world, call, slowest, ""});
-    bench_round(&(struct subject){&arena, rank, world, call, slowest, ",arena"});
-    bench_round(&(struct subject){&heap, rank, world, copy_call, slowest, ",copy"});
+    bench_round(&(struct subject){&heap, rank, world, call, slowest, "", 0});
+    least_round(shared, rank, world);
+    bench_round(&(struct subject){&arena, rank, world, call, slowest, ",arena", 0});
+    bench_round(&(struct subject){&heap, rank, world, copy_call, slowest, ",copy", 0});
     ops->close(comm);
     exit(0);
 }
@@ -215,18 +216,19 @@ static void wait_for(int count)
 static void run_ours(int world)
 {
     static int number;
+    struct shared *shared = least_create(world);
     char job[64];
     int out[2];
 
     snprintf(job, sizeof(job), "bench-%d-%d", (int)getpid(), number++);
-    if (pipe2(out, O_CLOEXEC) < 0)
+    if (!shared || pipe2(out, O_CLOEXEC) < 0)
         exit(1);
     for (int i = 0; i < world; i++) {
         if (fork())
             continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(out[1], 1);
-        run_rank(i, world, job);
+        run_rank(i, world, job, shared);
     }
     close(out[1]);
     collect(out[0], "");
@@ -268,8 +270,8 @@ static void print_cell(double us, double peer)
 
 static void print_table(int world)
 {
-    printf("\n%d ranks %6s %9s %9s %6s %9s %6s %9s\n", world, "bytes", "Open MPI", "heap", "",
-           "arena", "", "copy");
+    printf("\n%2d ranks %14s %9s %9s %6s %9s %6s %9s %9s\n", world, "bytes", "Open MPI", "heap", "",
+           "arena", "", "copy", "least");
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < (kind ? SIZES : 1); i++) {
             const char *name = kind_names[kind];
@@ -280,7 +282,9 @@ static void print_table(int world)
             printf(" %9.*f", peer < 100 ? 1 : 0, peer);
             print_cell(median("", name, "", bytes), peer);
             print_cell(median("", name, ",arena", bytes), peer);
-            printf(" %9.1f\n", median("", name, ",copy", bytes));
+            printf(" %9.1f", median("", name, ",copy", bytes));
+            print_cell(median("", name, ",least", bytes), 0);
+            printf("\n");
         }
     fflush(stdout);
 }

@@ -128,10 +128,13 @@ static void *work(void *argument)
 
 static int start(struct stream *stream)
 {
+    int error = 0;
+
     if (stream->started)
         return 0;
-    if (pthread_create(&stream->thread, NULL, work, stream))
-        return ct_fail(CT_ENOMEM, "no thread for a stream of the cpu device");
+    error = pthread_create(&stream->thread, NULL, work, stream);
+    if (error)
+        return ct_fail(CT_ENOMEM, "a thread for a stream of the cpu device: %s", strerror(error));
     stream->started = true;
     return 0;
 }

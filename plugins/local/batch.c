@@ -52,12 +52,15 @@ static int run_alone(const struct batch *b)
     return rc;
 }
 
-/* What all must agree on: the first call, of as many elements as all of them have. */
+/* What all must agree on: the first call, of as many elements as all have, and all that there are.
+ */
 static struct announcement announce(const struct batch *b)
 {
     struct announcement a = b->jobs[0].a;
 
     a.root = (int32_t)b->count;
+    for (size_t i = 0; i < b->count; i++)
+        a.parts = local_digest(a.parts, &b->jobs[i].a);
     for (size_t i = 1; i < b->count; i++)
         a.count += b->jobs[i].a.count;
     return a;

@@ -1,9 +1,8 @@
 /*
  * Groups: their blocks in the segment, and the arrivals on which everything waits.
  *
- * Each member counts its own arrivals, in a cache line that only it writes; all wait until the
- * others have counted as far. Nothing is ever reset. The first arrival of a call lies in the
- * announcement of the call, which has to be read anyway.
+ * All add to one word and look at that word only: where ranks outnumber processors, every line that
+ * each of them touches is paid for one after the other.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,8 +24,7 @@ static size_t block_bytes(size_t n)
 {
     size_t head = sizeof(struct block) +
                   n * (2 * sizeof(struct announcement) + sizeof(struct status)) +
-                  n * (sizeof(struct flag) + sizeof(struct doorbell)) +
-                  n * n * sizeof(struct channel) + n * sizeof(int);
+                  n * sizeof(struct inbox) + n * n * sizeof(struct channel) + n * sizeof(int);
 
     return round_up(head, 4096) + 2 * n * SLOT_BYTES + n * n * PACKETS * PACKET_BYTES;
 }
@@ -40,10 +38,9 @@ void local_block_layout(struct group *g)
     n = (size_t)g->block->size;
     g->base.size = g->block->size;
     g->announcements = (struct announcement *)(at += sizeof(struct block));
-    g->flags = (struct flag *)(at += 2 * n * sizeof(struct announcement));
-    g->status = (struct status *)(at += n * sizeof(struct flag));
-    g->bells = (struct doorbell *)(at += n * sizeof(struct status));
-    g->channels = (struct channel *)(at += n * sizeof(struct doorbell));
+    g->status = (struct status *)(at += 2 * n * sizeof(struct announcement));
+    g->inboxes = (struct inbox *)(at += n * sizeof(struct status));
+    g->channels = (struct channel *)(at += n * sizeof(struct inbox));
     g->ranks = (int *)(at += n * n * sizeof(struct channel));
     at += n * sizeof(int);
     g->slots = (char *)g->map + round_up((size_t)(at - (char *)g->map), 4096);
@@ -184,90 +181,110 @@ static bool find_missing(struct group *g)
     return any;
 }
 
-/* Arrivals of member i: in its announcement of this call, or in its flag. */
-static uint32_t arrivals(const struct group *g, bool announced, int i)
+static bool all_there(const struct group *g, uint64_t sum)
 {
-    const _Atomic uint32_t *at =
-        announced ? &local_announced(g, i)->arrivals : &g->flags[i].arrivals;
-
-    return atomic_load_explicit(at, memory_order_acquire);
+    return (uint16_t)(sum - g->passed[g->arrivals & 1]) == (uint16_t)g->base.size;
 }
 
-/* Whoever finds all there rings for those who sleep; the last to arrive does find it. */
-static int wait_for_all(struct group *g, bool announced)
+/* Leaves the gate's sum when all are there. The last to arrive rings for those who sleep. */
+static int wait_for_all(struct group *g, uint64_t *sum)
 {
-    struct doorbell *bell = &g->block->bell;
+    struct gate *gate = &g->block->gate;
     struct patience p = {0};
-    int i = 0, rc = 0;
+    int rc = 0;
 
+    if (all_there(g, *sum)) {
+        local_ring(&gate->bell);
+        return 0;
+    }
     while (rc == 0) {
-        uint32_t seen = atomic_load_explicit(&bell->word, memory_order_acquire);
+        uint32_t seen = atomic_load(&gate->bell.word);
 
-        while (i < g->base.size && (int32_t)(arrivals(g, announced, i) - g->arrivals) >= 0)
-            i++;
-        if (i == g->base.size)
+        *sum = atomic_load(&gate->sums[g->arrivals & 1]);
+        if (all_there(g, *sum))
             break;
-        if (local_pause(g->comm, &p, bell, seen))
+        if (local_pause(g->comm, &p, &gate->bell, seen))
             rc = local_look(g, p.deadline, find_missing);
     }
-    local_rest(&p, bell);
-    local_ring(bell);
+    local_rest(&p, &gate->bell);
     return rc;
+}
+
+/* Wait until all members got here. 1: they have, and all with this digest; 0: not all with it. */
+static int pass(struct group *g, uint64_t digest)
+{
+    uint64_t step = (digest << 16) + 1, *passed, sum, expected;
+    int rc;
+
+    g->arrivals++;
+    atomic_store_explicit(&g->status[g->base.position].arrivals, g->arrivals, memory_order_relaxed);
+    sum = atomic_fetch_add(&g->block->gate.sums[g->arrivals & 1], step) + step;
+    rc = wait_for_all(g, &sum);
+    if (rc < 0)
+        return rc;
+    passed = &g->passed[g->arrivals & 1];
+    expected = *passed + (uint64_t)g->base.size * step;
+    *passed = sum;
+    return sum == expected;
 }
 
 int local_arrive(struct group *g)
 {
-    int me = g->base.position;
+    int rc = pass(g, 0);
 
-    g->arrivals++;
-    atomic_store_explicit(&g->status[me].arrivals, g->arrivals, memory_order_relaxed);
-    atomic_store_explicit(&g->flags[me].arrivals, g->arrivals, memory_order_release);
-    return wait_for_all(g, false);
+    return rc < 0 ? rc
+           : rc   ? 0
+                : local_fail(g->comm, "group '%s': call %u went two ways", g->base.name, g->number);
+}
+
+uint64_t local_digest(uint64_t before, const struct announcement *a)
+{
+    uint64_t what = (uint64_t)a->call << 56 | (uint64_t)a->dtype << 48 |
+                    (uint64_t)a->reduction << 40 | (uint32_t)a->root;
+    uint64_t h = before;
+
+    h = (h ^ what) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 32 ^ (a->call == CALL_RESERVE ? 0 : a->count)) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 32 ^ a->parts) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
 }
 
 static bool agree(const struct announcement *a, const struct announcement *b)
 {
     return a->call == b->call && a->dtype == b->dtype && a->reduction == b->reduction &&
-           a->root == b->root && (a->count == b->count || a->call == CALL_RESERVE);
+           a->root == b->root && (a->count == b->count || a->call == CALL_RESERVE) &&
+           a->parts == b->parts;
 }
 
-static int mismatch(struct group *g, int other)
+static int mismatch(struct group *g)
 {
-    const struct announcement *a = local_announced(g, g->base.position);
-    const struct announcement *b = local_announced(g, other);
+    const struct announcement *a = local_announced(g, g->base.position), *b = a;
     char mine[160], theirs[160];
+    int other = 0;
 
+    while (other < g->base.size && agree(a, b = local_announced(g, other)))
+        other++;
+    if (other == g->base.size)
+        return local_fail(g->comm, "ranks disagree on call %u of group '%s'", g->number,
+                          g->base.name);
     local_describe(a, mine, sizeof(mine));
     local_describe(b, theirs, sizeof(theirs));
     return local_fail(g->comm,
-                      "ranks disagree on call %u of group '%s': rank %d calls %s, rank %d %s",
-                      g->number, g->base.name, g->comm->base.rank, mine, g->ranks[other], theirs);
+                      "ranks disagree on call %u of group '%s': rank %d calls %s, rank %d %s%s",
+                      g->number, g->base.name, g->comm->base.rank, mine, g->ranks[other], theirs,
+                      strcmp(mine, theirs) == 0 ? ", cut otherwise" : "");
 }
 
 int local_enter(struct group *g, const struct announcement *a)
 {
-    struct announcement *mine;
-    int rc = local_failed(g), me = g->base.position;
+    int rc = local_failed(g);
 
     if (rc < 0)
         return rc;
     g->number++;
-    g->arrivals++;
     local_note(g, a->call, a->root, a->count * ct_dtype_size(a->dtype));
-    atomic_store_explicit(&g->status[me].arrivals, g->arrivals, memory_order_relaxed);
-    mine = &g->announcements[(size_t)(g->number & 1) * (size_t)g->base.size + (size_t)me];
-    mine->call = a->call;
-    mine->dtype = a->dtype;
-    mine->reduction = a->reduction;
-    mine->root = a->root;
-    mine->count = a->count;
-    mine->buffers = a->buffers;
-    atomic_store_explicit(&mine->arrivals, g->arrivals, memory_order_release);
-    rc = wait_for_all(g, true);
-    if (rc < 0)
-        return rc;
-    for (int i = 0; i < g->base.size; i++)
-        if (!agree(local_announced(g, i), a))
-            return mismatch(g, i);
-    return 0;
+    g->announcements[(size_t)(g->number & 1) * (size_t)g->base.size + (size_t)g->base.position] =
+        *a;
+    rc = pass(g, local_digest(0, a));
+    return rc < 0 ? rc : rc ? 0 : mismatch(g);
 }

@@ -5,10 +5,10 @@
  * offset 0, then one block per group and one region per `reserve`, in any order. The memfd has no
  * name: rank 0 passes it through an abstract socket, so nothing is left behind however ranks end.
  *
- * A group's block holds, for every member, its announcements (what it calls, where its buffers
- * are), how often it has arrived, two staging slots, and a doorbell for messages. Announcements and
- * slots are used in turn: a member overwrites one only after all have passed a later arrival than
- * the last that used it.
+ * A group's block holds a gate, at which members arrive, and for every member its announcements
+ * (what it calls, where its buffers are), two staging slots, and a doorbell for messages.
+ * Announcements and slots are used in turn: a member overwrites one only after all have passed a
+ * later arrival than the last that used it.
  */
 #ifndef LOCAL_H
 #define LOCAL_H
@@ -61,12 +61,11 @@ struct buffers {
     struct place in, out;
 };
 
-/* What a member calls: written on entry, complete once `arrivals` says so, compared by all. */
+/* What a member calls: written before it arrives; all must have the same. */
 struct announcement {
-    _Alignas(LINE) _Atomic uint32_t arrivals;
-    uint8_t call, dtype, reduction;
+    _Alignas(LINE) uint8_t call, dtype, reduction;
     int32_t root;
-    uint64_t count;
+    uint64_t count, parts; /* parts: a digest of a batch's calls */
     struct buffers buffers;
 };
 
@@ -80,7 +79,22 @@ struct status {
 
 /* For those who sleep; see local_ring. */
 struct doorbell {
-    _Alignas(LINE) _Atomic uint32_t word, sleepers;
+    _Atomic uint32_t word, sleepers;
+};
+
+/*
+ * Where members arrive. Each adds 1 and, above the lowest 16 bits, a digest of what it calls, so
+ * that one word tells that all are there and that they agree. Two words, in turn: nobody arrives
+ * a second time at one while another member still looks at it. Nothing is ever reset.
+ */
+struct gate {
+    _Alignas(LINE) _Atomic uint64_t sums[2];
+    struct doorbell bell; /* in the line that is looked at anyway */
+};
+
+/* For those who wait for messages. */
+struct inbox {
+    _Alignas(LINE) struct doorbell bell;
 };
 
 struct packet {
@@ -97,15 +111,10 @@ struct channel {
     _Alignas(LINE) _Atomic uint32_t taken;
 };
 
-/* How often a member has arrived, for later arrivals of a call. */
-struct flag {
-    _Alignas(LINE) _Atomic uint32_t arrivals;
-};
-
-/* Followed by announcements[2][size], flags[size], status[size], bells[size], channels[size][size],
+/* Followed by announcements[2][size], status[size], inboxes[size], channels[size][size],
    ranks[size], then, page-aligned, slots[2][size], rings[size][size]. */
 struct block {
-    struct doorbell bell; /* of those who wait for arrivals */
+    struct gate gate;
     int32_t size;
     char name[48];
 };
@@ -167,14 +176,14 @@ struct group {
     struct block *block;
     int *ranks; /* in the block: by position */
     struct announcement *announcements;
-    struct flag *flags;
     struct status *status;
-    struct doorbell *bells;
+    struct inbox *inboxes;
     struct channel *channels;
     char *slots, *rings;
 
     uint32_t number;     /* of the current call */
     uint32_t arrivals;   /* of this member */
+    uint64_t passed[2];  /* the gate's sums when all had arrived there last */
     uint32_t staged;     /* slots used so far */
     char *scratch;       /* for pieces of peers' memory */
     bool *missing;       /* by position: whom this member waits for */
@@ -232,6 +241,8 @@ void local_group_detach(struct group *group);
 void local_block_layout(struct group *group);
 /* Announce a call, wait for all members, and compare. */
 int local_enter(struct group *group, const struct announcement *a);
+/* Of what must be the same everywhere, mixed into that of calls before; never 0 in practice. */
+uint64_t local_digest(uint64_t before, const struct announcement *a);
 /* Wait until all members got here. */
 int local_arrive(struct group *group);
 /* What a member announced for the current call. */

@@ -31,7 +31,7 @@ static struct transfer make_transfer(struct group *g, bool sends, const void *da
     size_t index = sends ? me * n + other : other * n + me;
 
     return (struct transfer){.channel = &g->channels[index],
-                             .bell = &g->bells[peer],
+                             .bell = &g->inboxes[peer].bell,
                              .ring = g->rings + index * PACKETS * PACKET_BYTES,
                              .data = (char *)(uintptr_t)data,
                              .bytes = bytes,
@@ -149,7 +149,7 @@ static bool moving(const struct group *g)
 
 static int run(struct group *g)
 {
-    struct doorbell *bell = &g->bells[g->base.position];
+    struct doorbell *bell = &g->inboxes[g->base.position].bell;
     struct patience p = {0};
     int rc = local_failed(g);
 

@@ -161,7 +161,7 @@ static void admit(struct comm *comm, struct guests *guests, int s)
     guests->sockets[guests->count++] = s;
 }
 
-static int missing_ranks(const struct comm *comm)
+static int missing_ranks(const struct comm *comm, const char *job)
 {
     char list[128];
     size_t used = 0;
@@ -174,18 +174,19 @@ static int missing_ranks(const struct comm *comm)
         if (used < sizeof(list) - 16)
             used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%d", used ? ", " : "", r);
     }
-    return ct_fail(CT_EPEER, "%d of %d ranks did not start within %g s: %s%s", missing,
-                   comm->base.world, comm->timeout, list, used >= sizeof(list) - 16 ? ", .." : "");
+    return ct_fail(CT_EPEER, "%d of %d ranks did not start within %g s: %s%s (of job '%s')",
+                   missing, comm->base.world, comm->timeout, list,
+                   used >= sizeof(list) - 16 ? ", .." : "", job);
 }
 
-static void await(struct comm *comm, struct guests *guests, int listener)
+static void await(struct comm *comm, const char *job, struct guests *guests, int listener)
 {
     while (guests->count < comm->base.world - 1) {
         struct pollfd ready = {.fd = listener, .events = POLLIN};
         int s;
 
         if (poll(&ready, 1, milliseconds_left(guests->deadline)) == 0) {
-            refuse(guests, missing_ranks(comm));
+            refuse(guests, missing_ranks(comm, job));
             return;
         }
         s = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -194,14 +195,14 @@ static void await(struct comm *comm, struct guests *guests, int listener)
     }
 }
 
-static int serve(struct comm *comm, int listener)
+static int serve(struct comm *comm, const char *job, int listener)
 {
     struct guests guests = {.deadline = local_deadline(comm),
                             .sockets = calloc((size_t)comm->base.world, sizeof(int))};
 
     if (!guests.sockets)
         return ct_fail(CT_ENOMEM, "rendezvous of %d ranks", comm->base.world);
-    await(comm, &guests, listener);
+    await(comm, job, &guests, listener);
     for (int i = 0; i < guests.count; i++) {
         send_answer(guests.sockets[i], &guests.answer, guests.answer.code < 0 ? -1 : comm->fd);
         close(guests.sockets[i]);
@@ -228,15 +229,15 @@ static int host(struct comm *comm, const char *job, const struct sockaddr_un *ad
     else if (listen(listener, comm->base.world) < 0)
         rc = ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
     else
-        rc = serve(comm, listener);
+        rc = serve(comm, job, listener);
     close(listener);
     return rc;
 }
 
 /* ---- all others ---- */
 
-static int connect_to_host(struct comm *comm, int s, const struct sockaddr_un *address,
-                           socklen_t length)
+static int connect_to_host(struct comm *comm, const char *job, int s,
+                           const struct sockaddr_un *address, socklen_t length)
 {
     int64_t deadline = local_deadline(comm);
     struct timespec nap = {.tv_nsec = 500000};
@@ -245,7 +246,8 @@ static int connect_to_host(struct comm *comm, int s, const struct sockaddr_un *a
         if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
             return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
         if (local_now() > deadline)
-            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", comm->timeout);
+            return ct_fail(CT_EPEER, "rank 0 did not start within %g s (of job '%s')",
+                           comm->timeout, job);
         nanosleep(&nap, NULL);
         if (nap.tv_nsec < 10000000)
             nap.tv_nsec += nap.tv_nsec / 4;
@@ -271,13 +273,14 @@ static int ask(struct comm *comm, int s)
     return take_answer(s);
 }
 
-static int join(struct comm *comm, const struct sockaddr_un *address, socklen_t length)
+static int join(struct comm *comm, const char *job, const struct sockaddr_un *address,
+                socklen_t length)
 {
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
 
     if (s < 0)
         return ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
-    rc = connect_to_host(comm, s, address, length);
+    rc = connect_to_host(comm, job, s, address, length);
     if (rc == 0)
         rc = ask(comm, s);
     close(s);
@@ -294,5 +297,5 @@ int local_rendezvous(struct comm *comm, const char *job)
         return rc;
     if (comm->base.rank == 0)
         return host(comm, job, &address, length);
-    return join(comm, &address, length);
+    return join(comm, job, &address, length);
 }

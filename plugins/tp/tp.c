@@ -56,8 +56,10 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule
     if (rule->how == CT_TP_REPLICATE)
         return 0;
     if (param->shape[dim] % tp_config.degree)
-        return ct_fail(CT_ECONFIG, "[tp] degree = %lld does not divide dimension %d (%lld) of %s",
-                       (long long)tp_config.degree, dim, (long long)param->shape[dim], param->name);
+        return ct_fail(
+            CT_ECONFIG,
+            "[tp] degree = %lld does not divide dimension %d (%lld) of %s: choose one that does",
+            (long long)tp_config.degree, dim, (long long)param->shape[dim], param->name);
     ct_sharding_split(&param->sharding, dim, tp_axis(graph));
     return 0;
 }
@@ -69,8 +71,10 @@ static int check_heads(const struct ct_graph *graph)
         const struct ct_value *k = strcmp(op->type->name, "attention") ? NULL : op->in[1];
 
         if (k && k->shape[2] % tp_config.degree)
-            return ct_fail(CT_ECONFIG, "[tp] degree = %lld does not divide %lld key/value heads",
-                           (long long)tp_config.degree, (long long)k->shape[2]);
+            return ct_fail(
+                CT_ECONFIG,
+                "[tp] degree = %lld does not divide %lld key/value heads: choose one that does",
+                (long long)tp_config.degree, (long long)k->shape[2]);
     }
     return 0;
 }

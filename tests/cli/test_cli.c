@@ -117,6 +117,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
+        {"train %R -n 1000000", "ranks at most; `ctitan plan --world 1000000`"},
+        {"plan %R -n 2 --world 4", "-n and --world: expected one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "lama"},
         {"train %R --with offload", "device cpu has no second memory to offload to"},
@@ -378,6 +380,13 @@ static void plan_shows_memory_and_instructions(void **state)
     assert_has(r.out, "parameters");
     assert_has(r.out, "activations");
     assert_has(r.out, "FLOPs per token");
+    /* 100 ranks share 64 rows: the last has none. */
+    r = run("plan %R --world 100 --rank 99 --with fsdp --set training.global_batch_size=-1");
+    if (r.status)
+        fail_msg("%s", r.err);
+    r = run("plan %R --world 4 --with fsdp --set training.global_batch_size=-1");
+    assert_has(r.out, "sent per step by this rank");
+    assert_has(r.out, "\n  reduce_scatter     dp_shard ");
     r = run("plan %R --program");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "linear");

@@ -68,6 +68,10 @@ static int act_as_rank(const char *act)
     }
     if (guilty && !strcmp(act, "input"))
         return 2;
+    if (!strcmp(act, "mistake")) {
+        fprintf(stderr, "%s: the same mistake\n", program_invocation_short_name);
+        return 2;
+    }
     if (guilty && (!strcmp(act, "die") || !strcmp(act, "stubborn"))) {
         usleep(50000);
         raise(SIGKILL);
@@ -207,6 +211,19 @@ static void first_failure_is_named(void **state)
     assert_in(err, "rank 2 was killed by signal 9 (Killed)\n");
 }
 
+static void echo_is_not_repeated(void **state)
+{
+    int tags = 0;
+
+    (void)state;
+    assert_int_equal(run(3, "mistake"), 2);
+    assert_in(err, ", as did 2 others; its last line: ");
+    assert_in(err, ": the same mistake\n");
+    for (const char *c = err; (c = strstr(c, "[rank ")); c++)
+        tags++;
+    assert_true(tags <= 1); /* none if rank 0 was first */
+}
+
 static void deaf_and_stopped_ranks_are_ended(void **state)
 {
     (void)state;
@@ -236,6 +253,22 @@ static void signals_are_passed_on(void **state)
     assert_int_equal(end_run(&r), 1);
     assert_in(err, "interrupted by a signal");
     assert_true(seconds < 5);
+}
+
+static void nohup_holds(void **state)
+{
+    struct run r;
+
+    (void)state;
+    signal(SIGHUP, SIG_IGN);
+    r = begin_run(3, "signals");
+    signal(SIGHUP, SIG_DFL);
+    wait_until_ready(&r);
+    kill(r.pid, SIGHUP);
+    usleep(200000);
+    assert_int_equal(waitpid(r.pid, NULL, WNOHANG), 0);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(end_run(&r), 1);
 }
 
 static void ranks_do_not_outlive_the_launcher(void **state)
@@ -330,6 +363,7 @@ static void wrong_environments_are_refused(void **state)
         {"RANK=x WORLD_SIZE=3", "RANK=x is no number"},
         {"RANK=-1 WORLD_SIZE=3", "RANK=-1 is no number of 0 or more"},
         {"RANK=3 WORLD_SIZE=3", "RANK=3 is not below WORLD_SIZE=3"},
+        {"RANK=1 WORLD_SIZE=2", "MASTER_PORT is not"},
         {"RANK=0 WORLD_SIZE=0", "WORLD_SIZE=0 is no number of 1 or more"},
         {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK=2 is not below the 2"},
         {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "gives this host 4 ranks"}};
@@ -348,8 +382,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(output_is_tagged),
         cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(first_failure_is_named),
+        cmocka_unit_test(echo_is_not_repeated),
         cmocka_unit_test(deaf_and_stopped_ranks_are_ended),
         cmocka_unit_test(signals_are_passed_on),
+        cmocka_unit_test(nohup_holds),
         cmocka_unit_test(ranks_do_not_outlive_the_launcher),
         cmocka_unit_test(launchers_are_recognised),
         cmocka_unit_test(wrong_environments_are_refused),

@@ -280,8 +280,14 @@ static void scatter(const struct collective *c, int64_t rank, const struct ct_te
 {
     struct box from = whole_box(&in[rank]), to;
 
-    chunk(in[rank].shape[c->dim], position(c, rank), c->size, &from.offset[c->dim],
-          &from.shape[c->dim]);
+    for (int k = 0; k < c->count; k++) { /* a chunk of a chunk, the major axis first */
+        const struct ct_mesh *mesh = &c->w->graph->mesh;
+        int64_t at;
+
+        chunk(from.shape[c->dim], ct_mesh_coordinate(mesh, rank, c->axis[k]),
+              mesh->axis[c->axis[k]].size, &at, &from.shape[c->dim]);
+        from.offset[c->dim] += at;
+    }
     to = from;
     to.offset[c->dim] = 0;
     for (int64_t i = 0; i < c->size; i++)

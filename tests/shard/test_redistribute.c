@@ -71,7 +71,7 @@ static const struct {
     {"+{a}", "", "all_reduce a", 2304},
     {"+{a, b}", "", "all_reduce a.b", 2 * 2304 / 6 * 5},
     {"+{a}", "[a, -]", "reduce_scatter a 0", 2304 / 2},
-    {"+{a, b}", "[b.a, -]", "reduce_scatter b 0, reduce_scatter a 0", 2304 / 3 * 2 + 768 / 2},
+    {"+{a, b}", "[b.a, -]", "reduce_scatter b.a 0", 2304 / 6 * 5},
     {"+{a, b}", "[b, -]", "reduce_scatter b 0, all_reduce a", 2304 / 3 * 2 + 768},
     {"+{a}", "[b.a, -]", "slice b 0, reduce_scatter a 0", 768 / 2},
     {"+{a}", "[-, b]", "slice b 1, all_reduce a", 768},

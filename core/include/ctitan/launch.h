@@ -37,9 +37,10 @@ struct ct_launch_request {
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
  * standard error passes through unchanged (CTITAN_TERMINAL=1 tells it that a terminal is behind
- * it); lines of the others appear as "[rank N] line". SIGINT, SIGTERM and SIGHUP are passed on; a
- * second one kills. When a rank fails, the others get `patience`, then SIGTERM, then SIGKILL. Ranks
- * do not outlive this process, however it ends.
+ * it); lines of the others appear as "[rank N] line", but for a line "argv[0]: .." that another
+ * rank has said last, too. SIGINT, SIGTERM and (unless it is ignored: nohup) SIGHUP are passed on;
+ * a second one kills. When a rank fails, the others get `patience`, then SIGTERM, then SIGKILL.
+ * Ranks do not outlive this process, however it ends.
  *
  * 0 if all ranks returned 0. Otherwise the first failure: CT_ECONFIG if that rank returned 2, else
  * CT_EPEER, with the rank, its exit status or signal, and its last line on standard error.

@@ -60,6 +60,7 @@ struct ct_instruction {
     int32_t signal;             /* event to record afterwards; -1: none */
     const int32_t *waits;       /* events to wait for, -1 ends; NULL: none */
     size_t workspace;           /* offset; SIZE_MAX: none */
+    double sent;                /* bytes to other ranks, by the algorithms that send least */
     struct ct_launch launch; /* tensors carry offsets as data until the program is bound; rank -1:
                                 absent */
 };
