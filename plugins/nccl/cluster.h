@@ -76,6 +76,8 @@ int nccl_watchdog_start(struct comm *comm);
 void nccl_watchdog_stop(struct comm *comm);
 /* A call of the group was enqueued on the stream; it must be done in time. */
 int nccl_watch(struct group *group, const char *call, CUstream stream);
+/* A call of a step was enqueued, captured or not; or the device has come to rest. */
+void nccl_watch_step(struct comm *comm, bool rests);
 /* What NCCL itself has noticed by now, and all failures before: CT_EPEER. */
 int nccl_look(struct comm *comm);
 /* Wait for all that was enqueued up to now. */

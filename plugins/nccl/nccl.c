@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <ctitan/hook.h>
 #include <ctitan/plugin.h>
 
 #include "cluster.h"
@@ -306,6 +307,7 @@ static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out
 
 static int check(struct ct_comm *base)
 {
+    nccl_watch_step((struct comm *)base, true);
     return nccl_look((struct comm *)base);
 }
 
@@ -348,7 +350,19 @@ static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out
 
 /* ---- the plugin ---- */
 
+static int enqueued(const struct ct_event_data *data, void *context)
+{
+    (void)data;
+    (void)context;
+    if (open_comm)
+        nccl_watch_step(open_comm, false);
+    return 0;
+}
+
+static const struct ct_hook hook = {.events = 1u << CT_EVENT_COLLECTIVE_ENQUEUED, .call = enqueued};
+
 CT_PLUGIN(.name = "nccl", .version = "1.0", .summary = "Ranks of NVIDIA GPUs, over NCCL",
           .requires = CT_NAMES("device:cuda"), .options = options, .config = &nccl_config,
           .config_size = sizeof(nccl_config),
-          .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops}, {CT_KERNELS, "cuda", nccl_kernels}));
+          .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops}, {CT_KERNELS, "cuda", nccl_kernels},
+                              {CT_HOOK, "nccl", &hook}));

@@ -3,6 +3,9 @@
  * any: a receive that is asked for early is done after much that was enqueued later. The clock
  * starts anew whenever a call gets done, so long computations between two calls cost nothing but
  * patience; the oldest call that is not done is the one to blame.
+ *
+ * Calls inside of a captured step have no events that could be asked. There the whole is watched:
+ * it may take as long as the longest step before, and the time-out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +39,9 @@ struct watchdog {
     bool started;
     _Atomic bool stop;
     _Atomic uint32_t written, done; /* all below are over */
+    _Atomic bool captured;          /* some step is */
+    _Atomic double enqueued;        /* when the step's last call was; 0: the device is at rest */
+    _Atomic double longest;         /* s from there to its rest */
     struct watched ring[RING];
 };
 
@@ -86,37 +92,64 @@ static bool advance(struct watchdog *w)
     return more;
 }
 
-/* Ranks of the group that have noticed nothing: those that hang or died. */
-static void find_silent(const struct watched *late, char *list, size_t room)
+/* Which of these ranks have noticed nothing: those that hang or died. NULL: of all. */
+static void find_silent(const struct comm *comm, const int *ranks, int count, char *list,
+                        size_t room)
 {
-    const struct comm *comm = late->group->comm;
     char key[STORE_KEY];
     size_t used = 0;
+    int one = 1;
 
     list[0] = '\0';
     snprintf(key, sizeof(key), "late/%d", comm->base.rank);
-    if (nccl_store_set(comm->store, key, &late->number, sizeof(late->number)) < 0)
+    if (nccl_store_set(comm->store, key, &one, sizeof(one)) < 0)
         return;
     nap(900000000);
-    for (int i = 0; i < late->group->base.size && used + 16 < room; i++) {
-        uint32_t number;
+    for (int i = 0; i < count && used + 16 < room; i++) {
+        int rank = ranks ? ranks[i] : i;
 
-        snprintf(key, sizeof(key), "late/%d", late->group->base.ranks[i]);
-        if (nccl_store_get(comm->store, key, &number, sizeof(number), 0) == 0)
-            used += (size_t)snprintf(list + used, room - used, "%s%d", used ? ", " : "",
-                                     late->group->base.ranks[i]);
+        snprintf(key, sizeof(key), "late/%d", rank);
+        if (nccl_store_get(comm->store, key, &one, sizeof(one), 0) == 0)
+            used += (size_t)snprintf(list + used, room - used, "%s%d", used ? ", " : "", rank);
     }
 }
 
 static void time_out(struct watchdog *w)
 {
     const struct watched *late = &w->ring[w->done % RING];
+    const struct ct_group *group = &late->group->base;
     char silent[128];
 
-    find_silent(late, silent, sizeof(silent));
+    find_silent(w->comm, group->ranks, group->size, silent, sizeof(silent));
     nccl_fail(w->comm, "%s %u of group '%s' was not done within %g s%s%s", late->call, late->number,
-              late->group->base.name, w->comm->timeout, *silent ? "; no sign of rank " : "",
-              silent);
+              group->name, w->comm->timeout, *silent ? "; no sign of rank " : "", silent);
+}
+
+static void time_out_step(struct watchdog *w, double limit)
+{
+    char silent[128];
+
+    find_silent(w->comm, NULL, w->comm->base.world, silent, sizeof(silent));
+    nccl_fail(w->comm, "a captured step was not done within %.3g s%s%s", limit,
+              *silent ? "; no sign of rank " : "", silent);
+}
+
+static void watch_step(struct watchdog *w)
+{
+    double limit = w->longest + w->comm->timeout, enqueued = w->enqueued;
+
+    if (w->captured && enqueued > 0 && now() - enqueued > limit)
+        time_out_step(w, limit);
+}
+
+void nccl_watch_step(struct comm *comm, bool rests)
+{
+    struct watchdog *w = comm->watchdog;
+    double took = w->enqueued > 0 ? now() - w->enqueued : 0;
+
+    if (rests && took > w->longest)
+        w->longest = took;
+    w->enqueued = rests ? 0 : now();
 }
 
 int nccl_look(struct comm *comm)
@@ -145,6 +178,7 @@ static void *work(void *argument)
             since = now();
         else if (now() - since > w->comm->timeout)
             time_out(w);
+        watch_step(w);
         if (!w->comm->failed)
             nccl_look(w->comm);
         nap(NAP);
@@ -207,6 +241,7 @@ int nccl_watch(struct group *g, const char *call, CUstream stream)
 
     g->calls++;
     nccl.cuStreamIsCapturing(stream, &capturing);
+    w->captured |= capturing != 0;
     if (capturing)
         return 0;
     while (w->written - w->done >= RING - 1 && !g->comm->failed)
