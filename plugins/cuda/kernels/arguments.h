@@ -77,6 +77,8 @@ struct gpu_rope {
 
 /* ---- embedding ---- */
 
+#define GPU_EMBEDDING_VECTOR 8 /* columns of a thread */
+
 struct gpu_embedding {
     void *y;
     const void *table;
