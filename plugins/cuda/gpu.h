@@ -22,7 +22,7 @@
 
 struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
-    bool tf32, graph;
+    bool tf32, graph, tune;
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
 };

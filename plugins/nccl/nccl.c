@@ -1,6 +1,7 @@
 /*
  * The nccl communicator: opening, closing, groups, failures.
  */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,9 +70,19 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* NCCL's own threads take tens of microseconds for most calls, seconds for some. */
+static void pause_before(int look)
+{
+    if (look < 200)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 int nccl_check(struct group *g, int code, const char *what)
 {
     double deadline = now() + g->comm->timeout;
+    int looks = 0;
 
     while (code == ncclInProgress) {
         pthread_mutex_lock(&g->comm->lock);
@@ -84,7 +95,7 @@ int nccl_check(struct group *g, int code, const char *what)
             return nccl_fail(g->comm, "%s in group '%s': no answer within %g s", what, g->base.name,
                              g->comm->timeout);
         if (code == ncclInProgress)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            pause_before(looks++);
     }
     if (code == ncclSuccess)
         return 0;

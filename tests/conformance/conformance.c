@@ -483,6 +483,7 @@ int main(int argc, char **argv)
     struct options options;
     int rc = start(argc, argv, &options, &device);
 
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, even if the next call hangs */
     if (rc >= 0) {
         device->ops->info(device, CT_F32, &info);
         printf("%s\n", info.name);
