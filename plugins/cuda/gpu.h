@@ -22,6 +22,7 @@
 
 struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
+    const char *logits;    /* float32, bfloat16 */
     bool tf32, graph, tune;
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */

@@ -262,6 +262,7 @@ const struct conformance_case conformance_cases[] = {
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
     {"float8, odd", FLOAT8(2, 7, 16, 32, 14), 0, false},
     {"float8, many", FLOAT8(2, 67, 96, 48, 134), 0, false},
+    {"float8, tiles", FLOAT8(4, 41, 96, 48, 164), 0, false},
     {"float8, no products",
      "input %x : T[2,3,37]\n"
      "F - %s, %i = float8_scale(%x) {dtype=float8_e5m2, power_of_two=true} : float32[], float32[]\n"

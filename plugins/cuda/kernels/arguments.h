@@ -244,6 +244,10 @@ struct gpu_adamw {
 
 enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
 
+#define GPU_FLOAT8_VECTOR 8   /* columns of a thread */
+#define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
+#define GPU_FLOAT8_COLUMNS 64 /* likewise */
+
 struct gpu_float8_scale {
     float *scale, *inverse;
     float *partial; /* by block; NULL: each block has a factor of its own */
