@@ -236,12 +236,33 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
 
 /* ---- opening and closing ---- */
 
+#define PATIENCE 2.0 /* seconds, for ranks that are not done yet */
+
+/* What a rank has sent may still lie in NCCL's buffers when its own stream is done, and an abort
+   would drop it: wait until all are done. A store that is gone means that rank 0 has seen them. */
+static void wait_for_others(struct comm *comm)
+{
+    double deadline = now() + PATIENCE;
+    char key[STORE_KEY];
+    uint8_t done = 1;
+    int rc;
+
+    snprintf(key, sizeof(key), "done/%d", comm->base.rank);
+    rc = nccl_store_set(comm->store, key, &done, sizeof(done));
+    for (int i = 0; rc >= 0 && i < comm->base.world && now() < deadline; i++) {
+        snprintf(key, sizeof(key), "done/%d", i);
+        rc = nccl_store_get(comm->store, key, &done, sizeof(done), deadline - now());
+    }
+}
+
 static void close_comm(struct ct_comm *base)
 {
     struct comm *comm = (struct comm *)base;
 
     if (!comm)
         return;
+    if (comm->store && comm->groups && !comm->failed)
+        wait_for_others(comm);
     nccl_watchdog_stop(comm);
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
