@@ -89,6 +89,7 @@ class Llama(torch.nn.Module):
     def __init__(self, dim, layers, heads, ffn, vocab, seq, batch, kv_heads=0, tied=False):
         super().__init__()
         self.embedding = torch.nn.Embedding(vocab, dim)
+        torch.nn.init.normal_(self.embedding.weight, std=0.02)
         self.layers = torch.nn.ModuleList(Block(dim, heads, ffn, kv_heads or heads) for _ in range(layers))
         self.head = Head(dim, vocab)
         if tied:
