@@ -6,7 +6,8 @@
  * Each case is one op, lowered COPIES times into one program, so that starting and waiting count
  * little; the best of several runs counts. Memory-bound ops print the share of the best bandwidth
  * that this same program saw a copy or an addition reach; matrix products and attention print
- * FLOP/s, causal attention counted by half. One line for each: name | milliseconds | rate | share.
+ * FLOP/s, those of causal attention for the keys that are seen. One line for each: name |
+ * milliseconds | rate | share.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,97 +25,94 @@
 #define PATTERN ((int64_t)1 << 20) /* elements before the contents of a tensor repeat */
 #define VOCABULARY 128256
 
-/* `op` has # where the number of the copy goes. halved: FLOPs of causal attention. published: what
-   NVIDIA says that cuDNN 9.19 does on an H200, in TFLOP/s; 0: nothing is known. */
+/* `op` has # where the number of the copy goes. published: what NVIDIA says that cuDNN 9.19 does on
+   an H200, in TFLOP/s; 0: nothing is known. */
 static const struct bench_case {
     const char *name, *sources, *op;
-    bool halved;
     int published;
 } cases[] = {
 #define ROWS "bfloat16[4,4096,2048]"
     {"copy", "input %x : float32[268435456]\n",
-     "F - %y# = cast(%x) {dtype=\"float32\"} : float32[268435456]\n", false, 0},
-    {"add", "input %x : " ROWS "\ninput %y : " ROWS "\n", "F - %z# = add(%x, %y) : " ROWS "\n",
-     false, 0},
+     "F - %y# = cast(%x) {dtype=\"float32\"} : float32[268435456]\n", 0},
+    {"add", "input %x : " ROWS "\ninput %y : " ROWS "\n", "F - %z# = add(%x, %y) : " ROWS "\n", 0},
     {"cast of weights", "param %w : float32[16384,2048]\n",
-     "F - %n# = cast(%w) {dtype=\"bfloat16\"} : bfloat16[16384,2048]\n", false, 0},
+     "F - %n# = cast(%w) {dtype=\"bfloat16\"} : bfloat16[16384,2048]\n", 0},
     {"add and norm", "input %x : " ROWS "\ninput %r : " ROWS "\nparam %w : bfloat16[2048]\n",
      "F - %y#, %sum#, %rstd# = add_rms_norm(%x, %r, %w) {eps=1e-5} : " ROWS ", " ROWS
      ", float32[4,4096]\n",
-     false, 0},
+     0},
     {"norm, backward",
      "input %dy : " ROWS "\ninput %x : " ROWS "\ninput %r : " ROWS
      "\nparam %w : bfloat16[2048]\ninput %rstd : float32[4,4096]\n",
-     "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : " ROWS ", float32![2048]\n", false,
-     0},
+     "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : " ROWS ", float32![2048]\n", 0},
     {"norm, backward, 8192 wide",
      "input %dy : bfloat16[4096,8192]\ninput %x : bfloat16[4096,8192]\n"
      "input %r : bfloat16[4096,8192]\nparam %w : bfloat16[8192]\ninput %rstd : float32[4096]\n",
      "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : bfloat16[4096,8192], "
      "float32![8192]\n",
-     false, 0},
+     0},
 #define WIDE "bfloat16[4,4096,8192]"
     {"swiglu", "input %g : " WIDE "\ninput %u : " WIDE "\n",
-     "F - %z# = swiglu(%g, %u) : " WIDE "\n", false, 0},
+     "F - %z# = swiglu(%g, %u) : " WIDE "\n", 0},
     {"swiglu, backward", "input %dz : " WIDE "\ninput %g : " WIDE "\ninput %u : " WIDE "\n",
-     "F - %dg#, %du# = swiglu_grad(%dz, %g, %u) : " WIDE ", " WIDE "\n", false, 0},
+     "F - %dg#, %du# = swiglu_grad(%dz, %g, %u) : " WIDE ", " WIDE "\n", 0},
     {"rope", "input %x : bfloat16[4,4096,16,128]\n",
-     "F - %y# = rope(%x, _) {theta=500000} : bfloat16[4,4096,16,128]\n", false, 0},
+     "F - %y# = rope(%x, _) {theta=500000} : bfloat16[4,4096,16,128]\n", 0},
     {"embedding", "input %tokens : int32[4,4096]\nparam %t : bfloat16[128256,2048]\n",
-     "F - %y# = embedding(%tokens, %t) : " ROWS "\n", false, 0},
+     "F - %y# = embedding(%tokens, %t) : " ROWS "\n", 0},
     {"embedding, backward", "input %tokens : int32[4,4096]\ninput %dy : " ROWS "\n",
-     "F - %dt# = embedding_grad(%dy, %tokens) {rows=128256} : float32![128256,2048]\n", false, 0},
+     "F - %dt# = embedding_grad(%dy, %tokens) {rows=128256} : float32![128256,2048]\n", 0},
     {"norm of gradients", "state %g : float32[268435456]\n",
-     "F - %s# = squared_norm(%g) : float64[]\n", false, 0},
+     "F - %s# = squared_norm(%g) : float64[]\n", 0},
     {"adamw",
      "scalar %lr : float64[]\nscalar %step : float64[]\nscalar %clip : float32[]\n"
      "param %p : float32[67108864]\nstate %g : float32[67108864]\nstate %m : float32[67108864]\n"
      "state %v : float32[67108864]\n",
-     "F - adamw(%lr, %step, %clip, %p, %g, %m, %v)\n", false, 0},
+     "F - adamw(%lr, %step, %clip, %p, %g, %m, %v)\n", 0},
     {"float8 factor", "input %x : " WIDE "\n",
-     "F - %s#, %i# = float8_scale(%x) : float32[], float32[]\n", false, 0},
+     "F - %s#, %i# = float8_scale(%x) : float32[], float32[]\n", 0},
     {"float8 rounding", "input %x : " WIDE "\nscalar %s : float32[]\n",
-     "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", false, 0},
+     "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
     {"float8 rounding, transposed", "input %x : " WIDE "\nscalar %s : float32[]\n",
-     "F - %q# = float8_quantise(%x, %s) {transposed=true} : float8_e4m3[8192,16384]\n", false, 0},
+     "F - %q# = float8_quantise(%x, %s) {transposed=true} : float8_e4m3[8192,16384]\n", 0},
 
 /* clang-format off */
 #define PRODUCTS(what, n, k)                                                                       \
     {"linear, " what,                                                                              \
      "input %x : bfloat16[4,4096," #k "]\n"                                                        \
      "param %w : bfloat16[" #n "," #k "]\n",                                                       \
-     "F - %y# = linear(%x, %w) : bfloat16[4,4096," #n "]\n", false, 0},                            \
+     "F - %y# = linear(%x, %w) : bfloat16[4,4096," #n "]\n", 0},                            \
     {"linear dx, " what,                                                                           \
      "input %dy : bfloat16[4,4096," #n "]\n"                                                       \
      "param %w : bfloat16[" #n "," #k "]\n",                                                       \
-     "F - %dx# = linear_dx(%dy, %w) : bfloat16[4,4096," #k "]\n", false, 0},                       \
+     "F - %dx# = linear_dx(%dy, %w) : bfloat16[4,4096," #k "]\n", 0},                       \
     {"linear dw, " what,                                                                           \
      "input %x : bfloat16[4,4096," #k "]\n"                                                        \
      "input %dy : bfloat16[4,4096," #n "]\n",                                                      \
-     "F - %dw# = linear_dw(%x, %dy) : float32![" #n "," #k "]\n", false, 0},                       \
+     "F - %dw# = linear_dw(%x, %dy) : float32![" #n "," #k "]\n", 0},                       \
     {"float8 linear, " what,                                                                       \
      "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
      "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
      "scalar %xs : float32[]\nscalar %ws : float32[]\n",                                           \
      "F - %y# = float8_linear(%x, %w, %xs, %ws) {fast_accumulation=true} : "                       \
-     "bfloat16[4,4096," #n "]\n", false, 0},                                                       \
+     "bfloat16[4,4096," #n "]\n", 0},                                                       \
     {"float8 linear by rows, " what,                                                               \
      "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
      "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
      "input %xs : float32[16384]\nparam %ws : float32[" #n "]\n",                                  \
      "F - %y# = float8_linear(%x, %w, %xs, %ws) {by_row=true, fast_accumulation=true} : "          \
-     "bfloat16[4,4096," #n "]\n", false, 0},
+     "bfloat16[4,4096," #n "]\n", 0},
     PRODUCTS("q k v", 4096, 2048)
     PRODUCTS("o", 2048, 2048)
     PRODUCTS("gate up", 16384, 2048)
     PRODUCTS("down", 2048, 8192)
     {"linear dw, k", "input %x : " ROWS "\ninput %dy : bfloat16[4,4096,1024]\n",
-     "F - %dw# = linear_dw(%x, %dy) : float32![1024,2048]\n", false, 0},
+     "F - %dw# = linear_dw(%x, %dy) : float32![1024,2048]\n", 0},
     {"head and loss, both ways",
      "input %x : bfloat16[2,4096,2048]\nparam %w : bfloat16[128256,2048]\n"
      "input %labels : int32[2,4096]\nscalar %dloss : float32[]\n",
      "F - %dx#, %dw#, %loss# = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : "
-     "bfloat16[2,4096,2048], float32![128256,2048], float32[]\n", false, 0},
+     "bfloat16[2,4096,2048], float32![128256,2048], float32[]\n", 0},
 
 #define HEADS(b, t, h) "bfloat16[" #b "," #t "," #h ",128]"
 #define ROW(b, t, h) "float32[" #b "," #h "," #t "]"
@@ -124,7 +122,7 @@ static const struct bench_case {
      "input %k : " HEADS(b, t, g) "\n"                                                             \
      "input %v : " HEADS(b, t, g) "\n",                                                            \
      "F - %o#, %lse# = attention(%q, %k, %v) : " HEADS(b, t, h) ", " ROW(b, t, h) "\n",            \
-     true, forward},                                                                               \
+     forward},                                                                               \
     {"attention backward, " what,                                                                  \
      "input %do : " HEADS(b, t, h) "\n"                                                            \
      "input %q : " HEADS(b, t, h) "\n"                                                             \
@@ -134,7 +132,7 @@ static const struct bench_case {
      "input %lse : " ROW(b, t, h) "\n",                                                            \
      "F - %dq#, %dk#, %dv# = attention_grad(%do, %q, %k, %v, %o, %lse) : "                         \
      HEADS(b, t, h) ", " HEADS(b, t, g) ", " HEADS(b, t, g) "\n",                                  \
-     true, backward},
+     backward},
     ATTENTION("16 heads, 4096", 4, 4096, 16, 8, 0, 0)
     ATTENTION("64 heads, 4096", 1, 4096, 64, 8, 591, 474)
     ATTENTION("64 heads, 8192", 1, 8192, 64, 8, 644, 541)
@@ -280,8 +278,7 @@ static void print_rate(const struct bench_case *c, double seconds, double work, 
 
     printf("%-34s | %8.3f ms | ", c->name, seconds * 1e3);
     if (work > 0) {
-        work *= c->halved ? 0.5e-12 : 1e-12;
-        printf("%7.1f TFLOP/s", work / seconds);
+        printf("%7.1f TFLOP/s", work / seconds * 1e-12);
         if (c->published)
             printf(" | NVIDIA says %d of an H200", c->published);
         printf("\n");
