@@ -1,9 +1,11 @@
 /*
  * Device memory: addresses are reserved once, physical memory is mapped behind them. Unlike memory
  * of cuMemAlloc, such a range can be exported to other processes and registered with NCCL as a
- * window. Where the driver has no virtual memory management, cuMemAlloc serves.
+ * window. Where the driver has no virtual memory management, or refuses it, cuMemAlloc serves.
  */
 #include <stdlib.h>
+
+#include <ctitan/log.h>
 
 #include "gpu.h"
 
@@ -51,21 +53,17 @@ static int map(struct gpu_arena *a, const CUmemAllocationProp *p, size_t granula
     return rc;
 }
 
-static int take(struct gpu *gpu, struct gpu_arena *a)
+static int map_with(struct gpu_arena *a, const CUmemAllocationProp *p)
 {
-    CUmemAllocationProp p = properties(gpu);
     size_t granularity = 0;
-    int rc;
+    int rc = gpu_check(gpu_driver.cuMemGetAllocationGranularity(
+                           &granularity, p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                       "the granularity of device memory");
 
-    if (!attribute(gpu, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return gpu_check(gpu_driver.cuMemAlloc(&a->base, a->bytes), "device memory");
-    rc = gpu_check(gpu_driver.cuMemGetAllocationGranularity(&granularity, &p,
-                                                            CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-                   "the granularity of device memory");
     if (rc < 0)
         return rc;
     a->bytes = (a->bytes + granularity - 1) / granularity * granularity;
-    return map(a, &p, granularity);
+    return map(a, p, granularity);
 }
 
 static void give_back(struct gpu_arena *a)
@@ -78,6 +76,30 @@ static void give_back(struct gpu_arena *a)
     if (a->handle)
         gpu_driver.cuMemRelease(a->handle);
     gpu_driver.cuMemAddressFree(a->base, a->bytes);
+}
+
+/* Some containers and virtual machines refuse memory that can be exported, or mapping at all. */
+static int take(struct gpu *gpu, struct gpu_arena *a)
+{
+    const CUmemAllocationProp best = properties(gpu),
+                              plain = {.type = best.type, .location = best.location};
+    const CUmemAllocationProp *ways[] = {&best, &plain};
+    bool maps = attribute(gpu, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    size_t bytes = a->bytes;
+
+    for (size_t i = 0; maps && i < CT_COUNT(ways); i++) {
+        int rc = map_with(a, ways[i]);
+
+        if (rc == 0 || rc == CT_ENOMEM)
+            return rc;
+        if (a->base)
+            give_back(a);
+        *a = (struct gpu_arena){.bytes = bytes};
+        ct_warn("cuda: memory is not %s: %s",
+                i ? "mapped, so it cannot be registered with NCCL" : "exportable",
+                ct_error_message());
+    }
+    return gpu_check(gpu_driver.cuMemAlloc(&a->base, a->bytes), "device memory");
 }
 
 static int explain(size_t bytes, int rc)

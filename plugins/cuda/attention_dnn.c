@@ -5,6 +5,7 @@
  * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask. All
  * else (documents, positions, pieces of sequences) is a bias, made from them in each call.
  */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -61,6 +62,28 @@ void gpu_dnn_close(struct gpu *gpu)
     free(gpu->dnn);
 }
 
+/* What versions of cuDNN are known to get wrong, from the notes in NVIDIA's own front end. */
+static const char *known_fault(int version, const struct sdpa_shape *s)
+{
+    if (version < 90600)
+        return "cuDNN before 9.6 wants its sums cleared";
+    if (version == 91000 || version == 91001)
+        return "cuDNN 9.10.0 and 9.10.1 are known to err";
+    if (s->backward && s->keys % 128 && version <= 91500)
+        return "cuDNN up to 9.15 needs multiples of 128 keys";
+    return s->queries < 2 || s->keys < 2 ? "cuDNN wants two tokens or more" : NULL;
+}
+
+static int make_plan(struct gpu_dnn *dnn, struct plan *p)
+{
+    const char *fault = known_fault(dnn_version(), &p->shape);
+
+    if (fault)
+        return ct_fail(CT_EINVAL, "%s", fault);
+    sdpa_describe(&p->graph, &p->shape);
+    return dnn_graph_plan(&p->graph, dnn->handle, NULL);
+}
+
 static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *shape)
 {
     struct gpu_dnn *dnn = dnn_of(gpu);
@@ -76,8 +99,7 @@ static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *sh
     p->shape = *shape;
     p->next = dnn->plans;
     dnn->plans = p;
-    sdpa_describe(&p->graph, shape);
-    p->works = dnn_graph_plan(&p->graph, dnn->handle, NULL) == 0;
+    p->works = make_plan(dnn, p) == 0;
     if (!p->works)
         ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs on a plain kernel: %s",
                 (long long)shape->queries, (long long)shape->heads, (long long)shape->size,
@@ -294,7 +316,7 @@ static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
     const struct sdpa_shape *s = &state->plan->shape;
 
     pack->scale = (float)(1 / sqrt((double)s->size));
-    pack->lowest = -INFINITY;
+    pack->lowest = dnn_version() < 91000 ? -FLT_MAX : -INFINITY;
     pack->one = 1;
     give(pack, SDPA_Q, l->in[at].data);
     give(pack, SDPA_K, l->in[at + 1].data);

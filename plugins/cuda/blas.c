@@ -2,10 +2,13 @@
  * Matrix products through cuBLASLt.
  */
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "blas.h"
 #include "blas_library.h"
+
+#define TIMED_CALLS 3
 
 static struct {
     void *library;
@@ -31,13 +34,15 @@ struct key {
     uint32_t flags; /* a_by_k, b_by_k, accumulate, scaled, by_row, fast */
 };
 
+#define OFFERS 8
+
 struct plan {
     struct plan *next;
     struct key key;
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c; /* as cuBLASLt sees them */
-    cublasLtMatmulAlgo_t algorithm;
-    size_t workspace;
+    cublasLtMatrixLayout_t a, b, c;                /* as cuBLASLt sees them */
+    cublasLtMatmulHeuristicResult_t offer[OFFERS]; /* algorithms, the best first by its heuristic */
+    int offers, chosen;                            /* chosen: -1 until the first call */
 };
 
 struct gpu_blas {
@@ -253,33 +258,24 @@ static int prefer(cublasLtMatmulPreference_t preference, const struct key *key)
     return check(status, "choosing an algorithm");
 }
 
-static int choose(struct gpu_blas *blas, struct plan *plan)
+static int ask_heuristic(struct gpu_blas *blas, struct plan *plan)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result = {.state = 0};
     const struct key *key = &plan->key;
-    int count = 0;
     int rc = check(lt.cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
 
     if (rc == 0)
         rc = prefer(preference, key);
     if (rc == 0)
         rc = check(lt.cublasLtMatmulAlgoGetHeuristic(blas->handle, plan->desc, plan->a, plan->b,
-                                                     plan->c, plan->c, preference, 1, &result,
-                                                     &count),
+                                                     plan->c, plan->c, preference, OFFERS,
+                                                     plan->offer, &plan->offers),
                    "choosing an algorithm");
     if (preference)
         lt.cublasLtMatmulPreferenceDestroy(preference);
-    if (rc == 0 && (count < 1 || result.state != CUBLAS_STATUS_SUCCESS))
+    if (rc == 0 && plan->offers < 1)
         rc = ct_fail(CT_EIO, "cuBLASLt has no algorithm");
-    if (rc < 0)
-        return ct_context(rc, "the product of %s [%lld, %lld] and %s [%lld, %lld]",
-                          ct_dtype_name((enum ct_dtype)key->a_dtype), (long long)key->m,
-                          (long long)key->k, ct_dtype_name((enum ct_dtype)key->b_dtype),
-                          (long long)key->k, (long long)key->n);
-    plan->algorithm = result.algo;
-    plan->workspace = result.workspaceSize;
-    return 0;
+    return rc;
 }
 
 static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, struct plan **plan)
@@ -298,11 +294,12 @@ static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, struct 
     if (rc == 0)
         rc = lay_out_all(*plan, p);
     if (rc == 0)
-        rc = choose(blas, *plan);
+        rc = ask_heuristic(blas, *plan);
     if (rc < 0) {
         plan_destroy(*plan);
         return rc;
     }
+    (*plan)->chosen = -1;
     (*plan)->next = blas->plans;
     blas->plans = *plan;
     return 0;
@@ -310,20 +307,109 @@ static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, struct 
 
 /* ---- running ---- */
 
+struct product_call {
+    const struct ct_launch *l;
+    const struct gpu_product *p;
+    struct plan *plan;
+    void *workspace;
+};
+
+static int run_offer(const struct product_call *c, int i)
+{
+    const struct plan *plan = c->plan;
+    const cublasLtMatmulHeuristicResult_t *offer = &plan->offer[i];
+    float one = 1, beta = c->p->accumulate;
+
+    if (offer->state != CUBLAS_STATUS_SUCCESS)
+        return offer->state;
+    return lt.cublasLtMatmul(gpu_of(c->l->device)->blas->handle, plan->desc, &one, c->p->b, plan->a,
+                             c->p->a, plan->b, &beta, c->p->c, plan->c, c->p->c, plan->c,
+                             &offer->algo, c->workspace, offer->workspaceSize, c->l->stream);
+}
+
+/* The first that runs: some are refused only when they are called. */
+static int choose_first(const struct product_call *c)
+{
+    int status = CUBLAS_STATUS_NOT_SUPPORTED;
+
+    for (int i = 0; i < c->plan->offers; i++) {
+        status = run_offer(c, i);
+        if (status == CUBLAS_STATUS_SUCCESS) {
+            c->plan->chosen = i;
+            return 0;
+        }
+    }
+    return check(status, "no algorithm runs");
+}
+
+static int time_offer(const struct product_call *c, int i, CUevent begin, CUevent end,
+                      float *milliseconds)
+{
+    CUstream stream = c->l->stream;
+    int rc =
+        run_offer(c, i) ? CT_EIO : gpu_check(gpu_driver.cuEventRecord(begin, stream), "timing");
+
+    for (int k = 0; rc == 0 && k < TIMED_CALLS; k++)
+        rc = run_offer(c, i) ? CT_EIO : 0;
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventRecord(end, stream), "timing");
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventSynchronize(end), "timing");
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventElapsedTime(milliseconds, begin, end), "timing");
+    return rc;
+}
+
+/* The fastest; the product is made again and again, which only one that adds to c could tell. */
+static int choose_fastest(const struct product_call *c)
+{
+    CUevent begin = NULL, end = NULL;
+    float least = INFINITY, milliseconds;
+    int rc = gpu_check(gpu_driver.cuEventCreate(&begin, 0), "an event");
+
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventCreate(&end, 0), "an event");
+    for (int i = 0; rc == 0 && i < c->plan->offers; i++)
+        if (time_offer(c, i, begin, end, &milliseconds) == 0 && milliseconds < least) {
+            least = milliseconds;
+            c->plan->chosen = i;
+        }
+    if (begin)
+        gpu_driver.cuEventDestroy(begin);
+    if (end)
+        gpu_driver.cuEventDestroy(end);
+    if (rc == 0 && c->plan->chosen < 0)
+        return choose_first(c);
+    return rc < 0 ? rc : check(run_offer(c, c->plan->chosen), "a matrix product");
+}
+
+static int choose(const struct product_call *c)
+{
+    bool times = gpu_config.tune && c->p->a_dtype != CT_F32 && !c->p->accumulate;
+
+    return times && c->plan->offers > 1 ? choose_fastest(c) : choose_first(c);
+}
+
+static int run_product(const struct product_call *c)
+{
+    if (c->plan->chosen < 0)
+        return choose(c);
+    return check(run_offer(c, c->plan->chosen), "a matrix product");
+}
+
 int gpu_multiply(const struct ct_launch *l, const struct gpu_product *p, void *workspace)
 {
-    struct gpu_blas *blas = gpu_of(l->device)->blas;
-    float one = 1, beta = p->accumulate;
-    struct plan *plan;
+    struct product_call call = {l, p, NULL, workspace};
     int rc;
 
     if (p->m == 0 || p->n == 0)
         return 0;
-    rc = find_plan(blas, p, &plan);
-    if (rc < 0)
-        return rc;
-    return check(lt.cublasLtMatmul(blas->handle, plan->desc, &one, p->b, plan->a, p->a, plan->b,
-                                   &beta, p->c, plan->c, p->c, plan->c, &plan->algorithm, workspace,
-                                   plan->workspace, l->stream),
-                 "a matrix product");
+    rc = find_plan(gpu_of(l->device)->blas, p, &call.plan);
+    if (rc == 0)
+        rc = run_product(&call);
+    if (rc == 0)
+        return 0;
+    return ct_context(rc, "the product of %s [%lld, %lld] and %s [%lld, %lld]",
+                      ct_dtype_name(p->a_dtype), (long long)p->m, (long long)p->k,
+                      ct_dtype_name(p->b_dtype), (long long)p->k, (long long)p->n);
 }

@@ -2,8 +2,9 @@
  * Matrix products on the device, through cuBLASLt. Matrices are row-major, with a stride between
  * rows; cuBLASLt's are column-major, so the product is made as its transpose.
  *
- * The algorithm of a product is chosen at its first call, from what the library's heuristic offers
- * first, and kept for all calls of the same shape, strides, dtypes and alignment.
+ * The algorithm of a product is chosen at its first call, and kept for all calls of the same shape,
+ * strides, dtypes and alignment: the first of the library's heuristic that runs, or, with [cuda]
+ * tune = true, the fastest.
  */
 #ifndef GPU_BLAS_H
 #define GPU_BLAS_H

@@ -15,10 +15,18 @@ static const struct ct_option options[] = {
                   "where it is installed and can"),
     CT_OPT_BOOL(struct gpu_config, tf32, "tf32", "false",
                 "Round float32 operands of matrix products to TF32, for speed"),
+    CT_OPT_BOOL(
+        struct gpu_config, tune, "tune", "false",
+        "Time up to 8 algorithms for each bfloat16 or Float8 product at its first call, and "
+        "keep the fastest; runs may then differ in the last bits, and so may ranks"),
     CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
                 "Capture the step as one CUDA graph after two steps"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
-               "MiB of float32 logits that exist at once in the loss"),
+               "MiB of logits that exist at once in the loss"),
+    CT_OPT_CHOICE(
+        struct gpu_config, logits, "logits", "float32", "float32|bfloat16",
+        "What a bfloat16 model's logits are held in, one chunk at a time: bfloat16 halves "
+        "their traffic, and rounds them"),
     {0}};
 
 static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},

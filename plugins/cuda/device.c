@@ -164,9 +164,9 @@ static int open_device(const struct ct_device_request *request, struct ct_device
 static const struct {
     const char *name;
     double bf16, scalar;
-} peaks[] = {{"H100 PCIe", 756e12, 51e12}, {"H100", 989e12, 67e12},  {"H200", 989e12, 67e12},
-             {"GH200", 989e12, 67e12},     {"B200", 2250e12, 75e12}, {"A100", 312e12, 19.5e12},
-             {"A800", 312e12, 19.5e12},    {"L40S", 362e12, 91.6e12}};
+} peaks[] = {{"H100 PCIe", 756e12, 51e12}, {"H100 NVL", 835e12, 60e12}, {"H100", 989e12, 67e12},
+             {"H200", 989e12, 67e12},      {"GH200", 989e12, 67e12},    {"B200", 2250e12, 75e12},
+             {"A100", 312e12, 19.5e12},    {"A800", 312e12, 19.5e12},   {"L40S", 362e12, 91.6e12}};
 
 static double peak(const char *name, enum ct_dtype compute)
 {

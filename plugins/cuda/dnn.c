@@ -14,6 +14,7 @@ static struct {
     GPU_DNN_CALLS(X)
 #undef X
     void (*last_error)(char *text, size_t room);
+    size_t (*version)(void);
 } dnn;
 
 static const struct {
@@ -23,7 +24,8 @@ static const struct {
 #define X(name, parameters) {#name, &dnn.name},
     GPU_DNN_CALLS(X)
 #undef X
-        {"cudnnGetLastErrorString", &dnn.last_error}};
+        {"cudnnGetLastErrorString", &dnn.last_error},
+    {"cudnnGetVersion", &dnn.version}};
 
 int dnn_load(void)
 {
@@ -45,6 +47,11 @@ int dnn_load(void)
     }
     dnn.library = library;
     return 0;
+}
+
+int dnn_version(void)
+{
+    return (int)dnn.version();
 }
 
 static int check(int status, const char *what)
@@ -240,13 +247,16 @@ static int ask_heuristic(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackend
     return (int)(count < PLANS ? count : PLANS);
 }
 
-static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t config)
+static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
+                      cudnnBackendDescriptor_t config)
 {
     cudnnBackendDescriptor_t plan = create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     int64_t count = 0, bytes = 0;
 
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-    set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    if (handle)
+        set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
     finalize(g, plan);
     if (g->status == 0)
         g->status =
@@ -266,10 +276,10 @@ int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *proper
 
     if (g->status == 0 && count == 0)
         g->status = ct_fail(CT_EINVAL, "cuDNN has no engine for this graph");
-    if (g->status < 0 || properties)
+    if (g->status < 0)
         return g->status;
-    for (int i = 0; i < count; i++) {
-        status = try_config(g, handle, configs[i]);
+    for (g->passed_over = 0; g->passed_over < count; g->passed_over++) {
+        status = try_config(g, handle, device, configs[g->passed_over]);
         if (status == 0)
             return 0;
         g->status = 0; /* the next one may do */

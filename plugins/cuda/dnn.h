@@ -19,6 +19,7 @@ struct dnn_graph {
     cudnnBackendDescriptor_t operation[DNN_OPERATIONS];
     cudnnBackendDescriptor_t plan;
     int descriptors, operations;
+    int passed_over; /* engines that were better, said the heuristic, but gave no plan */
     size_t workspace;
     int status;
 };
@@ -27,6 +28,8 @@ typedef cudnnBackendDescriptor_t dnn_tensor;
 
 /* CT_ENOENT: cuDNN 9 is not installed. */
 int dnn_load(void);
+/* 91900: 9.19.0. After dnn_load. */
+int dnn_version(void);
 
 /* id 0: virtual. type: CUDNN_DATA_* */
 dnn_tensor dnn_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
@@ -41,7 +44,7 @@ void dnn_reduce(struct dnn_graph *g, int op, dnn_tensor x, dnn_tensor y);
 void dnn_reshape(struct dnn_graph *g, dnn_tensor x, dnn_tensor y);
 
 /* Find a plan for the operations on this device (properties: cuDNN's text about one, instead of
-   handle, to see whether there would be a plan). CT_EINVAL: cuDNN has none. */
+   handle, to see what plan there would be). CT_EINVAL: cuDNN has none. */
 int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *properties);
 void dnn_graph_destroy(struct dnn_graph *g);
 

@@ -5,9 +5,26 @@
 
 #include "gpu.h"
 
-static void name_of(char *name, size_t room, const char *what, enum ct_dtype from, enum ct_dtype to)
+#define THREADS 256
+
+static bool starts_at_vectors(const struct ct_tensor *t)
 {
-    snprintf(name, room, "%s_%s_to_%s", what, ct_dtype_name(from), ct_dtype_name(to));
+    return (uintptr_t)t->data % (GPU_EMBEDDING_VECTOR * ct_dtype_size(t->dtype)) == 0;
+}
+
+/* A block for each of `blocks` rows, from one dtype to the other. */
+static int launch(const struct ct_launch *l, const char *what, const struct ct_tensor *from,
+                  const struct ct_tensor *to, int64_t blocks, const void *arguments)
+{
+    int64_t columns = to->shape[to->rank - 1];
+    bool vector =
+        columns % GPU_EMBEDDING_VECTOR == 0 && starts_at_vectors(from) && starts_at_vectors(to);
+    char name[80];
+
+    snprintf(name, sizeof(name), "%s_%s_to_%s%s", what, ct_dtype_name(from->dtype),
+             ct_dtype_name(to->dtype), vector ? "_vector" : "");
+    return gpu_launch(l, name, (struct gpu_size){(unsigned)blocks, 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -27,11 +44,8 @@ static int run(const struct ct_launch *l)
                               .first = ct_launch_offset(l, table, 0),
                               .limit = table->shape[0],
                               .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
-    char name[64];
 
-    name_of(name, sizeof(name), "embedding", l->in[1].dtype, l->out[0].dtype);
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)a.count, 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &a);
+    return launch(l, "embedding", &l->in[1], &l->out[0], a.count, &a);
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -60,7 +74,6 @@ static int run_grad(const struct ct_launch *l)
                                    .limit = table->shape[0],
                                    .accumulate = l->accumulate & 1,
                                    .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
-    char name[64];
     int rc =
         gpu_launch(l, "embedding_clear", (struct gpu_size){(unsigned)gpu_blocks(a.rows, 256), 1, 1},
                    (struct gpu_size){256, 1, 1}, 0, &a);
@@ -71,9 +84,7 @@ static int run_grad(const struct ct_launch *l)
                         (struct gpu_size){256, 1, 1}, 0, &a);
     if (rc < 0)
         return rc;
-    name_of(name, sizeof(name), "embedding_grad", l->in[0].dtype, l->out[0].dtype);
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)a.rows, 1, 1},
-                      (struct gpu_size){128, 1, 1}, 0, &a);
+    return launch(l, "embedding_grad", &l->in[0], &l->out[0], a.rows, &a);
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {

@@ -2,6 +2,8 @@
  * Float8: factors, quantising, and products by cuBLASLt, which wants the rows of both operands
  * contiguous along what is summed over, in multiples of 16.
  */
+#include <stdio.h>
+
 #include "blas.h"
 
 #define THREADS 256
@@ -93,6 +95,17 @@ static bool accepts_quantise(const struct ct_prepare *p)
            rows_of(&p->in[0]) <= (int64_t)65535 * 32;
 }
 
+static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype, int64_t elements)
+{
+    return a->columns % elements == 0 && (uintptr_t)a->q % (size_t)elements == 0 &&
+           (uintptr_t)a->x % ((size_t)elements * ct_dtype_size(dtype)) == 0;
+}
+
+static unsigned cut(int64_t whole, int64_t piece)
+{
+    return (unsigned)gpu_blocks(whole, piece);
+}
+
 static int run_quantise(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
@@ -103,11 +116,23 @@ static int run_quantise(const struct ct_launch *l)
                                     .columns = columns_of(x),
                                     .per = per_of(l->op),
                                     .transposed = ct_op_bool(l->op, "transposed")};
+    struct gpu_size grid = {cut(a.columns, 32), cut(a.rows, 32), 1}, block = {32, 8, 1};
+    const char *how = "";
+    char name[80];
 
-    return gpu_launch_as(
-        l, ct_dtype_name(l->out[0].dtype), x->dtype, false,
-        (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), (unsigned)gpu_blocks(a.rows, 32), 1},
-        (struct gpu_size){32, 8, 1}, 0, &a);
+    if (a.transposed && is_aligned(&a, x->dtype, 4) && a.rows % 4 == 0) {
+        how = "_transposed";
+        grid =
+            (struct gpu_size){cut(a.columns, GPU_FLOAT8_COLUMNS), cut(a.rows, GPU_FLOAT8_ROWS), 1};
+        block = (struct gpu_size){THREADS, 1, 1};
+    } else if (!a.transposed && is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) &&
+               a.rows <= (int64_t)65535 * 8) {
+        how = "_vector";
+        grid = (struct gpu_size){cut(a.columns, 32 * GPU_FLOAT8_VECTOR), cut(a.rows, 8), 1};
+    }
+    snprintf(name, sizeof(name), "%s_%s%s", ct_dtype_name(l->out[0].dtype), ct_dtype_name(x->dtype),
+             how);
+    return gpu_launch(l, name, grid, block, 0, &a);
 }
 
 /* ---- products ---- */

@@ -22,7 +22,8 @@
 
 struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
-    bool tf32, graph;
+    const char *logits;    /* float32, bfloat16 */
+    bool tf32, graph, tune;
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
 };

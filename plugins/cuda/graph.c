@@ -147,6 +147,8 @@ int gpu_graph_end(struct gpu *gpu)
     if (rc == 0 && (mode == CAPTURING || mode == REPLAYING))
         rc = gpu_check(gpu_driver.cuGraphLaunch(g->current->exec, gpu->stream[0]),
                        "the graph of the step");
+    if (rc < 0)
+        return ct_context(rc, "[cuda] graph = true, without which this step ran");
     return rc;
 }
 

@@ -1,6 +1,7 @@
 /*
  * Cross entropy on logits, and joined with the linear layer in front: then logits are made in
- * chunks of tokens, in float32, become their gradient in the dtype of x, and are multiplied away.
+ * chunks of tokens, in float32 (or bfloat16, if told to), become their gradient in the dtype of x,
+ * and are multiplied away.
  */
 #include <stdio.h>
 
@@ -126,22 +127,24 @@ static struct head head_of(const struct ct_tensor *in, const struct ct_tensor *o
 
 /* What a call keeps in its workspace. */
 struct layout {
+    enum ct_dtype dtype;   /* of logits */
     int64_t chunk, stride; /* tokens at once; between rows of logits: whole vectors */
     size_t logits, dlogits, losses, dw;
 };
 
 static struct layout lay_out(const struct head *h, size_t *bytes)
 {
-    int64_t tokens = rows_of(h->x);
-    struct layout at = {.stride = (h->w->shape[0] + 7) / 8 * 8};
+    bool narrow = h->x->dtype == CT_BF16 && !strcmp(gpu_config.logits, "bfloat16");
+    struct layout at = {.dtype = narrow ? CT_BF16 : CT_F32, .stride = (h->w->shape[0] + 7) / 8 * 8};
+    int64_t tokens = rows_of(h->x), item = (int64_t)ct_dtype_size(at.dtype);
 
-    at.chunk = (gpu_config.logits_memory << 20) / (at.stride * (int64_t)sizeof(float)) / 128 * 128;
+    at.chunk = (gpu_config.logits_memory << 20) / (at.stride * item) / 128 * 128;
     at.chunk = at.chunk < 128 ? 128 : at.chunk;
     at.chunk = at.chunk < tokens ? at.chunk : tokens;
     *bytes = GPU_BLAS_WORKSPACE;
-    at.logits = gpu_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(float));
+    at.logits = gpu_carve(bytes, (size_t)(at.chunk * at.stride * item));
     at.dlogits = at.logits;
-    if (h->dx && h->x->dtype == CT_BF16)
+    if (h->dx && h->x->dtype != at.dtype)
         at.dlogits = gpu_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(uint16_t));
     at.losses = gpu_carve(bytes, (size_t)tokens * sizeof(float));
     if (h->dw && h->dw->dtype == CT_BF16)
@@ -198,7 +201,7 @@ static int make_logits(const struct call *c, int64_t first, int64_t count, void 
                                               .c_stride = c->at.stride,
                                               .a_dtype = c->h.x->dtype,
                                               .b_dtype = c->h.w->dtype,
-                                              .c_dtype = CT_F32},
+                                              .c_dtype = c->at.dtype},
                         c->l->workspace);
 }
 
@@ -246,7 +249,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
 {
     char *workspace = c->l->workspace;
     void *logits = workspace + c->at.logits, *dlogits = workspace + c->at.dlogits;
-    enum ct_dtype dtype = c->h.dx ? c->h.x->dtype : CT_F32;
+    enum ct_dtype dtype = c->h.dx ? c->h.x->dtype : c->at.dtype;
     struct gpu_loss_rows a = {.logits = logits,
                               .loss = (float *)(workspace + c->at.losses) + first,
                               .labels = (const int32_t *)c->h.labels->data + first,
@@ -263,7 +266,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
         a.dloss_kind = gpu_float_kind(c->h.dloss->dtype);
     }
     if (rc == 0)
-        rc = launch_rows(c->l, CT_F32, dtype, &a);
+        rc = launch_rows(c->l, c->at.dtype, dtype, &a);
     if (rc == 0 && c->h.dx)
         rc = carry_back(c, first, count, dlogits);
     return rc;

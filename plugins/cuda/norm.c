@@ -3,7 +3,7 @@
  */
 #include "gpu.h"
 
-#define THREADS 256
+#define THREADS 1024
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
@@ -69,12 +69,14 @@ static int run(const struct ct_launch *l)
 
 /* ---- the gradient ---- */
 
-/* Blocks that share the rows: enough to fill the device, few enough for the second kernel. */
-static int64_t sharers(const struct gpu *gpu, int64_t rows)
+/* Blocks that share the rows: 1024 threads on each multiprocessor, however wide x is. */
+static int64_t sharers(const struct gpu *gpu, const struct ct_tensor *x)
 {
-    int64_t most = 4 * (int64_t)gpu->multiprocessors;
+    int64_t vectors = gpu_blocks(columns_of(x), gpu_lanes(x->dtype)), rows = rows_of(x), each = 4;
 
-    return rows < most ? rows : most;
+    while (each > 1 && each * vectors > THREADS)
+        each /= 2;
+    return rows < each * gpu->multiprocessors ? rows : each * gpu->multiprocessors;
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -89,8 +91,7 @@ static bool accepts_grad(const struct ct_prepare *p)
 static int prepare_grad(struct ct_prepare *p)
 {
     p->workspace =
-        (size_t)(sharers(gpu_of(p->device), rows_of(&p->in[0])) * columns_of(&p->in[0])) *
-        sizeof(float);
+        (size_t)(sharers(gpu_of(p->device), &p->in[1]) * columns_of(&p->in[1])) * sizeof(float);
     return 0;
 }
 
@@ -107,7 +108,7 @@ static int run_grad(const struct ct_launch *l)
                               .rows = rows_of(x),
                               .columns = columns_of(x),
                               .accumulate = l->accumulate};
-    int64_t blocks = sharers(gpu_of(l->device), a.rows);
+    int64_t blocks = sharers(gpu_of(l->device), x);
     struct gpu_column_sum sum = {.out = l->out[1].data,
                                  .in = a.partial,
                                  .rows = blocks,
@@ -115,10 +116,12 @@ static int run_grad(const struct ct_launch *l)
                                  .kind = gpu_float_kind(l->out[1].dtype),
                                  .accumulate = l->accumulate >> 1 & 1};
     bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
-    unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
+    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1;
+    unsigned threads = threads_for(a.columns, lanes);
+    int64_t far = a.columns > threads * lanes ? a.columns - threads * lanes : 0;
     int rc =
         gpu_launch_as(l, "norm_grad", x->dtype, vector, (struct gpu_size){(unsigned)blocks, 1, 1},
-                      (struct gpu_size){threads, 1, 1}, (size_t)a.columns * sizeof(float), &a);
+                      (struct gpu_size){threads, 1, 1}, (size_t)far * sizeof(float), &a);
 
     if (rc < 0)
         return rc;

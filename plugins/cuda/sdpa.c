@@ -156,7 +156,9 @@ static dnn_tensor probabilities(const struct builder *b)
     return apply(b, CUDNN_POINTWISE_EXP, x, NULL);
 }
 
-/* out = a^T x, over all heads of a group */
+/* out = a^T x, over all heads of a group. Each head's own is bfloat16, as cuDNN's own descriptions
+   have it: for float32, kernels for Blackwell do not compile (9.19), and Hopper's write twice as
+   much. */
 static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x, int64_t id,
                             const int64_t stride[3])
 {
@@ -169,7 +171,7 @@ static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x,
         dnn_matmul(b->g, transposed, x, out);
         return;
     }
-    of_heads = dense(b, SDPA_VIRTUAL, FLOAT, s->keys, s->size);
+    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, s->size);
     dnn_matmul(b->g, transposed, x, of_heads);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, of_heads, out);
 }

@@ -51,6 +51,7 @@ struct group {
     ncclComm_t nccl;
     int *ranks;
     CUdeviceptr window_base; /* the arena that is registered; 0: none */
+    ncclWindow_t window;     /* written by a thread of NCCL's, after the call */
     uint32_t calls;
     CUstream stream; /* of calls on memory anywhere, and their memory on the device */
     CUdeviceptr staging;

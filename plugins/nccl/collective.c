@@ -46,7 +46,6 @@ static int op_of(enum ct_reduction reduction)
 static int register_window(struct group *g, const void *data)
 {
     CUdeviceptr base;
-    ncclWindow_t window;
     size_t bytes;
 
     if (!nccl_config.windows || g->window_base || !nccl.ncclCommWindowRegister)
@@ -54,7 +53,7 @@ static int register_window(struct group *g, const void *data)
     if (nccl.cuMemGetAddressRange(&base, &bytes, (uintptr_t)data))
         return ncclSuccess;
     g->window_base = base;
-    return nccl.ncclCommWindowRegister(g->nccl, (void *)(uintptr_t)base, bytes, &window,
+    return nccl.ncclCommWindowRegister(g->nccl, (void *)(uintptr_t)base, bytes, &g->window,
                                        NCCL_WIN_COLL_SYMMETRIC);
 }
 

@@ -1,6 +1,7 @@
 /*
  * The nccl communicator: opening, closing, groups, failures.
  */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,9 +70,19 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* NCCL's own threads take tens of microseconds for most calls, seconds for some. */
+static void pause_before(int look)
+{
+    if (look < 200)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 int nccl_check(struct group *g, int code, const char *what)
 {
     double deadline = now() + g->comm->timeout;
+    int looks = 0;
 
     while (code == ncclInProgress) {
         pthread_mutex_lock(&g->comm->lock);
@@ -84,7 +95,7 @@ int nccl_check(struct group *g, int code, const char *what)
             return nccl_fail(g->comm, "%s in group '%s': no answer within %g s", what, g->base.name,
                              g->comm->timeout);
         if (code == ncclInProgress)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            pause_before(looks++);
     }
     if (code == ncclSuccess)
         return 0;
@@ -239,12 +250,33 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
 
 /* ---- opening and closing ---- */
 
+#define PATIENCE 2.0 /* seconds, for ranks that are not done yet */
+
+/* What a rank has sent may still lie in NCCL's buffers when its own stream is done, and an abort
+   would drop it: wait until all are done. A store that is gone means that rank 0 has seen them. */
+static void wait_for_others(struct comm *comm)
+{
+    double deadline = now() + PATIENCE;
+    char key[STORE_KEY];
+    uint8_t done = 1;
+    int rc;
+
+    snprintf(key, sizeof(key), "done/%d", comm->base.rank);
+    rc = nccl_store_set(comm->store, key, &done, sizeof(done));
+    for (int i = 0; rc >= 0 && i < comm->base.world && now() < deadline; i++) {
+        snprintf(key, sizeof(key), "done/%d", i);
+        rc = nccl_store_get(comm->store, key, &done, sizeof(done), deadline - now());
+    }
+}
+
 static void close_comm(struct ct_comm *base)
 {
     struct comm *comm = (struct comm *)base;
 
     if (!comm)
         return;
+    if (comm->store && comm->groups && !comm->failed)
+        wait_for_others(comm);
     nccl_watchdog_stop(comm);
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;

@@ -212,6 +212,9 @@ const struct conformance_case conformance_cases[] = {
     {"norm, one token", NORM(1, 1, 3), 0, false},
     {"norm, odd", NORM(2, 7, 77), 0, false},
     {"norm, many rows", NORM(2, 130, 256), 0, false},
+    {"norm, wide", NORM(1, 3, 8264), 0, false, false, true},
+    {"norm, wide and odd", NORM(1, 3, 2051), 0, false, false, true},
+    {"embedding, several windows", EMBEDDING(3, 3000, 3, 40), 3, false, false, true},
     {"elementwise, one", ELEMENTWISE(1, 1, 1), 0, false},
     {"elementwise, odd", ELEMENTWISE(2, 3, 37), 0, false},
     {"elementwise, many", ELEMENTWISE(2, 129, 128), 0, false},
@@ -262,6 +265,7 @@ const struct conformance_case conformance_cases[] = {
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
     {"float8, odd", FLOAT8(2, 7, 16, 32, 14), 0, false},
     {"float8, many", FLOAT8(2, 67, 96, 48, 134), 0, false},
+    {"float8, tiles", FLOAT8(4, 41, 96, 48, 164), 0, false},
     {"float8, no products",
      "input %x : T[2,3,37]\n"
      "F - %s, %i = float8_scale(%x) {dtype=float8_e5m2, power_of_two=true} : float32[], float32[]\n"

@@ -2,7 +2,7 @@
  * Usage: conformance [--device NAME] [--set KEY=VALUE]... [CASE]
  *
  * --set sets an option of the device's plugin. CASE: only cases whose names contain it. Prints a
- * line per kernel and leaves with status 1 if any kernel was wrong, or was never tried.
+ * line per kernel and leaves with status 1 if any kernel was wrong, failed, or was never tried.
  */
 #include <math.h>
 #include <stdio.h>
@@ -293,7 +293,11 @@ static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_k
                  ct_dtype_name(bed->dtype));
         if (rc >= 0)
             judge(s, &call, bed, expected, 0.5, how);
+        else if (s->faults++ < 5)
+            printf("FAULT %s (%s), case \"%s\", %s: %s\n", op->type->name, kernel->name,
+                   bed->test->name, how, ct_error_message());
         s->calls++;
+        rc = 0; /* of other kernels more can be learned */
     }
     ct_arena_finish(&arena);
     return rc < 0 ? ct_context(rc, "%s (%s), case \"%s\"", op->type->name, kernel->name,
@@ -479,6 +483,7 @@ int main(int argc, char **argv)
     struct options options;
     int rc = start(argc, argv, &options, &device);
 
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, even if the next call hangs */
     if (rc >= 0) {
         device->ops->info(device, CT_F32, &info);
         printf("%s\n", info.name);

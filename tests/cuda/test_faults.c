@@ -1,6 +1,6 @@
 /*
- * What the cuda device says of tokens and labels out of range, and of too little memory. Runs on
- * the simulated device.
+ * What the cuda device says of tokens and labels out of range, and of too little memory, and how it
+ * takes memory that a machine gives in no other way. Runs on the simulated device.
  */
 #include "../plugin_under_test.h"
 
@@ -92,12 +92,33 @@ static void test_memory(void **state)
     assert_message("20.00 GiB are needed, 1.00 of 1.00 GiB are free on the device");
 }
 
+/* Containers refuse memory that can be exported, or that is mapped at all. */
+static void test_refused_memory(void **state)
+{
+    static const char *const refused[] = {"export", "mapping"};
+    char in[300], out[300];
+    void *base;
+
+    (void)state;
+    memset(in, 7, sizeof(in));
+    for (size_t i = 0; i < CT_COUNT(refused); i++) {
+        setenv("SIMULATOR_REFUSES", refused[i], 1);
+        assert_int_equal(device->ops->reserve(device, sizeof(in), &base), 0);
+        assert_int_equal(device->ops->copy_in(device, base, in, sizeof(in)), 0);
+        assert_int_equal(device->ops->copy_out(device, out, base, sizeof(out)), 0);
+        assert_memory_equal(in, out, sizeof(in));
+        device->ops->release(device, base, sizeof(in));
+    }
+    unsetenv("SIMULATOR_REFUSES");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_labels),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refused_memory),
     };
 
     return cmocka_run_group_tests_name("cuda faults", tests, open_device, close_device);

@@ -1,6 +1,7 @@
 /*
- * Whether cuDNN has engines for the graphs of attention on a Hopper GPU: it is asked about a device
- * that is only described. Skipped where cuDNN is not installed.
+ * Whether cuDNN compiles its best engine for the graphs of attention on A100, H200 and B200: it is
+ * asked about devices that are only described (described_driver.c). Skipped where cuDNN is not
+ * installed.
  */
 #include <stdio.h>
 
@@ -8,23 +9,40 @@
 
 struct gpu_config gpu_config;
 
-/* What cuDNN itself says of an H200, as far as it reads that. */
-static const char h200[] =
-    "{\"version\":1,\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
-    "\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"warpSize\":32,"
-    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
-    "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,"
-    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
-    "\"supportCoopLaunch\":1,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
-    "\"l2CacheSize\":62914560,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,"
-    "\"cudaDeviceId\":0,\"totalGlobalMem\":150754820096}";
+static const struct device {
+    const char *name;
+    int version, multiprocessors, shared, cache;
+} devices[] = {
+    {"A100", 800, 108, 166912, 41943040},
+    {"H200", 900, 132, 232448, 62914560},
+    {"B200", 1000, 148, 232448, 132644864},
+};
+
+/* What cuDNN itself says of a device, as far as it reads that. */
+static void describe(const struct device *d, char *text, size_t room)
+{
+    snprintf(
+        text, room,
+        "{\"version\":1,\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
+        "\"regsPerBlock\":65536,\"multiProcessorCount\":%d,\"warpSize\":32,"
+        "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":%d,"
+        "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,"
+        "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
+        "\"isTccDriver\":0,\"supportCoopLaunch\":1,\"smClockRateKHz\":1980000,"
+        "\"memClockRateKHz\":3201000,\"l2CacheSize\":%d,\"deviceName\":\"NVIDIA %s\","
+        "\"deviceVer\":%d,\"driverVer\":13000,\"cudaDeviceId\":0,"
+        "\"totalGlobalMem\":85520809984}",
+        d->multiprocessors, d->shared, d->cache, d->name, d->version);
+}
 
 static const struct {
     const char *name;
     int64_t batch, queries, keys, heads, groups, size;
-    bool bias, floats;
+    bool bias, floats, joined; /* joined: q, k and v of a token side by side */
 } cases[] = {
-    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, false, false},
+    {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, .joined = true},
+    {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, .joined = true},
+    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, .joined = true},
     {"Llama 1B, heads of 64", 4, 4096, 4096, 32, 8, 64, false, false},
     {"one head each", 1, 1024, 1024, 16, 16, 128, false, false},
     {"odd", 2, 37, 37, 3, 1, 24, false, false},
@@ -41,7 +59,7 @@ static void strides(int64_t to[3], int64_t tokens, int64_t heads, int64_t size)
     to[2] = size;
 }
 
-static int ask(size_t i, bool backward)
+static int ask(const struct device *device, size_t i, bool backward)
 {
     struct sdpa_shape s = {.batch = cases[i].batch,
                            .queries = cases[i].queries,
@@ -51,23 +69,36 @@ static int ask(size_t i, bool backward)
                            .size = cases[i].size,
                            .bias = cases[i].bias,
                            .backward = backward};
+    int64_t wide = (s.heads + 2 * s.groups) * s.size;
     struct dnn_graph g = {.status = 0};
+    char properties[1024];
+    static int number;
     int rc;
 
     s.o_float = !backward && cases[i].floats;
     s.dq_sum_placed = backward && cases[i].floats;
     strides(s.q, s.queries, s.heads, s.size);
     strides(s.k, s.keys, s.groups, s.size);
+    for (int n = 0; n < 3; n++)
+        s.o[n] = s.d_o[n] = s.q[n];
+    if (cases[i].joined) {
+        s.q[0] = s.queries * wide;
+        s.k[0] = s.keys * wide;
+        s.q[1] = s.k[1] = wide;
+    }
     for (int n = 0; n < 3; n++) {
-        s.o[n] = s.d_o[n] = s.dq[n] = s.q[n];
+        s.dq[n] = s.q[n];
         s.v[n] = s.dk[n] = s.dv[n] = s.k[n];
     }
+    describe(device, properties, sizeof(properties));
     sdpa_describe(&g, &s);
-    rc = dnn_graph_plan(&g, NULL, h200);
-    dnn_graph_destroy(&g);
-    printf("%s %zu - %s, %s%s%s\n", rc < 0 ? "not ok" : "ok", 2 * i + backward + 1, cases[i].name,
-           backward ? "backward" : "forward", rc < 0 ? " # " : "",
+    rc = dnn_graph_plan(&g, NULL, properties);
+    if (rc == 0 && g.passed_over)
+        rc = ct_context(CT_EINVAL, "the best of the engines gave no plan");
+    printf("%s %d - %s: %s, %s%s%s\n", rc < 0 ? "not ok" : "ok", ++number, device->name,
+           cases[i].name, backward ? "backward" : "forward", rc < 0 ? " # " : "",
            rc < 0 ? ct_error_message() : "");
+    dnn_graph_destroy(&g);
     return rc;
 }
 
@@ -79,10 +110,11 @@ int main(void)
         printf("1..0 # SKIP %s\n", ct_error_message());
         return 0;
     }
-    printf("1..%zu\n", 2 * CT_COUNT(cases));
-    for (size_t i = 0; i < CT_COUNT(cases); i++) {
-        failed += ask(i, false) < 0;
-        failed += ask(i, true) < 0;
-    }
+    printf("1..%zu\n", 2 * CT_COUNT(cases) * CT_COUNT(devices));
+    for (size_t d = 0; d < CT_COUNT(devices); d++)
+        for (size_t i = 0; i < CT_COUNT(cases); i++) {
+            failed += ask(&devices[d], i, false) < 0;
+            failed += ask(&devices[d], i, true) < 0;
+        }
     return failed != 0;
 }

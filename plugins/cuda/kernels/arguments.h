@@ -82,6 +82,8 @@ struct gpu_rope {
 
 /* ---- embedding ---- */
 
+#define GPU_EMBEDDING_VECTOR 8 /* columns of a thread */
+
 struct gpu_embedding {
     void *y;
     const void *table;
@@ -246,6 +248,10 @@ struct gpu_adamw {
 /* ---- float8 ---- */
 
 enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
+
+#define GPU_FLOAT8_VECTOR 8   /* columns of a thread */
+#define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
+#define GPU_FLOAT8_COLUMNS 64 /* likewise */
 
 struct gpu_float8_scale {
     float *scale, *inverse;

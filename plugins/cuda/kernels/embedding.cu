@@ -18,21 +18,29 @@ DEVICE bool in_range(int64_t token, int64_t position, int64_t limit, gpu_fault *
     return false;
 }
 
-template <typename From, typename To> DEVICE void embedding(const gpu_embedding &a)
+template <typename From, typename To, int W> DEVICE void embedding(const gpu_embedding &a)
 {
     int64_t position = blockIdx.x, token = a.tokens[position], row = token - a.first;
     bool here = in_range(token, position, a.limit, a.fault) && row >= 0 && row < a.rows;
-    const From *from = (const From *)a.table + row * a.columns;
 
-    for (int64_t column = threadIdx.x; column < a.columns; column += blockDim.x)
-        ((To *)a.y)[position * a.columns + column] =
-            from_float<To>(here ? to_float(from[column]) : 0.0f);
+    for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns;
+         column += (int64_t)blockDim.x * W) {
+        float x[W] = {0};
+
+        if (here)
+            load<W>((const From *)a.table + row * a.columns + column, x);
+        store<W>((To *)a.y + position * a.columns + column, x);
+    }
 }
 
 #define EMBEDDING(From, from, To, to)                                                              \
     KERNEL(embedding_##from##_to_##to, gpu_embedding, 256)                                         \
     {                                                                                              \
-        embedding<From, To>(a);                                                                    \
+        embedding<From, To, 1>(a);                                                                 \
+    }                                                                                              \
+    KERNEL(embedding_##from##_to_##to##_vector, gpu_embedding, 256)                                \
+    {                                                                                              \
+        embedding<From, To, GPU_EMBEDDING_VECTOR>(a);                                              \
     }
 EMBEDDING(float, float32, float, float32)
 EMBEDDING(float, float32, bfloat16, bfloat16)
@@ -58,79 +66,77 @@ KERNEL(embedding_heads, gpu_embedding_grad, 256)
         atomicMin(&a.head[row], (int)position);
 }
 
-#define COLUMNS 8 /* of a thread in one pass */
-#define WINDOW 1024
+#define THREADS 256 /* of a block of the gradient */
+#define WINDOW 4096 /* tokens that a block looks at together */
+#define LOOKS (WINDOW / THREADS)
 
-/* The positions of token in a window of the sequence, in order, in found; returns how many. */
-DEVICE int find_positions(const gpu_embedding_grad &a, int64_t token, int64_t begin, int32_t *found,
-                          int *counts)
+/* Which of a window's tokens are `token`: bit i of found[k] for begin + 32 k + i. Is one of them?
+   The same answer for all threads. */
+DEVICE bool find_positions(const gpu_embedding_grad &a, int64_t token, int64_t begin,
+                           uint32_t *found)
 {
-    int thread = (int)threadIdx.x, per = WINDOW / (int)blockDim.x, mine = 0, before = 0, all = 0;
-    int64_t first = begin + (int64_t)thread * per;
+    bool any = false;
 
-    for (int i = 0; i < per; i++)
-        mine += first + i < a.count && a.tokens[first + i] == token;
-    __syncthreads();
-    counts[thread] = mine;
-    __syncthreads();
-    for (int t = 0; t < (int)blockDim.x; t++) {
-        before += t < thread ? counts[t] : 0;
-        all += counts[t];
+    __syncthreads(); /* found was read */
+#pragma unroll 4
+    for (int i = 0; i < LOOKS; i++) {
+        int64_t at = begin + (int64_t)i * THREADS + threadIdx.x;
+        uint32_t bits = __ballot_sync(ALL_LANES, at < a.count && a.tokens[at] == token);
+
+        any |= bits != 0;
+        if (threadIdx.x % 32 == 0)
+            found[(i * THREADS + threadIdx.x) / 32] = bits;
     }
-    for (int i = 0; mine && i < per; i++)
-        if (first + i < a.count && a.tokens[first + i] == token)
-            found[before++] = (int32_t)(first + i);
-    __syncthreads();
-    return all;
+    return __syncthreads_or(any);
 }
 
-template <typename From>
-DEVICE void add_rows(const gpu_embedding_grad &a, const int32_t *found, int count, int64_t column,
-                     float (&sum)[COLUMNS])
+/* sum += W columns of the rows of dy that a window found, in order */
+template <typename From, int W>
+DEVICE void add_rows(const gpu_embedding_grad &a, const uint32_t *found, int64_t begin,
+                     int64_t column, float (&sum)[W])
 {
-#pragma unroll 1
-    for (int n = 0; n < count; n++) {
-        const From *dy = (const From *)a.dy + found[n] * a.columns;
+    for (int k = 0; k < WINDOW / 32; k++)
+        for (uint32_t bits = found[k]; bits; bits &= bits - 1) {
+            int64_t position = begin + 32 * k + __ffs((int)bits) - 1;
+            float x[W];
 
+            load<W>((const From *)a.dy + position * a.columns + column, x);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            if (column + i * blockDim.x < a.columns)
-                sum[i] += to_float(dy[column + i * blockDim.x]);
-    }
+            for (int i = 0; i < W; i++)
+                sum[i] += x[i];
+        }
 }
 
-template <typename From, typename To> DEVICE void embedding_grad(const gpu_embedding_grad &a)
+template <typename From, typename To, int W> DEVICE void embedding_grad(const gpu_embedding_grad &a)
 {
-    __shared__ int32_t found[WINDOW];
-    __shared__ int counts[128];
+    __shared__ uint32_t found[WINDOW / 32];
     int64_t row = blockIdx.x, head = a.head[row];
-    To *out = (To *)a.dtable + row * a.columns;
 
     if (a.accumulate && head >= a.count)
         return;
-    for (int64_t base = 0; base < a.columns; base += (int64_t)COLUMNS * blockDim.x) {
-        int64_t column = base + threadIdx.x;
-        float sum[COLUMNS] = {0};
+    for (int64_t base = 0; base < a.columns; base += (int64_t)THREADS * W) {
+        int64_t column = base + (int64_t)threadIdx.x * W;
+        To *out = (To *)a.dtable + row * a.columns + column;
+        float sum[W] = {0};
 
-        for (int64_t begin = head; begin < a.count; begin += WINDOW) {
-            int count = find_positions(a, row + a.first, begin, found, counts);
-
-            add_rows<From>(a, found, count, column, sum);
-        }
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-            int64_t at = column + i * blockDim.x;
-
-            if (at < a.columns)
-                out[at] = from_float<To>(sum[i] + (a.accumulate ? to_float(out[at]) : 0.0f));
-        }
+        if (a.accumulate && column < a.columns)
+            load<W>(out, sum);
+        for (int64_t begin = head; begin < a.count; begin += WINDOW)
+            if (find_positions(a, row + a.first, begin, found) && column < a.columns)
+                add_rows<From, W>(a, found, begin, column, sum);
+        if (column < a.columns)
+            store<W>(out, sum);
     }
 }
 
 #define EMBEDDING_GRAD(From, from, To, to)                                                         \
-    KERNEL(embedding_grad_##from##_to_##to, gpu_embedding_grad, 128)                               \
+    KERNEL(embedding_grad_##from##_to_##to, gpu_embedding_grad, THREADS)                           \
     {                                                                                              \
-        embedding_grad<From, To>(a);                                                               \
+        embedding_grad<From, To, 1>(a);                                                            \
+    }                                                                                              \
+    KERNEL(embedding_grad_##from##_to_##to##_vector, gpu_embedding_grad, THREADS)                  \
+    {                                                                                              \
+        embedding_grad<From, To, GPU_EMBEDDING_VECTOR>(a);                                         \
     }
 EMBEDDING_GRAD(float, float32, float, float32)
 EMBEDDING_GRAD(float, float32, bfloat16, bfloat16)

@@ -140,7 +140,7 @@ DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column
     return a.scale[a.per == GPU_PER_ROW ? row : a.per == GPU_PER_COLUMN ? column : 0];
 }
 
-/* Blocks of 32 columns x 8 threads take 32 x 32 tiles; rows of the transpose are written whole. */
+/* Of any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
 template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise &a)
 {
     __shared__ uint8_t tile[32][33];
@@ -169,6 +169,72 @@ template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise 
     }
 }
 
+/* Blocks of 32 x 8 threads: a thread rounds 8 columns of a row. */
+template <typename T, bool E5M2> DEVICE void quantise_vectors(const gpu_float8_quantise &a)
+{
+    int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y;
+    int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPU_FLOAT8_VECTOR;
+    vector<uint8_t, GPU_FLOAT8_VECTOR> q;
+    float x[GPU_FLOAT8_VECTOR];
+
+    if (row >= a.rows || column >= a.columns)
+        return;
+    load<GPU_FLOAT8_VECTOR>((const T *)a.x + row * a.columns + column, x);
+#pragma unroll
+    for (int i = 0; i < GPU_FLOAT8_VECTOR; i++)
+        q.at[i] = narrowed<E5M2>(x[i] * factor_of(a, row, column + i));
+    *(vector<uint8_t, GPU_FLOAT8_VECTOR> *)(a.q + row * a.columns + column) = q;
+}
+
+#define SIDE 4 /* of the squares that a thread turns */
+#define SQUARES_DOWN (GPU_FLOAT8_ROWS / SIDE)
+#define SQUARES_ACROSS (GPU_FLOAT8_COLUMNS / SIDE)
+
+/* SIDE x SIDE elements, rounded: word j has those of column j. */
+template <typename T, bool E5M2>
+DEVICE void round_square(const gpu_float8_quantise &a, int64_t row, int64_t column,
+                         uint32_t (&words)[SIDE])
+{
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) {
+        float x[SIDE];
+
+        load<SIDE>((const T *)a.x + (row + i) * a.columns + column, x);
+#pragma unroll
+        for (int j = 0; j < SIDE; j++)
+            words[j] |= (uint32_t)narrowed<E5M2>(x[j] * factor_of(a, row + i, column + j))
+                        << (8 * i);
+    }
+}
+
+/* A tile of rows and columns for 256 threads, through shared memory: rows of the transpose are
+   written by whole warps. Rows and columns are multiples of SIDE. */
+template <typename T, bool E5M2> DEVICE void quantise_transposed(const gpu_float8_quantise &a)
+{
+    __shared__ uint32_t tile[GPU_FLOAT8_COLUMNS][SQUARES_DOWN + 1];
+    int64_t row = (int64_t)blockIdx.y * GPU_FLOAT8_ROWS;
+    int64_t column = (int64_t)blockIdx.x * GPU_FLOAT8_COLUMNS;
+    int across = (int)threadIdx.x % SQUARES_ACROSS;
+
+    for (int down = (int)threadIdx.x / SQUARES_ACROSS; down < SQUARES_DOWN;
+         down += (int)blockDim.x / SQUARES_ACROSS) {
+        uint32_t words[SIDE] = {0};
+
+        if (row + down * SIDE < a.rows && column + across * SIDE < a.columns)
+            round_square<T, E5M2>(a, row + down * SIDE, column + across * SIDE, words);
+#pragma unroll
+        for (int j = 0; j < SIDE; j++)
+            tile[across * SIDE + j][down] = words[j];
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < GPU_FLOAT8_COLUMNS * SQUARES_DOWN; i += (int)blockDim.x) {
+        int64_t c = column + i / SQUARES_DOWN, r = row + i % SQUARES_DOWN * SIDE;
+
+        if (r < a.rows && c < a.columns)
+            *(uint32_t *)(a.q + c * a.rows + r) = tile[i / SQUARES_DOWN][i % SQUARES_DOWN];
+    }
+}
+
 #define FLOAT8(T, dtype)                                                                           \
     KERNEL(float8_parts_##dtype, gpu_float8_scale, 256)                                            \
     {                                                                                              \
@@ -189,5 +255,21 @@ template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise 
     KERNEL(float8_e5m2_##dtype, gpu_float8_quantise, 256)                                          \
     {                                                                                              \
         quantise<T, true>(a);                                                                      \
+    }                                                                                              \
+    KERNEL(float8_e4m3_##dtype##_vector, gpu_float8_quantise, 256)                                 \
+    {                                                                                              \
+        quantise_vectors<T, false>(a);                                                             \
+    }                                                                                              \
+    KERNEL(float8_e5m2_##dtype##_vector, gpu_float8_quantise, 256)                                 \
+    {                                                                                              \
+        quantise_vectors<T, true>(a);                                                              \
+    }                                                                                              \
+    KERNEL(float8_e4m3_##dtype##_transposed, gpu_float8_quantise, 256)                             \
+    {                                                                                              \
+        quantise_transposed<T, false>(a);                                                          \
+    }                                                                                              \
+    KERNEL(float8_e5m2_##dtype##_transposed, gpu_float8_quantise, 256)                             \
+    {                                                                                              \
+        quantise_transposed<T, true>(a);                                                           \
     }
 FOR_DTYPES(FLOAT8)

@@ -1,12 +1,10 @@
 /*
- * Root mean square norm. Forward: a row per block, kept in registers between its two uses as far as
- * KEPT vectors a thread reach. Backward: a block takes rows at a distance, and adds its share of
- * the weight's gradient up in shared memory, each thread in columns of its own; a second kernel
- * adds the blocks' shares, in order.
+ * Root mean square norm. A row per block and a vector per thread, kept in registers between its two
+ * uses; columns beyond are read twice. Backward: a block takes rows at a distance, and adds its
+ * share of the weight's gradient up, each thread in columns of its own (in registers; beyond, in
+ * shared memory); a second kernel adds the blocks' shares, in order.
  */
 #include "device.cuh"
-
-#define KEPT 4
 
 template <typename T, int W> DEVICE void read_row(const gpu_norm &a, int64_t at, float (&x)[W])
 {
@@ -24,136 +22,181 @@ template <typename T, int W> DEVICE void read_row(const gpu_norm &a, int64_t at,
 
 template <typename T, int W>
 DEVICE void write_row(const gpu_norm &a, int64_t row, int64_t column, float rstd,
-                      const float (&x)[W])
+                      const float (&x)[W], const float (&w)[W])
 {
-    float w[W];
+    float y[W];
 
-    load<W>((const T *)a.w + column, w);
 #pragma unroll
     for (int i = 0; i < W; i++)
-        w[i] *= x[i] * rstd;
-    store<W>((T *)a.y + row * a.columns + column, w);
+        y[i] = w[i] * (x[i] * rstd);
+    store<W>((T *)a.y + row * a.columns + column, y);
+}
+
+template <int W> DEVICE float sum_of_squares(const float (&x)[W])
+{
+    float sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        sum += x[i] * x[i];
+    return sum;
 }
 
 template <typename T, int W> DEVICE void norm(const gpu_norm &a)
 {
     int64_t row = blockIdx.x, step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
-    float kept[KEPT][W], square = 0, rstd;
+    float kept[W] = {0}, w[W] = {0}, square = 0, rstd;
 
-#pragma unroll
-    for (int k = 0; k < KEPT; k++) {
-        if (first + k * step >= a.columns)
-            continue;
-        read_row<T, W>(a, row * a.columns + first + k * step, kept[k]);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            square += kept[k][i] * kept[k][i];
+    if (first < a.columns) {
+        read_row<T, W>(a, row * a.columns + first, kept);
+        load<W>((const T *)a.w + first, w);
+        square = sum_of_squares<W>(kept);
     }
-    for (int64_t column = first + KEPT * step; column < a.columns; column += step) {
+    for (int64_t column = first + step; column < a.columns; column += step) {
         float x[W];
 
         read_row<T, W>(a, row * a.columns + column, x);
-        for (int i = 0; i < W; i++)
-            square += x[i] * x[i];
+        square += sum_of_squares<W>(x);
     }
     rstd = 1.0f / sqrtf(block_sum(square) / (float)a.columns + a.eps);
     if (threadIdx.x == 0)
         a.rstd[row] = rstd;
-#pragma unroll
-    for (int k = 0; k < KEPT; k++)
-        if (first + k * step < a.columns)
-            write_row<T, W>(a, row, first + k * step, rstd, kept[k]);
-    for (int64_t column = first + KEPT * step; column < a.columns; column += step) {
+    if (first < a.columns)
+        write_row<T, W>(a, row, first, rstd, kept, w);
+    for (int64_t column = first + step; column < a.columns; column += step) {
         float x[W];
 
         load<W>((a.r ? (const T *)a.sum : (const T *)a.x) + row * a.columns + column, x);
-        write_row<T, W>(a, row, column, rstd, x);
+        load<W>((const T *)a.w + column, w);
+        write_row<T, W>(a, row, column, rstd, x, w);
     }
 }
 
-template <typename T, int W> DEVICE float mean_product(const gpu_norm_grad &a, int64_t row)
+/* W columns of a row: what arrives, what the forward saw, and what dx is added to. */
+template <int W> struct columns_of_row {
+    float dy[W], x[W], base[W];
+};
+
+template <typename T, int W>
+DEVICE void read_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> &c)
 {
-    int64_t step = (int64_t)blockDim.x * W;
+    float before[W];
+
+    load<W>((const T *)a.dy + at, c.dy);
+    load<W>((const T *)a.x + at, c.x);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        c.base[i] = 0;
+    if (a.dres)
+        load<W>((const T *)a.dres + at, c.base);
+    if (!(a.accumulate & 1))
+        return;
+    load<W>((const T *)a.dx + at, before);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        c.base[i] += before[i];
+}
+
+template <int W> DEVICE float product(const columns_of_row<W> &c, const float (&w)[W])
+{
     float sum = 0;
 
-    for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns; column += step) {
-        float dy[W], x[W], w[W];
-
-        load<W>((const T *)a.dy + row * a.columns + column, dy);
-        load<W>((const T *)a.x + row * a.columns + column, x);
-        load<W>((const T *)a.w + column, w);
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            sum += dy[i] * w[i] * x[i];
-    }
-    return block_sum(sum) * a.rstd[row] / (float)a.columns;
+    for (int i = 0; i < W; i++)
+        sum += c.dy[i] * w[i] * c.x[i];
+    return sum;
 }
 
 /* dx of W columns; their share of dw goes to dw. */
 template <typename T, int W>
-DEVICE void grad_columns(const gpu_norm_grad &a, int64_t row, int64_t column, float mean, float *dw)
+DEVICE void write_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> &c,
+                          const float (&w)[W], float rstd, float mean, float *dw)
 {
-    int64_t at = row * a.columns + column;
-    float dy[W], x[W], w[W], rstd = a.rstd[row];
-
-    load<W>((const T *)a.dy + at, dy);
-    load<W>((const T *)a.x + at, x);
-    load<W>((const T *)a.w + column, w);
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        float normed = x[i] * rstd;
+        float normed = c.x[i] * rstd;
 
-        dw[i] += dy[i] * normed;
-        dy[i] = rstd * (dy[i] * w[i] - normed * mean);
+        dw[i] += c.dy[i] * normed;
+        c.dy[i] = rstd * (c.dy[i] * w[i] - normed * mean) + c.base[i];
     }
-    if (a.dres) {
-        load<W>((const T *)a.dres + at, x);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            dy[i] += x[i];
+    store<W>((T *)a.dx + at, c.dy);
+}
+
+/* What lies beyond the first vector of each thread: read here, and again when the mean is known. */
+template <typename T, int W> DEVICE float far_product(const gpu_norm_grad &a, int64_t row)
+{
+    int64_t step = (int64_t)blockDim.x * W;
+    float sum = 0;
+
+    for (int64_t column = (int64_t)threadIdx.x * W + step; column < a.columns; column += step) {
+        columns_of_row<W> c;
+        float w[W];
+
+        load<W>((const T *)a.dy + row * a.columns + column, c.dy);
+        load<W>((const T *)a.x + row * a.columns + column, c.x);
+        load<W>((const T *)a.w + column, w);
+        sum += product<W>(c, w);
     }
-    if (a.accumulate & 1) {
-        load<W>((const T *)a.dx + at, x);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            dy[i] += x[i];
+    return sum;
+}
+
+template <typename T, int W>
+DEVICE void far_columns(const gpu_norm_grad &a, int64_t row, float rstd, float mean, float *dw)
+{
+    int64_t step = (int64_t)blockDim.x * W;
+
+    for (int64_t column = (int64_t)threadIdx.x * W + step; column < a.columns; column += step) {
+        columns_of_row<W> c;
+        float w[W];
+
+        load<W>((const T *)a.w + column, w);
+        read_columns<T, W>(a, row * a.columns + column, c);
+        write_columns<T, W>(a, row * a.columns + column, c, w, rstd, mean, dw + column - step);
     }
-    store<W>((T *)a.dx + at, dy);
 }
 
 template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
 {
     int64_t step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
-    DYNAMIC_SHARED(float, dw);
+    float dw[W] = {0}, w[W] = {0};
+    DYNAMIC_SHARED(float, far_dw);
 
-    for (int64_t column = first; column < a.columns; column += step)
+    for (int64_t column = first + step; column < a.columns; column += step)
         for (int i = 0; i < W; i++)
-            dw[column + i] = 0;
+            far_dw[column - step + i] = 0;
+    if (first < a.columns)
+        load<W>((const T *)a.w + first, w);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        float mean = mean_product<T, W>(a, row);
+        columns_of_row<W> c = {};
+        float rstd = a.rstd[row], mean;
 
-        for (int64_t column = first; column < a.columns; column += step)
-            grad_columns<T, W>(a, row, column, mean, dw + column);
+        if (first < a.columns)
+            read_columns<T, W>(a, row * a.columns + first, c);
+        mean = block_sum(product<W>(c, w) + far_product<T, W>(a, row)) * rstd / (float)a.columns;
+        if (first < a.columns)
+            write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
+        far_columns<T, W>(a, row, rstd, mean, far_dw);
     }
     for (int64_t column = first; column < a.columns; column += step)
         for (int i = 0; i < W; i++)
-            a.partial[blockIdx.x * a.columns + column + i] = dw[column + i];
+            a.partial[blockIdx.x * a.columns + column + i] =
+                column == first ? dw[i] : far_dw[column - step + i];
 }
 
 #define NORM(T, dtype)                                                                             \
-    KERNEL(norm_##dtype, gpu_norm, 256)                                                            \
+    KERNEL(norm_##dtype, gpu_norm, 1024)                                                           \
     {                                                                                              \
         norm<T, 1>(a);                                                                             \
     }                                                                                              \
-    KERNEL(norm_##dtype##_vector, gpu_norm, 256)                                                   \
+    KERNEL(norm_##dtype##_vector, gpu_norm, 1024)                                                  \
     {                                                                                              \
         norm<T, lanes<T>::of>(a);                                                                  \
     }                                                                                              \
-    KERNEL(norm_grad_##dtype, gpu_norm_grad, 256)                                                  \
+    KERNEL(norm_grad_##dtype, gpu_norm_grad, 1024)                                                 \
     {                                                                                              \
         norm_grad<T, 1>(a);                                                                        \
     }                                                                                              \
-    KERNEL(norm_grad_##dtype##_vector, gpu_norm_grad, 256)                                         \
+    KERNEL(norm_grad_##dtype##_vector, gpu_norm_grad, 1024)                                        \
     {                                                                                              \
         norm_grad<T, lanes<T>::of>(a);                                                             \
     }

@@ -1,6 +1,7 @@
 /*
  * The simulated cuBLASLt: libcublasLt.so.13. Products are plain loops on column-major matrices,
- * accumulated in float32; what the real library refuses of Float8 is refused too.
+ * accumulated in float32; what the real library refuses of Float8 is refused too. Of two algorithms
+ * that it offers for Float8, the first does not run.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +154,10 @@ int cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t
     *count = 0;
     if (!fits(desc, a, b, c) || wanted < 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *count = 1;
-    results[0] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = preference->workspace};
+    *count = wanted < 2 ? wanted : 2;
+    for (int i = 0; i < *count; i++)
+        results[i] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = preference->workspace};
+    results[0].algo.data[0] = *count == 2 && a->type != CUDA_R_32F && a->type != CUDA_R_16BF;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -240,8 +243,9 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
                         b,     d,         workspace, workspace_bytes, *(const float *)beta};
 
     (void)handle;
-    (void)algo;
     (void)d_layout;
+    if (algo->data[0])
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     return simulated_submit(stream, multiply, &p, sizeof(p));

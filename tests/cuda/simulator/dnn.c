@@ -18,6 +18,7 @@
 GPU_DNN_CALLS(X)
 #undef X
 CT_API void cudnnGetLastErrorString(char *text, size_t room);
+CT_API size_t cudnnGetVersion(void);
 
 #define ATTRIBUTES 12
 #define BAD_PARAM 2000
@@ -43,6 +44,11 @@ void cudnnGetLastErrorString(char *text, size_t room)
 struct cudnnContext {
     void *stream;
 };
+
+size_t cudnnGetVersion(void)
+{
+    return 91900;
+}
 
 int cudnnCreate(cudnnHandle_t *handle)
 {

@@ -285,9 +285,12 @@ int cuMemAddressFree(CUdeviceptr address, size_t bytes)
 int cuMemCreate(unsigned long long *handle, size_t bytes, const CUmemAllocationProp *properties,
                 unsigned long long flags)
 {
+    const char *refused = getenv("SIMULATOR_REFUSES");
+
     (void)bytes;
-    (void)properties;
     (void)flags;
+    if (refused && (!strcmp(refused, "mapping") || properties->requestedHandleTypes))
+        return 801; /* CUDA_ERROR_NOT_SUPPORTED */
     *handle = 1;
     return CUDA_SUCCESS;
 }

@@ -175,6 +175,19 @@ uint64_t simulated_shuffle_xor(uint64_t value, int mask)
     return slots[number ^ mask];
 }
 
+uint32_t simulated_ballot(bool value)
+{
+    uint64_t *slots = exchange[current->shuffles++ & 1];
+    int number = current->number;
+    uint32_t bits = 0;
+
+    slots[number] = value;
+    simulated_warp_barrier();
+    for (int i = 0; i < 32; i++)
+        bits |= (uint32_t)(slots[number / 32 * 32 + i] & 1) << i;
+    return bits;
+}
+
 uint16_t simulated_bfloat16(float x)
 {
     uint32_t u;

@@ -44,6 +44,17 @@ template <typename T> static inline T __shfl_xor_sync(unsigned lanes, T x, int m
     return x;
 }
 
+static inline uint32_t __ballot_sync(unsigned lanes, bool x)
+{
+    (void)lanes;
+    return simulated_ballot(x);
+}
+
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+
 static inline int atomicMin(int *at, int x)
 {
     int old = *at;

@@ -15,6 +15,7 @@
 #ifndef SIMULATOR_H
 #define SIMULATOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -58,6 +59,8 @@ int simulated_barrier_or(int value);
 void simulated_warp_barrier(void);
 /* value of the lane that differs from this one by the bits of mask */
 uint64_t simulated_shuffle_xor(uint64_t value, int mask);
+/* Bit i: what lane i said; all 32 are there. */
+uint32_t simulated_ballot(bool value);
 uint16_t simulated_bfloat16(float x);
 
 #ifdef __cplusplus

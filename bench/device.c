@@ -1,0 +1,381 @@
+/*
+ * Rates of a device's kernels at the shapes of a 1B Llama (16 heads of 128, vocabulary 128256).
+ *
+ * Usage: device NAME [--set KEY=VALUE]... [CASE]
+ *
+ * Each case is one op, lowered COPIES times into one program, so that starting and waiting count
+ * little; the best of several runs counts. Memory-bound ops print the share of the best bandwidth
+ * that this same program saw a copy or an addition reach; matrix products and attention print
+ * FLOP/s, those of causal attention for the keys that are seen. One line for each: name |
+ * milliseconds | rate | share.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/ops.h>
+#include <ctitan/plugin.h>
+#include <ctitan/program.h>
+#include <ctitan/rng.h>
+#include <ctitan/run.h>
+
+#define COPIES 8
+#define SECONDS 0.1
+#define PATTERN ((int64_t)1 << 20) /* elements before the contents of a tensor repeat */
+#define VOCABULARY 128256
+
+/* `op` has # where the number of the copy goes. published: what NVIDIA says that cuDNN 9.19 does on
+   an H200, in TFLOP/s; 0: nothing is known. */
+static const struct bench_case {
+    const char *name, *sources, *op;
+    int published;
+} cases[] = {
+#define ROWS "bfloat16[4,4096,2048]"
+    {"copy", "input %x : float32[268435456]\n",
+     "F - %y# = cast(%x) {dtype=\"float32\"} : float32[268435456]\n", 0},
+    {"add", "input %x : " ROWS "\ninput %y : " ROWS "\n", "F - %z# = add(%x, %y) : " ROWS "\n", 0},
+    {"cast of weights", "param %w : float32[16384,2048]\n",
+     "F - %n# = cast(%w) {dtype=\"bfloat16\"} : bfloat16[16384,2048]\n", 0},
+    {"add and norm", "input %x : " ROWS "\ninput %r : " ROWS "\nparam %w : bfloat16[2048]\n",
+     "F - %y#, %sum#, %rstd# = add_rms_norm(%x, %r, %w) {eps=1e-5} : " ROWS ", " ROWS
+     ", float32[4,4096]\n",
+     0},
+    {"norm, backward",
+     "input %dy : " ROWS "\ninput %x : " ROWS "\ninput %r : " ROWS
+     "\nparam %w : bfloat16[2048]\ninput %rstd : float32[4,4096]\n",
+     "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : " ROWS ", float32![2048]\n", 0},
+    {"norm, backward, 8192 wide",
+     "input %dy : bfloat16[4096,8192]\ninput %x : bfloat16[4096,8192]\n"
+     "input %r : bfloat16[4096,8192]\nparam %w : bfloat16[8192]\ninput %rstd : float32[4096]\n",
+     "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : bfloat16[4096,8192], "
+     "float32![8192]\n",
+     0},
+#define WIDE "bfloat16[4,4096,8192]"
+    {"swiglu", "input %g : " WIDE "\ninput %u : " WIDE "\n",
+     "F - %z# = swiglu(%g, %u) : " WIDE "\n", 0},
+    {"swiglu, backward", "input %dz : " WIDE "\ninput %g : " WIDE "\ninput %u : " WIDE "\n",
+     "F - %dg#, %du# = swiglu_grad(%dz, %g, %u) : " WIDE ", " WIDE "\n", 0},
+    {"rope", "input %x : bfloat16[4,4096,16,128]\n",
+     "F - %y# = rope(%x, _) {theta=500000} : bfloat16[4,4096,16,128]\n", 0},
+    {"embedding", "input %tokens : int32[4,4096]\nparam %t : bfloat16[128256,2048]\n",
+     "F - %y# = embedding(%tokens, %t) : " ROWS "\n", 0},
+    {"embedding, backward", "input %tokens : int32[4,4096]\ninput %dy : " ROWS "\n",
+     "F - %dt# = embedding_grad(%dy, %tokens) {rows=128256} : float32![128256,2048]\n", 0},
+    {"norm of gradients", "state %g : float32[268435456]\n",
+     "F - %s# = squared_norm(%g) : float64[]\n", 0},
+    {"adamw",
+     "scalar %lr : float64[]\nscalar %step : float64[]\nscalar %clip : float32[]\n"
+     "param %p : float32[67108864]\nstate %g : float32[67108864]\nstate %m : float32[67108864]\n"
+     "state %v : float32[67108864]\n",
+     "F - adamw(%lr, %step, %clip, %p, %g, %m, %v)\n", 0},
+    {"float8 factor", "input %x : " WIDE "\n",
+     "F - %s#, %i# = float8_scale(%x) : float32[], float32[]\n", 0},
+    {"float8 rounding", "input %x : " WIDE "\nscalar %s : float32[]\n",
+     "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
+    {"float8 rounding, transposed", "input %x : " WIDE "\nscalar %s : float32[]\n",
+     "F - %q# = float8_quantise(%x, %s) {transposed=true} : float8_e4m3[8192,16384]\n", 0},
+
+/* clang-format off */
+#define PRODUCTS(what, n, k)                                                                       \
+    {"linear, " what,                                                                              \
+     "input %x : bfloat16[4,4096," #k "]\n"                                                        \
+     "param %w : bfloat16[" #n "," #k "]\n",                                                       \
+     "F - %y# = linear(%x, %w) : bfloat16[4,4096," #n "]\n", 0},                            \
+    {"linear dx, " what,                                                                           \
+     "input %dy : bfloat16[4,4096," #n "]\n"                                                       \
+     "param %w : bfloat16[" #n "," #k "]\n",                                                       \
+     "F - %dx# = linear_dx(%dy, %w) : bfloat16[4,4096," #k "]\n", 0},                       \
+    {"linear dw, " what,                                                                           \
+     "input %x : bfloat16[4,4096," #k "]\n"                                                        \
+     "input %dy : bfloat16[4,4096," #n "]\n",                                                      \
+     "F - %dw# = linear_dw(%x, %dy) : float32![" #n "," #k "]\n", 0},                       \
+    {"float8 linear, " what,                                                                       \
+     "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
+     "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "scalar %xs : float32[]\nscalar %ws : float32[]\n",                                           \
+     "F - %y# = float8_linear(%x, %w, %xs, %ws) {fast_accumulation=true} : "                       \
+     "bfloat16[4,4096," #n "]\n", 0},                                                       \
+    {"float8 linear by rows, " what,                                                               \
+     "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
+     "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "input %xs : float32[16384]\nparam %ws : float32[" #n "]\n",                                  \
+     "F - %y# = float8_linear(%x, %w, %xs, %ws) {by_row=true, fast_accumulation=true} : "          \
+     "bfloat16[4,4096," #n "]\n", 0},
+    PRODUCTS("q k v", 4096, 2048)
+    PRODUCTS("o", 2048, 2048)
+    PRODUCTS("gate up", 16384, 2048)
+    PRODUCTS("down", 2048, 8192)
+    {"linear dw, k", "input %x : " ROWS "\ninput %dy : bfloat16[4,4096,1024]\n",
+     "F - %dw# = linear_dw(%x, %dy) : float32![1024,2048]\n", 0},
+    {"head and loss, both ways",
+     "input %x : bfloat16[2,4096,2048]\nparam %w : bfloat16[128256,2048]\n"
+     "input %labels : int32[2,4096]\nscalar %dloss : float32[]\n",
+     "F - %dx#, %dw#, %loss# = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : "
+     "bfloat16[2,4096,2048], float32![128256,2048], float32[]\n", 0},
+
+#define HEADS(b, t, h) "bfloat16[" #b "," #t "," #h ",128]"
+#define ROW(b, t, h) "float32[" #b "," #h "," #t "]"
+#define ATTENTION(what, b, t, h, g, forward, backward)                                             \
+    {"attention, " what,                                                                           \
+     "input %q : " HEADS(b, t, h) "\n"                                                             \
+     "input %k : " HEADS(b, t, g) "\n"                                                             \
+     "input %v : " HEADS(b, t, g) "\n",                                                            \
+     "F - %o#, %lse# = attention(%q, %k, %v) : " HEADS(b, t, h) ", " ROW(b, t, h) "\n",            \
+     forward},                                                                               \
+    {"attention backward, " what,                                                                  \
+     "input %do : " HEADS(b, t, h) "\n"                                                            \
+     "input %q : " HEADS(b, t, h) "\n"                                                             \
+     "input %k : " HEADS(b, t, g) "\n"                                                             \
+     "input %v : " HEADS(b, t, g) "\n"                                                             \
+     "input %o : " HEADS(b, t, h) "\n"                                                             \
+     "input %lse : " ROW(b, t, h) "\n",                                                            \
+     "F - %dq#, %dk#, %dv# = attention_grad(%do, %q, %k, %v, %o, %lse) : "                         \
+     HEADS(b, t, h) ", " HEADS(b, t, g) ", " HEADS(b, t, g) "\n",                                  \
+     backward},
+    ATTENTION("16 heads, 4096", 4, 4096, 16, 8, 0, 0)
+    ATTENTION("64 heads, 4096", 1, 4096, 64, 8, 591, 474)
+    ATTENTION("64 heads, 8192", 1, 8192, 64, 8, 644, 541)
+};
+/* clang-format on */
+
+static char *numbered(struct ct_arena *arena, const struct bench_case *c)
+{
+    size_t room = strlen(c->sources) + 64 + COPIES * (strlen(c->op) + 32), used;
+    char *text = ct_arena_alloc(arena, room);
+
+    used = (size_t)snprintf(text, room, "graph \"bench\"\n%s", c->sources);
+    for (int i = 0; i < COPIES; i++)
+        for (const char *at = c->op; *at; at++)
+            if (*at == '#')
+                used += (size_t)sprintf(text + used, "_%d", i);
+            else
+                text[used++] = *at;
+    text[used] = '\0';
+    return text;
+}
+
+/* ---- contents ---- */
+
+static double content(const struct ct_value *v, int64_t i)
+{
+    uint32_t random = ct_philox(7, ct_rng_stream(v->name), (uint64_t)i).v[0];
+
+    if (v->role == CT_ROLE_SCALAR)
+        return 1;
+    if (!ct_dtype_is_float(v->dtype))
+        return random % VOCABULARY;
+    return (double)random * 0x1p-31 - 1;
+}
+
+static int fill(struct ct_executor *executor, const struct ct_value *v)
+{
+    int64_t count = ct_shape_count(v->rank, v->shape);
+    size_t size = ct_dtype_size(v->dtype);
+    char *host = malloc((size_t)count * size);
+    struct ct_tensor t = ct_tensor_dense(host, v->dtype, v->rank, v->shape);
+    int rc;
+
+    if (!host)
+        return ct_fail(CT_ENOMEM, "%lld elements", (long long)count);
+    for (int64_t i = 0; i < PATTERN && i < count; i++)
+        ct_tensor_store(&t, i, content(v, i));
+    for (int64_t done = PATTERN; done < count; done += PATTERN)
+        memcpy(host + (size_t)done * size, host,
+               size * (size_t)(count - done < PATTERN ? count - done : PATTERN));
+    rc = ct_executor_write(executor, v, v->role == CT_ROLE_INPUT ? 0 : -1, host,
+                           (size_t)count * size);
+    free(host);
+    return rc;
+}
+
+/* ---- timing ---- */
+
+static int best_step(struct ct_executor *executor, double *best)
+{
+    double begin = ct_now(), since;
+    int rc = ct_executor_init(executor);
+
+    for (int i = 0; rc == 0 && (i < 4 || ct_now() - begin < SECONDS); i++) {
+        since = ct_now();
+        rc = ct_executor_step(executor);
+        since = ct_now() - since;
+        if (i == 1 || (i > 1 && since < *best))
+            *best = since;
+    }
+    return rc;
+}
+
+static int time_graph(const struct ct_graph *graph, struct ct_device *device, double *seconds)
+{
+    struct ct_action_list actions = {0};
+    struct ct_schedule_request schedule = {1, 1, 1, graph->arena};
+    struct ct_lower_request request = {.graph = graph,
+                                       .actions = &actions,
+                                       .microbatches = 1,
+                                       .device = device,
+                                       .arena = graph->arena};
+    struct ct_program *program;
+    struct ct_executor *executor = NULL;
+    int rc;
+
+    ct_schedule_forward(&schedule, &actions);
+    rc = ct_lower(&request, &program);
+    if (rc == 0)
+        rc = ct_executor_create(program, device, NULL, &executor);
+    for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
+        if (!graph->values[i]->producer)
+            rc = fill(executor, graph->values[i]);
+    if (rc == 0)
+        rc = best_step(executor, seconds);
+    ct_executor_destroy(executor);
+    *seconds /= COPIES;
+    return rc;
+}
+
+/* ---- rates ---- */
+
+static double bytes_of(const struct ct_value *v)
+{
+    return (double)ct_shape_count(v->rank, v->shape) * (double)ct_dtype_size(v->dtype);
+}
+
+/* Bytes that have to move: every operand once; of a table, the rows that are looked up. */
+static double moved(const struct ct_op *op)
+{
+    bool looks_up = !strcmp(op->type->name, "embedding");
+    double bytes = 0;
+
+    for (int i = 0; i < op->outs; i++)
+        bytes += bytes_of(op->out[i]) * (looks_up ? 2 : 1);
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && !(looks_up && i == 1))
+            bytes += bytes_of(op->in[i]) * (ct_op_mutates(op, i) ? 2 : 1);
+    return bytes;
+}
+
+static struct ct_tensor *tensors(struct ct_arena *arena, struct ct_value *const *v, int count)
+{
+    struct ct_tensor *t = ct_arena_array(arena, struct ct_tensor, count + 1);
+
+    for (int i = 0; i < count; i++)
+        if (v[i])
+            t[i] = ct_tensor_dense(NULL, v[i]->dtype, v[i]->rank, v[i]->shape);
+    return t;
+}
+
+static double flops(struct ct_arena *arena, const struct ct_op *op)
+{
+    return op->type->flops ? op->type->flops(tensors(arena, op->in, op->ins),
+                                             tensors(arena, op->out, op->outs), op->ins, op->outs)
+                           : 0;
+}
+
+static void print_rate(const struct bench_case *c, double seconds, double work, double bytes)
+{
+    static double bandwidth;
+    double rate = bytes / seconds;
+
+    printf("%-34s | %8.3f ms | ", c->name, seconds * 1e3);
+    if (work > 0) {
+        printf("%7.1f TFLOP/s", work / seconds * 1e-12);
+        if (c->published)
+            printf(" | NVIDIA says %d of an H200", c->published);
+        printf("\n");
+        return;
+    }
+    if (!strcmp(c->name, "copy") || (!strcmp(c->name, "add") && rate > bandwidth))
+        bandwidth = rate;
+    printf("%7.1f GB/s", rate * 1e-9);
+    if (bandwidth > 0)
+        printf(" | %3.0f %% of measured bandwidth", 100 * rate / bandwidth);
+    printf("\n");
+}
+
+static int run_case(struct ct_device *device, const struct bench_case *c)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_parse(&arena, numbered(&arena, c));
+    double seconds = 0;
+    int rc = graph ? time_graph(graph, device, &seconds) : ct_context(CT_EINVAL, "%s", c->name);
+
+    if (rc == 0)
+        print_rate(c, seconds, flops(&arena, graph->first), moved(graph->first));
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+/* ---- starting ---- */
+
+static int load(const char *name, char **assignments, int count)
+{
+    const struct ct_plugin *plugin;
+    char path[4096];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    if (rc >= 0)
+        rc = ct_plugin_open(path, &plugin);
+    if (rc >= 0 && plugin->options)
+        rc = ct_options_reset(plugin->options, plugin->config);
+    for (int i = 0; rc >= 0 && i < count; i++) {
+        char *value = strchr(assignments[i], '=');
+
+        if (!value)
+            return ct_fail(CT_EINVAL, "%s: expected KEY=VALUE", assignments[i]);
+        *value = '\0';
+        rc = ct_options_set(plugin->options, plugin->config, assignments[i], value + 1, "--set");
+    }
+    return rc < 0 ? rc : ct_plugin_adopt(plugin);
+}
+
+static int start(int argc, char **argv, const char **filter, struct ct_device **device)
+{
+    const struct ct_offer *offer;
+    char *assignments[16];
+    int count = 0, rc;
+
+    if (argc < 2)
+        return ct_fail(CT_EINVAL, "usage: device NAME [--set KEY=VALUE]... [CASE]");
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[i], "--set") && i + 1 < argc && count < (int)CT_COUNT(assignments))
+            assignments[count++] = argv[++i];
+        else
+            *filter = argv[i];
+    }
+    rc = load(argv[1], assignments, count);
+    if (rc >= 0)
+        rc = load("adamw", NULL, 0);
+    if (rc >= 0)
+        rc = ct_offer_find(CT_DEVICE, argv[1], &offer);
+    if (rc < 0)
+        return rc;
+    return ((const struct ct_device_ops *)offer->ops)
+        ->open(&(struct ct_device_request){0, 1}, device);
+}
+
+/* A case that fails says so, and the next one runs. */
+int main(int argc, char **argv)
+{
+    struct ct_device_info info;
+    struct ct_device *device;
+    const char *filter = NULL;
+    int failed = 0;
+
+    if (start(argc, argv, &filter, &device) < 0) {
+        fprintf(stderr, "device: %s\n", ct_error_message());
+        return 1;
+    }
+    device->ops->info(device, CT_BF16, &info);
+    printf("%s\n", info.name);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        if (filter && !strstr(cases[i].name, filter))
+            continue;
+        if (run_case(device, &cases[i]) < 0) {
+            printf("%-34s | failed: %s\n", cases[i].name, ct_error_message());
+            failed = 1;
+        }
+        fflush(stdout);
+    }
+    device->ops->close(device);
+    return failed;
+}
