@@ -108,10 +108,12 @@ static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
     return rc;
 }
 
-/* All microbatches of a step; END_OF_DATA if there are not enough samples. */
+/* All microbatches of a step; END_OF_DATA if there are not enough samples. That is for the last
+   sample to say, on all ranks: some would find those that they need, and wait for the others. */
 static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
 {
-    int rc = 0;
+    int64_t last = first_sample + microbatches * f->tokens->shape[0] - 1;
+    int rc = f->ops->read(f->data, last, f->row[0], f->row[1], f->documents ? f->row[2] : NULL);
 
     f->valid_tokens = 0;
     for (int m = 0; rc == 0 && m < microbatches; m++)
@@ -281,7 +283,8 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
     }
     if (rc != END_OF_DATA)
         return rc;
-    ct_warn("ran out of data in step %lld, which was cancelled", (long long)r->step);
+    if (run->rank == 0)
+        ct_warn("ran out of data in step %lld, which was cancelled", (long long)r->step);
     return 0;
 }
 
