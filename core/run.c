@@ -428,12 +428,13 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = run->model->configure(run);
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = open_data(run);
+    if (rc == 0 && options->depth > CT_RUN_GRAPH)
+        rc = open_device(run, options); /* first: its transforms may ask how many threads it has */
     if (rc == 0)
         rc = open_graphs(run, options, &microbatches);
     if (rc < 0 || options->depth == CT_RUN_GRAPH)
         return rc;
-    rc = open_device(run, options);
-    if (rc == 0 && options->depth == CT_RUN_READY)
+    if (options->depth == CT_RUN_READY)
         rc = open_communicator(run, options);
     if (rc == 0)
         rc = open_programs(run, options, microbatches);

@@ -277,6 +277,27 @@ static void what_cannot_be_borrowed(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- memory that a communicator gives ---- */
+
+static void lent_memory_is_used(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    char *base;
+
+    (void)state;
+    machine_lower(&m, parse(&arena, lent), NULL, 1, FORWARD);
+    base = ct_arena_alloc(&arena, m.program->memory.bytes);
+    assert_ok(ct_executor_create(
+        m.program, m.device,
+        &(struct ct_executor_memory){.bytes = m.program->memory.bytes, .base = base}, &m.executor));
+    assert_ok(ct_executor_init(m.executor));
+    assert_ptr_equal(ct_executor_tensor(m.executor, ct_graph_find(m.graph, "w"), -1).data, base);
+    assert_near(*(double *)base, 3, 0);
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 /* ---- access from the host ---- */
 
 static void what_has_no_place_cannot_be_read(void **state)
@@ -307,6 +328,7 @@ int main(void)
         cmocka_unit_test(parameters_are_borrowed),
         cmocka_unit_test(views_of_borrowed_parameters),
         cmocka_unit_test(what_cannot_be_borrowed),
+        cmocka_unit_test(lent_memory_is_used),
         cmocka_unit_test(what_has_no_place_cannot_be_read),
     };
 

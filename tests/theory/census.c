@@ -93,6 +93,19 @@ static int64_t touched(const struct ct_run *run)
     return bytes;
 }
 
+static int threads(void)
+{
+    FILE *in = fopen("/proc/self/status", "re");
+    char line[256];
+    int count = -1;
+
+    while (in && fgets(line, sizeof(line), in))
+        sscanf(line, "Threads: %d", &count);
+    if (in)
+        fclose(in);
+    return count;
+}
+
 static int hear(const struct ct_event_data *data, void *context)
 {
     (void)context;
@@ -107,7 +120,7 @@ static int hear(const struct ct_event_data *data, void *context)
         for (int i = 0; i < COUNTS; i++)
             snprintf(line + strlen(line), sizeof(line) - strlen(line), " %s=%lld", names[i],
                      (long long)counts[i]);
-        printf("%s arena=%lld\n", line, (long long)touched(data->run));
+        printf("%s arena=%lld threads=%d\n", line, (long long)touched(data->run), threads());
         fflush(stdout);
     }
     return 0;

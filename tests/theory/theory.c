@@ -458,6 +458,28 @@ static void activations_fall_with_degrees(void **state)
     assert_true(kept * 4 / whole > 1.5);
 }
 
+/* ---- threads ---- */
+
+/* Transforms run before the first step; what they prepare must not bring threads of its own. */
+static void a_rank_has_the_threads_that_it_is_given(void **state)
+{
+    struct technique t = {.name = "threads", .n = 1, .replicas = 1};
+    char line[1024];
+    FILE *out;
+    int found = 0;
+
+    (void)state;
+    t.arguments = "--with census --set cpu.threads=1 --set cpu.streams=in_order";
+    out = start(&t, "train");
+    while (fgets(line, sizeof(line), out))
+        if (strstr(line, "census ")) {
+            assert_float_equal(counted(line, " threads"), 1, 0);
+            found++;
+        }
+    assert_int_equal(pclose(out), 0);
+    assert_int_equal(found, 1);
+}
+
 /* ---- the second memory ---- */
 
 static double of_category(const json_t *plan, const char *memory, const char *category)
@@ -498,6 +520,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(pipelines_send_what_crosses),
         cmocka_unit_test(parameters_and_states_fall_with_shards),
         cmocka_unit_test(activations_fall_with_degrees),
+        cmocka_unit_test(a_rank_has_the_threads_that_it_is_given),
         cmocka_unit_test(what_is_offloaded_is_loaded_as_often_as_used),
     };
     char path[128], command[128];
