@@ -39,7 +39,7 @@ static int save_recipe(struct args *args, const struct ct_recipe *recipe)
     const char *folder = ct_config.job.dump_folder;
     int rc = ct_recipe_save(recipe, ct_arena_printf(&args->arena, "%s/recipe.ini", folder));
 
-    return rc < 0 ? ct_context(rc, "[job] dump_folder") : 0;
+    return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
 /* This process as one rank. */

@@ -121,6 +121,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"plan %R -n 2 --world 4", "-n and --world: expected one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "lama"},
+        {"train %R --set job.dump_folder=/proc/x",
+         "[job] dump_folder: cannot make the folder /proc/x"},
         {"train %R --with offload", "device cpu has no second memory to offload to"},
         {"train %R --with offload --set cpu.offload_folder=none",
          "[cpu] offload_folder = none: No such file or directory"},
