@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/measure.h>
 #include <ctitan/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
@@ -22,7 +23,6 @@
 
 #define COPIES 8
 #define SECONDS 0.1
-#define PATTERN ((int64_t)1 << 20) /* elements before the contents of a tensor repeat */
 #define VOCABULARY 128256
 
 /* `op` has # where the number of the copy goes. published: what NVIDIA says that cuDNN 9.19 does on
@@ -168,71 +168,6 @@ static double content(const struct ct_value *v, int64_t i)
     return (double)random * 0x1p-31 - 1;
 }
 
-static int fill(struct ct_executor *executor, const struct ct_value *v)
-{
-    int64_t count = ct_shape_count(v->rank, v->shape);
-    size_t size = ct_dtype_size(v->dtype);
-    char *host = malloc((size_t)count * size);
-    struct ct_tensor t = ct_tensor_dense(host, v->dtype, v->rank, v->shape);
-    int rc;
-
-    if (!host)
-        return ct_fail(CT_ENOMEM, "%lld elements", (long long)count);
-    for (int64_t i = 0; i < PATTERN && i < count; i++)
-        ct_tensor_store(&t, i, content(v, i));
-    for (int64_t done = PATTERN; done < count; done += PATTERN)
-        memcpy(host + (size_t)done * size, host,
-               size * (size_t)(count - done < PATTERN ? count - done : PATTERN));
-    rc = ct_executor_write(executor, v, v->role == CT_ROLE_INPUT ? 0 : -1, host,
-                           (size_t)count * size);
-    free(host);
-    return rc;
-}
-
-/* ---- timing ---- */
-
-static int best_step(struct ct_executor *executor, double *best)
-{
-    double begin = ct_now(), since;
-    int rc = ct_executor_init(executor);
-
-    for (int i = 0; rc == 0 && (i < 4 || ct_now() - begin < SECONDS); i++) {
-        since = ct_now();
-        rc = ct_executor_step(executor);
-        since = ct_now() - since;
-        if (i == 1 || (i > 1 && since < *best))
-            *best = since;
-    }
-    return rc;
-}
-
-static int time_graph(const struct ct_graph *graph, struct ct_device *device, double *seconds)
-{
-    struct ct_action_list actions = {0};
-    struct ct_schedule_request schedule = {1, 1, 1, graph->arena};
-    struct ct_lower_request request = {.graph = graph,
-                                       .actions = &actions,
-                                       .microbatches = 1,
-                                       .device = device,
-                                       .arena = graph->arena};
-    struct ct_program *program;
-    struct ct_executor *executor = NULL;
-    int rc;
-
-    ct_schedule_forward(&schedule, &actions);
-    rc = ct_lower(&request, &program);
-    if (rc == 0)
-        rc = ct_executor_create(program, device, NULL, &executor);
-    for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
-        if (!graph->values[i]->producer)
-            rc = fill(executor, graph->values[i]);
-    if (rc == 0)
-        rc = best_step(executor, seconds);
-    ct_executor_destroy(executor);
-    *seconds /= COPIES;
-    return rc;
-}
-
 /* ---- rates ---- */
 
 static double bytes_of(const struct ct_value *v)
@@ -297,8 +232,10 @@ static int run_case(struct ct_device *device, const struct bench_case *c)
     struct ct_arena arena = {0};
     struct ct_graph *graph = ct_graph_parse(&arena, numbered(&arena, c));
     double seconds = 0;
-    int rc = graph ? time_graph(graph, device, &seconds) : ct_context(CT_EINVAL, "%s", c->name);
+    int rc = graph ? ct_measure_graph(graph, device, content, SECONDS, &seconds)
+                   : ct_context(CT_EINVAL, "%s", c->name);
 
+    seconds /= COPIES;
     if (rc == 0)
         print_rate(c, seconds, flops(&arena, graph->first), moved(graph->first));
     ct_arena_finish(&arena);

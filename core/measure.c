@@ -7,15 +7,15 @@
 #include <ctitan/program.h>
 #include <ctitan/run.h>
 
-#define PATTERN 4096
-#define ENOUGH 0.03   /* seconds of calls */
-#define SHORT 0.002   /* a call under this is mostly overhead */
-#define SMALLEST 1024 /* rows and columns of the matrices */
+#define PATTERN ((int64_t)1 << 20) /* elements before the contents of a tensor repeat */
+#define ENOUGH 0.03                /* seconds of calls */
+#define SHORT 0.002                /* a call under this is mostly overhead */
+#define SMALLEST 1024              /* rows and columns of the matrices */
 #define LARGEST 8192
 #define ELEMENTS (16 << 20) /* of the tensors that are added */
 
 /* Untouched memory is one page of zeroes, always in cache: write something to every source. */
-static int fill(struct ct_executor *executor, const struct ct_value *v)
+static int fill(struct ct_executor *executor, const struct ct_value *v, ct_element *element)
 {
     size_t size = ct_dtype_size(v->dtype);
     int64_t count = ct_shape_count(v->rank, v->shape);
@@ -26,7 +26,7 @@ static int fill(struct ct_executor *executor, const struct ct_value *v)
     if (!host)
         return ct_fail(CT_ENOMEM, "%lld elements", (long long)count);
     for (int64_t i = 0; i < PATTERN && i < count; i++)
-        ct_tensor_store(&t, i, (double)(i % 251 - 125) / 125);
+        ct_tensor_store(&t, i, element(v, i));
     for (int64_t done = PATTERN; done < count; done += PATTERN)
         memcpy((char *)host + (size_t)done * size, host,
                size * (size_t)(count - done < PATTERN ? count - done : PATTERN));
@@ -36,25 +36,26 @@ static int fill(struct ct_executor *executor, const struct ct_value *v)
     return rc;
 }
 
-static int fill_sources(struct ct_executor *executor, const struct ct_graph *graph)
+static int fill_sources(struct ct_executor *executor, const struct ct_graph *graph,
+                        ct_element *element)
 {
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
         if (!graph->values[i]->producer)
-            rc = fill(executor, graph->values[i]);
+            rc = fill(executor, graph->values[i], element);
     return rc;
 }
 
 /* Seconds of the fastest step of a program of one microbatch. */
-static int best_step(struct ct_executor *executor, double *seconds)
+static int best_step(struct ct_executor *executor, double enough, double *seconds)
 {
     double spent = 0, best = 0;
     int rc = ct_executor_init(executor);
 
     if (rc == 0)
         rc = ct_executor_step(executor);
-    for (int i = 0; rc == 0 && (i < 2 || spent < ENOUGH); i++) {
+    for (int i = 0; rc == 0 && (i < 2 || spent < enough); i++) {
         double begin = ct_now(), took;
 
         rc = ct_executor_step(executor);
@@ -67,7 +68,8 @@ static int best_step(struct ct_executor *executor, double *seconds)
     return rc;
 }
 
-static int time_graph(const struct ct_graph *graph, struct ct_device *device, double *seconds)
+int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device, ct_element *element,
+                     double enough, double *seconds)
 {
     struct ct_action_list actions = {0};
     struct ct_schedule_request schedule = {1, 1, 1, graph->arena};
@@ -85,11 +87,17 @@ static int time_graph(const struct ct_graph *graph, struct ct_device *device, do
     if (rc == 0)
         rc = ct_executor_create(program, device, NULL, &executor);
     if (rc == 0)
-        rc = fill_sources(executor, graph);
+        rc = fill_sources(executor, graph, element);
     if (rc == 0)
-        rc = best_step(executor, seconds);
+        rc = best_step(executor, enough, seconds);
     ct_executor_destroy(executor);
     return rc;
+}
+
+static double pattern(const struct ct_value *v, int64_t i)
+{
+    (void)v;
+    return (double)(i % 251 - 125) / 125;
 }
 
 static int time_gemm(struct ct_device *device, enum ct_dtype dtype, int64_t n, double *seconds)
@@ -105,7 +113,7 @@ static int time_gemm(struct ct_device *device, enum ct_dtype dtype, int64_t n, d
 
     if (rc == 0) {
         ct_graph_fetch(graph, "y", y);
-        rc = time_graph(graph, device, seconds);
+        rc = ct_measure_graph(graph, device, pattern, ENOUGH, seconds);
     }
     ct_arena_finish(&arena);
     return rc;
@@ -141,7 +149,7 @@ int ct_measure_bandwidth(struct ct_device *device, double *bytes_per_second)
 
     if (rc == 0) {
         ct_graph_fetch(graph, "z", z);
-        rc = time_graph(graph, device, &seconds);
+        rc = ct_measure_graph(graph, device, pattern, ENOUGH, &seconds);
     }
     ct_arena_finish(&arena);
     if (rc < 0)

@@ -36,6 +36,17 @@ static inline const void *test_offer(const struct ct_plugin *plugin, enum ct_kin
     return NULL;
 }
 
+/* A transform by its name. */
+static inline const struct ct_transform *test_transform(const struct ct_plugin *plugin,
+                                                        const char *name)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_TRANSFORM && !strcmp(o->name, name))
+            return o->ops;
+    fail_msg("%s has no transform %s", plugin->name, name);
+    return NULL;
+}
+
 /* Defaults, then settings up to NULL. Configurations keep pointers to texts: they live on. */
 static inline void test_options(const struct ct_plugin *plugin, const char *const *settings)
 {

@@ -45,8 +45,7 @@ struct section {
 struct offloading {
     struct ct_graph *graph;
     struct ct_arena scratch;
-    struct loaded *loaded; /* by value id */
-    size_t ids;
+    struct loaded *loaded;   /* by value id */
     const char *last_region; /* of the forward */
     struct section section[CT_PARTS];
 };
@@ -214,8 +213,7 @@ static int serve(struct offloading *o, struct ct_op *op)
 
 static int move(struct offloading *o)
 {
-    o->ids = o->graph->value_count;
-    o->loaded = ct_arena_array(&o->scratch, struct loaded, o->ids + 1);
+    o->loaded = ct_arena_array(&o->scratch, struct loaded, o->graph->value_count + 1);
     ct_for_each_op (op, o->graph)
         if (op->part == CT_PART_F && computes(op))
             o->last_region = op->region;

@@ -6,16 +6,6 @@
 #undef assert_message
 #include "support.h"
 
-static void apply(const struct ct_plugin *plugin, const char *name, struct ct_graph *g)
-{
-    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_TRANSFORM && !strcmp(o->name, name)) {
-            assert_ok(((const struct ct_transform *)o->ops)->apply(g, NULL));
-            return;
-        }
-    fail_msg("no transform %s", name);
-}
-
 static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)
 {
     ct_graph_sweep(g);
@@ -77,8 +67,8 @@ static void check_layers(const char *setting, const char *golden)
 
     assert_ok(ct_graph_verify(g, NULL));
     TEST_OPTIONS(plugin, setting);
-    apply(plugin, "fsdp.prefetch", g);
-    apply(plugin, "fsdp.bucket", g);
+    assert_ok(test_transform(plugin, "fsdp.prefetch")->apply(g, NULL));
+    assert_ok(test_transform(plugin, "fsdp.bucket")->apply(g, NULL));
     check(&arena, g, golden);
     ct_arena_finish(&arena);
 }
@@ -130,7 +120,7 @@ static void check_sequence(const char *setting, const char *golden)
 
     assert_ok(ct_graph_verify(g, NULL));
     TEST_OPTIONS(plugin, "degree=2", setting);
-    apply(plugin, "tp.regather", g);
+    assert_ok(test_transform(plugin, "tp.regather")->apply(g, NULL));
     check(&arena, g, golden);
     ct_arena_finish(&arena);
 }

@@ -9,16 +9,6 @@
 #include "shuffle.h"
 #include "support.h"
 
-static void apply(const struct ct_plugin *plugin, const char *name, struct ct_graph *g)
-{
-    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_TRANSFORM && !strcmp(o->name, name)) {
-            assert_ok(((const struct ct_transform *)o->ops)->apply(g, NULL));
-            return;
-        }
-    fail_msg("no transform %s", name);
-}
-
 /* ---- where copies are loaded ---- */
 
 /* Three layers, of which the first computes with a copy in bfloat16; an optimizer for each. */
@@ -54,7 +44,7 @@ static void check_layers(const char *settings, const char *golden)
     struct ct_graph *g = parse(&arena, layers);
 
     TEST_OPTIONS(plugin, settings);
-    apply(plugin, "offload", g);
+    assert_ok(test_transform(plugin, "offload")->apply(g, NULL));
     assert_ok(ct_graph_verify(g, stderr));
     assert_golden(golden, ct_graph_text(g, &arena));
     assert_string_equal(ct_graph_text(parse(&arena, ct_graph_text(g, &arena)), &arena),
@@ -78,9 +68,7 @@ static void something_must_be_chosen(void **state)
 
     (void)state;
     TEST_OPTIONS(plugin, "parameters=false", "optimizer=false");
-    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (!strcmp(o->name, "offload.update"))
-            assert_int_equal(((const struct ct_transform *)o->ops)->apply(g, NULL), CT_ECONFIG);
+    assert_int_equal(test_transform(plugin, "offload.update")->apply(g, NULL), CT_ECONFIG);
     assert_message("[offload] parameters and optimizer are both false");
     ct_arena_finish(&arena);
 }
@@ -98,14 +86,14 @@ static struct ct_graph *training_step(struct ct_arena *arena, bool away)
     ct_config.training.mixed_precision_param = "float32";
     ct_config.training.max_norm = 0.5;
     if (away) {
-        apply(offload, "offload.update", g);
+        assert_ok(test_transform(offload, "offload.update")->apply(g, NULL));
         assert_true(parse(arena, ct_graph_text(g, arena))->update_by_region);
     }
     assert_ok(ct_pass_precision.apply(g, &run));
     assert_ok(ct_differentiate(g));
     assert_ok(ct_pass_update.apply(g, &run));
     if (away)
-        apply(offload, "offload", g);
+        assert_ok(test_transform(offload, "offload")->apply(g, NULL));
     ct_graph_sweep(g);
     assert_ok(ct_graph_verify(g, stderr));
     return g;

@@ -17,4 +17,15 @@ CT_API int ct_measure_gemm(struct ct_device *device, enum ct_dtype dtype, double
 /* Bytes per second that z = x + y moves on tensors larger than caches: read, read, write. */
 CT_API int ct_measure_bandwidth(struct ct_device *device, double *bytes_per_second);
 
+/* Element i of what is fed into a source of a graph. */
+typedef double ct_element(const struct ct_value *value, int64_t i);
+
+/*
+ * Seconds of one step of graph's forward with one microbatch on device: the fastest of those that
+ * fit into `enough` seconds. All sources of the graph are filled first; what element says repeats
+ * after 2^20 elements. CT_ENOENT: the device has no kernel for an op.
+ */
+CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
+                            ct_element *element, double enough, double *seconds);
+
 #endif
