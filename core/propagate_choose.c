@@ -240,12 +240,21 @@ static struct ct_sharding uncut(struct ct_sharding s, ct_axes axes)
     return s;
 }
 
+/* Axes over which all inputs are pending sums. */
+static ct_axes common_pending(const struct ct_op *op)
+{
+    ct_axes pending = ~(ct_axes)0;
+
+    for (int i = 0; i < op->ins; i++)
+        pending &= op->in[i]->sharding.unreduced;
+    return pending;
+}
+
 /* Linear ops on pending sums leave them pending: the sum is made once, later. */
 static void pass_pending(const struct propagation *p, const struct ct_op *op,
                          const struct wish *wish, struct choice *best)
 {
-    bool linear = op->type->flags & CT_OP_LINEAR;
-    ct_axes pending = linear ? op->in[0]->sharding.unreduced : 0;
+    ct_axes pending = op->type->flags & CT_OP_LINEAR ? common_pending(op) : 0;
     struct ct_sharding out;
     double cost;
 
@@ -257,8 +266,7 @@ static void pass_pending(const struct propagation *p, const struct ct_op *op,
     for (int i = 0; i < op->ins; i++) {
         struct ct_sharding to = uncut(best->in[i], pending);
 
-        if (op->in[i]->sharding.unreduced != pending ||
-            ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
+        if (ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
             return;
         to.unreduced = pending;
         cost += move_cost(p, op, i, &to);
