@@ -22,20 +22,20 @@ static int check(const struct ct_op *op, int input, bool offloaded)
     return ct_fail(CT_EINVAL, "%%%s is %soffloaded", v->name, offloaded ? "not " : "");
 }
 
-static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
+static int copy(const struct ct_tensor *to, const struct ct_tensor *from, bool add)
 {
-    if (ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
+    if (!add && ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
         memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
         return 0;
     }
     for (int64_t i = 0; i < ct_tensor_count(to); i++)
-        ct_tensor_store(to, i, ct_tensor_load(from, i));
+        ct_tensor_store(to, i, ct_tensor_load(from, i) + (add ? ct_tensor_load(to, i) : 0));
     return 0;
 }
 
 static int copy_out(const struct ct_launch *l)
 {
-    return copy(&l->out[0], &l->in[0]);
+    return copy(&l->out[0], &l->in[0], l->accumulate & 1);
 }
 
 static int load_infer(struct ct_op *op)
@@ -62,7 +62,7 @@ static int store_infer(struct ct_op *op)
 
 static int store_reference(const struct ct_launch *l)
 {
-    return copy(&l->in[0], &l->in[1]);
+    return copy(&l->in[0], &l->in[1], false);
 }
 
 const struct ct_op_type ct_op_store = {

@@ -227,7 +227,7 @@ static const struct {
     {"%m: dimension 1 is 0", empty_a_dimension},
     {"%m has more elements than can be counted", overflow_a_count},
     {"add(z): stage 1 of 1", leave_the_stages},
-    {"add(z): stream 7 of 7", leave_the_streams},
+    {"add(z): stream 8 of 8", leave_the_streams},
     {"fetch z: %z is not made by any op", fetch_nothing},
     {"%m: its gradient, %stranger, is not made by any op", grade_with_nothing},
     {"%w: its gradient, %xb, has another shape", grade_in_another_shape},

@@ -74,6 +74,9 @@ static const struct infer_case good[] = {
     {"squared_norm", NULL, "float32[2,3] bfloat16[4] float64[]", "float64[]"},
     {"clip_coefficient", NULL, "float64[] float64[]", "float32[] float32[]"},
     {"reciprocal", NULL, "float32[]", "float32[]"},
+    {"load", NULL, "bfloat16@[2,3]", "bfloat16[2,3]"},
+    {"store", NULL, "int32@[2,3] int32[2,3]", ""},
+    {"offload", NULL, "float32[2,3]", "float32[2,3]"},
     {"init_normal", NULL, "float32[2,3]", ""},
     {"init_constant", NULL, "bfloat16[2,3]", ""},
     {"float8_scale", NULL, "bfloat16[2,3,4]", "float32[] float32[]"},
@@ -193,6 +196,12 @@ static const struct infer_case bad[] = {
      "clip_coefficient(%clip_coefficient): s.1 %b is float32, not float64"},
     {"reciprocal", NULL, "int32[]",
      "reciprocal(%reciprocal): x %a is int32, not a floating-point dtype"},
+    {"load", NULL, "float32[2]", "load(%load): %a is not offloaded"},
+    {"store", NULL, "float32[2] float32[2]", "store(%a): %a is not offloaded"},
+    {"store", NULL, "float32@[2] float32@[2]", "store(%a): %b is offloaded"},
+    {"store", NULL, "float32@[2] float32[3]",
+     "store(%a): leading dimension 0 is 2 in y %a [2], but 3 in x %b [3]"},
+    {"offload", NULL, "float32@[2]", "offload(%offload): %a is offloaded"},
     {"init_normal", NULL, "int32[2]", "init_normal(%a): p %a is int32, not a floating-point dtype"},
     {"float8_scale", "dtype=float32", "float32[2]",
      "float8_scale(%float8_scale): float32 is no 8-bit floating-point dtype"},
@@ -226,9 +235,13 @@ static int emit(const struct infer_case *c, struct ct_arena *arena, struct ct_op
 
     for (; next_operand(&p, dtype, &rank, shape); ins++, name[0]++) {
         enum ct_dtype d = CT_F32;
+        bool offloaded = dtype[strlen(dtype) - 1] == '@';
 
+        dtype[strlen(dtype) - offloaded] = '\0';
         assert_true(rank < 0 || ct_dtype_parse(dtype, &d) == 0);
         in[ins] = rank < 0 ? NULL : ct_graph_source(graph, CT_ROLE_INPUT, name, d, rank, shape);
+        if (in[ins])
+            in[ins]->offloaded = offloaded;
     }
     if (type->attrs)
         assert_int_equal(ct_options_reset(type->attrs, values), 0);

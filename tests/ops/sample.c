@@ -67,6 +67,9 @@ const struct sample samples[] = {
     {"squared_norm", NULL, "real[4,6] real[2,2]"},
     {"clip_coefficient", "max_norm=0.5", "square[] square[]"},
     {"reciprocal", NULL, "positive[2,4]"},
+    {"load", NULL, "offloaded[2,4]"},
+    {"store", NULL, "offloaded[4,6] real[4,6]"},
+    {"offload", NULL, "real[2,4]"},
     {"init_normal", "std=2 cut=1.5 seed=3", "real[4,6]"},
     {"init_constant", "value=2", "real[4,6]"},
     {"float8_scale", "per=row", "real[2,4,6]"},
@@ -116,7 +119,7 @@ struct ct_tensor *machine_tensor(struct machine *m, const struct ct_value *v)
 bool is_real(const char *fill)
 {
     return !strcmp(fill, "real") || !strcmp(fill, "positive") || !strcmp(fill, "statistic") ||
-           !strcmp(fill, "square") || !strcmp(fill, "factor");
+           !strcmp(fill, "square") || !strcmp(fill, "factor") || !strcmp(fill, "offloaded");
 }
 
 /* Of an input filled so, in a call that computes in `compute`. */
@@ -183,6 +186,7 @@ static struct ct_value *source(struct machine *m, const char *fill, enum ct_dtyp
         ct_graph_source(m->graph, is_real(fill) ? CT_ROLE_PARAM : CT_ROLE_INPUT,
                         ct_arena_printf(&m->arena, "in%d", i), dtype_of(fill, dtype), rank, shape);
 
+    v->offloaded = !strcmp(fill, "offloaded");
     machine_fill(m, v, fill);
     return v;
 }

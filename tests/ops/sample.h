@@ -15,7 +15,7 @@ struct sample {
     /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; positive: 0.5
        to 1.5; statistic and square: likewise, in float32 at least and in float64; factor: likewise,
        in float32; index: 0 to 5; label: likewise, each third masked; document: runs of equal
-       numbers; position;
+       numbers; position; offloaded: as positive, in another memory;
        "-": absent. */
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
