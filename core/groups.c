@@ -23,6 +23,23 @@ ct_axes ct_mesh_axes(const struct ct_mesh *mesh, const char *text)
     return axes;
 }
 
+int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count, const char *name)
+{
+    bool member = false;
+
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->world)
+            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+                           (long long)ranks[i], comm->world);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+        member |= ranks[i] == comm->rank;
+    }
+    return member ? 0
+                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
+}
+
 int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
                           ct_axes axes, int stream, struct ct_group **group)
 {

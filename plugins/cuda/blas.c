@@ -1,7 +1,6 @@
 /*
  * Matrix products through cuBLASLt.
  */
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,10 +16,7 @@ static struct {
 #undef X
 } lt;
 
-static const struct {
-    const char *symbol;
-    void *at;
-} calls[] = {
+static const struct gpu_call calls[] = {
 #define X(name, parameters) {#name, &lt.name},
     GPU_BLAS_CALLS(X)
 #undef X
@@ -62,20 +58,19 @@ static int check(int status, const char *what)
 static int load(void)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    const char *missing;
+    void *library;
     int rc;
 
     if (lt.library)
         return 0;
-    rc = gpu_library(names, &lt.library);
+    rc = gpu_library(names, &library);
     if (rc < 0)
         return ct_context(rc, "cuBLASLt, of the CUDA toolkit, is not installed");
-    for (size_t i = 0; i < CT_COUNT(calls); i++) {
-        void *call = dlsym(lt.library, calls[i].symbol);
-
-        if (!call)
-            return ct_fail(CT_ENOENT, "this cuBLASLt has no %s", calls[i].symbol);
-        memcpy(calls[i].at, &call, sizeof(call));
-    }
+    missing = gpu_find_calls(library, calls, CT_COUNT(calls));
+    if (missing)
+        return ct_fail(CT_ENOENT, "this cuBLASLt has no %s", missing);
+    lt.library = library;
     return 0;
 }
 

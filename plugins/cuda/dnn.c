@@ -1,7 +1,6 @@
 /*
  * Graphs of cuDNN.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 
 #include "dnn.h"
@@ -17,10 +16,7 @@ static struct {
     size_t (*version)(void);
 } dnn;
 
-static const struct {
-    const char *symbol;
-    void *at;
-} calls[] = {
+static const struct gpu_call calls[] = {
 #define X(name, parameters) {#name, &dnn.name},
     GPU_DNN_CALLS(X)
 #undef X
@@ -30,6 +26,7 @@ static const struct {
 int dnn_load(void)
 {
     static const char *const names[] = {"libcudnn.so.9", NULL};
+    const char *missing;
     void *library;
     int rc;
 
@@ -38,13 +35,9 @@ int dnn_load(void)
     rc = gpu_library(names, &library);
     if (rc < 0)
         return ct_context(rc, "cuDNN 9 is not installed");
-    for (size_t i = 0; i < CT_COUNT(calls); i++) {
-        void *call = dlsym(library, calls[i].symbol);
-
-        if (!call)
-            return ct_fail(CT_ENOENT, "this cuDNN has no %s", calls[i].symbol);
-        memcpy(calls[i].at, &call, sizeof(call));
-    }
+    missing = gpu_find_calls(library, calls, CT_COUNT(calls));
+    if (missing)
+        return ct_fail(CT_ENOENT, "this cuDNN has no %s", missing);
     dnn.library = library;
     return 0;
 }

@@ -12,11 +12,8 @@
 
 struct gpu_driver gpu_driver;
 
-static const struct {
-    const char *symbol;
-    size_t offset;
-} calls[] = {
-#define X(name, symbol, parameters) {#symbol, offsetof(struct gpu_driver, name)},
+static const struct gpu_call calls[] = {
+#define X(name, symbol, parameters) {#symbol, &gpu_driver.name},
     GPU_DRIVER_CALLS(X)
 #undef X
 };
@@ -34,17 +31,16 @@ int gpu_library(const char *const *names, void **library)
     return ct_fail(CT_ENOENT, "%s", words);
 }
 
-static int find_calls(void *library)
+const char *gpu_find_calls(void *library, const struct gpu_call *list, size_t count)
 {
-    for (size_t i = 0; i < CT_COUNT(calls); i++) {
-        void *call = dlsym(library, calls[i].symbol);
+    for (size_t i = 0; i < count; i++) {
+        void *call = dlsym(library, list[i].symbol);
 
         if (!call)
-            return ct_fail(CT_ENOENT, "the NVIDIA driver is too old for this plugin: it has no %s",
-                           calls[i].symbol);
-        memcpy((char *)&gpu_driver + calls[i].offset, &call, sizeof(call));
+            return list[i].symbol;
+        memcpy(list[i].at, &call, sizeof(call));
     }
-    return 0;
+    return NULL;
 }
 
 /* Streams share the queues to the device, eight of them unless the driver is told otherwise before
@@ -60,6 +56,7 @@ int gpu_driver_open(void)
 {
     static const char *const names[] = {"libcuda.so.1", NULL};
     static bool open;
+    const char *missing;
     void *library;
     int rc, code;
 
@@ -68,9 +65,10 @@ int gpu_driver_open(void)
     rc = gpu_library(names, &library);
     if (rc < 0)
         return ct_context(rc, "there is no CUDA device, as no NVIDIA driver is installed");
-    rc = find_calls(library);
-    if (rc < 0)
-        return rc;
+    missing = gpu_find_calls(library, calls, CT_COUNT(calls));
+    if (missing)
+        return ct_fail(CT_ENOENT, "the NVIDIA driver is too old for this plugin: it has no %s",
+                       missing);
     ask_for_queues();
     code = gpu_driver.cuInit(0);
     if (code == CUDA_ERROR_NO_DEVICE)

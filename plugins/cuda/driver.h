@@ -171,5 +171,12 @@ int gpu_check(int code, const char *what);
 /* The first of the libraries named (NULL ends) that the linker finds. CT_ENOENT: none, and its own
    words. */
 int gpu_library(const char *const *names, void **library);
+/* Calls by their symbols, into places for pointers to functions: the first that library does not
+   have, or NULL. */
+struct gpu_call {
+    const char *symbol;
+    void *at;
+};
+const char *gpu_find_calls(void *library, const struct gpu_call *calls, size_t count);
 
 #endif

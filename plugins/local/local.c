@@ -169,29 +169,12 @@ static int local_reserve(struct ct_comm *base, size_t bytes, void **arena)
     return local_region_map(comm, comm->control->reserved, part, arena);
 }
 
-static int check_ranks(const struct comm *comm, const int64_t *ranks, int count, const char *name)
-{
-    bool member = false;
-
-    for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= comm->base.world)
-            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
-                           (long long)ranks[i], comm->base.world);
-        for (int k = 0; k < i; k++)
-            if (ranks[k] == ranks[i])
-                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
-        member |= ranks[i] == comm->base.rank;
-    }
-    return member ? 0
-                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->base.rank);
-}
-
 static int local_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
                        struct ct_group **group)
 {
     struct comm *comm = (struct comm *)base;
     struct group *g;
-    int *own, rc = check_ranks(comm, ranks, count, name);
+    int *own, rc = ct_comm_check_ranks(base, ranks, count, name);
 
     if (rc < 0)
         return rc;

@@ -105,23 +105,6 @@ int nccl_check(struct group *g, int code, const char *what)
 
 /* ---- groups ---- */
 
-static int check_ranks(const struct comm *comm, const int64_t *ranks, int count, const char *name)
-{
-    bool member = false;
-
-    for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= comm->base.world)
-            return ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
-                           (long long)ranks[i], comm->base.world);
-        for (int k = 0; k < i; k++)
-            if (ranks[k] == ranks[i])
-                return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
-        member |= ranks[i] == comm->base.rank;
-    }
-    return member ? 0
-                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->base.rank);
-}
-
 /* Where the first member leaves the id of this group: its ranks, and how many with these ranks
    there were before. */
 static void key_of(const struct group *g, char *key)
@@ -208,7 +191,7 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
     struct comm *comm = (struct comm *)base;
     size_t n = strlen(name) + 1;
     struct group *g;
-    int rc = check_ranks(comm, ranks, count, name);
+    int rc = ct_comm_check_ranks(base, ranks, count, name);
 
     if (rc == 0)
         rc = nccl_failed(comm);
