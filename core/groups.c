@@ -23,7 +23,8 @@ ct_axes ct_mesh_axes(const struct ct_mesh *mesh, const char *text)
     return axes;
 }
 
-int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count, const char *name)
+int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count,
+                        const char *name)
 {
     bool member = false;
 
@@ -36,8 +37,7 @@ int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int co
                 return ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
         member |= ranks[i] == comm->rank;
     }
-    return member ? 0
-                  : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
+    return member ? 0 : ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
 }
 
 int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,

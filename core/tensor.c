@@ -103,6 +103,25 @@ bool ct_tensor_is_dense(const struct ct_tensor *t)
     return true;
 }
 
+bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *m)
+{
+    *m = (struct ct_matrix){1, t->rank ? t->shape[t->rank - 1] : 1, 0};
+    if (t->rank && t->stride[t->rank - 1] != 1 && m->columns > 1)
+        return false;
+    for (int d = t->rank - 2; d >= 0; d--) {
+        if (t->shape[d] == 1)
+            continue;
+        if (m->rows == 1)
+            m->stride = t->stride[d];
+        else if (t->stride[d] != m->stride * m->rows)
+            return false;
+        m->rows *= t->shape[d];
+    }
+    if (m->rows <= 1)
+        m->stride = m->columns;
+    return m->stride >= m->columns;
+}
+
 static int64_t element(const struct ct_tensor *t, int64_t index)
 {
     int64_t offset = 0;

@@ -5,11 +5,11 @@
 struct conversion {
     float *wide;
     uint16_t *narrow;
-    const struct cpu_rows rows;
+    const struct ct_matrix rows;
     bool add;
 };
 
-static void widen_rows(float *to, const uint16_t *from, const struct cpu_rows *r, int64_t begin,
+static void widen_rows(float *to, const uint16_t *from, const struct ct_matrix *r, int64_t begin,
                        int64_t end)
 {
     const struct cpu_loops *loops = cpu_loops();
@@ -23,7 +23,7 @@ static void widen_rows(float *to, const uint16_t *from, const struct cpu_rows *r
         loops->widen(to + i * r->columns, from + i * r->stride, r->columns);
 }
 
-static void round_rows(uint16_t *to, const float *from, const struct cpu_rows *r, bool add,
+static void round_rows(uint16_t *to, const float *from, const struct ct_matrix *r, bool add,
                        int64_t begin, int64_t end)
 {
     void (*loop)(uint16_t *, const float *, int64_t) =
@@ -53,22 +53,22 @@ static void round_part(void *context, int thread, int threads)
     round_rows(c->narrow, c->wide, &c->rows, c->add, mine.begin, mine.end);
 }
 
-void cpu_widen(float *to, const uint16_t *from, struct cpu_rows rows)
+void cpu_widen(float *to, const uint16_t *from, struct ct_matrix rows)
 {
     widen_rows(to, from, &rows, 0, rows.rows);
 }
 
-void cpu_round(uint16_t *to, const float *from, struct cpu_rows rows, bool add)
+void cpu_round(uint16_t *to, const float *from, struct ct_matrix rows, bool add)
 {
     round_rows(to, from, &rows, add, 0, rows.rows);
 }
 
-void cpu_widen_all(float *to, const uint16_t *from, struct cpu_rows rows)
+void cpu_widen_all(float *to, const uint16_t *from, struct ct_matrix rows)
 {
     cpu_parallel(widen_part, &(struct conversion){to, (uint16_t *)from, rows, false});
 }
 
-void cpu_round_all(uint16_t *to, const float *from, struct cpu_rows rows, bool add)
+void cpu_round_all(uint16_t *to, const float *from, struct ct_matrix rows, bool add)
 {
     cpu_parallel(round_part, &(struct conversion){(float *)from, to, rows, add});
 }

@@ -9,11 +9,11 @@
 
 #include "cpu.h"
 
-void cpu_widen(float *to, const uint16_t *from, struct cpu_rows rows);
+void cpu_widen(float *to, const uint16_t *from, struct ct_matrix rows);
 /* Rounds to nearest even; add: to += from, rounded once. */
-void cpu_round(uint16_t *to, const float *from, struct cpu_rows rows, bool add);
+void cpu_round(uint16_t *to, const float *from, struct ct_matrix rows, bool add);
 
-void cpu_widen_all(float *to, const uint16_t *from, struct cpu_rows rows);
-void cpu_round_all(uint16_t *to, const float *from, struct cpu_rows rows, bool add);
+void cpu_widen_all(float *to, const uint16_t *from, struct ct_matrix rows);
+void cpu_round_all(uint16_t *to, const float *from, struct ct_matrix rows, bool add);
 
 #endif

@@ -40,25 +40,6 @@ void cpu_parallel(void (*body)(void *context, int thread, int threads), void *co
     body(context, omp_get_thread_num(), omp_get_num_threads());
 }
 
-bool cpu_as_rows(const struct ct_tensor *t, struct cpu_rows *rows)
-{
-    *rows = (struct cpu_rows){1, t->rank ? t->shape[t->rank - 1] : 1, 0};
-    if (t->rank && t->stride[t->rank - 1] != 1 && rows->columns > 1)
-        return false;
-    for (int d = t->rank - 2; d >= 0; d--) {
-        if (t->shape[d] == 1)
-            continue;
-        if (rows->rows == 1)
-            rows->stride = t->stride[d];
-        else if (t->stride[d] != rows->stride * rows->rows)
-            return false;
-        rows->rows *= t->shape[d];
-    }
-    if (rows->rows <= 1)
-        rows->stride = rows->columns;
-    return rows->stride >= rows->columns;
-}
-
 CT_PLUGIN(.name = "cpu", .version = "1.0",
           .summary = "Kernels and streams for CPUs: oneDNN, AVX2, AVX-512, AMX", .options = options,
           .config = &cpu_config, .config_size = sizeof(cpu_config),

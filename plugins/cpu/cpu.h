@@ -56,13 +56,6 @@ static inline struct cpu_range cpu_share(int64_t count, int64_t align, int threa
     return r;
 }
 
-/* Tensor as a matrix of rows: all dimensions but the last, which has stride 1, as rows at one
- * stride. */
-struct cpu_rows {
-    int64_t rows, columns, stride;
-};
-bool cpu_as_rows(const struct ct_tensor *t, struct cpu_rows *rows);
-
 static inline bool cpu_is_compute_dtype(enum ct_dtype dtype)
 {
     return dtype == CT_F32 || dtype == CT_BF16;

@@ -32,9 +32,9 @@ void cpu_store_loss(const struct ct_tensor *loss, const double *losses, int64_t 
 
 char *cpu_row(const struct ct_tensor *t, int64_t row)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
-    cpu_as_rows(t, &rows);
+    ct_tensor_as_matrix(t, &rows);
     return (char *)t->data + (size_t)(row * rows.stride) * ct_dtype_size(t->dtype);
 }
 
@@ -61,11 +61,11 @@ struct logits_call {
 static bool logits_acceptable(const struct ct_tensor *logits, const struct ct_tensor *labels,
                               const struct ct_tensor *lse)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
-    return cpu_is_compute_dtype(logits->dtype) && cpu_as_rows(logits, &rows) && rows.columns > 0 &&
-           labels->dtype == CT_I32 && ct_tensor_is_dense(labels) && lse->dtype == CT_F32 &&
-           ct_tensor_is_dense(lse);
+    return cpu_is_compute_dtype(logits->dtype) && ct_tensor_as_matrix(logits, &rows) &&
+           rows.columns > 0 && labels->dtype == CT_I32 && ct_tensor_is_dense(labels) &&
+           lse->dtype == CT_F32 && ct_tensor_is_dense(lse);
 }
 
 static bool accepts_cross_entropy(const struct ct_prepare *p)
@@ -116,10 +116,10 @@ static int run_cross_entropy(const struct ct_launch *l)
 
 static bool accepts_cross_entropy_grad(const struct ct_prepare *p)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
     return logits_acceptable(p->in + 1, p->in + 2, p->in + 3) &&
-           cpu_is_compute_dtype(p->out[0].dtype) && cpu_as_rows(&p->out[0], &rows);
+           cpu_is_compute_dtype(p->out[0].dtype) && ct_tensor_as_matrix(&p->out[0], &rows);
 }
 
 static void cross_entropy_grad_rows(void *context, int thread, int threads)

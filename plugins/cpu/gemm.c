@@ -117,20 +117,20 @@ static int run_primitive(struct primitive *p, int lane, const void *a, const voi
 /* ---- preparing ---- */
 
 /* A and B as they lie in memory: rows of contiguous elements. */
-static struct cpu_rows stored(int64_t rows, int64_t columns, int64_t row_stride,
-                              int64_t column_stride)
+static struct ct_matrix stored(int64_t rows, int64_t columns, int64_t row_stride,
+                               int64_t column_stride)
 {
     if (column_stride == 1)
-        return (struct cpu_rows){rows, columns, row_stride};
-    return (struct cpu_rows){columns, rows, column_stride};
+        return (struct ct_matrix){rows, columns, row_stride};
+    return (struct ct_matrix){columns, rows, column_stride};
 }
 
-static struct cpu_rows stored_a(const struct cpu_gemm_spec *s)
+static struct ct_matrix stored_a(const struct cpu_gemm_spec *s)
 {
     return stored(s->m, s->k, s->a_row, s->a_col);
 }
 
-static struct cpu_rows stored_b(const struct cpu_gemm_spec *s)
+static struct ct_matrix stored_b(const struct cpu_gemm_spec *s)
 {
     return stored(s->k, s->n, s->b_row, s->b_col);
 }
@@ -310,7 +310,7 @@ static void run_chunks(void *context, int thread, int threads)
 
         if (g->widen_a) {
             cpu_widen((float *)(lane + g->a_at), (const uint16_t *)a,
-                      (struct cpu_rows){rows, s->k, s->a_row});
+                      (struct ct_matrix){rows, s->k, s->a_row});
             a = lane + g->a_at;
         }
         rc = run_primitive(rows == g->chunk ? &g->main : &g->tail, thread, a, b, inner_c,
@@ -319,7 +319,7 @@ static void run_chunks(void *context, int thread, int threads)
             call->status = rc;
         if (g->round_c)
             cpu_round((uint16_t *)c, (const float *)inner_c,
-                      (struct cpu_rows){rows, s->n, s->c_row}, s->accumulate);
+                      (struct ct_matrix){rows, s->n, s->c_row}, s->accumulate);
     }
 }
 
@@ -337,12 +337,12 @@ static int run_whole(struct call *call)
                        g->round_c ? wide_c : call->c, call->workspace + g->scratch_at);
     if (rc >= 0 && g->round_c)
         cpu_round_all((uint16_t *)call->c, (const float *)wide_c,
-                      (struct cpu_rows){s->m, s->n, s->c_row}, s->accumulate);
+                      (struct ct_matrix){s->m, s->n, s->c_row}, s->accumulate);
     return rc;
 }
 
 /* Rows first .. first + count of an operand as it is stored, widened. */
-static void widen_rows(char *to, const char *from, struct cpu_rows rows, int64_t first,
+static void widen_rows(char *to, const char *from, struct ct_matrix rows, int64_t first,
                        int64_t count)
 {
     const uint16_t *at = (const uint16_t *)from + first * rows.stride;
@@ -369,7 +369,7 @@ static int run_by_depth(struct call *call)
     }
     if (rc >= 0 && g->round_c)
         cpu_round_all((uint16_t *)call->c, (const float *)c,
-                      (struct cpu_rows){s->m, s->n, s->c_row}, s->accumulate);
+                      (struct ct_matrix){s->m, s->n, s->c_row}, s->accumulate);
     return rc;
 }
 

@@ -31,10 +31,10 @@ struct linear {
 typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct piece *piece,
                                      int64_t n);
 
-static struct cpu_rows rows_of(const struct ct_tensor *t)
+static struct ct_matrix rows_of(const struct ct_tensor *t)
 {
-    struct cpu_rows rows;
-    bool ok = cpu_as_rows(t, &rows);
+    struct ct_matrix rows;
+    bool ok = ct_tensor_as_matrix(t, &rows);
 
     assert(ok);
     (void)ok;
@@ -45,7 +45,7 @@ static struct cpu_rows rows_of(const struct ct_tensor *t)
 static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct piece *p,
                                          int64_t n)
 {
-    struct cpu_rows a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
+    struct ct_matrix a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
 
     return (struct cpu_gemm_spec){.m = a.rows,
                                   .n = n,
@@ -63,7 +63,7 @@ static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct
 /* dx = dy w */
 static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct piece *p, int64_t n)
 {
-    struct cpu_rows a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
+    struct ct_matrix a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
 
     return (struct cpu_gemm_spec){.m = a.rows,
                                   .n = c.columns,
@@ -81,7 +81,7 @@ static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct pie
 /* dw = dy^T x */
 static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct piece *p, int64_t n)
 {
-    struct cpu_rows a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
+    struct ct_matrix a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
 
     return (struct cpu_gemm_spec){.m = n,
                                   .n = b.columns,
@@ -98,10 +98,10 @@ static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct piec
 
 static bool acceptable(const struct ct_tensor *t, int count)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
     for (int i = 0; i < count; i++)
-        if (!cpu_is_compute_dtype(t[i].dtype) || !cpu_as_rows(&t[i], &rows))
+        if (!cpu_is_compute_dtype(t[i].dtype) || !ct_tensor_as_matrix(&t[i], &rows))
             return false;
     return true;
 }
@@ -135,7 +135,7 @@ static int64_t total_width(const struct piece *piece, int count)
 static bool adjoining(const struct piece *piece, int count)
 {
     for (int i = 0; i + 1 < count; i++) {
-        struct cpu_rows wide = rows_of(piece[i].wide), weight = rows_of(piece[i].weight);
+        struct ct_matrix wide = rows_of(piece[i].wide), weight = rows_of(piece[i].weight);
         size_t right = (size_t)wide.columns * ct_dtype_size(piece[i].wide->dtype);
         size_t below =
             (size_t)(weight.rows * weight.stride) * ct_dtype_size(piece[i].weight->dtype);

@@ -79,15 +79,15 @@ static void consume_rows(void *context, int thread, int threads)
 
 bool cpu_head_accepts(const struct cpu_head *head, const struct cpu_head_operands *o)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
     bool ok = cpu_is_compute_dtype(head->dtype) && cpu_is_compute_dtype(o->x->dtype) &&
-              cpu_as_rows(o->x, &rows) && o->labels->dtype == CT_I32 &&
+              ct_tensor_as_matrix(o->x, &rows) && o->labels->dtype == CT_I32 &&
               ct_tensor_is_dense(o->labels) && o->loss->dtype == CT_F32;
 
     if (!ok || !o->dloss)
         return ok;
-    return cpu_is_compute_dtype(o->dx->dtype) && cpu_as_rows(o->dx, &rows) &&
-           cpu_is_compute_dtype(o->dw->dtype) && cpu_as_rows(o->dw, &rows);
+    return cpu_is_compute_dtype(o->dx->dtype) && ct_tensor_as_matrix(o->dx, &rows) &&
+           cpu_is_compute_dtype(o->dw->dtype) && ct_tensor_as_matrix(o->dw, &rows);
 }
 
 static int64_t chunk_tokens(int64_t tokens, int64_t vocabulary)
@@ -115,12 +115,12 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                             const struct cpu_head_operands *o, size_t *workspace)
 {
     const struct cpu_head *w = &h->weight;
-    struct cpu_rows x = {0}, dx = {0}, dw = {0};
+    struct ct_matrix x = {0}, dx = {0}, dw = {0};
     struct cpu_gemm_spec logits, back_x, back_w;
     int rc;
 
     p->tokens = tokens;
-    cpu_as_rows(o->x, &x);
+    ct_tensor_as_matrix(o->x, &x);
     logits = (struct cpu_gemm_spec){.m = tokens,
                                     .n = w->vocabulary,
                                     .k = h->k,
@@ -136,8 +136,8 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
     rc = prepare_one(logits, false, &p->logits, workspace);
     if (rc < 0 || !o->dloss)
         return rc;
-    cpu_as_rows(o->dx, &dx);
-    cpu_as_rows(o->dw, &dw);
+    ct_tensor_as_matrix(o->dx, &dx);
+    ct_tensor_as_matrix(o->dw, &dw);
     back_x = (struct cpu_gemm_spec){.m = tokens,
                                     .n = h->k,
                                     .k = w->vocabulary,
@@ -188,11 +188,11 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
 {
     struct head *h = ct_arena_new(p->arena, struct head);
     size_t products = 0;
-    struct cpu_rows x;
+    struct ct_matrix x;
     int64_t chunk;
     int rc;
 
-    cpu_as_rows(o->x, &x);
+    ct_tensor_as_matrix(o->x, &x);
     chunk = chunk_tokens(x.rows, head->vocabulary);
     h->weight = *head;
     h->k = x.columns;
@@ -252,9 +252,9 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
 static void finish_dw(const struct head_call *c)
 {
     const struct head *h = c->head;
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
-    cpu_as_rows(c->o->dw, &rows);
+    ct_tensor_as_matrix(c->o->dw, &rows);
     cpu_round_all(c->o->dw->data, (const float *)(c->workspace + h->dw_at), rows,
                   c->accumulate & CPU_ACCUMULATE_DW);
 }
@@ -267,7 +267,7 @@ int cpu_head_run(const struct ct_launch *l, const struct cpu_head_operands *o, u
     int rc = cpu_check_labels(o->labels, h->weight.vocabulary);
 
     if (rc >= 0 && h->widen_weight) {
-        struct cpu_rows rows = {h->weight.vocabulary, h->k, l->in[o->dloss ? 2 : 1].stride[0]};
+        struct ct_matrix rows = {h->weight.vocabulary, h->k, l->in[o->dloss ? 2 : 1].stride[0]};
 
         cpu_widen_all((float *)(call.workspace + h->weight_at), o->forward, rows);
         call.forward = call.backward = call.workspace + h->weight_at;

@@ -14,7 +14,7 @@
 int cpu_check_labels(const struct ct_tensor *labels, int64_t vocabulary);
 /* The sum of losses in their order. */
 void cpu_store_loss(const struct ct_tensor *loss, const double *losses, int64_t n, bool add);
-/* A row of a tensor that cpu_as_rows takes. */
+/* A row of a tensor that ct_tensor_as_matrix takes. */
 char *cpu_row(const struct ct_tensor *t, int64_t row);
 
 /* A weight as the products read it. */

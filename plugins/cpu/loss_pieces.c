@@ -40,9 +40,9 @@ static bool plain(const struct ct_tensor *t, enum ct_dtype dtype)
 
 static bool rows_acceptable(const struct ct_tensor *t)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
-    return cpu_is_compute_dtype(t->dtype) && cpu_as_rows(t, &rows) && rows.columns > 0;
+    return cpu_is_compute_dtype(t->dtype) && ct_tensor_as_matrix(t, &rows) && rows.columns > 0;
 }
 
 static const char *element_at(enum ct_dtype dtype, const char *row, int64_t i)

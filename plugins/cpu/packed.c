@@ -62,10 +62,10 @@ struct packed_linear {
 
 static bool acceptable(const struct ct_tensor *t, int count)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
     for (int i = 0; i < count; i++)
-        if (!cpu_is_compute_dtype(t[i].dtype) || !cpu_as_rows(&t[i], &rows) ||
+        if (!cpu_is_compute_dtype(t[i].dtype) || !ct_tensor_as_matrix(&t[i], &rows) ||
             t[i].dtype != t[0].dtype)
             return false;
     return count > 0;
@@ -78,9 +78,9 @@ static int64_t columns(const struct ct_tensor *t)
 
 static int64_t row_stride(const struct ct_tensor *t)
 {
-    struct cpu_rows rows;
+    struct ct_matrix rows;
 
-    cpu_as_rows(t, &rows);
+    ct_tensor_as_matrix(t, &rows);
     return rows.stride;
 }
 
@@ -139,10 +139,10 @@ static void move_columns(void *context, int thread, int threads)
     size_t size = ct_dtype_size(c->piece->dtype), at = 0;
 
     for (int i = 0; i < c->count; i++) {
-        struct cpu_rows rows;
+        struct ct_matrix rows;
         struct cpu_range mine;
 
-        cpu_as_rows(&c->piece[i], &rows);
+        ct_tensor_as_matrix(&c->piece[i], &rows);
         mine = cpu_share(rows.rows, 1, thread, threads);
         for (int64_t row = mine.begin; row < mine.end; row++) {
             char *piece = (char *)c->piece[i].data + (size_t)(row * rows.stride) * size;
@@ -174,9 +174,9 @@ static bool accepts_linear(const struct ct_prepare *p)
 static int prepare_linear(struct ct_prepare *p)
 {
     const struct packed_linear *state = plan_pieces(p, p->out, p->outs);
-    struct cpu_rows x;
+    struct ct_matrix x;
 
-    cpu_as_rows(&p->in[0], &x);
+    ct_tensor_as_matrix(&p->in[0], &x);
     return prepare_products(
         p,
         (struct cpu_gemm_spec){.m = x.rows,
@@ -222,9 +222,9 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
 static int prepare_linear_dx(struct ct_prepare *p)
 {
     const struct packed_linear *state = plan_pieces(p, p->in, p->ins - 1);
-    struct cpu_rows dx;
+    struct ct_matrix dx;
 
-    cpu_as_rows(&p->out[0], &dx);
+    ct_tensor_as_matrix(&p->out[0], &dx);
     return prepare_products(
         p,
         (struct cpu_gemm_spec){.m = dx.rows,

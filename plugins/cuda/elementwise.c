@@ -8,7 +8,7 @@
 #define THREADS 256
 #define OPERANDS 5
 
-static struct gpu_size blocks_for(const struct gpu_rows *rows, int64_t lanes,
+static struct gpu_size blocks_for(const struct ct_matrix *rows, int64_t lanes,
                                   struct gpu_size *block)
 {
     int64_t vectors = gpu_blocks(rows->columns, lanes), across = 1, y;
@@ -25,7 +25,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
                int outs, const struct ct_tensor *const *in, int ins, int64_t lanes)
 {
     const struct ct_tensor *all[OPERANDS];
-    struct gpu_rows rows[OPERANDS];
+    struct ct_matrix rows[OPERANDS];
     struct gpu_map a = {0};
     struct gpu_size block, grid;
     char full[80];
@@ -54,7 +54,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
 static bool accepts(const struct ct_prepare *p)
 {
     const struct ct_tensor *all[OPERANDS];
-    struct gpu_rows rows[OPERANDS];
+    struct ct_matrix rows[OPERANDS];
 
     for (int i = 0; i < p->outs; i++)
         all[i] = &p->out[i];

@@ -110,15 +110,10 @@ void gpu_graph_destroy(struct gpu_graph *graph);
 
 /* ---- shapes.c ---- */
 
-/* A tensor as a matrix: all dimensions but the last as rows at one stride. */
-struct gpu_rows {
-    int64_t rows, columns, stride;
-};
-bool gpu_as_rows(const struct ct_tensor *t, struct gpu_rows *rows);
 /* All of them are matrices of the same shape; dense ones become one long row. */
-bool gpu_matrices(const struct ct_tensor *const *t, int count, struct gpu_rows *rows);
+bool gpu_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix *rows);
 /* May 16 bytes (or as many elements) be loaded at once everywhere? */
-bool gpu_vectors(const struct ct_tensor *const *t, const struct gpu_rows *rows, int count,
+bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows, int count,
                  int64_t elements);
 
 static inline bool gpu_is_compute_dtype(enum ct_dtype dtype)

@@ -9,14 +9,14 @@
 static bool accepts_pieces(const struct ct_tensor *narrow, const struct ct_tensor *wide,
                            const struct ct_tensor *weight, int count)
 {
-    struct gpu_rows rows;
+    struct ct_matrix rows;
 
-    if (!gpu_is_compute_dtype(narrow->dtype) || !gpu_as_rows(narrow, &rows))
+    if (!gpu_is_compute_dtype(narrow->dtype) || !ct_tensor_as_matrix(narrow, &rows))
         return false;
     for (int i = 0; i < count; i++)
         if (wide[i].dtype != narrow->dtype || !gpu_is_compute_dtype(weight[i].dtype) ||
-            weight[i].dtype != weight[0].dtype || !gpu_as_rows(&wide[i], &rows) ||
-            !gpu_as_rows(&weight[i], &rows))
+            weight[i].dtype != weight[0].dtype || !ct_tensor_as_matrix(&wide[i], &rows) ||
+            !ct_tensor_as_matrix(&weight[i], &rows))
             return false;
     return true;
 }
@@ -60,14 +60,14 @@ static int prepare_dx(struct ct_prepare *p)
 static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, int count,
                   uint32_t accumulate)
 {
-    struct gpu_rows w, n;
+    struct ct_matrix w, n;
     int together = 1;
 
     for (; together < count; together++) {
         const struct ct_tensor *before = &wide[together - 1], *above = &weight[together - 1];
 
-        gpu_as_rows(before, &n);
-        gpu_as_rows(above, &w);
+        ct_tensor_as_matrix(before, &n);
+        ct_tensor_as_matrix(above, &w);
         if ((char *)before->data + (size_t)n.columns * ct_dtype_size(before->dtype) !=
                 wide[together].data ||
             (char *)above->data + (size_t)(w.rows * w.stride) * ct_dtype_size(above->dtype) !=
@@ -90,14 +90,14 @@ static int64_t width(const struct ct_tensor *wide, int count)
 
 static int run_linear(const struct ct_launch *l)
 {
-    struct gpu_rows x, w, y;
+    struct ct_matrix x, w, y;
     int rc = 0;
 
-    gpu_as_rows(&l->in[0], &x);
+    ct_tensor_as_matrix(&l->in[0], &x);
     for (int i = 0, count; rc == 0 && i < l->outs; i += count) {
         count = joined(l->out + i, l->in + 1 + i, l->outs - i, l->accumulate >> i);
-        gpu_as_rows(&l->in[1 + i], &w);
-        gpu_as_rows(&l->out[i], &y);
+        ct_tensor_as_matrix(&l->in[1 + i], &w);
+        ct_tensor_as_matrix(&l->out[i], &y);
         rc = gpu_multiply(l,
                           &(struct gpu_product){.m = x.rows,
                                                 .n = width(l->out + i, count),
@@ -121,14 +121,14 @@ static int run_linear(const struct ct_launch *l)
 static int sum_dx(const struct ct_launch *l, const struct ct_tensor *dx, bool accumulate)
 {
     const struct ct_tensor *weight = l->in + l->ins / 2;
-    struct gpu_rows dy, w, to;
+    struct ct_matrix dy, w, to;
     int rc = 0;
 
-    gpu_as_rows(dx, &to);
+    ct_tensor_as_matrix(dx, &to);
     for (int i = 0, count; rc == 0 && i < l->ins / 2; i += count, accumulate = true) {
         count = joined(l->in + i, weight + i, l->ins / 2 - i, 0);
-        gpu_as_rows(&l->in[i], &dy);
-        gpu_as_rows(&weight[i], &w);
+        ct_tensor_as_matrix(&l->in[i], &dy);
+        ct_tensor_as_matrix(&weight[i], &w);
         rc = gpu_multiply(l,
                           &(struct gpu_product){.m = dy.rows,
                                                 .n = to.columns,
@@ -167,14 +167,14 @@ static int run_dx(const struct ct_launch *l)
 
 static int run_dw(const struct ct_launch *l)
 {
-    struct gpu_rows x, dy, dw;
+    struct ct_matrix x, dy, dw;
     int rc = 0;
 
-    gpu_as_rows(&l->in[0], &x);
+    ct_tensor_as_matrix(&l->in[0], &x);
     for (int i = 0, count; rc == 0 && i < l->outs; i += count) {
         count = joined(l->in + 1 + i, l->out + i, l->outs - i, l->accumulate >> i);
-        gpu_as_rows(&l->in[1 + i], &dy);
-        gpu_as_rows(&l->out[i], &dw);
+        ct_tensor_as_matrix(&l->in[1 + i], &dy);
+        ct_tensor_as_matrix(&l->out[i], &dw);
         rc = gpu_multiply(l,
                           &(struct gpu_product){.m = width(l->in + 1 + i, count),
                                                 .n = x.columns,

@@ -155,13 +155,13 @@ static struct layout lay_out(const struct head *h, size_t *bytes)
 static bool accepts_head(const struct ct_prepare *p)
 {
     struct head h = head_of(p->in, p->out, p->outs);
-    struct gpu_rows rows;
+    struct ct_matrix rows;
 
     return gpu_is_compute_dtype(h.x->dtype) && h.w->dtype == h.x->dtype &&
-           is_scalar_float(h.loss) && gpu_as_rows(h.x, &rows) && gpu_as_rows(h.w, &rows) &&
-           ct_tensor_is_dense(h.labels) &&
+           is_scalar_float(h.loss) && ct_tensor_as_matrix(h.x, &rows) &&
+           ct_tensor_as_matrix(h.w, &rows) && ct_tensor_is_dense(h.labels) &&
            (!h.dx || (is_scalar_float(h.dloss) && h.dx->dtype == h.x->dtype &&
-                      gpu_is_compute_dtype(h.dw->dtype) && gpu_as_rows(h.dx, &rows) &&
+                      gpu_is_compute_dtype(h.dw->dtype) && ct_tensor_as_matrix(h.dx, &rows) &&
                       ct_tensor_is_dense(h.dw)));
 }
 
@@ -177,12 +177,12 @@ struct call {
     const struct ct_launch *l;
     struct head h;
     struct layout at;
-    struct gpu_rows x, w, dx;
+    struct ct_matrix x, w, dx;
     struct ct_tensor dw; /* where it is summed up */
     uint32_t accumulate; /* bits for dx, dw, loss */
 };
 
-static void *row(const struct ct_tensor *t, const struct gpu_rows *rows, int64_t first)
+static void *row(const struct ct_tensor *t, const struct ct_matrix *rows, int64_t first)
 {
     return (char *)t->data + (size_t)(first * rows->stride) * ct_dtype_size(t->dtype);
 }
@@ -283,11 +283,11 @@ static int run_head(const struct ct_launch *l)
 
     c.at = lay_out(&c.h, &bytes);
     c.accumulate = c.h.dx ? l->accumulate : l->accumulate << 2;
-    gpu_as_rows(c.h.x, &c.x);
-    gpu_as_rows(c.h.w, &c.w);
+    ct_tensor_as_matrix(c.h.x, &c.x);
+    ct_tensor_as_matrix(c.h.w, &c.w);
     tokens = rows_of(c.h.x);
     if (c.h.dx) {
-        gpu_as_rows(c.h.dx, &c.dx);
+        ct_tensor_as_matrix(c.h.dx, &c.dx);
         c.dw = narrow ? ct_tensor_dense((char *)l->workspace + c.at.dw, CT_F32, 2, c.h.dw->shape)
                       : *c.h.dw;
     }

@@ -25,14 +25,6 @@ void gpu_release_offloaded(struct ct_device *device, void *base, size_t bytes)
 
 /* ---- kernels ---- */
 
-static bool accepts(const struct ct_prepare *p)
-{
-    for (int i = 0; i < p->ins; i++)
-        if (!ct_tensor_is_dense(&p->in[i]))
-            return false;
-    return p->outs == 0 || ct_tensor_is_dense(&p->out[0]);
-}
-
 static size_t size(const struct ct_tensor *t)
 {
     return (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
@@ -65,8 +57,7 @@ static int offload(const struct ct_launch *l)
     return put(l, l->out[0].data, &l->in[0]);
 }
 
-const struct ct_kernel gpu_offload_kernels[] = {
-    {"load", "copy engine", 0, accepts, NULL, load},
-    {"store", "copy engine", 0, accepts, NULL, store},
-    {"offload", "copy engine", 0, accepts, NULL, offload},
-    {0}};
+const struct ct_kernel gpu_offload_kernels[] = {{"load", "copy engine", 0, NULL, NULL, load},
+                                                {"store", "copy engine", 0, NULL, NULL, store},
+                                                {"offload", "copy engine", 0, NULL, NULL, offload},
+                                                {0}};

@@ -109,8 +109,8 @@ struct ct_communicator {
     struct ct_communicator_groups *groups; /* the core's */
 };
 
-/* What `group` asks of its ranks, for communicators. CT_EINVAL: one is outside of the world, or there
-   twice, or this rank is none of them. */
+/* What `group` asks of its ranks, for communicators. CT_EINVAL: one is outside of the world, or
+   there twice, or this rank is none of them. */
 CT_API int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count,
                                const char *name);
 

@@ -55,6 +55,14 @@ CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ran
                                         const int64_t *shape);
 CT_API bool ct_tensor_is_dense(const struct ct_tensor *t);
 
+/* A tensor as a matrix: all dimensions but the last as rows. Strides are in elements, that of a
+   row's elements is 1. */
+struct ct_matrix {
+    int64_t rows, columns, stride;
+};
+/* False: rows do not lie at one stride, or overlap. */
+CT_API bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *matrix);
+
 /*
  * One element as a double, whatever the dtype, by its row-major index in the shape (strides are
  * honoured). For reference kernels and tests: slow, exact, any dtype. Stores round to nearest even;
