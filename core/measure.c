@@ -7,10 +7,13 @@
 #include <ctitan/program.h>
 #include <ctitan/run.h>
 
-#define PATTERN ((int64_t)1 << 20) /* elements before the contents of a tensor repeat */
-#define ENOUGH 0.03                /* seconds of calls */
-#define SHORT 0.002                /* a call under this is mostly overhead */
-#define SMALLEST 1024              /* rows and columns of the matrices */
+/* Elements before the contents of a tensor repeat; rows that are looked up must not all be in a
+ * cache. */
+#define PATTERN 4096
+#define INDICES ((int64_t)1 << 20)
+#define ENOUGH 0.03   /* seconds of calls */
+#define SHORT 0.002   /* a call under this is mostly overhead */
+#define SMALLEST 1024 /* rows and columns of the matrices */
 #define LARGEST 8192
 #define ELEMENTS (16 << 20) /* of the tensors that are added */
 
@@ -19,17 +22,18 @@ static int fill(struct ct_executor *executor, const struct ct_value *v, ct_eleme
 {
     size_t size = ct_dtype_size(v->dtype);
     int64_t count = ct_shape_count(v->rank, v->shape);
+    int64_t period = ct_dtype_is_float(v->dtype) ? PATTERN : INDICES;
     void *host = malloc((size_t)count * size);
     struct ct_tensor t = ct_tensor_dense(host, v->dtype, v->rank, v->shape);
     int rc;
 
     if (!host)
         return ct_fail(CT_ENOMEM, "%lld elements", (long long)count);
-    for (int64_t i = 0; i < PATTERN && i < count; i++)
+    for (int64_t i = 0; i < period && i < count; i++)
         ct_tensor_store(&t, i, element(v, i));
-    for (int64_t done = PATTERN; done < count; done += PATTERN)
+    for (int64_t done = period; done < count; done += period)
         memcpy((char *)host + (size_t)done * size, host,
-               size * (size_t)(count - done < PATTERN ? count - done : PATTERN));
+               size * (size_t)(count - done < period ? count - done : period));
     rc = ct_executor_write(executor, v, v->role == CT_ROLE_INPUT ? 0 : -1, host,
                            (size_t)count * size);
     free(host);

@@ -23,7 +23,7 @@ typedef double ct_element(const struct ct_value *value, int64_t i);
 /*
  * Seconds of one step of graph's forward with one microbatch on device: the fastest of those that
  * fit into `enough` seconds. All sources of the graph are filled first; what element says repeats
- * after 2^20 elements. CT_ENOENT: the device has no kernel for an op.
+ * after 4096 elements, or 2^20 of an integer dtype. CT_ENOENT: the device has no kernel for an op.
  */
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
                             ct_element *element, double enough, double *seconds);
