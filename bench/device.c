@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/measure.h>
-#include <ctitan/ops.h>
+#include <ctitan/lib/measure.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/rng.h>
@@ -172,7 +172,7 @@ static double content(const struct ct_value *v, int64_t i)
 
 static double bytes_of(const struct ct_value *v)
 {
-    return (double)ct_shape_count(v->rank, v->shape) * (double)ct_dtype_size(v->dtype);
+    return (double)ct_shape_count(v->ndim, v->shape) * (double)ct_dtype_size(v->dtype);
 }
 
 /* Bytes that have to move: every operand once; of a table, the rows that are looked up. */
@@ -195,7 +195,7 @@ static struct ct_tensor *tensors(struct ct_arena *arena, struct ct_value *const 
 
     for (int i = 0; i < count; i++)
         if (v[i])
-            t[i] = ct_tensor_dense(NULL, v[i]->dtype, v[i]->rank, v[i]->shape);
+            t[i] = ct_tensor_dense(NULL, v[i]->dtype, v[i]->ndim, v[i]->shape);
     return t;
 }
 
@@ -262,7 +262,7 @@ static int load(const char *name, char **assignments, int count)
         *value = '\0';
         rc = ct_options_set(plugin->options, plugin->config, assignments[i], value + 1, "--set");
     }
-    return rc < 0 ? rc : ct_plugin_adopt(plugin);
+    return rc < 0 ? rc : ct_plugin_register(plugin);
 }
 
 static int start(int argc, char **argv, const char **filter, struct ct_device **device)
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
     const char *filter = NULL;
     int failed = 0;
 
-    if (start(argc, argv, &filter, &device) < 0) {
+    if (ct_ops_register() < 0 || start(argc, argv, &filter, &device) < 0) {
         fprintf(stderr, "device: %s\n", ct_error_message());
         return 1;
     }

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "conformance.h"
 #include "machine.h"
@@ -68,7 +69,7 @@ static void product_shape(const struct call *c, int64_t *m, int64_t *n, int64_t 
                                                                        : &c->in[0];
     double flops = c->op->type->flops(c->in, c->out, c->op->ins, c->op->outs);
 
-    *k = x->shape[x->rank - 1];
+    *k = x->shape[x->ndim - 1];
     *m = ct_tensor_count(x) / *k;
     *n = (int64_t)(flops / (strstr(c->op->type->name, "_grad") ? 3 : 1) / 2 / (double)(*m * *k) +
                    0.5);
@@ -180,7 +181,10 @@ int main(int argc, char **argv)
     struct ct_device *device;
     struct ct_device_info info;
     const char *filter = NULL;
-    int rc = start(argc, argv, &filter, &device);
+    int rc = ct_ops_register();
+
+    if (rc == 0)
+        rc = start(argc, argv, &filter, &device);
 
     if (rc >= 0) {
         device->ops->info(device, CT_F32, &info);

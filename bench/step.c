@@ -15,6 +15,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/ops.h>
 
 #include "machine.h"
 
@@ -70,8 +71,9 @@ static int watch(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook clock_hook = {1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END, watch,
-                                          NULL};
+static const struct ct_hook clock_hook = {.size = sizeof(struct ct_hook),
+                                          .events = 1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END,
+                                          .call = watch};
 
 /* ---- products ---- */
 
@@ -89,7 +91,7 @@ static double products(const struct ct_instruction *i, enum ct_dtype dtype)
         : parts > 1               ? &i->launch.in[1]
                                   : &i->launch.in[0];
     flops = i->op->type->flops(i->launch.in, i->launch.out, i->launch.ins, i->launch.outs);
-    k = x->shape[x->rank - 1];
+    k = x->shape[x->ndim - 1];
     m = ct_tensor_count(x) / k;
     n = (int64_t)(flops / parts / 2 / (double)(m * k) + 0.5);
     if (parts > 1)
@@ -205,7 +207,10 @@ static int write_tokens(const struct bench *b)
 static int bench(struct bench *b, int argc, char **argv)
 {
     struct ct_run_options options = {.depth = CT_RUN_READY};
-    const struct ct_hook steps = {1u << CT_EVENT_STEP_END, keep, b};
+    const struct ct_hook steps = {.size = sizeof(struct ct_hook),
+                                  .events = 1u << CT_EVENT_STEP_END,
+                                  .call = keep,
+                                  .context = b};
     struct ct_arena arena = {0};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
@@ -219,9 +224,9 @@ static int bench(struct bench *b, int argc, char **argv)
     if (rc == 0)
         rc = ct_recipe_apply(recipe);
     if (rc == 0)
-        rc = ct_hook_register(&clock_hook);
+        rc = ct_hook_register(&clock_hook, NULL);
     if (rc == 0)
-        rc = ct_hook_register(&steps);
+        rc = ct_hook_register(&steps, NULL);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc == 0)
@@ -251,6 +256,8 @@ int main(int argc, char **argv)
             b.model = &models[i];
     if (!b.model)
         return usage();
+    if (ct_ops_register() < 0)
+        return 1;
     setenv("GOMP_SPINCOUNT", "2000", 0); /* as the ctitan program does */
     b.dtype = argv[2];
     b.steps = b.model->steps;

@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 #include "cli.h"
 
@@ -62,10 +62,14 @@ static int check_case(const struct ct_offer *offer, int ranks, int stages, int m
 {
     struct ct_arena arena = {0};
     struct ct_schedule_request request = {ranks, stages, microbatches, &arena};
+    const struct ct_schedule_ops *ops;
     struct ct_schedule *schedule;
-    int rc = ct_schedule_generate(offer->ops, offer->name, &request, &schedule);
-    bool refused = rc == CT_ECONFIG;
+    int rc = ct_schedule_offered(offer, &ops);
+    bool refused;
 
+    if (rc == 0)
+        rc = ct_schedule_generate(ops, offer->name, &request, &schedule);
+    refused = rc == CT_ECONFIG;
     if (refused)
         snprintf(row->why, sizeof(row->why), "%s", ct_error_message());
     if (rc == 0)

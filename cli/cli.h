@@ -33,6 +33,12 @@ int verb_new(int argc, char **argv);
 /* The overview that `ctitan help` and a lone `ctitan` print. */
 void print_overview(FILE *out);
 
+struct ct_verb_ops;
+/* The verb of that name that a plugin in the folders brings; NULL: none. CT_ECONFIG: two do. */
+int find_plugin_verb(const char *name, const struct ct_verb_ops **ops);
+/* A line for each verb that a plugin brings, as in the overview. */
+void print_plugin_verbs(FILE *out);
+
 /* Log lines of this level and above go to stderr. */
 void log_to_terminal(enum ct_log_level level);
 /* Take a progress line off the terminal. */

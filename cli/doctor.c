@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/measure.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 
 #include "cli.h"
@@ -161,6 +161,7 @@ static void try_device(const char *name, const struct ct_device_ops *ops)
             ops->diagnose(say);
         return;
     }
+    device->ops = ops;
     ops->info(device, CT_F32, &info);
     printf("  %s: %s, %s\n", name, info.name, human_bytes((double)info.memory, memory));
     fflush(stdout);
@@ -202,7 +203,7 @@ static int check_plugins(struct ct_arena *arena)
         int rc = load(names[i], &plugin);
 
         if (rc == 0 && offers_device(plugin))
-            rc = ct_plugin_adopt(plugin);
+            rc = ct_plugin_register(plugin);
         printf("  %-12s %s\n", names[i], rc < 0 ? ct_error_message() : "loads");
         broken += rc < 0;
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
 
@@ -110,9 +111,22 @@ static int choose_weights(struct args *args)
     return 0;
 }
 
+/* Once: they are the same for each token. */
+static int write_positions(struct generator *g)
+{
+    const struct ct_value *positions = ct_graph_find_input(g->run->graph, "positions");
+
+    for (int64_t i = 0; i < g->seq_len; i++)
+        g->window[i] = (int32_t)i;
+    return positions ? ct_executor_write(g->run->executor, positions, 0, g->window,
+                                         (size_t)g->seq_len * sizeof(*g->window))
+                     : 0;
+}
+
 static int open_generator(struct args *args, struct ct_recipe *recipe, struct generator *g)
 {
-    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1, .logits = true};
+    const struct ct_run_options options = {
+        .depth = CT_RUN_READY, .world = 1, .logits = true, .load = ct_hf_load};
     int64_t own;
     int rc = ct_run_open(recipe, &options, &g->run);
 
@@ -120,7 +134,7 @@ static int open_generator(struct args *args, struct ct_recipe *recipe, struct ge
         return rc;
     if (!g->run->tokenizer)
         return ct_fail(CT_ECONFIG, "generate needs a tokenizer: add --with bytes");
-    g->input = ct_graph_find(g->run->graph, "tokens");
+    g->input = ct_graph_find_input(g->run->graph, "tokens");
     g->logits = ct_graph_fetched(g->run->graph, "logits");
     own = g->run->tokenizer->vocabulary();
     g->seq_len = g->logits->shape[1];
@@ -129,7 +143,7 @@ static int open_generator(struct args *args, struct ct_recipe *recipe, struct ge
     g->row =
         ct_arena_alloc(&args->arena, (size_t)g->logits->shape[2] * ct_dtype_size(g->logits->dtype));
     g->candidates = ct_arena_array(&args->arena, struct candidate, g->vocabulary);
-    return 0;
+    return write_positions(g);
 }
 
 static int start_history(struct args *args, struct generator *g)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
 #include "cli.h"
@@ -30,10 +31,22 @@ static bool help_verb(const char *name)
     return false;
 }
 
+/* 1: shown; 0: no plugin has it. */
+static int help_plugin_verb(const char *name)
+{
+    const struct ct_verb_ops *ops;
+    int rc = find_plugin_verb(name, &ops);
+
+    if (rc < 0 || !ops)
+        return rc;
+    printf("usage: ctitan %s %s\n\n%s: %s\n", name, ops->usage, name, ops->summary);
+    return 1;
+}
+
 static bool help_section(const char *name)
 {
-    for (size_t i = 0; ct_section_at(i)->name; i++) {
-        const struct ct_section *s = ct_section_at(i);
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++) {
+        const struct ct_recipe_section *s = ct_recipe_section_at(i);
 
         if (strcmp(s->name, name))
             continue;
@@ -64,8 +77,8 @@ static int help_plugin(const char *name)
            plugin->version, path);
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
         printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
-    for (const char *const *r = plugin->requires; r && *r; r++)
-        printf("  requires %s\n", *r);
+    for (const char *const *r = plugin->needs; r && *r; r++)
+        printf("  needs %s\n", *r);
     for (const char *const *c = plugin->conflicts; c && *c; c++)
         printf("  conflicts with %s\n", *c);
     print_options(plugin->options);
@@ -91,14 +104,20 @@ int verb_help(int argc, char **argv)
     if (argc == 2) {
         /* A verb may have the name of a section: show both. */
         bool verb = help_verb(argv[1]), section = help_section(argv[1]);
+        int brought = verb ? 1 : help_plugin_verb(argv[1]);
 
-        return verb || section || !strcmp(argv[1], "help") ? 0 : help_plugin(argv[1]);
+        if (brought < 0)
+            return brought;
+        return brought || section || !strcmp(argv[1], "help") ? 0 : help_plugin(argv[1]);
     }
     print_overview(stdout);
+    print_plugin_verbs(stdout);
+    printf("\n`ctitan help VERB` shows a verb's arguments.\n");
     printf("`ctitan help SECTION` shows the options of one section of a recipe:\n\n");
-    for (size_t i = 0; ct_section_at(i)->name; i++)
-        printf("  [%s]%*s %s\n", ct_section_at(i)->name, 13 - (int)strlen(ct_section_at(i)->name),
-               "", ct_section_at(i)->summary);
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
+        printf("  [%s]%*s %s\n", ct_recipe_section_at(i)->name,
+               13 - (int)strlen(ct_recipe_section_at(i)->name), "",
+               ct_recipe_section_at(i)->summary);
     printf("  [plugins]       What is loaded\n\nand of each plugin: ");
     list_plugins();
     return 0;

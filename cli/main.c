@@ -1,11 +1,10 @@
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/ops.h>
 
 #include "cli.h"
 
@@ -39,7 +38,6 @@ void print_overview(FILE *out)
     fprintf(out, "usage: ctitan VERB [arguments]\n\n");
     for (const struct verb *v = verbs; v->name; v++)
         fprintf(out, "  %-9s %s\n", v->name, v->summary);
-    fprintf(out, "\n`ctitan help VERB` shows a verb's arguments.\n");
 }
 
 static const struct verb *find_verb(const char *name)
@@ -48,27 +46,6 @@ static const struct verb *find_verb(const char *name)
         if (!strcmp(v->name, name))
             return v;
     return NULL;
-}
-
-/* The verb called name of any plugin in the folders. */
-static const struct ct_verb_ops *find_plugin_verb(const char *name)
-{
-    struct ct_arena scratch = {0};
-    const struct ct_verb_ops *found = NULL;
-    const struct ct_plugin *plugin;
-    const char **names;
-    size_t count = ct_plugin_names(&scratch, &names);
-    char path[PATH_MAX];
-
-    for (size_t i = 0; i < count && !found; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0)
-            continue;
-        for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-            if (o->kind == CT_VERB && !strcmp(o->name, name))
-                found = o->ops;
-    }
-    ct_arena_finish(&scratch);
-    return found;
 }
 
 static int unknown_verb(const char *name)
@@ -89,13 +66,15 @@ static int unknown_verb(const char *name)
 static int run_verb(int argc, char **argv)
 {
     const struct verb *verb = find_verb(argv[0]);
-    const struct ct_verb_ops *offered = verb ? NULL : find_plugin_verb(argv[0]);
+    const struct ct_verb_ops *offered;
+    int rc;
 
     if (verb)
         return verb->run(argc, argv);
-    if (offered)
-        return offered->run(argc, argv);
-    return unknown_verb(argv[0]);
+    rc = find_plugin_verb(argv[0], &offered);
+    if (rc == 0)
+        rc = offered ? offered->run(argc, argv) : unknown_verb(argv[0]);
+    return rc;
 }
 
 static int exit_status(int rc)
@@ -116,6 +95,7 @@ int main(int argc, char **argv)
     log_to_terminal(CT_LOG_WARNING);
     if (argc < 2) {
         print_overview(stderr);
+        fprintf(stderr, "\n`ctitan help` says more.\n");
         return 2;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
@@ -126,7 +106,9 @@ int main(int argc, char **argv)
         printf("ctitan %s\n", CT_VERSION);
         return 0;
     }
-    rc = run_verb(argc - 1, argv + 1);
+    rc = ct_ops_register();
+    if (rc == 0)
+        rc = run_verb(argc - 1, argv + 1);
     log_finish();
     if (rc < 0)
         fprintf(stderr, "ctitan: %s\n", *ct_error_message() ? ct_error_message() : ct_strerror(rc));

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/pipeline.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -44,21 +45,25 @@ static void print_memory(const char *what, size_t bytes, const struct ct_memory 
 
 /* Calls of one kind along the same axes. */
 struct traffic {
-    const char *op, *axes;
+    const char *op;
+    ct_axes axes;
+    char along[128]; /* their names */
     int64_t calls;
     double bytes;
 };
 
-static struct traffic *traffic_of(struct traffic *list, size_t *count, const struct ct_op *op)
+static struct traffic *traffic_of(const struct ct_run *run, struct traffic *list, size_t *count,
+                                  const struct ct_op *op)
 {
-    const char *axes = ct_op_string(op, "axes");
+    ct_axes axes = ct_op_axes(op, "axes");
     size_t i = 0;
 
-    axes = axes ? axes : "pp";
-    while (i < *count && (strcmp(list[i].op, op->type->name) || strcmp(list[i].axes, axes)))
+    while (i < *count && (strcmp(list[i].op, op->type->name) || list[i].axes != axes))
         i++;
-    if (i == *count)
+    if (i == *count) {
         list[(*count)++] = (struct traffic){.op = op->type->name, .axes = axes};
+        ct_axes_print(&run->mesh, axes, list[i].along, sizeof(list[i].along));
+    }
     return &list[i];
 }
 
@@ -70,7 +75,7 @@ static size_t sum_traffic(const struct ct_run *run, struct traffic *list)
         const struct ct_instruction *i = &run->program->step[n];
 
         if (i->sent > 0) {
-            struct traffic *t = traffic_of(list, &count, i->op);
+            struct traffic *t = traffic_of(run, list, &count, i->op);
 
             t->calls++;
             t->bytes += i->sent;
@@ -86,7 +91,7 @@ static void print_traffic(const struct traffic *list, size_t count)
     printf("\nsent per step by this rank\n");
     printf("  %-18s %-24s %6s %12s %18s\n", "collective", "along", "calls", "", "bytes");
     for (size_t i = 0; i < count; i++)
-        printf("  %-18s %-24s %6lld %12s %18s\n", list[i].op, list[i].axes,
+        printf("  %-18s %-24s %6lld %12s %18s\n", list[i].op, list[i].along,
                (long long)list[i].calls, human_bytes(list[i].bytes, human),
                grouped((int64_t)list[i].bytes, exact));
 }
@@ -96,7 +101,7 @@ static void print_traffic_json(const struct traffic *list, size_t count)
     printf(" \"communication\": [");
     for (size_t i = 0; i < count; i++)
         printf("%s\n  {\"op\": \"%s\", \"axes\": \"%s\", \"calls\": %lld, \"bytes\": %.17g}",
-               i ? "," : "", list[i].op, list[i].axes, (long long)list[i].calls, list[i].bytes);
+               i ? "," : "", list[i].op, list[i].along, (long long)list[i].calls, list[i].bytes);
     printf("],\n");
 }
 
@@ -120,11 +125,11 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
            p->init_count);
     printf("  microbatches       %d\n", p->microbatches);
     if (run->offloaded_bytes)
-        printf("  copied per step    %s from the second memory, %s to it\n",
+        printf("  copied per step    %s from the host memory, %s to it\n",
                human_bytes(p->loaded_bytes, a), human_bytes(p->stored_bytes, b));
     print_memory("memory", run->arena_bytes, &p->memory);
     if (run->offloaded_bytes)
-        print_memory("second memory", run->offloaded_bytes, &p->offloaded);
+        print_memory("host memory", run->offloaded_bytes, &p->offloaded);
     if (count)
         print_traffic(traffic, count);
 }
@@ -162,9 +167,9 @@ static void print_json(const struct ct_run *run, const struct numbers *n,
 
 static int64_t tokens_per_step(const struct ct_run *run)
 {
-    const struct ct_value *tokens = ct_graph_find(run->graph, "tokens");
+    const struct ct_value *tokens = ct_graph_find_input(run->graph, "tokens");
 
-    return run->program->microbatches * ct_shape_count(tokens->rank, tokens->shape);
+    return run->program->microbatches * ct_shape_count(tokens->ndim, tokens->shape);
 }
 
 static int plan(const struct ct_run *run, const struct args *args)
@@ -173,7 +178,7 @@ static int plan(const struct ct_run *run, const struct args *args)
     struct traffic *traffic = calloc(run->program->step_count + 1, sizeof(*traffic));
     size_t count = traffic ? sum_traffic(run, traffic) : 0;
 
-    run->model->flops_per_token(ct_config.training.seq_len, &n.whole, &n.halved);
+    run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &n.whole, &n.halved);
     if (args->program)
         ct_program_print(run->program, stdout);
     else if (args->json)
@@ -187,8 +192,7 @@ static int plan(const struct ct_run *run, const struct args *args)
 /* The programs of all ranks of this one's pipeline come to their end. */
 static int prove(const struct ct_run *run, struct ct_recipe *recipe, struct ct_run_options options)
 {
-    int axis = ct_mesh_find(&run->mesh, "pp"),
-        count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
+    int axis = run->graph->partition_axis, count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
     const struct ct_program *programs[64];
     struct ct_run *other[64] = {NULL};
     int64_t ranks[64];
@@ -203,7 +207,7 @@ static int prove(const struct ct_run *run, struct ct_recipe *recipe, struct ct_r
         programs[n] = rc == 0 ? other[n]->program : NULL;
     }
     if (rc == 0)
-        rc = ct_programs_prove(programs, count, run->device->in_order);
+        rc = ct_programs_prove(programs, count, axis, run->device->in_order);
     while (n-- > 0)
         ct_run_close(other[n]);
     return rc;
@@ -220,7 +224,7 @@ static int plan_and_prove(struct ct_recipe *recipe, const struct ct_run_options 
     rc = plan(run, args);
     if (rc == 0)
         rc = prove(run, recipe, *options);
-    if (rc == 0 && ct_mesh_find(&run->mesh, "pp") >= 0 && !args->json && !args->program)
+    if (rc == 0 && run->graph->partition_axis >= 0 && !args->json && !args->program)
         printf("\nproven: the programs of all ranks of the pipeline come to their end\n");
     ct_run_close(run);
     return rc;

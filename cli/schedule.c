@@ -10,7 +10,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 #include "cli.h"
 
@@ -130,9 +130,11 @@ static int parse(int argc, char **argv, struct request *r)
 
 static const struct ct_schedule_ops *offered(const struct ct_plugin *plugin, const char *name)
 {
+    const struct ct_schedule_ops *ops = NULL;
+
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_SCHEDULE && !strcmp(o->name, name))
-            return o->ops;
+        if (o->kind == CT_SCHEDULE && !strcmp(o->name, name) && ct_schedule_offered(o, &ops) == 0)
+            return ops;
     return NULL;
 }
 

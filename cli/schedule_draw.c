@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 #include "cli.h"
 

@@ -1,9 +1,11 @@
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/launch.h>
+#include <ctitan/lib/hf.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -20,7 +22,8 @@ static int remember(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook memory = {1u << CT_EVENT_STEP_END, remember, NULL};
+static const struct ct_hook memory = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = remember};
 
 static void report(double seconds)
 {
@@ -32,6 +35,54 @@ static void report(double seconds)
     }
     ct_info("done: %lld steps, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
             grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
+}
+
+/* ---- Ctrl-C ---- */
+
+static struct ct_run *running;
+static volatile sig_atomic_t interrupted;
+
+/* The step ends, and then the run, in order; a second signal ends the process at once. */
+static void interrupt(int number)
+{
+    static const char said[] =
+        "\nctitan: the run ends behind this step; again, to end it at once\n";
+
+    interrupted = number;
+    ct_run_stop(running, "a signal");
+    if (write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
+        return;
+}
+
+static void catch_signals(struct ct_run *run)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+
+    running = run;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static void release_signals(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+/* Ranks of a job end together, by their launcher; one alone ends in order. */
+static int train_one(struct ct_run *run)
+{
+    int rc;
+
+    if (run->world == 1)
+        catch_signals(run);
+    rc = ct_run_train(run);
+    if (run->world == 1)
+        release_signals();
+    if (rc == 0 && interrupted)
+        return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
+                       (long long)run->progress.step - 1);
+    return rc;
 }
 
 static int save_recipe(struct args *args, const struct ct_recipe *recipe)
@@ -50,7 +101,9 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .world = id->world,
                                      .local_rank = id->local_rank,
                                      .local_ranks = id->local_ranks,
-                                     .job = id->job};
+                                     .job = id->job,
+                                     .load = ct_hf_load,
+                                     .save = ct_hf_save};
     double begin = ct_now();
     struct ct_run *run = NULL;
     int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;
@@ -62,12 +115,12 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     options.passes.dump = stdout;
     options.passes.reproducer =
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank);
-    rc = ct_hook_register(&memory);
+    rc = ct_hook_register(&memory, NULL);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc < 0)
         return rc;
-    rc = ct_run_train(run);
+    rc = train_one(run);
     if (rc == 0 && id->rank == 0)
         report(ct_now() - begin);
     ct_run_close(run);

@@ -135,9 +135,9 @@ class Weights:
 def step(model, weights, optimizer, tokens, microbatch, autocast):
     count = tokens.shape[0] * (tokens.shape[1] - 1)
     total = 0.0
-    for piece in tokens.split(microbatch):
+    for shard in tokens.split(microbatch):
         with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
-            loss = model(piece[:, :-1], piece[:, 1:]) / count
+            loss = model(shard[:, :-1], shard[:, 1:]) / count
         loss.backward()
         weights.take_gradients()
         total = total + loss.detach()

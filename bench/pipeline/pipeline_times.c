@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
@@ -82,8 +82,8 @@ static int write_times(int64_t rank)
     if (!out)
         return ct_fail(CT_EIO, "pipeline_times: set PIPELINE_TIMES to a file that can be written");
     for (int i = 0; i < op_count; i++)
-        fprintf(out, "%s %d %.9f\n", ct_part_name(table[i].op->part), table[i].op->stage,
-                usual(&table[i]));
+        fprintf(out, "%s %d %.9f\n", ct_part_name(table[i].op->section->part),
+                table[i].op->section->group, usual(&table[i]));
     return fclose(out) ? ct_fail(CT_EIO, "pipeline_times: %s", path) : 0;
 }
 
@@ -111,9 +111,10 @@ static int on_event(const struct ct_event_data *data, void *context)
     }
 }
 
-static const struct ct_hook hook = {1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END |
-                                        1u << CT_EVENT_STEP_END | 1u << CT_EVENT_RUN_END,
-                                    on_event, NULL};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END |
+                                              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_RUN_END,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "pipeline_times", .version = "1.0",
           .summary = "Benchmark: compute seconds by part, region and stage",

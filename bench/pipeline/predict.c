@@ -13,7 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 #define MOST 64
 

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
@@ -29,12 +30,6 @@ struct attrs {
 
 static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct attrs, momentum, "momentum", "0", 0, 1, "Share of the last step"), {0}};
-
-static bool mutates(const struct ct_op *op, int input)
-{
-    (void)op;
-    return input >= FIRST && (input - FIRST) % GROUP != 1;
-}
 
 static void update_any(const struct ct_tensor *t, double lr, double clip, double momentum)
 {
@@ -64,7 +59,7 @@ static int update_all(const struct ct_launch *l,
     double lr = ct_tensor_load(&l->in[LR], 0), clip = ct_tensor_load(&l->in[CLIP], 0);
 
     for (int i = FIRST; clip >= 0 && i < l->ins; i += GROUP)
-        update(&l->in[i], lr, clip, ct_op_float(l->op, "momentum"));
+        update(&l->in[i], lr, clip, ((const struct attrs *)l->op->attrs)->momentum);
     return 0;
 }
 
@@ -74,13 +69,12 @@ static int reference(const struct ct_launch *l)
 }
 
 static const struct ct_op_type op_type = {
+    .size = sizeof(struct ct_op_type),
     .name = "sgd",
     .summary = "updates p from its gradient g and its momentum m; nothing if clip is negative",
-    .operands = "lr d, clip f, *(p F, g F, m F)",
-    .rule = ",,*(.,.,.)",
+    .signature = "lr[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F)",
     .attrs = attrs,
     .attrs_size = sizeof(struct attrs),
-    .mutates_input = mutates,
     .reference = reference,
 };
 
@@ -100,21 +94,19 @@ static int run(const struct ct_launch *l)
 }
 
 static const struct ct_kernel kernels[] = {
-    {.op = "sgd", .name = "plain", .accepts = accepts, .run = run}, {0}};
+    CT_KERNEL(.op = "sgd", .name = "plain", .accepts = accepts, .run = run), {0}};
 
 /* ---- the optimizer: one op in the post part, one state for each parameter ---- */
 
 static struct ct_value *momentum_of(struct ct_graph *graph, const struct ct_value *param)
 {
-    struct ct_builder init = ct_builder_before(graph, graph->first);
+    struct ct_builder init = ct_init_builder(graph);
     const char *name = ct_arena_printf(graph->arena, "sgd.m.%s", param->name);
     struct ct_value *m =
-        ct_graph_source(graph, CT_ROLE_STATE, name, param->dtype, param->rank, param->shape);
+        ct_graph_source(graph, CT_ROLE_STATE, name, param->dtype, param->ndim, param->shape);
 
     m->sharding = param->sharding;
-    init.part = CT_PART_INIT;
-    init.region = "";
-    ct_emit(&init, "init_constant", NULL, &m, 1, NULL);
+    ct_init_constant(&init, m, 0);
     return init.status < 0 ? NULL : m;
 }
 
@@ -135,7 +127,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
         group[1] = params[i]->grad;
         group[2] = momentum_of(b->graph, params[i]);
     }
-    ct_emit(b, "sgd", "sgd", in, (int)ins, &values);
+    ct_emit_type(b, &op_type, "sgd", in, (int)ins, &values);
     return b->status;
 }
 
@@ -144,7 +136,8 @@ static double peak_lr(void)
     return config.lr;
 }
 
-static const struct ct_optimizer_ops optimizer = {build, peak_lr};
+static const struct ct_optimizer_ops optimizer = {
+    .size = sizeof(struct ct_optimizer_ops), build, peak_lr};
 
 CT_PLUGIN(.name = "sgd", .version = "1.0", .summary = "Stochastic gradient descent with momentum",
           .options = options, .config = &config, .config_size = sizeof(config),

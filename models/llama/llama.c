@@ -1,13 +1,13 @@
 /*
  * The llama model: embedding, pre-norm layers of grouped-query attention and SwiGLU, a head.
  *
- * Each residual add is fused with the norm that follows it, and belongs to that norm's region.
  * Weights start as TorchTitan's do: the embedding at deviation 1; q, k, v and gate at 0.02; o, up
  * and down at 0.02 / sqrt(2 (layer + 1)); the head at dim^-0.5, cut at three deviations (its other
  * truncations are at the absolute value 2, a hundred deviations away, and cut nothing). A tied
  * embedding starts as a head, since that is what it scales.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -49,7 +49,9 @@ static const struct ct_option options[] = {
     {0},
 };
 
-static struct llama_sizes sizes;
+struct ct_model {
+    struct llama_sizes sizes;
+};
 
 /* ---- configuration ---- */
 
@@ -59,49 +61,67 @@ static void override(int64_t *size, int64_t value)
         *size = value;
 }
 
-static int apply_overrides(void)
+static int apply_overrides(struct llama_sizes *sizes)
 {
     if (config.n_heads)
-        sizes.kv_heads = config.n_heads;
-    override(&sizes.dim, config.dim);
-    override(&sizes.layers, config.n_layers);
-    override(&sizes.heads, config.n_heads);
-    override(&sizes.kv_heads, config.n_kv_heads);
-    override(&sizes.vocabulary, config.vocab_size);
+        sizes->kv_heads = config.n_heads;
+    override(&sizes->dim, config.dim);
+    override(&sizes->layers, config.n_layers);
+    override(&sizes->heads, config.n_heads);
+    override(&sizes->kv_heads, config.n_kv_heads);
+    override(&sizes->vocabulary, config.vocab_size);
     if (config.dim)
-        sizes.ffn_dim = llama_ffn_dim(config.dim, 1, 256);
-    override(&sizes.ffn_dim, config.ffn_dim);
+        sizes->ffn_dim = llama_ffn_dim(config.dim, 1, 256);
+    override(&sizes->ffn_dim, config.ffn_dim);
     if ((config.dim || config.n_heads) && !config.head_dim) {
-        if (sizes.dim % sizes.heads)
+        if (sizes->dim % sizes->heads)
             return ct_fail(CT_ECONFIG, "a width of %lld does not divide by %lld heads",
-                           (long long)sizes.dim, (long long)sizes.heads);
-        sizes.head_dim = sizes.dim / sizes.heads;
+                           (long long)sizes->dim, (long long)sizes->heads);
+        sizes->head_dim = sizes->dim / sizes->heads;
     }
-    override(&sizes.head_dim, config.head_dim);
+    override(&sizes->head_dim, config.head_dim);
     if (config.rope_theta > 0)
-        sizes.rope.theta = config.rope_theta;
+        sizes->rope.theta = config.rope_theta;
     if (config.rope_factor > 0)
-        sizes.rope.factor = config.rope_factor;
+        sizes->rope.factor = config.rope_factor;
     if (config.norm_eps > 0)
-        sizes.norm_eps = config.norm_eps;
+        sizes->norm_eps = config.norm_eps;
     if (strcmp(config.tie_embeddings, "auto"))
-        sizes.tied = !strcmp(config.tie_embeddings, "true");
-    if (sizes.rope.factor > 1 && !sizes.rope.original_max_position)
+        sizes->tied = !strcmp(config.tie_embeddings, "true");
+    if (sizes->rope.factor > 1 && !sizes->rope.original_max_position)
         return ct_fail(CT_ECONFIG, "rope_factor cannot scale a model without Llama 3.1 scaling");
-    return llama_check(&sizes);
+    return llama_check(sizes);
 }
 
-static int configure(struct ct_run *run)
+static void destroy(struct ct_model *model)
+{
+    free(model);
+}
+
+static int read_sizes(struct llama_sizes *sizes)
 {
     const struct ct_model_config *model = &ct_config.model;
-    int rc = *model->init_from ? llama_read_config(model->init_from, &sizes)
-                               : llama_flavor(model->flavor, &sizes);
+    int rc = *model->init_from ? llama_read_config(model->init_from, sizes)
+                               : llama_flavor(model->flavor, sizes);
 
-    (void)run;
     if (rc < 0)
         return rc;
-    rc = apply_overrides();
+    rc = apply_overrides(sizes);
     return rc < 0 ? ct_context(rc, "[llama]") : 0;
+}
+
+static int create(struct ct_run *run, struct ct_model **out)
+{
+    struct ct_model *model = calloc(1, sizeof(*model));
+    int rc = model ? read_sizes(&model->sizes) : ct_fail(CT_ENOMEM, "a model");
+
+    (void)run;
+    if (rc < 0) {
+        destroy(model);
+        return rc;
+    }
+    *out = model;
+    return 0;
 }
 
 /* ---- graph ---- */
@@ -109,159 +129,147 @@ static int configure(struct ct_run *run)
 /* What the functions below share while one graph is built. */
 struct build {
     struct ct_builder b;
+    const struct llama_sizes *sizes;
     const struct ct_model_request *request;
     struct ct_value *documents;
-    struct ct_value *x, *residual; /* the stream is x + residual; residual NULL: x */
     struct ct_value *embedding;
+    int64_t layer;
     char name[96];
 };
 
-static const char *layer_name(struct build *s, int64_t layer, const char *what)
+static const char *named(struct build *s, const char *what)
 {
-    snprintf(s->name, sizeof(s->name), "layers.%lld.%s", (long long)layer, what);
+    snprintf(s->name, sizeof(s->name), "layers.%lld.%s", (long long)s->layer, what);
     return s->name;
 }
 
-static struct ct_value *matrix(struct build *s, int64_t layer, const char *what, int64_t rows,
-                               int64_t columns, double std)
+static struct ct_value *parameter(struct build *s, const char *what, int64_t rows, int64_t columns,
+                                  struct ct_init init)
 {
-    snprintf(s->name, sizeof(s->name), "model.layers.%lld.%s.weight", (long long)layer, what);
-    return ct_parameter(&s->b, s->name, 2, (int64_t[]){rows, columns}, (struct ct_init){std, 0});
+    snprintf(s->name, sizeof(s->name), "model.layers.%lld.%s.weight", (long long)s->layer, what);
+    return ct_parameter(&s->b, s->name, columns ? 2 : 1, (int64_t[]){rows, columns}, init);
 }
 
-static struct ct_value *norm_weight(struct build *s, const char *name)
+/* x through a new weight: value `name`, parameter `what`. */
+static struct ct_value *linear(struct build *s, const char *name, struct ct_value *x,
+                               const char *what, int64_t rows, int64_t columns, double std)
 {
-    return ct_parameter(&s->b, name, 1, &sizes.dim, (struct ct_init){0, 0});
+    struct ct_value *w = parameter(s, what, rows, columns, CT_INIT_STD(std));
+
+    return ct_linear(&s->b, named(s, name), x, w);
 }
 
-static struct ct_value *layer_norm_weight(struct build *s, int64_t layer, const char *what)
+static struct ct_value *norm(struct build *s, const char *name, struct ct_value *x,
+                             const char *what)
 {
-    snprintf(s->name, sizeof(s->name), "model.layers.%lld.%s.weight", (long long)layer, what);
-    return norm_weight(s, s->name);
+    struct ct_value *w = parameter(s, what, s->sizes->dim, 0, CT_INIT_ONE);
+
+    return ct_rms_norm(&s->b, named(s, name), x, w, s->sizes->norm_eps);
 }
 
-/* Norm of the stream; what is still to be added to it is added first. */
-static struct ct_value *norm(struct build *s, const char *name, struct ct_value *w)
+static struct ct_value *heads(struct build *s, const char *name, struct ct_value *x, int64_t count)
 {
-    struct ct_value *sum = NULL, *y;
-
-    if (!s->residual)
-        return ct_rms_norm(&s->b, name, s->x, w, sizes.norm_eps);
-    y = ct_add_rms_norm(&s->b, name, s->x, s->residual, w, sizes.norm_eps, &sum);
-    s->x = sum;
-    s->residual = NULL;
-    return y;
+    return ct_view(&s->b, named(s, name), x, 4,
+                   (int64_t[]){s->request->batch, s->request->seq_len, count, s->sizes->head_dim});
 }
 
-static struct ct_value *heads(struct build *s, int64_t layer, const char *what, struct ct_value *x,
-                              int64_t count, bool rotate)
+static struct ct_value *attention(struct build *s, struct ct_value *x, double depth_std)
 {
-    char name[16];
+    int64_t dim = s->sizes->dim, head = s->sizes->head_dim, kv_dim = s->sizes->kv_heads * head;
+    struct ct_value *h = norm(s, "attention_norm", x, "input_layernorm");
+    struct ct_value *q = linear(s, "q", h, "self_attn.q_proj", s->sizes->heads * head, dim, 0.02);
+    struct ct_value *k = linear(s, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02);
+    struct ct_value *v = linear(s, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02);
 
-    snprintf(name, sizeof(name), "%s_heads", what);
-    x = ct_view(&s->b, layer_name(s, layer, name), x, 4,
-                (int64_t[]){s->request->batch, s->request->seq_len, count, sizes.head_dim});
-    snprintf(name, sizeof(name), "%s_rope", what);
-    return rotate ? ct_rope(&s->b, layer_name(s, layer, name), x, NULL, &sizes.rope) : x;
+    q = heads(s, "q_heads", q, s->sizes->heads);
+    q = ct_rope(&s->b, named(s, "q_rope"), q, NULL, &s->sizes->rope);
+    k = heads(s, "k_heads", k, s->sizes->kv_heads);
+    k = ct_rope(&s->b, named(s, "k_rope"), k, NULL, &s->sizes->rope);
+    v = heads(s, "v_heads", v, s->sizes->kv_heads);
+    h = ct_attention(&s->b, named(s, "attention"), q, k, v, s->documents, NULL);
+    h = ct_view(&s->b, named(s, "attention_flat"), h, 3,
+                (int64_t[]){s->request->batch, s->request->seq_len, s->sizes->heads * head});
+    h = linear(s, "o", h, "self_attn.o_proj", dim, s->sizes->heads * head, depth_std);
+    return ct_add(&s->b, named(s, "attention_sum"), x, h);
 }
 
-static void attention(struct build *s, int64_t layer, double depth_std)
+static struct ct_value *feed_forward(struct build *s, struct ct_value *x, double depth_std)
 {
-    int64_t q_dim = sizes.heads * sizes.head_dim, kv_dim = sizes.kv_heads * sizes.head_dim;
-    char names[3][32];
-    struct ct_value *w[3], *y[3], *x;
+    int64_t dim = s->sizes->dim, ffn = s->sizes->ffn_dim;
+    struct ct_value *h = norm(s, "ffn_norm", x, "post_attention_layernorm");
+    struct ct_value *gate = linear(s, "gate", h, "mlp.gate_proj", ffn, dim, 0.02);
+    struct ct_value *up = linear(s, "up", h, "mlp.up_proj", ffn, dim, depth_std);
 
-    w[0] = layer_norm_weight(s, layer, "input_layernorm");
-    x = norm(s, layer_name(s, layer, "attention_norm"), w[0]);
-    w[0] = matrix(s, layer, "self_attn.q_proj", q_dim, sizes.dim, 0.02);
-    w[1] = matrix(s, layer, "self_attn.k_proj", kv_dim, sizes.dim, 0.02);
-    w[2] = matrix(s, layer, "self_attn.v_proj", kv_dim, sizes.dim, 0.02);
-    for (int i = 0; i < 3; i++)
-        snprintf(names[i], sizeof(names[i]), "layers.%lld.%c", (long long)layer, "qkv"[i]);
-    ct_linears(&s->b, (const char *[]){names[0], names[1], names[2]}, x, w, 3, y);
-    y[0] = heads(s, layer, "q", y[0], sizes.heads, true);
-    y[1] = heads(s, layer, "k", y[1], sizes.kv_heads, true);
-    y[2] = heads(s, layer, "v", y[2], sizes.kv_heads, false);
-    x = ct_attention(&s->b, layer_name(s, layer, "attention"), y[0], y[1], y[2], s->documents);
-    x = ct_view(&s->b, layer_name(s, layer, "attention_flat"), x, 3,
-                (int64_t[]){s->request->batch, s->request->seq_len, q_dim});
-    w[0] = matrix(s, layer, "self_attn.o_proj", sizes.dim, q_dim, depth_std);
-    s->residual = ct_linear(&s->b, layer_name(s, layer, "o"), x, w[0]);
+    gate = ct_silu(&s->b, named(s, "silu"), gate);
+    h = ct_mul(&s->b, named(s, "swiglu"), gate, up);
+    h = linear(s, "down", h, "mlp.down_proj", dim, ffn, depth_std);
+    return ct_add(&s->b, named(s, "ffn_sum"), x, h);
 }
 
-static void feed_forward(struct build *s, int64_t layer, double depth_std)
+static struct ct_init head_init(const struct build *s)
 {
-    char names[2][32];
-    struct ct_value *w[2], *y[2], *x;
-
-    w[0] = layer_norm_weight(s, layer, "post_attention_layernorm");
-    x = norm(s, layer_name(s, layer, "ffn_norm"), w[0]);
-    w[0] = matrix(s, layer, "mlp.gate_proj", sizes.ffn_dim, sizes.dim, 0.02);
-    w[1] = matrix(s, layer, "mlp.up_proj", sizes.ffn_dim, sizes.dim, depth_std);
-    for (int i = 0; i < 2; i++)
-        snprintf(names[i], sizeof(names[i]), "layers.%lld.%s", (long long)layer, i ? "up" : "gate");
-    ct_linears(&s->b, (const char *[]){names[0], names[1]}, x, w, 2, y);
-    x = ct_swiglu(&s->b, layer_name(s, layer, "swiglu"), y[0], y[1]);
-    w[0] = matrix(s, layer, "mlp.down_proj", sizes.dim, sizes.ffn_dim, depth_std);
-    s->residual = ct_linear(&s->b, layer_name(s, layer, "down"), x, w[0]);
+    return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)s->sizes->dim), .truncate = 3};
 }
 
-static void embed(struct build *s, struct ct_value *tokens)
+static struct ct_value *embed(struct build *s, struct ct_value *tokens)
 {
-    double head_std = 1 / sqrt((double)sizes.dim);
-    struct ct_init init = {sizes.tied ? head_std : 1, sizes.tied ? 3 : 0};
-
     s->b.region = "embedding";
     s->embedding = ct_parameter(&s->b, "model.embed_tokens.weight", 2,
-                                (int64_t[]){sizes.vocabulary, sizes.dim}, init);
-    s->x = ct_embedding(&s->b, "embedding", tokens, s->embedding);
+                                (int64_t[]){s->sizes->vocabulary, s->sizes->dim},
+                                s->sizes->tied ? head_init(s) : CT_INIT_STD(1));
+    return ct_embedding(&s->b, "embedding", tokens, s->embedding);
 }
 
-static void head(struct build *s, struct ct_value *labels)
+static void head(struct build *s, struct ct_value *x, struct ct_value *labels)
 {
-    struct ct_value *w = s->embedding, *x;
+    int64_t shape[] = {s->sizes->vocabulary, s->sizes->dim};
+    struct ct_value *w = s->embedding;
 
     s->b.region = "head";
-    x = norm(s, "norm", norm_weight(s, "model.norm.weight"));
-    if (!sizes.tied)
-        w = ct_parameter(&s->b, "lm_head.weight", 2, (int64_t[]){sizes.vocabulary, sizes.dim},
-                         (struct ct_init){1 / sqrt((double)sizes.dim), 3});
-    x = labels ? ct_linear_cross_entropy(&s->b, "loss", x, w, labels)
-               : ct_linear(&s->b, "logits", x, w);
-    if (x)
-        ct_graph_fetch(s->b.graph, labels ? "loss" : "logits", x);
+    x = ct_rms_norm(&s->b, "norm", x,
+                    ct_parameter(&s->b, "model.norm.weight", 1, &s->sizes->dim, CT_INIT_ONE),
+                    s->sizes->norm_eps);
+    if (!s->sizes->tied)
+        w = ct_parameter(&s->b, "lm_head.weight", 2, shape, head_init(s));
+    x = ct_linear(&s->b, "logits", x, w);
+    if (labels)
+        x = ct_cross_entropy(&s->b, "loss", x, labels);
+    ct_graph_fetch(s->b.graph, labels ? "loss" : "logits", x);
 }
 
-static int build(struct ct_graph *graph, const struct ct_model_request *request)
+static int build(struct ct_model *model, struct ct_graph *graph,
+                 const struct ct_model_request *request)
 {
     int64_t shape[] = {request->batch, request->seq_len};
-    struct build s = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"), .request = request};
-    struct ct_value *tokens, *labels = NULL;
+    struct build s = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+                      .sizes = &model->sizes,
+                      .request = request};
+    struct ct_value *tokens, *labels = NULL, *x;
 
-    tokens = ct_graph_source(graph, CT_ROLE_INPUT, "tokens", CT_I32, 2, shape);
+    tokens = ct_input(&s.b, "tokens", shape);
     if (!request->logits)
-        labels = ct_graph_source(graph, CT_ROLE_INPUT, "labels", CT_I32, 2, shape);
+        labels = ct_input(&s.b, "labels", shape);
     if (request->documents)
-        s.documents = ct_graph_source(graph, CT_ROLE_INPUT, "documents", CT_I32, 2, shape);
-    embed(&s, tokens);
-    for (int64_t layer = 0; layer < sizes.layers; layer++) {
-        double depth_std = 0.02 / sqrt(2.0 * (double)(layer + 1));
+        s.documents = ct_input(&s.b, "documents", shape);
+    x = embed(&s, tokens);
+    for (s.layer = 0; s.layer < model->sizes.layers; s.layer++) {
+        double depth_std = 0.02 / sqrt(2.0 * (double)(s.layer + 1));
         char region[32];
 
-        snprintf(region, sizeof(region), "layers.%lld", (long long)layer);
+        snprintf(region, sizeof(region), "layers.%lld", (long long)s.layer);
         s.b.region = region;
-        attention(&s, layer, depth_std);
-        feed_forward(&s, layer, depth_std);
+        x = attention(&s, x, depth_std);
+        x = feed_forward(&s, x, depth_std);
     }
-    head(&s, labels);
+    head(&s, x, labels);
     return s.b.status;
 }
 
 /* ---- facts ---- */
 
-static int64_t vocabulary(void)
+static int64_t vocabulary(const struct ct_model *model)
 {
-    return sizes.vocabulary;
+    return model->sizes.vocabulary;
 }
 
 /*
@@ -269,19 +277,20 @@ static int64_t vocabulary(void)
  * is the head too; the head's product is done all the same, so here it counts), and 12 L H d s for
  * attention.
  */
-static void flops_per_token(int64_t seq_len, double *whole, double *halved)
+static void flops_per_token(const struct ct_model *model, int64_t seq_len, double *whole,
+                            double *halved)
 {
-    double products = 6 * (double)(llama_parameters(&sizes) - llama_lookup_parameters(&sizes));
-    double attention_flops =
-        12 * (double)(sizes.layers * sizes.heads * sizes.head_dim) * (double)seq_len;
+    const struct llama_sizes *s = &model->sizes;
+    double products = 6 * (double)(llama_parameters(s) - llama_lookup_parameters(s));
+    double attention_flops = 12 * (double)(s->layers * s->heads * s->head_dim) * (double)seq_len;
 
     *whole = products + attention_flops;
     *halved = products + attention_flops / 2;
 }
 
-static int write_config(FILE *out)
+static int write_config(const struct ct_model *model, FILE *out)
 {
-    return llama_write_config(&sizes, out);
+    return llama_write_config(&model->sizes, out);
 }
 
 static const struct ct_tp_rule tp_plan[] = {
@@ -296,7 +305,9 @@ static const struct ct_tp_rule tp_plan[] = {
     {0},
 };
 
-static const struct ct_model_ops ops = {.configure = configure,
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .create = create,
+                                        .destroy = destroy,
                                         .build = build,
                                         .vocabulary = vocabulary,
                                         .flops_per_token = flops_per_token,

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 
 struct llama_sizes {
     int64_t dim, layers, heads, kv_heads, head_dim, ffn_dim, vocabulary;

@@ -4,7 +4,7 @@
  * that no more activations than these live at once.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
 {
@@ -25,6 +25,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "one forward, one backward",
     .stages_per_rank_min = 1,
     .stages_per_rank_max = 1,

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
@@ -35,12 +36,6 @@ static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct hyper, eps, "eps", "1e-8", 0, INFINITY, "Added to the root"),
     CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
     {0}};
-
-static bool mutates(const struct ct_op *op, int input)
-{
-    (void)op;
-    return input >= FIRST && (input - FIRST) % GROUP != 1;
-}
 
 static void update(const struct ct_tensor *t, const struct hyper *h, double step, double clip)
 {
@@ -77,13 +72,12 @@ static int reference(const struct ct_launch *l)
 }
 
 static const struct ct_op_type op_type = {
+    .size = sizeof(struct ct_op_type),
     .name = "adamw",
     .summary = "updates p from its gradient g and its moments m and v; nothing if clip is negative",
-    .operands = "lr d, step d, clip f, *(p F, g F, m F, v F)",
-    .rule = ",,,*(.,.,.,.)",
+    .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F)",
     .attrs = attrs,
     .attrs_size = sizeof(struct hyper),
-    .mutates_input = mutates,
     .reference = reference,
 };
 
@@ -96,34 +90,22 @@ static struct ct_value *moment(struct ct_builder *init, const struct ct_value *p
     struct ct_graph *graph = init->graph;
     const char *name = ct_arena_printf(graph->arena, "adamw.%s.%s", which, param->name);
     struct ct_value *state =
-        ct_graph_source(graph, CT_ROLE_STATE, name, param->dtype, param->rank, param->shape);
+        ct_graph_source(graph, CT_ROLE_STATE, name, param->dtype, param->ndim, param->shape);
 
     state->sharding = param->sharding;
-    ct_emit(init, "init_constant", NULL, &state, 1, NULL);
+    ct_init_constant(init, state, 0);
     return state;
-}
-
-static struct ct_builder init_builder(struct ct_graph *graph)
-{
-    struct ct_op *op = graph->first;
-    struct ct_builder init;
-
-    while (op && op->part == CT_PART_INIT)
-        op = op->next;
-    init = ct_builder_at_end(graph, CT_PART_INIT, "");
-    init.before = op;
-    init.why = "state of adamw";
-    return init;
 }
 
 static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
-    struct ct_builder init = init_builder(b->graph);
+    struct ct_builder init = ct_init_builder(b->graph);
     size_t ins = FIRST + count * GROUP;
     struct hyper hyper = config;
     struct ct_value **in = ct_arena_array(b->graph->arena, struct ct_value *, ins), **next;
 
+    init.why = "state of adamw";
     in[LR] = lr;
     in[STEP] = step;
     in[CLIP] = clip;
@@ -137,7 +119,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
     if (init.status < 0)
         return init.status;
     hyper.lr = 0; /* not an attribute: it comes with each step */
-    ct_emit(b, "adamw", "adamw", in, (int)ins, &hyper);
+    ct_emit_type(b, &op_type, "adamw", in, (int)ins, &hyper);
     return b->status;
 }
 
@@ -146,7 +128,8 @@ static double peak_lr(void)
     return config.lr;
 }
 
-static const struct ct_optimizer_ops optimizer = {build, peak_lr};
+static const struct ct_optimizer_ops optimizer = {
+    .size = sizeof(struct ct_optimizer_ops), build, peak_lr};
 
 CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled weight decay",
           .options = options, .config = &config, .config_size = sizeof(config),

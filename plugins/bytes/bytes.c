@@ -56,8 +56,12 @@ static int decode(int32_t token, char *text, size_t room)
     return 1;
 }
 
-static const struct ct_tokenizer_ops ops = {
-    .vocabulary = vocabulary, .bos = bos, .eos = eos, .encode = encode, .decode = decode};
+static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
+                                            .vocabulary = vocabulary,
+                                            .bos = bos,
+                                            .eos = eos,
+                                            .encode = encode,
+                                            .decode = decode};
 
 CT_PLUGIN(.name = "bytes", .version = "1.0", .summary = "Bytes as tokens: a vocabulary of 258",
           .options = options, .config = &config, .config_size = sizeof(config),

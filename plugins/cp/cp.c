@@ -1,21 +1,22 @@
 /*
- * Context parallelism: the sequence is cut over `cp`.
+ * Context parallelism: the sequence is split over `cp`.
  *
- * Everything but attention works on tokens one by one, and follows from the cut of the inputs. An
- * attention op is told the positions of its queries and keys, so that it can work on pieces. Then
+ * Everything but attention works on tokens one by one, and follows from the split of the inputs. An
+ * attention op is told the positions of its queries and keys, so that it can work on shards. Then
  *
  *   allgather   nothing more: its factor rule wants keys and values whole, which gathers them, and
  *               scatters their gradients (Llama 3: Dubey et al. 2024)
  *   ulysses     each rank gets all tokens of some heads, by all-to-all (Jacobs et al. 2023)
  *   ring        keys and values travel round the ranks, block by block (Liu et al. 2023)
  *
- * Causal attention costs more the later a token stands. Head-tail balancing cuts the sequence into
- * 2 x degree chunks and gives rank r the chunks r and 2 x degree - 1 - r: the order in which
+ * Causal attention costs more the later a token stands. Head-tail balancing splits the sequence
+ * into 2 x degree chunks and gives rank r the chunks r and 2 x degree - 1 - r: the order in which
  * sequences are fed is changed so that these lie side by side.
  */
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 
 #include "cp.h"
@@ -28,7 +29,7 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
                   "How attention reaches keys on other ranks"),
     CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
-                  "Give each rank an early and a late part of the sequence, or one piece"),
+                  "Give each rank an early and a late part of the sequence, or one shard"),
     {0}};
 
 int cp_axis(const struct ct_graph *graph)
@@ -74,23 +75,21 @@ static void balance(struct ct_graph *graph)
 
 static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions)
 {
-    const bool attention = !strcmp(op->type->name, "attention");
     struct ct_value *documents = op->ins > 3 ? op->in[3] : NULL;
 
-    if (!strcmp(op->type->name, "rope") && !op->in[1])
-        op->in[1] = positions;
-    if (!attention)
+    if (op->type == &ct_op_rope && !op->in[1])
+        ct_op_set_input(op, 1, positions);
+    if (op->type != &ct_op_attention)
         return;
-    op->in = ct_arena_copy(graph->arena,
-                           (struct ct_value *[]){op->in[0], op->in[1], op->in[2], documents,
-                                                 documents, positions, positions},
-                           sizeof(*op->in) * (3 + CP_OPTIONAL));
-    op->ins = 3 + CP_OPTIONAL;
+    ct_op_set_inputs(graph, op,
+                     (struct ct_value *[]){op->in[0], op->in[1], op->in[2], documents, documents,
+                                           positions, positions},
+                     3 + CP_OPTIONAL);
 }
 
-static int cut_inputs(struct ct_graph *graph, struct ct_run *run)
+static int split_inputs(struct ct_graph *graph, struct ct_run *run)
 {
-    const struct ct_value *tokens = ct_graph_find(graph, "tokens");
+    const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
     struct ct_value *positions;
     int rc = cp_axis(graph) < 0 ? 0 : check_length(tokens->shape[1]);
 
@@ -98,7 +97,9 @@ static int cut_inputs(struct ct_graph *graph, struct ct_run *run)
     if (cp_axis(graph) < 0 || rc < 0)
         return rc;
     balance(graph);
-    positions = ct_graph_source(graph, CT_ROLE_INPUT, "positions", CT_I32, 2, tokens->shape);
+    rc = ct_graph_input(graph, "positions", tokens->shape, &positions);
+    if (rc < 0)
+        return rc;
     positions->sharding = tokens->sharding;
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_INPUT)
@@ -109,13 +110,14 @@ static int cut_inputs(struct ct_graph *graph, struct ct_run *run)
 }
 
 static const struct ct_transform inputs = {
+    .size = sizeof(struct ct_transform),
     .name = "cp.inputs",
-    .summary = "sequences are cut over context-parallel ranks, and positions fed",
+    .summary = "sequences are split over context-parallel ranks, and positions fed",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("sequence"),
     .after = CT_NAMES("batch"),
     .evaluation = true,
-    .apply = cut_inputs,
+    .apply = split_inputs,
 };
 
 /* ---- attention ---- */
@@ -128,7 +130,7 @@ static int change_attention(struct ct_graph *graph, struct ct_run *run)
     if (cp_axis(graph) < 0 || method_is("allgather"))
         return 0;
     ct_for_each_op_safe (op, graph) {
-        if (rc < 0 || strcmp(op->type->name, "attention"))
+        if (rc < 0 || op->type != &ct_op_attention)
             continue;
         if (method_is("ulysses"))
             rc = cp_exchange_heads(graph, op);
@@ -139,6 +141,7 @@ static int change_attention(struct ct_graph *graph, struct ct_run *run)
 }
 
 static const struct ct_transform attention = {
+    .size = sizeof(struct ct_transform),
     .name = "cp.attention",
     .summary = "attention reaches the keys of other ranks",
     .phase = CT_PHASE_SHARD,
@@ -149,6 +152,7 @@ static const struct ct_transform attention = {
 };
 
 static const struct ct_transform rings = {
+    .size = sizeof(struct ct_transform),
     .name = "cp.ring",
     .summary = "rings become rotations of keys and values, with attention on blocks between",
     .phase = CT_PHASE_OVERLAP,
@@ -158,20 +162,21 @@ static const struct ct_transform rings = {
 
 /* ---- axis ---- */
 
-static void degrees(int64_t *degree)
+static int64_t degree(void)
 {
-    degree[0] = cp_config.degree;
+    return cp_config.degree;
 }
 
-static const struct ct_axes_ops axes = {
-    .names = CT_NAMES("cp"),
-    .degrees = degrees,
+static const struct ct_axis_ops axis = {
+    .size = sizeof(struct ct_axis_ops),
+    .place = 400,
+    .degree = degree,
 };
 
 CT_PLUGIN(.name = "cp", .version = "1.0",
           .summary = "Context parallelism: ring, all-gather or Ulysses attention",
           .options = options, .config = &cp_config, .config_size = sizeof(cp_config),
-          .offers = CT_OFFERS({CT_AXES, "cp", &axes}, {CT_TRANSFORM, "cp.inputs", &inputs},
+          .offers = CT_OFFERS({CT_AXIS, "cp", &axis}, {CT_TRANSFORM, "cp.inputs", &inputs},
                               {CT_TRANSFORM, "cp.attention", &attention},
                               {CT_TRANSFORM, "cp.ring", &rings},
                               {CT_OP, "ring_attention", &cp_ring_attention},

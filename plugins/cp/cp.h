@@ -25,7 +25,7 @@ int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention);
 /* ---- ring.c ---- */
 
 /*
- * Attention whose keys are cut along the sequence as the queries are:
+ * Attention whose keys are split along the sequence as the queries are:
  *
  *     ring_attention(q, k, v, documents?, positions?) -> o, lse
  *     ring_attention_grad(do, q, k, v, o, lse, documents?, positions?) -> dq, dk, dv

@@ -12,20 +12,11 @@
  */
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 
 #include "cp.h"
-
-struct permute {
-    const char *axes;
-    int64_t shift;
-};
-
-struct blockwise {
-    bool blockwise;
-};
 
 /* Documents and positions, NULL where absent. */
 struct places {
@@ -35,7 +26,7 @@ struct places {
 /* Those of the tokens of a block, for all rings that have the same ones at home. */
 struct moved {
     struct places home, here;
-    int step, stage;
+    int step, group;
     struct moved *next;
 };
 
@@ -51,7 +42,7 @@ struct ring {
     struct ct_builder b;
     struct ct_op *op;
     struct places places;
-    const char *axes; /* that cut the sequence */
+    ct_axes axes; /* that split the sequence */
     int ranks;
 };
 
@@ -82,8 +73,7 @@ static const char *numbered(const struct ring *r, const struct ct_value *v, int 
 static void rotate(struct ring *r, struct ct_value **values, struct ct_value *const *home,
                    int count, int step)
 {
-    struct ct_op *op =
-        ct_emit(&r->b, "permute", NULL, values, count, &(struct permute){r->axes, 1});
+    struct ct_op *op = ct_permute(&r->b, NULL, values, count, r->axes, 1);
 
     if (!op)
         return;
@@ -99,7 +89,7 @@ static struct moved *find_moved(const struct ring *r, int step)
     struct moved *m = r->x->moved;
 
     while (m && (memcmp(&m->home, &r->places, sizeof(m->home)) || m->step != step ||
-                 m->stage != r->op->stage))
+                 m->group != r->op->section->group))
         m = m->next;
     return m;
 }
@@ -125,7 +115,7 @@ static struct places places_of_block(struct ring *r, int step)
         if (here.value[i])
             here.value[i] = from[--count];
     m = ct_arena_new(&r->x->scratch, struct moved);
-    *m = (struct moved){r->places, here, step, r->op->stage, r->x->moved};
+    *m = (struct moved){r->places, here, step, r->op->section->group, r->x->moved};
     r->x->moved = m;
     return here;
 }
@@ -142,10 +132,11 @@ static void fetch_next(struct ring *r, struct ct_value *kv[2], struct ct_value *
 }
 
 /* `type` on block number step: operands, then documents and positions of both sides. */
-static struct ct_op *on_block(struct ring *r, const char *type, struct ct_value *const *operands,
-                              int count, int step)
+static struct ct_op *on_block(struct ring *r, const struct ct_op_type *type,
+                              struct ct_value *const *operands, int count, int step)
 {
     struct places of_keys = places_of_block(r, step);
+    struct ct_attention how = *(const struct ct_attention *)r->op->attrs;
     struct ct_value *in[6 + CP_OPTIONAL];
 
     memcpy(in, operands, sizeof(*in) * (size_t)count);
@@ -153,8 +144,9 @@ static struct ct_op *on_block(struct ring *r, const char *type, struct ct_value 
         in[count + 2 * i] = r->places.value[i];
         in[count + 2 * i + 1] = of_keys.value[i];
     }
-    return ct_emit(&r->b, type, numbered(r, r->op->out[0], step), in, count + CP_OPTIONAL,
-                   &(struct blockwise){true});
+    how.blockwise = true;
+    return ct_emit_type(&r->b, type, numbered(r, r->op->out[0], step), in, count + CP_OPTIONAL,
+                        &how);
 }
 
 /* value, in the dtype of old, takes its place and its name. */
@@ -164,7 +156,7 @@ static void deliver(struct ring *r, struct ct_value *value, struct ct_value *old
 
     if (!value)
         return;
-    ct_graph_replace(r->x->graph, old, value);
+    ct_value_replace(r->x->graph, old, value);
     ct_value_rename(r->x->graph, old, ct_arena_printf(r->x->graph->arena, "%s.ring", name));
     ct_value_rename(r->x->graph, value, name);
 }
@@ -188,12 +180,9 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
 
     r.b.why = "cp: keys and values go round the ranks";
     r.places = (struct places){{op->in[optional], op->in[optional + 1]}};
-    r.axes = "";
     for (int i = 0; i < s->count[1]; i++) {
-        const struct ct_axis *axis = &mesh->axis[s->axis[1][i]];
-
-        r.axes = ct_arena_printf(x->graph->arena, "%s%s%s", r.axes, i ? "." : "", axis->name);
-        r.ranks *= (int)axis->size;
+        r.axes |= (ct_axes)1 << s->axis[1][i];
+        r.ranks *= (int)mesh->axis[s->axis[1][i]].size;
     }
     return r;
 }
@@ -202,7 +191,7 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
 static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step)
 {
     struct ct_op *op =
-        on_block(r, "attention", (struct ct_value *[]){r->op->in[0], kv[0], kv[1]}, 3, step);
+        on_block(r, &ct_op_attention, (struct ct_value *[]){r->op->in[0], kv[0], kv[1]}, 3, step);
 
     if (!op)
         return NULL;
@@ -214,11 +203,11 @@ static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step
 
 static struct ct_op *merge(struct ring *r, const struct ct_op *so_far, const struct ct_op *block)
 {
-    struct ct_op *op =
-        ct_emit(&r->b, "attention_merge",
-                ct_arena_printf(r->x->graph->arena, "%s.merged", block->out[0]->name),
-                (struct ct_value *[]){so_far->out[0], so_far->out[1], block->out[0], block->out[1]},
-                4, NULL);
+    struct ct_op *op = ct_emit_type(
+        &r->b, &ct_op_attention_merge,
+        ct_arena_printf(r->x->graph->arena, "%s.merged", block->out[0]->name),
+        (struct ct_value *[]){so_far->out[0], so_far->out[1], block->out[0], block->out[1]}, 4,
+        NULL);
 
     for (int i = 0; op && i < 2; i++)
         placed(op->out[i], r->op->out[i]);
@@ -263,7 +252,7 @@ static struct ct_op *attend_grad(struct ring *r, struct ct_value *const *kv, int
 {
     struct ct_value **in = r->op->in;
     struct ct_op *op =
-        on_block(r, "attention_grad",
+        on_block(r, &ct_op_attention_grad,
                  (struct ct_value *[]){in[0], in[1], kv[0], kv[1], in[4], in[5]}, 6, step);
 
     for (int i = 0; op && i < 3; i++) {

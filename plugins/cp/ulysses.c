@@ -4,31 +4,19 @@
  */
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
 #include "cp.h"
 
-struct redistribute {
-    const char *to;
-    const char *gradient;
-};
-
 /* How q, k, v and o lie as the rest of the model has them, and during attention. */
 struct places {
-    const char *by_token, *by_head;
+    struct ct_sharding by_token, by_head;
 };
-
-static const char *text_of(const struct ct_graph *graph, const struct ct_sharding *s)
-{
-    char text[256];
-
-    ct_sharding_print(s, &graph->mesh, 4, text, sizeof(text));
-    return ct_arena_strdup(graph->arena, text);
-}
 
 static struct places places_of(const struct ct_graph *graph)
 {
-    struct ct_sharding tokens = ct_graph_find(graph, "tokens")->sharding, heads = tokens;
+    struct ct_sharding tokens = ct_graph_find_input(graph, "tokens")->sharding, heads = tokens;
     int tp = ct_mesh_find(&graph->mesh, "tp");
 
     heads.count[1] = 0;
@@ -37,7 +25,7 @@ static struct places places_of(const struct ct_graph *graph)
         ct_sharding_split(&heads, 2, tp);
     }
     ct_sharding_split(&heads, 2, cp_axis(graph));
-    return (struct places){text_of(graph, &tokens), text_of(graph, &heads)};
+    return (struct places){tokens, heads};
 }
 
 static int check_heads(const struct ct_graph *graph, int64_t heads, const char *what)
@@ -54,10 +42,10 @@ static int check_heads(const struct ct_graph *graph, int64_t heads, const char *
 }
 
 static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const char *suffix,
-                             const char *to, const char *gradient)
+                             const struct ct_sharding *to, const struct ct_sharding *gradient)
 {
-    return ct_emit1(b, "redistribute", ct_arena_printf(b->graph->arena, "%s.%s", x->name, suffix),
-                    &x, 1, &(struct redistribute){to, gradient});
+    return ct_redistribute(b, ct_arena_printf(b->graph->arena, "%s.%s", x->name, suffix), x, to,
+                           gradient);
 }
 
 int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
@@ -74,10 +62,10 @@ int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
     before.why = "cp: tokens are traded for heads";
     after.why = "cp: heads are traded for tokens";
     for (int i = 0; i < 3; i++)
-        op->in[i] = move(&before, op->in[i], "heads", at.by_head, at.by_token);
-    o = move(&after, op->out[0], "tokens", at.by_token, at.by_head);
+        ct_op_set_input(op, i, move(&before, op->in[i], "heads", &at.by_head, &at.by_token));
+    o = move(&after, op->out[0], "tokens", &at.by_token, &at.by_head);
     if (before.status < 0 || !o)
         return before.status < 0 ? before.status : after.status;
-    ct_graph_replace(graph, op->out[0], o);
+    ct_value_replace(graph, op->out[0], o);
     return 0;
 }

@@ -2,7 +2,7 @@
  * AdamW (Loshchilov and Hutter 2019) over all tensors at once.
  *
  * Tensors whose p, g, m and v all follow the ones before in memory are one run; the plan lays them
- * out so. The elements of all runs are shared among the threads by number, in pieces of 64 bytes.
+ * out so. The elements of all runs are shared among the threads by number, in shards of 64 bytes.
  */
 #include <math.h>
 
@@ -13,7 +13,7 @@
 
 #define HEAD 3     /* lr, step, clip */
 #define OPERANDS 4 /* p, g, m, v */
-#define PIECE 32   /* elements: a multiple of 64 bytes in every dtype */
+#define SHARD 32   /* elements: a multiple of 64 bytes in every dtype */
 
 struct run {
     char *data[OPERANDS];
@@ -99,7 +99,7 @@ static void update_part(struct cpu_adamw step, const struct run *run, int64_t be
 static void update(void *context, int thread, int threads)
 {
     const struct call *c = context;
-    struct cpu_range mine = cpu_share(c->count, PIECE, thread, threads);
+    struct cpu_range mine = cpu_share(c->count, SHARD, thread, threads);
 
     for (int i = 0; i < c->runs; i++) {
         const struct run *run = &c->run[i];
@@ -137,4 +137,5 @@ static int run(const struct ct_launch *l)
     return 0;
 }
 
-const struct ct_kernel cpu_adamw_kernels[] = {{"adamw", "vector", 0, accepts, prepare, run}, {0}};
+const struct ct_kernel cpu_adamw_kernels[] = {
+    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run), {0}};

@@ -11,7 +11,7 @@
 #ifndef CPU_H
 #define CPU_H
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/pass.h>
 
 #include "kernels/isa.h"
@@ -21,7 +21,7 @@ struct cpu_config {
     const char *isa;            /* auto, portable, avx2, avx512 */
     const char *streams;        /* threads, in_order */
     const char *bf16_matmul;    /* auto, native, widen */
-    const char *offload_folder; /* of the second memory's file; "": there is none */
+    const char *offload_folder; /* of the host memory's file; "": there is none */
     bool huge_pages, pack_weights;
 };
 extern struct cpu_config cpu_config;
@@ -42,7 +42,7 @@ int cpu_threads(void);
 /* Run body on every compute thread. */
 void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context);
 
-/* Thread's part of count items, cut at multiples of align. */
+/* Thread's part of count items, split at multiples of align. */
 struct cpu_range {
     int64_t begin, end;
 };
@@ -90,15 +90,20 @@ int cpu_streams_enqueue(struct cpu_streams *streams, int stream, const struct ct
 int cpu_streams_record(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_wait(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_synchronize(struct cpu_streams *streams);
+/* The device's `query`, `copy_out_begin` and `copy_out_wait`. */
+int cpu_streams_query(const struct cpu_streams *streams, int event);
+int cpu_streams_copy(struct cpu_streams *streams, void *to, const void *from, size_t bytes,
+                     int64_t *ticket);
+int cpu_streams_copied(struct cpu_streams *streams, int64_t ticket, bool block);
 
-/* offload.c: the second memory */
+/* offload.c: the host memory */
 int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base);
 void cpu_release_offloaded(struct ct_device *device, void *base, size_t bytes);
 
 /* ---- what it offers: tables ended by {0} ---- */
 
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
-    cpu_cross_entropy_kernels[], cpu_loss_piece_kernels[], cpu_adamw_kernels[],
+    cpu_cross_entropy_kernels[], cpu_loss_shard_kernels[], cpu_adamw_kernels[],
     cpu_reduce_kernels[], cpu_init_kernels[], cpu_offload_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_linear, cpu_op_linear_dx, cpu_op_loss,
     cpu_op_loss_grad;

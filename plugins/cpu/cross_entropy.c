@@ -89,7 +89,7 @@ static void cross_entropy_rows(void *context, int thread, int threads)
     for (int64_t i = mine.begin; i < mine.end; i++) {
         const char *row = cpu_row(c->logits, i);
         float log_sum =
-            cpu_loops()->log_sum_exp(c->logits->dtype, row, c->logits->shape[c->logits->rank - 1]);
+            cpu_loops()->log_sum_exp(c->logits->dtype, row, c->logits->shape[c->logits->ndim - 1]);
 
         c->losses[i] = 0;
         if (label[i] != CPU_MASKED)
@@ -105,7 +105,7 @@ static int run_cross_entropy(const struct ct_launch *l)
                                .lse = l->out + 1,
                                .losses = l->workspace,
                                .add_lse = l->accumulate & 2};
-    int rc = cpu_check_labels(call.labels, call.logits->shape[call.logits->rank - 1]);
+    int rc = cpu_check_labels(call.labels, call.logits->shape[call.logits->ndim - 1]);
 
     if (rc < 0)
         return rc;
@@ -126,7 +126,7 @@ static void cross_entropy_grad_rows(void *context, int thread, int threads)
 {
     const struct logits_call *c = context;
     struct cpu_range mine = cpu_share(ct_tensor_count(c->labels), 1, thread, threads);
-    int64_t v = c->logits->shape[c->logits->rank - 1];
+    int64_t v = c->logits->shape[c->logits->ndim - 1];
     enum ct_dtype dtype = c->dlogits->dtype;
     const int32_t *label = c->labels->data;
     const float *lse = c->lse->data;
@@ -160,7 +160,7 @@ static int run_cross_entropy_grad(const struct ct_launch *l)
                                .dlogits = l->out,
                                .dloss = (float)ct_tensor_load(&l->in[0], 0),
                                .add = l->accumulate & 1};
-    int rc = cpu_check_labels(call.labels, call.logits->shape[call.logits->rank - 1]);
+    int rc = cpu_check_labels(call.labels, call.logits->shape[call.logits->ndim - 1]);
 
     if (rc < 0)
         return rc;
@@ -171,8 +171,8 @@ static int run_cross_entropy_grad(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_cross_entropy_kernels[] = {
-    {"cross_entropy", "vector", FLAGS, accepts_cross_entropy, prepare_cross_entropy,
-     run_cross_entropy},
-    {"cross_entropy_grad", "vector", FLAGS, accepts_cross_entropy_grad, NULL,
-     run_cross_entropy_grad},
+    CT_KERNEL("cross_entropy", "vector", FLAGS, accepts_cross_entropy, prepare_cross_entropy,
+              run_cross_entropy),
+    CT_KERNEL("cross_entropy_grad", "vector", FLAGS, accepts_cross_entropy_grad, NULL,
+              run_cross_entropy_grad),
     {0}};

@@ -179,7 +179,24 @@ static int synchronize(struct ct_device *device)
     return cpu_streams_synchronize(streams(device));
 }
 
+static int query(struct ct_device *device, int event)
+{
+    return cpu_streams_query(streams(device), event);
+}
+
+static int copy_out_begin(struct ct_device *device, void *host, const void *from, size_t bytes,
+                          int64_t *ticket)
+{
+    return cpu_streams_copy(streams(device), host, from, bytes, ticket);
+}
+
+static int copy_out_wait(struct ct_device *device, int64_t ticket, bool block)
+{
+    return cpu_streams_copied(streams(device), ticket, block);
+}
+
 const struct ct_device_ops cpu_device_ops = {
+    .size = sizeof(struct ct_device_ops),
     .open = open_device,
     .close = close_device,
     .info = device_info,
@@ -194,4 +211,7 @@ const struct ct_device_ops cpu_device_ops = {
     .record = record,
     .wait = wait_event,
     .synchronize = synchronize,
+    .query = query,
+    .copy_out_begin = copy_out_begin,
+    .copy_out_wait = copy_out_wait,
 };

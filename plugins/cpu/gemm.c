@@ -4,7 +4,7 @@
  * Whole: one oneDNN primitive over all threads. Operands that it cannot take as they are (bfloat16
  * without AMX) are widened into the workspace before, the result rounded after.
  *
- * By rows: where A or C must be converted, A is cut into chunks of rows, and each thread takes a
+ * By rows: where A or C must be converted, A is split into chunks of rows, and each thread takes a
  * chunk through widening, a one-thread primitive and rounding while it stays in its cache.
  *
  * By depth: where A is stored transposed (the gradient of a weight), both operands are widened in

@@ -2,7 +2,7 @@
  * Matrix products: C = A B, or C += A B, through oneDNN.
  *
  * Operands are float32 or bfloat16 in any mixture. bfloat16 goes to the hardware as it is where
- * that pays (cpu_bf16_native); elsewhere it is widened to float32 on the way, in pieces that stay
+ * that pays (cpu_bf16_native); elsewhere it is widened to float32 on the way, in shards that stay
  * in the cache, and the result is rounded once. Both give products of bfloat16 numbers summed in
  * float32.
  *

@@ -1,9 +1,10 @@
 /*
- * Initial weights. A rank that holds a piece of a parameter fills it row by row: a row's elements
+ * Initial weights. A rank that holds a shard of a parameter fills it row by row: a row's elements
  * are neighbours in the whole parameter too.
  */
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/rng.h>
 
 #include "cpu.h"
@@ -12,14 +13,15 @@
 #define GRAIN 4096 /* elements of one call */
 
 struct init {
-    int64_t offset[CT_MAX_RANK], global[CT_MAX_RANK]; /* of the piece; the whole */
+    int64_t offset[CT_MAX_DIMS], global[CT_MAX_DIMS]; /* of the shard; the whole */
 };
 
 struct call {
-    const struct ct_tensor *piece;
+    const struct ct_tensor *shard;
     const struct init *init;
     struct cpu_normal normal;
     float value;
+    double low, high;
 };
 
 static bool accepts(const struct ct_prepare *p)
@@ -31,26 +33,26 @@ static int prepare(struct ct_prepare *p)
 {
     const struct ct_value *value = p->op->in[0];
     struct init *init = ct_arena_new(p->arena, struct init);
-    int64_t local[CT_MAX_RANK];
+    int64_t local[CT_MAX_DIMS];
 
     memcpy(init->global, value->shape, sizeof(init->global));
     if (p->mesh)
-        ct_sharding_local(&value->sharding, p->mesh, p->rank, value->rank, value->shape, local,
+        ct_sharding_local(&value->sharding, p->mesh, p->rank, value->ndim, value->shape, local,
                           init->offset);
     p->state = init;
     return 0;
 }
 
-/* Index in the whole parameter of element 0 of a row of the piece. */
+/* Index in the whole parameter of element 0 of a row of the shard. */
 static uint64_t global_index(const struct call *c, int64_t row)
 {
-    const struct ct_tensor *t = c->piece;
+    const struct ct_tensor *t = c->shard;
     uint64_t index = 0, stride = 1;
 
-    for (int d = t->rank - 1; d >= 0; d--) {
+    for (int d = t->ndim - 1; d >= 0; d--) {
         int64_t at = 0;
 
-        if (d < t->rank - 1) {
+        if (d < t->ndim - 1) {
             at = row % t->shape[d];
             row /= t->shape[d];
         }
@@ -63,8 +65,8 @@ static uint64_t global_index(const struct call *c, int64_t row)
 static void fill_normal(void *context, int thread, int threads)
 {
     const struct call *c = context;
-    const struct ct_tensor *t = c->piece;
-    int64_t count = ct_tensor_count(t), columns = t->rank ? t->shape[t->rank - 1] : 1;
+    const struct ct_tensor *t = c->shard;
+    int64_t count = ct_tensor_count(t), columns = t->ndim ? t->shape[t->ndim - 1] : 1;
     struct cpu_range mine = cpu_share(count, GRAIN, thread, threads);
     size_t size = ct_dtype_size(t->dtype);
 
@@ -79,39 +81,75 @@ static void fill_normal(void *context, int thread, int threads)
 
 static int run_normal(const struct ct_launch *l)
 {
-    struct call call = {&l->in[0], l->state, {0}, 0};
+    const struct ct_init_normal *attrs = l->op->attrs;
+    struct call call = {.shard = &l->in[0], .init = l->state};
 
     call.normal = (struct cpu_normal){
-        .seed = (uint64_t)ct_op_int(l->op, "seed"),
+        .seed = (uint64_t)attrs->seed,
         .stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name),
-        .std = (float)ct_op_float(l->op, "std"),
-        .cut = (float)ct_op_float(l->op, "cut"),
+        .std = (float)attrs->std,
+        .truncate = (float)attrs->truncate,
     };
     cpu_parallel(fill_normal, &call);
     return 0;
 }
 
+static void put(const struct ct_tensor *t, int64_t i, float value)
+{
+    if (t->dtype == CT_F32)
+        ((float *)t->data)[i] = value;
+    else
+        ((uint16_t *)t->data)[i] = ct_f32_to_bf16(value);
+}
+
 static void fill_constant(void *context, int thread, int threads)
 {
     const struct call *c = context;
-    struct cpu_range mine = cpu_share(ct_tensor_count(c->piece), GRAIN, thread, threads);
+    struct cpu_range mine = cpu_share(ct_tensor_count(c->shard), GRAIN, thread, threads);
 
     for (int64_t i = mine.begin; i < mine.end; i++)
-        if (c->piece->dtype == CT_F32)
-            ((float *)c->piece->data)[i] = c->value;
-        else
-            ((uint16_t *)c->piece->data)[i] = ct_f32_to_bf16(c->value);
+        put(c->shard, i, c->value);
 }
 
 static int run_constant(const struct ct_launch *l)
 {
-    struct call call = {.piece = &l->in[0], .value = (float)ct_op_float(l->op, "value")};
+    const struct ct_init_constant *attrs = l->op->attrs;
+    struct call call = {.shard = &l->in[0], .value = (float)attrs->value};
 
     cpu_parallel(fill_constant, &call);
     return 0;
 }
 
+static void fill_uniform(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    const struct ct_tensor *t = c->shard;
+    int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 1;
+    struct cpu_range mine = cpu_share(ct_tensor_count(t), GRAIN, thread, threads);
+
+    for (int64_t i = mine.begin; i < mine.end; i++) {
+        uint64_t index = global_index(c, i / columns) + (uint64_t)(i % columns);
+        double u = ct_uniform(ct_philox(c->normal.seed, c->normal.stream, index / 4).v[index % 4]);
+
+        put(t, i, (float)(c->low + (c->high - c->low) * u));
+    }
+}
+
+static int run_uniform(const struct ct_launch *l)
+{
+    const struct ct_init_uniform *attrs = l->op->attrs;
+    struct call call = {.shard = &l->in[0], .init = l->state};
+
+    call.normal.seed = (uint64_t)attrs->seed;
+    call.normal.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    call.low = attrs->low;
+    call.high = attrs->high;
+    cpu_parallel(fill_uniform, &call);
+    return 0;
+}
+
 const struct ct_kernel cpu_init_kernels[] = {
-    {"init_normal", "vector", 0, accepts, prepare, run_normal},
-    {"init_constant", "vector", 0, accepts, NULL, run_constant},
+    CT_KERNEL("init_normal", "vector", 0, accepts, prepare, run_normal),
+    CT_KERNEL("init_constant", "vector", 0, accepts, NULL, run_constant),
+    CT_KERNEL("init_uniform", "plain", 0, accepts, prepare, run_uniform),
     {0}};

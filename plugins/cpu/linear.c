@@ -1,7 +1,7 @@
 /*
  * linear, linear_dx and linear_dw as matrix products.
  *
- * All three may have several weights (q, k, v of one x). Where the pieces lie side by side in
+ * All three may have several weights (q, k, v of one x). Where the shards lie side by side in
  * memory (the plan tries, see ct_op_type.join) they are one product, else one each. Whether they do
  * is known from the addresses when the kernel runs; both ways are prepared where the strides allow
  * both.
@@ -14,21 +14,21 @@
 #include "convert.h"
 #include "gemm.h"
 
-/* Where the operands of one product lie: pieces as columns of one matrix, or as rows of one. */
-struct piece {
+/* Where the operands of one product lie: shards as columns of one matrix, or as rows of one. */
+struct shard {
     const struct ct_tensor *wide;   /* y or dy: [.., n] */
     const struct ct_tensor *weight; /* w or dw: [n, k] */
 };
 
 struct linear {
     int count;
-    bool summed; /* dx of several pieces, to be rounded once: summed in float32 */
+    bool summed; /* dx of several shards, to be rounded once: summed in float32 */
     size_t sum_at;
-    struct cpu_gemm **each[2]; /* [accumulate][piece] */
+    struct cpu_gemm **each[2]; /* [accumulate][shard] */
     struct cpu_gemm *joint[2]; /* NULL: the strides do not allow it */
 };
 
-typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct piece *piece,
+typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct shard *shard,
                                      int64_t n);
 
 static struct ct_matrix rows_of(const struct ct_tensor *t)
@@ -42,7 +42,7 @@ static struct ct_matrix rows_of(const struct ct_tensor *t)
 }
 
 /* y = x w^T */
-static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct piece *p,
+static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct shard *p,
                                          int64_t n)
 {
     struct ct_matrix a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
@@ -61,7 +61,7 @@ static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct
 }
 
 /* dx = dy w */
-static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct piece *p, int64_t n)
+static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct shard *p, int64_t n)
 {
     struct ct_matrix a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
 
@@ -79,7 +79,7 @@ static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct pie
 }
 
 /* dw = dy^T x */
-static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct piece *p, int64_t n)
+static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct shard *p, int64_t n)
 {
     struct ct_matrix a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
 
@@ -111,37 +111,37 @@ static bool accepts(const struct ct_prepare *p)
     return acceptable(p->in, p->ins) && acceptable(p->out, p->outs);
 }
 
-static bool same_dtype_and_stride(const struct piece *piece, int count)
+static bool same_dtype_and_stride(const struct shard *shard, int count)
 {
     for (int i = 1; i < count; i++)
-        if (piece[i].wide->dtype != piece->wide->dtype ||
-            piece[i].weight->dtype != piece->weight->dtype ||
-            rows_of(piece[i].wide).stride != rows_of(piece->wide).stride ||
-            rows_of(piece[i].weight).stride != rows_of(piece->weight).stride)
+        if (shard[i].wide->dtype != shard->wide->dtype ||
+            shard[i].weight->dtype != shard->weight->dtype ||
+            rows_of(shard[i].wide).stride != rows_of(shard->wide).stride ||
+            rows_of(shard[i].weight).stride != rows_of(shard->weight).stride)
             return false;
     return true;
 }
 
-static int64_t total_width(const struct piece *piece, int count)
+static int64_t total_width(const struct shard *shard, int count)
 {
     int64_t n = 0;
 
     for (int i = 0; i < count; i++)
-        n += rows_of(piece[i].wide).columns;
+        n += rows_of(shard[i].wide).columns;
     return n;
 }
 
-/* Do the pieces lie side by side, as columns and as rows? */
-static bool adjoining(const struct piece *piece, int count)
+/* Do the shards lie side by side, as columns and as rows? */
+static bool adjoining(const struct shard *shard, int count)
 {
     for (int i = 0; i + 1 < count; i++) {
-        struct ct_matrix wide = rows_of(piece[i].wide), weight = rows_of(piece[i].weight);
-        size_t right = (size_t)wide.columns * ct_dtype_size(piece[i].wide->dtype);
+        struct ct_matrix wide = rows_of(shard[i].wide), weight = rows_of(shard[i].weight);
+        size_t right = (size_t)wide.columns * ct_dtype_size(shard[i].wide->dtype);
         size_t below =
-            (size_t)(weight.rows * weight.stride) * ct_dtype_size(piece[i].weight->dtype);
+            (size_t)(weight.rows * weight.stride) * ct_dtype_size(shard[i].weight->dtype);
 
-        if ((char *)piece[i + 1].wide->data != (char *)piece[i].wide->data + right ||
-            (char *)piece[i + 1].weight->data != (char *)piece[i].weight->data + below)
+        if ((char *)shard[i + 1].wide->data != (char *)shard[i].wide->data + right ||
+            (char *)shard[i + 1].weight->data != (char *)shard[i].weight->data + below)
             return false;
     }
     return true;
@@ -159,13 +159,13 @@ static int prepare_product(struct ct_prepare *p, struct cpu_gemm_spec spec, bool
     return rc;
 }
 
-static int prepare_pieces(struct ct_prepare *p, spec_of *spec, const struct ct_tensor *narrow,
-                          const struct piece *piece, int count)
+static int prepare_shards(struct ct_prepare *p, spec_of *spec, const struct ct_tensor *narrow,
+                          const struct shard *shard, int count)
 {
     struct linear *state = ct_arena_new(p->arena, struct linear);
     bool sum = spec == dx_spec && count > 1;
-    bool joint = count > 1 && same_dtype_and_stride(piece, count) &&
-                 rows_of(piece->wide).stride >= total_width(piece, count);
+    bool joint = count > 1 && same_dtype_and_stride(shard, count) &&
+                 rows_of(shard->wide).stride >= total_width(shard, count);
     int rc = 0;
 
     state->count = count;
@@ -173,7 +173,7 @@ static int prepare_pieces(struct ct_prepare *p, spec_of *spec, const struct ct_t
     for (int accumulate = 0; accumulate < (p->accumulate || sum ? 2 : 1); accumulate++) {
         state->each[accumulate] = ct_arena_array(p->arena, struct cpu_gemm *, count);
         for (int i = 0; rc >= 0 && i < count; i++) {
-            struct cpu_gemm_spec s = spec(narrow, &piece[i], rows_of(piece[i].wide).columns);
+            struct cpu_gemm_spec s = spec(narrow, &shard[i], rows_of(shard[i].wide).columns);
 
             if (state->summed) {
                 s.c_type = CT_F32;
@@ -182,7 +182,7 @@ static int prepare_pieces(struct ct_prepare *p, spec_of *spec, const struct ct_t
             rc = prepare_product(p, s, accumulate, &state->each[accumulate][i]);
         }
         if (rc >= 0 && joint)
-            rc = prepare_product(p, spec(narrow, piece, total_width(piece, count)), accumulate,
+            rc = prepare_product(p, spec(narrow, shard, total_width(shard, count)), accumulate,
                                  &state->joint[accumulate]);
     }
     state->sum_at = (p->workspace + 63) & ~(size_t)63;
@@ -192,15 +192,15 @@ static int prepare_pieces(struct ct_prepare *p, spec_of *spec, const struct ct_t
     return rc;
 }
 
-#define MAX_PIECES 32
+#define MAX_SHARDS 32
 
-static int take_pieces(struct piece *piece, const struct ct_tensor *wide,
+static int take_shards(struct shard *shard, const struct ct_tensor *wide,
                        const struct ct_tensor *weight, int count)
 {
-    if (count > MAX_PIECES)
-        return ct_fail(CT_EINVAL, "%d weights of one linear op; at most %d", count, MAX_PIECES);
+    if (count > MAX_SHARDS)
+        return ct_fail(CT_EINVAL, "%d weights of one linear op; at most %d", count, MAX_SHARDS);
     for (int i = 0; i < count; i++)
-        piece[i] = (struct piece){wide + i, weight + i};
+        shard[i] = (struct shard){wide + i, weight + i};
     return count;
 }
 
@@ -208,10 +208,10 @@ static int take_pieces(struct piece *piece, const struct ct_tensor *wide,
 
 static int prepare_forward(struct ct_prepare *p)
 {
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, p->out, p->in + 1, p->outs);
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, p->out, p->in + 1, p->outs);
 
-    return count < 0 ? count : prepare_pieces(p, forward_spec, &p->in[0], piece, count);
+    return count < 0 ? count : prepare_shards(p, forward_spec, &p->in[0], shard, count);
 }
 
 /* All outputs are accumulated into, or none. */
@@ -225,11 +225,11 @@ static bool uniform(uint32_t accumulate, int count)
 static int run_forward(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, l->out, l->in + 1, l->outs), rc = 0;
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, l->out, l->in + 1, l->outs), rc = 0;
     bool accumulate = l->accumulate & 1;
 
-    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(piece, count))
+    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(shard, count))
         return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[1].data, l->out[0].data,
                             l->workspace);
     for (int i = 0; rc >= 0 && i < count; i++)
@@ -242,21 +242,21 @@ static int run_forward(const struct ct_launch *l)
 
 static int prepare_dx(struct ct_prepare *p)
 {
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, p->in, p->in + p->ins / 2, p->ins / 2);
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, p->in, p->in + p->ins / 2, p->ins / 2);
 
-    return count < 0 ? count : prepare_pieces(p, dx_spec, &p->out[0], piece, count);
+    return count < 0 ? count : prepare_shards(p, dx_spec, &p->out[0], shard, count);
 }
 
 static int run_dx(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, l->in, l->in + l->ins / 2, l->ins / 2), rc = 0;
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, l->in, l->in + l->ins / 2, l->ins / 2), rc = 0;
     bool accumulate = l->accumulate & 1;
     float *sum = state->summed ? (float *)((char *)l->workspace + state->sum_at) : NULL;
 
-    if (state->joint[accumulate] && adjoining(piece, count))
+    if (state->joint[accumulate] && adjoining(shard, count))
         return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[count].data,
                             l->out[0].data, l->workspace);
     for (int i = 0; rc >= 0 && i < count; i++)
@@ -271,20 +271,20 @@ static int run_dx(const struct ct_launch *l)
 
 static int prepare_dw(struct ct_prepare *p)
 {
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, p->in + 1, p->out, p->outs);
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, p->in + 1, p->out, p->outs);
 
-    return count < 0 ? count : prepare_pieces(p, dw_spec, &p->in[0], piece, count);
+    return count < 0 ? count : prepare_shards(p, dw_spec, &p->in[0], shard, count);
 }
 
 static int run_dw(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct piece piece[MAX_PIECES];
-    int count = take_pieces(piece, l->in + 1, l->out, l->outs), rc = 0;
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, l->in + 1, l->out, l->outs), rc = 0;
     bool accumulate = l->accumulate & 1;
 
-    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(piece, count))
+    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(shard, count))
         return cpu_gemm_run(state->joint[accumulate], l->in[1].data, l->in[0].data, l->out[0].data,
                             l->workspace);
     for (int i = 0; rc >= 0 && i < count; i++)
@@ -294,8 +294,10 @@ static int run_dw(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_linear_kernels[] = {
-    {"linear", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_forward,
-     run_forward},
-    {"linear_dx", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx, run_dx},
-    {"linear_dw", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw, run_dw},
+    CT_KERNEL("linear", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts,
+              prepare_forward, run_forward),
+    CT_KERNEL("linear_dx", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx,
+              run_dx),
+    CT_KERNEL("linear_dw", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
+              run_dw),
     {0}};

@@ -22,7 +22,7 @@ struct cpu_adamw {
 
 struct cpu_normal {
     uint64_t seed, stream;
-    float std, cut; /* cut 0: none */
+    float std, truncate; /* truncate 0: never */
 };
 
 struct cpu_loops {

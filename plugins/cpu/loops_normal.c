@@ -91,7 +91,7 @@ static float redrawn(const struct cpu_normal *n, uint64_t index)
     do {
         stream += REDRAW;
         value = ct_normal(n->seed, stream, index);
-    } while (fabsf(value) > n->cut);
+    } while (fabsf(value) > n->truncate);
     return value;
 }
 
@@ -111,8 +111,8 @@ static void fill(const struct cpu_normal *n, uint64_t block, float *out)
     }
     for (int i = 0; i < 4 * CPU_LANES; i++)
         out[i] = part[i % 4][i / 4];
-    for (int i = 0; i < 4 * CPU_LANES && n->cut > 0; i++)
-        if (fabsf(out[i]) > n->cut)
+    for (int i = 0; i < 4 * CPU_LANES && n->truncate > 0; i++)
+        if (fabsf(out[i]) > n->truncate)
             out[i] = redrawn(n, 4 * block + (uint64_t)i);
 }
 

@@ -1,5 +1,5 @@
 /*
- * The CPU's second memory: a file, for what does not fit into the first. It has no name while it is
+ * The CPU's host memory: a file, for what does not fit into the first. It has no name while it is
  * in use, so nothing of it is left behind, however the run ends.
  */
 #include <errno.h>
@@ -31,7 +31,7 @@ int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
 
     (void)device;
     if (!*cpu_config.offload_folder)
-        return ct_fail(CT_ECONFIG, "device cpu has no second memory to offload to: say where its "
+        return ct_fail(CT_ECONFIG, "device cpu has no host memory to offload to: say where its "
                                    "file may be ([cpu] offload_folder = /a/folder/on/a/disk)");
     fd = open(cpu_config.offload_folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -67,7 +67,8 @@ static int store(const struct ct_launch *l)
     return copy(&l->in[0], &l->in[1]);
 }
 
-const struct ct_kernel cpu_offload_kernels[] = {{"load", "memcpy", 0, NULL, NULL, copy_out},
-                                                {"store", "memcpy", 0, NULL, NULL, store},
-                                                {"offload", "memcpy", 0, NULL, NULL, copy_out},
-                                                {0}};
+const struct ct_kernel cpu_offload_kernels[] = {
+    CT_KERNEL("load", "memcpy", 0, NULL, NULL, copy_out),
+    CT_KERNEL("store", "memcpy", 0, NULL, NULL, store),
+    CT_KERNEL("offload", "memcpy", 0, NULL, NULL, copy_out),
+    {0}};

@@ -1,5 +1,5 @@
 /*
- * Kernels on packed weights. Pieces (q, k, v) that lie side by side are one product; where the plan
+ * Kernels on packed weights. Shards (q, k, v) that lie side by side are one product; where the plan
  * could not place them so, they go through a matrix in the workspace.
  */
 #include <string.h>
@@ -25,15 +25,14 @@ static bool accepts_pack(const struct ct_prepare *p)
 static int prepare_pack(struct ct_prepare *p)
 {
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
-    struct cpu_packing_spec spec = {
-        .use = strcmp(ct_op_string(p->op, "use"), "forward") ? CPU_BACKWARD : CPU_FORWARD,
-        .count = p->ins,
-        .n = n,
-        .stride = stride,
-        .k = p->in[0].shape[1],
-        .from = p->in[0].dtype,
-        .to = p->out[0].dtype,
-        .round = ct_op_bool(p->op, "round")};
+    struct cpu_packing_spec spec = {.use = (enum cpu_use)ct_op_enum(p->op, "use"),
+                                    .count = p->ins,
+                                    .n = n,
+                                    .stride = stride,
+                                    .k = p->in[0].shape[1],
+                                    .from = p->in[0].dtype,
+                                    .to = p->out[0].dtype,
+                                    .round = ct_op_bool(p->op, "round")};
 
     for (int i = 0; i < p->ins; i++) {
         n[i] = p->in[i].shape[0];
@@ -55,7 +54,7 @@ static int run_pack(const struct ct_launch *l)
 
 struct packed_linear {
     struct cpu_gemm *gemm[2]; /* [accumulate] */
-    bool gathered;            /* pieces go through the workspace */
+    bool gathered;            /* shards go through the workspace */
     size_t matrix_at;
     int64_t width;
 };
@@ -73,7 +72,7 @@ static bool acceptable(const struct ct_tensor *t, int count)
 
 static int64_t columns(const struct ct_tensor *t)
 {
-    return t->shape[t->rank - 1];
+    return t->shape[t->ndim - 1];
 }
 
 static int64_t row_stride(const struct ct_tensor *t)
@@ -84,29 +83,29 @@ static int64_t row_stride(const struct ct_tensor *t)
     return rows.stride;
 }
 
-/* Only members of a joined matrix have rows as long as all pieces together. */
-static bool side_by_side(const struct ct_tensor *piece, int count, int64_t width)
+/* Only members of a joined matrix have rows as long as all shards together. */
+static bool side_by_side(const struct ct_tensor *shard, int count, int64_t width)
 {
     for (int i = 0; i < count; i++)
-        if (row_stride(&piece[i]) != width)
+        if (row_stride(&shard[i]) != width)
             return count == 1;
     return true;
 }
 
-static struct packed_linear *plan_pieces(struct ct_prepare *p, const struct ct_tensor *piece,
+static struct packed_linear *plan_shards(struct ct_prepare *p, const struct ct_tensor *shard,
                                          int count)
 {
     struct packed_linear *state = ct_arena_new(p->arena, struct packed_linear);
 
     for (int i = 0; i < count; i++)
-        state->width += columns(&piece[i]);
-    state->gathered = !side_by_side(piece, count, state->width);
+        state->width += columns(&shard[i]);
+    state->gathered = !side_by_side(shard, count, state->width);
     p->state = state;
     return state;
 }
 
 static int prepare_products(struct ct_prepare *p, struct cpu_gemm_spec spec,
-                            const struct ct_tensor *piece)
+                            const struct ct_tensor *shard)
 {
     struct packed_linear *state = p->state;
     int rc = 0;
@@ -120,47 +119,47 @@ static int prepare_products(struct ct_prepare *p, struct cpu_gemm_spec spec,
     state->matrix_at = (p->workspace + 63) & ~(size_t)63;
     if (state->gathered)
         p->workspace =
-            state->matrix_at + (size_t)(spec.m * state->width) * ct_dtype_size(piece->dtype);
+            state->matrix_at + (size_t)(spec.m * state->width) * ct_dtype_size(shard->dtype);
     return rc;
 }
 
 struct columns_call {
-    const struct ct_tensor *piece;
+    const struct ct_tensor *shard;
     int count;
     char *matrix;
     int64_t width;
     bool out;
 };
 
-/* Between the pieces and the matrix of them all. */
+/* Between the shards and the matrix of them all. */
 static void move_columns(void *context, int thread, int threads)
 {
     const struct columns_call *c = context;
-    size_t size = ct_dtype_size(c->piece->dtype), at = 0;
+    size_t size = ct_dtype_size(c->shard->dtype), at = 0;
 
     for (int i = 0; i < c->count; i++) {
         struct ct_matrix rows;
         struct cpu_range mine;
 
-        ct_tensor_as_matrix(&c->piece[i], &rows);
+        ct_tensor_as_matrix(&c->shard[i], &rows);
         mine = cpu_share(rows.rows, 1, thread, threads);
         for (int64_t row = mine.begin; row < mine.end; row++) {
-            char *piece = (char *)c->piece[i].data + (size_t)(row * rows.stride) * size;
+            char *shard = (char *)c->shard[i].data + (size_t)(row * rows.stride) * size;
             char *matrix = c->matrix + (size_t)(row * c->width) * size + at;
             size_t bytes = (size_t)rows.columns * size;
 
-            memcpy(c->out ? piece : matrix, c->out ? matrix : piece, bytes);
+            memcpy(c->out ? shard : matrix, c->out ? matrix : shard, bytes);
         }
         at += (size_t)rows.columns * size;
     }
 }
 
-static int check_adjoining(const struct ct_tensor *piece, int count)
+static int check_adjoining(const struct ct_tensor *shard, int count)
 {
     for (int i = 0; i + 1 < count; i++)
-        if ((char *)piece[i + 1].data !=
-            (char *)piece[i].data + (size_t)columns(&piece[i]) * ct_dtype_size(piece[i].dtype))
-            return ct_fail(CT_EINVAL, "pieces have the strides of one matrix, but lie apart");
+        if ((char *)shard[i + 1].data !=
+            (char *)shard[i].data + (size_t)columns(&shard[i]) * ct_dtype_size(shard[i].dtype))
+            return ct_fail(CT_EINVAL, "shards have the strides of one matrix, but lie apart");
     return 0;
 }
 
@@ -173,7 +172,7 @@ static bool accepts_linear(const struct ct_prepare *p)
 
 static int prepare_linear(struct ct_prepare *p)
 {
-    const struct packed_linear *state = plan_pieces(p, p->out, p->outs);
+    const struct packed_linear *state = plan_shards(p, p->out, p->outs);
     struct ct_matrix x;
 
     ct_tensor_as_matrix(&p->in[0], &x);
@@ -221,7 +220,7 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
 
 static int prepare_linear_dx(struct ct_prepare *p)
 {
-    const struct packed_linear *state = plan_pieces(p, p->in, p->ins - 1);
+    const struct packed_linear *state = plan_shards(p, p->in, p->ins - 1);
     struct ct_matrix dx;
 
     ct_tensor_as_matrix(&p->out[0], &dx);
@@ -326,9 +325,11 @@ static int run_grad(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_pack_kernels[] = {
-    {"cpu.pack", "onednn", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack},
-    {"cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear},
-    {"cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx},
-    {"cpu.linear_cross_entropy", "onednn", FLAGS, accepts_loss, prepare_loss, run_loss},
-    {"cpu.linear_cross_entropy_grad", "onednn", FLAGS, accepts_grad, prepare_grad, run_grad},
+    CT_KERNEL("cpu.pack", "onednn", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
+    CT_KERNEL("cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear),
+    CT_KERNEL("cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx,
+              run_linear_dx),
+    CT_KERNEL("cpu.linear_cross_entropy", "onednn", FLAGS, accepts_loss, prepare_loss, run_loss),
+    CT_KERNEL("cpu.linear_cross_entropy_grad", "onednn", FLAGS, accepts_grad, prepare_grad,
+              run_grad),
     {0}};

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
 #include "cpu.h"
@@ -72,7 +73,8 @@ static int run_squares(const struct ct_launch *l)
 
 static int run_clip(const struct ct_launch *l)
 {
-    double sum = 0, norm, coefficient = 1, max_norm = ct_op_float(l->op, "max_norm");
+    const struct ct_clip_coefficient *attrs = l->op->attrs;
+    double sum = 0, norm, coefficient = 1, max_norm = attrs->max_norm;
     float *out[2] = {l->out[0].data, l->out[1].data};
 
     for (int i = 0; i < l->ins; i++)
@@ -96,7 +98,7 @@ static bool accepts_clip(const struct ct_prepare *p)
 }
 
 const struct ct_kernel cpu_reduce_kernels[] = {
-    {"squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
-     run_squares},
-    {"clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip},
+    CT_KERNEL("squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
+              run_squares),
+    CT_KERNEL("clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip),
     {0}};

@@ -26,13 +26,16 @@
 #define RING 1024u
 #define YIELDS 100
 
-enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_STOP };
+enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_COPY, TASK_STOP };
 
 struct task {
     enum task_kind kind;
     int event;
     const struct ct_kernel *kernel;
     const struct ct_launch *launch;
+    void *to; /* of a copy */
+    const void *from;
+    size_t bytes;
 };
 
 struct stream {
@@ -48,6 +51,8 @@ struct cpu_streams {
     struct stream stream[CT_STREAMS];
     _Atomic uint32_t *events;
     int event_count;
+    int64_t copies;              /* begun */
+    _Atomic int64_t copies_done; /* in order */
     _Atomic int failure;
     pthread_mutex_t lock; /* of message */
     char message[1024];
@@ -101,6 +106,10 @@ static void perform(struct cpu_streams *s, const struct task *task)
         break;
     case TASK_WAIT:
         sleep_while(&s->events[task->event], 0);
+        break;
+    case TASK_COPY:
+        memcpy(task->to, task->from, task->bytes);
+        atomic_fetch_add_explicit(&s->copies_done, 1, memory_order_release);
         break;
     case TASK_STOP:
         break;
@@ -167,19 +176,19 @@ static int submit(struct cpu_streams *s, int number, struct task task)
 int cpu_streams_enqueue(struct cpu_streams *s, int stream, const struct ct_kernel *kernel,
                         const struct ct_launch *launch)
 {
-    return submit(s, stream, (struct task){TASK_RUN, -1, kernel, launch});
+    return submit(s, stream, (struct task){.kind = TASK_RUN, .kernel = kernel, .launch = launch});
 }
 
 int cpu_streams_record(struct cpu_streams *s, int stream, int event)
 {
-    return submit(s, stream, (struct task){TASK_RECORD, event, NULL, NULL});
+    return submit(s, stream, (struct task){.kind = TASK_RECORD, .event = event});
 }
 
 int cpu_streams_wait(struct cpu_streams *s, int stream, int event)
 {
     if (s->in_order && !s->events[event])
         return ct_fail(CT_EINVAL, "event %d is waited for before it is recorded", event);
-    return submit(s, stream, (struct task){TASK_WAIT, event, NULL, NULL});
+    return submit(s, stream, (struct task){.kind = TASK_WAIT, .event = event});
 }
 
 int cpu_streams_events(struct cpu_streams *s, int count)
@@ -193,6 +202,37 @@ int cpu_streams_events(struct cpu_streams *s, int count)
     for (int i = 0; i < s->event_count; i++)
         s->events[i] = 0;
     return 0;
+}
+
+int cpu_streams_query(const struct cpu_streams *s, int event)
+{
+    return (int)atomic_load_explicit(&s->events[event], memory_order_acquire);
+}
+
+int cpu_streams_copy(struct cpu_streams *s, void *to, const void *from, size_t bytes,
+                     int64_t *ticket)
+{
+    struct task task = {.kind = TASK_COPY, .to = to, .from = from, .bytes = bytes};
+    int rc = submit(s, CT_STREAM_STORE, task);
+
+    if (rc == 0)
+        *ticket = ++s->copies;
+    return rc;
+}
+
+int cpu_streams_copied(struct cpu_streams *s, int64_t ticket, bool block)
+{
+    struct stream *stream = &s->stream[CT_STREAM_STORE];
+
+    for (;;) {
+        uint32_t done = atomic_load_explicit(&stream->done, memory_order_acquire);
+
+        if (atomic_load_explicit(&s->copies_done, memory_order_acquire) >= ticket)
+            return 1;
+        if (!block)
+            return 0;
+        sleep_while(&stream->done, done);
+    }
 }
 
 static void drain(struct stream *stream)
@@ -238,7 +278,7 @@ void cpu_streams_destroy(struct cpu_streams *s)
     for (int i = 0; i < CT_STREAMS; i++) {
         if (!s->stream[i].started)
             continue;
-        push(&s->stream[i], &(struct task){TASK_STOP, -1, NULL, NULL});
+        push(&s->stream[i], &(struct task){.kind = TASK_STOP});
         pthread_join(s->stream[i].thread, NULL);
     }
     pthread_mutex_destroy(&s->lock);

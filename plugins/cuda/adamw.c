@@ -93,4 +93,5 @@ static int run(const struct ct_launch *l)
     return rc < 0 ? rc : launch(l, &a);
 }
 
-const struct ct_kernel gpu_adamw_kernels[] = {{"adamw", "vector", 0, accepts, prepare, run}, {0}};
+const struct ct_kernel gpu_adamw_kernels[] = {
+    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run), {0}};

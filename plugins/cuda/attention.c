@@ -23,6 +23,7 @@ static const void *optional(const struct ct_launch *l, int i)
 static struct gpu_attention arguments(const struct ct_launch *l, int at, int more)
 {
     const struct ct_tensor *q = &l->in[at], *k = q + 1, *v = q + 2;
+    double scale = ct_op_float(l->op, "scale");
     struct gpu_attention a = {.q = q->data,
                               .k = k->data,
                               .v = v->data,
@@ -31,7 +32,7 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
                               .groups = (int32_t)k->shape[2],
                               .size = (int32_t)q->shape[3],
                               .padded = (int32_t)q->shape[3] + 1,
-                              .scale = (float)(1 / sqrt((double)q->shape[3]))};
+                              .scale = (float)(scale > 0 ? scale : 1 / sqrt((double)q->shape[3]))};
 
     strides(a.q_stride, q);
     strides(a.k_stride, k);
@@ -60,7 +61,8 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
+    return ct_op_bool(p->op, "causal") && !ct_op_int(p->op, "window") &&
+           gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
            (dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
 }
 
@@ -173,7 +175,7 @@ static int run_merge(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_kernels[] = {
-    {"attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run},
-    {"attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad},
-    {"attention_merge", "plain", 0, accepts_merge, NULL, run_merge},
+    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),
     {0}};

@@ -3,7 +3,7 @@
  * whether it accepts it: what cuDNN has no plan for is left to the plain kernels.
  *
  * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask. All
- * else (documents, positions, pieces of sequences) is a bias, made from them in each call.
+ * else (documents, positions, shards of sequences) is a bias, made from them in each call.
  */
 #include <float.h>
 #include <math.h>
@@ -162,7 +162,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
     return s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
-           take_strides(s->k, k) && take_strides(s->v, v) &&
+           take_strides(s->k, k) && take_strides(s->v, v) && ct_op_bool(p->op, "causal") &&
+           !ct_op_int(p->op, "window") &&
            (!s->bias || 2 * s->batch * s->queries * s->keys <= LARGEST_BIAS);
 }
 
@@ -312,10 +313,11 @@ static int make_bias(const struct ct_launch *l, int at, int more)
 /* What forward and backward give alike. q is input `at`. */
 static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
 {
+    double scale = ct_op_float(l->op, "scale");
     const struct state *state = l->state;
     const struct sdpa_shape *s = &state->plan->shape;
 
-    pack->scale = (float)(1 / sqrt((double)s->size));
+    pack->scale = (float)(scale > 0 ? scale : 1 / sqrt((double)s->size));
     pack->lowest = dnn_version() < 91000 ? -FLT_MAX : -INFINITY;
     pack->one = 1;
     give(pack, SDPA_Q, l->in[at].data);
@@ -389,7 +391,7 @@ static int ready_lse(const struct ct_launch *l, void **lse)
 static int cast_back(const struct ct_launch *l, size_t offset, const struct ct_tensor *out)
 {
     struct ct_tensor narrow =
-        ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->rank, out->shape);
+        ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->ndim, out->shape);
 
     return out->dtype == CT_F32 ? gpu_cast(l, &narrow, out) : 0;
 }
@@ -423,6 +425,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_dnn_kernels[] = {
-    {"attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run},
-    {"attention_grad", "cudnn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad},
+    CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run),
+    CT_KERNEL("attention_grad", "cudnn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     {0}};

@@ -2,12 +2,12 @@
  * Collectives through the host, for communicators that know nothing of this device (local, mpi):
  * the operand is copied to pinned memory, travels, and is copied back. The stream is waited for,
  * so nothing overlaps, and the host, which waits, meets other ranks in the order of the program:
- * this is for tests, and for several ranks on one device. A communicator that brings kernels for
- * the device goes first. slice needs none.
+ * this is for tests, and for several ranks on one device. A communicator that brings a transport
+ * for the device goes first.
  */
 #include <stdlib.h>
 
-#include <ctitan/collective.h>
+#include <ctitan/device/collective.h>
 
 #include "graph.h"
 
@@ -42,14 +42,19 @@ struct staging {
 
 static int make_room(struct gpu *gpu, size_t bytes)
 {
+    int rc;
+
     if (bytes <= gpu->staging_bytes)
         return 0;
     if (gpu->staging)
         gpu_driver.cuMemFreeHost(gpu->staging);
     gpu->staging = NULL;
-    gpu->staging_bytes = bytes;
-    return gpu_check(gpu_driver.cuMemHostAlloc(&gpu->staging, bytes, CU_MEMHOSTALLOC_PORTABLE),
-                     "pinned memory");
+    gpu->staging_bytes = 0;
+    rc = gpu_check(gpu_driver.cuMemHostAlloc(&gpu->staging, bytes, CU_MEMHOSTALLOC_PORTABLE),
+                   "pinned memory");
+    if (rc == 0)
+        gpu->staging_bytes = bytes;
+    return rc;
 }
 
 static int fetch(const struct ct_launch *l, const struct staging *s)
@@ -88,131 +93,32 @@ static int stage_out(const struct ct_launch *l, const struct staging *s)
 
 /* ---- the transport ---- */
 
-static int all_gather(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
+static int call(const struct ct_launch *l, const struct ct_call *on_device)
 {
-    size_t bytes = count * ct_dtype_size(dtype);
-    struct staging s = {in, out, .in_bytes = bytes, .out_bytes = bytes * (size_t)g->size};
+    struct ct_call c = *on_device;
+    struct staging s = {.device_in = c.in,
+                        .device_out = c.out,
+                        .in_bytes = ct_call_in_bytes(&c),
+                        .out_bytes = ct_call_out_bytes(&c)};
     int rc = stage_in(l, &s);
 
+    c.in = s.in;
+    c.out = s.out;
     if (rc == 0)
-        rc = g->ops->all_gather(g, s.in, s.out, count, dtype);
-    return rc < 0 ? rc : stage_out(l, &s);
+        rc = ct_call_run(&c);
+    return rc < 0 || !s.out_bytes ? rc : stage_out(l, &s);
 }
 
-static int reduce_scatter(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                          size_t count, enum ct_dtype dtype)
-{
-    size_t bytes = count * ct_dtype_size(dtype);
-    struct staging s = {in, out, .in_bytes = bytes * (size_t)g->size, .out_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    if (rc == 0)
-        rc = g->ops->reduce_scatter(g, s.in, s.out, count, dtype, CT_REDUCE_SUM);
-    return rc < 0 ? rc : stage_out(l, &s);
-}
-
-static int all_reduce(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
-{
-    size_t bytes = count * ct_dtype_size(dtype);
-    struct staging s = {in, out, .in_bytes = bytes, .out_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    if (rc == 0)
-        rc = g->ops->all_reduce(g, s.in, s.out, count, dtype, CT_REDUCE_SUM);
-    return rc < 0 ? rc : stage_out(l, &s);
-}
-
-static int all_to_all(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
-{
-    size_t bytes = count * (size_t)g->size * ct_dtype_size(dtype);
-    struct staging s = {in, out, .in_bytes = bytes, .out_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    if (rc == 0)
-        rc = g->ops->all_to_all(g, s.in, s.out, count, dtype);
-    return rc < 0 ? rc : stage_out(l, &s);
-}
-
-static int exchange(const struct ct_launch *l, struct ct_group *g, const void *out, int to,
-                    void *in, int from, size_t bytes, int tag)
-{
-    struct staging s = {out, in, .in_bytes = bytes, .out_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    if (rc == 0)
-        rc = g->ops->exchange(g, s.in, bytes, to, s.out, bytes, from, tag);
-    return rc < 0 ? rc : stage_out(l, &s);
-}
-
-static int send(const struct ct_launch *l, struct ct_group *g, const void *data, size_t bytes,
-                int to, int tag)
-{
-    struct staging s = {.device_in = data, .in_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    return rc < 0 ? rc : g->ops->send(g, s.in, bytes, to, tag);
-}
-
-static int receive(const struct ct_launch *l, struct ct_group *g, void *data, size_t bytes,
-                   int from, int tag)
-{
-    struct staging s = {.device_out = data, .out_bytes = bytes};
-    int rc = stage_in(l, &s);
-
-    if (rc == 0)
-        rc = g->ops->receive(g, s.out, bytes, from, tag);
-    return rc < 0 ? rc : stage_out(l, &s);
-}
-
-static const struct ct_transport staged = {
+const struct ct_transport gpu_staged_transport = {
+    .size = sizeof(gpu_staged_transport),
+    .name = "staged",
+    .waits = true,
     .copy = copy,
     .clear = clear,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_reduce = all_reduce,
-    .all_to_all = all_to_all,
-    .exchange = exchange,
-    .send = send,
-    .receive = receive,
+    .call = call,
 };
-
-static int run(const struct ct_launch *l)
-{
-    return ct_collective_run(l, &staged);
-}
-
-/* Another plugin's kernel for the device is better. */
-static bool has_better(const char *op)
-{
-    const struct ct_kernel *k;
-
-    for (size_t i = 0; (k = ct_kernel_at("cuda", i)); i++)
-        if (!strcmp(k->op, op) && k->run != run)
-            return true;
-    return false;
-}
-
-static bool accepts(const struct ct_prepare *p)
-{
-    return !has_better(p->op->type->name);
-}
 
 bool gpu_collectives_wait(void)
 {
-    return !has_better("send");
+    return ct_transport_find(&(struct ct_device){.name = "cuda"}) == &gpu_staged_transport;
 }
-
-const struct ct_kernel gpu_collective_kernels[] = {
-    {"all_gather", "staged", 0, accepts, ct_collective_prepare, run},
-    {"reduce_scatter", "staged", 0, accepts, ct_collective_prepare, run},
-    {"all_reduce", "staged", 0, accepts, ct_collective_prepare, run},
-    {"all_to_all", "staged", 0, accepts, ct_collective_prepare, run},
-    {"permute", "staged", 0, accepts, ct_collective_prepare, run},
-    {"send", "staged", 0, accepts, ct_collective_prepare, run},
-    {"receive", "staged", 0, accepts, ct_collective_prepare, run},
-    {"stage_sum", "staged", 0, accepts, ct_collective_prepare, run},
-    {"slice", "copy", 0, NULL, ct_collective_prepare, run},
-    {0}};

@@ -33,7 +33,8 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
 #define X(name) {CT_KERNELS, "cuda", gpu_##name##_kernels},
                                          GPU_TABLES(X)
 #undef X
-                                             {CT_NOTHING, NULL, NULL}};
+                                             {CT_TRANSPORT, "cuda", &gpu_staged_transport},
+                                         {CT_NOTHING, NULL, NULL}};
 
 CT_PLUGIN(.name = "cuda", .version = "1.0",
           .summary = "Kernels and streams for NVIDIA GPUs: cuBLASLt, cuDNN, CUDA graphs",

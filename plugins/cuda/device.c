@@ -85,7 +85,9 @@ static void drop_events(struct gpu *gpu)
     for (int i = 0; i < gpu->event_count; i++)
         gpu_driver.cuEventDestroy(gpu->event[i]);
     free(gpu->event);
+    free((void *)gpu->recorded);
     gpu->event = NULL;
+    gpu->recorded = NULL;
     gpu->event_count = 0;
 }
 
@@ -99,6 +101,9 @@ static void close_device(struct ct_device *base)
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
     drop_events(gpu);
+    for (int i = 0; i < GPU_COPIES; i++)
+        if (gpu->copied[i])
+            gpu_driver.cuEventDestroy(gpu->copied[i]);
     gpu_arena_destroy_all(gpu);
     if (gpu->staging)
         gpu_driver.cuMemFreeHost(gpu->staging);
@@ -145,6 +150,7 @@ static int open_device(const struct ct_device_request *request, struct ct_device
         return ct_fail(CT_ENOMEM, "the cuda device");
     gpu->base = (struct ct_device){
         .ops = &gpu_device_ops, .name = "cuda", .in_order = gpu_collectives_wait()};
+    gpu->base.enqueues = !gpu->base.in_order;
     rc = choose_device(request, gpu);
     if (rc == 0)
         rc = look(gpu);
@@ -203,6 +209,7 @@ static int reserve(struct ct_device *device, size_t bytes, void **base)
 static void release(struct ct_device *device, void *base, size_t bytes)
 {
     (void)bytes;
+    gpu_graph_forget(gpu_of(device));
     gpu_arena_destroy(gpu_of(device), base);
 }
 
@@ -253,11 +260,14 @@ static int events(struct ct_device *device, int count)
     int rc = 0;
 
     gpu_graph_begin(gpu);
+    for (int i = 0; i < gpu->event_count; i++)
+        gpu->recorded[i] = 0;
     if (count <= gpu->event_count)
         return 0;
     drop_events(gpu);
     gpu->event = calloc((size_t)count, sizeof(*gpu->event));
-    if (!gpu->event)
+    gpu->recorded = calloc((size_t)count, sizeof(*gpu->recorded));
+    if (!gpu->event || !gpu->recorded)
         return ct_fail(CT_ENOMEM, "%d events", count);
     for (; rc == 0 && gpu->event_count < count; gpu->event_count += rc == 0)
         rc = gpu_check(
@@ -270,9 +280,28 @@ static int record(struct ct_device *device, int stream, int event)
 {
     struct gpu *gpu = gpu_of(device);
 
+    int rc;
+
     if (gpu_graph_replays(gpu))
         return 0;
-    return gpu_check(gpu_driver.cuEventRecord(gpu->event[event], gpu->stream[stream]), "an event");
+    rc = gpu_check(gpu_driver.cuEventRecord(gpu->event[event], gpu->stream[stream]), "an event");
+    if (rc == 0)
+        gpu->recorded[event] = 1;
+    return rc;
+}
+
+/* Events of a captured step are no events of the device: asking for one would end the capture. */
+static int query(struct ct_device *device, int event)
+{
+    struct gpu *gpu = gpu_of(device);
+    int rc;
+
+    if (!gpu_graph_is_plain(gpu))
+        return ct_fail(CT_EINVAL, "a step that is replayed as one graph has no events");
+    if (!gpu->recorded[event])
+        return 0;
+    rc = gpu_driver.cuEventQuery(gpu->event[event]);
+    return rc == CUDA_ERROR_NOT_READY ? 0 : rc ? gpu_check(rc, "an event") : 1;
 }
 
 static int wait_event(struct ct_device *device, int stream, int event)
@@ -307,7 +336,46 @@ static int synchronize(struct ct_device *device)
     return rc < 0 ? rc : check_fault(gpu);
 }
 
+/* ---- copies while steps run ---- */
+
+static int copy_out_wait(struct ct_device *device, int64_t ticket, bool block)
+{
+    struct gpu *gpu = gpu_of(device);
+    CUevent event = gpu->copied[ticket % GPU_COPIES];
+    int rc;
+
+    if (ticket + GPU_COPIES <= gpu->copies)
+        return 1; /* its event has been waited for, to be used again */
+    rc = block ? gpu_driver.cuEventSynchronize(event) : gpu_driver.cuEventQuery(event);
+    if (rc == CUDA_ERROR_NOT_READY)
+        return 0;
+    return rc ? gpu_check(rc, "a copy from the device") : 1;
+}
+
+static int copy_out_begin(struct ct_device *device, void *host, const void *from, size_t bytes,
+                          int64_t *ticket)
+{
+    struct gpu *gpu = gpu_of(device);
+    CUevent *event = &gpu->copied[(gpu->copies + 1) % GPU_COPIES];
+    CUstream stream = gpu->stream[CT_STREAM_STORE];
+    int rc = 0;
+
+    if (!*event)
+        rc = gpu_check(gpu_driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "an event");
+    else
+        rc = gpu_check(gpu_driver.cuEventSynchronize(*event), "a copy from the device");
+    if (rc == 0 && bytes)
+        rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes, stream),
+                       "a copy from the device");
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuEventRecord(*event, stream), "an event");
+    if (rc == 0)
+        *ticket = ++gpu->copies;
+    return rc;
+}
+
 const struct ct_device_ops gpu_device_ops = {
+    .size = sizeof(struct ct_device_ops),
     .open = open_device,
     .close = close_device,
     .info = info,
@@ -322,5 +390,8 @@ const struct ct_device_ops gpu_device_ops = {
     .record = record,
     .wait = wait_event,
     .synchronize = synchronize,
+    .query = query,
+    .copy_out_begin = copy_out_begin,
+    .copy_out_wait = copy_out_wait,
     .diagnose = gpu_diagnose,
 };

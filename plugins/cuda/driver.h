@@ -153,6 +153,7 @@ typedef struct {
     X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                          \
     X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                              \
     X(cuEventSynchronize, cuEventSynchronize, (CUevent event))                                     \
+    X(cuEventQuery, cuEventQuery, (CUevent event))                                                 \
     X(cuEventElapsedTime, cuEventElapsedTime, (float *milliseconds, CUevent begin, CUevent end))
 
 struct gpu_driver {

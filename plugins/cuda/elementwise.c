@@ -123,10 +123,10 @@ static int run_reciprocal(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_elementwise_kernels[] = {
-    {"add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run},
-    {"add", "numbers", 0, accepts_numbers, NULL, run_add_numbers},
-    {"swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run},
-    {"swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run},
-    {"cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast},
-    {"reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal},
+    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
+    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),
+    CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
     {0}};

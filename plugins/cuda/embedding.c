@@ -16,7 +16,7 @@ static bool starts_at_vectors(const struct ct_tensor *t)
 static int launch(const struct ct_launch *l, const char *what, const struct ct_tensor *from,
                   const struct ct_tensor *to, int64_t blocks, const void *arguments)
 {
-    int64_t columns = to->shape[to->rank - 1];
+    int64_t columns = to->shape[to->ndim - 1];
     bool vector =
         columns % GPU_EMBEDDING_VECTOR == 0 && starts_at_vectors(from) && starts_at_vectors(to);
     char name[80];
@@ -88,6 +88,7 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {
-    {"embedding", "rows", 0, accepts, NULL, run},
-    {"embedding_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad, run_grad},
+    CT_KERNEL("embedding", "rows", 0, accepts, NULL, run),
+    CT_KERNEL("embedding_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
+              run_grad),
     {0}};

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 
 #include "driver.h"
@@ -29,6 +29,8 @@ struct gpu_config {
 };
 extern struct gpu_config gpu_config;
 
+#define GPU_COPIES 64 /* to the host, at once, that are told apart */
+
 struct gpu_functions;
 struct gpu_arena;
 struct gpu_blas;
@@ -42,6 +44,9 @@ struct gpu {
     CUstream stream[CT_STREAMS];
     CUevent *event;
     int event_count;
+    _Atomic unsigned char *recorded; /* by event: since the last `events` */
+    CUevent copied[GPU_COPIES];      /* by ticket, modulo: behind a copy to the host */
+    int64_t copies;                  /* begun */
     struct gpu_functions *functions;
     struct gpu_arena *arenas;
     struct gpu_blas *blas;
@@ -155,18 +160,18 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(rope)                                                                                        \
     X(embedding)                                                                                   \
     X(loss)                                                                                        \
-    X(loss_pieces)                                                                                 \
+    X(loss_shards)                                                                                 \
     X(attention_dnn)                                                                               \
     X(attention)                                                                                   \
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
     X(init)                                                                                        \
     X(float8)                                                                                      \
-    X(offload)                                                                                     \
-    X(collective)
+    X(offload)
 
 #define X(name) extern const struct ct_kernel gpu_##name##_kernels[];
 GPU_TABLES(X)
 #undef X
+extern const struct ct_transport gpu_staged_transport;
 
 #endif

@@ -2,6 +2,7 @@
  * Capturing steps, one graph for each program, told apart by their first launch.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include <ctitan/log.h>
 
@@ -29,13 +30,27 @@ struct gpu_graph *gpu_graph_create(void)
     return calloc(1, sizeof(struct gpu_graph));
 }
 
+static void drop_programs(struct gpu_graph *g)
+{
+    for (int i = 0; i < PROGRAMS; i++)
+        if (g->program[i].exec)
+            gpu_driver.cuGraphExecDestroy(g->program[i].exec);
+    memset(g->program, 0, sizeof(g->program));
+    g->current = NULL;
+    g->mode = PLAIN;
+}
+
+void gpu_graph_forget(struct gpu *gpu)
+{
+    if (gpu->graph)
+        drop_programs(gpu->graph);
+}
+
 void gpu_graph_destroy(struct gpu_graph *g)
 {
     if (!g)
         return;
-    for (int i = 0; i < PROGRAMS; i++)
-        if (g->program[i].exec)
-            gpu_driver.cuGraphExecDestroy(g->program[i].exec);
+    drop_programs(g);
     if (g->fork)
         gpu_driver.cuEventDestroy(g->fork);
     if (g->join)
@@ -46,6 +61,11 @@ void gpu_graph_destroy(struct gpu_graph *g)
 bool gpu_graph_replays(const struct gpu *gpu)
 {
     return gpu->graph && gpu->graph->mode == REPLAYING;
+}
+
+bool gpu_graph_is_plain(const struct gpu *gpu)
+{
+    return !gpu->graph || gpu->graph->mode == PLAIN || gpu->graph->mode == UNDECIDED;
 }
 
 void gpu_graph_begin(struct gpu *gpu)

@@ -1,6 +1,7 @@
 /*
  * Initial weights.
  */
+#include <ctitan/core_ops.h>
 #include <ctitan/rng.h>
 
 #include "gpu.h"
@@ -12,17 +13,17 @@ static bool accepts(const struct ct_prepare *p)
     return gpu_is_compute_dtype(p->in[0].dtype);
 }
 
-/* Where this rank's piece lies in the whole. */
-static struct gpu_init piece(const struct ct_launch *l)
+/* Where this rank's shard lies in the whole. */
+static struct gpu_init shard(const struct ct_launch *l)
 {
     const struct ct_value *whole = l->op->in[0];
     const struct ct_tensor *t = &l->in[0];
     struct gpu_init a = {.out = t->data,
                          .count = ct_tensor_count(t),
-                         .rank = t->rank,
+                         .rank = t->ndim,
                          .kind = gpu_float_kind(t->dtype)};
 
-    for (int d = 0; d < t->rank; d++) {
+    for (int d = 0; d < t->ndim; d++) {
         a.size[d] = t->shape[d];
         a.global[d] = whole->shape[d];
         a.offset[d] = ct_launch_offset(l, whole, d);
@@ -38,24 +39,25 @@ static int launch(const struct ct_launch *l, const char *name, const struct gpu_
 
 static int run_normal(const struct ct_launch *l)
 {
-    struct gpu_init a = piece(l);
+    const struct ct_init_normal *attrs = l->op->attrs;
+    struct gpu_init a = shard(l);
 
-    a.seed = (uint64_t)ct_op_int(l->op, "seed");
+    a.seed = (uint64_t)attrs->seed;
     a.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
-    a.std = ct_op_float(l->op, "std");
-    a.cut = ct_op_float(l->op, "cut");
+    a.std = attrs->std;
+    a.truncate = attrs->truncate;
     return launch(l, "init_normal", &a);
 }
 
 static int run_constant(const struct ct_launch *l)
 {
-    struct gpu_init a = piece(l);
+    struct gpu_init a = shard(l);
 
-    a.value = ct_op_float(l->op, "value");
+    a.value = ((const struct ct_init_constant *)l->op->attrs)->value;
     return launch(l, "init_constant", &a);
 }
 
 const struct ct_kernel gpu_init_kernels[] = {
-    {"init_normal", "philox", 0, accepts, NULL, run_normal},
-    {"init_constant", "fill", 0, accepts, NULL, run_constant},
+    CT_KERNEL("init_normal", "philox", 0, accepts, NULL, run_normal),
+    CT_KERNEL("init_constant", "fill", 0, accepts, NULL, run_constant),
     {0}};

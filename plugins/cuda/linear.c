@@ -1,12 +1,12 @@
 /*
  * linear, linear_dx and linear_dw as matrix products.
  *
- * All three may have several weights (q, k, v of one x). Where the pieces lie side by side in
+ * All three may have several weights (q, k, v of one x). Where the shards lie side by side in
  * memory (the plan tries, see ct_op_type.join) they are one product, else one each.
  */
 #include "blas.h"
 
-static bool accepts_pieces(const struct ct_tensor *narrow, const struct ct_tensor *wide,
+static bool accepts_shards(const struct ct_tensor *narrow, const struct ct_tensor *wide,
                            const struct ct_tensor *weight, int count)
 {
     struct ct_matrix rows;
@@ -24,7 +24,7 @@ static bool accepts_pieces(const struct ct_tensor *narrow, const struct ct_tenso
 static bool accepts_linear(const struct ct_prepare *p)
 {
     return p->in[1].dtype == p->in[0].dtype &&
-           accepts_pieces(&p->in[0], p->out, p->in + 1, p->outs);
+           accepts_shards(&p->in[0], p->out, p->in + 1, p->outs);
 }
 
 static bool accepts_dx(const struct ct_prepare *p)
@@ -32,12 +32,12 @@ static bool accepts_dx(const struct ct_prepare *p)
     int count = p->ins / 2;
 
     return p->in[count].dtype == p->out[0].dtype &&
-           accepts_pieces(&p->out[0], p->in, p->in + count, count);
+           accepts_shards(&p->out[0], p->in, p->in + count, count);
 }
 
 static bool accepts_dw(const struct ct_prepare *p)
 {
-    return accepts_pieces(&p->in[0], p->in + 1, p->out, p->outs);
+    return accepts_shards(&p->in[0], p->in + 1, p->out, p->outs);
 }
 
 static int prepare(struct ct_prepare *p)
@@ -46,7 +46,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-/* Products of several pieces are summed in float32, and rounded once. */
+/* Products of several shards are summed in float32, and rounded once. */
 static int prepare_dx(struct ct_prepare *p)
 {
     p->workspace = GPU_BLAS_WORKSPACE;
@@ -55,7 +55,7 @@ static int prepare_dx(struct ct_prepare *p)
     return 0;
 }
 
-/* How many pieces from the first on lie side by side: columns of one matrix, weights in a row; bits
+/* How many shards from the first on lie side by side: columns of one matrix, weights in a row; bits
    of accumulate must be the same. */
 static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, int count,
                   uint32_t accumulate)
@@ -78,13 +78,13 @@ static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, 
     return together;
 }
 
-/* Columns that pieces have together. */
+/* Columns that shards have together. */
 static int64_t width(const struct ct_tensor *wide, int count)
 {
     int64_t n = 0;
 
     for (int i = 0; i < count; i++)
-        n += wide[i].shape[wide[i].rank - 1];
+        n += wide[i].shape[wide[i].ndim - 1];
     return n;
 }
 
@@ -158,7 +158,7 @@ static int run_dx(const struct ct_launch *l)
 
     if (dx->dtype != CT_BF16 || (joined(l->in, l->in + count, count, 0) == count))
         return sum_dx(l, dx, add);
-    sum = ct_tensor_dense((char *)l->workspace + GPU_BLAS_WORKSPACE, CT_F32, dx->rank, dx->shape);
+    sum = ct_tensor_dense((char *)l->workspace + GPU_BLAS_WORKSPACE, CT_F32, dx->ndim, dx->shape);
     rc = add ? gpu_cast(l, dx, &sum) : 0;
     if (rc == 0)
         rc = sum_dx(l, &sum, add);
@@ -199,7 +199,7 @@ static int run_dw(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_linear_kernels[] = {
-    {"linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear},
-    {"linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx},
-    {"linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw},
+    CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear),
+    CT_KERNEL("linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx),
+    CT_KERNEL("linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw),
     {0}};

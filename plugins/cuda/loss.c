@@ -11,12 +11,12 @@
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
-    return ct_shape_count(t->rank - 1, t->shape);
+    return ct_shape_count(t->ndim - 1, t->shape);
 }
 
 static int64_t columns_of(const struct ct_tensor *t)
 {
-    return t->shape[t->rank - 1];
+    return t->shape[t->ndim - 1];
 }
 
 static unsigned threads_for(int64_t columns)
@@ -306,8 +306,8 @@ static int run_head(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_loss_kernels[] = {
-    {"cross_entropy", "rows", 0, accepts, prepare, run},
-    {"cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad},
-    {"linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head},
-    {"linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head},
+    CT_KERNEL("cross_entropy", "rows", 0, accepts, prepare, run),
+    CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad),
+    CT_KERNEL("linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
+    CT_KERNEL("linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     {0}};

@@ -1,18 +1,20 @@
 /*
  * rms_norm, add_rms_norm and their gradient, on dense tensors.
  */
+#include <ctitan/lib/ops.h>
+
 #include "gpu.h"
 
 #define THREADS 1024
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
-    return ct_shape_count(t->rank - 1, t->shape);
+    return ct_shape_count(t->ndim - 1, t->shape);
 }
 
 static int64_t columns_of(const struct ct_tensor *t)
 {
-    return t->shape[t->rank - 1];
+    return t->shape[t->ndim - 1];
 }
 
 /* All operands start at vectors, rows too. */
@@ -59,7 +61,7 @@ static int run(const struct ct_launch *l)
                          .w = l->in[l->ins - 1].data,
                          .rows = rows_of(x),
                          .columns = columns_of(x),
-                         .eps = (float)ct_op_float(l->op, "eps")};
+                         .eps = (float)((const struct ct_rms_norm *)l->op->attrs)->eps};
     bool vector = vectors((const void *[]){a.y, a.sum, a.x, a.r, a.w}, 5, x);
     unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
 
@@ -130,7 +132,8 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_norm_kernels[] = {
-    {"rms_norm", "vector", 0, accepts, NULL, run},
-    {"add_rms_norm", "vector", 0, accepts, NULL, run},
-    {"rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad, run_grad},
+    CT_KERNEL("rms_norm", "vector", 0, accepts, NULL, run),
+    CT_KERNEL("add_rms_norm", "vector", 0, accepts, NULL, run),
+    CT_KERNEL("rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
+              run_grad),
     {0}};

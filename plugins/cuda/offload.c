@@ -1,5 +1,5 @@
 /*
- * The GPU's second memory: pinned memory of the host, which copy engines reach without a detour.
+ * The GPU's host memory: pinned memory of the host, which copy engines reach without a detour.
  */
 #include "gpu.h"
 
@@ -57,7 +57,8 @@ static int offload(const struct ct_launch *l)
     return put(l, l->out[0].data, &l->in[0]);
 }
 
-const struct ct_kernel gpu_offload_kernels[] = {{"load", "copy engine", 0, NULL, NULL, load},
-                                                {"store", "copy engine", 0, NULL, NULL, store},
-                                                {"offload", "copy engine", 0, NULL, NULL, offload},
-                                                {0}};
+const struct ct_kernel gpu_offload_kernels[] = {
+    CT_KERNEL("load", "copy engine", 0, NULL, NULL, load),
+    CT_KERNEL("store", "copy engine", 0, NULL, NULL, store),
+    CT_KERNEL("offload", "copy engine", 0, NULL, NULL, offload),
+    {0}};

@@ -1,6 +1,8 @@
 /*
  * The norm of the gradients, and clipping.
  */
+#include <ctitan/core_ops.h>
+
 #include "gpu.h"
 
 #define THREADS 256
@@ -79,10 +81,11 @@ static bool accepts_clip(const struct ct_prepare *p)
 
 static int run_clip(const struct ct_launch *l)
 {
+    const struct ct_clip_coefficient *attrs = l->op->attrs;
     struct gpu_clip a = {.norm = l->out[0].data,
                          .coefficient = l->out[1].data,
                          .count = l->ins,
-                         .max_norm = ct_op_float(l->op, "max_norm")};
+                         .max_norm = attrs->max_norm};
 
     for (int i = 0; i < l->ins; i++)
         a.in[i] = l->in[i].data;
@@ -91,7 +94,7 @@ static int run_clip(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_reduce_kernels[] = {
-    {"squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
-     run_squares},
-    {"clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip},
+    CT_KERNEL("squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
+              run_squares),
+    CT_KERNEL("clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip),
     {0}};

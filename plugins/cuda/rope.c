@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 
 #include "gpu.h"
 
@@ -17,17 +17,11 @@ static bool accepts(const struct ct_prepare *p)
 
 static void find_turns(const struct ct_op *op, struct gpu_rope *a)
 {
-    struct ct_rope rope = {
-        .theta = ct_op_float(op, "theta"),
-        .factor = ct_op_float(op, "factor"),
-        .low_freq_factor = ct_op_float(op, "low_freq_factor"),
-        .high_freq_factor = ct_op_float(op, "high_freq_factor"),
-        .original_max_position = ct_op_int(op, "original_max_position"),
-    };
+    const struct ct_rope *rope = op->attrs;
 
     for (int i = 0; i < a->pairs; i++)
-        a->turns[i] = ct_rope_frequency(&rope, 2 * a->pairs, i) / (2 * M_PI);
-    a->inverse = ct_op_bool(op, "inverse");
+        a->turns[i] = ct_rope_frequency(rope, 2 * a->pairs, i) / (2 * M_PI);
+    a->inverse = rope->inverse;
 }
 
 /* The pairs are fixed with the op: found once. */
@@ -75,4 +69,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_rope_kernels[] = {
-    {"rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run}, {0}};
+    CT_KERNEL("rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run), {0}};

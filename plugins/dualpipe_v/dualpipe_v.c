@@ -1,11 +1,11 @@
 /*
- * DualPipeV (DeepSeek-AI 2025; "cut in half" by Qi et al.): each rank has two stages, which lie as
- * a V. In the steady part, every forward runs together with a backward of the rank's other stage
+ * DualPipeV (DeepSeek-AI 2025; "split in half" by Qi et al.): each rank has two stages, which lie
+ * as a V. In the steady part, every forward runs together with a backward of the rank's other stage
  * (OVERLAP_F_B), so that the communication inside of one hides behind the other's computing.
  */
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 struct rank {
     const struct ct_schedule_request *request;
@@ -127,6 +127,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "stages as a V, forwards overlapped with backwards",
     .stages_per_rank_min = 2,
     .stages_per_rank_max = 2,

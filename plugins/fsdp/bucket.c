@@ -8,7 +8,8 @@
  */
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/core_ops.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 
 #include "fsdp.h"
@@ -18,6 +19,7 @@
 struct bucket {
     struct ct_op *op[MOST]; /* in the graph's order */
     int count;
+    size_t older; /* 1 + the bucket of the same slot before it; 0: none */
 };
 
 struct buckets {
@@ -28,30 +30,31 @@ struct buckets {
     bool *reduces;  /* by value id: made by a reduction of a gradient */
     size_t *bucket; /* by value id: 1 + that of its producer, while it may grow */
     size_t ids;
+    size_t *newest; /* by slot of a unit's region: 1 + the newest bucket there */
+    size_t slots;   /* a power of two */
 };
 
-/* The op that says which unit a collective is of: behind the microbatches, what made the gradient.
- */
+/* The op that says which unit a collective is of. After the microbatches that is the op that made
+   the gradient, or the receive that brought it from another stage. */
 static const struct ct_op *origin(const struct ct_op *op)
 {
-    while (op->part == CT_PART_POST && op->in[0]->producer)
+    while (op->section->part == CT_PART_POST && op->ins > 0 && op->in[0]->producer)
         op = op->in[0]->producer;
     return op;
 }
 
 static bool same_unit(const struct ct_op *a, const struct ct_op *b)
 {
-    return a->stage == b->stage && !strcmp(a->region, b->region);
+    return a->section->group == b->section->group && !strcmp(a->region, b->region);
 }
 
 static bool alike(const struct ct_op *a, const struct ct_op *b)
 {
-    bool dim = strcmp(a->type->name, "all_reduce") != 0;
+    const struct ct_collective_attrs *x = a->attrs, *y = b->attrs;
 
-    return a->type == b->type && a->part == b->part && same_unit(origin(a), origin(b)) &&
-           a->stream == b->stream && a->in[0]->dtype == b->in[0]->dtype &&
-           !strcmp(ct_op_string(a, "axes"), ct_op_string(b, "axes")) &&
-           (!dim || ct_op_int(a, "dim") == ct_op_int(b, "dim"));
+    return a->type == b->type && a->section == b->section && same_unit(origin(a), origin(b)) &&
+           a->stream == b->stream && a->in[0]->dtype == b->in[0]->dtype && x->axes == y->axes &&
+           x->dim == y->dim && x->reduction == y->reduction;
 }
 
 /* One op with the values of all, where the first or the last of them stood. */
@@ -67,32 +70,45 @@ static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_la
     b = ct_builder_before(graph, at_last ? bucket->op[bucket->count - 1] : first);
     for (int i = 0; i < bucket->count; i++)
         in[i] = bucket->op[i]->in[0];
-    b.part = first->part;
+    b.section = first->section;
     b.region = first->region;
-    b.stage = first->stage;
     b.why = first->why;
-    op = ct_emit(&b, first->type->name, NULL, in, bucket->count, first->attrs);
+    b.marks = first->marks;
+    op = ct_emit_type(&b, first->type, NULL, in, bucket->count, first->attrs);
     if (!op)
         return b.status;
     op->stream = first->stream;
     for (int i = 0; i < bucket->count; i++) {
-        op->out[i] = bucket->op[i]->out[0];
-        op->out[i]->producer = op;
+        ct_op_set_output(op, i, bucket->op[i]->out[0]);
         ct_graph_remove(graph, bucket->op[i]);
     }
     return 0;
 }
 
+/* Names of regions are unique: the address tells them apart. */
+static size_t slot_of(const struct buckets *all, const struct ct_op *op)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)origin(op)->region * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (size_t)(hash >> 32) & (all->slots - 1);
+}
+
 /* The last bucket for ops like this one, if it may grow; else a new one. */
 static struct bucket *bucket_for(struct buckets *all, const struct ct_op *op)
 {
-    for (size_t i = all->count; i-- > 0;)
-        if (all->item[i].count && all->item[i].count < MOST && alike(all->item[i].op[0], op))
-            return &all->item[i];
+    size_t *newest = &all->newest[slot_of(all, op)];
+
+    for (size_t i = *newest; i > 0; i = all->item[i - 1].older) {
+        struct bucket *b = &all->item[i - 1];
+
+        if (b->count && b->count < MOST && alike(b->op[0], op))
+            return b;
+    }
     all->item =
         ct_arena_grow(&all->scratch, all->item, &all->room, all->count + 1, sizeof(*all->item));
-    all->item[all->count].count = 0;
-    return &all->item[all->count++];
+    all->item[all->count] = (struct bucket){.older = *newest};
+    *newest = ++all->count;
+    return &all->item[all->count - 1];
 }
 
 static void add(struct buckets *all, struct ct_op *op)
@@ -107,7 +123,7 @@ static void add(struct buckets *all, struct ct_op *op)
 
 static bool is_ready(const struct ct_value *v)
 {
-    return !v->producer || v->producer->part <= CT_PART_PRE;
+    return !v->producer || v->producer->section->part <= CT_PART_PRE;
 }
 
 static int merge_ahead(struct buckets *all)
@@ -115,11 +131,12 @@ static int merge_ahead(struct buckets *all)
     int rc = 0;
 
     ct_for_each_op (op, all->graph)
-        if (fsdp_is_gather(op) && ct_part_is_microbatch(op->part) && is_ready(op->in[0]))
+        if (fsdp_is_gather(op) && ct_part_is_microbatch(op->section->part) && is_ready(op->in[0]))
             add(all, op);
     for (size_t i = 0; i < all->count && rc == 0; i++)
         rc = merge(all->graph, &all->item[i], false);
     all->count = 0;
+    memset(all->newest, 0, sizeof(*all->newest) * all->slots);
     return rc;
 }
 
@@ -128,7 +145,7 @@ static int merge_ahead(struct buckets *all)
 static bool is_reduction(const struct ct_op *op)
 {
     return op && op->ins == 1 &&
-           (!strcmp(op->type->name, "reduce_scatter") || !strcmp(op->type->name, "all_reduce"));
+           (op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce);
 }
 
 static void mark_reductions(struct buckets *all)
@@ -161,7 +178,7 @@ static int close_for(struct buckets *all, const struct ct_op *op)
 static bool may_wait(const struct buckets *all, const struct ct_op *op)
 {
     if (fsdp_is_gather(op))
-        return op->part == CT_PART_PRE;
+        return op->section->part == CT_PART_PRE;
     return is_reduction(op) && op->out[0]->id < all->ids && all->reduces[op->out[0]->id];
 }
 
@@ -192,6 +209,9 @@ int fsdp_bucket(struct ct_graph *graph, struct ct_run *run)
         return 0;
     all.reduces = ct_arena_array(&all.scratch, bool, all.ids);
     all.bucket = ct_arena_array(&all.scratch, size_t, all.ids);
+    for (all.slots = 64; all.slots * 16 < all.ids;)
+        all.slots *= 2;
+    all.newest = ct_arena_array(&all.scratch, size_t, all.slots);
     rc = merge_ahead(&all);
     memset(all.bucket, 0, sizeof(*all.bucket) * all.ids);
     if (rc == 0)

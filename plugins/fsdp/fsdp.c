@@ -1,9 +1,9 @@
 /*
  * Data parallelism, with parameters in shards (FSDP2, ZeRO-3) or whole (DDP), or both (HSDP).
  *
- * All that is said here: the batch is cut over dp_replicate and dp_shard, and a parameter is kept
- * cut along dimension 0 over dp_shard (and cp) but used whole. The gather is written down;
- * reduce-scatter and all-reduce of gradients follow from the factor rules.
+ * All that is said here: the batch is split over dp_replicate and dp_shard, and a parameter is kept
+ * split along dimension 0 over dp_shard (and what else splits the data) but used whole. The gather
+ * is written down; reduce-scatter and all-reduce of gradients follow from the factor rules.
  *
  *   shard_degree = 1                      DDP
  *   reshard_after_forward = never         one gather a step: ZeRO-1 with reduce = step, ZeRO-2 with
@@ -16,6 +16,7 @@
  */
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
@@ -47,20 +48,20 @@ static const struct ct_option options[] = {
 bool fsdp_reshards(const struct ct_graph *graph)
 {
     if (!strcmp(fsdp_config.reshard_after_forward, "default"))
-        return ct_mesh_find(&graph->mesh, "pp") < 0;
+        return graph->partition_axis < 0;
     return !strcmp(fsdp_config.reshard_after_forward, "always");
 }
 
 static bool reduces_in_microbatch(const struct ct_graph *graph)
 {
     if (!strcmp(fsdp_config.reduce, "default"))
-        return ct_mesh_find(&graph->mesh, "pp") < 0;
+        return graph->partition_axis < 0;
     return !strcmp(fsdp_config.reduce, "microbatch");
 }
 
 /* ---- the batch ---- */
 
-static void cut_inputs(struct ct_graph *graph)
+static void split_inputs(struct ct_graph *graph)
 {
     static const char *const names[] = {"dp_replicate", "dp_shard"};
 
@@ -73,136 +74,163 @@ static void cut_inputs(struct ct_graph *graph)
         }
 }
 
-static int cut_batch(struct ct_graph *graph, struct ct_run *run)
+static int split_batch(struct ct_graph *graph, struct ct_run *run)
 {
     (void)run;
-    cut_inputs(graph);
+    split_inputs(graph);
     return 0;
 }
 
 static const struct ct_transform batch = {
+    .size = sizeof(struct ct_transform),
     .name = "fsdp.batch",
-    .summary = "the batch is cut over data-parallel ranks",
+    .summary = "the batch is split over data-parallel ranks",
     .phase = CT_PHASE_SHARD,
     .gives = (const char *const[]){"batch", NULL},
     .evaluation = true,
-    .apply = cut_batch,
+    .apply = split_batch,
 };
 
 /* ---- parameters ---- */
 
-struct redistribute {
-    const char *to;
-    const char *gradient;
-};
-
-/* The first forward op of a stage that uses v. */
-static struct ct_op *first_user(const struct ct_graph *graph, const struct ct_value *v, int stage)
+static void replace_forward(const struct ct_op *gather, const struct ct_value *param,
+                            struct ct_value *whole, const struct ct_section *section)
 {
-    ct_for_each_op (op, graph)
-        for (int i = 0; op->part == CT_PART_F && op->stage == stage && i < op->ins; i++)
-            if (op->in[i] == v)
-                return op;
-    return NULL;
-}
-
-static void replace_forward(struct ct_graph *graph, const struct ct_op *gather,
-                            const struct ct_value *param, struct ct_value *whole, int stage)
-{
-    ct_for_each_op (op, graph)
-        for (int i = 0; op->part == CT_PART_F && op->stage == stage && op != gather && i < op->ins;
-             i++)
-            if (op->in[i] == param)
-                op->in[i] = whole;
-}
-
-static const char *sharding_text(const struct ct_graph *graph, const struct ct_value *param)
-{
-    char text[256];
-
-    ct_sharding_print(&param->sharding, &graph->mesh, param->rank, text, sizeof(text));
-    return ct_arena_strdup(graph->arena, text);
+    ct_for_each_use_safe (use, param)
+        if (use->op->section == section && use->op != gather)
+            ct_op_set_input(use->op, use->index, whole);
 }
 
 /* What a microbatch makes of its gradient: a shard; copies are summed up once a step. */
-static const char *gradient_of(const struct ct_graph *graph, const struct ct_value *param)
+static struct ct_sharding gradient_of(const struct ct_graph *graph, const struct ct_value *param)
 {
     struct ct_sharding s = param->sharding;
     int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
-    char text[256];
 
     if (copies >= 0)
         s.unreduced |= (ct_axes)1 << copies;
-    ct_sharding_print(&s, &graph->mesh, param->rank, text, sizeof(text));
-    return ct_arena_strdup(graph->arena, text);
+    return s;
 }
 
-/* Gather param where a stage uses it first. */
+const struct ct_section *fsdp_unshard_section(struct ct_graph *graph, int group)
+{
+    char name[32];
+
+    if (group < 0)
+        return ct_graph_section(graph, CT_PART_PRE, group);
+    snprintf(name, sizeof(name), "%dUNSHARD", group);
+    return ct_graph_section_named(graph, name, CT_PART_PRE, group);
+}
+
+/* Gather param where a section of the forward uses it first. */
 static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *user,
-                  const struct redistribute *attrs)
+                  const struct ct_sharding *to, const struct ct_sharding *gradient)
 {
     bool once = !fsdp_reshards(graph) && !reduces_in_microbatch(graph);
     struct ct_builder b = ct_builder_before(graph, once ? graph->first : user);
     struct ct_value *whole;
 
-    b.part = once ? CT_PART_PRE : CT_PART_F;
+    b.section = once ? fsdp_unshard_section(graph, user->section->group) : user->section;
     b.region = user->region;
-    b.stage = user->stage;
-    b.why = FSDP_GATHER;
-    whole = ct_emit1(&b, "redistribute", ct_arena_printf(graph->arena, "%s.whole", param->name),
-                     &param, 1, attrs);
+    b.why = "fsdp: a parameter is used whole and kept in shards";
+    b.marks = ct_mark(FSDP_GATHER);
+    whole = ct_redistribute(&b, ct_arena_printf(graph->arena, "%s.whole", param->name), param, to,
+                            gradient);
     if (whole)
-        replace_forward(graph, whole->producer, param, whole, user->stage);
+        replace_forward(whole->producer, param, whole, user->section);
     return b.status;
 }
 
-static int shard(struct ct_graph *graph, struct ct_value *param)
+/* Parameters are sharded over dp_shard, and over what splits the data in other ways, such as cp:
+   all ranks along these have the same parameters. */
+static ct_axes shard_axes(const struct ct_graph *graph)
 {
-    static const char *const names[] = {"dp_shard", "cp"};
-    struct redistribute attrs = {.to = sharding_text(graph, param), .gradient = ""};
+    int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
+    ct_axes axes = 0;
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_INPUT)
+            axes |= ct_sharding_axes(&graph->values[i]->sharding);
+    return copies < 0 ? axes : axes & ~((ct_axes)1 << copies);
+}
+
+/* The first op of each forward section that uses a parameter. */
+struct first_user {
+    struct ct_op *op;
+    struct first_user *next; /* of a section that was made later */
+};
+
+static void note_user(struct first_user **list, struct ct_op *op, struct ct_arena *scratch)
+{
+    struct first_user *user;
+
+    while (*list && (*list)->op->section->id < op->section->id)
+        list = &(*list)->next;
+    if (*list && (*list)->op->section == op->section)
+        return;
+    user = ct_arena_new(scratch, struct first_user);
+    *user = (struct first_user){op, *list};
+    *list = user;
+}
+
+/* By id of the parameter. */
+static struct first_user **find_users(const struct ct_graph *graph, struct ct_arena *scratch)
+{
+    struct first_user **users = ct_arena_array(scratch, struct first_user *, graph->value_count);
+
+    ct_for_each_op (op, graph)
+        for (int i = 0; op->section->part == CT_PART_F && i < op->ins; i++)
+            if (op->in[i] && op->in[i]->role == CT_ROLE_PARAM)
+                note_user(&users[op->in[i]->id], op, scratch);
+    return users;
+}
+
+static int shard(struct ct_graph *graph, struct ct_value *param, ct_axes axes,
+                 const struct first_user *users)
+{
+    struct ct_sharding to = param->sharding, gradient;
     int rc = 0;
 
-    for (size_t n = 0; n < CT_COUNT(names); n++) {
-        int axis = ct_mesh_find(&graph->mesh, names[n]);
-
-        if (axis >= 0)
+    for (int axis = 0; axis < graph->mesh.count; axis++)
+        if (axes >> axis & 1)
             ct_sharding_split(&param->sharding, 0, axis);
-    }
-    if (reduces_in_microbatch(graph))
-        attrs.gradient = gradient_of(graph, param);
-    for (int s = 0; rc == 0 && s < graph->stages; s++) {
-        struct ct_op *user = first_user(graph, param, s);
-
-        if (user)
-            rc = gather(graph, param, user, &attrs);
-    }
+    gradient = gradient_of(graph, param);
+    for (; rc == 0 && users; users = users->next)
+        rc = gather(graph, param, users->op, &to, reduces_in_microbatch(graph) ? &gradient : NULL);
     return rc;
 }
 
 static int shard_parameters(struct ct_graph *graph, struct ct_run *run)
 {
+    ct_axes axes = shard_axes(graph);
     size_t count = graph->value_count;
+    struct ct_arena scratch = {0};
+    struct first_user **users;
     int rc = 0;
 
     (void)run;
-    if (ct_mesh_find(&graph->mesh, "dp_shard") < 0 && ct_mesh_find(&graph->mesh, "cp") < 0)
+    if (!axes)
         return 0;
+    users = find_users(graph, &scratch);
     for (size_t i = 0; rc == 0 && i < count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
-            rc = shard(graph, graph->values[i]);
+            rc = shard(graph, graph->values[i], axes, users[i]);
+    ct_arena_finish(&scratch);
     return rc;
 }
 
 static const struct ct_transform parameters = {
+    .size = sizeof(struct ct_transform),
     .name = "fsdp",
     .summary = "parameters are kept in shards and used whole",
     .phase = CT_PHASE_SHARD,
-    .after = (const char *const[]){"placed", NULL},
+    .after = (const char *const[]){"placed", "batch", "sequence", NULL},
     .evaluation = true,
     .apply = shard_parameters,
 };
 
 static const struct ct_transform prefetch = {
+    .size = sizeof(struct ct_transform),
     .name = "fsdp.prefetch",
     .summary = "gathers again for the backward, and one region ahead on their own stream",
     .phase = CT_PHASE_OVERLAP,
@@ -212,6 +240,7 @@ static const struct ct_transform prefetch = {
 };
 
 static const struct ct_transform bucket = {
+    .size = sizeof(struct ct_transform),
     .name = "fsdp.bucket",
     .summary = "one collective for all parameters of a unit",
     .phase = CT_PHASE_OVERLAP,
@@ -223,21 +252,36 @@ static const struct ct_transform bucket = {
 
 /* ---- axes ---- */
 
-static void degrees(int64_t *degree)
+static int64_t replicate_degree(void)
 {
-    degree[0] = fsdp_config.replicate_degree;
-    degree[1] = fsdp_config.shard_degree;
+    return fsdp_config.replicate_degree;
 }
 
-static const struct ct_axes_ops axes = {
-    .names = (const char *const[]){"dp_replicate", "dp_shard", NULL},
-    .degrees = degrees,
+static int64_t shard_degree(void)
+{
+    return fsdp_config.shard_degree;
+}
+
+static const struct ct_axis_ops replicate = {
+    .size = sizeof(struct ct_axis_ops),
+    .place = 200,
+    .splits_batch = true,
+    .degree = replicate_degree,
+};
+
+static const struct ct_axis_ops shards = {
+    .size = sizeof(struct ct_axis_ops),
+    .place = 300,
+    .splits_batch = true,
+    .fills = true,
+    .degree = shard_degree,
 };
 
 CT_PLUGIN(.name = "fsdp", .version = "1.0",
           .summary = "Data parallelism: FSDP2, HSDP, DDP, ZeRO-1, -2 and -3", .options = options,
           .config = &fsdp_config, .config_size = sizeof(fsdp_config),
-          .offers = CT_OFFERS({CT_AXES, "fsdp", &axes}, {CT_TRANSFORM, "fsdp.batch", &batch},
+          .offers = CT_OFFERS({CT_AXIS, "dp_replicate", &replicate}, {CT_AXIS, "dp_shard", &shards},
+                              {CT_TRANSFORM, "fsdp.batch", &batch},
                               {CT_TRANSFORM, "fsdp", &parameters},
                               {CT_TRANSFORM, "fsdp.prefetch", &prefetch},
                               {CT_TRANSFORM, "fsdp.bucket", &bucket}));

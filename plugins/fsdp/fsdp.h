@@ -12,8 +12,9 @@ struct fsdp_config {
 
 extern struct fsdp_config fsdp_config;
 
-/* What the gathers of this plugin give as their reason: how they are found again. */
-#define FSDP_GATHER "fsdp: a parameter is used whole and kept in shards"
+/* The mark of gathers of parameters, this plugin's and others': they are gathered again for the
+   backward, ahead of their use, and in one call for a unit. */
+#define FSDP_GATHER "fsdp.gather"
 
 /* Are parameters gathered anew for the backward? */
 bool fsdp_reshards(const struct ct_graph *graph);
@@ -25,7 +26,11 @@ int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run);
 /* One collective for what is alike in a unit. */
 int fsdp_bucket(struct ct_graph *graph, struct ct_run *run);
 
-/* Of a parameter. */
+/* Where parameters of a group's sections are gathered once a step: "1UNSHARD", so that the order of
+   a step can have it done late, or again; without groups, pre. */
+const struct ct_section *fsdp_unshard_section(struct ct_graph *graph, int group);
+
+/* Does it gather what has the mark? */
 bool fsdp_is_gather(const struct ct_op *op);
 
 #endif

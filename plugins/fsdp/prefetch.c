@@ -10,19 +10,20 @@
  */
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/core_ops.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 
 #include "fsdp.h"
 
 bool fsdp_is_gather(const struct ct_op *op)
 {
-    return op->why && !strcmp(op->why, FSDP_GATHER) && !strcmp(op->type->name, "all_gather");
+    return op->marks & ct_mark(FSDP_GATHER) && op->type == &ct_op_all_gather;
 }
 
 static bool backward(const struct ct_op *op)
 {
-    return op->part == CT_PART_I || op->part == CT_PART_W;
+    return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
 }
 
 static const struct ct_op *last_forward(const struct ct_graph *graph)
@@ -30,46 +31,46 @@ static const struct ct_op *last_forward(const struct ct_graph *graph)
     const struct ct_op *last = NULL;
 
     ct_for_each_op (op, graph)
-        if (op->part == CT_PART_F)
+        if (op->section->part == CT_PART_F)
             last = op;
     return last;
 }
 
 /* ---- reshard ---- */
 
-static void move_before(struct ct_graph *graph, struct ct_op *op, struct ct_op *before)
+/* Gathers that are done again for the backward. */
+struct again {
+    const struct ct_op *last;   /* of the forward */
+    struct ct_value **gathered; /* by id of a gather's output: what the backward takes instead */
+    size_t count;
+};
+
+static bool is_dropped(const struct again *a, const struct ct_value *v)
 {
-    if (op == before)
-        return;
-    ct_graph_remove(graph, op);
-    ct_graph_insert(graph, op, before);
+    bool keep_last = !strcmp(fsdp_config.reshard_after_forward, "default");
+    const struct ct_op *op = v ? v->producer : NULL;
+
+    return op && v->id < a->count && op->section->part == CT_PART_F && fsdp_is_gather(op) &&
+           !(keep_last && !strcmp(op->region, a->last->region));
 }
 
-/* The same gather in front of the first backward op that needs it. */
-static int clone_for_backward(struct ct_graph *graph, struct ct_op *gather)
+/* The same gather in front of op, the first of the backward that needs it. */
+static int gather_again(struct ct_graph *graph, struct again *a, struct ct_op *op, int input)
 {
-    struct ct_value *again = NULL;
+    const struct ct_op *gather = op->in[input]->producer;
+    struct ct_value **v = &a->gathered[op->in[input]->id];
+    struct ct_builder b = ct_builder_before(graph, op);
 
-    for (struct ct_op *op = gather->next; op; op = op->next)
-        for (int i = 0; backward(op) && i < op->ins; i++) {
-            if (op->in[i] != gather->out[0])
-                continue;
-            if (!again) {
-                struct ct_builder b = ct_builder_before(graph, op);
+    ct_builder_set_part(&b, CT_PART_I);
+    b.region = gather->region;
+    if (!*v) {
+        struct ct_op *clone = ct_op_clone(&b, gather, NULL, "again");
 
-                b.part = CT_PART_I;
-                b.region = gather->region;
-                b.why = FSDP_GATHER;
-                again = ct_emit1(&b, gather->type->name,
-                                 ct_arena_printf(graph->arena, "%s.again", gather->out[0]->name),
-                                 gather->in, 1, gather->attrs);
-                if (!again)
-                    return b.status;
-                again->sharding = gather->out[0]->sharding;
-            }
-            op->in[i] = again;
-        }
-    return 0;
+        *v = clone ? clone->out[0] : NULL;
+    }
+    if (*v)
+        ct_op_set_input(op, input, *v);
+    return b.status;
 }
 
 /* What is not resharded is gathered once, before the microbatches. */
@@ -77,87 +78,138 @@ static void gather_once(struct ct_graph *graph)
 {
     struct ct_op *first = graph->first;
 
-    while (first && (!ct_part_is_microbatch(first->part) || fsdp_is_gather(first)))
+    while (first && (!ct_part_is_microbatch(first->section->part) || fsdp_is_gather(first)))
         first = first->next;
     ct_for_each_op_safe (op, graph) {
-        if (!fsdp_is_gather(op) || op->part != CT_PART_F)
+        if (!fsdp_is_gather(op) || op->section->part != CT_PART_F)
             continue;
-        op->part = CT_PART_PRE;
-        move_before(graph, op, first);
+        op->section = fsdp_unshard_section(graph, op->section->group);
+        ct_op_move(graph, op, first);
     }
 }
 
 static int reshard(struct ct_graph *graph)
 {
     const struct ct_op *last = last_forward(graph);
-    bool keep_last = !strcmp(fsdp_config.reshard_after_forward, "default");
+    struct ct_arena scratch = {0};
+    struct again a = {.count = graph->value_count};
+    int rc = 0;
 
     if (!fsdp_reshards(graph))
         gather_once(graph);
     if (!fsdp_reshards(graph) || !last)
         return 0;
-    ct_for_each_op_safe (op, graph) {
-        int rc = fsdp_is_gather(op) && op->part == CT_PART_F &&
-                         !(keep_last && !strcmp(op->region, last->region))
-                     ? clone_for_backward(graph, op)
-                     : 0;
-
-        if (rc < 0)
-            return rc;
-    }
+    a.last = last;
+    a.gathered = ct_arena_array(&scratch, struct ct_value *, a.count);
+    ct_for_each_op (op, graph)
+        for (int i = 0; rc == 0 && backward(op) && i < op->ins; i++)
+            if (is_dropped(&a, op->in[i]))
+                rc = gather_again(graph, &a, op, i);
+    ct_arena_finish(&scratch);
+    if (rc < 0)
+        return rc;
     ct_graph_sweep(graph); /* of gathers that only the backward needs, the first */
     return 0;
 }
 
 /* ---- prefetch ---- */
 
+/* Ops that follow each other, of one pass and one region. */
+struct stretch {
+    const struct ct_op *any;
+    struct ct_op *first; /* that is no gather; NULL: none yet */
+};
+
 static bool same_pass(const struct ct_op *a, const struct ct_op *b)
 {
-    return backward(a) == backward(b) && ct_part_is_microbatch(b->part) && a->stage == b->stage;
+    return backward(a) == backward(b) && ct_part_is_microbatch(a->section->part) &&
+           ct_part_is_microbatch(b->section->part) && a->section->group == b->section->group;
 }
 
-/* The first op of the region that runs before the one in which gather stands. */
-static struct ct_op *region_before(struct ct_op *gather)
+/* Let op follow: `before` and `here` are the stretches that end with it, and the one before. */
+static void walk_to(struct stretch *before, struct stretch *here, struct ct_op *op)
 {
-    struct ct_op *op = gather, *first = NULL;
-    const char *region;
+    bool same = here->any && same_pass(here->any, op);
 
-    while (op && same_pass(gather, op) && op->region == gather->region)
-        op = op->prev;
-    if (!op || !same_pass(gather, op))
-        return NULL;
-    for (region = op->region; op && same_pass(gather, op) && op->region == region; op = op->prev)
-        if (!fsdp_is_gather(op))
-            first = op;
-    return first;
+    if (!same || here->any->region != op->region) {
+        *before = same ? *here : (struct stretch){NULL, NULL};
+        here->first = NULL;
+    }
+    here->any = op;
+    if (!here->first && !fsdp_is_gather(op))
+        here->first = op;
 }
 
 static void hoist(struct ct_graph *graph)
 {
-    ct_for_each_op_safe (op, graph) {
-        struct ct_op *before;
+    struct stretch before = {NULL, NULL}, here = {NULL, NULL};
 
-        if (!fsdp_is_gather(op) || !ct_part_is_microbatch(op->part))
+    ct_for_each_op_safe (op, graph) {
+        walk_to(&before, &here, op);
+        if (!fsdp_is_gather(op) || !ct_part_is_microbatch(op->section->part))
             continue;
-        before = region_before(op);
         op->stream = CT_STREAM_GATHER;
-        if (before && !(op->in[0]->producer && ct_part_is_microbatch(op->in[0]->producer->part)))
-            move_before(graph, op, before);
+        if (before.first &&
+            !(op->in[0]->producer && ct_part_is_microbatch(op->in[0]->producer->section->part)))
+            ct_op_move(graph, op, before.first);
     }
 }
 
 /* A sum over the microbatches: a gradient, as it arrives behind them. */
 static bool reduces_sum(const struct ct_op *op)
 {
-    return op->part == CT_PART_POST && op->ins == 1 && op->in[0]->rank > 0 && op->in[0]->producer &&
-           op->in[0]->producer->part != CT_PART_PRE && !(op->type->flags & CT_OP_EFFECT);
+    return op->section->part == CT_PART_POST && op->ins == 1 && op->in[0]->ndim > 0 &&
+           op->in[0]->producer && op->in[0]->producer->section->part != CT_PART_PRE &&
+           !(op->type->flags & CT_OP_EFFECT);
 }
 
 static void reduce_aside(struct ct_graph *graph)
 {
     ct_for_each_op (op, graph)
-        if (op->type->flags & CT_OP_COLLECTIVE && (op->part == CT_PART_W || reduces_sum(op)))
+        if (op->type->flags & CT_OP_COLLECTIVE &&
+            (op->section->part == CT_PART_W || reduces_sum(op)))
             op->stream = CT_STREAM_REDUCE;
+}
+
+/* ---- sections of a group's own, for orders that name them ---- */
+
+/* What else works on a gathered parameter before the microbatches belongs to the gather. */
+static void follow_gathers(struct ct_graph *graph)
+{
+    ct_for_each_op (op, graph)
+        for (int i = 0; op->section->part == CT_PART_PRE && i < op->ins; i++) {
+            const struct ct_op *maker = op->in[i] ? op->in[i]->producer : NULL;
+
+            if (maker && maker->section->part == CT_PART_PRE && maker->section->group >= 0)
+                op->section = maker->section;
+        }
+}
+
+/* The group whose gradients v is, or is reduced from; CT_NO_GROUP: neither. */
+static int group_of_sum(const struct ct_value *v)
+{
+    const struct ct_op *maker = v ? v->producer : NULL;
+
+    return maker && maker->section->part != CT_PART_PRE ? maker->section->group : CT_NO_GROUP;
+}
+
+/* Reductions of a group's gradients, and steps on the way to one: "1REDUCE_GRAD". */
+static void name_reductions(struct ct_graph *graph)
+{
+    ct_for_each_op (op, graph) {
+        bool moves = op->type->flags & (CT_OP_COLLECTIVE | CT_OP_LINEAR | CT_OP_VIEW);
+        int group = op->ins ? group_of_sum(op->in[0]) : CT_NO_GROUP;
+        char name[32];
+
+        if (op->section->part != CT_PART_POST || !moves || op->type->flags & CT_OP_RENDEZVOUS)
+            continue;
+        for (int i = 1; i < op->ins; i++)
+            if (group_of_sum(op->in[i]) != group)
+                group = CT_NO_GROUP;
+        snprintf(name, sizeof(name), "%dREDUCE_GRAD", group);
+        if (group >= 0)
+            op->section = ct_graph_section_named(graph, name, CT_PART_POST, group);
+    }
 }
 
 int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run)
@@ -165,6 +217,8 @@ int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run)
     int rc = reshard(graph);
 
     (void)run;
+    follow_gathers(graph);
+    name_reductions(graph);
     if (rc < 0 || !fsdp_config.prefetch)
         return rc;
     hoist(graph);

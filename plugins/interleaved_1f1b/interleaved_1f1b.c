@@ -9,7 +9,7 @@
  * come first, as their length decides how many forwards have to be ahead.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 struct step {
     int loop, microbatch;
@@ -63,6 +63,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "one forward, one backward, several stages on each rank",
     .stages_per_rank_min = 2,
     .generate = generate,

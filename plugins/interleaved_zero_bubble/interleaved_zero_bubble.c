@@ -9,7 +9,7 @@
  * be equal: the longer ones come first, as their length decides how many forwards have to be ahead.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 struct step {
     int loop, microbatch;
@@ -74,6 +74,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "interleaved 1F1B with weight gradients later",
     .stages_per_rank_min = 2,
     .generate = generate,

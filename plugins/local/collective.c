@@ -87,7 +87,7 @@ static void gather_put(const struct job *j, char *to, size_t at, size_t bytes)
 static int gather_take(const struct job *j, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++)
-        copy(j->out + (size_t)i * j->piece + at, i == j->me ? j->in + at : slot(j, i), bytes);
+        copy(j->out + (size_t)i * j->shard + at, i == j->me ? j->in + at : slot(j, i), bytes);
     return 0;
 }
 
@@ -95,33 +95,33 @@ static int gather_direct(const struct job *j)
 {
     int rc = 0;
 
-    copy(j->out + (size_t)j->me * j->piece, j->in, j->piece);
+    copy(j->out + (size_t)j->me * j->shard, j->in, j->shard);
     for (int k = 1; k < j->n && rc == 0; k++) {
         int i = (j->me + k) % j->n;
 
-        rc = local_read(j->g, i, in_of(j, i), 0, j->piece, j->out + (size_t)i * j->piece);
+        rc = local_read(j->g, i, in_of(j, i), 0, j->shard, j->out + (size_t)i * j->shard);
     }
     return rc;
 }
 
 /* ---- reduce_scatter ---- */
 
-static void cut_put(const struct job *j, char *to, size_t at, size_t bytes)
+static void split_put(const struct job *j, char *to, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++)
         if (i != j->me)
-            copy(to + (size_t)i * bytes, j->in + (size_t)i * j->piece + at, bytes);
+            copy(to + (size_t)i * bytes, j->in + (size_t)i * j->shard + at, bytes);
 }
 
-static const char *cut_part(const struct job *j, int i, size_t at, size_t bytes)
+static const char *split_part(const struct job *j, int i, size_t at, size_t bytes)
 {
-    return i == j->me ? j->in + (size_t)i * j->piece + at : slot(j, i) + (size_t)j->me * bytes;
+    return i == j->me ? j->in + (size_t)i * j->shard + at : slot(j, i) + (size_t)j->me * bytes;
 }
 
 static int scatter_take(const struct job *j, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++)
-        j->g->inputs[i] = cut_part(j, i, at, bytes);
+        j->g->inputs[i] = split_part(j, i, at, bytes);
     return reduce(j, j->out + at, bytes);
 }
 
@@ -129,9 +129,9 @@ static int scatter_direct(const struct job *j)
 {
     size_t block = block_bytes(j);
 
-    for (size_t at = 0; at < j->piece; at += block) {
-        size_t bytes = j->piece - at < block ? j->piece - at : block;
-        int rc = peek_inputs(j, (size_t)j->me * j->piece + at, bytes);
+    for (size_t at = 0; at < j->shard; at += block) {
+        size_t bytes = j->shard - at < block ? j->shard - at : block;
+        int rc = peek_inputs(j, (size_t)j->me * j->shard + at, bytes);
 
         if (rc < 0)
             return rc;
@@ -197,7 +197,7 @@ static int push(const struct job *j, size_t at, size_t bytes)
 /* Nobody else touches this member's slice of any buffer, so inputs may be outputs. */
 static int all_reduce_direct(const struct job *j)
 {
-    size_t block = block_bytes(j), begin, length = slice(j, j->me, j->piece, &begin);
+    size_t block = block_bytes(j), begin, length = slice(j, j->me, j->shard, &begin);
 
     for (size_t at = begin; at < begin + length; at += block) {
         size_t left = begin + length - at, bytes = left < block ? left : block;
@@ -218,7 +218,7 @@ static int all_reduce_direct(const struct job *j)
 static int exchange_take(const struct job *j, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++)
-        copy(j->out + (size_t)i * j->piece + at, cut_part(j, i, at, bytes), bytes);
+        copy(j->out + (size_t)i * j->shard + at, split_part(j, i, at, bytes), bytes);
     return 0;
 }
 
@@ -229,8 +229,8 @@ static int exchange_direct(const struct job *j)
     for (int k = 0; k < j->n && rc == 0; k++) {
         int i = (j->me + k) % j->n;
 
-        rc = local_read(j->g, i, in_of(j, i), (size_t)j->me * j->piece, j->piece,
-                        j->out + (size_t)i * j->piece);
+        rc = local_read(j->g, i, in_of(j, i), (size_t)j->me * j->shard, j->shard,
+                        j->out + (size_t)i * j->shard);
     }
     return rc;
 }
@@ -253,7 +253,7 @@ static int broadcast_take(const struct job *j, size_t at, size_t bytes)
 /* The receivers read, and so that nobody is idle, the root writes the last n-th for them. */
 static int broadcast_direct(const struct job *j)
 {
-    size_t tail = j->piece / (size_t)j->n / LINE * LINE, rest = j->piece - tail;
+    size_t tail = j->shard / (size_t)j->n / LINE * LINE, rest = j->shard - tail;
     int rc = 0;
 
     if (j->me != j->a.root)
@@ -274,9 +274,9 @@ static const struct method gather = {.call = CALL_ALL_GATHER,
                                      .take = gather_take,
                                      .direct = gather_direct};
 static const struct method scatter = {.call = CALL_REDUCE_SCATTER,
-                                      .cut = true,
+                                      .split = true,
                                       .small = 16 << 10,
-                                      .put = cut_put,
+                                      .put = split_put,
                                       .take = scatter_take,
                                       .direct = scatter_direct};
 static const struct method all_reduce = {.call = CALL_ALL_REDUCE,
@@ -287,9 +287,9 @@ static const struct method all_reduce = {.call = CALL_ALL_REDUCE,
                                          .take = all_reduce_take,
                                          .direct = all_reduce_direct};
 static const struct method all_to_all = {.call = CALL_ALL_TO_ALL,
-                                         .cut = true,
+                                         .split = true,
                                          .small = 16 << 10,
-                                         .put = cut_put,
+                                         .put = split_put,
                                          .take = exchange_take,
                                          .direct = exchange_direct};
 static const struct method broadcast = {.call = CALL_BROADCAST,
@@ -311,7 +311,7 @@ bool local_all_in_arena(const struct job *j)
 /* Going through the kernel pays from some size on only. */
 static bool is_direct(const struct job *j)
 {
-    size_t unit = j->piece / (j->method->sliced ? (size_t)j->n : 1);
+    size_t unit = j->shard / (j->method->sliced ? (size_t)j->n : 1);
 
     return local_all_in_arena(j) || (j->g->comm->single_copy && unit >= KERNEL_LEAST);
 }
@@ -319,11 +319,11 @@ static bool is_direct(const struct job *j)
 /* One staged step for each slotful; announced: all have arrived for the call already. */
 static int run_staged(struct job *j, bool announced)
 {
-    size_t parts = j->method->cut ? (size_t)j->n : 1;
+    size_t parts = j->method->split ? (size_t)j->n : 1;
     size_t step = SLOT_BYTES / parts / LINE * LINE;
 
-    for (size_t at = 0; at < j->piece || !announced; at += step) {
-        size_t bytes = j->piece - at < step ? j->piece - at : step;
+    for (size_t at = 0; at < j->shard || !announced; at += step) {
+        size_t bytes = j->shard - at < step ? j->shard - at : step;
         int rc;
 
         j->method->put(j, slot(j, j->me), at, bytes);
@@ -364,17 +364,17 @@ static int run_large(struct job *j)
 
 struct buffers local_buffers(const struct job *j)
 {
-    size_t parts = j->method->cut ? (size_t)j->n : 1;
+    size_t parts = j->method->split ? (size_t)j->n : 1;
     const struct comm *comm = j->g->comm;
 
-    return (struct buffers){local_place(comm, j->in, j->piece * parts),
-                            local_place(comm, j->out, j->piece)};
+    return (struct buffers){local_place(comm, j->in, j->shard * parts),
+                            local_place(comm, j->out, j->shard)};
 }
 
 int local_run(struct job *j)
 {
-    size_t parts = j->method->cut ? (size_t)j->n : 1;
-    int rc = j->piece * parts <= j->method->small ? run_staged(j, false) : run_large(j);
+    size_t parts = j->method->split ? (size_t)j->n : 1;
+    int rc = j->shard * parts <= j->method->small ? run_staged(j, false) : run_large(j);
 
     local_note_done(j->g);
     return rc;
@@ -398,7 +398,7 @@ static int run(struct ct_group *group, const struct method *m, const void *in, v
                     .n = group->size,
                     .me = group->position};
 
-    j.piece = count * j.size;
+    j.shard = count * j.size;
     return g->batch.open ? local_batch_add(&j) : local_run(&j);
 }
 

@@ -239,10 +239,18 @@ static bool is_dead(struct comm *comm, int rank)
 
 /* ---- failing ---- */
 
+#define WORDS_WAIT 2.0 /* s for the words of a rank that has found a failure */
+
+/* A rank that is killed while it writes its words leaves the state at 1. */
 static int first_failure(struct comm *comm)
 {
-    while (atomic_load(&comm->control->failure_state) != 2)
+    int64_t deadline = local_now() + (int64_t)(WORDS_WAIT * 1e9);
+
+    while (atomic_load(&comm->control->failure_state) != 2) {
+        if (local_now() >= deadline)
+            return ct_fail(CT_EPEER, "a rank found a failure, and died before it could say which");
         usleep(100);
+    }
     return ct_fail(CT_EPEER, "%s", comm->control->failure);
 }
 

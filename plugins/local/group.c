@@ -272,7 +272,7 @@ static int mismatch(struct group *g)
     return local_fail(g->comm,
                       "ranks disagree on call %u of group '%s': rank %d calls %s, rank %d %s%s",
                       g->number, g->base.name, g->comm->base.rank, mine, g->ranks[other], theirs,
-                      strcmp(mine, theirs) == 0 ? ", cut otherwise" : "");
+                      strcmp(mine, theirs) == 0 ? ", split otherwise" : "");
 }
 
 int local_enter(struct group *g, const struct announcement *a)

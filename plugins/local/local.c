@@ -193,7 +193,8 @@ static int local_group(struct ct_comm *base, const int64_t *ranks, int count, co
     return 0;
 }
 
-static const struct ct_comm_ops ops = {.open = local_open,
+static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
+                                       .open = local_open,
                                        .close = local_close,
                                        .reserve = local_reserve,
                                        .group = local_group,

@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <ctitan/comm.h>
+#include <ctitan/device/comm.h>
 
 #define MAX_GROUPS 4096
 #define MAX_REGIONS 256
@@ -185,7 +185,7 @@ struct group {
     uint32_t arrivals;   /* of this member */
     uint64_t passed[2];  /* the gate's sums when all had arrived there last */
     uint32_t staged;     /* slots used so far */
-    char *scratch;       /* for pieces of peers' memory */
+    char *scratch;       /* for shards of peers' memory */
     bool *missing;       /* by position: whom this member waits for */
     const void **inputs; /* by position: of a reduction */
     struct transfer *sending, *receiving;
@@ -196,14 +196,14 @@ struct group {
     } batch;
 };
 
-/* A collective. Ranges are bytes of a piece. */
+/* A collective. Ranges are bytes of a shard. */
 struct job {
     struct group *g;
     const struct method *method;
     struct announcement a;
     const char *in;
     char *out;
-    size_t piece; /* bytes: count elements */
+    size_t shard; /* bytes: count elements */
     size_t size;  /* of an element */
     int number;   /* in a batch; -1: alone */
     int n, me;
@@ -212,9 +212,9 @@ struct job {
 /* How it is done. */
 struct method {
     enum call call;
-    bool cut;     /* a slot holds one part for each member */
+    bool split;   /* a slot holds one part for each member */
     bool pushes;  /* writes to peers' outputs */
-    bool sliced;  /* each member moves an n-th of a piece between any two */
+    bool sliced;  /* each member moves an n-th of a shard between any two */
     size_t small; /* bytes in a slot up to which one staged step is the faster way */
     void (*put)(const struct job *j, char *slot, size_t at, size_t bytes);
     int (*take)(const struct job *j, size_t at, size_t bytes);

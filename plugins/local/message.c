@@ -3,9 +3,9 @@
  *
  * A small message is copied into a packet, and its sender goes on. A large one is a packet that
  * says where it is; the receiver copies it from there, once, and the sender waits until it has.
- * Where that memory cannot be reached, a large message is cut into packets. Channels share nothing
- * with the slots of collectives. Each member has a doorbell, rung by everything that happens on its
- * channels.
+ * Where that memory cannot be reached, a large message is split into packets. Channels share
+ * nothing with the slots of collectives. Each member has a doorbell, rung by everything that
+ * happens on its channels.
  */
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /*
  * Looped, breadth-first (Lamy-Poirier 2023): each rank has several stages, and takes all
  * microbatches through one before it begins the next; backwards in the opposite order. The weights
- * of a stage are needed in one piece of time per pass, so that sharded ones are gathered twice a
+ * of a stage are needed in one shard of time per pass, so that sharded ones are gathered twice a
  * step.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
 {
@@ -19,6 +19,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "all microbatches through one stage after the other, and back",
     .stages_per_rank_min = 1,
     .generate = generate,

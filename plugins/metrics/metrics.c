@@ -16,7 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/log.h>
-#include <ctitan/measure.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
@@ -80,7 +80,8 @@ static int begin(struct ct_run *run, int64_t step)
 
     if (rc < 0)
         return rc;
-    run->model->flops_per_token(ct_config.training.seq_len, &now.whole, &now.halved);
+    run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &now.whole,
+                                    &now.halved);
     run->device->ops->info(run->device, compute_dtype(), &info);
     now.memory = (double)info.memory;
     now.peak = config.peak_tflops * 1e12;
@@ -250,9 +251,10 @@ static int on_event(const struct ct_event_data *data, void *context)
     return rc;
 }
 
-static const struct ct_hook hook = {1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
-                                        1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
-                                    on_event, NULL};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
+                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",
           .summary = "Console line, metrics.jsonl and progress", .options = options,

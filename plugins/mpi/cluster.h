@@ -10,10 +10,11 @@
 #define CLUSTER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <mpi.h>
 
-#include <ctitan/comm.h>
+#include <ctitan/device/comm.h>
 
 #define CALLS(X)                                                                                   \
     X(BARRIER, "barrier")                                                                          \
@@ -37,7 +38,8 @@ struct comm {
     bool owner;      /* MPI was started here, and is ended here */
     pthread_mutex_t lock;
     struct group *groups;
-    char failure[512]; /* the first one; not empty: the communicator is dead */
+    atomic_int failed; /* 1: the first failure is being written down; 2: it is */
+    char failure[512];
 };
 
 /* A message under way. */
@@ -78,6 +80,8 @@ void cluster_lock(struct comm *comm);
 void cluster_unlock(struct comm *comm);
 /* CT_EPEER, for this call and all later ones. */
 int cluster_fail(struct comm *comm, const char *fmt, ...) CT_PRINTF(2, 3);
+/* The first failure again; 0: there was none. */
+int cluster_failed(struct comm *comm);
 /* code is what MPI returned from `what`. */
 int cluster_check(struct comm *comm, int code, const char *what);
 

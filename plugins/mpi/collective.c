@@ -1,6 +1,6 @@
 /*
- * Collectives as messages between pairs. Reductions: every rank gets all contributions to its piece
- * and adds them in rank order; all_reduce then gathers the pieces.
+ * Collectives as messages between pairs. Reductions: every rank gets all contributions to its shard
+ * and adds them in rank order; all_reduce then gathers the shards.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static int need_scratch(struct group *g, size_t bytes)
     return 0;
 }
 
-/* Pieces to and from all others, the nearest first. A piece lies at stride x position. */
+/* Shards to and from all others, the nearest first. A shard lies at stride x position. */
 static int all_pairs(struct group *g, const char *in, size_t in_stride, char *out,
                      size_t out_stride, size_t bytes)
 {
@@ -95,7 +95,7 @@ int cluster_all_to_all(struct ct_group *group, const void *in, void *out, size_t
     return all_pairs(g, in, bytes, out, bytes, bytes);
 }
 
-/* Contributions to this rank's piece come into the scratch memory, one after the other. */
+/* Contributions to this rank's shard come into the scratch memory, one after the other. */
 static void reduce(struct group *g, const void *own, void *out, size_t bytes, enum ct_dtype dtype,
                    enum ct_reduction reduction)
 {

@@ -72,11 +72,11 @@ static void mpi_close(struct ct_comm *base)
         return;
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
-        if (!*comm->failure)
+        if (!atomic_load(&comm->failed))
             MPI_Comm_free(&g->mpi);
         free_group(g);
     }
-    if (comm->owner && !*comm->failure)
+    if (comm->owner && !atomic_load(&comm->failed))
         MPI_Finalize();
     pthread_mutex_destroy(&comm->lock);
     free(comm);
@@ -148,7 +148,8 @@ static int mpi_group(struct ct_comm *base, const int64_t *ranks, int count, cons
 
 static int mpi_open(const struct ct_comm_request *request, struct ct_comm **comm);
 
-static const struct ct_comm_ops ops = {.open = mpi_open,
+static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
+                                       .open = mpi_open,
                                        .close = mpi_close,
                                        .group = mpi_group,
                                        .barrier = cluster_barrier,

@@ -49,13 +49,24 @@ void cluster_unlock(struct comm *comm)
 
 int cluster_fail(struct comm *comm, const char *fmt, ...)
 {
+    int none = 0;
     va_list args;
 
-    if (!*comm->failure) {
+    if (atomic_compare_exchange_strong(&comm->failed, &none, 1)) {
         va_start(args, fmt);
         vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
         va_end(args);
+        atomic_store(&comm->failed, 2);
     }
+    return cluster_failed(comm);
+}
+
+int cluster_failed(struct comm *comm)
+{
+    if (!atomic_load(&comm->failed))
+        return 0;
+    while (atomic_load(&comm->failed) != 2)
+        sched_yield();
     return ct_fail(CT_EPEER, "%s", comm->failure);
 }
 
@@ -75,8 +86,10 @@ int transfer_begin(struct group *g, enum call call, enum ct_dtype dtype,
 {
     uint64_t hash = (count * 64 + (uint64_t)root + 1) * 0x9E3779B97F4A7C15u >> 53;
 
-    if (*g->comm->failure)
-        return ct_fail(CT_EPEER, "%s", g->comm->failure);
+    int rc = cluster_failed(g->comm);
+
+    if (rc < 0)
+        return rc;
     g->call = call;
     g->number++;
     g->count = 0;
@@ -87,8 +100,10 @@ int transfer_begin(struct group *g, enum call call, enum ct_dtype dtype,
 
 int transfer_begin_message(struct group *g, int tag)
 {
-    if (*g->comm->failure)
-        return ct_fail(CT_EPEER, "%s", g->comm->failure);
+    int rc = cluster_failed(g->comm);
+
+    if (rc < 0)
+        return rc;
     g->call = CALL_MESSAGE;
     g->count = 0;
     g->tag = MESSAGE_TAG | (tag & (MESSAGE_TAG - 1));

@@ -17,7 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <ctitan/comm.h>
+#include <ctitan/device/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/op.h>
 
@@ -52,6 +52,7 @@ struct group {
     int *ranks;
     CUdeviceptr window_base; /* the arena that is registered; 0: none */
     ncclWindow_t window;     /* written by a thread of NCCL's, after the call */
+    bool together;           /* calls are one until transport_end; the lock is held */
     uint32_t calls;
     CUstream stream; /* of calls on memory anywhere, and their memory on the device */
     CUdeviceptr staging;
@@ -95,7 +96,7 @@ int nccl_check_cuda(struct comm *comm, int code, const char *what);
 
 /* ---- collective.c ---- */
 
-extern const struct ct_kernel nccl_kernels[];
+extern const struct ct_transport nccl_transport;
 /* Enqueue on a stream. in and out are memory of the device. */
 int nccl_all_gather(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
                     CUstream stream);

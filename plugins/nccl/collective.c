@@ -1,7 +1,7 @@
 /*
  * Collectives on the device: NCCL's calls, enqueued on the stream of the launch.
  */
-#include <ctitan/collective.h>
+#include <ctitan/device/collective.h>
 
 #include "cluster.h"
 
@@ -20,6 +20,8 @@ static int type_of(enum ct_dtype dtype)
 /* NCCL must not be aborted by the watchdog while it is in a call. */
 static int begin(struct group *g)
 {
+    if (g->together)
+        return 0;
     pthread_mutex_lock(&g->comm->lock);
     if (!g->comm->failed)
         return 0;
@@ -31,9 +33,22 @@ static int end(struct group *g, int code, const char *what, CUstream stream)
 {
     int rc;
 
+    if (g->together)
+        return code == ncclSuccess || code == ncclInProgress
+                   ? 0
+                   : ct_fail(CT_EPEER, "%s in group '%s': NCCL: %s", what, g->base.name,
+                             nccl.ncclGetErrorString(code));
     pthread_mutex_unlock(&g->comm->lock);
     rc = nccl_check(g, code, what);
     return rc < 0 ? rc : nccl_watch(g, what, stream);
+}
+
+/* A group of NCCL's that was begun is ended, whatever its calls returned. */
+static int end_group(int code)
+{
+    int ended = nccl.ncclGroupEnd();
+
+    return code == ncclSuccess ? ended : code;
 }
 
 static int op_of(enum ct_reduction reduction)
@@ -48,7 +63,7 @@ static int register_window(struct group *g, const void *data)
     CUdeviceptr base;
     size_t bytes;
 
-    if (!nccl_config.windows || g->window_base || !nccl.ncclCommWindowRegister)
+    if (g->window_base || !nccl.ncclCommWindowRegister)
         return ncclSuccess;
     if (nccl.cuMemGetAddressRange(&base, &bytes, (uintptr_t)data))
         return ncclSuccess;
@@ -59,7 +74,11 @@ static int register_window(struct group *g, const void *data)
 
 static int ready_window(struct group *g, const void *data)
 {
-    int rc = begin(g), code;
+    int rc, code;
+
+    if (!nccl_config.windows)
+        return 0;
+    rc = begin(g);
 
     if (rc < 0)
         return rc;
@@ -113,15 +132,15 @@ int nccl_all_to_all(struct group *g, const void *in, void *out, size_t count, en
     if (rc < 0)
         return rc;
     code = nccl.ncclGroupStart();
+    if (code != ncclSuccess)
+        return end(g, code, "all_to_all", stream);
     for (int i = 0; code == ncclSuccess && i < g->base.size; i++) {
         code =
             nccl.ncclSend((const char *)in + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
         if (code == ncclSuccess)
             code = nccl.ncclRecv((char *)out + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
     }
-    if (code == ncclSuccess)
-        code = nccl.ncclGroupEnd();
-    return end(g, code, "all_to_all", stream);
+    return end(g, end_group(code), "all_to_all", stream);
 }
 
 int nccl_broadcast(struct group *g, void *data, size_t count, enum ct_dtype dtype, int root,
@@ -145,13 +164,13 @@ int nccl_exchange(struct group *g, const void *out, size_t out_bytes, int to, vo
     if (rc < 0)
         return rc;
     code = nccl.ncclGroupStart();
-    if (code == ncclSuccess && to >= 0)
+    if (code != ncclSuccess)
+        return end(g, code, what, stream);
+    if (to >= 0)
         code = nccl.ncclSend(out, out_bytes, UINT8, to, g->nccl, stream);
     if (code == ncclSuccess && from >= 0)
         code = nccl.ncclRecv(in, in_bytes, UINT8, from, g->nccl, stream);
-    if (code == ncclSuccess)
-        code = nccl.ncclGroupEnd();
-    return end(g, code, what, stream);
+    return end(g, end_group(code), what, stream);
 }
 
 /* ---- the transport ---- */
@@ -179,76 +198,62 @@ static int clear(const struct ct_launch *l, void *at, size_t bytes)
     return code ? ct_fail(CT_EIO, "clearing memory: CUDA error %d", code) : 0;
 }
 
-static int all_gather(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
-{
-    return nccl_all_gather((struct group *)g, in, out, count, dtype, l->stream);
-}
-
-static int reduce_scatter(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                          size_t count, enum ct_dtype dtype)
-{
-    return nccl_reduce_scatter((struct group *)g, in, out, count, dtype, CT_REDUCE_SUM, l->stream);
-}
-
-static int all_reduce(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
-{
-    return nccl_all_reduce((struct group *)g, in, out, count, dtype, CT_REDUCE_SUM, l->stream);
-}
-
-static int all_to_all(const struct ct_launch *l, struct ct_group *g, const void *in, void *out,
-                      size_t count, enum ct_dtype dtype)
-{
-    return nccl_all_to_all((struct group *)g, in, out, count, dtype, l->stream);
-}
-
-static int exchange(const struct ct_launch *l, struct ct_group *g, const void *out, int to,
-                    void *in, int from, size_t bytes, int tag)
-{
-    (void)tag;
-    return nccl_exchange((struct group *)g, out, bytes, to, in, bytes, from, l->stream);
-}
-
 /* Messages of a pair are in order: NCCL has no tags. */
-static int send(const struct ct_launch *l, struct ct_group *g, const void *data, size_t bytes,
-                int to, int tag)
+static int call(const struct ct_launch *l, const struct ct_call *c)
 {
-    (void)tag;
-    return nccl_exchange((struct group *)g, data, bytes, to, NULL, 0, -1, l->stream);
+    struct group *g = (struct group *)c->group;
+    size_t bytes = c->count * ct_dtype_size(c->dtype);
+
+    switch (c->kind) {
+    case CT_CALL_ALL_GATHER:
+        return nccl_all_gather(g, c->in, c->out, c->count, c->dtype, l->stream);
+    case CT_CALL_REDUCE_SCATTER:
+        return nccl_reduce_scatter(g, c->in, c->out, c->count, c->dtype, c->reduction, l->stream);
+    case CT_CALL_ALL_REDUCE:
+        return nccl_all_reduce(g, c->in, c->out, c->count, c->dtype, c->reduction, l->stream);
+    case CT_CALL_ALL_TO_ALL:
+        return nccl_all_to_all(g, c->in, c->out, c->count, c->dtype, l->stream);
+    case CT_CALL_EXCHANGE:
+        return nccl_exchange(g, c->in, bytes, c->to, c->out, bytes, c->from, l->stream);
+    case CT_CALL_SEND:
+        return nccl_exchange(g, c->in, bytes, c->to, NULL, 0, -1, l->stream);
+    case CT_CALL_RECEIVE:
+        return nccl_exchange(g, NULL, 0, -1, c->out, bytes, c->from, l->stream);
+    case CT_CALL_KINDS:
+        break;
+    }
+    return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
 }
 
-static int receive(const struct ct_launch *l, struct ct_group *g, void *data, size_t bytes,
-                   int from, int tag)
+/* One call of NCCL's for all values of an op. Windows are registered between calls. */
+static int begin_together(const struct ct_launch *l, struct ct_group *group)
 {
-    (void)tag;
-    return nccl_exchange((struct group *)g, NULL, 0, -1, data, bytes, from, l->stream);
+    struct group *g = (struct group *)group;
+    int rc = nccl_config.windows ? 0 : begin(g), code;
+
+    if (rc < 0 || nccl_config.windows)
+        return rc;
+    code = nccl.ncclGroupStart();
+    if (code != ncclSuccess)
+        return end(g, code, "calls together", l->stream);
+    g->together = true;
+    return 1;
 }
 
-static const struct ct_transport transport = {
+static int end_together(const struct ct_launch *l, struct ct_group *group)
+{
+    struct group *g = (struct group *)group;
+
+    g->together = false;
+    return end(g, nccl.ncclGroupEnd(), l->op->type->name, l->stream);
+}
+
+const struct ct_transport nccl_transport = {
+    .size = sizeof(nccl_transport),
+    .name = "nccl",
+    .begin = begin_together,
+    .end = end_together,
     .copy = copy,
     .clear = clear,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_reduce = all_reduce,
-    .all_to_all = all_to_all,
-    .exchange = exchange,
-    .send = send,
-    .receive = receive,
+    .call = call,
 };
-
-static int run(const struct ct_launch *l)
-{
-    return ct_collective_run(l, &transport);
-}
-
-const struct ct_kernel nccl_kernels[] = {
-    {"all_gather", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"reduce_scatter", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"all_reduce", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"all_to_all", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"permute", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"send", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"receive", "nccl", 0, NULL, ct_collective_prepare, run},
-    {"stage_sum", "nccl", 0, NULL, ct_collective_prepare, run},
-    {0}};

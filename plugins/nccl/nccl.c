@@ -33,6 +33,28 @@ static const struct ct_option options[] = {
 
 /* ---- failures ---- */
 
+#define GROUP_ABORT 22200 /* the version from which aborts can be grouped */
+
+/*
+ * An abort waits for its communicator's last call on the device, which may stand behind a call of
+ * another communicator: all are told before any is waited for.
+ */
+static void abort_groups(struct comm *comm)
+{
+    int version = 0;
+    bool together;
+
+    nccl.ncclGetVersion(&version);
+    together = version >= GROUP_ABORT && nccl.ncclGroupStart() == ncclSuccess;
+    for (struct group *g = comm->groups; g; g = g->next) {
+        if (g->nccl)
+            nccl.ncclCommAbort(g->nccl);
+        g->nccl = NULL;
+    }
+    if (together)
+        nccl.ncclGroupEnd();
+}
+
 int nccl_fail(struct comm *comm, const char *fmt, ...)
 {
     va_list args;
@@ -43,10 +65,7 @@ int nccl_fail(struct comm *comm, const char *fmt, ...)
         vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
         va_end(args);
         comm->failed = 1;
-        for (struct group *g = comm->groups; g; g = g->next) {
-            nccl.ncclCommAbort(g->nccl);
-            g->nccl = NULL;
-        }
+        abort_groups(comm);
     }
     pthread_mutex_unlock(&comm->lock);
     return ct_fail(CT_EPEER, "%s", comm->failure);
@@ -261,10 +280,9 @@ static void close_comm(struct ct_comm *base)
     if (comm->store && comm->groups && !comm->failed)
         wait_for_others(comm);
     nccl_watchdog_stop(comm);
+    abort_groups(comm); /* returns at once: peers may be gone */
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
-        if (g->nccl)
-            nccl.ncclCommAbort(g->nccl); /* returns at once: peers may be gone */
         if (g->staging)
             nccl.cuMemFree(g->staging);
         if (g->stream)
@@ -326,7 +344,8 @@ static int check(struct ct_comm *base)
     return nccl_look((struct comm *)base);
 }
 
-static const struct ct_comm_ops ops = {.open = open_nccl,
+static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
+                                       .open = open_nccl,
                                        .close = close_comm,
                                        .group = open_group,
                                        .barrier = nccl_host_barrier,
@@ -374,10 +393,11 @@ static int enqueued(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook hook = {.events = 1u << CT_EVENT_COLLECTIVE_ENQUEUED, .call = enqueued};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_COLLECTIVE_ENQUEUED, .call = enqueued};
 
 CT_PLUGIN(.name = "nccl", .version = "1.0", .summary = "Ranks of NVIDIA GPUs, over NCCL",
-          .requires = CT_NAMES("device:cuda"), .options = options, .config = &nccl_config,
+          .needs = CT_NAMES("device:cuda"), .options = options, .config = &nccl_config,
           .config_size = sizeof(nccl_config),
-          .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops}, {CT_KERNELS, "cuda", nccl_kernels},
-                              {CT_HOOK, "nccl", &hook}));
+          .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops},
+                              {CT_TRANSPORT, "cuda", &nccl_transport}, {CT_HOOK, "nccl", &hook}));

@@ -1,5 +1,5 @@
 /*
- * Parameters and optimizer states in the device's second memory (ZeRO-Offload): pinned memory of
+ * Parameters and optimizer states in the device's host memory (ZeRO-Offload): pinned memory of
  * the host beside a GPU, a file beside a CPU.
  *
  * What lies there is marked; an op that needs it gets a copy that is loaded before it, and what it
@@ -11,8 +11,9 @@
  * stream of its own: it comes while the region before computes, and its memory is free after its
  * own. Gathers of fsdp stand one region ahead already, so theirs come two ahead.
  */
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 
@@ -27,7 +28,7 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct config, optimizer, "optimizer", "true", "Offload the optimizer's states"),
     {0}};
 
-#define WHY "offload: it lies in the device's second memory"
+#define WHY "offload: it lies in the device's host memory"
 
 /* A copy of an offloaded value, and what it is there for. */
 struct loaded {
@@ -37,7 +38,7 @@ struct loaded {
 
 /* Ops of one part, as they are walked through. */
 struct section {
-    int stage;
+    int group;
     const char *region;       /* of the last op that computes */
     struct ct_op *run, *last; /* where that region begins, and the one before; NULL: nowhere */
 };
@@ -66,14 +67,12 @@ static bool moves(const struct ct_op *op)
 /* What a part before the microbatches makes of one parameter for them, shard by shard. */
 static bool is_working_copy(const struct ct_graph *graph, const struct ct_op *op)
 {
-    if (op->part != CT_PART_PRE || op->ins != 1 || op->outs != 1 || !op->in[0]->offloaded ||
-        op->type->flags & (CT_OP_COLLECTIVE | CT_OP_VIEW))
+    if (op->section->part != CT_PART_PRE || op->ins != 1 || op->outs != 1 ||
+        !op->in[0]->offloaded || op->type->flags & (CT_OP_COLLECTIVE | CT_OP_VIEW))
         return false;
-    ct_for_each_op (user, graph)
-        for (int i = 0; i < user->ins; i++)
-            if (user->in[i] == op->out[0] &&
-                (ct_part_is_microbatch(user->part) || graph->stages > 1))
-                return true;
+    ct_for_each_use (use, op->out[0])
+        if (ct_part_is_microbatch(use->op->section->part) || graph->partition_axis >= 0)
+            return true;
     return false;
 }
 
@@ -83,13 +82,12 @@ static int offload_copy(struct ct_graph *graph, struct ct_op *op)
     struct ct_value *copy = op->out[0], *away;
 
     b.why = WHY;
-    away = ct_emit1(&b, "offload", ct_arena_printf(graph->arena, "%s.offloaded", copy->name), &copy,
-                    1, NULL);
+    away = ct_offload(&b, ct_arena_printf(graph->arena, "%s.offloaded", copy->name), copy);
     if (!away)
         return b.status;
     away->sharding = copy->sharding;
     away->producer->stream = CT_STREAM_STORE;
-    ct_graph_replace(graph, copy, away);
+    ct_value_replace(graph, copy, away);
     ct_op_set_input(away->producer, 0, copy);
     return 0;
 }
@@ -122,11 +120,11 @@ static bool needs_load(const struct ct_op *op)
 /* In microbatches regions follow each other; before and after them, ops that need something. */
 static void walk_to(struct offloading *o, struct ct_op *op)
 {
-    struct section *s = &o->section[op->part];
-    bool micro = ct_part_is_microbatch(op->part);
+    struct section *s = &o->section[op->section->part];
+    bool micro = ct_part_is_microbatch(op->section->part);
 
-    if (op->stage != s->stage)
-        *s = (struct section){.stage = op->stage};
+    if (op->section->group != s->group)
+        *s = (struct section){.group = op->section->group};
     if (micro ? !computes(op) || s->region == op->region : !needs_load(op))
         return;
     s->region = op->region;
@@ -138,10 +136,11 @@ static void walk_to(struct offloading *o, struct ct_op *op)
 static struct ct_op *load_point(const struct offloading *o, struct ct_op *op,
                                 const struct ct_value *v)
 {
-    const struct section *s = &o->section[op->part];
+    const struct section *s = &o->section[op->section->part];
     struct ct_op *ahead = computes(op) ? s->last : s->run;
 
-    if (op->part == CT_PART_INIT || (v->producer && v->producer->part == op->part))
+    if (op->section->part == CT_PART_INIT ||
+        (v->producer && v->producer->section->part == op->section->part))
         return op;
     return ahead ? ahead : op;
 }
@@ -149,10 +148,11 @@ static struct ct_op *load_point(const struct offloading *o, struct ct_op *op,
 /* The last region's backward follows its forward at once. */
 static bool same_use(const struct offloading *o, const struct ct_op *a, const struct ct_op *b)
 {
-    bool turn = a->part == CT_PART_F && b->part == CT_PART_I && a->region == o->last_region &&
-                o->graph->stages == 1;
+    bool turn = a->section->part == CT_PART_F && b->section->part == CT_PART_I &&
+                a->region == o->last_region && o->graph->partition_axis < 0;
 
-    return a->region == b->region && a->stage == b->stage && (a->part == b->part || turn);
+    return a->region == b->region && a->section->group == b->section->group &&
+           (a->section->part == b->section->part || turn);
 }
 
 static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_value *v)
@@ -163,17 +163,15 @@ static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_v
     if (l->copy && same_use(o, l->user, op))
         return l->copy;
     b = ct_builder_before(o->graph, load_point(o, op, v));
-    b.part = op->part;
+    b.section = op->section;
     b.region = op->region;
-    b.stage = op->stage;
     b.why = WHY;
     l->user = op;
-    l->copy =
-        ct_emit1(&b, "load", ct_arena_printf(o->graph->arena, "%s.here", v->name), &v, 1, NULL);
+    l->copy = ct_load(&b, ct_arena_printf(o->graph->arena, "%s.here", v->name), v);
     if (!l->copy)
         return NULL;
     l->copy->sharding = v->sharding;
-    if (op->part != CT_PART_INIT)
+    if (op->section->part != CT_PART_INIT)
         l->copy->producer->stream = CT_STREAM_LOAD;
     return l->copy;
 }
@@ -184,8 +182,8 @@ static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, str
     struct ct_op *stored;
 
     b.why = WHY;
-    stored = ct_emit(&b, "store", NULL, (struct ct_value *[]){v, copy}, 2, NULL);
-    if (stored && op->part != CT_PART_INIT)
+    stored = ct_store(&b, v, copy);
+    if (stored && op->section->part != CT_PART_INIT)
         stored->stream = CT_STREAM_STORE;
     o->loaded[v->id].copy = NULL;
     return b.status;
@@ -215,7 +213,7 @@ static int move(struct offloading *o)
 {
     o->loaded = ct_arena_array(&o->scratch, struct loaded, o->graph->value_count + 1);
     ct_for_each_op (op, o->graph)
-        if (op->part == CT_PART_F && computes(op))
+        if (op->section->part == CT_PART_F && computes(op))
             o->last_region = op->region;
     ct_for_each_op_safe (op, o->graph) {
         int rc;
@@ -244,8 +242,9 @@ static int offload(struct ct_graph *graph, struct ct_run *run)
 }
 
 static const struct ct_transform transform = {
+    .size = sizeof(struct ct_transform),
     .name = "offload",
-    .summary = "parameters and optimizer states in the device's second memory",
+    .summary = "parameters and optimizer states in the device's host memory",
     .phase = CT_PHASE_OVERLAP,
     .after = (const char *const[]){"prefetched", "bucketed", NULL},
     .evaluation = true,
@@ -265,6 +264,7 @@ static int by_region(struct ct_graph *graph, struct ct_run *run)
 }
 
 static const struct ct_transform update = {
+    .size = sizeof(struct ct_transform),
     .name = "offload.update",
     .summary = "the optimizer works region by region",
     .phase = CT_PHASE_PARTITION,

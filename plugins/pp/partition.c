@@ -1,9 +1,10 @@
 /*
  * Which stage a region of the model belongs to.
  *
- * Regions (embedding, layers, head) stay whole and in their order. Without split points, the cuts
- * are those that make the dearest stage as cheap as can be, by the floating-point operations of the
- * forward, and among these the most even ones; with layers_per_stage every region costs the same.
+ * Regions (embedding, layers, head) stay whole and in their order. Without split points, the splits
+ * are those that make the costliest stage as cheap as can be, by the floating-point operations of
+ * the forward, and among these the most even ones; with layers_per_stage every region costs the
+ * same.
  */
 #include <float.h>
 #include <string.h>
@@ -18,21 +19,6 @@ struct regions {
     int count;
     struct ct_arena arena;
 };
-
-static double flops(const struct ct_op *op, struct ct_arena *arena)
-{
-    struct ct_tensor *in = ct_arena_array(arena, struct ct_tensor, op->ins);
-    struct ct_tensor *out = ct_arena_array(arena, struct ct_tensor, op->outs);
-
-    if (!op->type->flops)
-        return 0;
-    for (int i = 0; i < op->ins; i++)
-        if (op->in[i])
-            in[i] = ct_tensor_dense(NULL, op->in[i]->dtype, op->in[i]->rank, op->in[i]->shape);
-    for (int i = 0; i < op->outs; i++)
-        out[i] = ct_tensor_dense(NULL, op->out[i]->dtype, op->out[i]->rank, op->out[i]->shape);
-    return op->type->flops(in, out, op->ins, op->outs);
-}
 
 static int find(const struct regions *r, const char *name)
 {
@@ -51,7 +37,7 @@ static void find_regions(const struct ct_graph *graph, struct regions *r)
     ct_for_each_op (op, graph) {
         int i;
 
-        if (op->part != CT_PART_F)
+        if (op->section->part != CT_PART_F)
             continue;
         i = find(r, op->region);
         if (i < 0) {
@@ -61,25 +47,25 @@ static void find_regions(const struct ct_graph *graph, struct regions *r)
             r->name[i] = op->region;
             r->cost[i] = 0;
         }
-        r->cost[i] += flops(op, &r->arena);
+        r->cost[i] += ct_op_flops(graph, op, -1);
     }
 }
 
-/* ---- cuts ---- */
+/* ---- splits ---- */
 
-/* The best cuts of the first n regions into s stages. */
+/* The best splits of the first n regions into s stages. */
 struct best {
-    double dearest, squares; /* cost of the dearest stage; sum of squared costs */
-    int last;                /* the region with which the last stage begins */
+    double costliest, squares; /* cost of the costliest stage; sum of squared costs */
+    int last;                  /* the region with which the last stage begins */
 };
 
-static bool better(double dearest, double squares, const struct best *than)
+static bool better(double costliest, double squares, const struct best *than)
 {
-    double slack = 1e-9 * dearest;
+    double slack = 1e-9 * costliest;
 
-    if (dearest < than->dearest - slack)
+    if (costliest < than->costliest - slack)
         return true;
-    return dearest <= than->dearest + slack && squares < than->squares * (1 - 1e-9);
+    return costliest <= than->costliest + slack && squares < than->squares * (1 - 1e-9);
 }
 
 static void extend(const struct regions *r, const struct best *shorter, struct best *b, int n)
@@ -88,15 +74,15 @@ static void extend(const struct regions *r, const struct best *shorter, struct b
 
     *b = (struct best){DBL_MAX, DBL_MAX, -1};
     for (int first = n - 1; first >= 0; first--) {
-        double dearest, squares;
+        double costliest, squares;
 
         sum += r->cost[first];
         if (shorter[first].last < 0 && first > 0)
             continue;
-        dearest = shorter[first].dearest > sum ? shorter[first].dearest : sum;
+        costliest = shorter[first].costliest > sum ? shorter[first].costliest : sum;
         squares = shorter[first].squares + sum * sum;
-        if (shorter[first].dearest < DBL_MAX && better(dearest, squares, b))
-            *b = (struct best){dearest, squares, first};
+        if (shorter[first].costliest < DBL_MAX && better(costliest, squares, b))
+            *b = (struct best){costliest, squares, first};
     }
 }
 
@@ -121,11 +107,10 @@ static void balance(struct regions *r, int stages, bool *begins)
 }
 
 /* The names in [pp] split_points; CT_ECONFIG for one that is no region. */
-static int read_points(struct regions *r, bool *begins, int *count)
+static int read_points(struct regions *r, bool *begins)
 {
     char *rest = ct_arena_strdup(&r->arena, pp_config.split_points);
 
-    *count = 1;
     begins[0] = true;
     while (rest && *rest) {
         char *name = strsep(&rest, ",");
@@ -144,7 +129,6 @@ static int read_points(struct regions *r, bool *begins, int *count)
             return ct_fail(CT_ECONFIG,
                            "[pp] split_points: %s is there twice, or is the first region", name);
         begins[i] = true;
-        ++*count;
     }
     return 0;
 }
@@ -173,13 +157,11 @@ int pp_count_stages(const struct ct_graph *graph)
 static void set_stages(struct ct_graph *graph, const struct regions *r, const bool *begins)
 {
     ct_for_each_op (op, graph) {
-        int region = find(r, op->region);
+        int region = find(r, op->region), stage = -1;
 
-        op->stage = -1;
         for (int i = 0; i <= region; i++)
-            op->stage += begins[i];
-        if (op->stage < 0)
-            op->stage = 0;
+            stage += begins[i];
+        op->section = ct_graph_section(graph, op->section->part, stage < 0 ? 0 : stage);
     }
 }
 
@@ -187,7 +169,7 @@ int pp_partition(struct ct_graph *graph, int stages)
 {
     struct regions r;
     bool *begins;
-    int rc = 0, found = stages;
+    int rc = 0;
 
     find_regions(graph, &r);
     begins = ct_arena_array(&r.arena, bool, r.count + 1);
@@ -199,13 +181,11 @@ int pp_partition(struct ct_graph *graph, int stages)
     for (int i = 0; pp_config.layers_per_stage && i < r.count; i++)
         r.cost[i] = 1;
     if (rc == 0 && *pp_config.split_points)
-        rc = read_points(&r, begins, &found);
+        rc = read_points(&r, begins);
     else if (rc == 0)
         balance(&r, stages, begins);
-    if (rc == 0) {
-        graph->stages = found;
+    if (rc == 0)
         set_stages(graph, &r, begins);
-    }
     ct_arena_finish(&r.arena);
     return rc;
 }

@@ -1,15 +1,15 @@
 /*
- * Pipeline parallelism: the model is cut into stages, which lie on the ranks along pp.
+ * Pipeline parallelism: the model's regions become stages, which lie on the ranks along pp.
  *
- * Here the cuts are made, and the schedule is chosen. What crosses a cut is found by the core
- * (`localise`); what a rank does when comes from the schedule's own plugin, which [pp] schedule
- * brings in, or from a table of actions in a file.
+ * partition.c gives every op the section of its stage. After differentiation and propagation
+ * localise.c leaves one rank's ops, and transfer.c inserts what it sends and receives. order.c
+ * takes what a rank runs when from the schedule's own plugin, which [pp] schedule brings in, or
+ * from a table of actions in a file.
  */
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
 
 #include "pp.h"
 
@@ -33,15 +33,6 @@ static const struct ct_option options[] = {
         struct pp_config, split_points, "split_points", "",
         "Regions with which a new stage begins: layers.2, layers.4, head; empty: balanced"),
     {0}};
-
-static int find_schedule(const struct ct_schedule_ops **ops)
-{
-    const struct ct_offer *offer;
-    int rc = ct_offer_find(CT_SCHEDULE, pp_config.schedule, &offer);
-
-    *ops = rc < 0 ? NULL : offer->ops;
-    return rc < 0 ? ct_context(rc, "[pp] schedule = %s", pp_config.schedule) : 0;
-}
 
 /* ---- stages ---- */
 
@@ -69,115 +60,105 @@ static int check_stages(const struct ct_schedule_ops *ops, int stages, int ranks
     return 0;
 }
 
-static void place_stages(struct ct_graph *graph, const struct ct_schedule_ops *ops, int ranks)
-{
-    int *rank = ct_arena_array(graph->arena, int, graph->stages);
-
-    for (int s = 0; s < graph->stages; s++)
-        rank[s] = (ops->placement ? ops->placement : ct_schedule_looped)(s, ranks, graph->stages);
-    graph->stage_rank = rank;
-}
-
-static int cut(struct ct_graph *graph, struct ct_run *run)
+int pp_stages_of(const struct ct_graph *graph, struct ct_arena *arena, struct pp_stages *stages)
 {
     const struct ct_schedule_ops *ops;
-    int ranks, stages, rc;
+    int rc = pp_find_schedule(&ops);
 
-    (void)run;
-    if (ct_mesh_find(&graph->mesh, "pp") < 0)
-        return 0;
-    ranks = (int)graph->mesh.axis[ct_mesh_find(&graph->mesh, "pp")].size;
-    rc = find_schedule(&ops);
     if (rc < 0)
         return rc;
-    stages = pp_count_stages(graph);
+    *stages = (struct pp_stages){.ranks = (int)graph->mesh.axis[graph->partition_axis].size};
+    for (size_t i = 0; i < graph->section_count; i++)
+        if (graph->sections[i]->part == CT_PART_F && graph->sections[i]->group >= stages->count)
+            stages->count = graph->sections[i]->group + 1;
+    stages->rank_of = ct_arena_array(arena, int, stages->count);
+    for (int s = 0; s < stages->count; s++)
+        stages->rank_of[s] =
+            (ops->placement ? ops->placement : ct_schedule_looped)(s, stages->ranks, stages->count);
+    return 0;
+}
+
+static int partition_graph(struct ct_graph *graph, const struct ct_schedule_ops *ops, int ranks)
+{
+    int stages = pp_count_stages(graph), rc;
+    struct pp_stages placed;
+
     if (!stages)
         stages = ranks * stages_per_rank(ops);
     rc = check_stages(ops, stages, ranks);
     if (rc == 0)
         rc = pp_partition(graph, stages);
+    if (rc == 0)
+        rc = pp_stages_of(graph, graph->arena, &placed);
+    if (rc == 0)
+        pp_mark_holders(graph, &placed);
+    return rc;
+}
+
+static int apply_partition(struct ct_graph *graph, struct ct_run *run)
+{
+    int axis = ct_mesh_find(&graph->mesh, "pp"), rc;
+    const struct ct_schedule_ops *ops;
+
+    (void)run;
+    if (axis < 0)
+        return 0;
+    rc = pp_find_schedule(&ops);
     if (rc < 0)
         return rc;
-    place_stages(graph, ops, ranks);
-    return pp_narrow(graph);
+    graph->partition_axis = axis;
+    return partition_graph(graph, ops, (int)graph->mesh.axis[axis].size);
 }
 
 static const struct ct_transform partition = {
+    .size = sizeof(struct ct_transform),
     .name = "pp",
-    .summary = "cuts the model into the stages of a pipeline",
+    .summary = "gives every op the section of its stage",
     .phase = CT_PHASE_PARTITION,
     .gives = (const char *const[]){"stages", NULL},
     .evaluation = true,
-    .apply = cut,
+    .apply = apply_partition,
 };
 
-/* ---- schedule ---- */
+static const struct ct_transform collect = {
+    .size = sizeof(struct ct_transform),
+    .name = "pp.collect",
+    .summary = "what the host reads becomes a sum over the ranks of the pipeline",
+    .phase = CT_PHASE_COLLECTIVE,
+    .gives = (const char *const[]){"collected", NULL},
+    .evaluation = true,
+    .apply = pp_collect,
+};
 
-static int64_t microbatch_size(void)
-{
-    return pp_config.microbatch_size;
-}
-
-/* The file's ranks must be those of the placement: a stage's parameters are there. */
-static int check_placement(const struct ct_graph *graph, const struct ct_schedule *schedule)
-{
-    for (int s = 0; s < graph->stages; s++)
-        if (schedule->rank_of[s] != graph->stage_rank[s])
-            return ct_fail(CT_ECONFIG,
-                           "stage %d is in row %d, but [pp] schedule = %s has it on "
-                           "rank %d",
-                           s, schedule->rank_of[s], pp_config.schedule, graph->stage_rank[s]);
-    return 0;
-}
-
-static int read_schedule(const struct ct_graph *graph, const struct ct_schedule_request *request,
-                         struct ct_schedule **schedule)
-{
-    int rc = ct_schedule_read_csv(request->arena, pp_config.schedule_csv, request->ranks,
-                                  request->stages, request->microbatches, schedule);
-
-    if (rc == 0)
-        rc = check_placement(graph, *schedule);
-    return rc < 0 ? ct_context(rc, "[pp] schedule_csv = %s", pp_config.schedule_csv) : 0;
-}
-
-static int make_schedule(const struct ct_graph *graph, int microbatches, struct ct_arena *arena,
-                         struct ct_schedule **schedule)
-{
-    struct ct_schedule_request request = {
-        .ranks = (int)graph->mesh.axis[ct_mesh_find(&graph->mesh, "pp")].size,
-        .stages = graph->stages,
-        .microbatches = microbatches,
-        .arena = arena};
-    const struct ct_schedule_ops *ops;
-    int rc = find_schedule(&ops);
-
-    if (rc < 0)
-        return rc;
-    return *pp_config.schedule_csv
-               ? read_schedule(graph, &request, schedule)
-               : ct_schedule_generate(ops, pp_config.schedule, &request, schedule);
-}
-
-static const struct ct_pipeline_ops pipeline = {
-    .microbatch_size = microbatch_size,
-    .schedule = make_schedule,
+static const struct ct_transform localise = {
+    .size = sizeof(struct ct_transform),
+    .name = "pp.localise",
+    .summary = "leaves this rank's stages, and what they send to others",
+    .phase = CT_PHASE_COLLECTIVE,
+    .needs = (const char *const[]){"collectives", NULL},
+    .after = (const char *const[]){"listed", NULL},
+    .evaluation = true,
+    .apply = pp_localise,
 };
 
 /* ---- axis ---- */
 
-static void degrees(int64_t *degree)
+static int64_t degree(void)
 {
-    degree[0] = pp_config.degree;
+    return pp_config.degree;
 }
 
-static const struct ct_axes_ops axes = {
-    .names = (const char *const[]){"pp", NULL},
-    .degrees = degrees,
+static const struct ct_axis_ops axis = {
+    .size = sizeof(struct ct_axis_ops),
+    .place = 100,
+    .degree = degree,
 };
 
 CT_PLUGIN(.name = "pp", .version = "1.0",
           .summary = "Pipeline parallelism: stages on ranks, by a schedule", .options = options,
           .config = &pp_config, .config_size = sizeof(pp_config), .brings = "schedule",
-          .offers = CT_OFFERS({CT_AXES, "pp", &axes}, {CT_TRANSFORM, "pp", &partition},
-                              {CT_PIPELINE, "pp", &pipeline}));
+          .brings_kind = CT_SCHEDULE,
+          .offers = CT_OFFERS({CT_AXIS, "pp", &axis}, {CT_TRANSFORM, "pp", &partition},
+                              {CT_TRANSFORM, "pp.collect", &collect},
+                              {CT_TRANSFORM, "pp.localise", &localise},
+                              {CT_ORDER, "pp", &pp_order}));

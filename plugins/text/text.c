@@ -3,7 +3,7 @@
  *
  * All documents of the run's part (trained or held out) are tokenised once, when the data is
  * opened, into one array of the narrowest type that holds the vocabulary. An epoch is an order of
- * the documents; their tokens, one document after the other, are cut into windows of seq_len + 1
+ * the documents; their tokens, one document after the other, are split into windows of seq_len + 1
  * that overlap by one token. Every epoch has the same number of windows, so a sample's index alone
  * tells its epoch and its window; the order of the current epoch and the sums of its documents'
  * lengths are kept.
@@ -335,7 +335,8 @@ static int64_t text_vocabulary(struct ct_data *data)
     return data->vocabulary;
 }
 
-static const struct ct_data_ops ops = {.open = text_open,
+static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
+                                       .open = text_open,
                                        .close = text_close,
                                        .read = text_read,
                                        .has_documents = text_has_documents,
@@ -343,5 +344,5 @@ static const struct ct_data_ops ops = {.open = text_open,
 
 CT_PLUGIN(.name = "text", .version = "1.0",
           .summary = "Data: text files, tokenised, packed and shuffled",
-          .requires = CT_NAMES("tokenizer:*"), .options = options, .config = &config,
+          .needs = CT_NAMES("tokenizer:*"), .options = options, .config = &config,
           .config_size = sizeof(config), .offers = CT_OFFERS({CT_DATA, "text", &ops}));

@@ -147,7 +147,8 @@ static int64_t tokens_vocabulary(struct ct_data *data)
     return (int64_t)largest + 1;
 }
 
-static const struct ct_data_ops ops = {.open = tokens_open,
+static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
+                                       .open = tokens_open,
                                        .close = tokens_close,
                                        .read = tokens_read,
                                        .has_documents = tokens_has_documents,

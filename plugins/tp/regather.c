@@ -1,36 +1,30 @@
 /*
  * Sequence-parallel inputs, gathered again for the backward (Korthikanti et al. 2022).
  *
- * A linear layer whose input is cut along the sequence gathers it; the gradient of its weights
+ * A linear layer whose input is split along the sequence gathers it; the gradient of its weights
  * needs it whole once more. Kept, it would be an activation that does not fall with the degree. So
- * the piece is kept, and gathered again on a stream of its own, beside the product in front of the
+ * the shard is kept, and gathered again on a stream of its own, beside the product in front of the
  * one that needs it.
  */
 #include <string.h>
 
-#include <ctitan/device.h>
+#include <ctitan/core_ops.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 
 #include "tp.h"
 
 static bool backward(const struct ct_op *op)
 {
-    return op->part == CT_PART_I || op->part == CT_PART_W;
+    return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
 }
 
-static bool gathers_sequence(const struct ct_op *op)
+static bool gathers_sequence(const struct ct_op *op, int axis)
 {
-    return op->part == CT_PART_F && !strcmp(op->type->name, "all_gather") &&
-           !strcmp(ct_op_string(op, "axes"), "tp") && ct_op_int(op, "dim") == 1 &&
-           op->in[0]->rank == 3;
-}
+    const struct ct_collective_attrs *attrs = op->attrs;
 
-static bool uses(const struct ct_op *op, const struct ct_value *v)
-{
-    for (int i = 0; i < op->ins; i++)
-        if (op->in[i] == v)
-            return true;
-    return false;
+    return op->section->part == CT_PART_F && op->type == &ct_op_all_gather &&
+           attrs->axes == (ct_axes)1 << axis && attrs->dim == 1 && op->in[0]->ndim == 3;
 }
 
 /* In front of the op before the one that needs it, if that is one of the same backward. */
@@ -45,52 +39,49 @@ static struct ct_value *gather_again(struct ct_graph *graph, const struct ct_op 
                                      struct ct_op *user)
 {
     struct ct_builder b = ct_builder_before(graph, place(user));
-    struct ct_value *again;
+    struct ct_op *again;
 
-    b.part = user->part;
+    b.section = user->section;
     b.region = user->region;
-    b.why = "tp: the piece is kept for the backward, not the whole";
-    again =
-        ct_emit1(&b, "all_gather", ct_arena_printf(graph->arena, "%s.again", gather->out[0]->name),
-                 gather->in, 1, gather->attrs);
+    b.why = "tp: the shard is kept for the backward, not the whole";
+    again = ct_op_clone(&b, gather, NULL, "again");
     if (!again)
         return NULL;
-    again->sharding = gather->out[0]->sharding;
-    again->producer->stream = CT_STREAM_GATHER;
-    return again;
+    again->stream = CT_STREAM_GATHER;
+    return again->out[0];
 }
 
-static int regather(struct ct_graph *graph, struct ct_op *gather)
+/* Let input i of an op of the backward take what is gathered again. */
+static int take_again(struct ct_graph *graph, struct ct_op *op, int i, struct ct_value **again)
 {
-    struct ct_value *whole = gather->out[0], *again = NULL;
-
-    for (struct ct_op *op = gather->next; op; op = op->next) {
-        if (!backward(op) || !uses(op, whole))
-            continue;
-        if (!again)
-            again = gather_again(graph, gather, op);
-        if (!again)
-            return CT_EINVAL;
-        if (op->part < again->producer->part) /* W may be run after all of I */
-            again->producer->part = op->part;
-        for (int i = 0; i < op->ins; i++)
-            if (op->in[i] == whole)
-                op->in[i] = again;
-    }
+    if (!*again)
+        *again = gather_again(graph, op->in[i]->producer, op);
+    if (!*again)
+        return CT_EINVAL;
+    if (op->section->part < (*again)->producer->section->part) /* W may be run after all of I */
+        (*again)->producer->section = op->section;
+    ct_op_set_input(op, i, *again);
     return 0;
 }
 
 int tp_regather(struct ct_graph *graph, struct ct_run *run)
 {
+    size_t count = graph->value_count;
+    struct ct_arena scratch = {0};
+    struct ct_value **again; /* by id of what is gathered in the forward */
     int rc = 0;
 
     (void)run;
     if (tp_axis(graph) < 0 || !tp_config.regather)
         return 0;
-    ct_for_each_op (op, graph) {
-        rc = gathers_sequence(op) ? regather(graph, op) : 0;
-        if (rc < 0)
-            break;
-    }
+    again = ct_arena_array(&scratch, struct ct_value *, count);
+    ct_for_each_op (op, graph)
+        for (int i = 0; rc == 0 && backward(op) && i < op->ins; i++) {
+            const struct ct_value *v = op->in[i];
+
+            if (v && v->id < count && v->producer && gathers_sequence(v->producer, tp_axis(graph)))
+                rc = take_again(graph, op, i, &again[v->id]);
+        }
+    ct_arena_finish(&scratch);
     return rc;
 }

@@ -1,16 +1,17 @@
 /*
  * Tensor parallelism (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022).
  *
- * The model's plan says how each weight is cut; everything else follows from the factor rules:
- * heads and hidden features come out cut, products over cut features come out as pending sums, and
- * those are all-reduced where they are needed whole. Sequence parallelism is one more annotation:
- * the embedding's output, cut along the sequence. The residual stream inherits that, pending sums
- * become reduce-scatters into it, and inputs of linear layers are gathered from it.
+ * The model's plan says how each weight is split; everything else follows from the factor rules:
+ * heads and hidden features come out split, products over split features come out as pending sums,
+ * and those are all-reduced where they are needed whole. Sequence parallelism is one more
+ * annotation: the embedding's output, split along the sequence. The residual stream inherits that,
+ * pending sums become reduce-scatters into it, and inputs of linear layers are gathered from it.
  */
 #include <fnmatch.h>
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 
 #include "tp.h"
@@ -21,12 +22,12 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct tp_config, degree, "degree", "1", 1, 1 << 16,
                "Ranks that share each layer's weights"),
     CT_OPT_BOOL(struct tp_config, sequence_parallel, "sequence_parallel", "true",
-                "Cut the residual stream along the sequence between the layers' products"),
+                "Split the residual stream along the sequence between the layers' products"),
     CT_OPT_BOOL(struct tp_config, regather, "regather", "true",
-                "Keep pieces of the linear layers' inputs for the backward and gather them again, "
+                "Keep shards of the linear layers' inputs for the backward and gather them again, "
                 "instead of keeping the whole: sequence_parallel only"),
     CT_OPT_BOOL(struct tp_config, loss_parallel, "loss_parallel", "true",
-                "Take the loss on logits that are cut by vocabulary; else gather them"),
+                "Take the loss on logits that are split by vocabulary; else gather them"),
     {0}};
 
 int tp_axis(const struct ct_graph *graph)
@@ -64,11 +65,11 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule
     return 0;
 }
 
-/* Heads are cut whole: a key/value head cannot serve two ranks. */
+/* Heads are split whole: a key/value head cannot serve two ranks. */
 static int check_heads(const struct ct_graph *graph)
 {
     ct_for_each_op (op, graph) {
-        const struct ct_value *k = strcmp(op->type->name, "attention") ? NULL : op->in[1];
+        const struct ct_value *k = op->type == &ct_op_attention ? op->in[1] : NULL;
 
         if (k && k->shape[2] % tp_config.degree)
             return ct_fail(
@@ -85,17 +86,18 @@ static int place(struct ct_graph *graph, struct ct_run *run)
 
     if (tp_axis(graph) < 0)
         return 0;
-    if (!run->model->tp_plan)
+    if (!run->model_ops->tp_plan)
         return ct_fail(CT_ECONFIG, "this model has no tensor-parallel plan");
     for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
-            rc = place_parameter(graph, run->model->tp_plan, graph->values[i]);
+            rc = place_parameter(graph, run->model_ops->tp_plan, graph->values[i]);
     return rc;
 }
 
 static const struct ct_transform placement = {
+    .size = sizeof(struct ct_transform),
     .name = "tp",
-    .summary = "weights are cut as the model's plan says",
+    .summary = "weights are split as the model's plan says",
     .phase = CT_PHASE_SHARD,
     .gives = (const char *const[]){"placed", NULL},
     .evaluation = true,
@@ -104,32 +106,24 @@ static const struct ct_transform placement = {
 
 /* ---- sequence ---- */
 
-struct redistribute {
-    const char *to;
-    const char *gradient;
-};
-
-static int cut_sequence(struct ct_graph *graph, struct ct_op *embedding)
+static int split_sequence(struct ct_graph *graph, struct ct_op *embedding)
 {
-    struct ct_value *x = embedding->out[0], *cut;
+    struct ct_value *x = embedding->out[0], *split;
     struct ct_builder b = ct_builder_after(graph, embedding);
     struct ct_sharding to = embedding->in[0]->sharding; /* of the tokens: batch and sequence */
-    int64_t pieces = 1;
-    char text[256];
+    int64_t shards = 1;
 
     ct_sharding_split(&to, 1, tp_axis(graph));
     for (int i = 0; i < to.count[1]; i++)
-        pieces *= graph->mesh.axis[to.axis[1][i]].size;
-    if (x->shape[1] % pieces)
+        shards *= graph->mesh.axis[to.axis[1][i]].size;
+    if (x->shape[1] % shards)
         return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: %lld does not divide seq_len = %lld",
-                       (long long)pieces, (long long)x->shape[1]);
-    ct_sharding_print(&to, &graph->mesh, x->rank, text, sizeof(text));
-    b.why = "tp: the residual stream is cut along the sequence";
-    cut = ct_emit1(&b, "redistribute", ct_arena_printf(graph->arena, "%s.cut", x->name), &x, 1,
-                   &(struct redistribute){ct_arena_strdup(graph->arena, text), ""});
-    if (!cut)
+                       (long long)shards, (long long)x->shape[1]);
+    b.why = "tp: the residual stream is split along the sequence";
+    split = ct_redistribute(&b, ct_arena_printf(graph->arena, "%s.split", x->name), x, &to, NULL);
+    if (!split)
         return b.status;
-    ct_graph_replace(graph, x, cut);
+    ct_value_replace(graph, x, split);
     return 0;
 }
 
@@ -139,14 +133,15 @@ static int sequence(struct ct_graph *graph, struct ct_run *run)
     if (tp_axis(graph) < 0 || !tp_config.sequence_parallel)
         return 0;
     ct_for_each_op (op, graph)
-        if (!strcmp(op->type->name, "embedding"))
-            return cut_sequence(graph, op);
+        if (op->type == &ct_op_embedding)
+            return split_sequence(graph, op);
     return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: the model has no embedding to begin with");
 }
 
 static const struct ct_transform sequence_parallel = {
+    .size = sizeof(struct ct_transform),
     .name = "tp.sequence",
-    .summary = "the residual stream is cut along the sequence",
+    .summary = "the residual stream is split along the sequence",
     .phase = CT_PHASE_SHARD,
     .after = (const char *const[]){"batch", "sequence", NULL},
     .evaluation = true,
@@ -154,8 +149,9 @@ static const struct ct_transform sequence_parallel = {
 };
 
 static const struct ct_transform loss = {
+    .size = sizeof(struct ct_transform),
     .name = "tp.loss",
-    .summary = "the loss is taken on logits that are cut by vocabulary",
+    .summary = "the loss is taken on logits that are split by vocabulary",
     .phase = CT_PHASE_SHARD,
     .after = (const char *const[]){"placed", "batch", "sequence", NULL},
     .evaluation = true,
@@ -163,27 +159,29 @@ static const struct ct_transform loss = {
 };
 
 static const struct ct_transform again = {
+    .size = sizeof(struct ct_transform),
     .name = "tp.regather",
-    .summary = "inputs that are cut along the sequence are gathered again for the backward",
+    .summary = "inputs that are split along the sequence are gathered again for the backward",
     .phase = CT_PHASE_MEMORY,
     .apply = tp_regather,
 };
 
 /* ---- axis ---- */
 
-static void degrees(int64_t *degree)
+static int64_t degree(void)
 {
-    degree[0] = tp_config.degree;
+    return tp_config.degree;
 }
 
-static const struct ct_axes_ops axes = {
-    .names = (const char *const[]){"tp", NULL},
-    .degrees = degrees,
+static const struct ct_axis_ops axis = {
+    .size = sizeof(struct ct_axis_ops),
+    .place = 500,
+    .degree = degree,
 };
 
 CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss parallelism",
           .options = options, .config = &tp_config, .config_size = sizeof(tp_config),
-          .offers = CT_OFFERS({CT_AXES, "tp", &axes}, {CT_TRANSFORM, "tp", &placement},
+          .offers = CT_OFFERS({CT_AXIS, "tp", &axis}, {CT_TRANSFORM, "tp", &placement},
                               {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
                               {CT_TRANSFORM, "tp.loss", &loss},
                               {CT_TRANSFORM, "tp.regather", &again}));

@@ -14,7 +14,7 @@ extern struct tp_config tp_config;
 /* Position of the axis in the mesh; -1: degree 1. */
 int tp_axis(const struct ct_graph *graph);
 
-/* Losses whose weight is cut by vocabulary: on logits, in pieces or gathered. */
+/* Losses whose weight is split by vocabulary: on logits, in shards or gathered. */
 int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
 /* What was gathered along the sequence is gathered again for the backward. */
 int tp_regather(struct ct_graph *graph, struct ct_run *run);

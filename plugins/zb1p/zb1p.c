@@ -5,7 +5,7 @@
  * the end. No rank keeps more microbatches between F and W than the first one of 1F1B does.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
 {
@@ -28,6 +28,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "1F1B with weight gradients later (ZB-H1)",
     .stages_per_rank_min = 1,
     .stages_per_rank_max = 1,

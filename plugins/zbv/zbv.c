@@ -8,7 +8,7 @@
  * are left out.
  */
 #include <ctitan/plugin.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 struct rank {
     const struct ct_schedule_request *request;
@@ -102,6 +102,7 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 }
 
 static const struct ct_schedule_ops schedule = {
+    .size = sizeof(struct ct_schedule_ops),
     .summary = "two stages on each rank, as a V, with weight gradients later",
     .stages_per_rank_min = 2,
     .stages_per_rank_max = 2,

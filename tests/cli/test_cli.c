@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+static const char *verb_plugins;
 static const char *program;
 static char folder[] = "/tmp/ctitan-cli-XXXXXX";
 static struct ct_arena arena;
@@ -123,7 +124,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --set model.name=lama", "lama"},
         {"train %R --set job.dump_folder=/proc/x",
          "[job] dump_folder: cannot make the folder /proc/x"},
-        {"train %R --with offload", "device cpu has no second memory to offload to"},
+        {"train %R --with offload", "device cpu has no host memory to offload to"},
         {"train %R --with offload --set cpu.offload_folder=none",
          "[cpu] offload_folder = none: No such file or directory"},
         {"plan %R --with offload --set offload.parameters=false --set offload.optimizer=false",
@@ -433,11 +434,32 @@ static int clean(void **state)
     return rc;
 }
 
+static void verbs_of_plugins_are_run_and_explained(void **state)
+{
+    struct result r;
+
+    (void)state;
+    setenv("CTITAN_PLUGIN_PATH", verb_plugins, 1);
+    r = run("i");
+    assert_int_equal(r.status, 0);
+    r = run("help i");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "usage: ctitan i ARGUMENT");
+    assert_has(r.out, "Does nothing");
+    r = run("help");
+    assert_has(r.out, "Does nothing (plugin needy)");
+    r = run("wave");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "plugins good and twin both have a verb wave");
+    unsetenv("CTITAN_PLUGIN_PATH");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mistakes_end_with_status_2_and_say_what),
         cmocka_unit_test(help_is_made_from_the_tables),
+        cmocka_unit_test(verbs_of_plugins_are_run_and_explained),
         cmocka_unit_test(training_logs_what_was_planned),
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
@@ -450,10 +472,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(doctor_measures_the_machine),
     };
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s PROGRAM\n", *argv);
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s PROGRAM FOLDER-OF-PLUGINS-WITH-VERBS\n", *argv);
         return 2;
     }
     program = realpath(argv[1], NULL);
+    verb_plugins = realpath(argv[2], NULL);
     return cmocka_run_group_tests(tests, make, clean);
 }

@@ -282,7 +282,7 @@ static const struct failure failures[] = {
      true},
     {"barrier", {"ranks disagree on call 51", "all_reduce (4 x float32, sum)", "barrier"}, 2, true},
     {"batch",
-     {"ranks disagree on call 51", "all_gather (3 x float32, 2 together)", "cut otherwise"},
+     {"ranks disagree on call 51", "all_gather (3 x float32, 2 together)", "split otherwise"},
      2,
      true},
     {"tag", {"rank 3 sends 64 bytes (tag 8)", "rank 0 receives 64 (tag 7)", ""}, 2, true},

@@ -4,7 +4,7 @@
 #ifndef RANK_H
 #define RANK_H
 
-#include <ctitan/comm.h>
+#include <ctitan/device/comm.h>
 
 struct fixture {
     struct ct_comm *comm;

@@ -125,14 +125,14 @@ static void give_memory(struct bed *bed)
     bed->sensitivity = ct_arena_array(&bed->arena, double, n);
     for (size_t i = 0; i < n; i++) {
         const struct ct_value *v = bed->graph->values[i];
-        size_t count = (size_t)ct_shape_count(v->rank, v->shape);
+        size_t count = (size_t)ct_shape_count(v->ndim, v->shape);
         size_t bytes = count * ct_dtype_size(v->dtype) + v->opaque_bytes;
 
         bed->value[i] = ct_tensor_dense(aligned(&bed->arena, (int64_t)bytes, CT_U8), v->dtype,
-                                        v->rank, v->shape);
+                                        v->ndim, v->shape);
         bed->exact[i] =
             ct_tensor_dense(aligned(&bed->arena, (int64_t)count, CT_F64),
-                            ct_dtype_is_float(v->dtype) ? CT_F64 : v->dtype, v->rank, v->shape);
+                            ct_dtype_is_float(v->dtype) ? CT_F64 : v->dtype, v->ndim, v->shape);
     }
 }
 
@@ -162,12 +162,10 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
 }
 
 /* Everything that no op uses is wanted: transforms drop what nobody wants. */
-static void fetch_all(struct ct_graph *graph, struct ct_arena *arena)
+static void fetch_all(struct ct_graph *graph)
 {
-    struct ct_users users = ct_graph_users(graph, arena);
-
     for (size_t i = 0; i < graph->value_count; i++)
-        if (users.first[i] == users.first[i + 1])
+        if (!graph->values[i]->use_count)
             ct_graph_fetch(graph, graph->values[i]->name, graph->values[i]);
 }
 
@@ -177,7 +175,7 @@ int bed_transform(struct bed *bed, const struct ct_plugin *plugin)
     char *before;
     int rc = 0;
 
-    fetch_all(bed->graph, &bed->arena);
+    fetch_all(bed->graph);
     before = ct_graph_text(bed->graph, &bed->arena);
     for (const struct ct_offer *o = plugin->offers; rc >= 0 && o->kind != CT_NOTHING; o++)
         if (o->kind == CT_TRANSFORM)
@@ -212,7 +210,7 @@ int bed_load(const char *name, char *const *assignments, int count, const struct
                             assignments[i] + (value - key) + 1, "--set");
         free(key);
     }
-    return rc < 0 ? rc : ct_plugin_adopt(*plugin);
+    return rc < 0 ? rc : ct_plugin_register(*plugin);
 }
 
 void bed_finish(struct bed *bed)
@@ -225,13 +223,13 @@ void bed_finish(struct bed *bed)
 /* Dimensions but the last in another order, the rows apart by a gap. */
 static bool lay_out(struct ct_tensor *t, enum layout layout, struct ct_arena *arena)
 {
-    int last = t->rank - 1;
+    int last = t->ndim - 1;
     int64_t stride;
-    bool differs = t->rank > (layout == LAYOUT_PERMUTED ? 2 : 1);
+    bool differs = t->ndim > (layout == LAYOUT_PERMUTED ? 2 : 1);
 
     if (layout == LAYOUT_DENSE || layout == LAYOUT_JOINED || !differs ||
         !ct_dtype_is_float(t->dtype)) {
-        *t = ct_tensor_dense(aligned(arena, ct_tensor_count(t), t->dtype), t->dtype, t->rank,
+        *t = ct_tensor_dense(aligned(arena, ct_tensor_count(t), t->dtype), t->dtype, t->ndim,
                              t->shape);
         return false;
     }
@@ -271,8 +269,8 @@ static bool join(struct call *call, struct ct_arena *arena)
     for (int i = 0; i < count; i++) {
         const struct ct_tensor *t = operand(call, values[i]);
 
-        width += t->shape[t->rank - 1];
-        rows = ct_tensor_count(t) / t->shape[t->rank - 1];
+        width += t->shape[t->ndim - 1];
+        rows = ct_tensor_count(t) / t->shape[t->ndim - 1];
     }
     data = aligned(arena, rows * width, values[0]->dtype);
     for (int i = 0; i < count; i++) {
@@ -280,8 +278,8 @@ static bool join(struct call *call, struct ct_arena *arena)
         int64_t stride = width;
 
         t->data = data + (size_t)column * ct_dtype_size(t->dtype);
-        column += t->shape[t->rank - 1];
-        for (int d = t->rank - 2; d >= 0; d--) {
+        column += t->shape[t->ndim - 1];
+        for (int d = t->ndim - 2; d >= 0; d--) {
             t->stride[d] = stride;
             stride *= t->shape[d];
         }
@@ -394,7 +392,7 @@ static size_t extent(const struct ct_tensor *t, size_t opaque)
 
     if (!t->data || ct_tensor_count(t) == 0)
         return 0;
-    for (int d = 0; d < t->rank; d++)
+    for (int d = 0; d < t->ndim; d++)
         last += (t->shape[d] - 1) * t->stride[d];
     return (size_t)(last + 1) * ct_dtype_size(t->dtype) + opaque;
 }

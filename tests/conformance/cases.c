@@ -65,11 +65,11 @@
     "I - %dlogits = cross_entropy_grad(%dloss, %logits, %labels, %lse) : T[" #b "," #t "," #v      \
     "]\n"
 
-#define PIECES(b, t, v, p)                                                                         \
+#define SHARDS(b, t, v, p)                                                                         \
     "input %logits : T[" #b "," #t "," #v "]\n"                                                    \
     "input %labels : int32[" #b "," #t "]\n"                                                       \
     "scalar %dloss : float32[]\n"                                                                  \
-    "F - %stats = cross_entropy_partial(%logits, %labels) {pieces=" #p "} : float32[" #b "," #t    \
+    "F - %stats = cross_entropy_partial(%logits, %labels) {shards=" #p "} : float32[" #b "," #t    \
     "," #p ",3]\n"                                                                                 \
     "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[" #b "," #t "]\n" \
     "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[" #b "," #t   \
@@ -112,9 +112,49 @@
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
     "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
 
-/* Queries and keys that are pieces of sequences, as `said` says, and results of two sets of keys.
+#define MASKED(b, t, s, h, g, d, how)                                                              \
+    "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
+    "input %v : T[" #b "," #s "," #g "," #d "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "F - %o, %lse = attention(%q, %k, %v, _) {" how "} : T[" #b "," #t "," #h "," #d               \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse) {" how "} : T[" #b "," #t       \
+    "," #h "," #d "], T[" #b "," #s "," #g "," #d "], T[" #b "," #s "," #g "," #d "]\n"
+
+#define ACTIVATIONS(b, t, k)                                                                       \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "param %row : T[" #k "]\n"                                                                     \
+    "F - %m = mul(%x, %dy) : T[" #b "," #t "," #k "]\n"                                            \
+    "F - %c = scale(%x) {factor=-0.3} : T[" #b "," #t "," #k "]\n"                                 \
+    "F - %s = silu(%x) : T[" #b "," #t "," #k "]\n"                                                \
+    "F - %g = gelu(%x) : T[" #b "," #t "," #k "]\n"                                                \
+    "F - %h = gelu(%x) {approximate=\"tanh\"} : T[" #b "," #t "," #k "]\n"                         \
+    "F - %p = softmax(%x) : T[" #b "," #t "," #k "]\n"                                             \
+    "F - %b = bias(%x, %row) : T[" #b "," #t "," #k "]\n"                                          \
+    "I - %ds = silu_grad(%dy, %x) : T[" #b "," #t "," #k "]\n"                                     \
+    "I - %dg = gelu_grad(%dy, %x) : T[" #b "," #t "," #k "]\n"                                     \
+    "I - %dh = gelu_grad(%dy, %x) {approximate=\"tanh\"} : T[" #b "," #t "," #k "]\n"              \
+    "I - %dp = softmax_grad(%dy, %p) : T[" #b "," #t "," #k "]\n"                                  \
+    "W - %drow = bias_grad(%dy) : T[" #k "]\n"                                                     \
+    "W - %drow32 = bias_grad(%dy) : float32![" #k "]\n"
+
+#define LAYER_NORM(b, t, k)                                                                        \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "param %w : T[" #k "]\n"                                                                       \
+    "param %row : T[" #k "]\n"                                                                     \
+    "F - %y, %mean, %rstd = layer_norm(%x, %w, %row) {eps=1e-5} : T[" #b "," #t "," #k             \
+    "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                                          \
+    "F - %y2, %mean2, %rstd2 = layer_norm(%x, %w) {eps=1e-5} : T[" #b "," #t "," #k                \
+    "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                                          \
+    "I - %dx, %dw, %db = layer_norm_grad(%dy, %x, %w, %mean, %rstd) : T[" #b "," #t "," #k         \
+    "], float32![" #k "], T[" #k "]\n"
+
+/* Queries and keys that are shards of sequences, as `said` says, and results of two sets of keys.
  */
-#define ATTENTION_PIECES(b, t, s, h, g, d, said)                                                   \
+#define ATTENTION_SHARDS(b, t, s, h, g, d, said)                                                   \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
     "input %v : T[" #b "," #s "," #g "," #d "]\n"                                                  \
@@ -206,9 +246,9 @@ const struct conformance_case conformance_cases[] = {
     {"loss, one token", LOGITS(1, 1, 3), 3, false, true},
     {"loss, odd", LOGITS(2, 7, 77), 77, false, true},
     {"loss, long rows", LOGITS(1, 5, 5003), 5003, false, true},
-    {"loss in pieces, one token", PIECES(1, 1, 3, 1), 3, false, true},
-    {"loss in pieces, odd", PIECES(2, 7, 77, 7), 77, false, true},
-    {"loss in pieces, long rows", PIECES(1, 5, 5004, 2), 5003, false, true},
+    {"loss in shards, one token", SHARDS(1, 1, 3, 1), 3, false, true},
+    {"loss in shards, odd", SHARDS(2, 7, 77, 7), 77, false, true},
+    {"loss in shards, long rows", SHARDS(1, 5, 5004, 2), 5003, false, true},
     {"norm, one token", NORM(1, 1, 3), 0, false},
     {"norm, odd", NORM(2, 7, 77), 0, false},
     {"norm, many rows", NORM(2, 130, 256), 0, false},
@@ -222,22 +262,25 @@ const struct conformance_case conformance_cases[] = {
     {"attention, odd", ATTENTION(2, 37, 3, 1, 20, "_"), 2, true, true},
     {"attention, groups", ATTENTION(2, 70, 4, 2, 16, "_"), 2, true, true},
     {"attention, wide heads", ATTENTION(1, 67, 2, 2, 64, "_"), 2, true, true},
+    {"attention, all keys", MASKED(2, 67, 70, 4, 2, 16, "causal=false"), 2, true, true},
+    {"attention, window", MASKED(2, 200, 200, 2, 1, 8, "window=17, scale=0.3"), 2, true, true},
+    {"attention, wide window", MASKED(1, 300, 300, 2, 2, 16, "window=130"), 2, true, true},
     {"attention, documents", ATTENTION(2, 75, 4, 2, 32, "%documents"), 4, true, true},
-    {"attention, fewer queries", ATTENTION_PIECES(2, 37, 70, 3, 1, 20, "_"), 2, true, true},
-    {"attention, fewer keys", ATTENTION_PIECES(2, 150, 70, 4, 2, 16, "_"), 2, true, true},
+    {"attention, fewer queries", ATTENTION_SHARDS(2, 37, 70, 3, 1, 20, "_"), 2, true, true},
+    {"attention, fewer keys", ATTENTION_SHARDS(2, 150, 70, 4, 2, 16, "_"), 2, true, true},
     {"attention, any positions",
-     ATTENTION_PIECES(2, 75, 90, 4, 2, 16, "_, _, %positions, %k_positions"), 100, true, true},
+     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, "_, _, %positions, %k_positions"), 100, true, true},
     {"attention, positions of queries",
-     ATTENTION_PIECES(1, 100, 130, 2, 1, 36, "_, _, %positions, _"), 130, true, true},
+     ATTENTION_SHARDS(1, 100, 130, 2, 1, 36, "_, _, %positions, _"), 130, true, true},
     {"attention, any documents",
-     ATTENTION_PIECES(2, 75, 90, 4, 2, 16, "%documents, %k_documents, %positions, %k_positions"), 9,
+     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, "%documents, %k_documents, %positions, %k_positions"), 9,
      true, true},
-    {"attention, block", ATTENTION_PIECES(1, 256, 256, 2, 2, 16, "_, _, %outer, %inner"), 2, true,
+    {"attention, block", ATTENTION_SHARDS(1, 256, 256, 2, 2, 16, "_, _, %outer, %inner"), 2, true,
      true},
-    {"attention, block of its own", ATTENTION_PIECES(1, 256, 256, 3, 3, 16, "_, _, %outer, %outer"),
+    {"attention, block of its own", ATTENTION_SHARDS(1, 256, 256, 3, 3, 16, "_, _, %outer, %outer"),
      2, true, true},
     {"attention, odd block",
-     ATTENTION_PIECES(1, 202, 202, 2, 1, 32, "%documents, %documents, %outer, %inner"), 4, true,
+     ATTENTION_SHARDS(1, 202, 202, 2, 1, 32, "%documents, %documents, %outer, %inner"), 4, true,
      true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
@@ -275,6 +318,11 @@ const struct conformance_case conformance_cases[] = {
      "input %x : T[400,300]\n"
      "F - %s, %i = float8_scale(%x) : float32[], float32[]\n",
      0, false, false, true},
+    {"activations, one", ACTIVATIONS(1, 1, 1), 0, false},
+    {"activations, odd", ACTIVATIONS(3, 7, 37), 0, false},
+    {"activations, large", ACTIVATIONS(4, 33, 300), 0, false},
+    {"layer norm, odd", LAYER_NORM(3, 7, 37), 0, false},
+    {"layer norm, large", LAYER_NORM(4, 33, 300), 0, false},
     {"offload",
      "param %p offloaded : T[37,5]\nstate %q offloaded : float32[333]\ninput %x : int32[5,3]\n"
      "pre - %u = load(%p) : T[37,5]\npre - %v = load(%q) : float32[333]\n"
@@ -282,10 +330,11 @@ const struct conformance_case conformance_cases[] = {
      "F - %y = offload(%x) : int32[5,3]\npost - store(%p, %u)\n",
      7, false},
     {"init",
-     "param %p : T[37,5]\nparam %q : float32[300,33]\nparam %r : T[77]\n"
+     "param %p : T[37,5]\nparam %q : float32[300,33]\nparam %r : T[77]\nparam %s : T[37,5]\n"
      "init - init_normal(%p) {std=0.02, seed=7}\n"
-     "init - init_normal(%q) {std=1, cut=1.5, seed=123456789012}\n"
-     "init - init_constant(%r) {value=1}\n",
+     "init - init_normal(%q) {std=1, truncate=1.5, seed=123456789012}\n"
+     "init - init_constant(%r) {value=1}\n"
+     "init - init_uniform(%s) {low=-2, high=3, seed=9}\n",
      0, false},
     {0}};
 
@@ -299,10 +348,12 @@ const struct conformance_case bench_cases[] = {
     {"linear, 124M, down", LINEAR(4, 512, 2048, 768), 0, false},
     {"loss, debug", LOSS(8, 256, 256, 2048), 2048, true, true},
     {"loss, 124M", LOSS(4, 512, 768, 32000), 32000, true, true},
-    {"loss in pieces, debug", PIECES(8, 256, 2048, 1), 2048, false, true},
-    {"loss in pieces, 124M", PIECES(4, 512, 32000, 1), 32000, false, true},
+    {"loss in shards, debug", SHARDS(8, 256, 2048, 1), 2048, false, true},
+    {"loss in shards, 124M", SHARDS(4, 512, 32000, 1), 32000, false, true},
     {"norm, debug", NORM(8, 256, 256), 0, false},
     {"norm, 124M", NORM(4, 512, 768), 0, false},
+    {"activations, 124M", ACTIVATIONS(4, 512, 3072), 0, false},
+    {"layer norm, 124M", LAYER_NORM(4, 512, 768), 0, false},
     {"elementwise, debug", ELEMENTWISE(8, 256, 768), 0, false},
     {"elementwise, 124M", ELEMENTWISE(4, 512, 2048), 0, false},
     {"attention, debug", ATTENTION(8, 256, 16, 16, 16, "_"), 2, true, true},
@@ -314,6 +365,7 @@ const struct conformance_case bench_cases[] = {
     {"adamw", ADAMW(8000000, 1000000, "clip"), 0, false},
     {"norm of gradients",
      "state %x : float32[20000000]\npost - %s = squared_norm(%x) : float64[]\n", 0, false},
-    {"init", "param %p : float32[20000000]\ninit - init_normal(%p) {std=0.02, cut=3, seed=7}\n", 0,
+    {"init",
+     "param %p : float32[20000000]\ninit - init_normal(%p) {std=0.02, truncate=3, seed=7}\n", 0,
      false},
     {0}};

@@ -18,7 +18,7 @@
 #ifndef TEST_CONFORMANCE_H
 #define TEST_CONFORMANCE_H
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/plugin.h>
 
 struct conformance_case {

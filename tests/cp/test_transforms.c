@@ -21,7 +21,7 @@ static int load(void **state)
 {
     (void)state;
     plugin = test_plugin("cp");
-    return ct_plugin_adopt(plugin);
+    return ct_plugin_register(plugin);
 }
 
 static struct ct_graph *model(struct ct_arena *arena, int64_t tokens, int64_t kv_heads, int cp)
@@ -208,5 +208,7 @@ int main(void)
         cmocka_unit_test(test_order_of_chunks),
         cmocka_unit_test(test_degree_one),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("cp", tests, load, NULL);
 }

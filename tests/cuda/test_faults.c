@@ -5,6 +5,7 @@
 #include "../plugin_under_test.h"
 
 #include <ctitan/program.h>
+#include <ctitan/lib/ops.h>
 
 static struct ct_device *device;
 
@@ -14,7 +15,7 @@ static int open_device(void **state)
 
     (void)state;
     TEST_OPTIONS(plugin, "attention=plain");
-    assert_int_equal(ct_plugin_adopt(plugin), 0);
+    assert_int_equal(ct_plugin_register(plugin), 0);
     return ((const struct ct_device_ops *)test_offer(plugin, CT_DEVICE))
         ->open(&(struct ct_device_request){0, 1}, &device);
 }
@@ -31,16 +32,13 @@ static int run(const char *text, const char *name, const int32_t *values, size_t
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph = ct_graph_parse(&arena, text);
-    struct ct_action_list actions = {0};
-    struct ct_schedule_request schedule = {1, 1, 1, &arena};
     struct ct_lower_request request = {
-        .graph = graph, .actions = &actions, .microbatches = 1, .device = device, .arena = &arena};
+        .graph = graph, .microbatches = 1, .device = device, .arena = &arena};
     struct ct_program *program;
     struct ct_executor *executor;
     int rc;
 
     assert_non_null(graph);
-    ct_schedule_forward(&schedule, &actions);
     assert_int_equal(ct_lower(&request, &program), 0);
     assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
     assert_int_equal(
@@ -121,5 +119,7 @@ int main(void)
         cmocka_unit_test(test_refused_memory),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("cuda faults", tests, open_device, close_device);
 }

@@ -25,13 +25,13 @@ static const char layers[] =
     "param %b.w : float32[4,4] [dp_shard, -]\n"
     "param %b.v : float32[4,4] [dp_shard, -]\n"
     "input %x : float32[8,4] [dp_replicate.dp_shard, -]\n"
-    "F a %a.w.whole = all_gather(%a.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F a #fsdp.gather %a.w.whole = all_gather(%a.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
     "F a %a.h = linear(%x, %a.w.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
-    "F a %a.v.whole = all_gather(%a.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F a #fsdp.gather %a.v.whole = all_gather(%a.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
     "F a %a.y = linear(%a.h, %a.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
-    "F b %b.w.whole = all_gather(%b.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F b #fsdp.gather %b.w.whole = all_gather(%b.w) {axes=\"dp_shard\"} : float32[4,4]" GATHER
     "F b %b.h = linear(%a.y, %b.w.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
-    "F b %b.v.whole = all_gather(%b.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
+    "F b #fsdp.gather %b.v.whole = all_gather(%b.v) {axes=\"dp_shard\"} : float32[4,4]" GATHER
     "F b %b.y = linear(%b.h, %b.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
     "I b %d.b.h = linear_dx(%b.y, %b.v.whole) : float32[8,4] [dp_replicate.dp_shard, -]\n"
     "W b %d.b.v = linear_dw(%b.h, %b.y) : float32[4,4] +{dp_replicate,dp_shard}\n"
@@ -140,5 +140,7 @@ int main(void)
         cmocka_unit_test(test_regather),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,10 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/ops.h>
 
 #define TOLERANCE 1e-5
 #define PREFIX "squared_norm."
@@ -54,7 +56,8 @@ static int fetch_norms(struct ct_graph *graph, struct ct_run *run)
     return b.status;
 }
 
-static const struct ct_transform norms_transform = {.name = "gradient_norms",
+static const struct ct_transform norms_transform = {.size = sizeof(struct ct_transform),
+                                                    .name = "gradient_norms",
                                                     .summary = "Fetch every gradient's norm",
                                                     .phase = CT_PHASE_UPDATE,
                                                     .needs = CT_NAMES("gradients"),
@@ -174,7 +177,7 @@ static int make_recipe(struct ct_arena *arena, const char *folder, const char *d
 
 static int train(struct ct_recipe *recipe)
 {
-    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1};
+    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1, .load = ct_hf_load};
     struct ct_run *run;
     int rc = ct_recipe_apply(recipe);
 
@@ -188,7 +191,7 @@ static int train(struct ct_recipe *recipe)
 }
 
 static const struct ct_plugin own = {
-    .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin), 0},
+    .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin)},
     .name = "golden",
     .version = "1.0",
     .summary = "Gradient norms by name",
@@ -196,16 +199,17 @@ static const struct ct_plugin own = {
 
 static int check_case(struct ct_arena *arena, int argc, char **argv, const char *dump)
 {
-    static const struct ct_hook hook = {.events = 1u << CT_EVENT_STEP_END, .call = step_end};
+    static const struct ct_hook hook = {
+        .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
     struct ct_recipe *recipe;
     int rc = make_recipe(arena, argv[1], dump, &recipe);
 
     for (int i = 2; rc >= 0 && i < argc; i++)
         rc = ct_recipe_set(recipe, argv[i]);
     if (rc >= 0)
-        rc = ct_plugin_adopt(&own);
+        rc = ct_plugin_register(&own);
     if (rc >= 0)
-        rc = ct_hook_register(&hook);
+        rc = ct_hook_register(&hook, NULL);
     return rc < 0 ? rc : train(recipe);
 }
 
@@ -216,7 +220,7 @@ int main(int argc, char **argv)
     size_t steps;
     int rc;
 
-    if (argc < 2 || !mkdtemp(dump))
+    if (argc < 2 || ct_ops_register() < 0 || !mkdtemp(dump))
         return 2;
     expected = json_load_file(ct_arena_printf(&arena, "%s/expected.json", argv[1]), 0, NULL);
     rc = check_case(&arena, argc, argv, dump);

@@ -132,6 +132,7 @@ static int copy(struct ct_device *device, void *to, const void *from, size_t byt
 }
 
 static const struct ct_device_ops ops = {
+    .size = sizeof(struct ct_device_ops),
     .reserve = reserve,
     .release = release,
     .reserve_offloaded = reserve_offloaded,

@@ -2,6 +2,8 @@
 
 #include "support.h"
 
+#include <ctitan/pass.h>
+
 /* ---- graphs ---- */
 
 static int64_t or_else(int64_t size, int64_t otherwise)
@@ -26,7 +28,7 @@ enum { HEAD = 4 };
 struct model {
     struct ct_builder b;
     struct tiny t;
-    struct ct_value *x, *residual, *documents;
+    struct ct_value *x, *documents;
     int64_t dim;
     char region[16];
 };
@@ -36,20 +38,27 @@ static struct ct_value *matrix(struct model *m, const char *name, int64_t rows, 
     char full[64];
 
     snprintf(full, sizeof(full), "%s.%s", m->region, name);
-    return ct_parameter(&m->b, full, 2, (int64_t[]){rows, columns}, (struct ct_init){0.4, 0});
+    return ct_parameter(&m->b, full, 2, (int64_t[]){rows, columns}, CT_INIT_STD(0.4));
 }
 
 static struct ct_value *norm_of(struct model *m, const char *name)
 {
+    struct ct_init init = {CT_INIT_NORMAL, .a = 0.5, .truncate = 2};
     char full[64];
     struct ct_value *w;
 
     snprintf(full, sizeof(full), "%s.%s.weight", m->region, name);
-    w = ct_parameter(&m->b, full, 1, &m->dim, (struct ct_init){0.5, 2});
+    w = ct_parameter(&m->b, full, 1, &m->dim, init);
     snprintf(full, sizeof(full), "%s.%s", m->region, name);
-    if (!m->residual)
-        return ct_rms_norm(&m->b, full, m->x, w, 1e-5);
-    return ct_add_rms_norm(&m->b, full, m->x, m->residual, w, 1e-5, &m->x);
+    return ct_rms_norm(&m->b, full, m->x, w, 1e-5);
+}
+
+static void add(struct model *m, const char *name, struct ct_value *y)
+{
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s.%s", m->region, name);
+    m->x = ct_add(&m->b, full, m->x, y);
 }
 
 static void attention_layer(struct model *m)
@@ -67,23 +76,25 @@ static void attention_layer(struct model *m)
     struct ct_value *w[] = {matrix(m, "wq", q_dim, m->dim), matrix(m, "wk", kv_dim, m->dim),
                             matrix(m, "wv", kv_dim, m->dim)};
 
-    ct_linears(&m->b, (const char *const[]){"q", "k", "v"}, x, w, 3, y);
+    for (int i = 0; i < 3; i++)
+        y[i] = ct_linear(&m->b, (const char *const[]){"q", "k", "v"}[i], x, w[i]);
     y[0] = ct_rope(&m->b, "q.rope", ct_view(&m->b, "q.heads", y[0], 4, q_shape), NULL, &rope);
     y[1] = ct_rope(&m->b, "k.rope", ct_view(&m->b, "k.heads", y[1], 4, kv_shape), NULL, &rope);
     y[2] = ct_view(&m->b, "v.heads", y[2], 4, kv_shape);
-    x = ct_attention(&m->b, "attention", y[0], y[1], y[2], m->documents);
+    x = ct_attention(&m->b, "attention", y[0], y[1], y[2], m->documents, NULL);
     x = ct_view(&m->b, "attention.flat", x, 3, flat);
-    m->residual = ct_linear(&m->b, "o", x, matrix(m, "wo", m->dim, q_dim));
+    add(m, "sum1", ct_linear(&m->b, "o", x, matrix(m, "wo", m->dim, q_dim)));
 }
 
 static void ffn_layer(struct model *m)
 {
-    struct ct_value *x = norm_of(m, "norm2"), *y[2];
+    struct ct_value *x = norm_of(m, "norm2"), *gate, *up;
     struct ct_value *w[] = {matrix(m, "gate", m->t.ffn, m->dim), matrix(m, "up", m->t.ffn, m->dim)};
 
-    ct_linears(&m->b, (const char *const[]){"gate", "up"}, x, w, 2, y);
-    x = ct_swiglu(&m->b, "swiglu", y[0], y[1]);
-    m->residual = ct_linear(&m->b, "down", x, matrix(m, "down", m->dim, m->t.ffn));
+    gate = ct_linear(&m->b, "gate", x, w[0]);
+    up = ct_linear(&m->b, "up", x, w[1]);
+    x = ct_mul(&m->b, "swiglu", ct_silu(&m->b, "silu", gate), up);
+    add(m, "sum2", ct_linear(&m->b, "down", x, matrix(m, "down", m->dim, m->t.ffn)));
 }
 
 /* Parameters made in float32 become dtype, and the rest follows. */
@@ -108,8 +119,9 @@ static void head(struct model *m, struct ct_value *table)
     x = norm_of(m, "norm");
     w = m->t.tied ? table : matrix(m, "weight", m->t.vocabulary, m->dim);
     labels = m->t.logits ? NULL : ct_graph_source(graph, CT_ROLE_INPUT, "labels", CT_I32, 2, shape);
-    y = labels ? ct_linear_cross_entropy(&m->b, "loss", x, w, labels)
-               : ct_linear(&m->b, "logits", x, w);
+    y = ct_linear(&m->b, "logits", x, w);
+    if (labels)
+        y = ct_cross_entropy(&m->b, "loss", y, labels);
     ct_graph_fetch(graph, labels ? "loss" : "logits", y);
 }
 
@@ -137,7 +149,20 @@ struct ct_graph *tiny_llama(struct ct_arena *arena, struct tiny tiny)
     head(&m, table);
     assert_ok(m.b.status);
     set_dtype(graph, m.t.dtype);
+    if (!m.t.plain)
+        join(graph);
     return graph;
+}
+
+void join(struct ct_graph *graph)
+{
+    const struct ct_transform *transform;
+    size_t i = 0;
+
+    while ((transform = ct_transform_at(i)) && strcmp(transform->name, "join"))
+        i++;
+    assert_non_null(transform);
+    assert_ok(transform->apply(graph, NULL));
 }
 
 void fetch_gradients(struct ct_graph *graph)
@@ -229,37 +254,47 @@ struct ct_device *reference_device(void)
     return device;
 }
 
-static void append(struct machine *m, struct ct_action_list *list, enum ct_action_type type,
-                   int microbatch)
+static void append(struct machine *m, struct ct_order *order, const char *name, int microbatch)
 {
-    ct_action_append(&m->arena, list, (struct ct_action){.type = type, .microbatch = microbatch});
+    struct ct_graph *graph = (struct ct_graph *)m->graph;
+    struct ct_order_item item = {.name = ct_arena_printf(&m->arena, "%s%d", name, microbatch),
+                                 .run = {.microbatch = microbatch},
+                                 .beside = {.microbatch = -1}};
+    bool both = !strcmp(name, "B");
+
+    item.run.section[0] = ct_graph_section_named(graph, both ? "I" : name, CT_PART_F, CT_NO_GROUP);
+    if (both)
+        item.run.section[1] = ct_graph_section(graph, CT_PART_W, CT_NO_GROUP);
+    ct_order_append(&m->arena, order, item);
 }
 
-static void list_actions(struct machine *m, struct ct_action_list *list, int count,
-                         enum order order)
+static void list_sections(struct machine *m, struct ct_order *list, int count, enum order order)
 {
+    ct_graph_section((struct ct_graph *)m->graph, CT_PART_F, CT_NO_GROUP);
+    ct_graph_section((struct ct_graph *)m->graph, CT_PART_I, CT_NO_GROUP);
+    ct_graph_section((struct ct_graph *)m->graph, CT_PART_W, CT_NO_GROUP);
     for (int i = 0; i < count; i++) {
-        append(m, list, CT_ACTION_F, i);
+        append(m, list, "F", i);
         if (order == IN_TURN)
-            append(m, list, CT_ACTION_B, i);
+            append(m, list, "B", i);
     }
     for (int i = 0; order == SPLIT && i < count; i++)
-        append(m, list, CT_ACTION_I, i);
+        append(m, list, "I", i);
     for (int i = count; order == SPLIT && i-- > 0;)
-        append(m, list, CT_ACTION_W, i);
+        append(m, list, "W", i);
     for (int i = count; order == FORWARDS_FIRST && i-- > 0;)
-        append(m, list, CT_ACTION_B, i);
+        append(m, list, "B", i);
 }
 
 void machine_lower(struct machine *m, const struct ct_graph *graph, struct ct_device *device,
                    int microbatches, enum order order)
 {
-    struct ct_action_list actions = {0};
+    struct ct_order list = {0};
     struct ct_lower_request request = {
-        .graph = graph, .actions = &actions, .microbatches = microbatches, .arena = &m->arena};
+        .graph = graph, .order = &list, .microbatches = microbatches, .arena = &m->arena};
 
     *m = (struct machine){.graph = graph, .device = device ? device : reference_device()};
-    list_actions(m, &actions, microbatches, order);
+    list_sections(m, &list, microbatches, order);
     request.device = m->device;
     assert_ok(ct_lower(&request, &m->program));
     assert_ok(ct_program_verify(m->program, stderr));
@@ -338,7 +373,7 @@ double *read_value(struct machine *m, const struct ct_value *value, int64_t *cou
     double *elements = ct_arena_array(&m->arena, double, ct_tensor_count(&t));
 
     assert_ok(ct_executor_read(m->executor, value, host, bytes));
-    t = ct_tensor_dense(host, t.dtype, t.rank, t.shape);
+    t = ct_tensor_dense(host, t.dtype, t.ndim, t.shape);
     for (int64_t i = 0; i < ct_tensor_count(&t); i++)
         elements[i] = ct_tensor_load(&t, i);
     if (count)

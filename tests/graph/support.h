@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
 
@@ -49,6 +49,7 @@ struct tiny {
     int64_t heads, kv_heads;    /* 2, 1; a head has 4 features */
     int64_t ffn;                /* 12 */
     bool tied, documents, logits;
+    bool plain;          /* as a model says it: join is not run */
     enum ct_dtype dtype; /* of parameters; 0 is float32 */
 };
 
@@ -57,6 +58,9 @@ struct tiny {
  * In float64, the scalar "valid_tokens" is there too, so that the whole step is in float64.
  */
 struct ct_graph *tiny_llama(struct ct_arena *arena, struct tiny tiny);
+
+/* Run the transform "join". */
+void join(struct ct_graph *graph);
 
 /* Fetch the gradient of every parameter that has one as "d <parameter>". */
 void fetch_gradients(struct ct_graph *graph);

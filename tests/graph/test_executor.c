@@ -4,9 +4,9 @@
  */
 #include <stdio.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/hook.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 #include "shuffle.h"
 #include "support.h"
@@ -30,17 +30,15 @@ static int see(const struct ct_event_data *data, void *context)
 {
     const struct ct_program *program = watch.machine ? watch.machine->program : NULL;
     const struct ct_instruction *i = data->instruction;
-    char text[64];
 
     assert_ptr_equal(context, &watch);
     if (!program)
         return 0;
     if (++watch.calls == watch.fail_at)
         return ct_fail(CT_EIO, "the disk is full");
-    if (data->event == CT_EVENT_ACTION_BEGIN || data->event == CT_EVENT_ACTION_END) {
-        note(data->event == CT_EVENT_ACTION_BEGIN ? "<" : ">");
-        ct_action_print(&program->actions.item[i->action], text, sizeof(text));
-        note(text);
+    if (data->event == CT_EVENT_SECTION_BEGIN || data->event == CT_EVENT_SECTION_END) {
+        note(data->event == CT_EVENT_SECTION_BEGIN ? "<" : ">");
+        note(program->order.item[i->item].name);
     } else {
         note(data->event == CT_EVENT_OP_BEGIN ? "(" : ")");
         note(i->op->type->name);
@@ -49,8 +47,9 @@ static int see(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook hook = {.events = 1u << CT_EVENT_ACTION_BEGIN |
-                                              1u << CT_EVENT_ACTION_END | 1u << CT_EVENT_OP_BEGIN |
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_SECTION_BEGIN |
+                                              1u << CT_EVENT_SECTION_END | 1u << CT_EVENT_OP_BEGIN |
                                               1u << CT_EVENT_OP_END,
                                     .call = see,
                                     .context = &watch};
@@ -58,7 +57,7 @@ static const struct ct_hook hook = {.events = 1u << CT_EVENT_ACTION_BEGIN |
 static int register_hook(void **state)
 {
     (void)state;
-    return ct_hook_register(&hook);
+    return ct_hook_register(&hook, NULL);
 }
 
 static void start_watching(const struct machine *m, size_t fail_at)
@@ -87,10 +86,10 @@ static void hooks_see_everything_in_order(void **state)
     start_watching(&m, 0);
     assert_ok(ct_executor_step(m.executor));
     assert_string_equal(watch.seen, "(reciprocal )reciprocal "
-                                    "<0F0 (rms_norm )rms_norm (squared_norm )squared_norm >0F0 "
-                                    "<0B0 (squared_norm )squared_norm >0B0 "
-                                    "<0F1 (rms_norm )rms_norm (squared_norm )squared_norm >0F1 "
-                                    "<0B1 (squared_norm )squared_norm >0B1 "
+                                    "<F0 (rms_norm )rms_norm (squared_norm )squared_norm >F0 "
+                                    "<B0 (squared_norm )squared_norm >B0 "
+                                    "<F1 (rms_norm )rms_norm (squared_norm )squared_norm >F1 "
+                                    "<B1 (squared_norm )squared_norm >B1 "
                                     "(clip_coefficient )clip_coefficient ");
     start_watching(&m, 0);
     assert_ok(ct_executor_init(m.executor));
@@ -144,17 +143,13 @@ static void a_failing_kernel_is_named(void **state)
 
 static int lower_borrowing(struct machine *m, const struct ct_graph *graph, bool borrow)
 {
-    struct ct_action_list *actions = ct_arena_new(graph->arena, struct ct_action_list);
-    struct ct_schedule_request schedule = {1, 1, 1, graph->arena};
     struct ct_lower_request request = {.graph = graph,
-                                       .actions = actions,
                                        .microbatches = 1,
                                        .device = m->device,
                                        .borrow = borrow,
                                        .arena = graph->arena};
 
     m->graph = graph;
-    ct_schedule_forward(&schedule, actions);
     return ct_lower(&request, &m->program);
 }
 
@@ -332,5 +327,7 @@ int main(void)
         cmocka_unit_test(what_has_no_place_cannot_be_read),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, register_hook, NULL);
 }

@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/rng.h>
 
 #include "shuffle.h"
@@ -38,9 +38,9 @@ static int ask_for_workspace(struct ct_prepare *p)
 }
 
 static const struct ct_kernel plain[] = {
-    {"linear_dw", "plain", CT_KERNEL_STRIDED, offered, ask_for_workspace, run_reference},
-    {"embedding_grad", "plain", 0, offered, ask_for_workspace, run_reference},
-    {"linear_cross_entropy_grad", "plain", 0, offered, ask_for_workspace, run_reference},
+    CT_KERNEL("linear_dw", "plain", CT_KERNEL_STRIDED, offered, ask_for_workspace, run_reference),
+    CT_KERNEL("embedding_grad", "plain", 0, offered, ask_for_workspace, run_reference),
+    CT_KERNEL("linear_cross_entropy_grad", "plain", 0, offered, ask_for_workspace, run_reference),
 };
 
 static int register_kernels(void **state)
@@ -196,28 +196,35 @@ static void sums_by_kernels_and_behind_them(void **state)
     ct_arena_finish(&arena);
 }
 
-static void stages_on_one_rank(void **state)
+/* F of both groups, then their backwards, the other way round. */
+static void groups_of_sections_run_as_the_order_says(void **state)
 {
+    static const char *const names[] = {"0F", "1F", "1I", "0I"};
     struct ct_arena arena = {0};
     struct machine expected, m = {.device = shuffle_device(1)};
     struct ct_graph *graph = step_graph(&arena, shape, 2);
-    struct ct_action_list actions = {0};
-    struct ct_schedule_request schedule = {1, 2, 2, &m.arena};
-    struct ct_lower_request request = {.graph = graph,
-                                       .actions = &actions,
-                                       .microbatches = 2,
-                                       .device = m.device,
-                                       .arena = &m.arena};
+    struct ct_order order = {0};
+    struct ct_lower_request request = {
+        .graph = graph, .order = &order, .microbatches = 2, .device = m.device, .arena = &m.arena};
 
     (void)state;
     start_expected(&expected, &arena, shape);
     m.graph = graph;
-    graph->stages = 2;
     ct_for_each_op (op, graph)
-        op->stage = !strcmp(op->region, "layers.1") || !strcmp(op->region, "head");
+        op->section =
+            ct_graph_section(graph, op->section->part,
+                             !strcmp(op->region, "layers.1") || !strcmp(op->region, "head"));
     assert_ok(ct_graph_verify(graph, stderr));
-    ct_schedule_trivial(&schedule, &actions);
-    assert_int_equal(actions.count, 8);
+    for (int i = 0; i < 8; i++) {
+        const struct ct_section *s = ct_graph_section_find(graph, names[i % 4]);
+        const struct ct_section *w =
+            s->part == CT_PART_I ? ct_graph_section(graph, CT_PART_W, s->group) : NULL;
+
+        ct_order_append(&m.arena, &order,
+                        (struct ct_order_item){.name = names[i % 4],
+                                               .run = {{s, w}, i / 4},
+                                               .beside = {.microbatch = -1}});
+    }
     assert_ok(ct_lower(&request, &m.program));
     assert_ok(ct_program_verify(m.program, stderr));
     assert_ok(ct_executor_create(m.program, m.device, NULL, &m.executor));
@@ -244,7 +251,7 @@ static void touched(const struct ct_program *p, const struct ct_buffer *b, int64
                 k < i->launch.ins ? &i->launch.in[k] : &i->launch.out[k - i->launch.ins];
             size_t at = (size_t)(uintptr_t)t->data;
 
-            here |= t->rank >= 0 && at >= b->offset && at < b->offset + b->bytes;
+            here |= t->ndim >= 0 && at >= b->offset && at < b->offset + b->bytes;
         }
         if (!here || (int64_t)n < b->first || (int64_t)n > b->last)
             continue;
@@ -393,7 +400,7 @@ static void start_text(struct machine *m, struct ct_arena *arena, const char *te
 static void set(struct machine *m, const char *name, int microbatch, double first)
 {
     const struct ct_value *v = ct_graph_find(m->graph, name);
-    int64_t count = ct_shape_count(v->rank, v->shape);
+    int64_t count = ct_shape_count(v->ndim, v->shape);
     double *elements = ct_arena_array(&m->arena, double, count);
 
     for (int64_t i = 0; i < count; i++)
@@ -497,26 +504,58 @@ static void in_place_spares_what_lives_on(void **state)
 
 /* ---- refusals, and the text of a program ---- */
 
+static void refuse_order(struct ct_lower_request *request, struct ct_order_item item,
+                         const char *message)
+{
+    struct ct_order order = {0};
+    struct ct_program *program;
+
+    for (size_t i = 0; i < request->order->count; i++)
+        ct_order_append(request->arena, &order, request->order->item[i]);
+    item.name = "item";
+    ct_order_append(request->arena, &order, item);
+    request->order = &order;
+    assert_int_equal(ct_lower(request, &program), CT_EINVAL);
+    assert_message(message);
+}
+
 static void what_cannot_be_lowered(void **state)
 {
     struct ct_device bare = {.ops = &ct_device_reference, .name = "bare"};
     struct ct_arena arena = {0};
-    struct ct_graph *graph = step_graph(&arena, shape, 1);
-    struct ct_action_list actions = {0};
+    struct ct_graph *graph = step_graph(&arena, shape, 1), *other = step_graph(&arena, shape, 1);
+    struct ct_order order, none = {0};
     struct ct_lower_request request = {
-        .graph = graph, .actions = &actions, .microbatches = 1, .device = &bare, .arena = &arena};
+        .graph = graph, .microbatches = 1, .device = &bare, .arena = &arena};
+    const struct ct_section *f = ct_graph_section(graph, CT_PART_F, CT_NO_GROUP);
+    const struct ct_section *b = ct_graph_section(graph, CT_PART_I, CT_NO_GROUP);
+    const struct ct_section *w = ct_graph_section(graph, CT_PART_W, CT_NO_GROUP);
     struct ct_program *program;
 
     (void)state;
     assert_int_equal(ct_lower(&request, &program), CT_ENOENT);
     assert_message("device bare has no kernel for ");
     request.device = reference_device();
-    ct_action_append(&arena, &actions, (struct ct_action){.type = CT_ACTION_F, .stage = 1});
+    ct_order_default(graph, 1, &arena, &order);
+    request.order = &order;
+    assert_ok(ct_lower(&request, &program));
+    refuse_order(&request, (struct ct_order_item){.run = {{f}, 0}},
+                 "item: section F runs a second time");
+    request.order = &none;
+    refuse_order(&request, (struct ct_order_item){.run = {{f}, 1}},
+                 "item: section F, microbatch 1 of 1");
+    request.order = &none;
+    refuse_order(&request,
+                 (struct ct_order_item){.run = {{ct_graph_section(other, CT_PART_F, 7)}, 0}},
+                 "item: section 7F is not of this graph");
+    request.order = &none;
+    refuse_order(&request, (struct ct_order_item){.run = {{f}, 0}},
+                 "the order of the step never runs section I, microbatch 0");
+    order.item[0].run = (struct ct_span){{b, w}, 0};
+    order.item[1].run = (struct ct_span){{f}, 0};
+    request.order = &order;
     assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
-    assert_message("action 1F0: the graph has 1 stages and 1 microbatches");
-    actions.item[0] = (struct ct_action){.type = CT_ACTION_F, .microbatch = 1};
-    assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
-    assert_message("action 0F1: the graph has 1 stages and 1 microbatches");
+    assert_message("which nothing before it makes");
     ct_arena_finish(&arena);
 }
 
@@ -566,7 +605,7 @@ int main(void)
         cmocka_unit_test(microbatches_and_orders),
         cmocka_unit_test(streams_in_any_order),
         cmocka_unit_test(sums_by_kernels_and_behind_them),
-        cmocka_unit_test(stages_on_one_rank),
+        cmocka_unit_test(groups_of_sections_run_as_the_order_says),
         cmocka_unit_test(plans_are_exact),
         cmocka_unit_test(orders_differ_in_memory),
         cmocka_unit_test(outputs_lie_side_by_side),
@@ -578,5 +617,7 @@ int main(void)
         cmocka_unit_test(flops_are_counted),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, register_kernels, NULL);
 }

@@ -57,7 +57,8 @@ static int break_it(struct ct_graph *graph, struct ct_run *run)
     return 0;
 }
 
-static const struct ct_transform a = {.name = "a",
+static const struct ct_transform a = {.size = sizeof(struct ct_transform),
+                                      .name = "a",
                                       .summary = "does a",
                                       .phase = CT_PHASE_MEMORY,
                                       .apply = apply_a,
@@ -292,7 +293,8 @@ static int forget_all(struct ct_builder *builder, struct ct_value *const *params
     return builder->status;
 }
 
-static const struct ct_optimizer_ops optimizer = {.build = forget_all};
+static const struct ct_optimizer_ops optimizer = {.size = sizeof(struct ct_optimizer_ops),
+                                                  .build = forget_all};
 
 static void before_and_after(const char *golden, const struct ct_transform *transform,
                              struct ct_graph *graph)
@@ -393,5 +395,7 @@ int main(void)
         cmocka_unit_test(phases_have_names),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

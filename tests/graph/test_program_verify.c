@@ -3,7 +3,7 @@
  */
 #include <stdio.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 
 #include "support.h"
 
@@ -249,5 +249,7 @@ int main(void)
         cmocka_unit_test(all_faults_are_reported),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

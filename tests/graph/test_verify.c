@@ -52,32 +52,28 @@ static void use_before_definition(struct ct_graph *g)
 {
     struct ct_op *y = value(g, "y")->producer, *z = value(g, "z")->producer;
 
-    ct_graph_remove(g, y);
-    y->prev = z;
-    y->next = z->next;
-    z->next->prev = y;
-    z->next = y;
+    ct_op_move(g, y, z->next);
 }
 
 static void use_what_post_makes(struct ct_graph *g)
 {
-    value(g, "n")->producer->part = CT_PART_F;
-    value(g, "dw")->producer->part = CT_PART_POST;
+    ct_op_set_part(g, value(g, "n")->producer, CT_PART_F);
+    ct_op_set_part(g, value(g, "dw")->producer, CT_PART_POST);
 }
 
 static void use_a_weight_gradient_in_I(struct ct_graph *g)
 {
-    value(g, "n")->producer->part = CT_PART_I;
+    ct_op_set_part(g, value(g, "n")->producer, CT_PART_I);
 }
 
 static void feed_pre(struct ct_graph *g)
 {
-    value(g, "xb")->producer->part = CT_PART_PRE;
+    ct_op_set_part(g, value(g, "xb")->producer, CT_PART_PRE);
 }
 
 static void feed_post(struct ct_graph *g)
 {
-    value(g, "xb")->producer->part = CT_PART_POST;
+    ct_op_set_part(g, value(g, "xb")->producer, CT_PART_POST);
 }
 
 static void update_an_input(struct ct_graph *g)
@@ -92,7 +88,7 @@ static void update_a_scalar(struct ct_graph *g)
 
 static void update_in_forward(struct ct_graph *g)
 {
-    g->first->part = CT_PART_F;
+    ct_op_set_part(g, g->first, CT_PART_F);
 }
 
 static void define_twice(struct ct_graph *g)
@@ -145,7 +141,7 @@ static void change_a_shape(struct ct_graph *g)
 
 static void change_a_rank(struct ct_graph *g)
 {
-    value(g, "n")->rank = 1;
+    value(g, "n")->ndim = 1;
     value(g, "n")->shape[0] = 1;
 }
 
@@ -164,9 +160,11 @@ static void overflow_a_count(struct ct_graph *g)
     value(g, "m")->shape[0] = value(g, "m")->shape[1] = (int64_t)1 << 40;
 }
 
-static void leave_the_stages(struct ct_graph *g)
+static void leave_the_sections(struct ct_graph *g)
 {
-    value(g, "z")->producer->stage = 1;
+    static const struct ct_section foreign = {"F", CT_PART_F, CT_NO_GROUP, 0};
+
+    value(g, "z")->producer->section = &foreign;
 }
 
 static void leave_the_streams(struct ct_graph *g)
@@ -181,12 +179,12 @@ static void fetch_nothing(struct ct_graph *g)
 
 static void grade_with_nothing(struct ct_graph *g)
 {
-    value(g, "m")->grad = stranger(g);
+    ct_value_set_grad(value(g, "m"), stranger(g));
 }
 
 static void grade_in_another_shape(struct ct_graph *g)
 {
-    value(g, "w")->grad = value(g, "xb");
+    ct_value_set_grad(value(g, "w"), value(g, "xb"));
 }
 
 static void fetch_what_is_used(struct ct_graph *g)
@@ -216,7 +214,7 @@ static const struct {
     {"add: %y is defined twice", define_twice},
     {"add: %z does not name this op as its producer", forget_the_producer},
     {"add: %z: axis tp appears twice", cut_by_an_axis_twice},
-    {"%m: dimension 2 is cut, but there are only 2", cut_what_is_not_there},
+    {"%m: dimension 2 is split, but there are only 2", cut_what_is_not_there},
     {"%w: axis 5 is outside the mesh of 2", cut_outside_the_mesh},
     {"linear(%y)", mix_dtypes},
     {"add(%z)", leave_out_an_operand},
@@ -226,7 +224,7 @@ static const struct {
     {"%m has no producer and no role", lose_the_role},
     {"%m: dimension 1 is 0", empty_a_dimension},
     {"%m has more elements than can be counted", overflow_a_count},
-    {"add(z): stage 1 of 1", leave_the_stages},
+    {"add(z): its section is not of this graph", leave_the_sections},
     {"add(z): stream 8 of 8", leave_the_streams},
     {"fetch z: %z is not made by any op", fetch_nothing},
     {"%m: its gradient, %stranger, is not made by any op", grade_with_nothing},
@@ -287,13 +285,13 @@ static void all_faults_are_listed(void **state)
     update_an_input(graph);
     change_a_dtype(graph);
     empty_a_dimension(graph);
-    leave_the_stages(graph);
+    leave_the_sections(graph);
     report = report_on(graph);
     assert_message("%m: dimension 1 is 0 (and more)");
     assert_non_null(strstr(report, "updates %x"));
     assert_non_null(strstr(report, "%z is float32"));
     assert_non_null(strstr(report, "dimension 1 is 0"));
-    assert_non_null(strstr(report, "stage 1 of 1"));
+    assert_non_null(strstr(report, "its section is not of this graph"));
     ct_arena_finish(&arena);
 }
 
@@ -305,5 +303,7 @@ int main(void)
         cmocka_unit_test(all_faults_are_listed),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

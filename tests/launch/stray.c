@@ -2,8 +2,7 @@
  * A plugin for tests: on one rank, the first reduce_scatter becomes all_reduce and slice. Its
  * result is the same, but the rank calls another collective than its peers.
  */
-#include <string.h>
-
+#include <ctitan/core_ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
@@ -15,29 +14,25 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct stray, rank, "rank", "-1", -1, 1 << 20, "The one that strays; -1: none"),
     {0}};
 
-struct moved {
-    const char *axes;
-    int64_t dim, to;
-};
-
 static int stray(struct ct_graph *graph, struct ct_op *op)
 {
-    struct moved attrs = {ct_op_string(op, "axes"), ct_op_int(op, "dim"), 0};
+    const struct ct_collective_attrs *attrs = op->attrs;
     struct ct_builder b = ct_builder_before(graph, op);
-    struct ct_value *sum = ct_emit1(&b, "all_reduce", "stray.sum", op->in, 1, &attrs), *piece;
+    struct ct_op *reduce = ct_all_reduce(&b, "stray.sum", op->in, 1, attrs->axes, CT_REDUCE_SUM);
+    struct ct_value *sum = reduce ? reduce->out[0] : NULL, *shard;
 
     if (!sum)
         return b.status;
-    piece = ct_emit1(&b, "slice", "stray.piece", &sum, 1, &attrs);
-    if (!piece)
+    shard = ct_slice(&b, "stray.shard", sum, attrs->axes, (int)attrs->dim);
+    if (!shard)
         return b.status;
-    piece->sharding = op->out[0]->sharding;
+    shard->sharding = op->out[0]->sharding;
     sum->sharding = op->in[0]->sharding;
-    sum->sharding.unreduced = piece->sharding.unreduced;
+    sum->sharding.unreduced = shard->sharding.unreduced;
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->grad == op->out[0])
-            graph->values[i]->grad = piece;
-    ct_graph_replace(graph, op->out[0], piece);
+            ct_value_set_grad(graph->values[i], shard);
+    ct_value_replace(graph, op->out[0], shard);
     ct_graph_remove(graph, op);
     return 0;
 }
@@ -47,12 +42,13 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
     if (run->rank != config.rank)
         return 0;
     ct_for_each_op (op, graph)
-        if (!strcmp(op->type->name, "reduce_scatter"))
+        if (op->type == &ct_op_reduce_scatter)
             return stray(graph, op);
     return 0;
 }
 
-static const struct ct_transform transform = {.name = "stray",
+static const struct ct_transform transform = {.size = sizeof(struct ct_transform),
+                                              .name = "stray",
                                               .summary = "one rank calls another collective",
                                               .phase = CT_PHASE_MEMORY,
                                               .apply = apply};

@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/launch.h>
+#include <ctitan/lib/launch.h>
 
 static double now(void)
 {

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include <ctitan/recipe.h>
+#include <ctitan/lib/ops.h>
 
 #include "../plugin_under_test.h"
 
@@ -17,31 +18,42 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    test_remove(folder);
-    return 0;
-}
-
 static const struct ct_model_ops *llama(void)
 {
     return test_offer(test_plugin("llama"), CT_MODEL);
+}
+
+static struct ct_model *model; /* the one that was created last */
+
+static int create(void)
+{
+    llama()->destroy(model);
+    model = NULL;
+    return llama()->create(NULL, &model);
 }
 
 static void configure(const char *flavor, const char *init_from)
 {
     ct_config.model.flavor = flavor;
     ct_config.model.init_from = init_from;
-    if (llama()->configure(NULL) < 0)
+    if (create() < 0)
         fail_msg("%s", ct_error_message());
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    test_remove(folder);
+    llama()->destroy(model);
+    model = NULL;
+    return 0;
 }
 
 static struct ct_graph *build(struct ct_arena *arena, struct ct_model_request request)
 {
     struct ct_graph *graph = ct_graph_create(arena, "llama");
 
-    if (llama()->build(graph, &request) < 0 || ct_graph_verify(graph, stderr) < 0)
+    if (llama()->build(model, graph, &request) < 0 || ct_graph_verify(graph, stderr) < 0)
         fail_msg("%s", ct_error_message());
     return graph;
 }
@@ -52,7 +64,7 @@ static int64_t count_parameters(const struct ct_graph *graph)
 
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
-            total += ct_shape_count(graph->values[i]->rank, graph->values[i]->shape);
+            total += ct_shape_count(graph->values[i]->ndim, graph->values[i]->shape);
     return total;
 }
 
@@ -86,7 +98,7 @@ static void test_unknown_flavor(void **state)
 {
     (void)state;
     ct_config.model.flavor = "7B";
-    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_int_equal(create(), CT_ECONFIG);
     assert_message("debug, 1B, 3B, 8B, 70B and 405B");
 }
 
@@ -98,18 +110,37 @@ static void test_flops(void **state)
     (void)state;
     TEST_OPTIONS(test_plugin("llama"), "dim=0");
     configure("8B", "");
-    llama()->flops_per_token(8192, &whole, &halved);
+    llama()->flops_per_token(model, 8192, &whole, &halved);
     assert_true(whole == 6 * (8030261248.0 - 128256.0 * 4096) + 12.0 * 32 * 4096 * 8192);
     assert_true(whole - halved == 6.0 * 32 * 4096 * 8192);
     configure("1B", "");
-    llama()->flops_per_token(8192, &whole, &halved);
+    llama()->flops_per_token(model, 8192, &whole, &halved);
     assert_true(whole == 6 * 1235814400.0 + 12.0 * 16 * 2048 * 8192);
 }
 
-static void assert_init(const struct ct_graph *graph, const char *name, double std, double cut)
+static void models_of_two_sizes_live_side_by_side(void **state)
+{
+    struct ct_model *small;
+    double whole, halved;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    ct_config.model.flavor = "debug";
+    ct_config.model.init_from = "";
+    assert_int_equal(llama()->create(NULL, &small), 0);
+    configure("8B", "");
+    assert_int_equal(llama()->vocabulary(small), 2048);
+    assert_int_equal(llama()->vocabulary(model), 128256);
+    llama()->flops_per_token(small, 8192, &whole, &halved);
+    assert_true(whole == 6 * (6163712 - 2048.0 * 256) + 12.0 * 6 * 256 * 8192);
+    assert_int_equal(parameters(), 8030261248);
+    llama()->destroy(small);
+}
+
+static void assert_init(const struct ct_graph *graph, const char *name, double std, double truncate)
 {
     ct_for_each_op (op, graph) {
-        if (op->part != CT_PART_INIT || strcmp(op->in[0]->name, name))
+        if (op->section->part != CT_PART_INIT || strcmp(op->in[0]->name, name))
             continue;
         if (std == 0) {
             assert_string_equal(op->type->name, "init_constant");
@@ -118,7 +149,7 @@ static void assert_init(const struct ct_graph *graph, const char *name, double s
         }
         assert_string_equal(op->type->name, "init_normal");
         assert_true(fabs(ct_op_float(op, "std") - std) < 1e-12);
-        assert_true(ct_op_float(op, "cut") == cut);
+        assert_true(ct_op_float(op, "truncate") == truncate);
         return;
     }
     fail_msg("nothing fills %s", name);
@@ -178,10 +209,10 @@ static void test_overrides(void **state)
     assert_null(ct_graph_find(graph, "model.layers.2.mlp.up_proj.weight"));
     ct_arena_finish(&arena);
     TEST_OPTIONS(test_plugin("llama"), "n_kv_heads=3");
-    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_int_equal(create(), CT_ECONFIG);
     assert_message("evenly");
     TEST_OPTIONS(test_plugin("llama"), "dim=100");
-    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_int_equal(create(), CT_ECONFIG);
     assert_message("does not divide");
 }
 
@@ -206,12 +237,12 @@ static void test_config_round_trip(void **state)
     for (size_t i = 0; i < CT_COUNT(flavors); i++) {
         configure(flavors[i], "");
         out = open_memstream(&first, &size);
-        assert_int_equal(llama()->write_config(out), 0);
+        assert_int_equal(llama()->write_config(model, out), 0);
         fclose(out);
         write_config_text(first);
         configure("", folder);
         out = open_memstream(&second, &size);
-        assert_int_equal(llama()->write_config(out), 0);
+        assert_int_equal(llama()->write_config(model, out), 0);
         fclose(out);
         assert_string_equal(first, second);
         free(first);
@@ -257,11 +288,11 @@ static void test_config_variants(void **state)
     (void)state;
     TEST_OPTIONS(test_plugin("llama"), "dim=0");
     ct_config.model.init_from = folder;
-    assert_int_equal(llama()->configure(NULL), CT_ECONFIG);
+    assert_int_equal(create(), CT_ECONFIG);
     assert_message("config.json: No such file");
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         write_config_text(cases[i].text);
-        assert_int_equal(llama()->configure(NULL), cases[i].message ? CT_ECONFIG : 0);
+        assert_int_equal(create(), cases[i].message ? CT_ECONFIG : 0);
         if (cases[i].message)
             assert_message(cases[i].message);
     }
@@ -295,10 +326,17 @@ static void test_config_fallbacks(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_published_sizes), TEST(test_unknown_flavor),
-                                       TEST(test_flops),           TEST(test_initialisation),
-                                       TEST(test_overrides),       TEST(test_config_round_trip),
-                                       TEST(test_config_variants), TEST(test_config_fallbacks)};
+    const struct CMUnitTest tests[] = {TEST(test_published_sizes),
+                                       TEST(test_unknown_flavor),
+                                       TEST(test_flops),
+                                       TEST(test_initialisation),
+                                       TEST(test_overrides),
+                                       TEST(test_config_round_trip),
+                                       TEST(models_of_two_sizes_live_side_by_side),
+                                       TEST(test_config_variants),
+                                       TEST(test_config_fallbacks)};
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
 /*
- * safetensors: what is written reads back, whole and in pieces, in every dtype; a folder of shards
+ * safetensors: what is written reads back, whole and in shards, in every dtype; a folder of shards
  * is one set of weights; and no mutation of a file does worse than a clear failure.
  */
 #include <math.h>
 
-#include <ctitan/safetensors.h>
+#include <ctitan/lib/safetensors.h>
 
 #include "../plugin_under_test.h"
 
@@ -65,10 +65,10 @@ static void test_round_trip(void **state)
 
         assert_non_null(found);
         assert_int_equal(found->dtype, weights[i].dtype);
-        assert_int_equal(found->rank, weights[i].rank);
-        assert_memory_equal(found->shape, weights[i].shape, sizeof(int64_t) * (size_t)found->rank);
+        assert_int_equal(found->ndim, weights[i].ndim);
+        assert_memory_equal(found->shape, weights[i].shape, sizeof(int64_t) * (size_t)found->ndim);
         assert_memory_equal(found->data, weights[i].data,
-                            (size_t)ct_shape_count(found->rank, found->shape) *
+                            (size_t)ct_shape_count(found->ndim, found->shape) *
                                 ct_dtype_size(found->dtype));
         assert_int_equal((uintptr_t)found->data % ct_dtype_size(found->dtype), 0);
     }
@@ -82,8 +82,8 @@ static void test_round_trip(void **state)
     ct_weights_close(w);
 }
 
-/* Every piece of a tensor, against its definition. */
-static void test_pieces(void **state)
+/* Every shard of a tensor, against its definition. */
+static void test_shards(void **state)
 {
     float numbers[60], back[60];
     const struct ct_weight weight = {"w", CT_F32, 3, {3, 4, 5}, numbers};
@@ -145,7 +145,7 @@ static void test_conversion(void **state)
     }
 }
 
-static void test_shards(void **state)
+static void test_partial_reads(void **state)
 {
     float a = 1, b = 2;
     char shard[4200], index[4200];
@@ -275,7 +275,7 @@ static void use_all(struct ct_weights *w)
     for (size_t i = 0; i < ct_weights_count(w); i++) {
         const struct ct_weight *weight = ct_weights_at(w, i);
         size_t bytes =
-            (size_t)ct_shape_count(weight->rank, weight->shape) * ct_dtype_size(weight->dtype);
+            (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
 
         for (size_t j = 0; j < bytes; j++)
             sink ^= ((const unsigned char *)weight->data)[j];
@@ -333,9 +333,10 @@ static void test_write_is_whole(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_round_trip),  TEST(test_pieces),    TEST(test_conversion),    TEST(test_shards),
-        TEST(test_bad_headers), TEST(test_mutations), TEST(test_write_is_whole)};
+    const struct CMUnitTest tests[] = {TEST(test_round_trip),    TEST(test_shards),
+                                       TEST(test_conversion),    TEST(test_partial_reads),
+                                       TEST(test_bad_headers),   TEST(test_mutations),
+                                       TEST(test_write_is_whole)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

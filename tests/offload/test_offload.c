@@ -176,7 +176,7 @@ static void memory_falls(void **state)
     ct_arena_finish(&arena);
 }
 
-/* ---- devices without a second memory ---- */
+/* ---- devices without a host memory ---- */
 
 static void a_device_without_second_memory_says_so(void **state)
 {
@@ -189,7 +189,7 @@ static void a_device_without_second_memory_says_so(void **state)
     ops.reserve_offloaded = NULL;
     machine_lower(&m, training_step(&arena, true), &device, 1, IN_TURN);
     assert_int_equal(ct_executor_create(m.program, m.device, NULL, &m.executor), CT_ECONFIG);
-    assert_message("device single has no second memory to offload to");
+    assert_message("device single has no host memory to offload to");
     machine_finish(&m);
     ct_arena_finish(&arena);
 }
@@ -237,5 +237,7 @@ int main(void)
         cmocka_unit_test(what_is_not_loaded_cannot_be_used),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, register_adamw, NULL);
 }

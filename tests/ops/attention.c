@@ -1,5 +1,5 @@
 /*
- * Attention on pieces of a sequence against attention on the whole: keys in blocks whose results
+ * Attention on shards of a sequence against attention on the whole: keys in blocks whose results
  * are merged, gradients of blocks with the statistics of the whole, tokens in another order.
  */
 #include <math.h>
@@ -10,10 +10,11 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "sample.h"
 
-enum { B = 2, T = 12, H = 4, G = 2, D = 4, BLOCKS = 3, PIECE = T / BLOCKS };
+enum { B = 2, T = 12, H = 4, G = 2, D = 4, BLOCKS = 3, SHARD = T / BLOCKS };
 
 #define Q "real[2,12,4,4] "
 #define KV "real[2,12,2,4] "
@@ -28,20 +29,20 @@ static void place_tokens(int32_t at[T], bool shuffled)
 static struct ct_value *source(struct machine *m, enum ct_dtype dtype, int rank,
                                const int64_t *shape)
 {
-    return ct_graph_source(m->graph, CT_ROLE_INPUT, "piece", dtype, rank, shape);
+    return ct_graph_source(m->graph, CT_ROLE_INPUT, "shard", dtype, rank, shape);
 }
 
 /* Tokens [first, first + tokens) of the sequence when its tokens stand as `at` says. */
-static struct ct_value *piece(struct machine *m, const struct ct_value *whole, const int32_t *at,
+static struct ct_value *shard(struct machine *m, const struct ct_value *whole, const int32_t *at,
                               int first, int tokens)
 {
     struct ct_tensor from = *machine_tensor(m, whole), to;
     struct ct_value *v;
-    int64_t row = ct_tensor_count(&from) / B / T, shape[CT_MAX_RANK];
+    int64_t row = ct_tensor_count(&from) / B / T, shape[CT_MAX_DIMS];
 
     memcpy(shape, whole->shape, sizeof(shape));
     shape[1] = tokens;
-    v = source(m, whole->dtype, whole->rank, shape);
+    v = source(m, whole->dtype, whole->ndim, shape);
     to = *machine_tensor(m, v);
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < tokens; t++)
@@ -122,7 +123,7 @@ static void create(struct whole *w, bool documents, bool shuffled)
 
 static struct ct_value *documents(struct whole *w, int first, int tokens)
 {
-    return w->documents ? piece(&w->m, w->documents, w->at, first, tokens) : NULL;
+    return w->documents ? shard(&w->m, w->documents, w->at, first, tokens) : NULL;
 }
 
 /* attention or attention_grad: operands, then what is said of all queries and of a block of keys.
@@ -134,9 +135,9 @@ static struct ct_op *on_block(struct whole *w, const char *type, struct ct_value
 
     memcpy(in, operands, sizeof(*in) * (size_t)count);
     in[count] = documents(w, 0, T);
-    in[count + 1] = documents(w, first, PIECE);
+    in[count + 1] = documents(w, first, SHARD);
     in[count + 2] = positions(&w->m, w->at, 0, T);
-    in[count + 3] = positions(&w->m, w->at, first, PIECE);
+    in[count + 3] = positions(&w->m, w->at, first, SHARD);
     return emit(&w->b, type, in, count + 4);
 }
 
@@ -149,11 +150,11 @@ static void check_forward(bool with_documents, bool shuffled)
 
     create(&w, with_documents, shuffled);
     in = w.m.op->in;
-    q = piece(&w.m, in[0], w.at, 0, T);
+    q = shard(&w.m, in[0], w.at, 0, T);
     for (int i = 0; i < BLOCKS; i++) {
-        struct ct_value *k = piece(&w.m, in[1], w.at, i * PIECE, PIECE);
-        struct ct_value *v = piece(&w.m, in[2], w.at, i * PIECE, PIECE);
-        struct ct_op *op = on_block(&w, "attention", (struct ct_value *[]){q, k, v}, 3, i * PIECE);
+        struct ct_value *k = shard(&w.m, in[1], w.at, i * SHARD, SHARD);
+        struct ct_value *v = shard(&w.m, in[2], w.at, i * SHARD, SHARD);
+        struct ct_op *op = on_block(&w, "attention", (struct ct_value *[]){q, k, v}, 3, i * SHARD);
 
         first = first ? first : op;
         if (i > 0)
@@ -191,16 +192,16 @@ static void check_backward(bool with_documents, bool shuffled)
     all = emit(&w.b, "attention_grad",
                (struct ct_value *[]){w.grad, in[0], in[1], in[2], out[0], out[1], w.documents}, 7);
     assert_int_equal(machine_run(&w.m, all), 0);
-    d_o = piece(&w.m, w.grad, w.at, 0, T);
-    q = piece(&w.m, in[0], w.at, 0, T);
-    o = piece(&w.m, out[0], w.at, 0, T);
+    d_o = shard(&w.m, w.grad, w.at, 0, T);
+    q = shard(&w.m, in[0], w.at, 0, T);
+    o = shard(&w.m, out[0], w.at, 0, T);
     lse = statistics(&w.m, out[1], w.at);
     for (int i = 0; i < BLOCKS; i++) {
-        struct ct_value *k = piece(&w.m, in[1], w.at, i * PIECE, PIECE);
-        struct ct_value *v = piece(&w.m, in[2], w.at, i * PIECE, PIECE);
+        struct ct_value *k = shard(&w.m, in[1], w.at, i * SHARD, SHARD);
+        struct ct_value *v = shard(&w.m, in[2], w.at, i * SHARD, SHARD);
 
         block[i] = on_block(&w, "attention_grad", (struct ct_value *[]){d_o, q, k, v, o, lse}, 6,
-                            i * PIECE);
+                            i * SHARD);
         first = first ? first : block[i];
         dq = i ? emit(&w.b, "add", (struct ct_value *[]){dq, block[i]->out[0]}, 2)->out[0]
                : block[i]->out[0];
@@ -209,7 +210,7 @@ static void check_backward(bool with_documents, bool shuffled)
     same(&w.m, dq, all->out[0], w.at, 0);
     for (int i = 0; i < BLOCKS; i++)
         for (int k = 1; k < 3; k++)
-            same(&w.m, block[i]->out[k], all->out[k], w.at, i * PIECE);
+            same(&w.m, block[i]->out[k], all->out[k], w.at, i * SHARD);
     machine_finish(&w.m);
 }
 
@@ -293,5 +294,7 @@ int main(void)
         cmocka_unit_test(test_nothing_to_see),
         cmocka_unit_test(test_merge_with_nothing),
     };
-    return cmocka_run_group_tests_name("attention on pieces", tests, NULL, NULL);
+    if (ct_ops_register() < 0)
+        return 1;
+    return cmocka_run_group_tests_name("attention on shards", tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/rng.h>
 
 #include "sample.h"
@@ -358,37 +358,37 @@ static void test_linear_cross_entropy(void **state)
     machine_finish(&loss);
 }
 
-/* Statistics of pieces, merged, give what the whole gives. */
-static void check_pieces(const char *attrs, double scale)
+/* Statistics of shards, merged, give what the whole gives. */
+static void check_shards(const char *attrs, double scale)
 {
-    struct machine whole, pieces;
+    struct machine whole, shards;
     struct ct_builder b;
     struct ct_op *merge;
 
     create(&whole, "cross_entropy", NULL, "real[2,4,6] label[2,4]");
-    create(&pieces, "cross_entropy_partial", attrs, "real[2,4,6] label[2,4]");
+    create(&shards, "cross_entropy_partial", attrs, "real[2,4,6] label[2,4]");
     for (int i = 0; i < 2 * 4 * 6; i++)
-        in(&pieces, 0)[i] = in(&whole, 0)[i] *= scale;
-    b = ct_builder_at_end(pieces.graph, CT_PART_F, "");
+        in(&shards, 0)[i] = in(&whole, 0)[i] *= scale;
+    b = ct_builder_at_end(shards.graph, CT_PART_F, "");
     merge = ct_emit(&b, "cross_entropy_merge", NULL,
-                    (struct ct_value *[]){pieces.op->out[0], pieces.op->in[1]}, 2, NULL);
+                    (struct ct_value *[]){shards.op->out[0], shards.op->in[1]}, 2, NULL);
     assert_non_null(merge);
     run(&whole);
-    assert_int_equal(machine_run_from(&pieces, pieces.op), 0);
-    near(*numbers(&pieces, merge->out[0]), *out(&whole, 0));
+    assert_int_equal(machine_run_from(&shards, shards.op), 0);
+    near(*numbers(&shards, merge->out[0]), *out(&whole, 0));
     for (int i = 0; i < 2 * 4; i++)
-        near(numbers(&pieces, merge->out[1])[i], out(&whole, 1)[i]);
+        near(numbers(&shards, merge->out[1])[i], out(&whole, 1)[i]);
     machine_finish(&whole);
-    machine_finish(&pieces);
+    machine_finish(&shards);
 }
 
-static void test_cross_entropy_in_pieces(void **state)
+static void test_cross_entropy_in_shards(void **state)
 {
     (void)state;
-    check_pieces(NULL, 1);
-    check_pieces("pieces=2", 1);
-    check_pieces("pieces=3", 3000); /* far beyond what exp can hold */
-    check_pieces("pieces=6", 1);
+    check_shards(NULL, 1);
+    check_shards("shards=2", 1);
+    check_shards("shards=3", 3000); /* far beyond what exp can hold */
+    check_shards("shards=6", 1);
 }
 
 /* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
@@ -405,11 +405,11 @@ static void test_indices_outside(void **state)
         {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, 6, "label 6 at position 2"},
         {{"cross_entropy", NULL, "real[4,6] label[4]"}, 1, -1, "label -1 at position 2"},
         {{"cross_entropy_grad", NULL, "real[] real[4,6] label[4] real[4]"}, 2, 7, "label 7"},
-        {{"cross_entropy_partial", "pieces=2", "real[4,6] label[4]"},
+        {{"cross_entropy_partial", "shards=2", "real[4,6] label[4]"},
          1,
          6,
          "label 6 at position 2"},
-        {{"cross_entropy_partial", "pieces=2", "real[4,6] label[4]"}, 1, -1, "label -1"},
+        {{"cross_entropy_partial", "shards=2", "real[4,6] label[4]"}, 1, -1, "label -1"},
         {{"cross_entropy_partial_grad", NULL, "real[4,2,3] real[4,2,3] real[4,6] label[4]"},
          3,
          6,
@@ -531,7 +531,7 @@ static void test_init_normal(void **state)
     bool redrawn = false;
 
     (void)state;
-    create(&m, "init_normal", "std=3 cut=1.5 seed=11", "real[100,100]");
+    create(&m, "init_normal", "std=3 truncate=1.5 seed=11", "real[100,100]");
     run(&m);
     for (uint64_t i = 0; i < 10000; i++) {
         double x = in(&m, 0)[i], n = 2;
@@ -563,6 +563,131 @@ static void test_init_constant(void **state)
     machine_finish(&m);
 }
 
+/* ---- activations ---- */
+
+static double applied(const char *type, const char *attrs, double x)
+{
+    struct machine m;
+    double y;
+
+    create(&m, type, attrs, "real[1]");
+    in(&m, 0)[0] = x;
+    run(&m);
+    y = out(&m, 0)[0];
+    machine_finish(&m);
+    return y;
+}
+
+/* x / (1 + e^-x), x erfc(-x / root 2) / 2, and that by tanh. */
+static void test_activations(void **state)
+{
+    (void)state;
+    near(applied("silu", NULL, 1), 0.7310585786300049);
+    near(applied("silu", NULL, -20), -4.122307236380407e-08);
+    near(applied("gelu", NULL, 1), 0.8413447460685429);
+    near(applied("gelu", NULL, -3), -0.004049694094890287);
+    near(applied("gelu", "approximate=tanh", 1), 0.8411919906082768);
+    near(applied("scale", "factor=-2.5", 3), -7.5);
+}
+
+static void test_softmax(void **state)
+{
+    struct machine m;
+
+    (void)state;
+    create(&m, "softmax", NULL, "real[3,5]");
+    for (int i = 0; i < 5; i++)
+        in(&m, 0)[i] = 30 + log(1 + i);
+    run(&m);
+    for (int i = 0; i < 5; i++)
+        near(out(&m, 0)[i], (1 + i) / 15.0);
+    machine_finish(&m);
+}
+
+static void test_layer_norm(void **state)
+{
+    struct machine m;
+    double sum = 0, square = 0;
+
+    (void)state;
+    create(&m, "layer_norm", "eps=0", "real[2,6] real[6] real[6]");
+    run(&m);
+    for (int i = 0; i < 6; i++) {
+        double x = (out(&m, 0)[i] - in(&m, 2)[i]) / in(&m, 1)[i];
+
+        sum += x;
+        square += x * x;
+        near(out(&m, 1)[0] + x / out(&m, 2)[0], in(&m, 0)[i]);
+    }
+    near(sum, 0);
+    near(square, 6);
+    machine_finish(&m);
+}
+
+/* A window as wide as the sequence hides nothing, one of 1 leaves a token its own value. */
+static void test_windows(void **state)
+{
+    static const char operands[] = "real[2,6,2,4] real[2,6,2,4] real[2,6,2,4] -";
+    struct machine whole, wide, self;
+
+    (void)state;
+    create(&whole, "attention", NULL, operands);
+    create(&wide, "attention", "window=6", operands);
+    create(&self, "attention", "window=1 causal=false", operands);
+    run(&whole);
+    run(&wide);
+    run(&self);
+    for (int i = 0; i < 96; i++) {
+        near(out(&wide, 0)[i], out(&whole, 0)[i]);
+        near(out(&self, 0)[i], in(&self, 2)[i]);
+    }
+    machine_finish(&whole);
+    machine_finish(&wide);
+    machine_finish(&self);
+}
+
+/* Queries that see all keys do not depend on the keys' order. */
+static void test_all_keys(void **state)
+{
+    struct machine m;
+    double before[8];
+
+    (void)state;
+    create(&m, "attention", "causal=false scale=0.7",
+           "real[1,2,1,4] real[1,2,1,4] real[1,2,1,4] -");
+    run(&m);
+    memcpy(before, out(&m, 0), sizeof(before));
+    for (int input = 1; input < 3; input++)
+        for (int i = 0; i < 4; i++) {
+            double at = in(&m, input)[i];
+
+            in(&m, input)[i] = in(&m, input)[4 + i];
+            in(&m, input)[4 + i] = at;
+        }
+    run(&m);
+    for (int i = 0; i < 8; i++)
+        near(out(&m, 0)[i], before[i]);
+    machine_finish(&m);
+}
+
+static void test_init_uniform(void **state)
+{
+    struct machine m;
+    double sum = 0, least = 9, most = -9;
+
+    (void)state;
+    create(&m, "init_uniform", "low=-1 high=3 seed=11", "real[100,100]");
+    run(&m);
+    for (int i = 0; i < 10000; i++) {
+        sum += in(&m, 0)[i];
+        least = fmin(least, in(&m, 0)[i]);
+        most = fmax(most, in(&m, 0)[i]);
+    }
+    assert_true(fabs(sum / 10000 - 1) < 0.05);
+    assert_true(least > -1 && least < -0.99 && most < 3 && most > 2.99);
+    machine_finish(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -578,7 +703,13 @@ int main(void)
         cmocka_unit_test(test_add_rms_norm_rounds_the_sum),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_cross_entropy_of_equal_logits),
-        cmocka_unit_test(test_cross_entropy_in_pieces),
+        cmocka_unit_test(test_cross_entropy_in_shards),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_layer_norm),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_all_keys),
+        cmocka_unit_test(test_init_uniform),
         cmocka_unit_test(test_linear_cross_entropy),
         cmocka_unit_test(test_indices_outside),
         cmocka_unit_test(test_linear),
@@ -589,5 +720,7 @@ int main(void)
         cmocka_unit_test(test_init_normal),
         cmocka_unit_test(test_init_constant),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("op formulas", tests, NULL, NULL);
 }

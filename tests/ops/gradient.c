@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "sample.h"
 
@@ -68,8 +69,8 @@ static void check_input(struct machine *m, const struct sample *s, struct ct_val
     struct ct_tensor *x = machine_tensor(m, m->op->in[input]);
 
     if (din) {
-        assert_int_equal(din->rank, x->rank);
-        assert_memory_equal(din->shape, x->shape, sizeof(*x->shape) * (size_t)x->rank);
+        assert_int_equal(din->ndim, x->ndim);
+        assert_memory_equal(din->shape, x->shape, sizeof(*x->shape) * (size_t)x->ndim);
         assert_int_equal(din->dtype, x->dtype);
     }
     for (int64_t i = 0; i < ct_tensor_count(x); i++) {
@@ -103,12 +104,12 @@ static void check_sets(const struct sample *s, unsigned outputs, unsigned inputs
     struct machine m;
 
     assert_int_equal(machine_create(&m, s, CT_F64), 0);
-    if (m.op->out[0]->rank == 0)
+    if (m.op->out[0]->ndim == 0)
         ct_graph_fetch(m.graph, "loss", m.op->out[0]);
     for (int i = 0; i < m.op->outs; i++)
         if (outputs >> i & 1) {
             dout[i] = ct_graph_source(m.graph, CT_ROLE_INPUT, "dout", m.op->out[i]->dtype,
-                                      m.op->out[i]->rank, m.op->out[i]->shape);
+                                      m.op->out[i]->ndim, m.op->out[i]->shape);
             machine_fill(&m, dout[i], "positive");
         }
     for (int i = 0; i < m.op->ins; i++)
@@ -131,7 +132,7 @@ static void check_sets(const struct sample *s, unsigned outputs, unsigned inputs
 static unsigned real_inputs(const struct sample *s)
 {
     const char *p = s->inputs;
-    int64_t shape[CT_MAX_RANK];
+    int64_t shape[CT_MAX_DIMS];
     unsigned set = 0;
     char fill[32];
 
@@ -206,7 +207,7 @@ static void test_loss_of_the_joined_gradient(void **state)
         if (used)
             ct_graph_fetch(m.graph, "inverse",
                            ct_emit1(&b, "reciprocal", NULL, m.op->out, 1, NULL));
-        b.part = CT_PART_I;
+        ct_builder_set_part(&b, CT_PART_I);
         assert_int_equal(
             m.op->type->vjp(&(struct ct_vjp){&b, m.op, &dout, din, (const bool[]){1, 1, 0}}), 0);
         assert_ptr_equal(ct_graph_fetched(m.graph, "loss"),
@@ -228,10 +229,10 @@ static double loss_beside(struct machine *m, const struct ct_op *merge, int64_t 
     return ct_tensor_load(machine_tensor(m, merge->out[0]), 0);
 }
 
-/* The loss in pieces: its two gradients together are that of the whole. */
-static void test_loss_in_pieces(void **state)
+/* The loss in shards: its two gradients together are that of the whole. */
+static void test_loss_in_shards(void **state)
 {
-    struct sample s = {"cross_entropy_partial", "pieces=2", "real[2,4,6] label[2,4]"};
+    struct sample s = {"cross_entropy_partial", "shards=2", "real[2,4,6] label[2,4]"};
     struct ct_value *merge_din[2] = {0}, *din[2] = {0}, *dout[2] = {0};
     struct ct_builder b;
     struct ct_op *merge;
@@ -270,7 +271,9 @@ int main(void)
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_linear_emits_what_is_wanted),
         cmocka_unit_test(test_loss_of_the_joined_gradient),
-        cmocka_unit_test(test_loss_in_pieces),
+        cmocka_unit_test(test_loss_in_shards),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("op gradients", tests, NULL, NULL);
 }

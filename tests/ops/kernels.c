@@ -1,7 +1,7 @@
 /*
  * What every reference kernel promises, on every sample: any strides, accumulation, outputs in the
- * memory of inputs where the type says so, any floating dtype, and the factor rule: an op on pieces
- * gives pieces of what it gives on the whole.
+ * memory of inputs where the type says so, any floating dtype, and the factor rule: an op on shards
+ * gives shards of what it gives on the whole.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/rule.h>
+#include <ctitan/lib/ops.h>
 
 #include "sample.h"
 
@@ -47,7 +48,7 @@ static struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)
 
     if (!t->data)
         return copy;
-    for (int d = 0; d < t->rank; d++) {
+    for (int d = 0; d < t->ndim; d++) {
         copy.stride[d] = step;
         step = step * t->shape[d] + 1;
     }
@@ -198,25 +199,25 @@ static void cut(const struct ct_op *op, const struct ct_rule *rule, int f)
 
         if (v)
             v->sharding = (struct ct_sharding){0};
-        for (int d = 0; d < rule->operand[i].rank; d++)
+        for (int d = 0; d < rule->operand[i].ndim; d++)
             if (is_cut(rule, f, rule->operand[i].factor[d]))
                 ct_sharding_split(&v->sharding, d, 0);
     }
 }
 
-/* The piece of t that a rank holds, in place. */
-static struct ct_tensor piece_of(const struct ct_tensor *t, const struct ct_value *v, int rank)
+/* The shard of t that a rank holds, in place. */
+static struct ct_tensor shard_of(const struct ct_tensor *t, const struct ct_value *v, int rank)
 {
-    int64_t offset[CT_MAX_RANK], at = 0;
-    struct ct_tensor piece = *t;
+    int64_t offset[CT_MAX_DIMS], at = 0;
+    struct ct_tensor shard = *t;
 
     if (!t->data)
-        return piece;
-    ct_sharding_local(&v->sharding, &two, rank, t->rank, t->shape, piece.shape, offset);
-    for (int d = 0; d < t->rank; d++)
+        return shard;
+    ct_sharding_local(&v->sharding, &two, rank, t->ndim, t->shape, shard.shape, offset);
+    for (int d = 0; d < t->ndim; d++)
         at += offset[d] * t->stride[d];
-    piece.data = (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
-    return piece;
+    shard.data = (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
+    return shard;
 }
 
 static struct ct_tensor emptied(struct call *c, const struct ct_tensor *t, double value)
@@ -228,7 +229,7 @@ static struct ct_tensor emptied(struct call *c, const struct ct_tensor *t, doubl
     return copy;
 }
 
-/* Two ranks with a piece each make what one makes of the whole. Ops that update an input (init ops)
+/* Two ranks with a shard each make what one makes of the whole. Ops that update an input (init ops)
    do not read it. */
 static void check_factor(struct call *c, const struct ct_rule *rule, int f)
 {
@@ -249,9 +250,9 @@ static void check_factor(struct call *c, const struct ct_rule *rule, int f)
     }
     for (int rank = 0; rank < 2; rank++) {
         for (int i = 0; i < op->ins; i++)
-            in[i] = piece_of(&all_in[i], op->in[i], rank);
+            in[i] = shard_of(&all_in[i], op->in[i], rank);
         for (int i = 0; i < op->outs; i++)
-            out[i] = piece_of(&all_out[i], op->out[i], rank);
+            out[i] = shard_of(&all_out[i], op->out[i], rank);
         assert_int_equal(launch_on(&two, rank, op, in, out, reduced), 0);
     }
     snprintf(what, sizeof(what), "factor %c%d", rule->factor[f].letter, rule->factor[f].index);
@@ -270,8 +271,8 @@ static void check_operand_factors(const struct call *c, const struct ct_rule *ru
         const struct ct_value *v = value_at(op, i);
         const struct ct_rule_operand *operand = &rule->operand[i];
 
-        assert_int_equal(operand->rank, v ? v->rank : -1);
-        for (int d = 0; d < operand->rank; d++) {
+        assert_int_equal(operand->ndim, v ? v->ndim : -1);
+        for (int d = 0; d < operand->ndim; d++) {
             const struct ct_factor *f = &rule->factor[operand->factor[d]];
 
             assert_true(f->size == v->shape[d] || (f->size < 0 && i >= op->ins));
@@ -279,7 +280,7 @@ static void check_operand_factors(const struct call *c, const struct ct_rule *ru
     }
 }
 
-/* Tied factors are cut where both pieces are equal; all others anywhere. */
+/* Tied factors are cut where both shards are equal; all others anywhere. */
 static bool may_cut(const struct ct_rule *rule, int f)
 {
     if (rule->factor[f].kind == CT_FACTOR_WHOLE || rule->factor[f].size == 1)
@@ -318,5 +319,7 @@ int main(void)
         cmocka_unit_test(test_bfloat16),
         cmocka_unit_test(test_factors),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("reference kernels", tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/rule.h>
 
 /* ---- types ---- */
@@ -19,55 +19,102 @@ static void test_find(void **state)
     assert_string_equal(ct_op_find("linear")->name, "linear");
     assert_null(ct_op_find("liner"));
     assert_string_equal(ct_error_message(), "no op type is named liner; the nearest is linear");
-    assert_null(ct_op_find("convolution"));
-    assert_string_equal(ct_error_message(), "no op type is named convolution");
+    assert_null(ct_op_find("fourier"));
+    assert_string_equal(ct_error_message(), "no op type is named fourier");
     for (size_t i = 0; ct_op_at(i); i++)
         assert_ptr_equal(ct_op_find(ct_op_at(i)->name), ct_op_at(i));
 }
 
-static void test_standard_types_are_sound(void **state)
+static void every_type_says_what_it_is(void **state)
 {
     (void)state;
     for (size_t i = 0; ct_op_at(i); i++) {
-        if (ct_rule_check(ct_op_at(i)) < 0)
-            fail_msg("%s: %s", ct_op_at(i)->name, ct_error_message());
         assert_non_null(ct_op_at(i)->summary);
+        assert_int_equal(ct_op_at(i)->size, sizeof(struct ct_op_type));
     }
 }
 
-static void test_unsound_types(void **state)
+static int register_as(const char *name, const char *signature)
+{
+    struct ct_op_type type = {
+        .size = sizeof(type), .name = name, .summary = "bad", .signature = signature};
+
+    return ct_op_register(&type);
+}
+
+static void a_wrong_table_is_refused_with_the_reason(void **state)
 {
     static const struct {
-        struct ct_op_type type;
-        const char *message;
+        const char *name, *signature, *message;
     } bad[] = {
-        {{.name = "linear", .operands = "x T -> y T"}, "a second op type named linear"},
-        {{.name = "bad"}, "op type bad has neither operands nor infer"},
-        {{.name = "bad", .operands = "x T -> y Q"},
-         "op type bad: operand \"y Q\" is not a name and a dtype letter"},
-        {{.name = "bad", .operands = "x -> y T"},
-         "op type bad: operand \"x\" is not a name and a dtype letter"},
-        {{.name = "bad", .operands = "x T -> y T", .rule = ".,.->."},
-         "op type bad: rule and operands differ in number"},
-        {{.name = "bad", .operands = "x T, *w T -> y T", .rule = ".k,nk->.n"},
-         "op type bad: operand \"w T\" is repeated or optional in one place only"},
-        {{.name = "bad", .operands = "x T -> y T", .rule = "k->.k"},
+        {"linear", "x[] T -> y[] T", "a second op type named linear"},
+        {"Bad Op", "x[] T", "op type \"Bad Op\": a name has letters, digits, '_' and '.'"},
+        {"", "x[] T", "op type \"\": a name has letters, digits, '_' and '.'"},
+        {"bad", NULL, "op type bad: it has no signature"},
+        {"bad", "x T -> y Q", "op type bad: operand \"y Q\" is not a name and a dtype letter"},
+        {"bad", "x -> y T", "op type bad: operand \"x\" is not a name and a dtype letter"},
+        {"bad", "x[] T -> y[] T y T",
+         "op type bad: \"x[] T -> y[] T y T\" does not go on with \"y T\""},
+        {"bad", "x[.] T -> y[.] T, mean rstd W",
+         "op type bad: operand \"mean rstd W\" is not a name and a dtype letter"},
+        {"bad", "x[k] T -> y[.k] T",
          "op type bad: the leading dimensions of an output stand in no input"},
-        {{.name = "bad", .operands = "x T -> y T", .rule = "k2->k"},
-         "op type bad: factor '2' is not a letter"},
-        {{.name = "bad", .operands = "x T -> y T", .rule = "k->k->k"},
-         "op type bad: \"k->k->k\" does not go on with \"->k\""},
-        {{.name = "bad", .operands = "*(x T, y T -> z T"},
+        {"bad", "x[k2] T -> y[k] T", "op type bad: factor '2' is not a letter"},
+        {"bad", "x[k", "op type bad: \"x[k\" does not go on with \"\""},
+        {"bad", "x[.k.] T", "op type bad: x has too many factors"},
+        {"bad", "x[k] T -> y[k] T -> z[k] T",
+         "op type bad: \"x[k] T -> y[k] T -> z[k] T\" does not go on with \"-> z[k] T\""},
+        {"bad", "*(x T, y T -> z T",
          "op type bad: \"*(x T, y T -> z T\" does not go on with \"-> z T\""},
-        {{.name = "bad", .operands = "x T -> y T", .rule = "k->k", .tie = "kj"},
-         "op type bad: tie \"kj\" is not two factors of the rule"},
+        {"bad", "x[k] T -> y[k] T | k:j", "op type bad: tie \"k:j\" is not two factors"},
+        {"bad", "x[k] T -> y[k] T | widths",
+         "op type bad: \"x[k] T -> y[k] T | widths\" does not go on with \"widths\""},
+        {"bad", "x[k] T -> *y[k] T | *widths",
+         "op type bad: \"widths\" is no attribute with a size for each output"},
+        {"bad", "x[k] T -> *y[k] T",
+         "op type bad: outputs repeat as the inputs do, or as one attribute says"},
+        {"bad", "x[k] T -> ?y[k] T", "op type bad: output y is optional or updated"},
+        {"bad", "x[k] T max -> y[k] T", "op type bad: input x is a maximum"},
+        {"bad", "x[k] T -> y T",
+         "op type bad: \"x[k] T -> y T\" gives factors to some operands only"},
+        {"bad", "x T -> y T",
+         "op type bad: neither factors nor infer say the shapes of its outputs"},
     };
+    static const struct ct_op_type old = {.size = 16, .name = "bad", .signature = "x[] T"};
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(bad); i++) {
-        assert_int_equal(ct_op_register(&bad[i].type), CT_EINVAL);
+        assert_int_equal(register_as(bad[i].name, bad[i].signature), CT_EINVAL);
         assert_string_equal(ct_error_message(), bad[i].message);
     }
+    assert_int_equal(ct_op_register(&old), CT_EINVAL);
+    assert_non_null(strstr(ct_error_message(), "struct has 16 bytes"));
+}
+
+/* As a plugin that was built before `join` was there: what lies behind is not its own. */
+static void a_type_of_a_shorter_struct_works(void **state)
+{
+    static struct {
+        struct ct_op_type type;
+    } old = {.type = {.size = CT_OP_TYPE_SMALLEST,
+                      .name = "test_shorter",
+                      .summary = "shorter",
+                      .signature = "x[.] T -> y[.] T"}};
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "shorter");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *x = ct_graph_source(g, CT_ROLE_INPUT, "x", CT_F32, 1, (int64_t[]){4});
+    struct ct_value **joined;
+    struct ct_op *op;
+
+    (void)state;
+    memset(&old.type.join, 0xff, sizeof(old.type.join));
+    op = ct_emit_type(&b, &old.type, "y", &x, 1, NULL);
+    assert_non_null(op);
+    assert_ptr_equal(op->type, &old.type);
+    assert_int_equal(ct_op_join(op, &joined), 0);
+    assert_ptr_equal(ct_op_find("test_shorter"), &old.type);
+    ct_arena_finish(&arena);
 }
 
 /* Another's type: repeated in pairs, an input updated in place, attributes of every kind. */
@@ -78,16 +125,11 @@ struct paired {
     const char *d, *e;
 };
 
-static bool updates_second(const struct ct_op *op, int input)
-{
-    (void)op;
-    return input % 2 == 1;
-}
-
 static const struct ct_op_type paired = {
+    .size = sizeof(struct ct_op_type),
     .name = "test_paired",
-    .operands = "?scale f, *(x T, p F) -> *y T",
-    .rule = "?,*(.,.)->*.",
+    .summary = "pairs",
+    .signature = "?scale[] f, *(!x[.] T, p[.] F) -> *y[.] T",
     .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct paired, a, "a", "1.5", 0, 9, "A"),
                                         CT_OPT_INT(struct paired, b, "b", "7", 0, 9, "B"),
                                         CT_OPT_BOOL(struct paired, c, "c", "true", "C"),
@@ -95,7 +137,6 @@ static const struct ct_op_type paired = {
                                         CT_OPT_CHOICE(struct paired, e, "e", "one", "one|two", "E"),
                                         {0}},
     .attrs_size = sizeof(struct paired),
-    .mutates_input = updates_second,
 };
 
 static struct ct_value *temp(struct ct_graph *g, enum ct_dtype dtype, int rank, int64_t a,
@@ -120,7 +161,7 @@ static void test_a_type_of_ones_own(void **state)
     op = ct_emit(&b, "test_paired", "y", in, 5, NULL);
     assert_non_null(op);
     assert_int_equal(op->outs, 2);
-    assert_int_equal(op->out[1]->rank, 2);
+    assert_int_equal(op->out[1]->ndim, 2);
     assert_int_equal(op->out[1]->shape[1], 3);
     assert_int_equal(op->out[1]->dtype, CT_BF16);
     assert_int_equal(ct_operand_name(op, 3, name, sizeof(name)), 3);
@@ -182,7 +223,7 @@ static void test_factors_of_attention(void **state)
     struct ct_value *kv =
         ct_graph_source(g, CT_ROLE_INPUT, "kv", CT_F32, 4, (int64_t[]){2, 6, 4, 16});
     struct ct_value *ids = ct_graph_source(g, CT_ROLE_INPUT, "ids", CT_I32, 2, q->shape);
-    struct ct_op *op = ct_attention(&b, "o", q, kv, kv, NULL)->producer;
+    struct ct_op *op = ct_attention(&b, "o", q, kv, kv, NULL, NULL)->producer;
     struct ct_rule rule;
 
     (void)state;
@@ -193,11 +234,12 @@ static void test_factors_of_attention(void **state)
     assert_false(ct_rule_reduces(&rule, op, rule.tie[1], 0));
     assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_PARALLEL);
     assert_int_equal(factor_of(&rule, 1, 1)->kind, CT_FACTOR_WHOLE);
-    assert_int_equal(rule.operand[3].rank, -1);
-    op = ct_attention(&b, "o", q, kv, kv, ids)->producer;
+    assert_int_equal(rule.operand[3].ndim, -1);
+    op = ct_attention(&b, "o", q, kv, kv, ids, NULL)->producer;
     assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
     assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_WHOLE);
-    op = ct_emit(&b, "attention", "o", (struct ct_value *[]){q, kv, kv}, 3, &(bool){true});
+    op = ct_emit(&b, "attention", "o", (struct ct_value *[]){q, kv, kv}, 3,
+                 &(struct ct_attention){.causal = true, .blockwise = true});
     assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
     assert_int_equal(factor_of(&rule, 0, 1)->kind, CT_FACTOR_PARALLEL);
     assert_int_equal(rule.operand[0].factor[1], rule.operand[1].factor[1]);
@@ -221,7 +263,8 @@ static void test_factors_of_attention_grad(void **state)
     assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
     for (int i = 0; i < 3; i++)
         assert_int_equal(ct_rule_reduces(&rule, op, rule.operand[0].factor[1], i), i > 0);
-    op = ct_emit(&b, "attention_grad", "dq", in, 6, &(bool){true});
+    op = ct_emit(&b, "attention_grad", "dq", in, 6,
+                 &(struct ct_attention){.causal = true, .blockwise = true});
     assert_int_equal(ct_rule_apply(op, &arena, &rule), 0);
     for (int i = 0; i < 3; i++)
         assert_false(ct_rule_reduces(&rule, op, rule.operand[0].factor[1], i));
@@ -265,12 +308,14 @@ static bool refuses(const struct ct_prepare *request)
 
 static void test_kernels(void **state)
 {
-    static const struct ct_kernel never = {"add",   "never", CT_KERNEL_ACCUMULATES,
-                                           refuses, NULL,    no_run};
-    static const struct ct_kernel other = {"swiglu", "other", ~0u, NULL, NULL, no_run};
-    static const struct ct_kernel dense = {"add", "dense", 0, NULL, NULL, no_run};
-    static const struct ct_kernel adds = {"add", "adds", CT_KERNEL_ACCUMULATES, NULL, NULL, no_run};
-    static const struct ct_kernel any = {"add", "any", CT_KERNEL_STRIDED, NULL, NULL, no_run};
+    static const struct ct_kernel never =
+        CT_KERNEL("add", "never", CT_KERNEL_ACCUMULATES, refuses, NULL, no_run);
+    static const struct ct_kernel other = CT_KERNEL("swiglu", "other", ~0u, NULL, NULL, no_run);
+    static const struct ct_kernel dense = CT_KERNEL("add", "dense", 0, NULL, NULL, no_run);
+    static const struct ct_kernel adds =
+        CT_KERNEL("add", "adds", CT_KERNEL_ACCUMULATES, NULL, NULL, no_run);
+    static const struct ct_kernel any =
+        CT_KERNEL("add", "any", CT_KERNEL_STRIDED, NULL, NULL, no_run);
     static const struct ct_kernel *const all[] = {&never, &other, &dense, &adds, &any};
     struct ct_tensor t[2] = {ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){4, 4})};
     struct ct_op op = {.type = ct_op_find("add")};
@@ -292,8 +337,8 @@ static void test_kernels(void **state)
     assert_ptr_equal(ct_kernel_find("imaginary", &request), &any);
     request.present = (const bool[]){true, false};
     assert_ptr_equal(ct_kernel_find("imaginary", &request), &dense);
-    assert_int_equal(ct_kernel_register("imaginary", &(struct ct_kernel){"add", "idle", 0}),
-                     CT_EINVAL);
+    assert_int_equal(
+        ct_kernel_register("imaginary", &(struct ct_kernel)CT_KERNEL("add", "idle", 0)), CT_EINVAL);
 }
 
 /* ---- ops.h ---- */
@@ -312,10 +357,10 @@ static void test_linears(void **state)
     assert_string_equal(y[1]->name, "k");
     assert_ptr_equal(y[0]->producer, y[1]->producer);
     assert_ptr_equal(ct_graph_find(g, "k"), y[1]);
-    assert_int_equal(y[0]->producer->type->join(y[0]->producer, &joined), 2);
+    assert_int_equal(ct_op_join(y[0]->producer, &joined), 2);
     assert_ptr_equal(joined, y[0]->producer->out);
     ct_linears(&b, (const char *[]){"o"}, x, w, 1, y);
-    assert_int_equal(y[0]->producer->type->join(y[0]->producer, &joined), 0);
+    assert_int_equal(ct_op_join(y[0]->producer, &joined), 0);
     ct_arena_finish(&arena);
 }
 
@@ -329,15 +374,16 @@ static void test_parameters(void **state)
 
     (void)state;
     g->seed = 42;
-    w = ct_parameter(&b, "w", 2, (int64_t[]){4, 4}, (struct ct_init){0.02, 3});
+    w = ct_parameter(&b, "w", 2, (int64_t[]){4, 4},
+                     (struct ct_init){CT_INIT_NORMAL, .a = 0.02, .truncate = 3});
     ct_linear(&b, "y", w, w);
-    norm = ct_parameter(&b, "norm", 1, (int64_t[]){4}, (struct ct_init){0});
+    norm = ct_parameter(&b, "norm", 1, (int64_t[]){4}, CT_INIT_ONE);
     assert_int_equal(b.status, 0);
     assert_int_equal(w->role, CT_ROLE_PARAM);
     assert_int_equal(w->dtype, CT_F32);
     assert_string_equal(g->first->type->name, "init_normal");
     assert_ptr_equal(g->first->in[0], w);
-    assert_true(ct_op_float(g->first, "std") == 0.02 && ct_op_float(g->first, "cut") == 3);
+    assert_true(ct_op_float(g->first, "std") == 0.02 && ct_op_float(g->first, "truncate") == 3);
     assert_int_equal(ct_op_int(g->first, "seed"), 42);
     assert_true(ct_op_mutates(g->first, 0));
     assert_string_equal(g->first->next->type->name, "init_constant");
@@ -369,7 +415,7 @@ static void test_failed_builder(void **state)
     assert_null(ct_add_rms_norm(&b, "e", NULL, NULL, NULL, 1e-5, &sum));
     assert_null(sum);
     assert_null(ct_rope(&b, "e", NULL, NULL, &rope));
-    assert_null(ct_attention(&b, "e", NULL, NULL, NULL, NULL));
+    assert_null(ct_attention(&b, "e", NULL, NULL, NULL, NULL, NULL));
     assert_null(ct_swiglu(&b, "e", NULL, NULL));
     assert_null(ct_view(&b, "e", NULL, 1, (int64_t[]){24}));
     assert_null(ct_cast(&b, "e", NULL, CT_BF16));
@@ -409,8 +455,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_find),
-        cmocka_unit_test(test_standard_types_are_sound),
-        cmocka_unit_test(test_unsound_types),
+        cmocka_unit_test(every_type_says_what_it_is),
+        cmocka_unit_test(a_wrong_table_is_refused_with_the_reason),
+        cmocka_unit_test(a_type_of_a_shorter_struct_works),
         cmocka_unit_test(test_a_type_of_ones_own),
         cmocka_unit_test(test_factors_of_linear),
         cmocka_unit_test(test_factors_of_attention),
@@ -422,5 +469,7 @@ int main(void)
         cmocka_unit_test(test_failed_builder),
         cmocka_unit_test(test_flops),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("op registry", tests, NULL, NULL);
 }

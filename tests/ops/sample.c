@@ -47,6 +47,25 @@ const struct sample samples[] = {
      "document[2,6]"},
     {"attention_grad", NULL,
      "real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] statistic[2,4,6] -"},
+    {"attention", "causal=false", "real[2,3,4,2] real[2,5,2,2] real[2,5,2,2] -"},
+    {"attention", "window=2 scale=0.3", "real[2,6,2,2] real[2,6,2,2] real[2,6,2,2] document[2,6]"},
+    {"attention", "causal=false window=2", "real[1,6,2,2] real[1,6,2,2] real[1,6,2,2] -"},
+    {"bias", NULL, "real[2,4,6] real[6]"},
+    {"bias", NULL, "real[6] real[6]"},
+    {"bias_grad", NULL, "real[2,4,6]"},
+    {"layer_norm", "eps=0.01", "real[2,4,6] real[6] real[6]"},
+    {"layer_norm", "eps=0.01", "real[2,4,6] real[6]"},
+    {"layer_norm_grad", NULL, "real[2,4,6] real[2,4,6] real[6] statistic[2,4] statistic[2,4]"},
+    {"mul", NULL, "real[2,4,6] real[2,4,6]"},
+    {"scale", "factor=-3", "real[2,4]"},
+    {"silu", NULL, "real[2,4,6]"},
+    {"silu_grad", NULL, "real[2,4,6] real[2,4,6]"},
+    {"gelu", NULL, "real[2,4,6]"},
+    {"gelu", "approximate=tanh", "real[2,4,6]"},
+    {"gelu_grad", NULL, "real[2,4,6] real[2,4,6]"},
+    {"gelu_grad", "approximate=tanh", "real[2,4,6] real[2,4,6]"},
+    {"softmax", NULL, "real[2,4,6]"},
+    {"softmax_grad", NULL, "real[2,4,6] positive[2,4,6]"},
     {"swiglu", NULL, "real[2,4,6] real[2,4,6]"},
     {"swiglu_grad", NULL, "real[2,4,6] real[2,4,6] real[2,4,6]"},
     {"view", "shape=2,4,2,4", "real[2,4,8]"},
@@ -59,7 +78,7 @@ const struct sample samples[] = {
     {"cross_entropy", NULL, "real[2,4,6] label[2,4]"},
     {"cross_entropy_grad", NULL, "positive[] real[2,4,6] label[2,4] statistic[2,4]"},
     {"cross_entropy_partial", NULL, "real[2,4,6] label[2,4]", .joint = true},
-    {"cross_entropy_partial", "pieces=2", "real[2,4,6] label[2,4]", .joint = true},
+    {"cross_entropy_partial", "shards=2", "real[2,4,6] label[2,4]", .joint = true},
     {"cross_entropy_partial_grad", NULL,
      "statistic[2,4,2,3] statistic[2,4,2,3] real[2,4,6] label[2,4]"},
     {"cross_entropy_merge", NULL, "statistic[2,4,3,3] label[2,4]", .joint = true},
@@ -70,8 +89,9 @@ const struct sample samples[] = {
     {"load", NULL, "offloaded[2,4]"},
     {"store", NULL, "offloaded[4,6] real[4,6]"},
     {"offload", NULL, "real[2,4]"},
-    {"init_normal", "std=2 cut=1.5 seed=3", "real[4,6]"},
+    {"init_normal", "std=2 truncate=1.5 seed=3", "real[4,6]"},
     {"init_constant", "value=2", "real[4,6]"},
+    {"init_uniform", "low=-1 high=2 seed=3", "real[4,6]"},
     {"float8_scale", "per=row", "real[2,4,6]"},
     {"float8_scale", "dtype=float8_e5m2 power_of_two=true", "real[4,6]"},
     {"float8_quantise", "per=column transposed=true", "real[2,4,6] factor[6]"},
@@ -111,8 +131,8 @@ struct ct_tensor *machine_tensor(struct machine *m, const struct ct_value *v)
     t = &m->memory[v->id];
     if (!t->data)
         *t = ct_tensor_dense(
-            ct_arena_alloc(&m->arena, (size_t)ct_shape_count(v->rank, v->shape) * 8 + 8), v->dtype,
-            v->rank, v->shape);
+            ct_arena_alloc(&m->arena, (size_t)ct_shape_count(v->ndim, v->shape) * 8 + 8), v->dtype,
+            v->ndim, v->shape);
     return t;
 }
 
@@ -168,13 +188,13 @@ static int parse_attrs(struct machine *m, const struct ct_op_type *type, const c
 
     *attrs = ct_arena_alloc(&m->arena, type->attrs_size + 1);
     if (type->attrs)
-        rc = ct_options_reset(type->attrs, *attrs);
+        rc = ct_attributes_reset(type->attrs, *attrs);
     for (char *word = strtok_r(copy, " ", &save); rc == 0 && word;
          word = strtok_r(NULL, " ", &save)) {
         char *value = strchr(word, '=');
 
         *value++ = '\0';
-        rc = ct_options_set(type->attrs, *attrs, word, value, "sample");
+        rc = ct_attribute_set(NULL, type->attrs, *attrs, word, value, "sample");
     }
     return rc;
 }
@@ -196,7 +216,7 @@ int machine_create(struct machine *m, const struct sample *sample, enum ct_dtype
     const struct ct_op_type *type = ct_op_find(sample->type);
     const char *p = sample->inputs;
     struct ct_value *in[16];
-    int64_t shape[CT_MAX_RANK];
+    int64_t shape[CT_MAX_DIMS];
     struct ct_builder b;
     char fill[32];
     int ins = 0, rank, rc;

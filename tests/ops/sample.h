@@ -50,7 +50,7 @@ int machine_run_from(struct machine *m, const struct ct_op *op);
 /* A launch of op on given tensors; absent inputs have no data. */
 int launch(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
            uint32_t accumulate);
-/* On the pieces that a rank of a mesh holds. */
+/* On the shards that a rank of a mesh holds. */
 int launch_on(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
               const struct ct_tensor *in, const struct ct_tensor *out, uint32_t accumulate);
 

@@ -7,10 +7,10 @@
 #include "support.h"
 
 #include <ctitan/run.h>
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static const struct ct_plugin *plugin;
-static const struct ct_transform *partition;
+static const struct ct_transform *partition, *localise;
 
 static int load(void **state)
 {
@@ -18,13 +18,15 @@ static int load(void **state)
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(schedules); i++)
-        if (ct_plugin_adopt(test_plugin(schedules[i])) < 0)
+        if (ct_plugin_register(test_plugin(schedules[i])) < 0)
             return -1;
     plugin = test_plugin("pp");
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_TRANSFORM)
+        if (o->kind == CT_TRANSFORM && !strcmp(o->name, "pp"))
             partition = o->ops;
-    return ct_plugin_adopt(plugin);
+        else if (o->kind == CT_TRANSFORM && !strcmp(o->name, "pp.localise"))
+            localise = o->ops;
+    return ct_plugin_register(plugin);
 }
 
 /* ---- cuts ---- */
@@ -32,7 +34,9 @@ static int load(void **state)
 static struct ct_graph *model(struct ct_arena *arena, int64_t layers, int ranks)
 {
     struct ct_graph *g = tiny_llama(
-        arena, (struct tiny){.batch = 2, .tokens = 8, .layers = layers, .heads = 4, .kv_heads = 4});
+        arena,
+        (struct tiny){
+            .batch = 2, .tokens = 8, .layers = layers, .heads = 4, .kv_heads = 4, .plain = true});
 
     g->mesh = (struct ct_mesh){1, {{"pp", ranks}}};
     return g;
@@ -44,9 +48,10 @@ static const char *stages(const struct ct_graph *g, struct ct_arena *arena)
     const char *text = "", *last = "";
 
     ct_for_each_op (op, g) {
-        if (op->part != CT_PART_F || !strcmp(op->region, last))
+        if (op->section->part != CT_PART_F || !strcmp(op->region, last))
             continue;
-        text = ct_arena_printf(arena, "%s%s%s %d", text, *text ? ", " : "", op->region, op->stage);
+        text = ct_arena_printf(arena, "%s%s%s %d", text, *text ? ", " : "", op->region,
+                               op->section->group);
         last = op->region;
     }
     return text;
@@ -94,24 +99,29 @@ static void test_split_points(void **state)
               "embedding 0, layers.0 1, layers.1 2, layers.2 2, head 3");
 }
 
-static void test_placement(void **state)
+/* The ranks of a model of two layers that hold each part of it, as bits. */
+static void check_holders(const char *schedule, uint64_t embedding, uint64_t layer, uint64_t head)
 {
-    static const int looped[] = {0, 1, 0, 1}, v[] = {0, 1, 1, 0};
     struct ct_arena arena = {0};
     struct ct_graph *g = model(&arena, 2, 2);
 
-    (void)state;
-    TEST_OPTIONS(plugin, "degree=2", "schedule=interleaved_1f1b");
+    TEST_OPTIONS(plugin, "degree=2", ct_arena_printf(&arena, "schedule=%s", schedule));
     assert_ok(partition->apply(g, NULL));
-    assert_memory_equal(g->stage_rank, looped, sizeof(looped));
-    g = model(&arena, 2, 2);
-    TEST_OPTIONS(plugin, "degree=2", "schedule=zbv");
-    assert_ok(partition->apply(g, NULL));
-    assert_memory_equal(g->stage_rank, v, sizeof(v));
+    assert_int_equal(g->partition_axis, 0);
+    assert_int_equal(ct_graph_find(g, "embedding.table")->holders, embedding);
+    assert_int_equal(ct_graph_find(g, "layers.1.wq")->holders, layer);
+    assert_int_equal(ct_graph_find(g, "head.weight")->holders, head);
     ct_arena_finish(&arena);
 }
 
-/* The residual stream alone crosses: what is only summed behind a cut is summed in front of it. */
+static void parameters_are_held_where_the_schedule_places_stages(void **state)
+{
+    (void)state;
+    check_holders("interleaved_1f1b", 1, 1, 2);
+    check_holders("zbv", 1, 2, 1);
+}
+
+/* The residual stream alone crosses, before ops are joined and after. */
 static void test_narrow(void **state)
 {
     struct ct_arena arena = {0};
@@ -121,10 +131,17 @@ static void test_narrow(void **state)
     TEST_OPTIONS(plugin, "degree=2", "split_points=layers.1");
     assert_ok(partition->apply(g, NULL));
     ct_for_each_op (op, g)
-        for (int i = 0; i < op->ins && op->stage == 1; i++)
-            if (op->in[i] && op->in[i]->producer && op->in[i]->producer->stage == 0 &&
-                op->part == CT_PART_F)
+        for (int i = 0; i < op->ins && op->section->group == 1; i++)
+            if (op->in[i] && op->in[i]->producer && op->in[i]->producer->section->group == 0 &&
+                op->section->part == CT_PART_F)
                 assert_string_equal(op->in[i]->producer->type->name, "add");
+    join(g);
+    ct_for_each_op (op, g)
+        for (int i = 0; i < op->ins && op->section->group == 1; i++)
+            if (op->in[i] && op->in[i]->producer && op->in[i]->producer->section->group == 0 &&
+                op->section->part == CT_PART_F)
+                assert_string_equal(op->in[i]->producer->type->name, "add");
+    assert_ok(ct_graph_verify(g, NULL));
     ct_arena_finish(&arena);
 }
 
@@ -158,17 +175,19 @@ static void test_refusals(void **state)
 
 /* %a is made in stage 0 and used in stages 1 and 2; stages 0 and 3 are on rank 0. */
 static const char skip[] =
-    "graph \"skip\" stages=4 ranks=0,1,2,0\n"
+    "graph \"skip\"\n"
     "mesh pp=3 tp=2\n"
+    "partition pp\n"
     "param %w : float32[8]\n"
     "input %x : float32[4,8] [tp, -]\n"
     "scalar %n : float32[]\n"
-    "F one %a = add(%x, %x) : float32[4,8] [tp, -]\n"
-    "F two @1 %b = add(%a, %x) : float32[4,8] [tp, -]\n"
-    "F three @2 %c = add(%b, %a) : float32[4,8] [tp, -]\n"
-    "F four @3 %d = add(%c, %x) : float32[4,8] [tp, -]\n"
+    "0F one %a = add(%x, %x) : float32[4,8] [tp, -]\n"
+    "1F two %b = add(%a, %x) : float32[4,8] [tp, -]\n"
+    "2F three %c = add(%b, %a) : float32[4,8] [tp, -]\n"
+    "3F four %d = add(%c, %x) : float32[4,8] [tp, -]\n"
     "post - %s = squared_norm(%d) : float64[] +{tp}\n"
-    "post - %t = stage_sum(%s) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "post - %u = contribution(%s) {axes=\"pp\", dtype=\"float64\"} : float64[] +{pp}\n"
+    "post - %t = all_reduce(%u) {axes=\"pp\"} : float64[]\n"
     "fetch t = %t\n";
 
 static const char *localised(struct ct_arena *arena, const char *text, int64_t rank)
@@ -176,8 +195,9 @@ static const char *localised(struct ct_arena *arena, const char *text, int64_t r
     struct ct_graph *g = parse(arena, text);
     struct ct_run run = {.rank = rank};
 
+    TEST_OPTIONS(plugin, "degree=2"); /* 1f1b: stages lie on the ranks in turn */
     assert_ok(ct_graph_verify(g, NULL));
-    assert_ok(ct_pass_localise.apply(g, &run));
+    assert_ok(localise->apply(g, &run));
     assert_ok(ct_graph_verify(g, NULL));
     text = ct_graph_text(g, arena);
     ct_arena_finish(&run.arena);
@@ -197,21 +217,25 @@ static void test_values_are_handed_on(void **state)
 
 /* %w is used on both ranks: each has it, adds up both gradients, updates it, and it counts once. */
 static const char tied[] =
-    "graph \"tied\" stages=2 ranks=0,1\n"
+    "graph \"tied\"\n"
     "mesh pp=2\n"
+    "partition pp\n"
     "param %w : float32[8]\n"
     "param %v : float32[8]\n"
     "input %x : float32[4,8]\n"
-    "F one %a, %a.rstd = rms_norm(%x, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
-    "F two @1 %b, %b.rstd = rms_norm(%a, %v) {eps=1e-05} : float32[4,8], float32[4]\n"
-    "F two @1 %c, %c.rstd = rms_norm(%b, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
-    "I two @1 %d.b, %d.w1 = rms_norm_grad(%c, %b, %w, %c.rstd, _) : float32[4,8], float32[8]\n"
-    "I two @1 %d.a, %d.v = rms_norm_grad(%d.b, %a, %v, %b.rstd, _) : float32[4,8], float32[8]\n"
-    "I one %d.x, %d.w0 = rms_norm_grad(%d.a, %x, %w, %a.rstd, _) : float32[4,8], float32[8]\n"
+    "0F one %a, %a.rstd = rms_norm(%x, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "1F two %b, %b.rstd = rms_norm(%a, %v) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "1F two %c, %c.rstd = rms_norm(%b, %w) {eps=1e-05} : float32[4,8], float32[4]\n"
+    "1I two %d.b, %d.w1 = rms_norm_grad(%c, %b, %w, %c.rstd, _) : float32[4,8], float32[8]\n"
+    "1I two %d.a, %d.v = rms_norm_grad(%d.b, %a, %v, %b.rstd, _) : float32[4,8], float32[8]\n"
+    "0I one %d.x, %d.w0 = rms_norm_grad(%d.a, %x, %w, %a.rstd, _) : float32[4,8], float32[8]\n"
     "post - %d.w = add(%d.w1, %d.w0) : float32[8]\n"
     "post - %w2 = squared_norm(%d.w) : float64[]\n"
     "post - %v2 = squared_norm(%d.v) : float64[]\n"
-    "post - %t = stage_sum(%w2, %v2) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "post - %w3 = contribution(%w2) {axes=\"pp\", dtype=\"float64\"} : float64[] +{pp}\n"
+    "post - %v3 = contribution(%v2) {axes=\"pp\", dtype=\"float64\"} : float64[] +{pp}\n"
+    "post - %u = add(%w3, %v3) : float64[] +{pp}\n"
+    "post - %t = all_reduce(%u) {axes=\"pp\"} : float64[]\n"
     "post - init_constant(%w) {value=0}\n"
     "post - init_constant(%v) {value=0}\n"
     "grad %w = %d.w\n"
@@ -232,15 +256,16 @@ static void test_values_do_not_go_back(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_run run = {0};
-    struct ct_graph *g = parse(&arena, "graph \"back\" stages=2 ranks=0,1\n"
+    struct ct_graph *g = parse(&arena, "graph \"back\"\n"
                                        "mesh pp=2\n"
+                                       "partition pp\n"
                                        "input %x : float32[4,8]\n"
-                                       "F one @1 %a = add(%x, %x) : float32[4,8]\n"
-                                       "F two %b = add(%a, %x) : float32[4,8]\n"
+                                       "1F one %a = add(%x, %x) : float32[4,8]\n"
+                                       "0F two %b = add(%a, %x) : float32[4,8]\n"
                                        "fetch b = %b\n");
 
     (void)state;
-    assert_int_equal(ct_pass_localise.apply(g, &run), CT_EINVAL);
+    assert_int_equal(localise->apply(g, &run), CT_EINVAL);
     assert_message("%a is made in stage 1, part F, and used by add in stage 0");
     ct_arena_finish(&run.arena);
     ct_arena_finish(&arena);
@@ -249,25 +274,40 @@ static void test_values_do_not_go_back(void **state)
 /* ---- programs of all ranks together ---- */
 
 static const char loops[] =
-    "graph \"loops\" stages=4 ranks=0,1,0,1\n"
+    "graph \"loops\"\n"
     "mesh pp=2\n"
+    "partition pp\n"
     "input %x : float32[4,8]\n"
-    "F one %a = add(%x, %x) : float32[4,8]\n"
-    "F two @1 %b = add(%a, %x) : float32[4,8]\n"
-    "F three @2 %c = add(%b, %x) : float32[4,8]\n"
-    "F four @3 %d = add(%c, %x) : float32[4,8]\n"
+    "0F one %a = add(%x, %x) : float32[4,8]\n"
+    "1F two %b = add(%a, %x) : float32[4,8]\n"
+    "2F three %c = add(%b, %x) : float32[4,8]\n"
+    "3F four %d = add(%c, %x) : float32[4,8]\n"
     "post - %s = squared_norm(%d) : float64[]\n"
-    "post - %t = stage_sum(%s) {axes=\"pp\", dtype=\"float64\"} : float64[]\n"
+    "post - %u = contribution(%s) {axes=\"pp\", dtype=\"float64\"} : float64[] +{pp}\n"
+    "post - %t = all_reduce(%u) {axes=\"pp\"} : float64[]\n"
     "fetch t = %t\n";
 
-/* One rank's program for the actions in text, two microbatches. */
-static const struct ct_program *lowered(struct ct_arena *arena, int64_t rank, const char *text)
+/* "2SEND_F1" */
+static struct ct_order_item item_called(const struct ct_graph *graph, struct ct_arena *arena,
+                                        const char *name)
+{
+    size_t digits = strlen(name) - 1;
+
+    return (struct ct_order_item){
+        .name = name,
+        .run = {{ct_graph_section_find(graph, ct_arena_printf(arena, "%.*s", (int)digits, name))},
+                name[digits] - '0'},
+        .beside = {.microbatch = -1}};
+}
+
+/* One rank's program for the sections in text, two microbatches. */
+static struct ct_program *lowered(struct ct_arena *arena, int64_t rank, const char *text)
 {
     struct ct_run run = {.rank = rank};
-    struct ct_action_list *actions = ct_arena_new(arena, struct ct_action_list);
+    struct ct_order order = {0};
     struct ct_graph *graph = parse(arena, loops);
     struct ct_lower_request request = {.graph = graph,
-                                       .actions = actions,
+                                       .order = &order,
                                        .microbatches = 2,
                                        .device = reference_device(),
                                        .rank = rank,
@@ -275,16 +315,23 @@ static const struct ct_program *lowered(struct ct_arena *arena, int64_t rank, co
     char *rest = ct_arena_strdup(arena, text), *name;
     struct ct_program *program;
 
-    assert_ok(ct_pass_localise.apply(graph, &run));
-    while ((name = strsep(&rest, " "))) {
-        struct ct_action action;
-
-        assert_ok(ct_action_parse(name, &action));
-        ct_action_append(arena, actions, action);
-    }
+    TEST_OPTIONS(plugin, "degree=2");
+    assert_ok(localise->apply(graph, &run));
+    while ((name = strsep(&rest, " ")))
+        ct_order_append(arena, &order, item_called(graph, arena, name));
     assert_ok(ct_lower(&request, &program));
     ct_arena_finish(&run.arena);
     return program;
+}
+
+/* Leave out the last send. */
+static void send_no_more(struct ct_program *p)
+{
+    size_t last = p->step_count;
+
+    while (p->step[--last].op->type != &ct_op_send)
+        ;
+    memmove(&p->step[last], &p->step[last + 1], sizeof(*p->step) * (--p->step_count - last));
 }
 
 static void test_proof(void **state)
@@ -292,24 +339,25 @@ static void test_proof(void **state)
     static const char one[] =
         "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 3RECV_F0 3F0 3RECV_F1 3F1";
     struct ct_arena arena = {0};
-    const struct ct_program *p[2];
+    struct ct_program *p[2];
+    const struct ct_program **both = (const struct ct_program **)p;
 
     (void)state;
     p[1] = lowered(&arena, 1, one);
     p[0] =
         lowered(&arena, 0, "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
-    assert_ok(ct_programs_prove(p, 2, true));
-    assert_ok(ct_programs_prove(p, 2, false));
+    assert_ok(ct_programs_prove(both, 2, 0, true));
+    assert_ok(ct_programs_prove(both, 2, 0, false));
     /* With one stream, rank 0 sends its second value before it takes back the first. */
     p[0] =
         lowered(&arena, 0, "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
-    assert_int_equal(ct_programs_prove(p, 2, true), CT_EINVAL);
+    assert_int_equal(ct_programs_prove(both, 2, 0, true), CT_EINVAL);
     assert_message("deadlock: rank 0 is before send(%a), rank 1 is before send(%b)");
-    assert_ok(ct_programs_prove(p, 2, false));
+    assert_ok(ct_programs_prove(both, 2, 0, false));
     /* A value that nobody sends. */
-    p[0] = lowered(&arena, 0, "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2RECV_F1 2SEND_F0");
-    assert_int_equal(ct_programs_prove(p, 2, false), CT_EINVAL);
-    assert_message("rank 0 is before stage_sum(%t), rank 1 is before add(%d), "
+    send_no_more(p[0]);
+    assert_int_equal(ct_programs_prove(both, 2, 0, false), CT_EINVAL);
+    assert_message("rank 0 is before all_reduce(%t), rank 1 is before add(%d), "
                    "rank 1 is before receive(%c.stage3)");
     ct_arena_finish(&arena);
 }
@@ -320,7 +368,7 @@ int main(void)
         cmocka_unit_test(test_balance),
         cmocka_unit_test(test_layers_per_stage),
         cmocka_unit_test(test_split_points),
-        cmocka_unit_test(test_placement),
+        cmocka_unit_test(parameters_are_held_where_the_schedule_places_stages),
         cmocka_unit_test(test_narrow),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_values_are_handed_on),
@@ -329,5 +377,7 @@ int main(void)
         cmocka_unit_test(test_proof),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, load, NULL);
 }

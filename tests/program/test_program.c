@@ -17,6 +17,7 @@
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/graph.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/rng.h>
 
@@ -359,7 +360,7 @@ static void adopt(const char *name)
     char path[4096];
 
     if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0 ||
-        ct_plugin_adopt(plugin) < 0)
+        ct_plugin_register(plugin) < 0)
         fail_msg("%s: %s", name, ct_error_message());
 }
 
@@ -445,6 +446,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(bfloat16_follows_float32, tear_down),
     };
 
+    if (ct_ops_register() < 0)
+        return 2;
     if (argc < 3) {
         fprintf(stderr, "usage: test_program CTITAN short|long [TEXT]\n");
         return 2;

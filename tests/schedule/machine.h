@@ -6,7 +6,7 @@
 #ifndef MACHINE_H
 #define MACHINE_H
 
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 /* NULL: the step is right. Else what went wrong first, or what is wrong at the end. */
 const char *machine_run(const struct ct_schedule *schedule, bool own_streams);

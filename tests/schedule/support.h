@@ -4,7 +4,7 @@
 
 #include "../plugin_under_test.h"
 
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static const struct ct_communicate_options everything = {true, 3, true, NULL};
 

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "model.h"
 
@@ -15,11 +16,6 @@ struct model {
     struct ct_value *ids, *labels, *documents, *positions;
     struct ct_value *pool[POOL]; /* activations [batch, tokens, features] */
     int count, names;
-};
-
-struct redistribute {
-    const char *to;
-    const char *gradient;
 };
 
 static const char *name(struct model *m, const char *what)
@@ -38,27 +34,25 @@ static struct ct_value *source(struct model *m, enum ct_role role, const char *c
     return v;
 }
 
-static const char *sharding_text(struct model *m, const struct ct_value *v)
+static struct ct_sharding any_sharding(struct model *m, const struct ct_value *v)
 {
-    struct ct_sharding s = random_sharding(&m->cut, &m->b.graph->mesh, v->rank, false);
-    char text[256];
-
-    ct_sharding_print(&s, &m->b.graph->mesh, v->rank, text, sizeof(text));
-    return ct_arena_strdup(m->b.graph->arena, text);
+    return random_sharding(&m->cut, &m->b.graph->mesh, v->ndim, false);
 }
 
 /* Sometimes, and only on a mesh, the same value under another sharding. */
 static struct ct_value *perhaps_moved(struct model *m, struct ct_value *v)
 {
-    struct redistribute attrs = {"", ""};
+    struct ct_sharding to, gradient;
+    bool given;
 
     if (!v || !m->meshed || !random_chance(&m->cut, 30))
         return v;
-    attrs.to = sharding_text(m, v);
-    if (random_chance(&m->cut, 50))
-        attrs.gradient = sharding_text(m, v);
-    return ct_emit1(&m->b, "redistribute", ct_arena_printf(m->b.graph->arena, "%s.moved", v->name),
-                    &v, 1, &attrs);
+    to = any_sharding(m, v);
+    given = random_chance(&m->cut, 50);
+    if (given)
+        gradient = any_sharding(m, v);
+    return ct_redistribute(&m->b, ct_arena_printf(m->b.graph->arena, "%s.moved", v->name), v, &to,
+                           given ? &gradient : NULL);
 }
 
 static struct ct_value *weight(struct model *m, int rank, int64_t rows, int64_t columns)
@@ -71,7 +65,7 @@ static struct ct_value *weight(struct model *m, int rank, int64_t rows, int64_t 
 
 static int64_t features(const struct ct_value *x)
 {
-    return x->shape[x->rank - 1];
+    return x->shape[x->ndim - 1];
 }
 
 static void keep(struct model *m, struct ct_value *x)
@@ -177,8 +171,8 @@ static void attention(struct model *m)
         y[i] = heads(m, y[i], i ? groups : count, size);
     for (int i = 0; i < 2; i++)
         y[i] = ct_rope(&m->b, name(m, "rope"), y[i], positions ? m->positions : NULL, &rope);
-    x = ct_attention(&m->b, name(m, "attention"), y[0], y[1], y[2],
-                     documents ? m->documents : NULL);
+    x = ct_attention(&m->b, name(m, "attention"), y[0], y[1], y[2], documents ? m->documents : NULL,
+                     NULL);
     keep(m,
          ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * size}));
 }
@@ -204,17 +198,15 @@ static void begin(struct model *m)
         keep(m, source(m, CT_ROLE_INPUT, name(m, "x"), CT_F64, 3, shape));
 }
 
-static struct ct_value *loss_in_pieces(struct model *m, struct ct_value *logits)
+static struct ct_value *loss_in_shards(struct model *m, struct ct_value *logits)
 {
-    int64_t pieces = 1 + random_below(&m->shape, m->vocabulary);
+    int64_t shards = 1 + random_below(&m->shape, m->vocabulary);
     struct ct_value *stats;
 
-    while (m->vocabulary % pieces)
-        pieces--;
-    stats = ct_emit1(&m->b, "cross_entropy_partial", name(m, "pieces"),
-                     (struct ct_value *[]){logits, m->labels}, 2, &pieces);
-    return ct_emit1(&m->b, "cross_entropy_merge", name(m, "loss"),
-                    (struct ct_value *[]){perhaps_moved(m, stats), m->labels}, 2, NULL);
+    while (m->vocabulary % shards)
+        shards--;
+    stats = ct_cross_entropy_partial(&m->b, name(m, "shards"), logits, m->labels, shards);
+    return ct_cross_entropy_merge(&m->b, name(m, "loss"), perhaps_moved(m, stats), m->labels);
 }
 
 static void finish(struct model *m)
@@ -228,7 +220,7 @@ static void finish(struct model *m)
         loss = ct_cross_entropy(&m->b, name(m, "loss"), ct_linear(&m->b, name(m, "logits"), x, w),
                                 m->labels);
     else
-        loss = loss_in_pieces(m, ct_linear(&m->b, name(m, "logits"), x, w));
+        loss = loss_in_shards(m, ct_linear(&m->b, name(m, "logits"), x, w));
     if (loss)
         ct_graph_fetch(m->b.graph, "loss", loss);
 }
@@ -251,17 +243,14 @@ static int forward(struct model *m)
 /* Parameters are filled by an op, as in a real step. */
 static int initialize(struct ct_graph *graph)
 {
-    static const struct {
-        double std, cut;
-        int64_t seed;
-    } normal = {0.7, 2, 5};
+    static const struct ct_init_normal normal = {0.7, 2, 5};
     struct ct_builder b = ct_builder_before(graph, graph->first);
 
-    b.part = CT_PART_INIT;
+    ct_builder_set_part(&b, CT_PART_INIT);
     b.region = "";
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
-            ct_emit(&b, "init_normal", NULL, &graph->values[i], 1, &normal);
+            ct_init_normal(&b, graph->values[i], &normal);
     return b.status;
 }
 

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
 #include "simulate.h"
@@ -9,7 +10,7 @@
 
 struct box {
     int rank;
-    int64_t shape[CT_MAX_RANK], offset[CT_MAX_RANK]; /* offset in the tensor around it */
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS]; /* offset in the tensor around it */
 };
 
 /* Row-major index, in a tensor of shape `around`, of element i of the box. */
@@ -27,9 +28,9 @@ static int64_t index_in(const struct box *box, const int64_t *around, int64_t i)
 
 static struct box box_of(const struct world *w, const struct ct_value *v, int64_t rank)
 {
-    struct box box = {.rank = v->rank};
+    struct box box = {.rank = v->ndim};
 
-    ct_sharding_local(&v->sharding, &w->graph->mesh, rank, v->rank, v->shape, box.shape,
+    ct_sharding_local(&v->sharding, &w->graph->mesh, rank, v->ndim, v->shape, box.shape,
                       box.offset);
     return box;
 }
@@ -44,23 +45,23 @@ static struct ct_tensor tensor_new(struct world *w, enum ct_dtype dtype, int ran
 
 struct ct_tensor world_whole(struct world *w, const struct ct_value *v)
 {
-    return tensor_new(w, v->dtype, v->rank, v->shape);
+    return tensor_new(w, v->dtype, v->ndim, v->shape);
 }
 
-/* Every rank's piece of v, zeroed. */
-static struct ct_tensor *pieces_of(struct world *w, const struct ct_value *v)
+/* Every rank's shard of v, zeroed. */
+static struct ct_tensor *shards_of(struct world *w, const struct ct_value *v)
 {
-    struct ct_tensor *piece = w->piece[v->id];
+    struct ct_tensor *shard = w->shard[v->id];
 
-    if (piece)
-        return piece;
-    piece = w->piece[v->id] = ct_arena_array(&w->arena, struct ct_tensor, w->ranks);
+    if (shard)
+        return shard;
+    shard = w->shard[v->id] = ct_arena_array(&w->arena, struct ct_tensor, w->ranks);
     for (int64_t rank = 0; rank < w->ranks; rank++) {
         struct box box = box_of(w, v, rank);
 
-        piece[rank] = tensor_new(w, v->dtype, v->rank, box.shape);
+        shard[rank] = tensor_new(w, v->dtype, v->ndim, box.shape);
     }
-    return piece;
+    return shard;
 }
 
 /* Largest |a - b| / (1 + |b|). */
@@ -87,9 +88,10 @@ int compare_tensors(const char *what, const struct ct_tensor *got, const struct 
 
 void world_create(struct world *w, const struct ct_graph *graph)
 {
-    *w = (struct world){
-        .graph = graph, .ranks = ct_mesh_size(&graph->mesh), .launch = launch_reference};
-    w->piece = ct_arena_array(&w->arena, struct ct_tensor *, graph->value_count);
+    *w = (struct world){.graph = graph,
+                        .ranks = ct_mesh_degree(&graph->mesh, CT_ALL_AXES),
+                        .launch = launch_reference};
+    w->shard = ct_arena_array(&w->arena, struct ct_tensor *, graph->value_count);
 }
 
 void world_finish(struct world *w)
@@ -118,8 +120,8 @@ static ct_axes replicated(const struct world *w, const struct ct_value *v)
 static void scatter_summand(struct world *w, const struct ct_value *v, int64_t rank,
                             const struct ct_tensor *whole, struct random *random)
 {
-    struct ct_tensor *mine = &w->piece[v->id][rank];
-    struct ct_tensor *first = &w->piece[v->id][first_along(w, rank, v->sharding.unreduced)];
+    struct ct_tensor *mine = &w->shard[v->id][rank];
+    struct ct_tensor *first = &w->shard[v->id][first_along(w, rank, v->sharding.unreduced)];
     struct box box = box_of(w, v, rank);
 
     for (int64_t i = 0; i < ct_tensor_count(mine); i++) {
@@ -135,7 +137,7 @@ static void scatter_summand(struct world *w, const struct ct_value *v, int64_t r
 void world_scatter(struct world *w, const struct ct_value *v, const struct ct_tensor *whole,
                    struct random *random)
 {
-    struct ct_tensor *piece = pieces_of(w, v);
+    struct ct_tensor *shard = shards_of(w, v);
     ct_axes same = replicated(w, v);
 
     for (int64_t rank = 0; rank < w->ranks; rank++)
@@ -143,28 +145,28 @@ void world_scatter(struct world *w, const struct ct_value *v, const struct ct_te
             scatter_summand(w, v, rank, whole, random);
     for (int64_t rank = 0; rank < w->ranks; rank++)
         if (first_along(w, rank, same) != rank)
-            memcpy(piece[rank].data, piece[first_along(w, rank, same)].data,
-                   (size_t)ct_tensor_count(&piece[rank]) * ct_dtype_size(v->dtype));
+            memcpy(shard[rank].data, shard[first_along(w, rank, same)].data,
+                   (size_t)ct_tensor_count(&shard[rank]) * ct_dtype_size(v->dtype));
 }
 
 int world_gather(struct world *w, const struct ct_value *v, struct ct_tensor *whole)
 {
-    const struct ct_tensor *piece = w->piece[v->id];
+    const struct ct_tensor *shard = w->shard[v->id];
     ct_axes same = replicated(w, v);
 
     *whole = world_whole(w, v);
     for (int64_t rank = 0; rank < w->ranks; rank++) {
-        int64_t twin = first_along(w, rank, same), n = ct_tensor_count(&piece[rank]);
+        int64_t twin = first_along(w, rank, same), n = ct_tensor_count(&shard[rank]);
         struct box box = box_of(w, v, rank);
 
         if (twin != rank &&
-            memcmp(piece[rank].data, piece[twin].data, (size_t)n * ct_dtype_size(v->dtype)))
+            memcmp(shard[rank].data, shard[twin].data, (size_t)n * ct_dtype_size(v->dtype)))
             return ct_fail(CT_EINVAL, "%%%s differs on ranks %lld and %lld", v->name,
                            (long long)twin, (long long)rank);
         for (int64_t i = 0; twin == rank && i < n; i++) {
             int64_t at = index_in(&box, whole->shape, i);
 
-            ct_tensor_store(whole, at, ct_tensor_load(whole, at) + ct_tensor_load(&piece[rank], i));
+            ct_tensor_store(whole, at, ct_tensor_load(whole, at) + ct_tensor_load(&shard[rank], i));
         }
     }
     return 0;
@@ -180,18 +182,33 @@ struct collective {
     int dim;
 };
 
+/* The group's axes, major first: as they split the dimension, or as in the mesh. */
+static void order_axes(struct collective *c, ct_axes axes)
+{
+    const struct ct_sharding *in = &c->op->in[0]->sharding, *out = &c->op->out[0]->sharding;
+    const struct ct_sharding *s = ct_sharding_axes(in) & axes ? in : out;
+
+    for (int i = 0; i < s->count[c->dim]; i++)
+        if (axes >> s->axis[c->dim][i] & 1)
+            c->axis[c->count++] = s->axis[c->dim][i];
+    if (c->count)
+        return;
+    for (int i = 0; i < CT_MAX_AXES; i++)
+        if (axes >> i & 1)
+            c->axis[c->count++] = i;
+}
+
 static struct collective collective_of(struct world *w, const struct ct_op *op)
 {
     const struct ct_mesh *mesh = &w->graph->mesh;
     struct collective c = {.w = w, .op = op, .size = 1};
-    char *text = ct_arena_strdup(&w->arena, ct_op_string(op, "axes")), *name;
+    const struct ct_collective_attrs *attrs = op->attrs;
 
-    while ((name = strsep(&text, "."))) {
-        c.axis[c.count] = ct_mesh_find(mesh, name);
-        c.size *= mesh->axis[c.axis[c.count++]].size;
-    }
-    if (strcmp(op->type->name, "all_reduce"))
-        c.dim = (int)ct_op_int(op, "dim");
+    if (op->type != &ct_op_all_reduce)
+        c.dim = (int)attrs->dim;
+    order_axes(&c, attrs->axes);
+    for (int i = 0; i < c.count; i++)
+        c.size *= mesh->axis[c.axis[i]].size;
     return c;
 }
 
@@ -229,7 +246,7 @@ static int64_t position(const struct collective *c, int64_t rank)
     return i;
 }
 
-/* The piece that torch.chunk gives to number i of n. */
+/* The shard that torch.chunk gives to number i of n. */
 static void chunk(int64_t size, int64_t i, int64_t n, int64_t *from, int64_t *count)
 {
     int64_t each = (size + n - 1) / n;
@@ -252,7 +269,7 @@ static void copy_box(const struct ct_tensor *to, const struct box *in_to,
 
 static struct box whole_box(const struct ct_tensor *t)
 {
-    struct box box = {.rank = t->rank};
+    struct box box = {.rank = t->ndim};
 
     memcpy(box.shape, t->shape, sizeof(box.shape));
     return box;
@@ -264,13 +281,13 @@ static void all_gather(const struct collective *c, int64_t rank, const struct ct
     struct box place = whole_box(out);
 
     for (int64_t i = 0, at = 0; i < c->size; i++) {
-        const struct ct_tensor *piece = &in[member(c, rank, i)];
-        struct box box = whole_box(piece);
+        const struct ct_tensor *shard = &in[member(c, rank, i)];
+        struct box box = whole_box(shard);
 
         place.offset[c->dim] = at;
-        place.shape[c->dim] = piece->shape[c->dim];
-        copy_box(out, &place, piece, &box, false);
-        at += piece->shape[c->dim];
+        place.shape[c->dim] = shard->shape[c->dim];
+        copy_box(out, &place, shard, &box, false);
+        at += shard->shape[c->dim];
     }
 }
 
@@ -310,22 +327,22 @@ static void all_to_all(const struct collective *c, int64_t rank, const struct ct
     int to = (int)ct_op_int(c->op, "to");
 
     for (int64_t i = 0, at = 0; i < c->size; i++) {
-        const struct ct_tensor *piece = &in[member(c, rank, i)];
-        struct box from = whole_box(piece), place;
+        const struct ct_tensor *shard = &in[member(c, rank, i)];
+        struct box from = whole_box(shard), place;
 
-        chunk(piece->shape[to], position(c, rank), c->size, &from.offset[to], &from.shape[to]);
+        chunk(shard->shape[to], position(c, rank), c->size, &from.offset[to], &from.shape[to]);
         place = from;
         place.offset[to] = 0;
         place.offset[c->dim] = at;
-        copy_box(out, &place, piece, &from, false);
-        at += piece->shape[c->dim];
+        copy_box(out, &place, shard, &from, false);
+        at += shard->shape[c->dim];
     }
 }
 
 /* The i-th value of a collective. */
 static int run_collective(struct world *w, const struct ct_op *op, int i)
 {
-    const struct ct_tensor *in = w->piece[op->in[i]->id], *out = pieces_of(w, op->out[i]);
+    const struct ct_tensor *in = w->shard[op->in[i]->id], *out = shards_of(w, op->out[i]);
     struct collective c = collective_of(w, op);
     const char *name = op->type->name;
 
@@ -368,9 +385,9 @@ static int run_on_ranks(struct world *w, const struct ct_op *op)
 
     for (int64_t rank = 0; rc == 0 && rank < w->ranks; rank++) {
         for (int i = 0; i < op->ins; i++)
-            in[i] = op->in[i] ? w->piece[op->in[i]->id][rank] : (struct ct_tensor){0};
+            in[i] = op->in[i] ? w->shard[op->in[i]->id][rank] : (struct ct_tensor){0};
         for (int i = 0; i < op->outs; i++)
-            out[i] = pieces_of(w, op->out[i])[rank];
+            out[i] = shards_of(w, op->out[i])[rank];
         rc = w->launch(op, in, out, &w->graph->mesh, rank);
     }
     return rc;
@@ -440,7 +457,7 @@ static int run_part(struct world *w, bool init)
     int rc = 0;
 
     for (const struct ct_op *op = w->graph->first; rc == 0 && op; op = op->next)
-        if ((op->part == CT_PART_INIT) == init)
+        if ((op->section->part == CT_PART_INIT) == init)
             rc = world_run_op(w, op);
     return rc;
 }

@@ -1,10 +1,10 @@
 /*
- * A mesh of ranks in one process: every rank's piece of every value, side by side.
+ * A mesh of ranks in one process: every rank's shard of every value, side by side.
  *
- * A world runs a graph op by op: each rank calls the op's reference kernel on its own pieces, and
- * collectives move numbers between the pieces, as their definitions say. Nothing of the core's own
+ * A world runs a graph op by op: each rank calls the op's reference kernel on its own shards, and
+ * collectives move numbers between the shards, as their definitions say. Nothing of the core's own
  * collectives or communicators takes part. Values can be cut from whole tensors and put together
- * again, which checks that the pieces fit their sharding: replicas must be equal bit by bit.
+ * again, which checks that the shards fit their sharding: replicas must be equal bit by bit.
  */
 #ifndef SHARD_SIMULATE_H
 #define SHARD_SIMULATE_H
@@ -17,8 +17,8 @@ struct world {
     struct ct_arena arena;
     const struct ct_graph *graph;
     int64_t ranks;
-    struct ct_tensor **piece; /* by value id; one for each rank; NULL: not yet made */
-    /* What a rank runs on its pieces. world_create sets the op's reference kernel. */
+    struct ct_tensor **shard; /* by value id; one for each rank; NULL: not yet made */
+    /* What a rank runs on its shards. world_create sets the op's reference kernel. */
     int (*launch)(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
                   const struct ct_mesh *mesh, int64_t rank);
 };
@@ -29,7 +29,7 @@ void world_finish(struct world *w);
 /* A dense tensor of v's whole shape, zeroed. */
 struct ct_tensor world_whole(struct world *w, const struct ct_value *v);
 
-/* Cut v into its pieces; pending sums get random summands. */
+/* Cut v into its shards; pending sums get random summands. */
 void world_scatter(struct world *w, const struct ct_value *v, const struct ct_tensor *whole,
                    struct random *random);
 /* Put v together. CT_EINVAL names ranks whose replicas differ. */
@@ -43,7 +43,7 @@ int world_run_op(struct world *w, const struct ct_op *op);
 /* All ops of the graph in order, those of the init part first. */
 int world_run(struct world *w);
 
-/* The reference kernel on pieces; mesh NULL: on the whole. */
+/* The reference kernel on shards; mesh NULL: on the whole. */
 int launch_reference(const struct ct_op *op, const struct ct_tensor *in,
                      const struct ct_tensor *out, const struct ct_mesh *mesh, int64_t rank);
 

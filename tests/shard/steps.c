@@ -2,21 +2,14 @@
 
 #include "steps.h"
 
-struct step_attrs {
-    const char *axes;
-    int64_t dim, to;
-};
-
 /* The step as an op of a graph. */
 static struct ct_value *emit_step(struct ct_builder *b, struct ct_value *v,
                                   const struct ct_step *step)
 {
-    struct step_attrs attrs = {"", step->dim, step->to};
+    struct ct_collective_attrs attrs = {
+        .axes = step->axes, .dim = step->dim, .to = step->to, .reduction = step->reduction};
 
-    for (int i = 0; i < step->count; i++)
-        attrs.axes = ct_arena_printf(b->graph->arena, "%s%s%s", attrs.axes, i ? "." : "",
-                                     b->graph->mesh.axis[step->axis[i]].name);
-    v = ct_emit1(b, step->op, NULL, &v, 1, &attrs);
+    v = ct_emit_type1(b, step->op, NULL, &v, 1, &attrs);
     if (v)
         v->sharding = step->after;
     return v;
@@ -28,7 +21,7 @@ int random_steps(struct ct_arena *arena, struct random *random, struct ct_graph 
     struct ct_graph *g = *graph = ct_graph_create(arena, "steps");
     struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
     int rank = (int)random_below(random, 5), rc;
-    int64_t shape[CT_MAX_RANK];
+    int64_t shape[CT_MAX_DIMS];
     struct ct_value *v;
 
     random_mesh(random, &g->mesh);

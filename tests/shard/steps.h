@@ -2,7 +2,7 @@
 #ifndef SHARD_STEPS_H
 #define SHARD_STEPS_H
 
-#include "redistribute.h"
+#include "shard/redistribute.h"
 #include "simulate.h"
 
 /* A graph on a random mesh: the source x, cut at random, redistributed step by step to *to.

@@ -4,7 +4,7 @@
 
 #include <ctitan/error.h>
 
-#include "collective.h"
+#include "comm/collective.h"
 #include "team.h"
 
 #define MOST 64 /* ranks */
@@ -91,12 +91,12 @@ static int sum(struct ct_group *group, const void *in, void *out, size_t first, 
 {
     const struct group *g = (const struct group *)group;
     void *result = malloc(count * ct_dtype_size(dtype) + 1);
-    const void *pieces[MOST];
+    const void *shards[MOST];
 
     show(g, in);
     for (int i = 0; i < group->size; i++)
-        pieces[i] = shown(g, i) + first * ct_dtype_size(dtype);
-    ct_reduce(result, pieces, group->size, count, dtype, reduction);
+        shards[i] = shown(g, i) + first * ct_dtype_size(dtype);
+    ct_reduce(result, shards, group->size, count, dtype, reduction);
     return settle(g, out, result, count * ct_dtype_size(dtype));
 }
 
@@ -141,6 +141,7 @@ static int exchange(struct ct_group *group, const void *out, size_t out_bytes, i
 }
 
 static const struct ct_comm_ops ops = {
+    .size = sizeof(struct ct_comm_ops),
     .group = group_new,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
@@ -152,7 +153,7 @@ static const struct ct_comm_ops ops = {
 static void *run_mate(void *argument)
 {
     struct mate *mate = argument;
-    struct ct_communicator_groups groups = {0};
+    struct ct_communicator_groups groups = {.arena = &mate->arena};
     struct ct_communicator communicator = {&ops, &mate->comm, &groups};
 
     mate->rc = mate->team->body(mate->comm.rank, &communicator, mate->team->context);

@@ -1,6 +1,6 @@
 /*
- * core/collective.c: the kernels of collectives on host devices move what the simulated ones move,
- * for random redistributions: pieces uneven, empty, in any dimension and order.
+ * core/comm: the kernels of collectives on host devices move what the simulated ones move,
+ * for random redistributions: shards uneven, empty, in any dimension and order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,9 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
-#include "collective.h"
+#include "comm/collective.h"
 #include "steps.h"
 #include "team.h"
 
@@ -21,13 +22,13 @@
             fail_msg("%s: %s", #rc, ct_error_message());                                           \
     } while (0)
 
+static struct ct_device host = {.name = "host", .host_memory = true};
+
 static const struct ct_kernel *kernel_of(const char *op)
 {
-    const struct ct_kernel *k = ct_collective_kernels;
+    const struct ct_kernel *k = ct_collective_kernel(&host, ct_op_find(op));
 
-    while (k->op && strcmp(k->op, op))
-        k++;
-    assert_non_null(k->op);
+    assert_non_null(k);
     return k;
 }
 
@@ -50,6 +51,7 @@ static struct ct_prepare prepare_for(struct ct_arena *arena, const struct ct_op 
                                .present = (const bool[]){true, true, true, true},
                                .ins = op->ins,
                                .outs = op->outs,
+                               .device = &host,
                                .arena = arena,
                                .rank = rank,
                                .mesh = mesh};
@@ -84,14 +86,14 @@ static struct ct_tensor poisoned(struct ct_arena *arena, const struct ct_tensor 
 {
     int64_t n = ct_tensor_count(like);
     struct ct_tensor t = ct_tensor_dense(ct_arena_alloc(arena, (size_t)n * 8 + 8), like->dtype,
-                                         like->rank, like->shape);
+                                         like->ndim, like->shape);
 
     for (int64_t i = 0; i < n; i++)
         ct_tensor_store(&t, i, -77);
     return t;
 }
 
-/* A rank's way through all steps; every piece must be the simulated one. */
+/* A rank's way through all steps; every shard must be the simulated one. */
 static int run_rank(int64_t rank, const struct ct_communicator *communicator, void *context)
 {
     const struct world *w = context;
@@ -100,9 +102,9 @@ static int run_rank(int64_t rank, const struct ct_communicator *communicator, vo
     int rc = 0;
 
     if (w->graph->first)
-        now = w->piece[w->graph->first->in[0]->id][rank];
+        now = w->shard[w->graph->first->in[0]->id][rank];
     ct_for_each_op (op, w->graph) {
-        const struct ct_tensor *want = &w->piece[op->out[0]->id][rank];
+        const struct ct_tensor *want = &w->shard[op->out[0]->id][rank];
         int compared;
 
         next = poisoned(&arena, want);
@@ -143,7 +145,7 @@ static void test_random_steps(void **state)
 
 /* ---- several values in one op ---- */
 
-/* Even and uneven ones, empty pieces, and another dimension than the first. */
+/* Even and uneven ones, empty shards, and another dimension than the first. */
 static const char several[] =
     "graph \"several\"\n"
     "mesh a=2 b=3\n"
@@ -171,12 +173,12 @@ static int run_several(int64_t rank, const struct ct_communicator *communicator,
         int ran;
 
         for (int i = 0; i < op->ins; i++) {
-            in[i] = w->piece[op->in[i]->id][rank];
-            out[i] = poisoned(&arena, &w->piece[op->out[i]->id][rank]);
+            in[i] = w->shard[op->in[i]->id][rank];
+            out[i] = poisoned(&arena, &w->shard[op->out[i]->id][rank]);
         }
         ran = run_kernel(&arena, op, &w->graph->mesh, rank, communicator, in, out);
         for (int i = 0; i < op->outs && ran == 0; i++)
-            ran = compare_tensors(op->out[i]->name, &out[i], &w->piece[op->out[i]->id][rank]);
+            ran = compare_tensors(op->out[i]->name, &out[i], &w->shard[op->out[i]->id][rank]);
         if (rc == 0)
             rc = ran;
     }
@@ -221,13 +223,13 @@ static void assert_refused(const char *text, const char *words)
         fail_msg("%s", ct_error_message());
     for (int64_t rank = 0; rank < 2; rank++) {
         const struct ct_op *op = graph->first;
-        int64_t local[CT_MAX_RANK];
+        int64_t local[CT_MAX_DIMS];
         struct ct_tensor t;
         struct ct_prepare p;
 
-        ct_sharding_local(&op->in[0]->sharding, &graph->mesh, rank, op->in[0]->rank,
+        ct_sharding_local(&op->in[0]->sharding, &graph->mesh, rank, op->in[0]->ndim,
                           op->in[0]->shape, local, NULL);
-        t = ct_tensor_dense(NULL, CT_F32, op->in[0]->rank, local);
+        t = ct_tensor_dense(NULL, CT_F32, op->in[0]->ndim, local);
         p = prepare_for(&arena, op, &graph->mesh, rank, &t, &t);
         assert_int_equal(kernel_of("permute")->prepare(&p), CT_EINVAL);
         if (!strstr(ct_error_message(), words))
@@ -236,7 +238,7 @@ static void assert_refused(const char *text, const char *words)
     ct_arena_finish(&arena);
 }
 
-/* Every rank says so, whatever its own piece: else some would wait for others. */
+/* Every rank says so, whatever its own shard: else some would wait for others. */
 static void test_uneven_permute(void **state)
 {
     (void)state;
@@ -244,21 +246,292 @@ static void test_uneven_permute(void **state)
                    "mesh a=2\n"
                    "input %x : float32[3,4] [a, -]\n"
                    "F - %y = permute(%x) {axes=\"a\"} : float32[3,4] [a, -]\n",
-                   "%x is not cut evenly: its pieces cannot change places");
+                   "%x is not split evenly: its shards cannot change places");
     assert_refused("graph \"whole\"\n"
                    "mesh a=2\n"
                    "input %x : float32[4,4]\n"
                    "F - %y = permute(%x) {axes=\"a\"} : float32[4,4]\n",
-                   "%x is not cut by a");
+                   "%x is not split by a");
+}
+
+/* ---- maxima ---- */
+
+static int run_largest(int64_t rank, const struct ct_communicator *communicator, void *context)
+{
+    const struct ct_graph *g = context;
+    struct ct_arena arena = {0};
+    double have[2] = {rank == 1 ? 5 : -1, (double)rank}, got[2] = {0};
+    struct ct_tensor x = ct_tensor_dense(have, CT_F64, 1, (int64_t[]){2});
+    struct ct_tensor y = ct_tensor_dense(got, CT_F64, 1, (int64_t[]){2});
+    int rc = run_kernel(&arena, g->first, &g->mesh, rank, communicator, &x, &y);
+
+    if (rc == 0 && (got[0] != 5 || got[1] != 2))
+        rc = ct_fail(CT_EINVAL, "%g and %g are not the largest", got[0], got[1]);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void an_all_reduce_may_ask_for_the_largest(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_parse(
+        &arena, "graph \"largest\"\nmesh a=3\ninput %x : float64[2] +{a}\n"
+                "F - %y = all_reduce(%x) {axes=\"a\", reduction=max} : float64[2]\n");
+
+    (void)state;
+    assert_non_null(g);
+    assert_ok(team_run(3, run_largest, g));
+    ct_arena_finish(&arena);
+}
+
+/* ---- a plugin's own collective ---- */
+
+struct partner {
+    struct ct_collective head;
+    int64_t first; /* rank of the pair */
+};
+
+/* Ranks 0 and 1 are a pair, 2 and 3 another. */
+static int prepare_swap(struct ct_prepare *p)
+{
+    struct partner *s = ct_arena_new(p->arena, struct partner);
+
+    s->first = p->rank / 2 * 2;
+    return ct_collective_prepare_ranks(p, &s->head, (int64_t[]){s->first, s->first + 1}, 2, "swap");
+}
+
+static int run_swap(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct partner *s = l->state;
+    struct ct_call call = {.kind = CT_CALL_EXCHANGE,
+                           .group = s->head.group,
+                           .in = l->in[0].data,
+                           .out = l->out[0].data,
+                           .count = (size_t)ct_tensor_count(&l->in[0]),
+                           .dtype = s->head.dtype,
+                           .to = 1 - (int)s->head.me,
+                           .from = 1 - (int)s->head.me};
+
+    return by->call(l, &call);
+}
+
+static const struct ct_collective_ops swaps = {sizeof(swaps), prepare_swap, run_swap, NULL};
+static const struct ct_op_type swap = {.size = sizeof(swap),
+                                       .name = "test_swap",
+                                       .summary = "two ranks change values",
+                                       .signature = "x[.] A -> y[.] A",
+                                       .flags = CT_OP_COLLECTIVE,
+                                       .collective = &swaps};
+
+static int run_swaps(int64_t rank, const struct ct_communicator *communicator, void *context)
+{
+    const struct ct_graph *g = context;
+    struct ct_arena arena = {0};
+    float have = (float)rank, got = -1;
+    struct ct_tensor x = ct_tensor_dense(&have, CT_F32, 0, NULL);
+    struct ct_tensor y = ct_tensor_dense(&got, CT_F32, 0, NULL);
+    int rc = 0;
+
+    for (int again = 0; rc == 0 && again < 2; again++) {
+        got = -1;
+        rc = run_kernel(&arena, g->first, &g->mesh, rank, communicator, &x, &y);
+    }
+    if (rc == 0 && got != (float)(rank ^ 1))
+        rc = ct_fail(CT_EINVAL, "rank %d got %g", (int)rank, (double)got);
+    if (rc == 0 && communicator->groups->count != 1)
+        rc = ct_fail(CT_EINVAL, "%zu groups", communicator->groups->count);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void a_plugin_brings_a_collective_and_no_kernel(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g;
+
+    (void)state;
+    assert_ok(ct_op_register(&swap));
+    g = ct_graph_parse(&arena, "graph \"swap\"\nmesh a=4\ninput %x : float32[]\n"
+                               "F - %y = test_swap(%x) : float32[]\n");
+    assert_non_null(g);
+    assert_ok(team_run(4, run_swaps, g));
+    ct_arena_finish(&arena);
+}
+
+/* ---- transports ---- */
+
+static struct {
+    int begin, call; /* what these return */
+    int begun, ended, calls;
+} fake;
+
+static int fake_begin(const struct ct_launch *l, struct ct_group *group)
+{
+    (void)l, (void)group;
+    fake.begun++;
+    return fake.begin < 0 ? ct_fail(fake.begin, "beginning") : fake.begin;
+}
+
+static int fake_end(const struct ct_launch *l, struct ct_group *group)
+{
+    (void)l, (void)group;
+    fake.ended++;
+    return ct_fail(CT_EIO, "ending");
+}
+
+static int fake_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                     size_t from_stride, size_t bytes, int64_t count)
+{
+    (void)l, (void)to, (void)to_stride, (void)from, (void)from_stride, (void)bytes, (void)count;
+    return 0;
+}
+
+static int fake_clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    (void)l, (void)at, (void)bytes;
+    return 0;
+}
+
+static int fake_call(const struct ct_launch *l, const struct ct_call *call)
+{
+    (void)l, (void)call;
+    fake.calls++;
+    return fake.call < 0 ? ct_fail(fake.call, "calling") : 0;
+}
+
+static const struct ct_transport slow = {.size = sizeof(slow),
+                                         .name = "slow",
+                                         .waits = true,
+                                         .copy = fake_copy,
+                                         .clear = fake_clear,
+                                         .call = fake_call};
+static const struct ct_transport fast = {.size = sizeof(fast),
+                                         .name = "fast",
+                                         .begin = fake_begin,
+                                         .end = fake_end,
+                                         .copy = fake_copy,
+                                         .clear = fake_clear,
+                                         .call = fake_call};
+
+static void a_transport_that_waits_is_the_last_choice(void **state)
+{
+    const struct ct_device far = {.name = "far"}, near = {.name = "near", .host_memory = true};
+    struct ct_transport lame = fast;
+
+    (void)state;
+    assert_null(ct_transport_find(&far));
+    assert_null(ct_collective_kernel(&far, ct_op_find("all_reduce")));
+    assert_ok(ct_transport_register("far", &slow));
+    assert_ptr_equal(ct_transport_find(&far), &slow);
+    assert_ok(ct_transport_register("far", &fast));
+    assert_ptr_equal(ct_transport_find(&far), &fast);
+    assert_string_equal(ct_collective_kernel(&far, ct_op_find("all_reduce"))->name, "fast");
+    assert_null(ct_collective_kernel(&far, ct_op_find("add")));
+    assert_string_equal(ct_transport_find(&near)->name, "host");
+    lame.end = NULL;
+    assert_int_equal(ct_transport_register("near", &lame), CT_EINVAL);
+}
+
+/* Two values over `fast`. */
+static int run_two(int begin, int call)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_parse(
+        &arena, "graph \"two\"\nmesh a=2\ninput %x : float32[2] +{a}\n"
+                "input %y : float32[2] +{a}\n"
+                "F - %u, %v = all_reduce(%x, %y) {axes=\"a\"} : float32[2], float32[2]\n");
+    float data[2][2] = {{0}};
+    struct ct_tensor t[2] = {ct_tensor_dense(data[0], CT_F32, 1, (int64_t[]){2}),
+                             ct_tensor_dense(data[1], CT_F32, 1, (int64_t[]){2})};
+    struct ct_prepare p = prepare_for(&arena, g->first, &g->mesh, 0, t, t);
+    struct ct_launch l = {.op = g->first, .in = t, .out = t, .ins = 2, .outs = 2};
+    int rc;
+
+    memset(&fake, 0, sizeof(fake));
+    fake.begin = begin;
+    fake.call = call;
+    assert_ok(ct_collective_all_reduce.prepare(&p));
+    l.state = p.state;
+    rc = ct_collective_all_reduce.run(&l, &fast);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void what_begins_ends_and_the_first_failure_stays(void **state)
+{
+    (void)state;
+    assert_int_equal(run_two(0, 0), 0);
+    assert_int_equal(fake.calls, 2);
+    assert_int_equal(fake.ended, 0);
+    assert_int_equal(run_two(CT_EPEER, 0), CT_EPEER);
+    assert_string_equal(ct_error_message(), "beginning");
+    assert_int_equal(fake.calls + fake.ended, 0);
+    assert_int_equal(run_two(1, CT_EPEER), CT_EPEER);
+    assert_string_equal(ct_error_message(), "calling");
+    assert_int_equal(fake.calls, 1);
+    assert_int_equal(fake.ended, 1);
+    assert_int_equal(run_two(1, 0), CT_EIO);
+    assert_string_equal(ct_error_message(), "ending");
+}
+
+/* ---- groups ---- */
+
+static int many(struct ct_comm *comm, const int64_t *ranks, int count, const char *name,
+                struct ct_group **group)
+{
+    static struct ct_group groups[400];
+    static int made;
+    int rc = ct_comm_check_ranks(comm, ranks, count, name);
+
+    groups[made] = (struct ct_group){.name = "", .size = count};
+    *group = &groups[made++];
+    return rc;
+}
+
+static void groups_have_no_bounds(void **state)
+{
+    static const struct ct_comm_ops counting = {.group = many};
+    const struct ct_mesh mesh = {3, {{"pp", 128}, {"dp", 64}, {"tp", 2}}};
+    struct ct_comm comm = {&counting, 0, 16384};
+    struct ct_arena arena = {0};
+    struct ct_communicator_groups groups = {.arena = &arena};
+    struct ct_communicator c = {&counting, &comm, &groups};
+    struct ct_group *all, *group, *again;
+
+    (void)state;
+    assert_ok(ct_communicator_group(&c, &mesh, 0, CT_ALL_AXES, 0, &all));
+    assert_int_equal(all->size, 16384);
+    for (int64_t i = 1; i < 300; i++)
+        assert_ok(ct_communicator_ranks(&c, (int64_t[]){0, i}, 2, "pair", &group));
+    assert_ok(ct_communicator_ranks(&c, (int64_t[]){0, 299}, 2, "pair", &again));
+    assert_ptr_equal(group, again);
+    assert_ok(ct_communicator_ranks(&c, (int64_t[]){299, 0}, 2, "pair", &again));
+    assert_ptr_not_equal(group, again);
+    assert_ok(ct_communicator_group(&c, &mesh, 0, CT_ALL_AXES, 0, &again));
+    assert_ptr_equal(all, again);
+    assert_ok(ct_communicator_group(&c, &mesh, 0, CT_ALL_AXES, 1, &again));
+    assert_ptr_not_equal(all, again);
+    assert_int_equal(groups.count, 302);
+    assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){0, 0}, 2, "twice", &group), CT_EINVAL);
+    assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){0, 16384}, 2, "far", &group), CT_EINVAL);
+    assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){1, 2}, 2, "other", &group), CT_EINVAL);
+    ct_arena_finish(&arena);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_all_reduce_may_ask_for_the_largest),
+        cmocka_unit_test(a_plugin_brings_a_collective_and_no_kernel),
+        cmocka_unit_test(a_transport_that_waits_is_the_last_choice),
+        cmocka_unit_test(what_begins_ends_and_the_first_failure_stays),
+        cmocka_unit_test(groups_have_no_bounds),
         cmocka_unit_test(test_random_steps),
         cmocka_unit_test(test_several_values),
         cmocka_unit_test(test_uneven_permute),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("kernels of collectives", tests, NULL, NULL);
 }

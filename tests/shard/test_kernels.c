@@ -1,5 +1,5 @@
 /*
- * The cpu device's kernels of ops that care where their piece lies, on the pieces of simulated
+ * The cpu device's kernels of ops that care where their shard lies, on the shards of simulated
  * ranks: what they make together is what the reference makes of the whole. Initial weights are
  * equal bit by bit on every mesh.
  */
@@ -12,10 +12,11 @@
 
 #include <cmocka.h>
 
-#include <ctitan/device.h>
+#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/lib/ops.h>
 
 #include "simulate.h"
 
@@ -47,7 +48,7 @@ static const char *const cases[] = {
     "input %logits : T[2,9,24]\n"
     "input %labels : int32[2,9]\n"
     "scalar %dloss : float32[]\n"
-    "F - %stats = cross_entropy_partial(%logits, %labels) {pieces=12} : float32[2,9,12,3]\n"
+    "F - %stats = cross_entropy_partial(%logits, %labels) {shards=12} : float32[2,9,12,3]\n"
     "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[2,9]\n"
     "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[2,9,12,3]\n"
     "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[2,9,24]\n",
@@ -55,7 +56,7 @@ static const char *const cases[] = {
     "param %p : T[37,24]\n"
     "param %q : T[3,4,5,7]\n"
     "param %norm : T[5]\n"
-    "init - init_normal(%p) {std=0.02, cut=3, seed=7}\n"
+    "init - init_normal(%p) {std=0.02, truncate=3, seed=7}\n"
     "init - init_normal(%q) {std=2, seed=123456789012}\n"
     "init - init_constant(%norm) {value=1}\n",
 };
@@ -153,14 +154,14 @@ static void feed(struct world *w, struct random *random)
 static void check_bits(struct world *w)
 {
     ct_for_each_op (op, w->graph) {
-        struct ct_tensor pieces, whole;
+        struct ct_tensor shards, whole;
 
-        if (op->part != CT_PART_INIT)
+        if (op->section->part != CT_PART_INIT)
             continue;
         whole = world_whole(w, op->in[0]);
         assert_ok(launch_kernel(op, &whole, NULL, NULL, 0));
-        assert_ok(world_gather(w, op->in[0], &pieces));
-        assert_memory_equal(pieces.data, whole.data,
+        assert_ok(world_gather(w, op->in[0], &shards));
+        assert_memory_equal(shards.data, whole.data,
                             (size_t)ct_tensor_count(&whole) * ct_dtype_size(whole.dtype));
     }
 }
@@ -180,7 +181,7 @@ static void check_case(const char *text, const char *dtype, uint64_t seed)
     for (size_t i = 0; i < graph->value_count; i++)
         if (!graph->values[i]->producer)
             graph->values[i]->sharding =
-                random_sharding(&random, &graph->mesh, graph->values[i]->rank, false);
+                random_sharding(&random, &graph->mesh, graph->values[i]->ndim, false);
     assert_ok(ct_pass_propagate.apply(graph, NULL));
     assert_ok(ct_graph_verify(graph, NULL));
     world_create(&w, graph);
@@ -195,7 +196,7 @@ static void check_case(const char *text, const char *dtype, uint64_t seed)
     ct_arena_finish(&arena);
 }
 
-static void test_kernels_on_pieces(void **state)
+static void test_kernels_on_shards(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++)
@@ -206,7 +207,7 @@ static void test_kernels_on_pieces(void **state)
     assert_true(kernels_run > 5000);
 }
 
-/* A token of nobody's piece is an error on every rank. */
+/* A token of nobody's shard is an error on every rank. */
 static void test_token_outside(void **state)
 {
     struct ct_arena arena = {0};
@@ -226,7 +227,7 @@ static void test_token_outside(void **state)
     feed(&w, &random);
     for (int rank = 0; rank < 2; rank++) {
         struct ct_op *op = graph->first;
-        struct ct_tensor in[2] = {w.piece[op->in[0]->id][rank], w.piece[op->in[1]->id][rank]};
+        struct ct_tensor in[2] = {w.shard[op->in[0]->id][rank], w.shard[op->in[1]->id][rank]};
         struct ct_tensor out = world_whole(&w, op->out[0]);
 
         ct_tensor_store(&in[0], 0, 0);
@@ -253,7 +254,7 @@ static int open_device(void)
     if (rc == 0)
         rc = ct_options_reset(plugin->options, plugin->config);
     if (rc == 0)
-        rc = ct_plugin_adopt(plugin);
+        rc = ct_plugin_register(plugin);
     if (rc == 0)
         rc = ct_offer_find(CT_DEVICE, "cpu", &offer);
     if (rc == 0)
@@ -265,7 +266,7 @@ static int open_device(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_on_pieces),
+        cmocka_unit_test(test_kernels_on_shards),
         cmocka_unit_test(test_token_outside),
     };
 
@@ -273,5 +274,7 @@ int main(void)
         print_error("%s\n", ct_error_message());
         return 1;
     }
-    return cmocka_run_group_tests_name("kernels on pieces", tests, NULL, NULL);
+    if (ct_ops_register() < 0)
+        return 1;
+    return cmocka_run_group_tests_name("kernels on shards", tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
  */
 #include "../graph/support.h"
 
+#include <ctitan/lib/ops.h>
+
 /* A gradient as its parameter lies: what the optimizer will ask for. */
 static void ask_for_gradients(struct ct_graph *graph)
 {
@@ -13,16 +15,10 @@ static void ask_for_gradients(struct ct_graph *graph)
 
     for (size_t i = 0; i < count; i++) {
         struct ct_value *v = graph->values[i];
-        char text[256];
-        struct {
-            const char *to, *gradient;
-        } attrs = {text, ""};
 
         if (!v->grad)
             continue;
-        ct_sharding_print(&v->sharding, &graph->mesh, v->rank, text, sizeof(text));
-        attrs.to = ct_arena_strdup(graph->arena, text);
-        v->grad = ct_emit1(&b, "redistribute", v->grad->name, &v->grad, 1, &attrs);
+        ct_value_set_grad(v, ct_redistribute(&b, v->grad->name, v->grad, &v->sharding, NULL));
         assert_non_null(v->grad);
     }
 }
@@ -60,7 +56,7 @@ static void test_data_parallel(void **state)
                  "fetch loss = %loss\n");
 }
 
-/* Kept in pieces, gathered for use: the reduce-scatter of gradients follows, and for the copies an
+/* Kept in shards, gathered for use: the reduce-scatter of gradients follows, and for the copies an
    all-reduce of what is left. */
 static void test_fully_sharded(void **state)
 {
@@ -125,7 +121,7 @@ static void test_sequence_parallel(void **state)
         "F - %x = redistribute(%embedded) {to=\"[-, tp, -]\"} : float32[2,16,32] ; residual\n"
         "F - %x.norm, %rstd = rms_norm(%x, %scale) {eps=1e-5} : float32[2,16,32], "
         "float32[2,16]\n" FFN "F - %logits = linear(%y, %head) : float32[2,16,64]\n"
-        "F - %stats = cross_entropy_partial(%logits, %labels) {pieces=4} : float32[2,16,4,3]\n"
+        "F - %stats = cross_entropy_partial(%logits, %labels) {shards=4} : float32[2,16,4,3]\n"
         "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[2,16]\n"
         "fetch loss = %loss\n");
 }
@@ -160,12 +156,61 @@ static void test_one_rank_is_left_alone(void **state)
     ct_arena_finish(&arena);
 }
 
+static const struct ct_op_type amax = {
+    .size = sizeof(struct ct_op_type),
+    .name = "test_amax",
+    .summary = "the largest of each row",
+    .signature = "x[.k] F -> m[.] F max",
+};
+
+/* Over a split dimension a maximum is pending. A linear op passes sums on, and wants maxima whole.
+ */
+static void a_maximum_of_shards_is_reduced_to_the_largest(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph;
+    const struct ct_collective_attrs *attrs;
+    struct ct_value *m, *y;
+    char *text;
+
+    (void)state;
+    assert_ok(ct_op_need(&amax));
+    graph = parse(&arena, "graph \"maximum\"\n"
+                          "mesh dp_shard=2 tp=4\n"
+                          "input %x : float32[8,16] [dp_shard, tp]\n"
+                          "F - %m = test_amax(%x) : float32[8]\n"
+                          "F - %y = cast(%m) {dtype=\"float64\"} : float64[8]\n"
+                          "fetch y = %y\n");
+    assert_ok(ct_pass_propagate.apply(graph, NULL));
+    assert_ok(ct_graph_verify(graph, NULL));
+    text = ct_graph_text(graph, &arena);
+    m = ct_graph_find(graph, "m");
+    y = ct_graph_find(graph, "y");
+    assert_int_equal(m->sharding.unreduced, 1 << 1);
+    assert_int_equal(m->sharding.reduction, CT_REDUCE_MAX);
+    assert_ptr_equal(y->producer->in[0]->producer->type, &ct_op_all_reduce);
+    attrs = y->producer->in[0]->producer->attrs;
+    assert_int_equal(attrs->reduction, CT_REDUCE_MAX);
+    assert_int_equal(attrs->axes, 1 << 1);
+    assert_int_equal(y->sharding.unreduced, 0);
+    assert_non_null(strstr(text, "%m = test_amax(%x) : float32[8] [dp_shard]max{tp}\n"));
+    assert_non_null(strstr(text, "all_reduce(%m) {axes=\"tp\", reduction=\"max\"}"));
+    assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_data_parallel),   cmocka_unit_test(test_fully_sharded),
-        cmocka_unit_test(test_tensor_parallel), cmocka_unit_test(test_sequence_parallel),
-        cmocka_unit_test(test_in_place_stays),  cmocka_unit_test(test_one_rank_is_left_alone),
+        cmocka_unit_test(test_data_parallel),
+        cmocka_unit_test(test_fully_sharded),
+        cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_sequence_parallel),
+        cmocka_unit_test(test_in_place_stays),
+        cmocka_unit_test(test_one_rank_is_left_alone),
+        cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("propagation", tests, NULL, NULL);
 }

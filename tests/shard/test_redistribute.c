@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "steps.h"
 
@@ -42,13 +43,15 @@ static const char *steps_text(const struct ct_mesh *mesh, const struct ct_steps 
     for (int i = 0; i < steps->count; i++) {
         const struct ct_step *s = &steps->step[i];
 
-        at += sprintf(at, "%s%s ", i ? ", " : "", s->op);
+        at += sprintf(at, "%s%s ", i ? ", " : "", s->op->name);
         for (int k = 0; k < s->count; k++)
             at += sprintf(at, "%s%s", k ? "." : "", mesh->axis[s->axis[k]].name);
-        if (strcmp(s->op, "all_reduce"))
+        if (s->op != &ct_op_all_reduce)
             at += sprintf(at, " %d", s->dim);
-        if (!strcmp(s->op, "all_to_all"))
+        if (s->op == &ct_op_all_to_all)
             at += sprintf(at, ">%d", s->to);
+        if (s->reduction == CT_REDUCE_MAX && s->op != &ct_op_slice)
+            at += sprintf(at, " max");
     }
     return text;
 }
@@ -75,6 +78,9 @@ static const struct {
     {"+{a, b}", "[b, -]", "reduce_scatter b 0, all_reduce a", 2304 / 3 * 2 + 768},
     {"+{a}", "[b.a, -]", "slice b 0, reduce_scatter a 0", 768 / 2},
     {"+{a}", "[-, b]", "slice b 1, all_reduce a", 768},
+    {"max{a}", "", "all_reduce a max", 2304},
+    {"max{a, b}", "[b.a, -]", "reduce_scatter b.a 0 max", 2304 / 6 * 5},
+    {"max{a, b}", "[a, -]max{b}", "reduce_scatter a 0 max", 2304 / 2},
     {"+{a, b}", "+{b}", "all_reduce a", 2304},
     {"+{a, b}", "[a, -]+{b}", "reduce_scatter a 0", 2304 / 2},
     {"[b, -]+{a}", "[b, a]", "reduce_scatter a 1", 768 / 2},
@@ -86,7 +92,7 @@ static const struct {
 
 static void test_known_pairs(void **state)
 {
-    const struct ct_value v = {.dtype = CT_F32, .rank = 2, .shape = {24, 24}};
+    const struct ct_value v = {.dtype = CT_F32, .ndim = 2, .shape = {24, 24}};
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(known); i++) {
@@ -109,11 +115,13 @@ static void test_known_pairs(void **state)
 static void test_nothing_becomes_pending(void **state)
 {
     struct ct_sharding whole = {0}, cut = parse(&abc, "[a]"), pending = parse(&abc, "+{a}");
+    struct ct_sharding maximum = parse(&abc, "max{a}");
     struct ct_steps steps;
 
     (void)state;
     assert_int_equal(ct_redistribute_steps(&abc, 1, &whole, &pending, &steps), CT_EINVAL);
     assert_int_equal(ct_redistribute_steps(&abc, 1, &cut, &pending, &steps), CT_EINVAL);
+    assert_int_equal(ct_redistribute_steps(&abc, 1, &maximum, &pending, &steps), CT_EINVAL);
 }
 
 /* ---- random pairs ---- */
@@ -122,25 +130,22 @@ static void test_nothing_becomes_pending(void **state)
 static double bytes_of(const struct ct_graph *g, const struct ct_op *op)
 {
     const struct ct_value *side[] = {op->in[0], op->out[0]};
-    char *axes = ct_arena_strdup(g->arena, ct_op_string(op, "axes")), *name;
-    double larger = 0, n = 1;
+    double larger = 0, n = (double)ct_mesh_degree(&g->mesh, ct_op_axes(op, "axes"));
 
     for (int i = 0; i < 2; i++) {
-        int64_t local[CT_MAX_RANK], count;
+        int64_t local[CT_MAX_DIMS], count;
 
-        ct_sharding_local(&side[i]->sharding, &g->mesh, 0, side[i]->rank, side[i]->shape, local,
+        ct_sharding_local(&side[i]->sharding, &g->mesh, 0, side[i]->ndim, side[i]->shape, local,
                           NULL);
-        count = ct_shape_count(side[i]->rank, local);
+        count = ct_shape_count(side[i]->ndim, local);
         larger = fmax(larger, (double)count * (double)ct_dtype_size(side[i]->dtype));
     }
-    while ((name = strsep(&axes, ".")))
-        n *= (double)g->mesh.axis[ct_mesh_find(&g->mesh, name)].size;
     if (!strcmp(op->type->name, "slice"))
         return 0;
     return (strcmp(op->type->name, "all_reduce") ? 1 : 2) * larger * (n - 1) / n;
 }
 
-/* From any sharding to any other that has no new pending sums, on any mesh, pieces uneven or empty:
+/* From any sharding to any other that has no new pending sums, on any mesh, shards uneven or empty:
    the steps end there, every step on the way is legal, and no number changes. */
 static void test_random_pairs(void **state)
 {
@@ -178,5 +183,7 @@ int main(void)
         cmocka_unit_test(test_nothing_becomes_pending),
         cmocka_unit_test(test_random_pairs),
     };
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests_name("redistribution", tests, NULL, NULL);
 }

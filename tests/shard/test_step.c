@@ -16,6 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
+#include <ctitan/lib/ops.h>
 
 #include "model.h"
 #include "simulate.h"
@@ -142,7 +143,7 @@ static int load_optimizer(void)
     if (rc == 0)
         rc = ct_options_set(plugin->options, plugin->config, "eps", "0.1", "test");
     if (rc == 0)
-        rc = ct_plugin_adopt(plugin);
+        rc = ct_plugin_register(plugin);
     if (rc == 0)
         rc = ct_offer_find(CT_OPTIMIZER, "adamw", &offer);
     if (rc == 0)
@@ -159,7 +160,7 @@ int main(int argc, char **argv)
         first_seed = strtoull(argv[1], NULL, 10);
     if (argc > 2)
         seeds = strtoull(argv[2], NULL, 10);
-    if (load_optimizer() < 0) {
+    if (ct_ops_register() < 0 || load_optimizer() < 0) {
         print_error("%s\n", ct_error_message());
         return 1;
     }

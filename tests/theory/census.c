@@ -32,22 +32,13 @@ static int64_t bytes_of(const struct ct_tensor *t)
 
 static int64_t group_size(const struct ct_launch *l)
 {
-    char axes[256], *rest;
-    int64_t n = 1;
-
-    snprintf(axes, sizeof(axes), "%s", ct_op_string(l->op, "axes"));
-    for (char *name = strtok_r(axes, ".", &rest); name; name = strtok_r(NULL, ".", &rest))
-        n *= l->mesh->axis[ct_mesh_find(l->mesh, name)].size;
-    return n;
+    return ct_mesh_degree(l->mesh, ct_op_axes(l->op, "axes"));
 }
 
 /* What a rank sends of its i-th tensor. */
 static int64_t sent(const struct ct_launch *l, int type, int i)
 {
     int64_t n = group_size(l), in = bytes_of(&l->in[i]);
-
-    if (!strcmp(l->op->type->name, "stage_sum"))
-        return 0; /* counted by its result */
 
     switch (type) {
     case ALL_GATHER:
@@ -70,8 +61,6 @@ static void count(const struct ct_launch *l)
         type++;
     for (int i = 0; i < l->ins; i++)
         counts[ct_tensor_count(&l->in[i]) == 1 ? NUMBERS : type] += sent(l, type, i);
-    if (!strcmp(l->op->type->name, "stage_sum"))
-        counts[NUMBERS] += 2 * (bytes_of(&l->out[0]) * (group_size(l) - 1) / group_size(l));
     counts[CALLS]++;
 }
 
@@ -126,7 +115,8 @@ static int hear(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook hook = {.events = 1u << CT_EVENT_COLLECTIVE_FINISHED |
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_COLLECTIVE_FINISHED |
                                               1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END,
                                     .call = hear};
 

@@ -74,7 +74,7 @@ static double activation(double features)
     return item * M * B * T * features;
 }
 
-/* What a rank sends of n equal pieces that all ranks must see. */
+/* What a rank sends of n equal shards that all ranks must see. */
 static double share(double n)
 {
     return (n - 1) / n;
@@ -149,7 +149,7 @@ static struct traffic tensor(const struct technique *t)
 /*
  * Each of these sums is a reduce-scatter and, where the next layer needs it whole, an all-gather.
  * What was gathered in the forward is gathered again for the gradients of the weights. The
- * gradients of embedding, norms and, where the logits are whole, of the head are sums over pieces
+ * gradients of embedding, norms and, where the logits are whole, of the head are sums over shards
  * of the sequence.
  */
 static struct traffic sequence(const struct technique *t)
@@ -160,7 +160,7 @@ static struct traffic sequence(const struct technique *t)
         .all_reduce = 2 * share(t->n) * (2 * L + 1) * norm()};
 }
 
-/* Three numbers for each token and piece of the vocabulary, instead of the logits. The head's input
+/* Three numbers for each token and shard of the vocabulary, instead of the logits. The head's input
    is gathered again then, too, and its gradient is whole. */
 static struct traffic loss(const struct technique *t)
 {
@@ -183,9 +183,9 @@ static struct traffic kept(const struct technique *t)
    home in one step more. The keys' positions go round once for all layers. */
 static struct traffic ring(const struct technique *t)
 {
-    double piece = activation(2 * KV) / t->n;
+    double shard = activation(2 * KV) / t->n;
 
-    return (struct traffic){.permute = L * piece * (3 * t->n - 2) + activation(1) * share(t->n),
+    return (struct traffic){.permute = L * shard * (3 * t->n - 2) + activation(1) * share(t->n),
                             .all_reduce = 2 * share(t->n) * parameters()};
 }
 
@@ -201,10 +201,10 @@ static struct traffic gathered_keys(const struct technique *t)
 
 static struct traffic ulysses(const struct technique *t)
 {
-    double piece = activation(2 * D + 2 * KV) / t->n;
+    double shard = activation(2 * D + 2 * KV) / t->n;
 
     return (struct traffic){.all_gather = share(t->n) * activation(1),
-                            .all_to_all = 2 * L * share(t->n) * piece,
+                            .all_to_all = 2 * L * share(t->n) * shard,
                             .all_reduce = 2 * share(t->n) * parameters()};
 }
 
@@ -480,7 +480,7 @@ static void a_rank_has_the_threads_that_it_is_given(void **state)
     assert_int_equal(found, 1);
 }
 
-/* ---- the second memory ---- */
+/* ---- the host memory ---- */
 
 static double of_category(const json_t *plan, const char *memory, const char *category)
 {

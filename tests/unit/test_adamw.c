@@ -4,6 +4,7 @@
 
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
+#include <ctitan/lib/ops.h>
 
 static const struct ct_plugin *plugin;
 
@@ -18,7 +19,7 @@ static int load(void **state)
     if (rc == 0)
         rc = ct_options_reset(plugin->options, plugin->config);
     if (rc == 0)
-        rc = ct_plugin_adopt(plugin);
+        rc = ct_plugin_register(plugin);
     if (rc < 0)
         print_error("%s\n", ct_error_message());
     return rc;
@@ -48,8 +49,8 @@ static int update(struct problem *x, const char *weight_decay)
     struct ct_launch launch = {.op = &op, .in = in, .ins = 7};
     int rc;
 
-    ct_options_reset(type->attrs, op.attrs);
-    ct_options_set(type->attrs, op.attrs, "weight_decay", weight_decay, "test");
+    ct_attributes_reset(type->attrs, op.attrs);
+    ct_attribute_set(NULL, type->attrs, op.attrs, "weight_decay", weight_decay, "test");
     rc = type->reference(&launch);
     ct_arena_finish(&arena);
     return rc;
@@ -129,7 +130,7 @@ static struct ct_value *with_gradient(struct ct_graph *graph, const char *name, 
     int64_t shape[2] = {3, 4};
     struct ct_value *p = ct_graph_source(graph, CT_ROLE_PARAM, name, dtype, 2, shape);
 
-    p->grad = ct_graph_source(graph, CT_ROLE_STATE, "g", dtype, 2, shape);
+    ct_value_set_grad(p, ct_graph_source(graph, CT_ROLE_STATE, "g", dtype, 2, shape));
     return p;
 }
 
@@ -141,9 +142,9 @@ static void check_state(const struct ct_graph *graph, const char *name, enum ct_
     assert_non_null(state);
     assert_int_equal(state->role, CT_ROLE_STATE);
     assert_int_equal(state->dtype, dtype);
-    assert_int_equal(ct_shape_count(state->rank, state->shape), 12);
+    assert_int_equal(ct_shape_count(state->ndim, state->shape), 12);
     ct_for_each_op (op, graph)
-        if (op->part == CT_PART_INIT && op->in[0] == state)
+        if (op->section->part == CT_PART_INIT && op->in[0] == state)
             inits++;
     assert_int_equal(inits, 1);
 }
@@ -171,7 +172,7 @@ static void building_makes_states_and_one_op(void **state)
     check_state(graph, "adamw.m.b.weight", CT_BF16);
     check_state(graph, "adamw.v.b.weight", CT_BF16);
     assert_string_equal(graph->last->type->name, "adamw");
-    assert_int_equal(graph->last->part, CT_PART_POST);
+    assert_int_equal(graph->last->section->part, CT_PART_POST);
     assert_int_equal(graph->last->ins, 11);
     assert_int_equal(graph->last->outs, 0);
     for (int i = 0; i < 11; i++)
@@ -190,5 +191,7 @@ int main(void)
         cmocka_unit_test(building_makes_states_and_one_op),
     };
 
+    if (ct_ops_register() < 0)
+        return 1;
     return cmocka_run_group_tests(tests, load, NULL);
 }

@@ -114,16 +114,22 @@ static int fire(enum ct_event event)
 static void hooks_hear_what_they_asked_for(void **state)
 {
     static struct listener a, b;
-    static const struct ct_hook on_step = {1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE, listen,
-                                           &a};
+    static const struct ct_hook on_step = {.size = sizeof(struct ct_hook),
+                                           .events =
+                                               1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE,
+                                           .call = listen,
+                                           .context = &a};
     static const struct ct_hook on_both = {
-        1u << CT_EVENT_STEP_END | 1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_FAILURE, listen, &b};
+        .size = sizeof(struct ct_hook),
+        .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_FAILURE,
+        .call = listen,
+        .context = &b};
 
     (void)state;
     assert_false(ct_hook_wanted(CT_EVENT_STEP_END));
     assert_int_equal(fire(CT_EVENT_STEP_END), 0);
-    assert_int_equal(ct_hook_register(&on_step), 0);
-    assert_int_equal(ct_hook_register(&on_both), 0);
+    assert_int_equal(ct_hook_register(&on_step, NULL), 0);
+    assert_int_equal(ct_hook_register(&on_both, NULL), 0);
     assert_true(ct_hook_wanted(CT_EVENT_STEP_BEGIN));
     assert_false(ct_hook_wanted(CT_EVENT_OP_BEGIN));
     assert_int_equal(fire(CT_EVENT_STEP_BEGIN), 0);

@@ -41,17 +41,20 @@ static void broken_plugins_say_why(void **state)
         const char *expected, *cure;
     } broken[] = {
         {"wrong_magic", CT_EABI, "not a ctitan plugin: its descriptor begins with 0x12345678", ""},
-        {"wrong_abi", CT_EABI, "built for plugin interface 2.0, this program has 1.0",
+        {"wrong_abi", CT_EABI, "built for plugin interface 3.0, this program has 2.1",
          "rebuild the plugin"},
         {"wrong_size", CT_EABI, "its descriptor has 8 bytes", "rebuild the plugin"},
         {"undefined_symbol", CT_ENOENT, "undefined symbol: ct_from_the_future",
          "build both from one source"},
         {"newer", CT_EABI, "undefined symbol: ct_from_the_future",
-         "built for plugin interface 1.1, this program has 1.0"},
+         "built for plugin interface 2.2, this program has 2.1"},
         {"no_export", CT_EABI, "exports no ct_plugin_v1", "CT_PLUGIN(...)"},
         {"misnamed", CT_EINVAL, "calls itself other_name", "must be called other_name.so"},
         {"no_summary", CT_EINVAL, "lacks name, version, summary or offers", ""},
         {"no_config", CT_EINVAL, "it has options, but no config", ""},
+        {"no_size", CT_EABI, "the transform unsized: struct ct_transform: begins with",
+         ".size = sizeof(struct ct_transform)"},
+        {"large", CT_EABI, "the verb p: struct ct_verb_ops: begins with 40", "rebuild the plugin"},
         {"strange_offer", CT_EINVAL, "offers a thing of unknown kind 99", ""},
         {"unbound_library", CT_ENOENT, "libabsent.so: cannot open shared object file",
          "apt-file search libabsent.so"},
@@ -68,6 +71,18 @@ static void broken_plugins_say_why(void **state)
         assert_message(file);
         assert_message(broken[i].cure);
     }
+}
+
+static void a_plugin_of_the_version_before_loads(void **state)
+{
+    const struct ct_plugin *plugin;
+
+    (void)state;
+    assert_int_equal(open_named("older", &plugin), 0);
+    assert_string_equal(plugin->name, "older");
+    assert_null(plugin->brings);
+    assert_int_equal(plugin->brings_kind, CT_NOTHING);
+    assert_int_equal(plugin->offers[0].kind, CT_HOOK);
 }
 
 static void a_file_that_is_no_library_is_refused(void **state)
@@ -126,9 +141,9 @@ static void adopt(const char *const *names, char *text, size_t room)
         for (; rc == 0 && *names; names++) {
             rc = open_named(*names, &plugin);
             if (rc == 0)
-                rc = ct_plugin_adopt(plugin);
+                rc = ct_plugin_register(plugin);
             if (rc == 0)
-                rc = ct_plugin_adopt(plugin); /* twice is once */
+                rc = ct_plugin_register(plugin); /* twice is once */
         }
         if (rc == 0)
             rc = ct_plugin_check_all();
@@ -187,9 +202,9 @@ static void offers_are_found(void **state)
     assert_message("words");
     assert_fails(ct_offer_find(CT_TOKENIZER, "runes", &offer), CT_ENOENT, "the tokenizer runes");
     assert_int_equal(open_named("good", &plugin), 0);
-    assert_int_equal(ct_plugin_adopt(plugin), 0);
+    assert_int_equal(ct_plugin_register(plugin), 0);
     assert_int_equal(open_named("words", &plugin), 0);
-    assert_int_equal(ct_plugin_adopt(plugin), 0);
+    assert_int_equal(ct_plugin_register(plugin), 0);
     assert_ptr_equal(ct_plugin_at(1), plugin);
     assert_null(ct_plugin_at(2));
     assert_int_equal(ct_offer_find(CT_TOKENIZER, NULL, &offer), 0);
@@ -197,7 +212,7 @@ static void offers_are_found(void **state)
     assert_int_equal(ct_offer_find(CT_TOKENIZER, "words", &offer), 0);
     assert_int_equal(ct_offer_find(CT_VERB, "wave", &offer), 0);
     assert_int_equal(open_named("needy", &plugin), 0);
-    assert_int_equal(ct_plugin_adopt(plugin), 0);
+    assert_int_equal(ct_plugin_register(plugin), 0);
     assert_fails(ct_offer_find(CT_VERB, NULL, &offer), CT_ECONFIG, "wave and i are both loaded");
     assert_string_equal(ct_offer_at(CT_VERB, 1)->name, "i");
     assert_null(ct_offer_at(CT_VERB, 2));
@@ -209,6 +224,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sound_plugin_loads_once),
         cmocka_unit_test(broken_plugins_say_why),
+        cmocka_unit_test(a_plugin_of_the_version_before_loads),
         cmocka_unit_test(a_file_that_is_no_library_is_refused),
         cmocka_unit_test(plugins_are_found_by_name),
         cmocka_unit_test(needs_and_clashes_are_found),

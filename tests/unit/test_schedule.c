@@ -1,6 +1,6 @@
 #include "unit.h"
 
-#include <ctitan/schedule.h>
+#include <ctitan/lib/pipeline.h>
 
 static void actions_read_back(void **state)
 {

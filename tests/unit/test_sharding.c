@@ -9,8 +9,8 @@ static const struct ct_mesh mesh = {3, {{"dp_shard", 4}, {"cp", 2}, {"tp", 3}}};
 static void ranks_have_coordinates(void **state)
 {
     (void)state;
-    assert_int_equal(ct_mesh_size(&mesh), 24);
-    assert_int_equal(ct_mesh_size(&(struct ct_mesh){0}), 1);
+    assert_int_equal(ct_mesh_degree(&mesh, CT_ALL_AXES), 24);
+    assert_int_equal(ct_mesh_degree(&(struct ct_mesh){0}, CT_ALL_AXES), 1);
     assert_int_equal(ct_mesh_find(&mesh, "cp"), 1);
     assert_int_equal(ct_mesh_find(&mesh, "pp"), -1);
     for (int64_t rank = 0; rank < 24; rank++) {
@@ -75,9 +75,9 @@ static void faults_are_named(void **state)
 
     (void)state;
     assert_int_equal(ct_sharding_check(&s, &mesh, 3), 0);
-    assert_fails(ct_sharding_check(&s, &mesh, 2), CT_EINVAL, "dimension 2 is cut");
+    assert_fails(ct_sharding_check(&s, &mesh, 2), CT_EINVAL, "dimension 2 is split");
     s.unreduced = 4;
-    assert_fails(ct_sharding_check(&s, &mesh, 3), CT_EINVAL, "axis tp both cuts");
+    assert_fails(ct_sharding_check(&s, &mesh, 3), CT_EINVAL, "axis tp both splits");
     s.unreduced = 8;
     assert_fails(ct_sharding_check(&s, &mesh, 3), CT_EINVAL, "outside the mesh");
     s = example();
@@ -87,8 +87,8 @@ static void faults_are_named(void **state)
     assert_fails(ct_sharding_check(&s, &mesh, 3), CT_EINVAL, "axis 7 is outside");
 }
 
-/* The pieces of all ranks with one coordinate on the other axes cover the whole, each once. */
-static void pieces_cover(int64_t size)
+/* The shards of all ranks with one coordinate on the other axes cover the whole, each once. */
+static void shards_cover(int64_t size)
 {
     int64_t global[3] = {size, 2, 5}, local[3], offset[3], covered[64] = {0};
     struct ct_sharding s = {0};
@@ -108,7 +108,7 @@ static void pieces_cover(int64_t size)
         assert_int_equal(covered[i], 1);
 }
 
-static void pieces_cover_every_size(void **state)
+static void shards_cover_every_size(void **state)
 {
     struct ct_mesh four = {1, {{"tp", 4}}};
     int64_t five = 5, local, offset;
@@ -117,7 +117,7 @@ static void pieces_cover_every_size(void **state)
 
     (void)state;
     for (int64_t size = 0; size < 60; size++)
-        pieces_cover(size);
+        shards_cover(size);
     ct_sharding_split(&s, 0, 0);
     for (int64_t rank = 0; rank < 4; rank++) {
         ct_sharding_local(&s, &four, rank, 1, &five, &local, &offset);
@@ -131,8 +131,12 @@ static void pieces_cover_every_size(void **state)
 
 static void text_reads_back(void **state)
 {
-    static const char *const texts[] = {"", "[tp.dp_shard, -, cp]", "[-, -, cp]+{tp}",
-                                        "+{dp_shard, cp, tp}", "[tp, -, -]+{dp_shard, cp}"};
+    static const char *const texts[] = {"",
+                                        "[tp.dp_shard, -, cp]",
+                                        "[-, -, cp]+{tp}",
+                                        "+{dp_shard, cp, tp}",
+                                        "[tp, -, -]+{dp_shard, cp}",
+                                        "[-, cp, -]max{dp_shard, tp}"};
     char text[100];
 
     (void)state;
@@ -189,8 +193,8 @@ static void random_text_is_refused_or_sound(void **state)
         if (ct_sharding_parse(text, &mesh, &s, &end) < 0)
             continue;
         assert_true(end >= text && end <= text + strlen(text));
-        assert_int_equal(ct_sharding_check(&s, &mesh, CT_MAX_RANK), 0);
-        ct_sharding_print(&s, &mesh, CT_MAX_RANK, again, sizeof(again));
+        assert_int_equal(ct_sharding_check(&s, &mesh, CT_MAX_DIMS), 0);
+        ct_sharding_print(&s, &mesh, CT_MAX_DIMS, again, sizeof(again));
         assert_int_equal(ct_sharding_parse(again, &mesh, &t, &end), 0);
         assert_true(ct_sharding_equal(&s, &t));
         good += ct_sharding_axes(&s) || s.unreduced;
@@ -205,7 +209,7 @@ int main(void)
         cmocka_unit_test(groups_are_in_order_of_coordinates),
         cmocka_unit_test(the_dual_exchanges_replicated_and_unreduced),
         cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(pieces_cover_every_size),
+        cmocka_unit_test(shards_cover_every_size),
         cmocka_unit_test(text_reads_back),
         cmocka_unit_test(bad_text_says_where),
         cmocka_unit_test(random_text_is_refused_or_sound),

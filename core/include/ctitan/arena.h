@@ -10,6 +10,8 @@
 
 #include <ctitan/base.h>
 
+CT_BEGIN_DECLS
+
 struct ct_arena {
     struct ct_arena_block *head;
     size_t used, total; /* bytes in the head block; bytes in all of them */
@@ -34,5 +36,7 @@ CT_API void *ct_arena_copy(struct ct_arena *arena, const void *data, size_t size
  */
 CT_API void *ct_arena_grow(struct ct_arena *arena, void *items, size_t *capacity, size_t need,
                            size_t item_size);
+
+CT_END_DECLS
 
 #endif

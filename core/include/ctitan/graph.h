@@ -5,20 +5,25 @@
  * value is global: it has the shape of the whole tensor, and its sharding says how that lies over
  * the mesh. No memory is touched.
  *
- * Ops belong to a part of the step:
+ * Every op stands in a section. A section has a name, and belongs to a part of the step:
  *
  *   init  once, before the first step: fills parameters and states
- *   pre   once per step, before the first microbatch: casts, layout changes, gathers
- *   F     forward, once per microbatch
- *   I     the backward towards a stage's inputs, once per microbatch
- *   W     the rest of the backward, towards the weights; may be run later (zero bubble schedules)
- *   post  once per step, after the last microbatch: reductions, clipping, the optimizer
+ *   pre   once per step, before its results are used in a microbatch: casts, layout changes,
+ * gathers F     forward, once per microbatch I     the backward towards the inputs, once per
+ * microbatch W     the rest of the backward, towards the weights; may be run later (zero bubble
+ * schedules) post  once per step, after the last microbatch: reductions, clipping, the optimizer
+ *
+ * A part may have several sections, which a step may run apart and in any order that its values
+ * allow: "0F" and "1F", "1SEND_F", "0UNSHARD". Sections with one group number belong together: the
+ * backward of an op in section "1F" stands in "1I" and "1W". Without groups there is one section
+ * for each part, and it has the part's name. What a step runs when is a list (program.h).
  *
  * A value made in F, I or W and used in post (or fetched) stands for its sum over the microbatches
  * of the step. That is all there is to gradient accumulation; kernels add in place where they can.
  *
  * Values are made once and never changed, but for parameters and states, which ops that say so
- * (`ct_op_type.mutates`) update in place; of what lies in another memory, a copy that was loaded.
+ * ('!' in their signatures) update in place; of what lies in another memory, a copy that was
+ * loaded.
  *
  * Everything lives in the graph's arena. Names are unique in a graph, and are what people see: in
  * `ctitan explain`, in plans, in checkpoints. Values without a producer are sources.
@@ -31,8 +36,18 @@
 #include <ctitan/arena.h>
 #include <ctitan/sharding.h>
 
+CT_BEGIN_DECLS
+
 enum ct_part { CT_PART_INIT, CT_PART_PRE, CT_PART_F, CT_PART_I, CT_PART_W, CT_PART_POST };
 #define CT_PARTS 6
+#define CT_NO_GROUP (-1)
+
+struct ct_section {
+    const char *name; /* unique in its graph */
+    enum ct_part part;
+    int group;   /* CT_NO_GROUP, or a number from 0 on */
+    uint32_t id; /* dense, by creation; index for side tables */
+};
 
 enum ct_role {
     CT_ROLE_TEMP,   /* made by an op */
@@ -45,6 +60,19 @@ enum ct_role {
 struct ct_op;
 struct ct_op_type;
 
+/*
+ * One input of an op that stands in the graph, as an element of the list of uses of the value that
+ * it takes. The lists are kept by the functions below: nobody else writes op->in[].
+ */
+struct ct_use {
+    struct ct_op *op;
+    int index; /* op->in[index] is the value */
+    struct ct_use *prev, *next;
+};
+
+/* A set of marks: bit i is the mark with number i. */
+typedef uint64_t ct_marks;
+
 struct ct_value {
     const char *name;
     uint32_t id; /* dense, by creation; index for side tables */
@@ -52,26 +80,34 @@ struct ct_value {
     enum ct_dtype dtype;
     bool dtype_fixed; /* chosen by a transform: `infer` leaves it (types with CT_OP_ANY_DTYPE only)
                        */
-    int rank;
-    int64_t shape[CT_MAX_RANK]; /* global */
+    int ndim;
+    int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
     size_t opaque_bytes; /* not 0: in a layout known only to its ops, this many bytes on a rank */
-    bool offloaded;      /* lies in the device's second memory: `load` brings it, `store` puts it */
+    bool offloaded;      /* lies in the device's host memory: `load` brings it, `store` puts it */
+    ct_marks marks;      /* what plugins say of it: ct_mark */
     struct ct_op *producer; /* NULL: a source */
-    struct ct_value *grad;  /* after differentiation; NULL where none flows */
+    struct ct_value *grad;  /* after differentiation; NULL where none flows: ct_value_set_grad */
+    uint64_t holders; /* ranks that have a parameter or state, as bits of their coordinates along
+                         the graph's partition_axis; 0: all */
+    struct ct_use *first_use, *last_use;  /* in the order in which they came to be */
+    uint32_t use_count, fetch_count;      /* inputs of ops; fetches */
+    struct ct_value *grad_of, *next_grad; /* first value with this as its grad; the next one */
 };
 
 struct ct_op {
     const struct ct_op_type *type;
     const char *region; /* "layers.3", "embedding", ""; interned by the graph */
-    enum ct_part part;
-    int stage;  /* of the pipeline */
+    const struct ct_section *section;
     int stream; /* CT_STREAM_* */
     int ins, outs;
-    struct ct_value **in; /* NULL entries: optional inputs that are absent */
+    bool in_graph;        /* between ct_graph_insert and ct_graph_remove */
+    ct_marks marks;       /* what plugins say of it: ct_mark */
+    struct ct_value **in; /* NULL entries: optional inputs that are absent; ct_op_set_input */
     struct ct_value **out;
-    void *attrs;     /* struct of type->attrs_size, or NULL */
-    const char *why; /* what put it here, for `explain`; NULL: the model said so */
+    struct ct_use *use; /* by input */
+    void *attrs;        /* struct of type->attrs_size, or NULL */
+    const char *why;    /* what put it here, for `explain`; NULL: the model said so */
     struct ct_op *prev, *next;
 };
 
@@ -80,30 +116,33 @@ struct ct_fetch {
     struct ct_value *value;
 };
 
-/* Two ranks of a pipeline, by their coordinates, of which one sends to the other. */
-struct ct_peers {
-    int from, to;
-};
-
 struct ct_graph {
     struct ct_arena *arena;
     const char *name;
     struct ct_mesh mesh;
     struct ct_op *first, *last;
+    struct ct_op *last_init; /* of the init ops in front, as far as they are known; NULL: unknown */
     struct ct_value **values; /* all, by id; unused ones too until ct_graph_sweep */
     size_t value_count, value_room;
+    struct ct_section **sections; /* all, by id */
+    size_t section_count, section_room;
     struct ct_fetch *fetches;
     size_t fetch_count, fetch_room;
     bool update_by_region; /* one optimizer op for each region's parameters, not one for all */
-    int stages;            /* of the pipeline, at least 1 */
-    const int *stage_rank; /* by stage: coordinate along pp of the rank that runs it; NULL: all 0 */
-    struct ct_peers *peers; /* every pair of which one sends to the other, sorted: of all ranks */
-    size_t peer_count;
-    uint64_t seed; /* of the initial weights: copied into init ops */
-    int chunks;    /* sequences are fed in another order: cut into so many equal chunks.. */
+    int partition_axis;    /* of the mesh: its ranks run different groups of sections; -1: none */
+    uint64_t seed;         /* of the initial weights: copied into init ops */
+    int chunks; /* sequences are fed in another order: split into so many equal chunks.. */
     const int32_t *chunk_order; /* ..of which these come one after the other; 0: as they are */
     struct ct_name_table *names;
 };
+
+/* The uses of a value, in the order in which they came to be; the safe form allows to change the
+   one at hand. */
+#define ct_for_each_use(use, value)                                                                \
+    for (struct ct_use *use = (value)->first_use; use; use = use->next)
+#define ct_for_each_use_safe(use, value)                                                           \
+    for (struct ct_use *use = (value)->first_use, *use##_next = use ? use->next : NULL; use;       \
+         use = use##_next, use##_next = use ? use->next : NULL)
 
 #define ct_for_each_op(op, graph) for (struct ct_op *op = (graph)->first; op; op = op->next)
 /* op may be removed in the body. */
@@ -116,70 +155,149 @@ CT_API const char *ct_role_name(enum ct_role role);
 /* True for F, I and W: run once per microbatch. */
 CT_API bool ct_part_is_microbatch(enum ct_part part);
 
+/*
+ * The main section of a part and group: "F", or "1F" for group 1. init, pre and post have no
+ * groups: for them group is ignored. Made if it is not there.
+ */
+CT_API const struct ct_section *ct_graph_section(struct ct_graph *graph, enum ct_part part,
+                                                 int group);
+/* A section apart from the main one of its part and group; the one of that name if it is there. */
+CT_API const struct ct_section *ct_graph_section_named(struct ct_graph *graph, const char *name,
+                                                       enum ct_part part, int group);
+/* The section called name, or NULL. */
+CT_API const struct ct_section *ct_graph_section_find(const struct ct_graph *graph,
+                                                      const char *name);
+/* Move op into the main section of a part, of the same group; its place in the list of ops stays.
+ */
+CT_API void ct_op_set_part(struct ct_graph *graph, struct ct_op *op, enum ct_part part);
+
 CT_API struct ct_graph *ct_graph_create(struct ct_arena *arena, const char *name);
 
 /* A new source. name is made unique by a suffix. */
 CT_API struct ct_value *ct_graph_source(struct ct_graph *graph, enum ct_role role, const char *name,
-                                        enum ct_dtype dtype, int rank, const int64_t *shape);
+                                        enum ct_dtype dtype, int ndim, const int64_t *shape);
 CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *name);
 /* Give value another name, made unique by a suffix. */
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
 CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value);
 CT_API struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name);
+/* Let fetch number index read another value. */
+CT_API void ct_graph_set_fetch(struct ct_graph *graph, size_t index, struct ct_value *value);
+/* grad may be NULL. */
+CT_API void ct_value_set_grad(struct ct_value *value, struct ct_value *grad);
 
 /* The position, in a sequence of so many tokens, of the token that is fed as number index. */
 CT_API int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index);
 
-/* Where new ops go, and the part, region and stage that they get. */
+/* Where new ops go, and the section and region that they get. */
 struct ct_builder {
     struct ct_graph *graph;
     struct ct_op *before; /* insert in front of this op; NULL: at the end */
-    enum ct_part part;
+    const struct ct_section *section;
     const char *region;
-    int stage;
     const char *why;
-    int status; /* first failure; sticky: later calls do nothing and return NULL */
+    ct_marks marks; /* of the ops that are emitted */
+    int status;     /* first failure; sticky: later calls do nothing and return NULL */
 };
 
 CT_API struct ct_builder ct_builder_at_end(struct ct_graph *graph, enum ct_part part,
                                            const char *region);
-/* In front of op, with its part, region and stage. */
+/* In front of op, with its section and region. */
 CT_API struct ct_builder ct_builder_before(struct ct_graph *graph, struct ct_op *op);
 CT_API struct ct_builder ct_builder_after(struct ct_graph *graph, struct ct_op *op);
+/* Go on in the main section of a part, of the builder's group. */
+CT_API void ct_builder_set_part(struct ct_builder *builder, enum ct_part part);
 
 /*
- * Add an op of a registered type. name is given to its first output ("layers.0.q"; NULL: made from
- * the region and the type); further outputs get the type's output names as a suffix. attrs: the
- * type's attribute struct (copied), NULL for the defaults. Its outputs' shapes and dtypes come from
- * the type's `infer`. Returns the op, or NULL with builder->status set and the failure recorded.
+ * Add an op. Its type is registered if it is new to the process. name is given to its first output
+ * ("layers.0.q"; NULL: made from the region and the type); further outputs get the names of the
+ * signature as a suffix. attrs: the type's attribute struct (copied), NULL for the defaults. Its
+ * outputs' shapes and dtypes are inferred. Returns the op, or NULL with builder->status set and the
+ * failure recorded.
  */
+CT_API struct ct_op *ct_emit_type(struct ct_builder *builder, const struct ct_op_type *type,
+                                  const char *name, struct ct_value *const *in, int ins,
+                                  const void *attrs);
+/* The same with one output wanted: returns it. */
+CT_API struct ct_value *ct_emit_type1(struct ct_builder *builder, const struct ct_op_type *type,
+                                      const char *name, struct ct_value *const *in, int ins,
+                                      const void *attrs);
+/* The same by the name of a registered type: for text. */
 CT_API struct ct_op *ct_emit(struct ct_builder *builder, const char *type, const char *name,
                              struct ct_value *const *in, int ins, const void *attrs);
-/* The same with one output wanted: returns it. */
 CT_API struct ct_value *ct_emit1(struct ct_builder *builder, const char *type, const char *name,
                                  struct ct_value *const *in, int ins, const void *attrs);
 
 /* Run `infer` again on every op in order: after dtypes or shapes of sources changed. */
 CT_API int ct_graph_infer(struct ct_graph *graph);
 
+/*
+ * Editing. Each costs as much as the uses that it changes, whatever the size of the graph.
+ */
+
+/* Take an op out of the list; its inputs forget it. */
 CT_API void ct_graph_remove(struct ct_graph *graph, struct ct_op *op);
 /* Put an op that was removed in front of `before`; NULL: at the end. */
 CT_API void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
-/* Make every later user of old take value instead, fetches too. */
-CT_API void ct_graph_replace(struct ct_graph *graph, struct ct_value *old, struct ct_value *value);
+/* Move an op in front of another one; NULL: to the end. */
+CT_API void ct_op_move(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
 CT_API void ct_op_set_input(struct ct_op *op, int index, struct ct_value *value);
-/* The only user of value, or NULL if there are none or several (a fetch counts as a user). */
-CT_API struct ct_op *ct_graph_only_user(const struct ct_graph *graph, const struct ct_value *value);
+/* Take other inputs, in another number. */
+CT_API void ct_op_set_inputs(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *in,
+                             int ins);
+/* Turn op into one of another type, with other inputs and attributes (NULL: zeroed); its outputs
+   stay. */
+CT_API void ct_op_become(struct ct_graph *graph, struct ct_op *op, const struct ct_op_type *type,
+                         struct ct_value *const *in, int ins, const void *attrs);
+/* Let op make a value that another op made: output index of op becomes value. */
+CT_API void ct_op_set_output(struct ct_op *op, int index, struct ct_value *value);
+/* All that uses old (inputs, fetches, values of which it is the gradient) takes value instead, but
+   for the op that makes value: so old -> f(old) can take the place of old. */
+CT_API void ct_value_replace(struct ct_graph *graph, struct ct_value *old, struct ct_value *value);
+/* The only op that uses value, or NULL if there are none or several; a fetch counts as a user. */
+CT_API struct ct_op *ct_value_only_user(const struct ct_value *value);
 
 /*
- * The users of every value, for passes that ask often: built once, wrong after the next edit.
- * users.op[users.first[v->id] .. users.first[v->id + 1]] are the ops that take v.
+ * The users of every value in the order of the ops, for passes for which that counts: wrong after
+ * the next edit. users.op[users.first[v->id] .. users.first[v->id + 1]] are the ops that take v.
  */
 struct ct_users {
     uint32_t *first;
     struct ct_op **op;
 };
 CT_API struct ct_users ct_graph_users(const struct ct_graph *graph, struct ct_arena *arena);
+
+/*
+ * A second op like this one where the builder stands: type, attributes, stream, marks; of its
+ * outputs dtype, sharding, layout and marks. in: its inputs; NULL: the same. Outputs are called as
+ * op's with a suffix, "x.again" for "again". A builder without a reason leaves op's own.
+ */
+CT_API struct ct_op *ct_op_clone(struct ct_builder *builder, const struct ct_op *op,
+                                 struct ct_value *const *in, const char *suffix);
+
+/*
+ * Marks are how plugins find again what they, or others, said of ops and values: "fsdp.gather" on
+ * the gather of a parameter, "save" on a value that is to be kept for the backward. A name gets its
+ * number when it is first asked for, for the whole process; there are 64. Clones keep marks,
+ * and so do the collectives that a redistribution becomes. The text form prints them.
+ */
+#define CT_MARKS 64
+/* The set with the mark of that name only; empty, with the failure recorded, if all are taken. */
+CT_API ct_marks ct_mark(const char *name);
+/* The name of mark number index, NULL if there is none (yet). */
+CT_API const char *ct_mark_name(int index);
+
+/* Bytes of value on a rank of the graph's mesh; rank -1: of the whole. */
+CT_API size_t ct_value_bytes(const struct ct_graph *graph, const struct ct_value *value,
+                             int64_t rank);
+/* Floating-point operations of one call of op on a rank; rank -1: of the whole. */
+CT_API double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, int64_t rank);
+
+/*
+ * A copy with the same ids, in another arena. Texts (attributes, reasons, names of mesh axes) are
+ * shared with the original, which must outlive it.
+ */
+CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_arena *arena);
 
 /* Drop ops whose outputs nobody needs (gradients of parameters count as needed), then the values
    that nothing refers to (ids are renewed). */
@@ -200,5 +318,7 @@ CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text)
  * with the first fault as the message.
  */
 CT_API int ct_graph_verify(const struct ct_graph *graph, FILE *report);
+
+CT_END_DECLS
 
 #endif

@@ -1,29 +1,61 @@
 /*
- * Hooks: where observers see a run. Metrics, profiler, flight recorder and progress are hooks.
+ * Hooks: where observers see a run. Metrics, profiler, recorder, checkpoints and progress are
+ * hooks.
  *
  * A subscriber names the events that it wants; an event without subscribers costs one test. Hooks
- * are called in order of registration, on the thread that drives the run; COLLECTIVE_STARTED and
- * COLLECTIVE_FINISHED on the thread of their stream. A negative return ends the
- * run with that failure; from a FAILURE event it is ignored, so that every observer sees the end.
+ * are called in order of registration, on the thread that drives the run. A negative return ends
+ * the run with that failure, which is given the subscriber's name. FAILURE and RUN_END go to every
+ * subscriber, whatever the others return: a failure from FAILURE is ignored, the first from RUN_END
+ * is the run's.
+ *
+ *   PLAN_READY           the program is there; there is no memory yet (also in `plan`)
+ *   RUN_READY            memory and initial values are there; a hook may set values (ct_run_write)
+ *                        and progress (run->progress) before the first step
+ *   STEP_BEGIN, _END     around a step; between END and the next BEGIN nothing runs, and values may
+ *                        be read, written and copied out
+ *   SECTION_BEGIN, _END  around the enqueueing of one item of the program's order
+ *   OP_BEGIN, _END       around the enqueueing of one instruction. On stream 0 of the devices cpu
+ *                        and reference this is when it runs. On other streams and on GPUs it is
+ * not: a device is asked when an instruction has been done with `query` (device.h)
+ *   COLLECTIVE_ENQUEUED  before a collective is enqueued
+ *   COLLECTIVE_STARTED   the collective's turn has come on its stream on the device
+ *   COLLECTIVE_FINISHED  it has been done on the device
+ *   VALIDATED            after a validation, with its result
+ *   FAILURE              the run ends with a failure, in `message`
+ *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
+ *
+ * STARTED and FINISHED are the device's own. Where kernels run on the host's threads (cpu,
+ * reference, and cuda without nccl) they are sent by the thread of the stream, right before and
+ * after the call. Where kernels are only enqueued (struct ct_device's `enqueues`) the core records
+ * an event before and after, and asks for both while it enqueues and while it waits for the end of
+ * the step: then they are sent by the thread that drives the run, at most about a tenth of a
+ * millisecond late in that wait. Where a device replays a whole step as one graph ([cuda] graph)
+ * its events cannot be asked for: both are sent after the end of the step.
+ *
+ * The three events of one collective have the same index, group and sequence. A group is known by
+ * its ranks, name and instance (comm.h), and its calls are numbered 1, 2, .. by all its ranks
+ * alike, so that what one rank reports can be matched with what the others do.
  */
 #ifndef CT_HOOK_H
 #define CT_HOOK_H
 
 #include <ctitan/base.h>
 
+CT_BEGIN_DECLS
+
 #define CT_EVENTS(X)                                                                               \
     X(PLAN_READY)                                                                                  \
+    X(RUN_READY)                                                                                   \
     X(STEP_BEGIN)                                                                                  \
     X(STEP_END)                                                                                    \
-    X(ACTION_BEGIN)                                                                                \
-    X(ACTION_END)                                                                                  \
+    X(SECTION_BEGIN)                                                                               \
+    X(SECTION_END)                                                                                 \
     X(OP_BEGIN)                                                                                    \
     X(OP_END)                                                                                      \
     X(COLLECTIVE_ENQUEUED)                                                                         \
     X(COLLECTIVE_STARTED)                                                                          \
     X(COLLECTIVE_FINISHED)                                                                         \
     X(VALIDATED)                                                                                   \
-    X(CHECKPOINT)                                                                                  \
     X(FAILURE)                                                                                     \
     X(RUN_END)
 
@@ -35,27 +67,53 @@ enum ct_event {
 };
 
 struct ct_run;
+struct ct_program;
 struct ct_instruction;
+struct ct_launch;
+struct ct_group;
 struct ct_step_result;
 
+/* What is not said below to be there is 0 or NULL. */
 struct ct_event_data {
+    size_t size; /* of this struct */
     enum ct_event event;
-    struct ct_run *run;
-    int64_t step;                             /* 1-based */
-    const struct ct_instruction *instruction; /* ACTION, OP and COLLECTIVE events */
-    const struct ct_step_result *result;      /* STEP_END, VALIDATED */
-    const char *message;                      /* FAILURE */
+    double time;         /* seconds of CLOCK_MONOTONIC */
+    struct ct_run *run;  /* NULL: the program is of no run (the metrics' measuring of the peak) */
+    int64_t step;        /* 1-based; 0: before the first */
+    const char *message; /* FAILURE */
+    const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
+
+    /* SECTION, OP and COLLECTIVE events. A run has a program for training and one for validation.
+     */
+    const struct ct_program *program;
+    /* Of the instruction in program->step; below 0: in program->init, from its end. */
+    int64_t index;
+    const struct ct_instruction *instruction; /* as lowered: &program->step[index] */
+    const struct ct_launch *launch;           /* the same call, with addresses */
+    const char *section;                      /* of its op: "F", "2SEND_F" */
+    int microbatch;                           /* -1: of the step */
+
+    /* COLLECTIVE events. */
+    const struct ct_group *group; /* NULL: this rank alone, or the op has no ct_collective_ops */
+    int64_t sequence;             /* number of this call in its group */
 };
 
 struct ct_hook {
+    size_t size;     /* of this struct */
     uint32_t events; /* bits 1 << CT_EVENT_* */
     int (*call)(const struct ct_event_data *data, void *context);
     void *context;
 };
 
-CT_API int ct_hook_register(const struct ct_hook *hook);
+/* owner: named where the hook fails, "plugin trace"; NULL: nobody. */
+CT_API int ct_hook_register(const struct ct_hook *hook, const char *owner);
 /* Is anybody listening? */
 CT_API bool ct_hook_wanted(enum ct_event event);
+/* Sends a copy of *data whose size is set, and whose time is now if it is 0. */
 CT_API int ct_hook_fire(const struct ct_event_data *data);
+/* "STEP_END" */
+CT_API const char *ct_event_name(enum ct_event event);
+
+CT_END_DECLS
 
 #endif

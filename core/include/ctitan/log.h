@@ -9,6 +9,8 @@
 
 #include <ctitan/base.h>
 
+CT_BEGIN_DECLS
+
 enum ct_log_level { CT_LOG_ERROR, CT_LOG_WARNING, CT_LOG_INFO, CT_LOG_DEBUG, CT_LOG_STATUS };
 
 typedef void ct_log_sink(enum ct_log_level level, const char *line, void *context);
@@ -21,5 +23,7 @@ CT_API void ct_log(enum ct_log_level level, const char *fmt, ...) CT_PRINTF(2, 3
 #define ct_warn(...) ct_log(CT_LOG_WARNING, __VA_ARGS__)
 #define ct_debug(...) ct_log(CT_LOG_DEBUG, __VA_ARGS__)
 #define ct_status(...) ct_log(CT_LOG_STATUS, __VA_ARGS__)
+
+CT_END_DECLS
 
 #endif

@@ -10,9 +10,15 @@
 
 #include <ctitan/base.h>
 
+CT_BEGIN_DECLS
+
 #define CT_MAX_AXES 8
 
 typedef uint32_t ct_axes; /* bit i: axis i of the mesh */
+#define CT_ALL_AXES ((ct_axes)-1)
+
+/* What is made of the values of several ranks; a maximum over NaN is NaN. */
+enum ct_reduction { CT_REDUCE_SUM, CT_REDUCE_MAX };
 
 struct ct_axis {
     const char *name; /* "dp_shard" */
@@ -24,19 +30,23 @@ struct ct_mesh {
     struct ct_axis axis[CT_MAX_AXES];
 };
 
-/* Ranks in the mesh; 1 for an empty one. */
-CT_API int64_t ct_mesh_size(const struct ct_mesh *mesh);
 /* Position of the axis called name, or -1: an axis of size 1 is not there. */
 CT_API int ct_mesh_find(const struct ct_mesh *mesh, const char *name);
 /* Coordinate of rank along an axis. */
 CT_API int64_t ct_mesh_coordinate(const struct ct_mesh *mesh, int64_t rank, int axis);
 /* Product of the sizes of the axes in a set. */
 CT_API int64_t ct_mesh_degree(const struct ct_mesh *mesh, ct_axes axes);
+/* "dp_shard.cp": the axes of a set, in the mesh's order. Printed as snprintf does; CT_EINVAL names
+   an axis that the mesh does not have. */
+CT_API int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room);
+CT_API int ct_axes_parse(const struct ct_mesh *mesh, const char *text, ct_axes *axes);
 /*
  * The ranks that differ from rank along axes only, in order of their coordinates along those axes
  * (the set's first axis slowest). ranks has room for ct_mesh_degree(); returns their number.
  */
 CT_API int64_t ct_mesh_group(const struct ct_mesh *mesh, int64_t rank, ct_axes axes,
                              int64_t *ranks);
+
+CT_END_DECLS
 
 #endif

@@ -4,7 +4,10 @@
 #ifndef CT_MODEL_H
 #define CT_MODEL_H
 
-#include <ctitan/ops.h>
+#include <ctitan/core_ops.h>
+#include <ctitan/input.h>
+
+CT_BEGIN_DECLS
 
 struct ct_run;
 
@@ -23,27 +26,38 @@ struct ct_tp_rule {
     enum { CT_TP_COLWISE = 1, CT_TP_ROWWISE, CT_TP_VOCAB, CT_TP_REPLICATE } how;
 };
 
+struct ct_model; /* one model, the plugin's own: its sizes */
+
 struct ct_model_ops {
-    /* Read the recipe ([model] flavor, init_from's config.json, the plugin's section) into the
-       plugin's configuration: sizes are known afterwards. Called once, before build. */
-    int (*configure)(struct ct_run *run);
-    /* Describe the forward pass of one microbatch: inputs "tokens" and "labels" (int32 [b, t]) and,
-       if asked for, "documents" (int32 [b, t]); parameters under their Hugging Face names; fetch
-       "loss": the sum of cross entropies over unmasked tokens (or "logits"). Regions "embedding",
-       "layers.N", "head". */
-    int (*build)(struct ct_graph *graph, const struct ct_model_request *request);
-    int64_t (*vocabulary)(void);
+    size_t size; /* of this struct */
+    /* A model of the sizes that the recipe asks for ([model] flavor, init_from's config.json, the
+       plugin's section). A process may have several, of different sizes. */
+    int (*create)(struct ct_run *run, struct ct_model **model);
+    /* NULL is allowed. */
+    void (*destroy)(struct ct_model *model);
+    /* Describe the forward pass of one microbatch: declare with ct_input (input.h) the inputs
+       "tokens", "labels" unless logits are asked for, "documents" if asked for, and "positions" if
+       the model has use for them, all [batch, seq_len]; parameters under their Hugging Face names;
+       fetch "loss", a scalar: the sum of cross entropies over unmasked tokens (or "logits",
+       [batch, seq_len, vocabulary]). Regions "embedding", "layers.N", "head". A transform may feed
+       sequences in another order: what depends on positions uses the input, or
+       ct_launch_position (op.h). */
+    int (*build)(struct ct_model *model, struct ct_graph *graph,
+                 const struct ct_model_request *request);
+    int64_t (*vocabulary)(const struct ct_model *model);
     /* Model FLOPs per trained token, forward and backward, at a sequence length: causal attention
        counted whole (TorchTitan's convention) and halved. */
-    void (*flops_per_token)(int64_t seq_len, double *whole, double *halved);
+    void (*flops_per_token)(const struct ct_model *model, int64_t seq_len, double *whole,
+                            double *halved);
     const struct ct_tp_rule *tp_plan; /* ended by {0}; NULL: cannot */
     /* Write the config.json that `init_from` reads, into an open file. */
-    int (*write_config)(FILE *out);
+    int (*write_config)(const struct ct_model *model, FILE *out);
 };
 
 /* ---- optimizers ---- */
 
 struct ct_optimizer_ops {
+    size_t size; /* of this struct */
     /* Append the update of all parameters with a gradient (value->grad) to the post part, creating
        states. Scalars: "lr", "step" (float64; 1 for the first applied update), and the value `clip`
        (float32: multiply gradients by it; negative: skip this update). */
@@ -54,6 +68,7 @@ struct ct_optimizer_ops {
 };
 
 struct ct_lr_schedule_ops {
+    size_t size; /* of this struct */
     /* Factor for a 0-based step of total. */
     double (*factor)(int64_t step, int64_t total);
 };
@@ -76,6 +91,7 @@ struct ct_data_request {
 struct ct_data; /* the source's own */
 
 struct ct_data_ops {
+    size_t size; /* of this struct */
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
     void (*close)(struct ct_data *data);
     /* Sample `index` of the endless or finite sequence: a pure function of the index and the
@@ -92,6 +108,7 @@ struct ct_data_ops {
 };
 
 struct ct_tokenizer_ops {
+    size_t size; /* of this struct */
     int64_t (*vocabulary)(void);
     int32_t (*bos)(void); /* -1: none */
     int32_t (*eos)(void);
@@ -104,32 +121,42 @@ struct ct_tokenizer_ops {
 
 /* ---- mesh axes ---- */
 
-struct ct_axes_ops {
-    /* The axis' place in the mesh is fixed by its name (pp, dp_replicate, dp_shard, cp, tp).
-       degree: from the plugin's options; -1: what is left. */
-    const char *const *names;
-    void (*degrees)(int64_t *degrees);
+/* One axis of the mesh. The offer's name is the axis'. */
+struct ct_axis_ops {
+    size_t size; /* of this struct */
+    /* Where it stands: axes of lower places are outside, those of higher ones run faster. pp has
+       100, dp_replicate 200, dp_shard 300, cp 400, tp 500. */
+    int place;
+    bool splits_batch; /* the sequences of a batch are split over it */
+    bool fills;        /* its degree may be -1: what is left of the ranks */
+    /* From the plugin's options: at least 1. */
+    int64_t (*degree)(void);
 };
 
-/* ---- pipelines ---- */
+/* ---- the order of a step ---- */
 
-struct ct_schedule;
+struct ct_graph;
+struct ct_order;
 
-/* What cuts a step over the ranks along pp. */
-struct ct_pipeline_ops {
-    /* Sequences of a data-parallel rank in one microbatch. */
+/* What a step runs when, if it is not microbatch by microbatch. */
+struct ct_order_ops {
+    size_t size; /* of this struct */
+    /* Sequences of a data-parallel rank in one microbatch; 0: all that it has at a time. */
     int64_t (*microbatch_size)(void);
-    /* What all ranks do with so many microbatches: compute actions, or those and communication. The
-       graph has its stages by now. */
-    int (*schedule)(const struct ct_graph *graph, int microbatches, struct ct_arena *arena,
-                    struct ct_schedule **schedule);
+    /* Append this rank's items for so many microbatches: of training (several accumulated batches
+       if these are more than one batch makes) or of evaluation. All in arena. */
+    int (*order)(const struct ct_run *run, struct ct_graph *graph, int microbatches, bool training,
+                 struct ct_arena *arena, struct ct_order *order);
 };
 
 /* ---- verbs ---- */
 
 struct ct_verb_ops {
+    size_t size; /* of this struct */
     const char *summary, *usage;
     int (*run)(int argc, char **argv);
 };
+
+CT_END_DECLS
 
 #endif

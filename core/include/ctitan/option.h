@@ -12,16 +12,32 @@
 
 #include <ctitan/base.h>
 
-enum ct_option_type { CT_BOOL, CT_INT, CT_FLOAT, CT_STRING, CT_CHOICE };
+CT_BEGIN_DECLS
+
+/* The last four are of attributes of ops only: their values are written as in graph text, and
+   ct_attribute_set and ct_attribute_format (op.h) read and write them. */
+enum ct_option_type {
+    CT_BOOL,
+    CT_INT,
+    CT_FLOAT,
+    CT_STRING,
+    CT_CHOICE,        /* one of several words, kept as text */
+    CT_ENUM,          /* one of several words, kept as its position among them */
+    CT_ATTR_DTYPE,    /* enum ct_dtype */
+    CT_ATTR_SHAPE,    /* struct ct_shape */
+    CT_ATTR_AXES,     /* ct_axes */
+    CT_ATTR_SHARDING, /* struct ct_target */
+};
 
 struct ct_option {
+    size_t size;          /* set by the macros below */
     const char *name;     /* as in the INI file: "weight_decay" */
     const char *fallback; /* NULL: the user must set it */
     const char *doc;      /* one sentence, no final stop */
     enum ct_option_type type;
     size_t offset;       /* of the field in the struct */
     double min, max;     /* inclusive; numbers only */
-    const char *choices; /* "stop|skip"; CT_CHOICE only */
+    const char *choices; /* "stop|skip"; CT_CHOICE and CT_ENUM only */
 };
 
 /* The field's C type is checked at compile time: a mismatch does not build. */
@@ -29,23 +45,33 @@ struct ct_option {
 
 #define CT_OPT_BOOL(T, f, name, fallback, doc)                                                     \
     {                                                                                              \
-        name, fallback, doc, CT_BOOL, CT_OPT_AT(T, f, bool), 0, 0, NULL                            \
+        sizeof(struct ct_option), name, fallback, doc, CT_BOOL, CT_OPT_AT(T, f, bool), 0, 0, NULL  \
     }
 #define CT_OPT_INT(T, f, name, fallback, min, max, doc)                                            \
     {                                                                                              \
-        name, fallback, doc, CT_INT, CT_OPT_AT(T, f, int64_t), min, max, NULL                      \
+        sizeof(struct ct_option), name, fallback, doc, CT_INT, CT_OPT_AT(T, f, int64_t), min, max, \
+            NULL                                                                                   \
     }
 #define CT_OPT_FLOAT(T, f, name, fallback, min, max, doc)                                          \
     {                                                                                              \
-        name, fallback, doc, CT_FLOAT, CT_OPT_AT(T, f, double), min, max, NULL                     \
+        sizeof(struct ct_option), name, fallback, doc, CT_FLOAT, CT_OPT_AT(T, f, double), min,     \
+            max, NULL                                                                              \
     }
 #define CT_OPT_STRING(T, f, name, fallback, doc)                                                   \
     {                                                                                              \
-        name, fallback, doc, CT_STRING, CT_OPT_AT(T, f, const char *), 0, 0, NULL                  \
+        sizeof(struct ct_option), name, fallback, doc, CT_STRING, CT_OPT_AT(T, f, const char *),   \
+            0, 0, NULL                                                                             \
     }
 #define CT_OPT_CHOICE(T, f, name, fallback, choices, doc)                                          \
     {                                                                                              \
-        name, fallback, doc, CT_CHOICE, CT_OPT_AT(T, f, const char *), 0, 0, choices               \
+        sizeof(struct ct_option), name, fallback, doc, CT_CHOICE, CT_OPT_AT(T, f, const char *),   \
+            0, 0, choices                                                                          \
+    }
+/* f: an enum whose constants count the choices from 0. */
+#define CT_OPT_ENUM(T, f, name, fallback, choices, doc)                                            \
+    {                                                                                              \
+        sizeof(struct ct_option), name, fallback, doc, CT_ENUM, CT_OPT_AT(T, f, unsigned), 0, 0,   \
+            choices                                                                                \
     }
 
 /*
@@ -53,6 +79,7 @@ struct ct_option {
  * CT_ECONFIG: a fallback that its own option refuses.
  */
 CT_API int ct_options_reset(const struct ct_option *table, void *config);
+CT_API int ct_option_reset(const struct ct_option *option, void *config);
 
 /*
  * Set one field from text. where names the source in a failure: "a.ini:41". CT_ECONFIG: no option
@@ -72,7 +99,7 @@ CT_API int ct_option_format(const struct ct_option *option, const void *config, 
                             size_t room);
 /* What an option takes, for people: "0 to 1", "at least 1", "stop, skip"; "" for anything. */
 CT_API int ct_option_range(const struct ct_option *option, char *text, size_t room);
-/* "bool", "int", "float", "string", "choice" */
+/* "bool", "int", "float", "string", "choice", "dtype", .. */
 CT_API const char *ct_option_type_name(enum ct_option_type type);
 
 /*
@@ -80,5 +107,7 @@ CT_API const char *ct_option_type_name(enum ct_option_type type);
  * neighbours count once, of at most a third of the word.
  */
 CT_API const char *ct_nearest(const char *word, const char *const *names, size_t count);
+
+CT_END_DECLS
 
 #endif

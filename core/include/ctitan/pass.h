@@ -11,10 +11,13 @@
 
 #include <ctitan/graph.h>
 
+CT_BEGIN_DECLS
+
 enum ct_phase {
     CT_PHASE_PARTITION,
     CT_PHASE_SHARD,
     CT_PHASE_PRECISION,
+    CT_PHASE_JOIN, /* plain ops become ops that do several at once */
     CT_PHASE_DIFFERENTIATE,
     CT_PHASE_UPDATE,     /* gradient norm, clipping, optimizer */
     CT_PHASE_COLLECTIVE, /* shardings propagated through all of that, collectives inserted */
@@ -26,6 +29,7 @@ enum ct_phase {
 struct ct_run; /* run.h: recipe, device, mesh, rank */
 
 struct ct_transform {
+    size_t size; /* of this struct */
     const char *name;
     const char *summary;
     enum ct_phase phase;
@@ -38,6 +42,14 @@ struct ct_transform {
 };
 
 CT_API const char *ct_phase_name(enum ct_phase phase);
+
+/*
+ * Transforms of libraries, which every run of this process takes beside the core's and those of its
+ * plugins. CT_EINVAL on a second one of one name.
+ */
+CT_API int ct_transform_register(const struct ct_transform *transform);
+/* The i-th registered one, NULL after the last. */
+CT_API const struct ct_transform *ct_transform_at(size_t index);
 
 struct ct_pass_options {
     bool training;          /* false: only transforms with .evaluation */
@@ -56,11 +68,10 @@ CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *cons
 /*
  * The core's own transforms, always there: "precision" (casts for [training]
  * mixed_precision_param), "differentiate", "update" (norm, clipping and the chosen optimizer),
- * "collect" (what is summed over pipeline stages), "propagate" (shardings and the collectives that
- * follow from them), "localise" (this rank's pipeline stages).
+ * "propagate" (shardings and the collectives that follow from them).
  */
 CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate, ct_pass_update,
-    ct_pass_collect, ct_pass_propagate, ct_pass_localise;
+    ct_pass_propagate;
 
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops; sets value->grad of
@@ -69,5 +80,7 @@ CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate
  * parameter's gradient needs is W.
  */
 CT_API int ct_differentiate(struct ct_graph *graph);
+
+CT_END_DECLS
 
 #endif

@@ -23,22 +23,33 @@
 #include <ctitan/arena.h>
 #include <ctitan/option.h>
 
-/* MAJOR: old plugins no longer work. MINOR: something was added at an end. */
-#define CT_ABI_MAJOR 1
-#define CT_ABI_MINOR 0
-#define CT_MAGIC 0x58545047u /* "XTPG" */
+CT_BEGIN_DECLS
+
+/*
+ * The version of this interface. MAJOR: old plugins no longer work. MINOR: something was added at
+ * the end of a struct.
+ *
+ * Every struct that a plugin hands over begins with its size as built; so do the elements of
+ * arrays. The loader gives a struct that was built against an older minor version the fields that
+ * it lacks, as zeroes, and refuses plugins of a newer one. Structs that plugins only read may grow
+ * at their end without more ado. struct ct_device, ct_comm and ct_group, which plugins extend,
+ * never grow.
+ */
+#define CT_ABI_MAJOR 2
+#define CT_ABI_MINOR 1       /* 2.0: without ct_plugin.brings and brings_kind */
+#define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {
     uint32_t magic;
     uint16_t major, minor;
-    uint32_t plugin_size; /* sizeof(struct ct_plugin) as built */
-    uint32_t flags;       /* build properties that must agree */
+    size_t plugin_size; /* sizeof(struct ct_plugin) as built */
 };
 
 /* kind, name for people, type of what the offer points to */
 #define CT_KINDS(X)                                                                                \
     X(OP, "op", struct ct_op_type)                                                                 \
     X(KERNELS, "kernels", struct ct_kernel) /* array ended by {0}; offer's name: the device */     \
+    X(TRANSPORT, "transport", struct ct_transport) /* name: the device */                          \
     X(TRANSFORM, "transform", struct ct_transform)                                                 \
     X(MODEL, "model", struct ct_model_ops)                                                         \
     X(SCHEDULE, "schedule", struct ct_schedule_ops)                                                \
@@ -48,11 +59,11 @@ struct ct_abi {
     X(TOKENIZER, "tokenizer", struct ct_tokenizer_ops)                                             \
     X(OPTIMIZER, "optimizer", struct ct_optimizer_ops)                                             \
     X(LR_SCHEDULE, "learning-rate schedule", struct ct_lr_schedule_ops)                            \
-    X(AXES, "mesh axes", struct ct_axes_ops)                                                       \
+    X(AXIS, "mesh axis", struct ct_axis_ops)                                                       \
     X(CHECKPOINT_FORMAT, "checkpoint format", struct ct_checkpoint_format_ops)                     \
     X(HOOK, "hook", struct ct_hook)                                                                \
     X(VERB, "verb", struct ct_verb_ops)                                                            \
-    X(PIPELINE, "pipeline", struct ct_pipeline_ops)
+    X(ORDER, "order", struct ct_order_ops)
 
 enum ct_kind {
     CT_NOTHING,
@@ -75,21 +86,23 @@ struct ct_plugin {
     struct ct_abi abi; /* first, and never changes */
     const char *name;  /* also the file: <name>.so */
     const char *version;
-    const char *summary;         /* one line, for `ctitan plugins` */
-    const char *const *requires; /* "fsdp", or an offer: "device:cpu", "device:*"; NULL ends */
+    const char *summary;      /* one line, for `ctitan plugins` */
+    const char *const *needs; /* "fsdp", or an offer: "device:cpu", "device:*"; NULL ends */
     const char *const *conflicts;
     const struct ct_option *options;
     void *config; /* the plugin's own static struct */
     size_t config_size;
     const struct ct_offer *offers; /* ended by CT_NOTHING */
-    /* An option whose value names one more plugin to load: "schedule". NULL: none. */
+    /* An option whose value names one more plugin to load: "schedule". NULL: none. And the kind of
+       which that plugin must have an offer. */
     const char *brings;
+    enum ct_kind brings_kind;
 };
 
 #define CT_PLUGIN(...)                                                                             \
     extern CT_API const struct ct_plugin ct_plugin_v1;                                             \
     const struct ct_plugin ct_plugin_v1 = {                                                        \
-        .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin), 0}, __VA_ARGS__}
+        .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin)}, __VA_ARGS__}
 
 /*
  * Load the plugin in the file at path. On success *plugin is valid until the process ends. Loading
@@ -118,7 +131,7 @@ CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
  * be found. CT_ECONFIG: two offers of one kind and name, or a conflict. Requirements are checked by
  * ct_plugin_check_all once everything is loaded.
  */
-CT_API int ct_plugin_adopt(const struct ct_plugin *plugin);
+CT_API int ct_plugin_register(const struct ct_plugin *plugin);
 CT_API int ct_plugin_check_all(void);
 /* The i-th plugin taken in; NULL after the last. */
 CT_API const struct ct_plugin *ct_plugin_at(size_t index);
@@ -129,5 +142,15 @@ CT_API int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_of
 /* The i-th offer of a kind over all plugins taken in; NULL after the last. */
 CT_API const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index);
 CT_API const char *ct_kind_name(enum ct_kind kind);
+
+/*
+ * given, which begins with its size, with at least `size` bytes: itself, or a copy of the process
+ * in which further fields are 0. The loader has done this to offers of kinds that the core itself
+ * uses; it is for those who use other kinds, such as schedules. CT_EABI: it is larger than `size`
+ * or smaller than `least`.
+ */
+CT_API int ct_struct_widen(const void *given, size_t least, size_t size, const void **widened);
+
+CT_END_DECLS
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Lowering: from the graph and a list of actions to a flat program with a memory plan.
+ * Lowering: from the graph and an order of its sections to a flat program with a memory plan.
  *
  * A program is the list of instructions that one rank runs in one step: each with its kernel, its
  * stream, the events it waits for, and tensors at fixed offsets in one arena. Nothing is decided
@@ -8,13 +8,14 @@
  * Memory is planned to the byte. A buffer has a category and a life: instructions [first, last] in
  * program order (those of init have numbers below 0); two buffers whose lives overlap do not.
  * Parameters, states, scalars and fetches live always. Offsets are multiples of 64; those in the
- * device's second memory begin at CT_OFFLOADED.
+ * device's host memory begin at CT_OFFLOADED.
  */
 #ifndef CT_PROGRAM_H
 #define CT_PROGRAM_H
 
-#include <ctitan/device.h>
-#include <ctitan/schedule.h>
+#include <ctitan/device/device.h>
+
+CT_BEGIN_DECLS
 
 #define CT_CATEGORIES(X)                                                                           \
     X(PARAMETER, "parameters")                                                                     \
@@ -39,7 +40,7 @@ struct ct_buffer {
     const struct ct_value *value; /* the one it is named after; NULL: workspace */
     int microbatch;               /* -1: of the step */
     enum ct_category category;
-    bool offloaded; /* in the second memory */
+    bool offloaded; /* in the host memory */
     size_t bytes, offset;
     int64_t first, last; /* instructions; INT64_MIN .. INT64_MAX: always */
 };
@@ -52,25 +53,58 @@ struct ct_memory {
     size_t at_peak[CT_CATEGORY_COUNT]; /* what each holds when the whole is largest */
 };
 
+/* Sections of one microbatch whose ops run in the graph's order: I and W make a whole backward. */
+struct ct_span {
+    const struct ct_section *section[2]; /* the second NULL: one section alone */
+    int microbatch;                      /* -1: sections that run once a step */
+};
+
+struct ct_order_item {
+    const char *name;   /* "2B3": for people */
+    struct ct_span run; /* section[0] NULL: nothing */
+    struct ct_span
+        beside;   /* runs at the same time: the ops of both alternate; section[0] NULL: none */
+    bool release; /* `run` is not run: what it made last is dropped, to be made again */
+};
+
+/*
+ * What a step runs in which order. Sections of init never stand in it; those of pre that do not
+ * stand in it run before it, those of post behind it. A section of F, I and W that has ops stands
+ * in it once for every microbatch. An op must come after those whose results it takes.
+ */
+struct ct_order {
+    struct ct_order_item *item;
+    size_t count, room;
+};
+
+CT_API void ct_order_append(struct ct_arena *arena, struct ct_order *order,
+                            struct ct_order_item item);
+/* Microbatch by microbatch: F, then I and W together, as far as the graph has them. */
+CT_API void ct_order_default(struct ct_graph *graph, int microbatches, struct ct_arena *arena,
+                             struct ct_order *order);
+
+struct ct_run;
+
 struct ct_instruction {
     const struct ct_op *op;
     const struct ct_kernel *kernel;
     int16_t stream;
-    int32_t action, microbatch; /* index into program->actions, -1: pre or post */
-    int32_t signal;             /* event to record afterwards; -1: none */
-    const int32_t *waits;       /* events to wait for, -1 ends; NULL: none */
-    size_t workspace;           /* offset; SIZE_MAX: none */
-    double sent;                /* bytes to other ranks, by the algorithms that send least */
-    struct ct_launch launch; /* tensors carry offsets as data until the program is bound; rank -1:
-                                absent */
+    int32_t item, microbatch; /* index into program->order, -1: before or behind it */
+    int32_t signal;           /* event to record afterwards; -1: none */
+    const int32_t *waits;     /* events to wait for, -1 ends; NULL: none */
+    size_t workspace;         /* offset; SIZE_MAX: none */
+    double sent;              /* bytes to other ranks, by the algorithms that send least */
+    struct ct_launch launch;  /* tensors carry offsets as data until the program is bound; rank -1:
+                                 absent */
 };
 
 struct ct_program {
     struct ct_arena *arena;
+    struct ct_run *run; /* whose it is; NULL: nobody's. Set by the run */
     const struct ct_graph *graph;
     struct ct_instruction *init, *step;
     size_t init_count, step_count;
-    struct ct_action_list actions;
+    struct ct_order order;
     struct ct_buffer *buffers;
     size_t buffer_count;
     struct ct_tensor
@@ -80,12 +114,12 @@ struct ct_program {
     struct ct_memory memory, offloaded;
     double flops;                      /* of one step on this rank */
     double comm_bytes;                 /* sent by this rank in one step */
-    double loaded_bytes, stored_bytes; /* from and to the second memory, in one step */
+    double loaded_bytes, stored_bytes; /* from and to the host memory, in one step */
 };
 
 struct ct_lower_request {
     const struct ct_graph *graph;
-    const struct ct_action_list *actions; /* of this rank; microbatch numbers below microbatches */
+    const struct ct_order *order; /* of this rank; NULL: the default */
     int microbatches;
     struct ct_device *device;
     const struct ct_communicator *communicator; /* NULL: one rank, or only planning */
@@ -106,14 +140,6 @@ CT_API bool ct_program_borrows(const struct ct_program *program, const struct ct
    stream that reads what another wrote without an event between. Used by tests and `plan`. */
 CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 
-/*
- * Prove that the programs of all ranks along pp (by coordinate; equal in all other coordinates)
- * come to their end together: with sends that end only with their receives, and events as they are.
- * in_order: on devices that are (device.h). CT_EINVAL: a deadlock, with what each rank is about
- * to do; or two ends of a transfer that are not of one value.
- */
-CT_API int ct_programs_prove(const struct ct_program *const *programs, int count, bool in_order);
-
 /* ---- running ---- */
 
 struct ct_executor; /* a program bound to a device's memory */
@@ -125,7 +151,7 @@ struct ct_executor_memory {
         *base; /* NULL: taken from the device; else `bytes` zeroed bytes, which stay the caller's */
 };
 
-/* extra: NULL: nothing. CT_ECONFIG: something is offloaded, and the device has no second memory. */
+/* extra: NULL: nothing. CT_ECONFIG: something is offloaded, and the device has no host memory. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                               const struct ct_executor_memory *extra,
                               struct ct_executor **executor);
@@ -138,18 +164,29 @@ CT_API void ct_executor_destroy(struct ct_executor *executor);
 
 /* Run the init part. */
 CT_API int ct_executor_init(struct ct_executor *executor);
-/* One step: pre, all actions, post; waits for its end. */
+/* One step; waits for its end. */
 CT_API int ct_executor_step(struct ct_executor *executor);
 
-/* Host access to a value's local piece, dense: microbatch -1 for params, states, scalars, fetches.
+/* Host access to a value's local shard, dense: microbatch -1 for params, states, scalars, fetches.
  */
 CT_API int ct_executor_write(struct ct_executor *executor, const struct ct_value *value,
                              int microbatch, const void *host, size_t bytes);
+/*
+ * Begin to copy the local shard of a parameter or state to host, dense, between two steps, on the
+ * main thread. The next steps may begin meanwhile: before a step first writes a value whose copy
+ * goes on, it waits. host stays the copy's until ct_executor_copy_out_wait.
+ */
+CT_API int ct_executor_copy_out_begin(struct ct_executor *executor, const struct ct_value *value,
+                                      void *host, size_t bytes);
+/* 1: all copies that were begun are done; 0: not yet, only if not to `block`. */
+CT_API int ct_executor_copy_out_wait(struct ct_executor *executor, bool block);
 CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
                             size_t bytes);
 /* Where the value lives, for hosts that can see the device's memory; data NULL if it has no place.
  */
 CT_API struct ct_tensor ct_executor_tensor(struct ct_executor *executor,
                                            const struct ct_value *value, int microbatch);
+
+CT_END_DECLS
 
 #endif

@@ -22,6 +22,8 @@
 #include <ctitan/arena.h>
 #include <ctitan/option.h>
 
+CT_BEGIN_DECLS
+
 struct ct_setting {
     const char *section, *key, *value;
     const char *source; /* "recipe.ini:12", "--set" */
@@ -103,11 +105,13 @@ struct ct_config {
 CT_API extern struct ct_config ct_config;
 
 /* The core's sections and their option tables, for `ctitan help`; NULL section after the last. */
-struct ct_section {
+struct ct_recipe_section {
     const char *name, *summary;
     const struct ct_option *options;
     void *config;
 };
-CT_API const struct ct_section *ct_section_at(size_t index);
+CT_API const struct ct_recipe_section *ct_recipe_section_at(size_t index);
+
+CT_END_DECLS
 
 #endif

@@ -10,6 +10,8 @@
 
 #include <ctitan/base.h>
 
+CT_BEGIN_DECLS
+
 struct ct_philox {
     uint32_t v[4];
 };
@@ -23,9 +25,10 @@ static inline struct ct_philox ct_philox(uint64_t seed, uint64_t stream, uint64_
 
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * c.v[0], b = (uint64_t)0xCD9E8D57u * c.v[2];
+        struct ct_philox next = {{(uint32_t)(b >> 32) ^ c.v[1] ^ k0, (uint32_t)b,
+                                  (uint32_t)(a >> 32) ^ c.v[3] ^ k1, (uint32_t)a}};
 
-        c = (struct ct_philox){{(uint32_t)(b >> 32) ^ c.v[1] ^ k0, (uint32_t)b,
-                                (uint32_t)(a >> 32) ^ c.v[3] ^ k1, (uint32_t)a}};
+        c = next;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
@@ -61,5 +64,7 @@ static inline uint64_t ct_rng_stream(const char *name)
         h = (h ^ (unsigned char)*name) * 0x100000001b3u;
     return h;
 }
+
+CT_END_DECLS
 
 #endif

@@ -7,31 +7,46 @@
 #ifndef CT_RUN_H
 #define CT_RUN_H
 
-#include <ctitan/comm.h>
+#include <ctitan/device/comm.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
 #include <ctitan/recipe.h>
 
+CT_BEGIN_DECLS
+
 struct ct_step_result {
     int64_t step; /* 1-based */
     double loss, grad_norm, lr;
     int64_t tokens;      /* trained in this step, over all ranks, masked ones included */
-    int64_t tokens_seen; /* since the run's first step */
+    int64_t tokens_seen; /* since the first step of all, this one included */
     double seconds;      /* of this step, data included */
     double data_seconds;
     bool skipped; /* non-finite: nothing was updated */
 };
 
-/* A parameter of the whole model, wherever it lies. */
-struct ct_weight_place {
+/*
+ * How far a run is. A hook on RUN_READY may set it, on all ranks alike: the run goes on from there,
+ * with the learning rate of that step and the samples that come next.
+ */
+struct ct_progress {
+    int64_t step;    /* being run; between two steps, the next one. 1-based */
+    int64_t updates; /* applied so far; fewer than steps where one was skipped */
+    int64_t tokens;  /* trained so far, over all ranks, masked ones included */
+    int64_t samples; /* read so far, over all ranks: number of the next one */
+};
+
+/* A parameter or state of the whole run, wherever it lies. */
+struct ct_state {
     const char *name;
+    enum ct_role role; /* CT_ROLE_PARAM or CT_ROLE_STATE (the optimizer's) */
     enum ct_dtype dtype;
-    int rank;
-    int64_t shape[CT_MAX_RANK];
-    struct ct_sharding sharding;
-    uint64_t holders; /* coordinates along pp, as bits */
+    int ndim;
+    int64_t shape[CT_MAX_DIMS];   /* of the whole */
+    struct ct_sharding sharding;  /* over the run's mesh */
+    uint64_t holders;             /* as in struct ct_value */
+    const struct ct_value *value; /* in run->graph; NULL: not on this rank */
 };
 
 struct ct_run {
@@ -39,8 +54,10 @@ struct ct_run {
     struct ct_recipe *recipe;
     int64_t rank, world;
     struct ct_mesh mesh;
+    ct_axes batch_axes; /* over which the sequences of a batch are split */
 
-    const struct ct_model_ops *model;
+    const struct ct_model_ops *model_ops;
+    struct ct_model *model;
     const struct ct_optimizer_ops *optimizer;
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
     const struct ct_data_ops *data_ops;
@@ -52,12 +69,16 @@ struct ct_run {
     struct ct_graph *graph; /* after all transforms */
     struct ct_program *program;
     struct ct_executor *executor;
-    double start_time;               /* of the process, seconds of CLOCK_MONOTONIC */
-    size_t arena_bytes;              /* on the device: training and validation */
-    size_t offloaded_bytes;          /* in its second memory */
-    int64_t parameters;              /* elements, each once, over all ranks */
-    struct ct_weight_place *weights; /* all parameters of the model, in its order */
-    size_t weight_count;
+    double start_time;       /* of the process, seconds of CLOCK_MONOTONIC */
+    size_t arena_bytes;      /* on the device: training and validation */
+    size_t offloaded_bytes;  /* in its host memory */
+    int64_t parameters;      /* elements, each once, over all ranks */
+    struct ct_state *states; /* every parameter and state, the same list on all ranks */
+    size_t state_count;
+    struct ct_progress progress;
+    int (*save)(struct ct_run *run, const char *folder); /* of the options */
+    const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
+    struct ct_group *world_group;
 
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;
@@ -76,7 +97,12 @@ struct ct_run_options {
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
     const char *job;             /* unique on this host; with more than one rank */
-    bool logits;                 /* no training: a forward of one sequence that fetches "logits" */
+    /* How [model] init_from is read, before RUN_READY, and save_to written at the end of the steps
+       (not if the run was stopped); all ranks call. NULL: CT_ECONFIG where the recipe asks for it.
+       lib/hf.h has both. */
+    int (*load)(struct ct_run *run, const char *folder);
+    int (*save)(struct ct_run *run, const char *folder);
+    bool logits; /* no training: a forward of one sequence that fetches "logits" */
     struct ct_pass_options passes; /* dumps; `training` is set here */
 };
 
@@ -86,10 +112,59 @@ CT_API int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *op
 CT_API void ct_run_close(struct ct_run *run);
 /* All steps of the recipe, validation included; hooks see each. 0 at the end of steps or data. */
 CT_API int ct_run_train(struct ct_run *run);
-/* Write the weights as a Hugging Face folder. */
-CT_API int ct_run_save(struct ct_run *run, const char *folder);
+/*
+ * Ask the run to end behind the step that is being run, as if it were the last: RUN_END follows.
+ * All ranks must ask in the same step. why: for people; it must live as long as the run. From any
+ * thread, and from a signal's handler.
+ */
+CT_API void ct_run_stop(struct ct_run *run, const char *why);
+
+/* ---- for hooks: what a run keeps. On the main thread, between two steps. ---- */
+
+/* By name; NULL: none. */
+CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char *name);
+/* The shard of a rank: its shape, and where it begins in the whole (each may be NULL). False: the
+   rank has none of it. */
+CT_API bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_t rank,
+                         int64_t *shape, int64_t *offset);
+/* Of the ranks that have equal shards, exactly one is the first: who would write it to a file. */
+CT_API bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state,
+                               int64_t rank);
+/* Bytes of this rank's shard, dense. */
+CT_API size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state *state);
+
+/*
+ * A box of this rank's shard, dense in host: from offset (NULL: 0) on, of a shape (NULL: the whole
+ * shard). CT_EINVAL: the state is not on this rank, or the box is not in the shard. Writing waits
+ * for copies that go on.
+ */
+CT_API int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                       const int64_t *shape, void *host);
+CT_API int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                        const int64_t *shape, const void *host);
+
+/*
+ * Copy this rank's shard to staging while the next steps are run: from STEP_END on, which is behind
+ * the optimizer's last write. The run waits before it first writes a value that is being copied, so
+ * nobody else has to. Where the device has no such copies, it is done when begin returns.
+ */
+CT_API int ct_run_copy_out_begin(struct ct_run *run, const struct ct_state *state, void *staging);
+/* 1: all that was begun is done; 0: not yet, only if not to `block`. */
+CT_API int ct_run_copy_out_wait(struct ct_run *run, bool block);
+/* Host memory that the device copies to at full speed (pinned, for a GPU); zeroed. */
+CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
+CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
+
+/*
+ * The group of all ranks, for hooks: barrier, broadcast, all_gather and the rest of ct_comm_ops, on
+ * host memory (group->ops->barrier(group)). All ranks make the same calls, on the main thread. Of
+ * one rank, it does what is right for one rank.
+ */
+CT_API struct ct_group *ct_run_world(const struct ct_run *run);
 
 /* Seconds of CLOCK_MONOTONIC. */
 CT_API double ct_now(void);
+
+CT_END_DECLS
 
 #endif

@@ -2,14 +2,15 @@
  * How a global tensor lies over the mesh.
  *
  * For each dimension an ordered list of axes, major first: {tp, dp_shard} on dimension 0 means that
- * tp cuts it, and dp_shard cuts each piece again. On the axes in `unreduced` every rank holds a
- * summand of the true value. On all other axes the value is replicated. An axis appears at most
- * once.
+ * tp splits it, and dp_shard splits each shard again. On the axes in `unreduced` every rank holds a
+ * part of the true value, which is the sum of the ranks' parts, or their maximum. On all other axes
+ * the value is replicated. An axis appears at most once.
  *
  * The gradient of a value has the dual sharding: replicated becomes unreduced and the reverse;
  * dimensions keep their axes. (Ordered axes per dimension follow Shardy; the unreduced set, JAX.)
  *
- * Text form, as in graph text: `[dp_shard, -, tp.cp]+{dp_replicate}`; all replicated is ``.
+ * Text form, as in graph text: `[dp_shard, -, tp.cp]+{dp_replicate}`, or `max{dp_replicate}` for a
+ * maximum; all replicated is ``.
  */
 #ifndef CT_SHARDING_H
 #define CT_SHARDING_H
@@ -17,16 +18,27 @@
 #include <ctitan/mesh.h>
 #include <ctitan/tensor.h>
 
+CT_BEGIN_DECLS
+
 struct ct_sharding {
-    uint8_t count[CT_MAX_RANK];             /* axes on this dimension */
-    uint8_t axis[CT_MAX_RANK][CT_MAX_AXES]; /* their positions in the mesh, major first */
+    uint8_t count[CT_MAX_DIMS];             /* axes on this dimension */
+    uint8_t axis[CT_MAX_DIMS][CT_MAX_AXES]; /* their positions in the mesh, major first */
     ct_axes unreduced;
+    enum ct_reduction reduction; /* what `unreduced` waits for; no meaning where that is empty */
 };
 
+/* A sharding that may be left out: as an attribute, "" where it is. */
+struct ct_target {
+    bool given;
+    struct ct_sharding sharding; /* replicated where it is not given */
+};
+
+CT_API bool ct_sharding_is_replicated(const struct ct_sharding *s);
+
 CT_API bool ct_sharding_equal(const struct ct_sharding *a, const struct ct_sharding *b);
-/* Axes that cut some dimension. */
+/* Axes that split some dimension. */
 CT_API ct_axes ct_sharding_axes(const struct ct_sharding *s);
-/* Cut dimension dim by axis, inside the axes already there. */
+/* Split dimension dim by axis, inside the axes already there. */
 CT_API void ct_sharding_split(struct ct_sharding *s, int dim, int axis);
 CT_API struct ct_sharding ct_sharding_dual(const struct ct_sharding *s, const struct ct_mesh *mesh);
 
@@ -34,8 +46,8 @@ CT_API struct ct_sharding ct_sharding_dual(const struct ct_sharding *s, const st
 CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank);
 
 /*
- * The piece of a global shape that a rank holds: its shape and, in offset (may be NULL), where it
- * begins. Pieces follow torch.chunk: ceil(size / n) each, the last ones shorter or empty.
+ * The shard of a global shape that a rank holds: its shape and, in offset (may be NULL), where it
+ * begins. Shards follow torch.chunk: ceil(size / n) each, the last ones shorter or empty.
  */
 CT_API void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
                               int dims, const int64_t *global, int64_t *local, int64_t *offset);
@@ -46,5 +58,7 @@ CT_API int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *
 /* Parse what ct_sharding_print wrote; *end is set after it. CT_EINVAL. */
 CT_API int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struct ct_sharding *s,
                              const char **end);
+
+CT_END_DECLS
 
 #endif

@@ -8,9 +8,11 @@
 #ifndef CT_TENSOR_H
 #define CT_TENSOR_H
 
-#include <ctitan/base.h>
+#include <ctitan/number.h>
 
-#define CT_MAX_RANK 6
+CT_BEGIN_DECLS
+
+#define CT_MAX_DIMS 6
 
 /* id, name as in recipes and graph text, bytes, is it a floating-point type */
 #define CT_DTYPES(X)                                                                               \
@@ -31,12 +33,17 @@ enum ct_dtype {
         CT_DTYPE_COUNT
 };
 
+struct ct_shape {
+    int ndim;
+    int64_t size[CT_MAX_DIMS];
+};
+
 struct ct_tensor {
     void *data;
     enum ct_dtype dtype;
-    int rank;
-    int64_t shape[CT_MAX_RANK];
-    int64_t stride[CT_MAX_RANK];
+    int ndim;
+    int64_t shape[CT_MAX_DIMS];
+    int64_t stride[CT_MAX_DIMS];
 };
 
 CT_API const char *ct_dtype_name(enum ct_dtype dtype);
@@ -46,12 +53,16 @@ CT_API bool ct_dtype_is_float(enum ct_dtype dtype);
 /* The dtype called name; CT_EINVAL with the nearest name if there is none. */
 CT_API int ct_dtype_parse(const char *name, enum ct_dtype *dtype);
 
+CT_API struct ct_shape ct_shape_of(int ndim, const int64_t *sizes);
+/* "8,256": sizes with commas between; "" is a scalar's. Printed as snprintf does; CT_EINVAL. */
+CT_API int ct_shape_print(const struct ct_shape *shape, char *text, size_t room);
+CT_API int ct_shape_parse(const char *text, struct ct_shape *shape);
 /* Product of the dimensions; 1 for a scalar; INT64_MAX if it is more. */
-CT_API int64_t ct_shape_count(int rank, const int64_t *shape);
+CT_API int64_t ct_shape_count(int ndim, const int64_t *shape);
 CT_API int64_t ct_tensor_count(const struct ct_tensor *t);
 
 /* A dense row-major tensor over data. */
-CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int rank,
+CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ndim,
                                         const int64_t *shape);
 CT_API bool ct_tensor_is_dense(const struct ct_tensor *t);
 
@@ -71,25 +82,6 @@ CT_API bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *mat
 CT_API double ct_tensor_load(const struct ct_tensor *t, int64_t index);
 CT_API void ct_tensor_store(const struct ct_tensor *t, int64_t index, double value);
 
-/* bfloat16 <-> float32, round to nearest even, NaN kept. */
-static inline float ct_bf16_to_f32(uint16_t h)
-{
-    union {
-        uint32_t u;
-        float f;
-    } v = {(uint32_t)h << 16};
-    return v.f;
-}
-
-static inline uint16_t ct_f32_to_bf16(float f)
-{
-    union {
-        float f;
-        uint32_t u;
-    } v = {f};
-    if ((v.u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(v.u >> 16 | 0x40);
-    return (uint16_t)((v.u + 0x7fffu + (v.u >> 16 & 1)) >> 16);
-}
+CT_END_DECLS
 
 #endif

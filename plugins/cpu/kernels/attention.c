@@ -168,8 +168,9 @@ bool CPU_ISA(cpu_attention_accepts)(const struct ct_prepare *prepare)
     const struct ct_tensor *in = prepare->in;
     enum ct_dtype dtype = in[0].dtype;
 
-    return cpu_is_compute_dtype(dtype) && in[1].dtype == dtype && in[2].dtype == dtype &&
-           cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
+    return can_mask(prepare->op) && cpu_is_compute_dtype(dtype) && in[1].dtype == dtype &&
+           in[2].dtype == dtype && cpu_is_compute_dtype(prepare->out[0].dtype) &&
+           prepare->out[1].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
@@ -178,7 +179,7 @@ int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
     struct buffers w;
     int64_t tasks;
 
-    s->shape = attention_of(prepare->in, prepare->in + 1);
+    s->shape = attention_of(prepare->op, prepare->in, prepare->in + 1);
     s->threads = cpu_threads();
     tasks = s->shape.batch * s->shape.groups;
     s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;

@@ -287,7 +287,7 @@ static struct task task_at(const struct state *s, int64_t index)
 bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *in = prepare->in, *out = prepare->out;
-    bool same = cpu_is_compute_dtype(in[0].dtype) && in[5].dtype == CT_F32;
+    bool same = can_mask(prepare->op) && cpu_is_compute_dtype(in[0].dtype) && in[5].dtype == CT_F32;
 
     for (int i = 0; i < 5; i++)
         same &= in[i].dtype == in[0].dtype;
@@ -302,7 +302,7 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
     struct buffers w;
     int64_t heads;
 
-    s->shape = attention_of(prepare->in + 1, prepare->in + 2);
+    s->shape = attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
     s->threads = cpu_threads();
     heads = s->shape.batch * s->shape.groups;
     s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;

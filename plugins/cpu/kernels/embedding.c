@@ -1,6 +1,6 @@
 /*
- * Rows of a table by token, and the sum of gradients per row. A rank may hold a piece of the table:
- * tokens that lie in another piece give zeros here, and add nothing.
+ * Rows of a table by token, and the sum of gradients per row. A rank may hold a shard of the table:
+ * tokens that lie in another shard give zeros here, and add nothing.
  *
  * The gradient first links the tokens of each row into a list, in order. Threads then share the
  * rows of the table: each is summed in float32 and written once, whoever does it. The result does
@@ -19,27 +19,27 @@
 #define ROWS 64      /* of the table, a thread's share */
 
 /* The rows of a table that lie here. */
-struct piece {
+struct shard {
     int64_t first, rows, all; /* all: of the whole table */
 };
 
-static struct piece piece_of(const struct ct_launch *launch, const struct ct_value *table,
+static struct shard shard_of(const struct ct_launch *launch, const struct ct_value *table,
                              const struct ct_tensor *local)
 {
-    return (struct piece){ct_launch_offset(launch, table, 0), local->shape[0], table->shape[0]};
+    return (struct shard){ct_launch_offset(launch, table, 0), local->shape[0], table->shape[0]};
 }
 
-static bool has(const struct piece *piece, int32_t token)
+static bool has(const struct shard *shard, int32_t token)
 {
-    return token >= piece->first && token < piece->first + piece->rows;
+    return token >= shard->first && token < shard->first + shard->rows;
 }
 
-static int check_token(const struct piece *piece, int32_t token)
+static int check_token(const struct shard *shard, int32_t token)
 {
-    if (token >= 0 && token < piece->all)
+    if (token >= 0 && token < shard->all)
         return 0;
     return ct_fail(CT_EINVAL, "token %d is outside the table of %lld rows", token,
-                   (long long)piece->all);
+                   (long long)shard->all);
 }
 
 CPU_INLINE void convert(enum ct_dtype from, const void *x, enum ct_dtype to, void *y, int64_t n)
@@ -74,11 +74,11 @@ bool CPU_ISA(cpu_embedding_accepts)(const struct ct_prepare *prepare)
            cpu_is_compute_dtype(prepare->out[0].dtype);
 }
 
-static void copy_token(const struct piece *piece, const struct ct_tensor *table, int32_t token,
+static void copy_token(const struct shard *shard, const struct ct_tensor *table, int32_t token,
                        const struct ct_tensor *y, int64_t at, int64_t n)
 {
-    if (has(piece, token))
-        copy_row(table->dtype, row_of(table, (token - piece->first) * table->stride[0]), y->dtype,
+    if (has(shard, token))
+        copy_row(table->dtype, row_of(table, (token - shard->first) * table->stride[0]), y->dtype,
                  row_of(y, at), n);
     else
         memset(row_of(y, at), 0, (size_t)n * ct_dtype_size(y->dtype));
@@ -88,38 +88,38 @@ int CPU_ISA(cpu_embedding_run)(const struct ct_launch *launch)
 {
     const struct ct_tensor *tokens = launch->in, *table = launch->in + 1, *y = launch->out;
     struct cpu_runs runs = cpu_rows_of((const struct ct_tensor *const[]){y, tokens}, 2);
-    struct piece piece = piece_of(launch, launch->op->in[1], table);
+    struct shard shard = shard_of(launch, launch->op->in[1], table);
 
     for (int64_t r = 0; r < runs.count; r++) {
-        int rc = check_token(&piece, token_at(tokens, &runs, r));
+        int rc = check_token(&shard, token_at(tokens, &runs, r));
 
         if (rc < 0)
             return rc;
     }
 #pragma omp parallel for schedule(static) if (cpu_worth_threads(runs.count * runs.length))
     for (int64_t r = 0; r < runs.count; r++)
-        copy_token(&piece, table, token_at(tokens, &runs, r), y, cpu_run_at(&runs, 0, r),
+        copy_token(&shard, table, token_at(tokens, &runs, r), y, cpu_run_at(&runs, 0, r),
                    runs.length);
     return 0;
 }
 
 struct lists {
-    int32_t *first; /* by row of the piece: its first token's index; -1: none */
+    int32_t *first; /* by row of the shard: its first token's index; -1: none */
     int32_t *next;  /* by index: the next with the same token; -1: the end */
 };
 
 static int link_tokens(const struct ct_tensor *tokens, const struct cpu_runs *runs,
-                       const struct piece *piece, struct lists *lists)
+                       const struct shard *shard, struct lists *lists)
 {
-    memset(lists->first, 0xff, (size_t)piece->rows * sizeof(*lists->first));
+    memset(lists->first, 0xff, (size_t)shard->rows * sizeof(*lists->first));
     for (int64_t r = runs->count - 1; r >= 0; r--) {
         int32_t token = token_at(tokens, runs, r);
-        int64_t row = token - piece->first;
-        int rc = check_token(piece, token);
+        int64_t row = token - shard->first;
+        int rc = check_token(shard, token);
 
         if (rc < 0)
             return rc;
-        if (!has(piece, token))
+        if (!has(shard, token))
             continue;
         lists->next[r] = lists->first[row];
         lists->first[row] = (int32_t)r;
@@ -215,14 +215,14 @@ int CPU_ISA(cpu_embedding_grad_run)(const struct ct_launch *launch)
     const struct ct_tensor *tokens = launch->in + 1;
     struct gradient g = {
         .dy = launch->in, .dtable = launch->out, .accumulate = launch->accumulate & 1};
-    struct piece piece = piece_of(launch, launch->op->out[0], g.dtable);
-    int64_t rows = piece.rows;
+    struct shard shard = shard_of(launch, launch->op->out[0], g.dtable);
+    int64_t rows = shard.rows;
     int rc;
 
     g.runs = cpu_rows_of((const struct ct_tensor *const[]){g.dy, tokens}, 2);
     g.lists.first = launch->workspace;
     g.lists.next = g.lists.first + rows;
-    rc = link_tokens(tokens, &g.runs, &piece, &g.lists);
+    rc = link_tokens(tokens, &g.runs, &shard, &g.lists);
     if (rc < 0)
         return rc;
 #pragma omp parallel for schedule(dynamic) if (cpu_worth_threads(rows * g.runs.length))

@@ -10,8 +10,8 @@
         return may_##isa() && cpu_##op##_accepts_##isa(prepare);                                   \
     }
 #define PREPARED(op, flags, isa)                                                                   \
-    {#op, #isa, flags, op##_##isa, cpu_##op##_prepare_##isa, cpu_##op##_run_##isa},
-#define PLAIN(op, flags, isa) {#op, #isa, flags, op##_##isa, NULL, cpu_##op##_run_##isa},
+    CT_KERNEL(#op, #isa, flags, op##_##isa, cpu_##op##_prepare_##isa, cpu_##op##_run_##isa),
+#define PLAIN(op, flags, isa) CT_KERNEL(#op, #isa, flags, op##_##isa, NULL, cpu_##op##_run_##isa),
 
 #ifdef __x86_64__
 static bool may_avx512bf16(void)

@@ -26,6 +26,18 @@
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \
     P(embedding_grad, CPU_GRADIENT, isa)                                                           \
+    P(layer_norm, CPU_STRIDED, isa)                                                                \
+    P(layer_norm_grad, CPU_GRADIENT, isa)                                                          \
+    R(bias, CPU_STRIDED, isa)                                                                      \
+    R(bias_grad, CPU_GRADIENT, isa)                                                                \
+    R(softmax, CPU_STRIDED, isa)                                                                   \
+    R(softmax_grad, CPU_STRIDED, isa)                                                              \
+    R(mul, CPU_STRIDED, isa)                                                                       \
+    R(scale, CPU_STRIDED, isa)                                                                     \
+    R(silu, CPU_STRIDED, isa)                                                                      \
+    R(silu_grad, CPU_STRIDED, isa)                                                                 \
+    R(gelu, CPU_STRIDED, isa)                                                                      \
+    R(gelu_grad, CPU_STRIDED, isa)                                                                 \
     R(add, CPU_STRIDED, isa)                                                                       \
     R(cast, CPU_STRIDED, isa)                                                                      \
     R(reciprocal, CPU_STRIDED, isa)

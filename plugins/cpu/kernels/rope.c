@@ -7,7 +7,7 @@
  */
 #include <omp.h>
 
-#include <ctitan/ops.h>
+#include <ctitan/lib/ops.h>
 
 #include "../cpu.h"
 #include "kernels.h"
@@ -135,29 +135,24 @@ bool CPU_ISA(cpu_rope_accepts)(const struct ct_prepare *prepare)
     const struct ct_tensor *x = prepare->in;
     bool positions = prepare->ins > 1 && prepare->present[1];
 
-    return cpu_is_compute_dtype(x->dtype) && prepare->out->dtype == x->dtype && x->rank == 4 &&
+    return cpu_is_compute_dtype(x->dtype) && prepare->out->dtype == x->dtype && x->ndim == 4 &&
            x->shape[3] % 2 == 0 && x->shape[3] / 2 <= PAIRS &&
            (!positions || prepare->in[1].dtype == CT_I32);
 }
 
 int CPU_ISA(cpu_rope_prepare)(struct ct_prepare *prepare)
 {
-    const struct ct_op *op = prepare->op;
     struct state *s = ct_arena_new(prepare->arena, struct state);
-    struct ct_rope rope = {.theta = ct_op_float(op, "theta"),
-                           .factor = ct_op_float(op, "factor"),
-                           .low_freq_factor = ct_op_float(op, "low_freq_factor"),
-                           .high_freq_factor = ct_op_float(op, "high_freq_factor"),
-                           .original_max_position = ct_op_int(op, "original_max_position")};
+    const struct ct_rope *rope = prepare->op->attrs;
     int64_t size = prepare->in->shape[3], half = size / 2;
-    float sign = ct_op_bool(op, "inverse") ? -1 : 1;
+    float sign = rope->inverse ? -1 : 1;
 
     s->vector = size == CPU_LANES;
     s->angles = s->vector ? size : half;
     s->turns = ct_arena_array(prepare->arena, double, s->angles + CPU_LANES);
     s->sign = ct_arena_array(prepare->arena, float, s->angles + CPU_LANES);
     for (int64_t i = 0; i < s->angles; i++) {
-        s->turns[i] = ct_rope_frequency(&rope, size, i % half) * M_2_PI;
+        s->turns[i] = ct_rope_frequency(rope, size, i % half) * M_2_PI;
         s->sign[i] = s->vector && i < half ? -sign : sign;
     }
     prepare->state = s;

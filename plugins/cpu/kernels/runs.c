@@ -50,7 +50,7 @@ static struct cpu_runs runs_of(const struct ct_tensor *const *t, int operands, i
 
 struct cpu_runs cpu_rows_of(const struct ct_tensor *const *t, int operands)
 {
-    int last = t[0]->rank - 1;
+    int last = t[0]->ndim - 1;
     struct cpu_runs runs = runs_of(t, operands, last);
 
     runs.length = t[0]->shape[last];
@@ -61,7 +61,7 @@ struct cpu_runs cpu_rows_of(const struct ct_tensor *const *t, int operands)
 
 static struct cpu_runs elements_of(const struct ct_tensor *const *t, int operands)
 {
-    struct cpu_runs runs = runs_of(t, operands, t[0]->rank);
+    struct cpu_runs runs = runs_of(t, operands, t[0]->ndim);
     bool contiguous = true;
 
     merge(&runs, operands);

@@ -13,8 +13,8 @@
 
 struct cpu_runs {
     int rank; /* dimensions outside the runs */
-    int64_t shape[CT_MAX_RANK];
-    int64_t stride[CPU_OPERANDS][CT_MAX_RANK];
+    int64_t shape[CT_MAX_DIMS];
+    int64_t stride[CPU_OPERANDS][CT_MAX_DIMS];
     int64_t count, length;
 };
 
@@ -38,7 +38,7 @@ static inline int64_t cpu_run_at(const struct cpu_runs *runs, int operand, int64
 }
 
 /*
- * body on all elements, in pieces of n contiguous ones that the compute threads share. All operands
+ * body on all elements, in shards of n contiguous ones that the compute threads share. All operands
  * are present and have t[0]'s shape; data[i] points into operand i.
  */
 typedef void cpu_run_body(void *const *data, int64_t n);

@@ -1,10 +1,12 @@
 /*
  * Who sees whom in attention, by tiles of queries and keys.
  *
- * A query sees the keys of its document at its own position or before. Positions and documents are
- * given by token, or not at all: then tokens are in order, from the one on that this rank's piece
- * begins with, and of one document. Bounds of both, for each tile, say of most pairs of tiles that
- * nothing is seen, and they are skipped; or that everything is, and nothing is masked.
+ * A query sees the keys of its document at its own position or before, and of these only a window
+ * of the last ones, if there is one; without causality it sees all of its document. Positions and
+ * documents are given by token, or not at all: then tokens are in order, from the one on that this
+ * rank's shard begins with, and of one document. Bounds of both, for each tile, say of most pairs
+ * of tiles that nothing is seen, and they are skipped; or that everything is, and nothing is
+ * masked.
  */
 #ifndef CPU_KERNELS_SIGHT_H
 #define CPU_KERNELS_SIGHT_H
@@ -24,13 +26,21 @@ struct side {
     const int32_t *documents, *positions;           /* [batch][tokens]; NULL: none, in order */
     int64_t document_stride[2], position_stride[2]; /* by sequence, by token */
     int64_t first;                                  /* position, where they are in order */
+    bool behind;                                    /* queries that stand behind all keys */
     int64_t tokens, tiles;
     struct tile_bounds *bounds; /* [batch][tiles] */
 };
 
 struct sight {
     struct side queries, keys;
+    int64_t window; /* a query sees keys closer than this */
 };
+
+/* A window around a query would need two bounds of its keys. */
+static inline bool can_mask(const struct ct_op *op)
+{
+    return ct_op_bool(op, "causal") || !ct_op_int(op, "window");
+}
 
 static inline size_t sight_bytes(const struct attention *a)
 {
@@ -45,6 +55,8 @@ static inline int32_t document_of(const struct side *s, int64_t b, int64_t token
 
 static inline int32_t position_of(const struct side *s, int64_t b, int64_t token)
 {
+    if (s->behind)
+        return INT32_MAX - 1;
     return s->positions ? s->positions[b * s->position_stride[0] + token * s->position_stride[1]]
                         : (int32_t)(s->first + token);
 }
@@ -59,7 +71,7 @@ static inline struct tile_bounds bounds_of(const struct side *s, int64_t b, int6
 {
     int64_t begin = tile * TILE, n = tokens_in(s->tokens, tile);
     int32_t document = document_of(s, b, begin), position = position_of(s, b, begin);
-    struct tile_bounds t = {{document, document}, {position, position}, true, n};
+    struct tile_bounds t = {{document, document}, {position, position}, !s->behind, n};
 
     for (int64_t i = 1; i < n && s->documents; i++)
         widen(t.document, document_of(s, b, begin + i));
@@ -68,7 +80,7 @@ static inline struct tile_bounds bounds_of(const struct side *s, int64_t b, int6
         widen(t.position, next);
         t.run &= next == position + i;
     }
-    if (!s->positions)
+    if (!s->positions && !s->behind)
         t.position[1] = (int32_t)(position + n - 1);
     return t;
 }
@@ -98,7 +110,10 @@ static inline struct sight sight_of(const struct ct_launch *launch, int at, int 
     struct sight s = {.queries = {.tokens = a->queries, .tiles = a->query_tiles},
                       .keys = {.tokens = a->keys, .tiles = a->key_tiles}};
     struct side *sides[2] = {&s.queries, &s.keys};
+    int64_t window = ct_op_int(launch->op, "window");
 
+    s.window = window ? window : INT64_MAX;
+    s.queries.behind = !ct_op_bool(launch->op, "causal");
     s.queries.bounds = workspace;
     s.keys.bounds = s.queries.bounds + a->batch * a->query_tiles;
     for (int i = 0; i < 2; i++) {
@@ -132,10 +147,12 @@ static inline unsigned sight_between(const struct sight *s, int64_t b, int64_t q
     unsigned how = 0;
 
     if (k->position[0] > q->position[1] || k->document[0] > q->document[1] ||
-        k->document[1] < q->document[0])
+        k->document[1] < q->document[0] || (int64_t)q->position[0] - k->position[1] >= s->window)
         return HIDDEN;
-    if (q->run && k->run && q->position[0] == k->position[0] &&
-        (k->tokens == TILE || k->tokens >= q->tokens))
+    if ((int64_t)q->position[1] - k->position[0] >= s->window)
+        how = BY_POSITION;
+    else if (q->run && k->run && q->position[0] == k->position[0] &&
+             (k->tokens == TILE || k->tokens >= q->tokens))
         how = DIAGONAL;
     else if (k->position[1] > q->position[0] || k->tokens < TILE)
         how = BY_POSITION;
@@ -202,6 +219,8 @@ static inline void mask(const struct sight *s, int64_t b, int64_t query_tile, in
         for (int64_t k = begin; k < end; k++) {
             vi seen = position >= keys.position[k];
 
+            if (how & BY_POSITION && s->window < INT32_MAX)
+                seen &= position - keys.position[k] < (int32_t)s->window;
             if (how & BY_DOCUMENT)
                 seen &= document == keys.document[k];
             v_store(scores + k * TILE + q,

@@ -8,11 +8,13 @@
  * heads padded with zeros to whole vectors, tokens to whole tiles: padded queries are computed and
  * never stored, padded keys are masked.
  *
- * On the diagonal a tile is cut into spans of GRAIN keys, each with the queries that may see one of
- * them.
+ * On the diagonal a tile is split into spans of GRAIN keys, each with the queries that may see one
+ * of them.
  */
 #ifndef CPU_KERNELS_TILE_H
 #define CPU_KERNELS_TILE_H
+
+#include <ctitan/op.h>
 
 #include "vector.h"
 
@@ -27,11 +29,13 @@ struct attention {
     int64_t query_tiles, key_tiles;
     int64_t padded; /* keys, in whole tiles */
     int64_t width;  /* of a head, in whole vectors */
-    float scale;    /* 1 / sqrt(size) */
+    float scale;    /* of the scores */
 };
 
-static inline struct attention attention_of(const struct ct_tensor *q, const struct ct_tensor *k)
+static inline struct attention attention_of(const struct ct_op *op, const struct ct_tensor *q,
+                                            const struct ct_tensor *k)
 {
+    double scale = ct_op_float(op, "scale");
     struct attention a = {q->shape[0], q->shape[1], k->shape[1],
                           q->shape[2], k->shape[2], q->shape[3]};
 
@@ -39,7 +43,7 @@ static inline struct attention attention_of(const struct ct_tensor *q, const str
     a.key_tiles = (a.keys + TILE - 1) / TILE;
     a.padded = a.key_tiles * TILE;
     a.width = (a.size + CPU_LANES - 1) / CPU_LANES * CPU_LANES;
-    a.scale = (float)(1 / sqrt((double)a.size));
+    a.scale = (float)(scale > 0 ? scale : 1 / sqrt((double)a.size));
     return a;
 }
 

@@ -88,7 +88,7 @@ struct gpu_embedding {
     void *y;
     const void *table;
     const int32_t *tokens;
-    int64_t count, columns, rows, first, limit; /* rows: of this rank's piece, first on */
+    int64_t count, columns, rows, first, limit; /* rows: of this rank's shard, first on */
     struct gpu_fault *fault;
 };
 
@@ -125,13 +125,13 @@ struct gpu_loss_sum {
     int32_t kind, accumulate;
 };
 
-struct gpu_pieces {
+struct gpu_shards {
     const void *logits;
     void *dlogits;
-    float *stats; /* [rows][pieces][3]: largest, sum, label's logit */
+    float *stats; /* [rows][shards][3]: largest, sum, label's logit */
     const float *dstats;
     const int32_t *labels;
-    int64_t rows, pieces, columns, first, limit; /* columns: of a piece */
+    int64_t rows, shards, columns, first, limit; /* columns: of a shard */
     struct gpu_fault *fault;
 };
 
@@ -140,7 +140,7 @@ struct gpu_merge {
     const float *stats, *given_lse;
     const int32_t *labels;
     const void *dloss;
-    int64_t rows, pieces;
+    int64_t rows, shards;
     int32_t dloss_kind;
 };
 
@@ -276,7 +276,7 @@ struct gpu_init {
     void *out;
     int64_t count, size[6], offset[6], global[6];
     uint64_t seed, stream;
-    double std, cut, value;
+    double std, truncate, value;
     int32_t rank, kind;
 };
 

@@ -71,7 +71,7 @@ KERNEL(init_normal, gpu_init, 256)
         return;
     index = global_index(a, i);
     n = normal(a.seed, stream, index);
-    while (a.cut > 0 && fabs((double)n) > a.cut)
+    while (a.truncate > 0 && fabs((double)n) > a.truncate)
         n = normal(a.seed, stream += 0x9E3779B97F4A7C15u, index);
     put(a, i, a.std * (double)n);
 }

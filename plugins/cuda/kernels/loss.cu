@@ -138,15 +138,15 @@ LOSS_ROWS(float, float32, float, float32)
 LOSS_ROWS(float, float32, bfloat16, bfloat16)
 LOSS_ROWS(bfloat16, bfloat16, bfloat16, bfloat16)
 
-/* ---- the vocabulary in pieces ---- */
+/* ---- the vocabulary in shards ---- */
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* A block for each piece of a row. */
-template <typename T, int W> DEVICE void piece_stats(const gpu_pieces &a)
+/* A block for each shard of a row. */
+template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
 {
-    int64_t row = blockIdx.x / a.pieces, piece = blockIdx.x % a.pieces, label = a.labels[row];
-    const T *x = (const T *)a.logits + (row * a.pieces + piece) * a.columns;
+    int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards, label = a.labels[row];
+    const T *x = (const T *)a.logits + (row * a.shards + shard) * a.columns;
     float *stats = a.stats + blockIdx.x * STATISTICS;
     log_sum all = row_log_sum<T, W>(x, a.columns);
 
@@ -154,18 +154,18 @@ template <typename T, int W> DEVICE void piece_stats(const gpu_pieces &a)
         return;
     if (label != GPU_MASKED)
         label_in_range(label, row, a.limit, a.fault);
-    label -= a.first + piece * a.columns;
+    label -= a.first + shard * a.columns;
     stats[LARGEST] = all.largest;
     stats[SUM] = all.sum;
     stats[LABEL] = label >= 0 && label < a.columns ? to_float(x[label]) : 0.0f;
 }
 
-template <typename T, int W> DEVICE void piece_grad(const gpu_pieces &a)
+template <typename T, int W> DEVICE void shard_grad(const gpu_shards &a)
 {
-    int64_t row = blockIdx.x / a.pieces, piece = blockIdx.x % a.pieces;
-    int64_t label = a.labels[row] - a.first - piece * a.columns;
-    const T *x = (const T *)a.logits + (row * a.pieces + piece) * a.columns;
-    T *out = (T *)a.dlogits + (row * a.pieces + piece) * a.columns;
+    int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards;
+    int64_t label = a.labels[row] - a.first - shard * a.columns;
+    const T *x = (const T *)a.logits + (row * a.shards + shard) * a.columns;
+    T *out = (T *)a.dlogits + (row * a.shards + shard) * a.columns;
     const float *d = a.dstats + blockIdx.x * STATISTICS, *stats = a.stats + blockIdx.x * STATISTICS;
     float largest = stats[LARGEST], of_sum = d[SUM], of_label = d[LABEL];
 
@@ -181,34 +181,34 @@ template <typename T, int W> DEVICE void piece_grad(const gpu_pieces &a)
 }
 
 #define LOSS(T, dtype)                                                                             \
-    KERNEL(piece_stats_##dtype, gpu_pieces, 256)                                                   \
+    KERNEL(shard_stats_##dtype, gpu_shards, 256)                                                   \
     {                                                                                              \
-        piece_stats<T, 1>(a);                                                                      \
+        shard_stats<T, 1>(a);                                                                      \
     }                                                                                              \
-    KERNEL(piece_stats_##dtype##_vector, gpu_pieces, 256)                                          \
+    KERNEL(shard_stats_##dtype##_vector, gpu_shards, 256)                                          \
     {                                                                                              \
-        piece_stats<T, lanes<T>::of>(a);                                                           \
+        shard_stats<T, lanes<T>::of>(a);                                                           \
     }                                                                                              \
-    KERNEL(piece_grad_##dtype, gpu_pieces, 256)                                                    \
+    KERNEL(shard_grad_##dtype, gpu_shards, 256)                                                    \
     {                                                                                              \
-        piece_grad<T, 1>(a);                                                                       \
+        shard_grad<T, 1>(a);                                                                       \
     }                                                                                              \
-    KERNEL(piece_grad_##dtype##_vector, gpu_pieces, 256)                                           \
+    KERNEL(shard_grad_##dtype##_vector, gpu_shards, 256)                                           \
     {                                                                                              \
-        piece_grad<T, lanes<T>::of>(a);                                                            \
+        shard_grad<T, lanes<T>::of>(a);                                                            \
     }
 FOR_DTYPES(LOSS)
 
-KERNEL(merge_pieces, gpu_merge, 256)
+KERNEL(merge_shards, gpu_merge, 256)
 {
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const float *stats = a.stats + row * a.pieces * STATISTICS;
+    const float *stats = a.stats + row * a.shards * STATISTICS;
     log_sum all = nothing();
     float label = 0;
 
     if (row >= a.rows)
         return;
-    for (int64_t p = 0; p < a.pieces; p++) {
+    for (int64_t p = 0; p < a.shards; p++) {
         all = merged(all, {stats[p * STATISTICS + LARGEST], stats[p * STATISTICS + SUM]});
         label += stats[p * STATISTICS + LABEL];
     }
@@ -216,9 +216,9 @@ KERNEL(merge_pieces, gpu_merge, 256)
     a.losses[row] = a.labels[row] == GPU_MASKED ? 0.0f : a.lse[row] - label;
 }
 
-KERNEL(merge_pieces_grad, gpu_merge, 256)
+KERNEL(merge_shards_grad, gpu_merge, 256)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / a.pieces;
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / a.shards;
     float dloss, *d = a.dstats + i * STATISTICS;
 
     if (row >= a.rows)

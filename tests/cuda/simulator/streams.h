@@ -10,7 +10,6 @@
 #define X(name, symbol, parameters) CT_API int symbol parameters;
 GPU_DRIVER_CALLS(X)
 /* What the nccl plugin calls beside. */
-X(cuEventQuery, cuEventQuery, (CUevent event))
 X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))
 X(cuMemGetAddressRange, cuMemGetAddressRange_v2,
   (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))

@@ -1,4 +1,4 @@
-/* Pieces of the plugins that the loader's tests load. */
+/* Shards of the plugins that the loader's tests load. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -13,6 +13,8 @@ static inline int verb_nothing(int argc, char **argv)
 }
 
 #define OFFER_VERB(name)                                                                           \
-    CT_OFFERS({CT_VERB, name, &(const struct ct_verb_ops){"", "", verb_nothing}})
+    CT_OFFERS({CT_VERB, name,                                                                      \
+               &(const struct ct_verb_ops){sizeof(struct ct_verb_ops), "Does nothing", "ARGUMENT", \
+                                           verb_nothing}})
 
 #endif

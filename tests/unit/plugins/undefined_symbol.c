@@ -9,4 +9,6 @@ static int call(int argc, char **argv)
 }
 
 CT_PLUGIN(.name = "undefined_symbol", .version = "1", .summary = "Does not link",
-          .offers = CT_OFFERS({CT_VERB, "d", &(const struct ct_verb_ops){"", "", call}}));
+          .offers = CT_OFFERS({CT_VERB, "d",
+                               &(const struct ct_verb_ops){sizeof(struct ct_verb_ops), "", "",
+                                                           call}}));

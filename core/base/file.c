@@ -1,0 +1,151 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+
+static int read_all(int fd, char *text, size_t size, const char *path)
+{
+    size_t done = 0;
+
+    while (done < size) {
+        ssize_t n = read(fd, text + done, size - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+        if (n == 0)
+            return ct_fail(CT_EIO, "%s: became shorter while it was read", path);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static int read_open(struct ct_arena *arena, int fd, const char *path, size_t limit, char **text,
+                     size_t *size)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return ct_fail(CT_EINVAL, "%s is not a file", path);
+    if ((size_t)st.st_size > limit)
+        return ct_fail(CT_EINVAL, "%s has %lld bytes; at most %zu were expected", path,
+                       (long long)st.st_size, limit);
+    *size = (size_t)st.st_size;
+    *text = ct_arena_alloc(arena, *size + 1);
+    return read_all(fd, *text, *size, path);
+}
+
+int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
+
+    if (fd < 0)
+        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));
+    rc = read_open(arena, fd, path, limit, text, size);
+    close(fd);
+    return rc;
+}
+
+int ct_file_make_folder(const char *path)
+{
+    char part[PATH_MAX];
+    struct stat st;
+
+    if (strlen(path) >= sizeof(part))
+        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+    strcpy(part, path);
+    for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = '\0';
+        if (mkdir(part, 0777) < 0 && errno != EEXIST)
+            return ct_fail(CT_EIO, "cannot make the folder %s: %s", part, strerror(errno));
+        if (!slash)
+            break;
+        *slash = '/';
+    }
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return ct_fail(CT_EIO, "%s is not a folder", path);
+    return 0;
+}
+
+/* Make the folder that path is to lie in. */
+static int make_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX];
+
+    if (!slash || slash == path)
+        return 0;
+    if ((size_t)(slash - path) >= sizeof(folder))
+        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = '\0';
+    return ct_file_make_folder(folder);
+}
+
+/* A rename is on disk once its folder is. */
+static int sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX] = ".";
+    int fd, failed;
+
+    if (slash)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path) + 1, path);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    failed = fsync(fd) < 0 && errno != EINVAL ? errno : 0; /* EINVAL: it cannot be asked for */
+    close(fd);
+    return failed;
+}
+
+int ct_file_begin(struct ct_new_file *file, const char *path)
+{
+    if (snprintf(file->path, sizeof(file->path), "%s", path) >= (int)sizeof(file->path) ||
+        snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", path, (long)getpid()) >=
+            (int)sizeof(file->temporary))
+        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+    file->out = fopen(file->temporary, "we");
+    return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", file->temporary, strerror(errno));
+}
+
+int ct_file_end(struct ct_new_file *file, int rc)
+{
+    int failed = 0;
+
+    if (rc >= 0 && (ferror(file->out) || fflush(file->out) || fsync(fileno(file->out)) < 0))
+        failed = errno ? errno : EIO;
+    if (fclose(file->out) && !failed)
+        failed = errno;
+    if (rc >= 0 && !failed && rename(file->temporary, file->path) < 0)
+        failed = errno;
+    if (rc >= 0 && !failed)
+        failed = sync_folder(file->path);
+    if (rc >= 0 && !failed)
+        return 0;
+    unlink(file->temporary);
+    return rc < 0 ? rc : ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed));
+}
+
+int ct_file_write(const char *path, const void *data, size_t size)
+{
+    struct ct_new_file file;
+    int rc = make_parent(path);
+
+    if (rc == 0)
+        rc = ct_file_begin(&file, path);
+    if (rc < 0)
+        return rc;
+    fwrite(data, 1, size, file.out);
+    return ct_file_end(&file, 0);
+}

@@ -1,0 +1,253 @@
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/option.h>
+
+#define MAX_NAMES 256
+#define HUGE_RANGE 1e15 /* a limit beyond this is no news to anybody */
+
+const char *ct_option_type_name(enum ct_option_type type)
+{
+    static const char *const names[] = {[CT_BOOL] = "bool",        [CT_INT] = "int",
+                                        [CT_FLOAT] = "float",      [CT_STRING] = "string",
+                                        [CT_CHOICE] = "choice",    [CT_ENUM] = "choice",
+                                        [CT_ATTR_DTYPE] = "dtype", [CT_ATTR_SHAPE] = "shape",
+                                        [CT_ATTR_AXES] = "axes",   [CT_ATTR_SHARDING] = "sharding"};
+
+    return names[type];
+}
+
+int ct_option_range(const struct ct_option *o, char *text, size_t room)
+{
+    int length;
+
+    if (o->type == CT_BOOL)
+        return snprintf(text, room, "true, false");
+    if (o->choices) {
+        length = 0;
+        for (const char *c = o->choices; *c; c++)
+            length += snprintf((size_t)length < room ? text + length : NULL,
+                               (size_t)length < room ? room - (size_t)length : 0,
+                               *c == '|' ? ", " : "%c", *c);
+        return length;
+    }
+    if ((o->type != CT_INT && o->type != CT_FLOAT) ||
+        (o->min <= -HUGE_RANGE && o->max >= HUGE_RANGE))
+        return snprintf(text, room, "%s", "");
+    if (o->max >= HUGE_RANGE)
+        return snprintf(text, room, "at least %.15g", o->min);
+    if (o->min <= -HUGE_RANGE)
+        return snprintf(text, room, "at most %.15g", o->max);
+    return snprintf(text, room, "%.15g to %.15g", o->min, o->max);
+}
+
+/* kind: "an integer", or "" where the range says it all. */
+static int refuse(const struct ct_option *o, const char *text, const char *where, const char *kind)
+{
+    char range[256];
+
+    ct_option_range(o, range, sizeof(range));
+    return ct_fail(CT_ECONFIG, "%s: %s = %s: expected %s%s%s", where, o->name, text, kind,
+                   *kind && *range ? ", "
+                   : *kind         ? ""
+                                   : "one of ",
+                   range);
+}
+
+static int set_int(const struct ct_option *o, int64_t *field, const char *text, const char *where)
+{
+    long long value;
+    char *end;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || *end || isspace((unsigned char)*text))
+        return refuse(o, text, where, "an integer");
+    if (errno || (double)value < o->min || (double)value > o->max)
+        return refuse(o, text, where, "an integer");
+    *field = value;
+    return 0;
+}
+
+static int set_float(const struct ct_option *o, double *field, const char *text, const char *where)
+{
+    double value;
+    char *end;
+
+    value = strtod(text, &end);
+    if (end == text || *end || isspace((unsigned char)*text) || isnan(value))
+        return refuse(o, text, where, "a number");
+    if (value < o->min || value > o->max)
+        return refuse(o, text, where, "a number");
+    *field = value;
+    return 0;
+}
+
+static const char *next_choice(const char *choice)
+{
+    choice = strchr(choice, '|');
+    return choice ? choice + 1 : NULL;
+}
+
+/* The position of text among the choices; -1: it is none. */
+static int find_choice(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    int i = 0;
+
+    for (const char *c = choices; c; c = next_choice(c), i++)
+        if (strcspn(c, "|") == length && !memcmp(c, text, length))
+            return i;
+    return -1;
+}
+
+static int format_choice(const char *choices, unsigned position, char *text, size_t room)
+{
+    while (choices && position--)
+        choices = next_choice(choices);
+    return snprintf(text, room, "%.*s", choices ? (int)strcspn(choices, "|") : 0,
+                    choices ? choices : "");
+}
+
+static int set(const struct ct_option *o, void *config, const char *text, const char *where)
+{
+    void *field = (char *)config + o->offset;
+
+    switch (o->type) {
+    case CT_BOOL:
+        if (strcmp(text, "true") && strcmp(text, "false"))
+            return refuse(o, text, where, "");
+        *(bool *)field = *text == 't';
+        return 0;
+    case CT_INT:
+        return set_int(o, field, text, where);
+    case CT_FLOAT:
+        return set_float(o, field, text, where);
+    case CT_CHOICE:
+        if (find_choice(o->choices, text) < 0)
+            return refuse(o, text, where, "");
+        *(const char **)field = text;
+        return 0;
+    case CT_ENUM:
+        if (find_choice(o->choices, text) < 0)
+            return refuse(o, text, where, "");
+        *(unsigned *)field = (unsigned)find_choice(o->choices, text);
+        return 0;
+    case CT_STRING:
+        *(const char **)field = text;
+        return 0;
+    default:
+        break;
+    }
+    return ct_fail(CT_EINVAL, "%s: option %s is of a type that only attributes have", where,
+                   o->name);
+}
+
+static void clear(const struct ct_option *o, void *config)
+{
+    void *field = (char *)config + o->offset;
+
+    switch (o->type) {
+    case CT_BOOL:
+        *(bool *)field = false;
+        break;
+    case CT_INT:
+        *(int64_t *)field = 0;
+        break;
+    case CT_FLOAT:
+        *(double *)field = 0;
+        break;
+    case CT_STRING:
+    case CT_CHOICE:
+        *(const char **)field = NULL;
+        break;
+    case CT_ENUM:
+        *(unsigned *)field = 0;
+        break;
+    default:
+        break;
+    }
+}
+
+int ct_option_reset(const struct ct_option *o, void *config)
+{
+    if (o->fallback)
+        return set(o, config, o->fallback, "built-in default");
+    clear(o, config);
+    return 0;
+}
+
+int ct_options_reset(const struct ct_option *table, void *config)
+{
+    int rc = 0;
+
+    for (const struct ct_option *o = table; rc == 0 && o->name; o++)
+        rc = ct_option_reset(o, config);
+    return rc;
+}
+
+const struct ct_option *ct_option_find(const struct ct_option *table, const char *name)
+{
+    for (const struct ct_option *o = table; o && o->name; o++)
+        if (!strcmp(o->name, name))
+            return o;
+    return NULL;
+}
+
+int ct_options_set(const struct ct_option *table, void *config, const char *name, const char *text,
+                   const char *where)
+{
+    const struct ct_option *option = ct_option_find(table, name);
+    const char *names[MAX_NAMES], *near;
+    size_t count = 0;
+
+    if (option)
+        return set(option, config, text, where);
+    for (const struct ct_option *o = table; o && o->name && count < MAX_NAMES; o++)
+        names[count++] = o->name;
+    near = ct_nearest(name, names, count);
+    if (near)
+        return ct_fail(CT_ECONFIG, "%s: no option named %s; did you mean %s?", where, name, near);
+    return ct_fail(CT_ECONFIG, "%s: no option named %s", where, name);
+}
+
+/* The shortest decimal that reads back to the same double. */
+static int format_float(double value, char *text, size_t room)
+{
+    char digits[40];
+
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof(digits), "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    return snprintf(text, room, "%s", digits);
+}
+
+int ct_option_format(const struct ct_option *o, const void *config, char *text, size_t room)
+{
+    const void *field = (const char *)config + o->offset;
+    const char *string;
+
+    switch (o->type) {
+    case CT_BOOL:
+        return snprintf(text, room, "%s", *(const bool *)field ? "true" : "false");
+    case CT_INT:
+        return snprintf(text, room, "%lld", (long long)*(const int64_t *)field);
+    case CT_FLOAT:
+        return format_float(*(const double *)field, text, room);
+    case CT_STRING:
+    case CT_CHOICE:
+        string = *(const char *const *)field;
+        return snprintf(text, room, "%s", string ? string : "");
+    case CT_ENUM:
+        return format_choice(o->choices, *(const unsigned *)field, text, room);
+    default:
+        return snprintf(text, room, "%s", "");
+    }
+}

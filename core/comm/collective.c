@@ -1,0 +1,336 @@
+/*
+ * The standard collectives: shards are packed where they do not lie as they travel
+ * (collective_layout.c), a transport moves them, and they are unpacked.
+ *
+ * all_gather, reduce_scatter and all_reduce may take several values, which a communicator does as
+ * one call if it offers that.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "comm/collective_layout.h"
+
+/* ---- packing ---- */
+
+/* Shard i of the whole tensor at `whole`, to or from packed memory. */
+static int move_shard(const struct ct_launch *launch, const struct ct_transport *by,
+                      const struct ct_layout *l, int64_t i, char *whole, char *packed, bool pack)
+{
+    const struct ct_moved *m = launch->state;
+    size_t unit = (size_t)l->inner * ct_dtype_size(m->head.dtype);
+    char *shard = whole + (size_t)l->shard[i].offset * unit;
+    size_t bytes = (size_t)l->shard[i].size * unit, stride = (size_t)l->length * unit;
+
+    if (bytes == 0)
+        return 0;
+    if (pack)
+        return by->copy(launch, packed, bytes, shard, stride, bytes, l->outer);
+    return by->copy(launch, shard, stride, packed, bytes, bytes, l->outer);
+}
+
+/* A box of a tensor: [0, shape) from `offset` on. */
+struct box {
+    int64_t shape[CT_MAX_DIMS], offset;
+};
+
+static struct box box_of(const struct ct_tensor *t, int dim, struct ct_shard along, int to,
+                         struct ct_shard across)
+{
+    struct box box;
+
+    memcpy(box.shape, t->shape, sizeof(box.shape));
+    box.shape[dim] = along.size;
+    box.shape[to] = across.size;
+    box.offset = along.offset * t->stride[dim] + across.offset * t->stride[to];
+    return box;
+}
+
+/* Dimensions from the one returned on are one run of *elements in memory. */
+static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *elements)
+{
+    int d = t->ndim;
+
+    for (*elements = 1; d > 0 && (t->stride[d - 1] == *elements || box->shape[d - 1] == 1); d--)
+        *elements *= box->shape[d - 1];
+    return d;
+}
+
+/* Elements of a box, between a tensor and packed memory: rows of runs, one copy for each index of
+   the dimensions in front. */
+static int move_box(const struct ct_launch *l, const struct ct_transport *by,
+                    const struct ct_tensor *t, const struct box *box, char *packed, bool pack)
+{
+    size_t item = ct_dtype_size(t->dtype), bytes;
+    int64_t index[CT_MAX_DIMS] = {0}, elements, rows = 1;
+    int last = run_of(t, box, &elements) - 1, rc = 0, d;
+    size_t stride = last >= 0 ? (size_t)t->stride[last] * item : 0;
+
+    if (ct_shape_count(t->ndim, box->shape) == 0)
+        return 0;
+    rows = last >= 0 ? box->shape[last] : 1;
+    bytes = (size_t)elements * item;
+    do {
+        int64_t offset = box->offset;
+        char *at;
+
+        for (d = 0; d < last; d++)
+            offset += index[d] * t->stride[d];
+        at = (char *)t->data + (size_t)offset * item;
+        rc = pack ? by->copy(l, packed, bytes, at, stride ? stride : bytes, bytes, rows)
+                  : by->copy(l, at, stride ? stride : bytes, packed, bytes, bytes, rows);
+        packed += bytes * (size_t)rows;
+        for (d = last - 1; d >= 0 && ++index[d] == box->shape[d]; d--)
+            index[d] = 0;
+    } while (rc == 0 && d >= 0);
+    return rc;
+}
+
+/* ---- running ---- */
+
+static int flat_copy(const struct ct_launch *l, const struct ct_transport *by, void *to,
+                     const struct ct_tensor *from)
+{
+    size_t bytes = (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype);
+
+    return bytes ? by->copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
+}
+
+/* The call that this launch is, less its buffers. */
+static struct ct_call call_of(const struct ct_launch *l, enum ct_call_kind kind)
+{
+    const struct ct_moved *m = l->state;
+
+    return (struct ct_call){.kind = kind, .group = m->head.group, .dtype = m->head.dtype};
+}
+
+/* A failure that is already there goes before one at the end. */
+static int end_together(const struct ct_launch *l, const struct ct_transport *by, int rc)
+{
+    const struct ct_moved *m = l->state;
+    char first[1024];
+    int ended;
+
+    snprintf(first, sizeof(first), "%s", ct_error_message());
+    ended = by->end(l, m->head.group);
+    return rc < 0 ? ct_fail(rc, "%s", first) : ended;
+}
+
+/* Call for each value, all as one where the transport can. */
+static int run_items(const struct ct_launch *l, const struct ct_transport *by,
+                     struct ct_call (*item)(const struct ct_launch *l, int i))
+{
+    const struct ct_moved *m = l->state;
+    int together = l->ins > 1 && by->begin ? by->begin(l, m->head.group) : 0, rc = 0;
+
+    if (together < 0)
+        return together;
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        struct ct_call call = item(l, i);
+
+        rc = by->call(l, &call);
+    }
+    return together ? end_together(l, by, rc) : rc;
+}
+
+/* This rank's shard in the workspace, and behind it all shards. */
+static char *packed_shard(const struct ct_launch *l, int i)
+{
+    return (char *)l->workspace + ((const struct ct_moved *)l->state)->items[i].at;
+}
+
+static char *packed_all(const struct ct_launch *l, int i)
+{
+    return packed_shard(l, i) + ((const struct ct_moved *)l->state)->items[i].bytes;
+}
+
+static struct ct_call gather_item(const struct ct_launch *l, int i)
+{
+    const struct ct_layout_item *item = &((const struct ct_moved *)l->state)->items[i];
+    struct ct_call call = call_of(l, CT_CALL_ALL_GATHER);
+
+    call.in = item->direct ? l->in[i].data : packed_shard(l, i);
+    call.out = item->direct ? l->out[i].data : packed_all(l, i);
+    call.count = item->bytes / ct_dtype_size(call.dtype);
+    return call;
+}
+
+static int run_gather(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_moved *m = l->state;
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        if (!m->items[i].direct)
+            rc = flat_copy(l, by, packed_shard(l, i), &l->in[i]);
+    if (rc == 0)
+        rc = run_items(l, by, gather_item);
+    for (int i = 0; i < l->ins; i++)
+        for (int64_t k = 0; rc == 0 && !m->items[i].direct && k < m->head.ranks; k++)
+            rc = move_shard(l, by, &m->items[i].whole, k, l->out[i].data,
+                            packed_all(l, i) + (size_t)k * m->items[i].bytes, false);
+    return rc;
+}
+
+static struct ct_call scatter_item(const struct ct_launch *l, int i)
+{
+    const struct ct_layout_item *item = &((const struct ct_moved *)l->state)->items[i];
+    struct ct_call call = call_of(l, CT_CALL_REDUCE_SCATTER);
+
+    call.reduction = ((const struct ct_collective_attrs *)l->op->attrs)->reduction;
+    call.in = item->direct ? l->in[i].data : packed_all(l, i);
+    call.out = item->direct ? l->out[i].data : packed_shard(l, i);
+    call.count = item->bytes / ct_dtype_size(call.dtype);
+    return call;
+}
+
+static int pack(const struct ct_launch *l, const struct ct_transport *by, int i)
+{
+    const struct ct_moved *m = l->state;
+    const struct ct_layout_item *item = &m->items[i];
+    int rc = by->clear(l, packed_all(l, i), item->bytes * (size_t)m->head.ranks);
+
+    for (int64_t k = 0; rc == 0 && k < m->head.ranks; k++)
+        rc = move_shard(l, by, &item->whole, k, l->in[i].data,
+                        packed_all(l, i) + (size_t)k * item->bytes, true);
+    return rc;
+}
+
+static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_moved *m = l->state;
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < l->ins; i++)
+        if (!m->items[i].direct)
+            rc = pack(l, by, i);
+    if (rc == 0)
+        rc = run_items(l, by, scatter_item);
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        struct ct_tensor out = l->out[i];
+
+        out.data = packed_shard(l, i);
+        if (!m->items[i].direct)
+            rc = flat_copy(l, by, l->out[i].data, &out);
+    }
+    return rc;
+}
+
+static struct ct_call all_reduce_item(const struct ct_launch *l, int i)
+{
+    struct ct_call call = call_of(l, CT_CALL_ALL_REDUCE);
+
+    call.reduction = ((const struct ct_collective_attrs *)l->op->attrs)->reduction;
+    call.in = l->in[i].data;
+    call.out = l->out[i].data;
+    call.count = (size_t)ct_tensor_count(&l->in[i]);
+    return call;
+}
+
+static int run_all_reduce(const struct ct_launch *l, const struct ct_transport *by)
+{
+    return run_items(l, by, all_reduce_item);
+}
+
+static int run_exchange(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_moved *m = l->state;
+    const struct ct_collective_attrs *attrs = l->op->attrs;
+    int dim = (int)attrs->dim, to = (int)attrs->to, rc = 0;
+    const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
+    struct ct_call call = call_of(l, CT_CALL_ALL_TO_ALL);
+    size_t bytes;
+    char *out, *in;
+
+    call.count = ct_collective_packet(m, x, dim, to);
+    bytes = call.count * ct_dtype_size(call.dtype);
+    call.in = out = l->workspace;
+    call.out = in = out + bytes * (size_t)m->head.ranks;
+    for (int64_t i = 0; rc == 0 && i < m->head.ranks; i++) {
+        struct box box = box_of(x, dim, (struct ct_shard){0, x->shape[dim]}, to, m->in.shard[i]);
+
+        rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
+    }
+    if (rc == 0)
+        rc = by->call(l, &call);
+    for (int64_t i = 0; rc == 0 && i < m->head.ranks; i++) {
+        struct box box = box_of(y, dim, m->out.shard[i], to, (struct ct_shard){0, y->shape[to]});
+
+        rc = move_box(l, by, y, &box, in + (size_t)i * bytes, false);
+    }
+    return rc;
+}
+
+static int run_permute(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_moved *m = l->state;
+    struct ct_call call = call_of(l, CT_CALL_EXCHANGE);
+    int rc = 0;
+
+    call.to = (int)((m->head.me + m->shift) % m->head.ranks);
+    call.from = (int)((m->head.me + m->head.ranks - m->shift) % m->head.ranks);
+    for (int i = 0; rc == 0 && i < l->ins; i++) {
+        call.in = l->in[i].data;
+        call.out = l->out[i].data;
+        call.count = (size_t)ct_tensor_count(&l->in[i]);
+        call.tag = i;
+        rc = by->call(l, &call);
+    }
+    return rc;
+}
+
+static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_moved *m = l->state;
+
+    return move_shard(l, by, &m->in, m->head.me, l->in[0].data, l->out[0].data, true);
+}
+
+/* ---- by op ---- */
+
+static double sent_by_gather(double in, double out, double ranks)
+{
+    return (in > out ? in : out) * (ranks - 1) / ranks;
+}
+
+static double sent_by_all_reduce(double in, double out, double ranks)
+{
+    return 2 * sent_by_gather(in, out, ranks);
+}
+
+static double sent_by_permute(double in, double out, double ranks)
+{
+    (void)out, (void)ranks;
+    return in;
+}
+
+#define COLLECTIVE(op, prepare, run, sent)                                                         \
+    const struct ct_collective_ops ct_collective_##op = {sizeof(struct ct_collective_ops),         \
+                                                         prepare, run, sent};
+
+COLLECTIVE(all_gather, ct_prepare_gather, run_gather, sent_by_gather)
+COLLECTIVE(reduce_scatter, ct_prepare_scatter, run_scatter, sent_by_gather)
+COLLECTIVE(all_reduce, ct_prepare_all_reduce, run_all_reduce, sent_by_all_reduce)
+COLLECTIVE(all_to_all, ct_prepare_exchange, run_exchange, sent_by_gather)
+COLLECTIVE(permute, ct_prepare_permute, run_permute, sent_by_permute)
+COLLECTIVE(slice, ct_prepare_slice, run_slice, NULL)
+
+static double bytes_of(const struct ct_tensor *t, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += (double)ct_tensor_count(&t[i]) * (double)ct_dtype_size(t[i].dtype);
+    return sum;
+}
+
+double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
+                           const struct ct_tensor *in, const struct ct_tensor *out)
+{
+    const struct ct_collective_ops *ops = op->type->collective;
+
+    if (!ops || !ops->sent)
+        return 0;
+    return ops->sent(bytes_of(in, op->ins), bytes_of(out, op->outs),
+                     (double)ct_mesh_degree(mesh, ct_op_axes(op, "axes")));
+}

@@ -1,0 +1,47 @@
+/*
+ * The standard collectives between their two sources: collective_layout.c finds once what shards
+ * lie where, collective.c moves them over a transport.
+ */
+#ifndef CT_COLLECTIVE_LAYOUT_H
+#define CT_COLLECTIVE_LAYOUT_H
+
+#include <ctitan/core_ops.h>
+#include <ctitan/device/collective.h>
+
+/* Where one rank's shard lies along a dimension. */
+struct ct_shard {
+    int64_t offset, size;
+};
+
+struct ct_layout {
+    struct ct_shard *shard;                /* by rank of the group */
+    int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
+};
+
+/* One of several values that are gathered or scattered together. */
+struct ct_layout_item {
+    struct ct_layout whole;
+    bool direct;
+    size_t at, bytes; /* in the workspace: this rank's shard, of so many bytes, then all shards */
+};
+
+/* The state of a launch. */
+struct ct_moved {
+    struct ct_collective head;
+    int64_t shift; /* of a permutation */
+    struct ct_layout_item *items;
+    struct ct_layout in, out; /* of the whole that is exchanged */
+};
+
+int ct_prepare_gather(struct ct_prepare *p);
+int ct_prepare_scatter(struct ct_prepare *p);
+int ct_prepare_all_reduce(struct ct_prepare *p);
+int ct_prepare_exchange(struct ct_prepare *p);
+int ct_prepare_permute(struct ct_prepare *p);
+int ct_prepare_slice(struct ct_prepare *p);
+
+/* Elements of the largest packet of an exchange of x: what one rank sends to another, a shard along
+   both dimensions. */
+size_t ct_collective_packet(const struct ct_moved *m, const struct ct_tensor *x, int dim, int to);
+
+#endif

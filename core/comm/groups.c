@@ -1,0 +1,165 @@
+/*
+ * Groups of ranks that communicate: each is made once, at its first use.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "comm/collective.h"
+
+#define AXES_TEXT (CT_MAX_AXES * 64)
+
+int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count,
+                        const char *name)
+{
+    bool *seen = calloc((size_t)comm->world + 1, sizeof(*seen));
+    int rc = 0;
+
+    if (!seen)
+        return ct_fail(CT_ENOMEM, "group '%s'", name);
+    for (int i = 0; rc == 0 && i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->world)
+            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+                         (long long)ranks[i], comm->world);
+        else if (seen[ranks[i]])
+            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+        else
+            seen[ranks[i]] = true;
+    }
+    if (rc == 0 && !seen[comm->rank])
+        rc = ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
+    free(seen);
+    return rc;
+}
+
+static struct ct_group *find(const struct ct_communicator_groups *known, const char *key)
+{
+    for (size_t i = 0; i < known->count; i++)
+        if (!strcmp(known->item[i].key, key))
+            return known->item[i].group;
+    return NULL;
+}
+
+/* key is kept. */
+static int make(const struct ct_communicator *c, const int64_t *ranks, int64_t count,
+                const char *name, const char *key, struct ct_group **group)
+{
+    struct ct_communicator_groups *known = c->groups;
+    int rc = count > INT32_MAX ? ct_fail(CT_EINVAL, "a group of %lld ranks", (long long)count)
+                               : c->ops->group(c->comm, ranks, (int)count, name, group);
+
+    if (rc < 0)
+        return ct_context(rc, "group %s", name);
+    for (size_t i = 0; i < known->count; i++)
+        (*group)->instance += !strcmp(known->item[i].group->name, name);
+    known->item = ct_arena_grow(known->arena, known->item, &known->room, known->count + 1,
+                                sizeof(*known->item));
+    known->item[known->count++] = (struct ct_known_group){key, *group};
+    return 0;
+}
+
+int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
+                          ct_axes axes, int stream, struct ct_group **group)
+{
+    struct ct_arena scratch = {0};
+    char name[AXES_TEXT], *key;
+    int64_t *ranks;
+    int rc = 0;
+
+    ct_axes_print(mesh, axes, name, sizeof(name));
+    key = ct_arena_printf(&scratch, "stream %d: %s", stream, name);
+    *group = find(c->groups, key);
+    if (!*group) {
+        ranks = ct_arena_array(&scratch, int64_t, ct_mesh_degree(mesh, axes));
+        rc = make(c, ranks, ct_mesh_group(mesh, rank, axes, ranks), name,
+                  ct_arena_strdup(c->groups->arena, key), group);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int ct_communicator_ranks(const struct ct_communicator *c, const int64_t *ranks, int count,
+                          const char *name, struct ct_group **group)
+{
+    struct ct_arena scratch = {0};
+    char *key = ct_arena_array(&scratch, char, strlen(name) + (size_t)count * 21 + 1);
+    size_t used = strlen(strcpy(key, name));
+    int rc = 0;
+
+    for (int i = 0; i < count; i++)
+        used += (size_t)sprintf(key + used, ",%lld", (long long)ranks[i]);
+    *group = find(c->groups, key);
+    if (!*group)
+        rc = make(c, ranks, count, name, ct_arena_strdup(c->groups->arena, key), group);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* Two ranks along the graph's partition_axis, of which one sends to the other. */
+struct pair {
+    int64_t from, to;
+};
+
+static int by_ends(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+
+    return x->from != y->from ? (x->from < y->from ? -1 : 1) : (x->to < y->to ? -1 : x->to > y->to);
+}
+
+static size_t find_pairs(const struct ct_graph *graph, struct ct_arena *scratch,
+                         struct pair **pairs)
+{
+    size_t count = 0, room = 0;
+
+    *pairs = NULL;
+    ct_for_each_op (op, graph)
+        if (op->type->flags & CT_OP_RENDEZVOUS) {
+            *pairs = ct_arena_grow(scratch, *pairs, &room, count + 1, sizeof(**pairs));
+            (*pairs)[count++] = (struct pair){ct_op_int(op, "from"), ct_op_int(op, "to")};
+        }
+    if (count)
+        qsort(*pairs, count, sizeof(**pairs), by_ends);
+    return count;
+}
+
+int ct_communicator_pair(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
+                         ct_axes axes, int64_t from, int64_t to, struct ct_group **group)
+{
+    struct ct_arena scratch = {0};
+    int64_t *ranks = ct_arena_array(&scratch, int64_t, ct_mesh_degree(mesh, axes));
+    int64_t count = ct_mesh_group(mesh, rank, axes, ranks);
+    char axis[AXES_TEXT];
+    int rc;
+
+    ct_axes_print(mesh, axes, axis, sizeof(axis));
+    if (from < count && to < count)
+        rc = ct_communicator_ranks(
+            c, (int64_t[]){ranks[from], ranks[to]}, 2,
+            ct_arena_printf(&scratch, "%s %lld to %lld", axis, (long long)from, (long long)to),
+            group);
+    else
+        rc = ct_fail(CT_EINVAL, "from %lld to %lld of %lld ranks along %s", (long long)from,
+                     (long long)to, (long long)count, axis);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* Groups are made in an order that all ranks share: sorted. So nobody waits in a circle. */
+int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_graph *graph,
+                          int64_t rank)
+{
+    ct_axes axes = graph->partition_axis < 0 ? 0 : (ct_axes)1 << graph->partition_axis;
+    struct ct_arena scratch = {0};
+    struct ct_group *group;
+    struct pair *pairs;
+    size_t count = find_pairs(graph, &scratch, &pairs);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = ct_communicator_pair(c, &graph->mesh, rank, axes, pairs[i].from, pairs[i].to, &group);
+    ct_arena_finish(&scratch);
+    return rc;
+}

@@ -1,0 +1,203 @@
+/*
+ * Transports: the host's own, those that plugins register for their devices, and the kernel that
+ * runs any collective over one.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+
+#include "comm/collective.h"
+
+/* ---- calls ---- */
+
+static size_t whole_bytes(const struct ct_call *c, bool of_all)
+{
+    return c->count * ct_dtype_size(c->dtype) * (of_all ? (size_t)c->group->size : 1);
+}
+
+size_t ct_call_in_bytes(const struct ct_call *c)
+{
+    return c->kind == CT_CALL_RECEIVE
+               ? 0
+               : whole_bytes(c, c->kind == CT_CALL_REDUCE_SCATTER || c->kind == CT_CALL_ALL_TO_ALL);
+}
+
+size_t ct_call_out_bytes(const struct ct_call *c)
+{
+    return c->kind == CT_CALL_SEND
+               ? 0
+               : whole_bytes(c, c->kind == CT_CALL_ALL_GATHER || c->kind == CT_CALL_ALL_TO_ALL);
+}
+
+int ct_call_run(const struct ct_call *c)
+{
+    const struct ct_comm_ops *ops = c->group->ops;
+    size_t bytes = whole_bytes(c, false);
+
+    switch (c->kind) {
+    case CT_CALL_ALL_GATHER:
+        return ops->all_gather(c->group, c->in, c->out, c->count, c->dtype);
+    case CT_CALL_REDUCE_SCATTER:
+        return ops->reduce_scatter(c->group, c->in, c->out, c->count, c->dtype, c->reduction);
+    case CT_CALL_ALL_REDUCE:
+        return ops->all_reduce(c->group, c->in, c->out, c->count, c->dtype, c->reduction);
+    case CT_CALL_ALL_TO_ALL:
+        return ops->all_to_all(c->group, c->in, c->out, c->count, c->dtype);
+    case CT_CALL_EXCHANGE:
+        return ops->exchange(c->group, c->in, bytes, c->to, c->out, bytes, c->from, c->tag);
+    case CT_CALL_SEND:
+        return ops->send(c->group, c->in, bytes, c->to, c->tag);
+    case CT_CALL_RECEIVE:
+        return ops->receive(c->group, c->out, bytes, c->from, c->tag);
+    case CT_CALL_KINDS:
+        break;
+    }
+    return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
+}
+
+/* ---- the host's transport ---- */
+
+static int host_begin(const struct ct_launch *l, struct ct_group *group)
+{
+    int rc = group->ops->begin ? group->ops->begin(group) : 0;
+
+    (void)l;
+    return rc == 0 && group->ops->begin ? 1 : rc;
+}
+
+static int host_end(const struct ct_launch *l, struct ct_group *group)
+{
+    (void)l;
+    return group->ops->end(group);
+}
+
+static int host_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                     size_t from_stride, size_t bytes, int64_t count)
+{
+    (void)l;
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to + (size_t)i * to_stride, (const char *)from + (size_t)i * from_stride,
+               bytes);
+    return 0;
+}
+
+static int host_clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    (void)l;
+    memset(at, 0, bytes);
+    return 0;
+}
+
+static int host_call(const struct ct_launch *l, const struct ct_call *call)
+{
+    (void)l;
+    return ct_call_run(call);
+}
+
+static const struct ct_transport host = {
+    .size = sizeof(host),
+    .name = "host",
+    .begin = host_begin,
+    .end = host_end,
+    .copy = host_copy,
+    .clear = host_clear,
+    .call = host_call,
+};
+
+/* ---- the kernel ---- */
+
+static int prepare(struct ct_prepare *p)
+{
+    int rc = p->op->type->collective->prepare(p);
+
+    if (rc == 0)
+        ((struct ct_collective *)p->state)->transport = ct_transport_find(p->device);
+    return rc;
+}
+
+static int fire(const struct ct_launch *l, enum ct_event event)
+{
+    struct ct_event_data data;
+
+    if (!l->event || !ct_hook_wanted(event))
+        return 0;
+    data = *l->event;
+    data.event = event;
+    return ct_hook_fire(&data);
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct ct_collective_ops *ops = l->op->type->collective;
+    const struct ct_collective *c = l->state;
+    int rc;
+
+    if (!(l->op->type->flags & CT_OP_COLLECTIVE))
+        return ops->run(l, c->transport);
+    if (!c->group)
+        return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
+    rc = fire(l, CT_EVENT_COLLECTIVE_STARTED);
+    if (rc == 0)
+        rc = ops->run(l, c->transport);
+    return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
+}
+
+const struct ct_collective *ct_collective_state(const struct ct_kernel *kernel, const void *state)
+{
+    return kernel->run == run ? state : NULL;
+}
+
+/* ---- by device ---- */
+
+struct carrier {
+    const char *device; /* NULL: any in host memory */
+    const struct ct_transport *transport;
+    struct ct_kernel kernel;
+};
+
+#define KERNEL(name) CT_KERNEL("collective", name, 0, NULL, prepare, run)
+
+static const struct carrier host_carrier = {NULL, &host, KERNEL("host")};
+static struct ct_arena arena;
+static struct carrier **carriers;
+static size_t count, room;
+
+int ct_transport_register(const char *device, const struct ct_transport *t)
+{
+    struct carrier *c = ct_arena_new(&arena, struct carrier);
+
+    if (!t->name || !t->copy || !t->clear || !t->call || !t->begin != !t->end)
+        return ct_fail(CT_EINVAL, "a transport of device %s lacks a function", device);
+    *c = (struct carrier){device, t, KERNEL(t->name)};
+    carriers = ct_arena_grow(&arena, carriers, &room, count + 1, sizeof(*carriers));
+    carriers[count++] = c;
+    return 0;
+}
+
+static const struct carrier *carrier_of(const struct ct_device *device)
+{
+    const struct carrier *found = NULL;
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(carriers[i]->device, device->name) &&
+            (!found || (found->transport->waits && !carriers[i]->transport->waits)))
+            found = carriers[i];
+    return found || !device->host_memory ? found : &host_carrier;
+}
+
+const struct ct_transport *ct_transport_find(const struct ct_device *device)
+{
+    const struct carrier *c = carrier_of(device);
+
+    return c ? c->transport : NULL;
+}
+
+const struct ct_kernel *ct_collective_kernel(const struct ct_device *device,
+                                             const struct ct_op_type *type)
+{
+    const struct carrier *c = type->collective ? carrier_of(device) : NULL;
+
+    return c ? &c->kernel : NULL;
+}

@@ -1,0 +1,174 @@
+/*
+ * The op types that the core itself emits: their attributes, and functions that add one to a graph.
+ *
+ * A struct is named like its op. Functions return the (first) output; all take NULL inputs and
+ * return NULL once the builder has failed.
+ */
+#ifndef CT_CORE_OPS_H
+#define CT_CORE_OPS_H
+
+#include <ctitan/op.h>
+
+CT_BEGIN_DECLS
+
+#define CT_CORE_OPS(X)                                                                             \
+    X(add)                                                                                         \
+    X(view)                                                                                        \
+    X(cast)                                                                                        \
+    X(reciprocal)                                                                                  \
+    X(squared_norm)                                                                                \
+    X(clip_coefficient)                                                                            \
+    X(redistribute)                                                                                \
+    X(all_gather)                                                                                  \
+    X(reduce_scatter)                                                                              \
+    X(all_reduce)                                                                                  \
+    X(all_to_all)                                                                                  \
+    X(permute)                                                                                     \
+    X(slice)                                                                                       \
+    X(send)                                                                                        \
+    X(receive)                                                                                     \
+    X(contribution)                                                                                \
+    X(load)                                                                                        \
+    X(store)                                                                                       \
+    X(offload)                                                                                     \
+    X(init_normal)                                                                                 \
+    X(init_constant)                                                                               \
+    X(init_uniform)
+
+#define X(id) extern CT_API const struct ct_op_type ct_op_##id;
+CT_CORE_OPS(X)
+#undef X
+
+/* ---- elements ---- */
+
+CT_API struct ct_value *ct_add(struct ct_builder *b, const char *name, struct ct_value *x,
+                               struct ct_value *y);
+
+struct ct_cast {
+    enum ct_dtype dtype;
+};
+/* The same numbers in another floating-point dtype. */
+CT_API struct ct_value *ct_cast(struct ct_builder *b, const char *name, struct ct_value *x,
+                                enum ct_dtype dtype);
+
+struct ct_view {
+    struct ct_shape shape;
+};
+/* The same elements in another shape; at most one run of dimensions is split or merged. */
+CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
+                                int ndim, const int64_t *shape);
+
+/* ---- parameters ---- */
+
+struct ct_init_normal {
+    double std, truncate; /* redrawn beyond so many deviations; 0: never */
+    int64_t seed;
+};
+CT_API void ct_init_normal(struct ct_builder *b, struct ct_value *p,
+                           const struct ct_init_normal *attrs);
+
+struct ct_init_uniform {
+    double low, high;
+    int64_t seed;
+};
+CT_API void ct_init_uniform(struct ct_builder *b, struct ct_value *p,
+                            const struct ct_init_uniform *attrs);
+
+struct ct_init_constant {
+    double value;
+};
+CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
+
+/* A builder for such ops: behind the other init ops, in front of everything else. */
+CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
+
+/* How a parameter starts; {0} is zeros. */
+struct ct_init {
+    enum ct_init_kind {
+        CT_INIT_ZERO,
+        CT_INIT_CONSTANT, /* a everywhere */
+        CT_INIT_NORMAL,   /* mean 0, standard deviation a */
+        CT_INIT_UNIFORM,  /* between a and b */
+    } kind;
+    double a, b;
+    double truncate; /* normal: redrawn beyond so many deviations; 0: never */
+};
+#define CT_INIT_ONE ((struct ct_init){.kind = CT_INIT_CONSTANT, .a = 1})
+#define CT_INIT_STD(std) ((struct ct_init){.kind = CT_INIT_NORMAL, .a = (std)})
+
+/* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
+CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
+                                     const int64_t *shape, struct ct_init init);
+
+/* ---- the gradient's norm ---- */
+
+/* Sum of the squares of all elements, float64. */
+CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
+                                        struct ct_value *const *x, int count);
+
+struct ct_clip_coefficient {
+    double max_norm; /* 0 or less: any */
+};
+/* Outputs: the norm from sums of squares; the factor that clips it, -1 if it is not finite. */
+CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
+                                         struct ct_value *const *sums, int count, double max_norm);
+
+/* ---- shardings ---- */
+
+struct ct_redistribute {
+    struct ct_target to;       /* not given: replicated */
+    struct ct_target gradient; /* made in each microbatch; not given: as it comes */
+};
+/* The same value in the sharding `to`. gradient NULL: not given. */
+CT_API struct ct_value *ct_redistribute(struct ct_builder *b, const char *name, struct ct_value *x,
+                                        const struct ct_sharding *to,
+                                        const struct ct_sharding *gradient);
+
+/* Of all collectives, and of slice. Each reads what it needs. */
+struct ct_collective_attrs {
+    ct_axes axes;                /* of the group */
+    int64_t dim;                 /* that is split: before (all_gather, all_to_all) or afterwards */
+    int64_t to;                  /* all_to_all: that is split afterwards */
+    int64_t shift;               /* permute: ranks by which a shard moves, round the group */
+    enum ct_reduction reduction; /* all_reduce, reduce_scatter */
+};
+
+/* count values in one call; the outputs are the op's. */
+CT_API struct ct_op *ct_all_gather(struct ct_builder *b, const char *name,
+                                   struct ct_value *const *x, int count, ct_axes axes, int dim);
+CT_API struct ct_op *ct_reduce_scatter(struct ct_builder *b, const char *name,
+                                       struct ct_value *const *x, int count, ct_axes axes, int dim,
+                                       enum ct_reduction reduction);
+CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
+                                   struct ct_value *const *x, int count, ct_axes axes,
+                                   enum ct_reduction reduction);
+CT_API struct ct_op *ct_permute(struct ct_builder *b, const char *name, struct ct_value *const *x,
+                                int count, ct_axes axes, int shift);
+CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, struct ct_value *x,
+                                      ct_axes axes, int dim, int to);
+CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 ct_axes axes, int dim);
+
+/* ---- between ranks of which some have a value ---- */
+
+struct ct_transfer {     /* send, receive; emitted by ct_send and ct_receive (op.h) */
+    ct_axes axes;        /* along which ranks count */
+    enum ct_dtype dtype; /* receive: of the value, and its shape */
+    struct ct_shape shape;
+    int64_t from, to, tag;
+};
+struct ct_contribution { /* dtype and shape: where the input is absent */
+    ct_axes axes;
+    enum ct_dtype dtype;
+    struct ct_shape shape;
+};
+/* ---- between the device's memories ---- */
+
+CT_API struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x);
+/* x in the place of y. */
+CT_API struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x);
+CT_API struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x);
+
+CT_END_DECLS
+
+#endif

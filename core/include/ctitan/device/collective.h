@@ -1,0 +1,110 @@
+/*
+ * Collectives: how an op that communicates is prepared, run and counted, and how devices carry it.
+ *
+ * An op type whose `collective` is set needs no kernel for each device. The core finds the device's
+ * transport, prepares the op once while it is lowered, and runs it over that transport. A plugin
+ * that brings a collective op writes one ct_collective_ops; a plugin that brings a device or a
+ * communicator writes one ct_transport; neither knows the other. A kernel that is registered for
+ * the op and the device goes first.
+ *
+ * What a collective must send, and how shards lie in tensors, follows from shardings alone. Devices
+ * whose memory the host may read and write (ct_device.host_memory) need no transport of their own.
+ */
+#ifndef CT_COLLECTIVE_PUBLIC_H
+#define CT_COLLECTIVE_PUBLIC_H
+
+#include <ctitan/device/comm.h>
+#include <ctitan/device/device.h>
+
+CT_BEGIN_DECLS
+
+/* ---- what a transport moves ---- */
+
+enum ct_call_kind {
+    CT_CALL_ALL_GATHER,
+    CT_CALL_REDUCE_SCATTER,
+    CT_CALL_ALL_REDUCE,
+    CT_CALL_ALL_TO_ALL,
+    CT_CALL_EXCHANGE, /* in goes to position `to`, out comes from position `from` */
+    CT_CALL_SEND,
+    CT_CALL_RECEIVE,
+    CT_CALL_KINDS,
+};
+
+/* One call of a communicator. count, in and out are as in ct_comm_ops. */
+struct ct_call {
+    enum ct_call_kind kind;
+    struct ct_group *group;
+    const void *in;
+    void *out;
+    size_t count; /* elements of dtype */
+    enum ct_dtype dtype;
+    enum ct_reduction reduction;
+    int to, from, tag; /* positions in the group; EXCHANGE, SEND and RECEIVE */
+};
+
+/* Bytes that a call reads at `in` and writes at `out`. */
+CT_API size_t ct_call_in_bytes(const struct ct_call *call);
+CT_API size_t ct_call_out_bytes(const struct ct_call *call);
+/* The call by the group's own communicator; in and out are host memory. */
+CT_API int ct_call_run(const struct ct_call *call);
+
+/*
+ * How flat memory travels from and to a device. All functions enqueue on the stream of the launch,
+ * or have done their work when they return.
+ *
+ * Where calls are enqueued, and nobody's host waits in them, sends and receives run on streams of
+ * their own, and receives are asked for early. A device whose transport waits inside of the calls
+ * must say that it is in order (device.h): then ranks meet in the order of the program.
+ */
+struct ct_transport {
+    size_t size;      /* of this struct */
+    const char *name; /* of its kernels, in plans: "nccl" */
+    bool waits;       /* the host waits in each call: used only if the device has no other */
+    /* Calls between the two are one. begin: 1: they are, and `end` follows whatever they return; 0:
+       not in this group. NULL: never. */
+    int (*begin)(const struct ct_launch *l, struct ct_group *group);
+    int (*end)(const struct ct_launch *l, struct ct_group *group);
+    /* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart.
+     */
+    int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                size_t from_stride, size_t bytes, int64_t count);
+    int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
+    /* Groups of SEND and RECEIVE have two ranks, the sender first; each direction has its own. */
+    int (*call)(const struct ct_launch *l, const struct ct_call *call);
+};
+
+/* Plugins offer transports as {CT_TRANSPORT, "device's name", &transport}. Of two that do not wait,
+   the first serves the device. CT_EINVAL: a function is missing. */
+CT_API int ct_transport_register(const char *device, const struct ct_transport *transport);
+/* The one that serves a device: registered for its name, or the host's. NULL: there is none. */
+CT_API const struct ct_transport *ct_transport_find(const struct ct_device *device);
+
+/* ---- for the ct_collective_ops (op.h) of an op type ---- */
+
+/* What `prepare` leaves in p->state begins with this. */
+struct ct_collective {
+    const struct ct_transport *transport; /* set behind `prepare` */
+    struct ct_group *group;               /* NULL: only planning, or nothing is sent */
+    int64_t ranks, me;                    /* of the group, and this rank's position in it */
+    enum ct_dtype dtype;
+};
+
+/* For `prepare`: the common head of *collective, from the op's first value and its attribute
+   "axes"; the group along them on the op's stream. collective is p->state from then on. */
+CT_API int ct_collective_prepare_axes(struct ct_prepare *p, struct ct_collective *collective);
+/*
+ * The same for a group of the given ranks of the mesh, in this order, `name` in messages. Calls
+ * with the same ranks and name share a group. All ranks must first ask for their common groups in
+ * one order: that of the ops in the graph is one, if ranks have parts of the same graph.
+ */
+CT_API int ct_collective_prepare_ranks(struct ct_prepare *p, struct ct_collective *collective,
+                                       const int64_t *ranks, int count, const char *name);
+
+/* Bytes that this rank sends for the op; 0 for an op that is no collective. */
+CT_API double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
+                                  const struct ct_tensor *in, const struct ct_tensor *out);
+
+CT_END_DECLS
+
+#endif

@@ -1,0 +1,251 @@
+/*
+ * Reverse-mode differentiation over the op table.
+ *
+ * Ops are visited from the last to the first; each op type's vjp emits the ops that turn gradients
+ * of outputs into gradients of inputs, and several gradients of one value are added. What a vjp
+ * emitted belongs to I if an activation's gradient needs it, to W if only weights' gradients do:
+ * the split that zero-bubble schedules want. Ops of part pre (casts of weights, gathers) are
+ * differentiated into part post: by then a gradient is the sum over all microbatches.
+ */
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/error.h>
+#include <ctitan/input.h>
+#include <ctitan/pass.h>
+
+struct diff {
+    struct ct_graph *graph;
+    struct ct_builder b;
+    bool *wanted;           /* by id: depends on a parameter */
+    bool *weight;           /* by id: a parameter, or made of parameters alone */
+    struct ct_value **grad; /* by id */
+    size_t count;           /* values before differentiation */
+};
+
+static void mark_values(struct diff *d)
+{
+    for (size_t i = 0; i < d->count; i++)
+        d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
+    ct_for_each_op (op, d->graph) {
+        bool wanted = false, weight = true;
+
+        for (int i = 0; i < op->ins; i++) {
+            wanted |= op->in[i] && d->wanted[op->in[i]->id];
+            weight &= !op->in[i] || d->weight[op->in[i]->id];
+        }
+        for (int i = 0; wanted && i < op->outs; i++) {
+            d->wanted[op->out[i]->id] = ct_dtype_is_float(op->out[i]->dtype);
+            d->weight[op->out[i]->id] = weight || op->section->part == CT_PART_PRE;
+        }
+    }
+}
+
+/* Every op after `before` that does not feed (directly or not) a value in keep becomes W. */
+static void split_weight_ops(struct diff *d, struct ct_op *before, struct ct_value **activations,
+                             int count)
+{
+    struct ct_arena scratch = {0};
+    bool *needed = ct_arena_array(&scratch, bool, d->graph->value_count);
+
+    for (int i = 0; i < count; i++)
+        needed[activations[i]->id] = true;
+    for (struct ct_op *op = d->graph->last; op != before; op = op->prev) {
+        bool input_gradient = false;
+
+        for (int i = 0; i < op->outs; i++)
+            input_gradient |= needed[op->out[i]->id];
+        for (int i = 0; input_gradient && i < op->ins; i++)
+            if (op->in[i])
+                needed[op->in[i]->id] = true;
+        if (!input_gradient && op->section->part == CT_PART_I)
+            ct_op_set_part(d->graph, op, CT_PART_W);
+    }
+    ct_arena_finish(&scratch);
+}
+
+/* Groups of sections may run on different ranks: they meet once a step, not in every microbatch. */
+static bool other_group(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->producer && b->producer &&
+           (a->producer->section->part == CT_PART_POST ||
+            a->producer->section->group != b->producer->section->group);
+}
+
+static void add_gradient(struct diff *d, struct ct_value *value, struct ct_value *grad)
+{
+    struct ct_value **sum = &d->grad[value->id];
+    const struct ct_section *section = d->b.section;
+
+    if (*sum) {
+        if (d->weight[value->id] && other_group(*sum, grad))
+            ct_builder_set_part(&d->b, CT_PART_POST);
+        else if (d->weight[value->id] && section->part == CT_PART_I)
+            ct_builder_set_part(&d->b, CT_PART_W);
+        d->b.why = "sums the gradients of several uses";
+        grad = ct_add(&d->b, ct_arena_printf(d->graph->arena, "d.%s", value->name), *sum, grad);
+        d->b.why = NULL;
+        d->b.section = section;
+    }
+    *sum = grad;
+}
+
+static int differentiate_op(struct diff *d, struct ct_op *op)
+{
+    struct ct_arena *arena = d->graph->arena;
+    struct ct_op *before = d->graph->last;
+    struct ct_value **activations = ct_arena_array(arena, struct ct_value *, op->ins);
+    bool *wanted = ct_arena_array(arena, bool, op->ins), flows = false;
+    struct ct_vjp v = {.b = &d->b, .op = op, .wanted = wanted};
+    int count = 0;
+
+    v.dout = ct_arena_array(arena, struct ct_value *, op->outs);
+    v.din = ct_arena_array(arena, struct ct_value *, op->ins);
+    for (int i = 0; i < op->outs; i++)
+        flows |= (v.dout[i] = d->grad[op->out[i]->id]) != NULL;
+    for (int i = 0; i < op->ins; i++)
+        wanted[i] = op->in[i] && d->wanted[op->in[i]->id];
+    if (!flows)
+        return 0;
+    if (!op->type->vjp)
+        return ct_fail(CT_EINVAL, "%%%s: op type %s has no gradient", op->out[0]->name,
+                       op->type->name);
+    d->b.section = ct_graph_section(
+        d->graph, op->section->part == CT_PART_PRE ? CT_PART_POST : CT_PART_I, op->section->group);
+    d->b.region = op->region;
+    if (op->type->vjp(&v) < 0 || d->b.status < 0)
+        return ct_context(CT_EINVAL, "the gradient of %%%s", op->out[0]->name);
+    for (int i = 0; i < op->ins; i++)
+        if (v.din[i] && wanted[i] && !d->weight[op->in[i]->id])
+            activations[count++] = v.din[i];
+    split_weight_ops(d, before, activations, count);
+    for (int i = 0; i < op->ins; i++)
+        if (v.din[i] && wanted[i])
+            add_gradient(d, op->in[i], v.din[i]);
+    return d->b.status;
+}
+
+/* Ops of one kind of part, last first; new ones are appended after `last` and not visited. */
+static int differentiate_part(struct diff *d, struct ct_op *last, enum ct_part part)
+{
+    for (struct ct_op *op = last; op; op = op->prev) {
+        int rc = op->section->part == part ? differentiate_op(d, op) : 0;
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Does the gradient of value i add up over the microbatches? */
+static bool adds_up(const struct diff *d, size_t i)
+{
+    const struct ct_value *v = d->graph->values[i];
+
+    return v->role == CT_ROLE_PARAM || (v->producer && v->producer->section->part == CT_PART_PRE);
+}
+
+/* A weight's gradient is added up over the microbatches. Where it is also read within one, or not
+   made in one (it may be the gradient of something else too), a copy of it is. */
+static void separate_sums(struct diff *d)
+{
+    d->b.why = "adds up over the microbatches, unlike the value that it copies";
+    for (size_t i = 0; i < d->count; i++) {
+        struct ct_value *grad = d->weight[i] && adds_up(d, i) ? d->grad[i] : NULL;
+
+        if (!grad || (grad->producer && grad->producer->section->part == CT_PART_POST) ||
+            (!grad->use_count && grad->producer &&
+             ct_part_is_microbatch(grad->producer->section->part)))
+            continue;
+        d->b.region = grad->producer ? grad->producer->region : "";
+        d->b.section = ct_graph_section(
+            d->graph, CT_PART_W, grad->producer ? grad->producer->section->group : CT_NO_GROUP);
+        d->grad[i] =
+            ct_cast(&d->b, ct_arena_printf(d->graph->arena, "d.%s", d->graph->values[i]->name),
+                    grad, grad->dtype);
+    }
+    d->b.why = NULL;
+}
+
+/* Can the op that makes value give it in dtype at no cost? fix: do it. */
+static bool fold_dtype(struct ct_value *value, enum ct_dtype dtype, bool fix)
+{
+    struct ct_op *op = value->producer;
+
+    if (!op || !ct_value_only_user(value))
+        return false;
+    if (op->type->flags & CT_OP_ANY_DTYPE) {
+        if (fix) {
+            value->dtype = dtype;
+            value->dtype_fixed = true;
+        }
+        return true;
+    }
+    if (op->type != &ct_op_add && op->type != &ct_op_redistribute)
+        return false;
+    for (int i = 0; i < op->ins; i++)
+        if (!fold_dtype(op->in[i], dtype, fix))
+            return false;
+    return !fix || ct_op_infer(op) == 0;
+}
+
+/* A gradient that is made in bfloat16 only to be cast to float32 is made in float32. */
+static void fold_casts(struct ct_graph *graph, struct ct_op *from)
+{
+    for (struct ct_op *op = from, *next; op; op = next) {
+        next = op->next;
+        if (op->type != &ct_op_cast || !fold_dtype(op->in[0], op->out[0]->dtype, false))
+            continue;
+        fold_dtype(op->in[0], op->out[0]->dtype, true);
+        ct_value_replace(graph, op->out[0], op->in[0]);
+        ct_graph_remove(graph, op);
+    }
+}
+
+static struct ct_value *seed(struct ct_graph *graph)
+{
+    struct ct_value *tokens = ct_graph_find_input(graph, "valid_tokens");
+    struct ct_builder b = ct_builder_before(graph, graph->first);
+
+    if (!tokens)
+        tokens = ct_graph_source(graph, CT_ROLE_SCALAR, "valid_tokens", CT_F32, 0, NULL);
+    ct_builder_set_part(&b, CT_PART_PRE);
+    b.region = "";
+    b.why = "gradients are those of the mean over the global batch";
+    return ct_emit_type1(&b, &ct_op_reciprocal, "d.loss", &tokens, 1, NULL);
+}
+
+int ct_differentiate(struct ct_graph *graph)
+{
+    struct ct_arena scratch = {0};
+    struct ct_value *loss = ct_graph_fetched(graph, "loss"), *start;
+    struct diff d = {.graph = graph, .b = ct_builder_at_end(graph, CT_PART_I, "")};
+    struct ct_op *last = graph->last;
+    int rc;
+
+    if (!loss || !loss->producer)
+        return ct_fail(CT_EINVAL, "the graph fetches no loss to differentiate");
+    start = seed(graph);
+    d.count = graph->value_count;
+    d.wanted = ct_arena_array(&scratch, bool, d.count);
+    d.weight = ct_arena_array(&scratch, bool, d.count);
+    d.grad = ct_arena_array(&scratch, struct ct_value *, d.count);
+    mark_values(&d);
+    d.grad[loss->id] = start;
+    rc = differentiate_part(&d, last, CT_PART_F);
+    if (rc == 0) {
+        separate_sums(&d);
+        rc = d.b.status;
+    }
+    if (rc == 0)
+        rc = differentiate_part(&d, last, CT_PART_PRE);
+    for (size_t i = 0; rc == 0 && i < d.count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            ct_value_set_grad(graph->values[i], d.grad[i]);
+    ct_arena_finish(&scratch);
+    if (rc < 0)
+        return rc;
+    fold_casts(graph, last->next);
+    ct_graph_sweep(graph);
+    return 0;
+}

@@ -1,0 +1,43 @@
+/*
+ * What values and ops cost before they are lowered: by their shards, without a device.
+ */
+#include <ctitan/op.h>
+
+static struct ct_tensor shard(const struct ct_graph *graph, const struct ct_value *v, int64_t rank)
+{
+    int64_t local[CT_MAX_DIMS];
+
+    if (rank < 0)
+        return ct_tensor_dense(NULL, v->dtype, v->ndim, v->shape);
+    ct_sharding_local(&v->sharding, &graph->mesh, rank, v->ndim, v->shape, local, NULL);
+    return ct_tensor_dense(NULL, v->dtype, v->ndim, local);
+}
+
+size_t ct_value_bytes(const struct ct_graph *graph, const struct ct_value *value, int64_t rank)
+{
+    struct ct_tensor t = shard(graph, value, rank);
+
+    if (value->opaque_bytes)
+        return value->opaque_bytes;
+    return (size_t)ct_tensor_count(&t) * ct_dtype_size(value->dtype);
+}
+
+double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, int64_t rank)
+{
+    struct ct_arena scratch = {0};
+    struct ct_tensor *in, *out;
+    double flops;
+
+    if (!op->type->flops)
+        return 0;
+    in = ct_arena_array(&scratch, struct ct_tensor, op->ins);
+    out = ct_arena_array(&scratch, struct ct_tensor, op->outs);
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i])
+            in[i] = shard(graph, op->in[i], rank);
+    for (int i = 0; i < op->outs; i++)
+        out[i] = shard(graph, op->out[i], rank);
+    flops = op->type->flops(in, out, op->ins, op->outs);
+    ct_arena_finish(&scratch);
+    return flops;
+}

@@ -1,0 +1,221 @@
+/*
+ * The pass manager: orders the transforms, then runs each between the same bookends (time, verify,
+ * dump, reproducer).
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/option.h>
+#include <ctitan/pass.h>
+#include <ctitan/run.h>
+
+static const char *const phases[] = {"partition",     "shard",  "precision",  "join",
+                                     "differentiate", "update", "collective", "memory",
+                                     "overlap",       "fuse"};
+
+static const struct ct_transform *registered[16];
+static size_t registered_count;
+
+int ct_transform_register(const struct ct_transform *transform)
+{
+    for (size_t i = 0; i < registered_count; i++)
+        if (!strcmp(registered[i]->name, transform->name))
+            return ct_fail(CT_EINVAL, "a second transform named %s", transform->name);
+    if (registered_count == CT_COUNT(registered))
+        return ct_fail(CT_EINVAL, "more than %zu transforms of libraries", registered_count);
+    registered[registered_count++] = transform;
+    return 0;
+}
+
+const struct ct_transform *ct_transform_at(size_t index)
+{
+    return index < registered_count ? registered[index] : NULL;
+}
+
+const char *ct_phase_name(enum ct_phase phase)
+{
+    return phases[phase];
+}
+
+static bool lists(const char *const *names, const char *name)
+{
+    for (; names && *names; names++)
+        if (!strcmp(*names, name))
+            return true;
+    return false;
+}
+
+/* Must a run before b, both in one phase? */
+static bool precedes(const struct ct_transform *a, const struct ct_transform *b)
+{
+    for (const char *const *need = b->needs; need && *need; need++)
+        if (lists(a->gives, *need))
+            return true;
+    for (const char *const *need = b->after; need && *need; need++)
+        if (lists(a->gives, *need))
+            return true;
+    return false;
+}
+
+static int circle(const struct ct_transform *const *in, size_t count, const bool *placed)
+{
+    char names[256] = "";
+
+    for (size_t i = 0, n = 0; i < count && n < sizeof(names); i++)
+        if (!placed[i])
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", in[i]->name);
+    return ct_fail(CT_ECONFIG, "transforms need each other in a circle: %s", names);
+}
+
+/* Place transforms by phase, and within one so that givers come before those in need. */
+static int order(const struct ct_transform *const *in, size_t count,
+                 const struct ct_transform **out)
+{
+    struct ct_arena scratch = {0};
+    bool *placed = ct_arena_array(&scratch, bool, count + 1);
+    size_t n = 0;
+
+    for (int phase = 0; phase <= CT_PHASE_FUSE; phase++)
+        for (size_t i = 0; i < count; i++) {
+            bool ready = !placed[i] && (int)in[i]->phase == phase;
+
+            for (size_t j = 0; ready && j < count; j++)
+                ready =
+                    placed[j] || j == i || in[j]->phase != in[i]->phase || !precedes(in[j], in[i]);
+            if (!ready)
+                continue;
+            placed[i] = true;
+            out[n++] = in[i];
+            i = (size_t)-1; /* something may have become ready: look from the start */
+        }
+    if (n < count)
+        circle(in, count, placed);
+    ct_arena_finish(&scratch);
+    return n < count ? CT_ECONFIG : 0;
+}
+
+static int check_needs(const struct ct_transform *const *t, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (const char *const *need = t[i]->needs; need && *need; need++) {
+            bool given = false;
+
+            for (size_t j = 0; j < i; j++) {
+                given |= lists(t[j]->gives, *need);
+                given &= !lists(t[j]->breaks, *need);
+            }
+            if (!given)
+                return ct_fail(CT_ECONFIG,
+                               "transform %s needs \"%s\", which nothing before it gives",
+                               t[i]->name, *need);
+        }
+    return 0;
+}
+
+/* Writes what is needed to fail again. The message says where, unless the recipe is to blame. */
+static int reproduce(const struct ct_pass_options *options, const struct ct_graph *before,
+                     const struct ct_transform *const *t, size_t count, size_t at, int rc)
+{
+    char why[1024];
+    FILE *out;
+
+    snprintf(why, sizeof(why), "%s", ct_error_message());
+    out = before ? fopen(options->reproducer, "w") : NULL;
+    if (!out)
+        return ct_context(rc, "transform %s", t[at]->name);
+    fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t[at]->name,
+            (int)strcspn(why, "\n"), why);
+    for (size_t i = 0; i < count; i++)
+        fprintf(out, " %s", t[i]->name);
+    fputc('\n', out);
+    ct_graph_print(before, out);
+    fclose(out);
+    if (rc == CT_ECONFIG)
+        return ct_context(rc, "transform %s", t[at]->name);
+    return ct_fail(rc, "transform %s (the graph before it is in %s): %s", t[at]->name,
+                   options->reproducer, why);
+}
+
+static void dump(const struct ct_graph *graph, const struct ct_transform *t, const char *before,
+                 const struct ct_pass_options *options)
+{
+    struct ct_arena scratch = {0};
+    const char *which = options->dump_after;
+    bool all = which && !strcmp(which, "all"), changed = which && !strcmp(which, "changed");
+
+    if (options->dump && which && (all || changed || !strcmp(which, t->name))) {
+        const char *after = ct_graph_text(graph, &scratch);
+
+        if (!changed || !before || strcmp(before, after))
+            fprintf(options->dump, "# after %s (%s): %s\n%s\n", t->name, phases[t->phase],
+                    t->summary, after);
+    }
+    ct_arena_finish(&scratch);
+}
+
+static int run_one(struct ct_graph *graph, const struct ct_transform *const *t, size_t count,
+                   size_t at, struct ct_run *run, const struct ct_pass_options *options)
+{
+    struct ct_arena scratch = {0};
+    bool compare = options->dump && options->dump_after && !strcmp(options->dump_after, "changed");
+    char *before = compare ? ct_graph_text(graph, &scratch) : NULL;
+    struct ct_graph *kept = options->reproducer ? ct_graph_clone(graph, &scratch) : NULL;
+    double begin = ct_now();
+    int rc = t[at]->apply(graph, run);
+
+    if (rc == 0)
+        rc = ct_graph_verify(graph, NULL);
+    if (rc < 0) {
+        rc = reproduce(options, kept, t, count, at, rc);
+    } else {
+        dump(graph, t[at], before, options);
+        ct_debug("transform %s: %.1f ms", t[at]->name, 1e3 * (ct_now() - begin));
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* --dump-after names a transform, or is one of the words. */
+static int check_dump(const struct ct_transform *const *t, size_t count, const char *which)
+{
+    const char *names[128] = {"all", "changed", "build"};
+    const char *near;
+    size_t n = 3;
+
+    for (size_t i = 0; i < count && n < CT_COUNT(names); i++)
+        names[n++] = t[i]->name;
+    for (size_t i = 0; i < n; i++)
+        if (!which || !strcmp(names[i], which))
+            return 0;
+    near = ct_nearest(which, names, n);
+    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s%s", which,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
+                  size_t count, struct ct_run *run, const struct ct_pass_options *options)
+{
+    struct ct_arena scratch = {0};
+    const struct ct_transform **wanted =
+        ct_arena_array(&scratch, const struct ct_transform *, count + 1);
+    const struct ct_transform **t =
+        ct_arena_array(&scratch, const struct ct_transform *, count + 1);
+    size_t n = 0;
+    int rc;
+
+    for (size_t i = 0; i < count; i++)
+        if (options->training || transforms[i]->evaluation)
+            wanted[n++] = transforms[i];
+    rc = order(wanted, n, t);
+    if (rc == 0)
+        rc = check_dump(t, n, options->dump ? options->dump_after : NULL);
+    if (rc == 0 && options->training)
+        rc = check_needs(t, n);
+    if (rc == 0)
+        rc = ct_graph_verify(graph, NULL);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = run_one(graph, t, n, i, run, options);
+    ct_arena_finish(&scratch);
+    return rc;
+}

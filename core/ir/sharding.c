@@ -1,0 +1,280 @@
+#include <assert.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/option.h>
+#include <ctitan/sharding.h>
+
+bool ct_sharding_equal(const struct ct_sharding *a, const struct ct_sharding *b)
+{
+    if (a->unreduced != b->unreduced || memcmp(a->count, b->count, sizeof(a->count)))
+        return false;
+    if (a->unreduced && a->reduction != b->reduction)
+        return false;
+    for (int d = 0; d < CT_MAX_DIMS; d++)
+        if (memcmp(a->axis[d], b->axis[d], a->count[d]))
+            return false;
+    return true;
+}
+
+bool ct_sharding_is_replicated(const struct ct_sharding *s)
+{
+    return !ct_sharding_axes(s) && !s->unreduced;
+}
+
+ct_axes ct_sharding_axes(const struct ct_sharding *s)
+{
+    ct_axes axes = 0;
+
+    for (int d = 0; d < CT_MAX_DIMS; d++)
+        for (int i = 0; i < s->count[d]; i++)
+            axes |= (ct_axes)1 << s->axis[d][i];
+    return axes;
+}
+
+void ct_sharding_split(struct ct_sharding *s, int dim, int axis)
+{
+    assert(dim >= 0 && dim < CT_MAX_DIMS && axis >= 0 && axis < CT_MAX_AXES);
+    assert(!(ct_sharding_axes(s) >> axis & 1));
+    s->axis[dim][s->count[dim]++] = (uint8_t)axis;
+}
+
+struct ct_sharding ct_sharding_dual(const struct ct_sharding *s, const struct ct_mesh *mesh)
+{
+    struct ct_sharding dual = *s;
+    ct_axes all = ((ct_axes)1 << mesh->count) - 1;
+
+    dual.unreduced = all & ~ct_sharding_axes(s) & ~s->unreduced;
+    dual.reduction = CT_REDUCE_SUM;
+    return dual;
+}
+
+int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank)
+{
+    ct_axes seen = 0;
+
+    for (int d = 0; d < CT_MAX_DIMS; d++) {
+        if (s->count[d] > CT_MAX_AXES)
+            return ct_fail(CT_EINVAL, "dimension %d is split by %d axes", d, s->count[d]);
+        if (s->count[d] && d >= rank)
+            return ct_fail(CT_EINVAL, "dimension %d is split, but there are only %d", d, rank);
+        for (int i = 0; i < s->count[d]; i++) {
+            int axis = s->axis[d][i];
+
+            if (axis >= mesh->count)
+                return ct_fail(CT_EINVAL, "axis %d is outside the mesh of %d", axis, mesh->count);
+            if (seen >> axis & 1)
+                return ct_fail(CT_EINVAL, "axis %s appears twice", mesh->axis[axis].name);
+            seen |= (ct_axes)1 << axis;
+        }
+    }
+    for (int axis = 0; axis < mesh->count; axis++)
+        if (s->unreduced & seen & (ct_axes)1 << axis)
+            return ct_fail(CT_EINVAL, "axis %s both splits a dimension and is unreduced",
+                           mesh->axis[axis].name);
+    if (s->unreduced >> mesh->count)
+        return ct_fail(CT_EINVAL, "an unreduced axis is outside the mesh of %d", mesh->count);
+    return 0;
+}
+
+void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
+                       int dims, const int64_t *global, int64_t *local, int64_t *offset)
+{
+    for (int d = 0; d < dims; d++) {
+        int64_t size = global[d], begin = 0;
+
+        for (int i = 0; i < s->count[d]; i++) {
+            int axis = s->axis[d][i];
+            int64_t shards = mesh->axis[axis].size, chunk = (size + shards - 1) / shards;
+            int64_t from = chunk * ct_mesh_coordinate(mesh, rank, axis);
+
+            if (from > size)
+                from = size;
+            begin += from;
+            size = size - from < chunk ? size - from : chunk;
+        }
+        local[d] = size;
+        if (offset)
+            offset[d] = begin;
+    }
+}
+
+struct writer {
+    char *text;
+    size_t room;
+    int length;
+};
+
+static void CT_PRINTF(2, 3) put(struct writer *w, const char *fmt, ...)
+{
+    size_t used = (size_t)w->length < w->room ? (size_t)w->length : w->room;
+    va_list args;
+
+    va_start(args, fmt);
+    w->length += vsnprintf(w->room ? w->text + used : NULL, w->room - used, fmt, args);
+    va_end(args);
+}
+
+static void put_dimension(struct writer *w, const struct ct_sharding *s, const struct ct_mesh *mesh,
+                          int d)
+{
+    for (int i = 0; i < s->count[d]; i++)
+        put(w, "%s%s", i ? "." : "", mesh->axis[s->axis[d][i]].name);
+    if (!s->count[d])
+        put(w, "-");
+}
+
+/* "+{tp, cp}" */
+static void put_axes(struct writer *w, const struct ct_mesh *mesh, const char *kind, ct_axes axes)
+{
+    const char *before = "{";
+
+    if (!axes)
+        return;
+    put(w, "%s", kind);
+    for (int i = 0; i < mesh->count; i++)
+        if (axes >> i & 1) {
+            put(w, "%s%s", before, mesh->axis[i].name);
+            before = ", ";
+        }
+    put(w, "}");
+}
+
+int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int dims, char *text,
+                      size_t room)
+{
+    struct writer w = {text, room, 0};
+
+    if (room)
+        *text = '\0';
+    if (ct_sharding_axes(s)) {
+        for (int d = 0; d < dims; d++) {
+            put(&w, d ? ", " : "[");
+            put_dimension(&w, s, mesh, d);
+        }
+        put(&w, "]");
+    }
+    put_axes(&w, mesh, s->reduction == CT_REDUCE_MAX ? "max" : "+", s->unreduced);
+    return w.length;
+}
+
+static const char *blank(const char *at)
+{
+    while (*at == ' ')
+        at++;
+    return at;
+}
+
+/* An axis name at *at, passed over; its position in the mesh. */
+static int axis_at(const char **at, const struct ct_mesh *mesh, ct_axes *seen)
+{
+    const char *begin = *at, *names[CT_MAX_AXES], *near;
+    char name[64];
+    size_t length = 0;
+    int axis;
+
+    while (isalnum((unsigned char)begin[length]) || begin[length] == '_')
+        length++;
+    if (!length || length >= sizeof(name))
+        return ct_fail(CT_EINVAL, "sharding: expected the name of an axis at '%.20s'", begin);
+    memcpy(name, begin, length);
+    name[length] = '\0';
+    axis = ct_mesh_find(mesh, name);
+    if (axis < 0) {
+        for (int i = 0; i < mesh->count; i++)
+            names[i] = mesh->axis[i].name;
+        near = ct_nearest(name, names, (size_t)mesh->count);
+        return ct_fail(CT_EINVAL, "sharding: the mesh has no axis %s%s%s", name,
+                       near ? "; did you mean " : "", near ? near : "");
+    }
+    if (*seen >> axis & 1)
+        return ct_fail(CT_EINVAL, "sharding: axis %s appears twice", name);
+    *seen |= (ct_axes)1 << axis;
+    *at = begin + length;
+    return axis;
+}
+
+/* "-" or "tp.cp" */
+static int parse_dimension(const char **at, const struct ct_mesh *mesh, struct ct_sharding *s,
+                           int dim, ct_axes *seen)
+{
+    if (dim >= CT_MAX_DIMS)
+        return ct_fail(CT_EINVAL, "sharding: more than %d dimensions", CT_MAX_DIMS);
+    if (**at == '-') {
+        ++*at;
+        return 0;
+    }
+    for (;;) {
+        int axis = axis_at(at, mesh, seen);
+
+        if (axis < 0)
+            return axis;
+        ct_sharding_split(s, dim, axis);
+        if (**at != '.')
+            return 0;
+        ++*at;
+    }
+}
+
+static int parse_dimensions(const char **at, const struct ct_mesh *mesh, struct ct_sharding *s,
+                            ct_axes *seen)
+{
+    for (int dim = 0;; dim++) {
+        int rc;
+
+        *at = blank(*at + 1);
+        rc = parse_dimension(at, mesh, s, dim, seen);
+        if (rc < 0)
+            return rc;
+        *at = blank(*at);
+        if (**at == ']')
+            break;
+        if (**at != ',')
+            return ct_fail(CT_EINVAL, "sharding: expected ',' or ']' at '%.20s'", *at);
+    }
+    ++*at;
+    return 0;
+}
+
+/* "{tp, cp}" */
+static int parse_axes(const char **at, const struct ct_mesh *mesh, ct_axes *axes, ct_axes *seen)
+{
+    for (;;) {
+        int axis;
+
+        *at = blank(*at + 1);
+        axis = axis_at(at, mesh, seen);
+        if (axis < 0)
+            return axis;
+        *axes |= (ct_axes)1 << axis;
+        *at = blank(*at);
+        if (**at == '}')
+            break;
+        if (**at != ',')
+            return ct_fail(CT_EINVAL, "sharding: expected ',' or '}' at '%.20s'", *at);
+    }
+    ++*at;
+    return 0;
+}
+
+int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struct ct_sharding *s,
+                      const char **end)
+{
+    ct_axes seen = 0;
+    int rc = 0;
+
+    *s = (struct ct_sharding){0};
+    if (*text == '[')
+        rc = parse_dimensions(&text, mesh, s, &seen);
+    if (!strncmp(text, "max{", 4))
+        s->reduction = CT_REDUCE_MAX;
+    if (rc == 0 && (!strncmp(text, "+{", 2) || s->reduction == CT_REDUCE_MAX)) {
+        text = strchr(text, '{');
+        rc = parse_axes(&text, mesh, &s->unreduced, &seen);
+    }
+    *end = text;
+    return rc;
+}

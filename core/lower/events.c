@@ -1,0 +1,150 @@
+/*
+ * Order between streams.
+ *
+ * An instruction must come after those on other streams that wrote what it reads, or that read or
+ * wrote what it writes; memory that is taken over from a dead buffer counts as that buffer. Within
+ * a stream order is given. Instructions that others must wait for signal an event; a wait that
+ * another one already implies is left out.
+ */
+#include <string.h>
+
+#include "lower/lower.h"
+#include "lower/segments.h"
+
+struct ordering {
+    struct ct_program *p;
+    struct ct_segments segments;
+    struct ct_arena *arena;
+    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction that surely is done */
+    int64_t (*before)[CT_STREAMS]; /* by instruction: what its stream had seen when it was queued */
+    size_t *workspace_end;         /* by instruction; 0: none */
+};
+
+static void raise(int64_t *need, const int64_t *to)
+{
+    for (int t = 0; t < CT_STREAMS; t++)
+        if (to[t] > need[t])
+            need[t] = to[t];
+}
+
+/* Instruction n of stream s touches [begin, end): raise need to what it must come after. What it
+   writes has no other past: what comes after it comes after all that it waited for. */
+static void touch(struct ordering *o, int64_t n, int s, size_t begin, size_t end, bool write,
+                  int64_t *need)
+{
+    struct ct_segment *i = ct_segments_first(&o->segments, begin, end);
+
+    for (; i; i = ct_segments_next(&o->segments, i, end)) {
+        raise(need, i->write);
+        if (write)
+            raise(need, i->read);
+        else
+            i->read[s] = n;
+    }
+    if (write)
+        ct_segments_write(&o->segments, begin, end, s, n);
+}
+
+static size_t extent(const struct ct_tensor *t)
+{
+    int64_t last = 0;
+
+    for (int d = 0; d < t->ndim; d++)
+        last += (t->shape[d] - 1) * t->stride[d];
+    return (size_t)(last + 1) * ct_dtype_size(t->dtype);
+}
+
+static void touch_tensor(struct ordering *o, int64_t n, int s, const struct ct_value *v,
+                         const struct ct_tensor *t, bool write, int64_t *need)
+{
+    size_t begin = (size_t)(uintptr_t)t->data;
+
+    if (ct_program_borrows(o->p, v))
+        return;
+    touch(o, n, s, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write, need);
+}
+
+static void find_workspaces(struct ordering *o)
+{
+    const struct ct_program *p = o->p;
+
+    o->workspace_end = ct_arena_array(o->arena, size_t, p->step_count + 1);
+    for (size_t b = 0; b < p->buffer_count; b++)
+        if (p->buffers[b].category == CT_CATEGORY_WORKSPACE && p->buffers[b].first >= 0)
+            o->workspace_end[p->buffers[b].first] = p->buffers[b].offset + p->buffers[b].bytes;
+}
+
+/* Does stream s know that the instruction need[t] of stream t is done, or will it, by waiting for
+   another one of need? */
+static bool implied(const struct ordering *o, int s, const int64_t *need, int t)
+{
+    bool is = t == s || need[t] <= o->seen[s][t];
+
+    for (int u = 0; !is && u < CT_STREAMS; u++)
+        is = u != t && u != s && need[u] > o->seen[s][u] && o->before[need[u]][t] >= need[t];
+    return is;
+}
+
+static void order_after(struct ordering *o, struct ct_instruction *i, const int64_t *need)
+{
+    int64_t *seen = o->seen[i->stream];
+    int32_t waits[CT_STREAMS + 1], count = 0;
+    bool wait[CT_STREAMS];
+
+    for (int t = 0; t < CT_STREAMS; t++)
+        wait[t] = !implied(o, i->stream, need, t);
+    for (int t = 0; t < CT_STREAMS; t++) {
+        struct ct_instruction *other = wait[t] ? &o->p->step[need[t]] : NULL;
+
+        if (!other)
+            continue;
+        if (other->signal < 0)
+            other->signal = o->p->events++;
+        waits[count++] = other->signal;
+        for (int u = 0; u < CT_STREAMS; u++)
+            if (o->before[need[t]][u] > seen[u])
+                seen[u] = o->before[need[t]][u];
+        if (need[t] > seen[t])
+            seen[t] = need[t];
+    }
+    memcpy(o->before[i - o->p->step], seen, sizeof(*o->before));
+    if (count == 0)
+        return;
+    waits[count++] = -1;
+    i->waits = ct_arena_copy(o->p->arena, waits, sizeof(*waits) * (size_t)count);
+}
+
+static bool one_stream(const struct ct_program *p)
+{
+    for (size_t i = 0; i < p->step_count; i++)
+        if (p->step[i].stream != CT_STREAM_COMPUTE)
+            return false;
+    return true;
+}
+
+void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
+{
+    struct ordering o = {.p = p, .arena = scratch};
+
+    if (one_stream(p))
+        return;
+    memset(o.seen, -1, sizeof(o.seen));
+    o.before = ct_arena_alloc(scratch, sizeof(*o.before) * p->step_count);
+    find_workspaces(&o);
+    ct_segments_init(&o.segments, scratch);
+    for (size_t n = 0; n < p->step_count; n++) {
+        struct ct_instruction *i = &p->step[n];
+        int64_t need[CT_STREAMS];
+
+        memset(need, -1, sizeof(need));
+        for (int k = 0; k < i->launch.ins; k++)
+            if (i->launch.in[k].ndim >= 0)
+                touch_tensor(&o, (int64_t)n, i->stream, i->op->in[k], &i->launch.in[k],
+                             ct_op_mutates(i->op, k), need);
+        for (int k = 0; k < i->launch.outs; k++)
+            touch_tensor(&o, (int64_t)n, i->stream, i->op->out[k], &i->launch.out[k], true, need);
+        if (i->workspace != SIZE_MAX)
+            touch(&o, (int64_t)n, i->stream, i->workspace, o.workspace_end[n], true, need);
+        order_after(&o, i, need);
+    }
+}

@@ -1,0 +1,477 @@
+/*
+ * Which values share memory.
+ *
+ * Values fall into classes that lie in one buffer each: a view lies where its input lies; an output
+ * may take over an input that dies there (in place); and values that an op would like side by side
+ * become columns of one matrix (join), if every kernel that touches them can stride. Strides
+ * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
+ * column o is at r S + o + c, whatever shape the member is seen in.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+
+#include "comm/collective.h"
+#include "lower/lower.h"
+
+static bool is_view(const struct ct_op *op)
+{
+    return op->type->flags & CT_OP_VIEW;
+}
+
+static void number_ops(struct ct_lowering *l)
+{
+    const struct ct_graph *g = l->graph;
+
+    ct_for_each_op (op, g)
+        l->op_count++;
+    l->op_at = ct_arena_array(&l->scratch, struct ct_op *, l->op_count + 1);
+    l->ops = ct_arena_array(&l->scratch, struct ct_lowered_op, l->op_count + 1);
+    l->order = ct_arena_array(&l->scratch, int32_t, g->value_count + 1);
+    memset(l->order, -1, sizeof(*l->order) * (g->value_count + 1));
+    l->op_count = 0;
+    ct_for_each_op (op, g) {
+        for (int i = 0; i < op->outs; i++)
+            l->order[op->out[i]->id] = (int32_t)l->op_count;
+        l->ops[l->op_count].order = (int32_t)l->op_count;
+        l->op_at[l->op_count++] = op;
+    }
+}
+
+/* Made in a microbatch, used after the last or fetched. */
+static void find_sums(struct ct_lowering *l)
+{
+    const struct ct_graph *g = l->graph;
+
+    l->summed = ct_arena_array(&l->scratch, bool, g->value_count + 1);
+    for (size_t i = 0; i < g->fetch_count; i++) {
+        const struct ct_value *v = g->fetches[i].value;
+
+        l->summed[v->id] = v->producer && ct_part_is_microbatch(v->producer->section->part);
+    }
+    for (size_t n = l->op_count; n-- > 0;) {
+        const struct ct_op *op = l->op_at[n];
+
+        for (int i = 0; i < op->ins; i++) {
+            const struct ct_value *v = op->in[i];
+
+            if (!v || !v->producer || !ct_part_is_microbatch(v->producer->section->part))
+                continue;
+            if (op->section->part == CT_PART_POST || (is_view(op) && l->summed[op->out[0]->id]))
+                l->summed[v->id] = true;
+        }
+    }
+}
+
+static void local_tensors(struct ct_lowering *l)
+{
+    const struct ct_graph *g = l->graph;
+
+    l->program->tensors = ct_arena_array(l->arena, struct ct_tensor, g->value_count + 1);
+    l->root = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
+    l->next = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
+    l->bytes = ct_arena_array(&l->scratch, size_t, g->value_count + 1);
+    for (uint32_t id = 0; id < g->value_count; id++) {
+        const struct ct_value *v = g->values[id];
+        int64_t local[CT_MAX_DIMS];
+
+        ct_sharding_local(&v->sharding, &g->mesh, l->request->rank, v->ndim, v->shape, local, NULL);
+        l->program->tensors[id] = ct_tensor_dense(NULL, v->dtype, v->ndim, local);
+        l->root[id] = l->next[id] = id;
+        l->bytes[id] = v->opaque_bytes
+                           ? v->opaque_bytes
+                           : (size_t)ct_shape_count(v->ndim, local) * ct_dtype_size(v->dtype);
+    }
+}
+
+static uint32_t find(const struct ct_lowering *l, uint32_t id)
+{
+    while (l->root[id] != id)
+        id = l->root[id] = l->root[l->root[id]];
+    return id;
+}
+
+/* Two classes become one, that of root `to`. */
+static void merge(struct ct_lowering *l, uint32_t to, uint32_t from)
+{
+    uint32_t next = l->next[to];
+
+    l->root[from] = to;
+    l->next[to] = l->next[from];
+    l->next[from] = next;
+}
+
+/* The last that is done with the values of a class, by root. */
+struct last_use {
+    bool fetched;
+    enum ct_part part; /* the latest of its users that are not views */
+    int32_t order;     /* position of the last of its users */
+};
+
+static struct last_use *find_last_uses(const struct ct_lowering *l, struct ct_arena *scratch)
+{
+    const struct ct_graph *g = l->graph;
+    struct last_use *last = ct_arena_array(scratch, struct last_use, g->value_count + 1);
+
+    for (size_t i = 0; i < g->fetch_count; i++)
+        last[g->fetches[i].value->id].fetched = true;
+    for (size_t n = 0; n < l->op_count; n++) {
+        const struct ct_op *op = l->op_at[n];
+
+        for (int i = 0; i < op->ins; i++) {
+            struct last_use *u = op->in[i] ? &last[op->in[i]->id] : NULL;
+
+            if (!u)
+                continue;
+            u->order = op->outs ? (int32_t)n : INT32_MAX; /* a send is run behind its section */
+            if (!is_view(op) && op->section->part > u->part)
+                u->part = op->section->part;
+        }
+    }
+    return last;
+}
+
+static void merge_uses(struct last_use *to, const struct last_use *from)
+{
+    to->fetched |= from->fetched;
+    if (from->part > to->part)
+        to->part = from->part;
+    if (from->order > to->order)
+        to->order = from->order;
+}
+
+/* May anything use the class after op, at position n, which uses it too? */
+static bool used_after(const struct last_use *last, const struct ct_op *op, size_t n)
+{
+    return last->fetched || last->part > op->section->part || last->order > (int32_t)n;
+}
+
+static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, int out, int in)
+{
+    const struct ct_value *to = op->out[out], *from = op->in[in];
+    const struct ct_value *root = from ? l->graph->values[find(l, from->id)] : NULL;
+    const struct ct_op *maker = root ? root->producer : NULL;
+
+    if (!maker || l->summed[to->id] || l->summed[root->id])
+        return false;
+    if (maker->section->part != op->section->part &&
+        !(ct_part_is_microbatch(maker->section->part) && ct_part_is_microbatch(op->section->part)))
+        return false;
+    if (from->dtype != to->dtype || root->opaque_bytes || to->opaque_bytes ||
+        l->bytes[from->id] != l->bytes[to->id])
+        return false;
+    for (int i = 0; i < op->ins; i++)
+        if (i != in && op->in[i] && find(l, op->in[i]->id) == find(l, from->id))
+            return false;
+    for (int i = 0; i < op->outs; i++)
+        if (i != out && find(l, op->out[i]->id) == find(l, from->id))
+            return false;
+    return true;
+}
+
+static void alias(struct ct_lowering *l)
+{
+    struct ct_arena scratch = {0};
+    struct last_use *last = find_last_uses(l, &scratch);
+
+    for (size_t n = 0; n < l->op_count; n++) {
+        struct ct_op *op = l->op_at[n];
+
+        if (is_view(op)) {
+            merge(l, find(l, op->in[0]->id), op->out[0]->id);
+            merge_uses(&last[find(l, op->in[0]->id)], &last[op->out[0]->id]);
+            continue;
+        }
+        for (const int8_t(*p)[2] = op->type->inplace; p && (*p)[0] >= 0; p++) {
+            int out = (*p)[0], in = (*p)[1];
+            uint32_t class;
+
+            if (out >= op->outs || in >= op->ins || l->root[op->out[out]->id] != op->out[out]->id)
+                continue;
+            if (!may_overwrite(l, op, out, in))
+                continue;
+            class = find(l, op->in[in]->id);
+            if (used_after(&last[class], op, n))
+                continue;
+            merge(l, class, op->out[out]->id);
+            merge_uses(&last[class], &last[op->out[out]->id]);
+        }
+    }
+    for (uint32_t id = 0; id < l->graph->value_count; id++)
+        l->root[id] = find(l, id);
+    ct_arena_finish(&scratch);
+}
+
+/* ---- joining ---- */
+
+struct matrix {
+    int64_t columns[64]; /* of each member */
+    uint32_t root[64];
+    int count;
+    int64_t rows, width;
+};
+
+/* May the class of root lie beside that of another? Both must live once per microbatch, or neither.
+ */
+static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t other)
+{
+    const struct ct_value *v = l->graph->values[root], *w = l->graph->values[other];
+
+    return v->producer && w->producer && !l->summed[root] && !v->opaque_bytes &&
+           ct_part_is_microbatch(v->producer->section->part) ==
+               ct_part_is_microbatch(w->producer->section->part);
+}
+
+/* The members as a matrix, or false: different rows or dtypes, or one of them not free to move. */
+static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int count,
+                      const bool *joined, struct matrix *m)
+{
+    *m = (struct matrix){.count = count};
+    if (count < 2 || count > (int)CT_COUNT(m->root))
+        return false;
+    for (int i = 0; i < count; i++) {
+        const struct ct_tensor *t = &l->program->tensors[values[i]->id];
+        uint32_t root = l->root[values[i]->id];
+        int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 0;
+        int64_t rows = columns ? ct_tensor_count(t) / columns : 0;
+
+        if (!rows || (i && rows != m->rows) || values[i]->dtype != values[0]->dtype ||
+            !free_to_move(l, root, l->root[values[0]->id]) || joined[root])
+            return false;
+        for (int k = 0; k < i; k++)
+            if (m->root[k] == root)
+                return false;
+        m->rows = rows;
+        m->columns[i] = columns;
+        m->root[i] = root;
+        m->width += columns;
+    }
+    return true;
+}
+
+/* Strides of t inside a matrix: rows of `columns` elements become rows of `width`. */
+static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
+{
+    int64_t dense = 1;
+
+    for (int d = t->ndim; d-- > 0; dense *= t->shape[d]) {
+        if (dense % columns == 0)
+            t->stride[d] = dense / columns * width;
+        else if (dense * t->shape[d] <= columns)
+            t->stride[d] = dense;
+        else
+            return false;
+    }
+    return t->ndim == 0 || t->stride[t->ndim - 1] == 1;
+}
+
+static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *op,
+                                           struct ct_prepare *p);
+
+static bool kernel_can_stride(struct ct_lowering *l, struct ct_op *op)
+{
+    struct ct_prepare request = {0};
+    const struct ct_kernel *kernel = is_view(op) ? NULL : find_kernel(l, op, &request);
+
+    return is_view(op) || (kernel && kernel->flags & CT_KERNEL_STRIDED);
+}
+
+static bool kernels_can_stride(struct ct_lowering *l, uint32_t id)
+{
+    const struct ct_value *v = l->graph->values[id];
+
+    if (v->producer && !kernel_can_stride(l, v->producer))
+        return false;
+    ct_for_each_use (use, v)
+        if (!kernel_can_stride(l, use->op))
+            return false;
+    return true;
+}
+
+/* Lay the members of a class out as columns, from `column` on, of rows of `width` elements. */
+static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, int64_t column,
+                         int64_t width)
+{
+    struct ct_tensor *tensors = l->program->tensors;
+    uint32_t id = root;
+
+    do {
+        size_t item = ct_dtype_size(tensors[id].dtype);
+
+        if (!stride_in(&tensors[id], columns, width))
+            return false;
+        tensors[id].data = (void *)((size_t)column * item);
+        if (!kernels_can_stride(l, id))
+            return false;
+    } while ((id = l->next[id]) != root);
+    return true;
+}
+
+static void move_back(struct ct_lowering *l, uint32_t root)
+{
+    uint32_t id = root;
+
+    do {
+        struct ct_tensor *t = &l->program->tensors[id];
+
+        *t = ct_tensor_dense(NULL, t->dtype, t->ndim, t->shape);
+    } while ((id = l->next[id]) != root);
+}
+
+static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from)
+{
+    uint32_t id = from;
+
+    do {
+        l->root[id] = to;
+    } while ((id = l->next[id]) != from);
+    merge(l, to, from);
+}
+
+/* Move every member of the classes into the matrix, or leave all as they were. */
+static void join(struct ct_lowering *l, const struct matrix *m, bool *joined)
+{
+    size_t item = ct_dtype_size(l->program->tensors[m->root[0]].dtype);
+    int64_t column = 0;
+    bool ok = true;
+
+    for (int i = 0; ok && i < m->count; column += m->columns[i++])
+        ok = move_columns(l, m->root[i], m->columns[i], column, m->width);
+    for (int i = 0; !ok && i < m->count; i++)
+        move_back(l, m->root[i]);
+    if (!ok)
+        return;
+    for (int i = 1; i < m->count; i++)
+        set_root(l, m->root[0], m->root[i]);
+    joined[m->root[0]] = true;
+    l->bytes[m->root[0]] = (size_t)(m->rows * m->width) * item;
+}
+
+static void join_all(struct ct_lowering *l)
+{
+    bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
+
+    for (size_t n = 0; n < l->op_count; n++) {
+        struct ct_op *op = l->op_at[n];
+        struct ct_value **values = NULL;
+        struct matrix m;
+        int count = ct_op_join(op, &values);
+
+        if (as_matrix(l, values, count, joined, &m))
+            join(l, &m, joined);
+    }
+}
+
+/* ---- kernels ---- */
+
+/* Collectives run over the device's transport. Devices in host memory can run any op's reference;
+   only the reference device does that silently. */
+static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
+{
+    struct ct_device *device = l->request->device;
+    struct ct_kernel *kernel;
+
+    if (op->type->collective)
+        return ct_collective_kernel(device, op->type);
+    if (!device->host_memory || !op->type->reference)
+        return NULL;
+    if (device->ops != &ct_device_reference)
+        ct_warn("%s has no kernel for %s: its slow reference runs", device->name, op->type->name);
+    kernel = ct_arena_new(l->arena, struct ct_kernel);
+    *kernel = (struct ct_kernel){.size = sizeof(*kernel),
+                                 .op = op->type->name,
+                                 .name = "reference",
+                                 .flags = CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED,
+                                 .run = op->type->reference};
+    return kernel;
+}
+
+const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request)
+{
+    const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);
+
+    return kernel ? kernel : host_kernel(l, request->op);
+}
+
+/* The first kernel that accepts the call; *p is filled for its `prepare`. */
+static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *op,
+                                           struct ct_prepare *p)
+{
+    struct ct_tensor *in = ct_arena_array(&l->scratch, struct ct_tensor, op->ins);
+    struct ct_tensor *out = ct_arena_array(&l->scratch, struct ct_tensor, op->outs);
+    bool *present = ct_arena_array(&l->scratch, bool, op->ins);
+
+    const struct ct_kernel *kernel;
+
+    *p = (struct ct_prepare){.op = op,
+                             .in = in,
+                             .out = out,
+                             .present = present,
+                             .ins = op->ins,
+                             .outs = op->outs,
+                             .accumulate = p->accumulate,
+                             .device = l->request->device,
+                             .arena = l->arena,
+                             .rank = l->request->rank,
+                             .mesh = &l->graph->mesh,
+                             .communicator = l->request->communicator};
+    for (int i = 0; i < op->ins; i++)
+        if ((present[i] = op->in[i] != NULL)) {
+            in[i] = l->program->tensors[op->in[i]->id];
+            in[i].data = NULL;
+        }
+    for (int i = 0; i < op->outs; i++) {
+        out[i] = l->program->tensors[op->out[i]->id];
+        out[i].data = NULL;
+    }
+    kernel = ct_kernel_find(p->device->name, p);
+    if (!kernel && p->accumulate) {
+        p->accumulate = 0; /* lower.c adds behind it */
+        return ct_lower_kernel(l, p);
+    }
+    return kernel ? kernel : host_kernel(l, op);
+}
+
+static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered)
+{
+    struct ct_prepare p = {.accumulate = lowered->accumulate};
+    int rc;
+
+    lowered->kernel = find_kernel(l, op, &p);
+    if (!lowered->kernel)
+        return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s)", p.device->name,
+                       op->type->name, op->outs ? op->out[0]->name : op->in[0]->name);
+    rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
+    if (rc < 0)
+        return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
+    lowered->state = p.state;
+    lowered->workspace = p.workspace;
+    if (op->type->flops)
+        lowered->flops = op->type->flops(p.in, p.out, op->ins, op->outs);
+    if (op->type->flags & CT_OP_COLLECTIVE)
+        lowered->sent = ct_collective_bytes(op, p.mesh, p.in, p.out);
+    return 0;
+}
+
+int ct_lower_place(struct ct_lowering *l)
+{
+    number_ops(l);
+    find_sums(l);
+    local_tensors(l);
+    alias(l);
+    join_all(l);
+    for (size_t n = 0; n < l->op_count; n++) {
+        struct ct_op *op = l->op_at[n];
+        int rc = 0;
+
+        for (int i = 0; i < op->outs && i < 32; i++)
+            if (l->summed[op->out[i]->id] && l->request->microbatches > 1)
+                l->ops[n].accumulate |= 1u << i;
+        if (!is_view(op))
+            rc = choose_kernel(l, op, &l->ops[n]);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}

@@ -1,0 +1,65 @@
+/*
+ * Programs as text: one line an instruction, then the buffers by category.
+ */
+#include <inttypes.h>
+
+#include <ctitan/program.h>
+
+static const char *const categories[] = {
+#define X(id, text) text,
+    CT_CATEGORIES(X)
+#undef X
+};
+
+const char *ct_category_name(enum ct_category category)
+{
+    return categories[category];
+}
+
+static void print_tensor(const struct ct_tensor *t, const struct ct_value *v, FILE *out)
+{
+    if (t->ndim < 0) {
+        fputs(" _", out);
+        return;
+    }
+    fprintf(out, " %%%s@%zu", v->name, (size_t)(uintptr_t)t->data);
+    if (!ct_tensor_is_dense(t) && !v->opaque_bytes) {
+        fputc('(', out);
+        for (int d = 0; d < t->ndim; d++)
+            fprintf(out, "%s%" PRId64, d ? "," : "", t->stride[d]);
+        fputc(')', out);
+    }
+}
+
+static void print_instruction(const struct ct_program *p, const struct ct_instruction *i, size_t n,
+                              FILE *out)
+{
+    const char *item = i->item < 0 ? "-" : p->order.item[i->item].name;
+
+    fprintf(out, "%5zu %-6s stream %d %-12s %s (%s)", n, item, i->stream,
+            *i->op->region ? i->op->region : "-", i->op->type->name, i->kernel->name);
+    for (int k = 0; k < i->launch.outs; k++)
+        print_tensor(&i->launch.out[k], i->op->out[k], out);
+    fputs(" <-", out);
+    for (int k = 0; k < i->launch.ins; k++)
+        print_tensor(&i->launch.in[k], i->op->in[k], out);
+    if (i->launch.accumulate)
+        fprintf(out, " accumulate %#x", i->launch.accumulate);
+    if (i->workspace != SIZE_MAX)
+        fprintf(out, " workspace@%zu", i->workspace);
+    for (const int32_t *w = i->waits; w && *w >= 0; w++)
+        fprintf(out, " wait %d", *w);
+    if (i->signal >= 0)
+        fprintf(out, " signal %d", i->signal);
+    fputc('\n', out);
+}
+
+void ct_program_print(const struct ct_program *p, FILE *out)
+{
+    fprintf(out, "program: %d microbatches, %zu instructions, %zu buffers, %zu bytes\n",
+            p->microbatches, p->step_count, p->buffer_count, p->memory.bytes);
+    for (size_t n = 0; n < p->init_count; n++)
+        print_instruction(p, &p->init[n], n, out);
+    for (size_t n = 0; n < p->step_count; n++)
+        print_instruction(p, &p->step[n], n, out);
+}

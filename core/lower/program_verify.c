@@ -1,0 +1,324 @@
+/*
+ * Checks a lowered program against the rules that it was made by, without using how it was made: no
+ * two live buffers overlap, every tensor lies in a live buffer, nothing is read before it is
+ * written, and what crosses streams is ordered by events.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/program.h>
+
+#include "base/sorted.h"
+#include "lower/segments.h"
+
+/* Where a buffer's life begins or ends, in time. */
+struct change {
+    int64_t at;
+    const struct ct_buffer *buffer;
+    bool begins;
+};
+
+struct check {
+    const struct ct_program *p;
+    FILE *report;
+    int faults;
+    char first[400];
+    struct ct_arena arena;
+    int64_t (
+        *after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
+    struct change *changes;  /* in the order of time */
+    size_t change_count, changed;
+    struct ct_sorted live; /* buffers at the instruction at hand, by offset */
+    struct ct_segments segments;
+};
+
+static void fault(struct check *c, const char *fmt, ...) CT_PRINTF(2, 3);
+
+static void fault(struct check *c, const char *fmt, ...)
+{
+    char line[400];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(line, sizeof(line), fmt, args);
+    va_end(args);
+    if (c->report)
+        fprintf(c->report, "%s\n", line);
+    if (c->faults++ == 0)
+        memcpy(c->first, line, sizeof(line));
+}
+
+static const char *buffer_name(const struct ct_buffer *b)
+{
+    return b->value ? b->value->name : "workspace";
+}
+
+static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
+{
+    return b->offloaded ? CT_OFFLOADED + p->offloaded.bytes : p->memory.bytes;
+}
+
+/* ---- lives ---- */
+
+/* In time; what ends at an instruction is gone at the next. */
+static int compare_changes(const void *a, const void *b)
+{
+    const struct change *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    if (x->begins != y->begins)
+        return x->begins ? 1 : -1;
+    return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
+}
+
+static void sort_changes(struct check *c)
+{
+    const struct ct_program *p = c->p;
+
+    c->changes = ct_arena_array(&c->arena, struct change, 2 * p->buffer_count + 1);
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const struct ct_buffer *b = &p->buffers[i];
+
+        if (!b->bytes || b->last < b->first)
+            continue;
+        c->changes[c->change_count++] = (struct change){b->first, b, true};
+        if (b->last < INT64_MAX)
+            c->changes[c->change_count++] = (struct change){b->last + 1, b, false};
+    }
+    qsort(c->changes, c->change_count, sizeof(*c->changes), compare_changes);
+}
+
+static const struct ct_buffer *buffer_of(const struct ct_sorted_node *node)
+{
+    return node ? node->item : NULL;
+}
+
+/* b begins to live: nothing that lives reaches into it. */
+static void check_overlaps(struct check *c, const struct ct_buffer *b)
+{
+    const struct ct_buffer *below = buffer_of(ct_sorted_below(&c->live, b->offset, 0));
+    struct ct_sorted_node *n = ct_sorted_at_least(&c->live, b->offset, 0);
+
+    if (b->offset + b->bytes > limit(c->p, b))
+        fault(c, "%s ends beyond the arena", buffer_name(b));
+    if (below && below->offset + below->bytes > b->offset)
+        fault(c, "%s and %s share memory while both live", buffer_name(below), buffer_name(b));
+    for (; n && buffer_of(n)->offset < b->offset + b->bytes; n = n->next[0])
+        fault(c, "%s and %s share memory while both live", buffer_name(b),
+              buffer_name(buffer_of(n)));
+}
+
+static void end_life(struct check *c, const struct ct_buffer *b)
+{
+    struct ct_sorted_node *n = ct_sorted_at_least(&c->live, b->offset, 0);
+
+    while (n->item != b)
+        n = n->next[0];
+    ct_sorted_remove(&c->live, n);
+}
+
+/* Let `live` be what lives at instruction n. */
+static void advance(struct check *c, int64_t n)
+{
+    for (; c->changed < c->change_count && c->changes[c->changed].at <= n; c->changed++) {
+        const struct ct_buffer *b = c->changes[c->changed].buffer;
+
+        if (!c->changes[c->changed].begins) {
+            end_life(c, b);
+            continue;
+        }
+        check_overlaps(c, b);
+        ct_sorted_insert(&c->live, b->offset, 0, (void *)b);
+    }
+}
+
+static const struct ct_buffer *live_buffer(const struct check *c, size_t begin, size_t end)
+{
+    const struct ct_buffer *b = buffer_of(ct_sorted_below(&c->live, begin, 1));
+
+    return b && end <= b->offset + b->bytes ? b : NULL;
+}
+
+/* ---- order ---- */
+
+/* Instruction n comes after the one that signals the event, and all that this one comes after. */
+static void wait(struct check *c, size_t n, int32_t event, int64_t signaller)
+{
+    if (signaller < 0) {
+        fault(c, "instruction %zu waits for event %d, which none before it signals", n, event);
+        return;
+    }
+    for (int t = 0; t < CT_STREAMS; t++) {
+        bool same = t == c->p->step[signaller].stream;
+        int64_t before = same ? signaller : c->after[signaller][t];
+
+        if (before > c->after[n][t])
+            c->after[n][t] = before;
+    }
+}
+
+static void order(struct check *c)
+{
+    const struct ct_program *p = c->p;
+    int64_t last[CT_STREAMS], *signaller = ct_arena_array(&c->arena, int64_t, p->events + 1);
+
+    memset(last, -1, sizeof(last));
+    memset(signaller, -1, sizeof(*signaller) * (size_t)(p->events + 1));
+    c->after = ct_arena_alloc(&c->arena, sizeof(*c->after) * (p->step_count + 1));
+    for (size_t n = 0; n < p->step_count; n++) {
+        const struct ct_instruction *i = &p->step[n];
+        int64_t previous = last[i->stream];
+
+        for (int t = 0; t < CT_STREAMS; t++)
+            c->after[n][t] = previous >= 0 ? c->after[previous][t] : -1;
+        c->after[n][i->stream] = previous;
+        for (const int32_t *w = i->waits; w && *w >= 0; w++)
+            wait(c, n, *w, *w < p->events ? signaller[*w] : -1);
+        if (i->signal >= 0)
+            signaller[i->signal] = (int64_t)n;
+        last[i->stream] = (int64_t)n;
+    }
+}
+
+/* ---- accesses ---- */
+
+bool ct_program_borrows(const struct ct_program *p, const struct ct_value *v)
+{
+    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
+
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    return (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) && b >= 0 &&
+           p->buffers[b].bytes == 0 && ct_tensor_count(&p->tensors[v->id]) > 0;
+}
+
+struct access {
+    size_t begin, end;
+    int64_t instruction;
+    bool write;
+};
+
+static size_t end_of(const struct ct_tensor *t, const struct ct_value *v)
+{
+    size_t begin = (size_t)(uintptr_t)t->data;
+    int64_t last = 0;
+
+    if (v->opaque_bytes)
+        return begin + v->opaque_bytes;
+    for (int d = 0; d < t->ndim; d++)
+        last += (t->shape[d] - 1) * t->stride[d];
+    return begin + (size_t)(last + 1) * ct_dtype_size(t->dtype);
+}
+
+/* Since the buffer's life began: what was there before is not its content. */
+static bool was_written(struct check *c, const struct access *now, const struct ct_buffer *b)
+{
+    struct ct_segment *s = ct_segments_first(&c->segments, now->begin, now->end);
+
+    for (; s; s = ct_segments_next(&c->segments, s, now->end))
+        for (int t = 0; t < CT_STREAMS; t++)
+            if (s->write[t] >= 0 && (!b || s->write[t] >= b->first))
+                return true;
+    return false;
+}
+
+/* The newest instruction among these that need not have come before n; -1: none. */
+static int64_t unordered(const struct check *c, int64_t n, const int64_t *last)
+{
+    int64_t newest = -1;
+
+    for (int t = 0; t < CT_STREAMS; t++)
+        if (t != c->p->step[n].stream && last[t] > c->after[n][t] && last[t] > newest)
+            newest = last[t];
+    return newest;
+}
+
+/* Every access of another stream that conflicts must have come before. The newest of each stream
+   stand for all: a stream keeps its order. */
+static void check_order(struct check *c, const struct access *now, const char *name)
+{
+    struct ct_segment *s = ct_segments_first(&c->segments, now->begin, now->end);
+    int stream = c->p->step[now->instruction].stream;
+    int64_t newest = -1;
+
+    for (; s; s = ct_segments_next(&c->segments, s, now->end)) {
+        int64_t w = unordered(c, now->instruction, s->write);
+        int64_t r = now->write ? unordered(c, now->instruction, s->read) : -1;
+
+        newest = w > newest ? w : newest;
+        newest = r > newest ? r : newest;
+        if (!now->write)
+            s->read[stream] = now->instruction;
+    }
+    if (now->write)
+        ct_segments_write(&c->segments, now->begin, now->end, stream, now->instruction);
+    if (newest >= 0)
+        fault(c, "instruction %lld touches %%%s, unordered with instruction %lld on stream %d",
+              (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
+}
+
+/* An access of instruction n; adds: what is there is read, and written. */
+static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
+                         const struct ct_value *v, bool write, bool adds)
+{
+    struct access now = {(size_t)(uintptr_t)t->data, end_of(t, v), n, write};
+    const struct ct_buffer *b;
+    bool source, empty = ct_tensor_count(t) == 0 && !v->opaque_bytes; /* the shard of a late rank */
+
+    if (empty || ct_program_borrows(c->p, v))
+        return;
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    source = !v->producer;
+    b = live_buffer(c, now.begin, now.end);
+    if (!b)
+        fault(c, "instruction %lld uses %%%s outside its buffer's life", (long long)n, v->name);
+    if ((!write || adds) && !source && !was_written(c, &now, b))
+        fault(c, "instruction %lld reads %%%s before anything wrote it", (long long)n, v->name);
+    check_order(c, &now, v->name);
+}
+
+static void check_workspace(struct check *c, int64_t n, const struct ct_instruction *i)
+{
+    const struct ct_buffer *b =
+        i->workspace == SIZE_MAX ? NULL : live_buffer(c, i->workspace, i->workspace + 1);
+
+    if (i->workspace != SIZE_MAX && (!b || b->category != CT_CATEGORY_WORKSPACE))
+        fault(c, "instruction %lld has its workspace outside the buffer's life", (long long)n);
+}
+
+static void check_accesses(struct check *c)
+{
+    const struct ct_program *p = c->p;
+
+    sort_changes(c);
+    c->live = ct_sorted_create(&c->arena);
+    ct_segments_init(&c->segments, &c->arena);
+    for (size_t n = 0; n < p->step_count; n++) {
+        const struct ct_instruction *i = &p->step[n];
+
+        advance(c, (int64_t)n);
+        for (int k = 0; k < i->launch.ins; k++)
+            if (i->launch.in[k].ndim >= 0)
+                check_tensor(c, (int64_t)n, &i->launch.in[k], i->op->in[k], ct_op_mutates(i->op, k),
+                             false);
+        for (int k = 0; k < i->launch.outs; k++)
+            check_tensor(c, (int64_t)n, &i->launch.out[k], i->op->out[k], true,
+                         k < 32 && i->launch.accumulate >> k & 1);
+        check_workspace(c, (int64_t)n, i);
+    }
+    advance(c, INT64_MAX);
+}
+
+int ct_program_verify(const struct ct_program *program, FILE *report)
+{
+    struct check c = {.p = program, .report = report};
+
+    order(&c);
+    check_accesses(&c);
+    ct_arena_finish(&c.arena);
+    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first, c.faults > 1 ? " (and more)" : "") : 0;
+}

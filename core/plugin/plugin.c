@@ -1,0 +1,245 @@
+/*
+ * The plugins of this process, and what they offer.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/device/collective.h>
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/op.h>
+#include <ctitan/plugin.h>
+
+static struct ct_arena arena; /* of the process */
+static const struct ct_plugin **adopted;
+static size_t adopted_count, adopted_room;
+
+static const char *const kind_names[] = {"nothing",
+#define X(id, name, type) name,
+                                         CT_KINDS(X)
+#undef X
+};
+
+const char *ct_kind_name(enum ct_kind kind)
+{
+    return kind_names[kind];
+}
+
+/* ---- what is loaded ---- */
+
+const struct ct_plugin *ct_plugin_at(size_t index)
+{
+    return index < adopted_count ? adopted[index] : NULL;
+}
+
+static bool offers(const struct ct_plugin *p, enum ct_kind kind, const char *name)
+{
+    for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == kind && (!name || !strcmp(o->name, name)))
+            return true;
+    return false;
+}
+
+/* Several plugins may bring kernels and transports for one device; all else is unique by kind and
+ * name. */
+static int check_new_offers(const struct ct_plugin *p)
+{
+    for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
+        for (size_t i = 0; o->kind != CT_KERNELS && o->kind != CT_TRANSPORT && i < adopted_count;
+             i++)
+            if (offers(adopted[i], o->kind, o->name))
+                return ct_fail(CT_ECONFIG,
+                               "plugins %s and %s both offer the %s %s: take one of them out of "
+                               "[plugins] load",
+                               adopted[i]->name, p->name, kind_names[o->kind], o->name);
+    return 0;
+}
+
+/* Whether plugin p is, or offers, what a string of `needs` or `conflicts` says. */
+static bool matches(const struct ct_plugin *p, const char *what)
+{
+    const char *colon = strchr(what, ':');
+
+    if (!colon)
+        return !strcmp(p->name, what);
+    for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++) {
+        const char *kind = kind_names[o->kind];
+
+        if (strlen(kind) == (size_t)(colon - what) && !memcmp(kind, what, strlen(kind)) &&
+            (!strcmp(colon + 1, "*") || !strcmp(colon + 1, o->name)))
+            return true;
+    }
+    return false;
+}
+
+static int clash(const struct ct_plugin *p, const struct ct_plugin *other)
+{
+    for (const char *const *what = p->conflicts; what && *what; what++)
+        if (matches(other, *what))
+            return ct_fail(CT_ECONFIG,
+                           "plugins %s and %s cannot be used together: take one of them out of "
+                           "[plugins] load",
+                           p->name, other->name);
+    return 0;
+}
+
+static int check_conflicts(const struct ct_plugin *p)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < adopted_count; i++) {
+        if (!strcmp(adopted[i]->name, p->name))
+            return ct_fail(CT_ECONFIG, "two plugins are called %s", p->name);
+        rc = clash(p, adopted[i]);
+        if (rc == 0)
+            rc = clash(adopted[i], p);
+    }
+    return rc;
+}
+
+static int register_kernels(const struct ct_offer *offer)
+{
+    int rc = 0;
+
+    for (const struct ct_kernel *k = offer->ops; rc == 0 && k->op; k++)
+        rc = ct_kernel_register(offer->name, k);
+    return rc;
+}
+
+static int register_offers(const struct ct_plugin *p)
+{
+    int rc = 0;
+
+    for (const struct ct_offer *o = p->offers; rc == 0 && o->kind != CT_NOTHING; o++) {
+        if (o->kind == CT_OP)
+            rc = ct_op_register(o->ops);
+        else if (o->kind == CT_KERNELS)
+            rc = register_kernels(o);
+        else if (o->kind == CT_TRANSPORT)
+            rc = ct_transport_register(o->name, o->ops);
+        else if (o->kind == CT_HOOK)
+            rc = ct_hook_register(o->ops, ct_arena_printf(&arena, "plugin %s", p->name));
+    }
+    return rc < 0 ? ct_context(rc, "plugin %s", p->name) : 0;
+}
+
+int ct_plugin_register(const struct ct_plugin *plugin)
+{
+    int rc;
+
+    for (size_t i = 0; i < adopted_count; i++)
+        if (adopted[i] == plugin)
+            return 0;
+    rc = check_conflicts(plugin);
+    if (rc == 0)
+        rc = check_new_offers(plugin);
+    if (rc == 0)
+        rc = register_offers(plugin);
+    if (rc < 0)
+        return rc;
+    adopted = ct_arena_grow(&arena, adopted, &adopted_room, adopted_count + 1, sizeof(*adopted));
+    adopted[adopted_count++] = plugin;
+    return 0;
+}
+
+/* ---- what is needed ---- */
+
+/* "bytes, bpe": the plugins in the folders that are, or offer, what. Loads them to see: the caller
+   is about to fail. */
+static const char *providers(struct ct_arena *scratch, const char *what)
+{
+    const char **names, *list = "";
+    size_t count = ct_plugin_names(scratch, &names);
+    const struct ct_plugin *p;
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < count; i++) {
+        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &p) < 0)
+            continue;
+        if (matches(p, what))
+            list = ct_arena_printf(scratch, "%s%s%s", list, *list ? ", " : "", names[i]);
+    }
+    return list;
+}
+
+/* subject: "plugin text needs" or "this run needs". */
+static int lacking(const char *subject, const char *what)
+{
+    const char *colon = strchr(what, ':');
+    struct ct_arena scratch = {0};
+    const char *list = providers(&scratch, what);
+    const char *thing = what;
+    int rc;
+
+    if (colon && !strcmp(colon, ":*"))
+        thing = ct_arena_printf(&scratch, "a %.*s", (int)(colon - what), what);
+    else if (colon)
+        thing = ct_arena_printf(&scratch, "the %.*s %s", (int)(colon - what), what, colon + 1);
+    else
+        thing = ct_arena_printf(&scratch, "plugin %s", what);
+    if (*list)
+        rc = ct_fail(CT_ENOENT, "%s %s: add %s%s to [plugins] load", subject, thing,
+                     strchr(list, ',') ? "one of " : "", list);
+    else
+        rc = ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it", subject, thing);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static bool satisfied(const char *what)
+{
+    for (size_t i = 0; i < adopted_count; i++)
+        if (matches(adopted[i], what))
+            return true;
+    return false;
+}
+
+int ct_plugin_check_all(void)
+{
+    for (size_t i = 0; i < adopted_count; i++) {
+        const struct ct_plugin *p = adopted[i];
+        char subject[128];
+
+        for (const char *const *what = p->needs; what && *what; what++) {
+            if (satisfied(*what))
+                continue;
+            snprintf(subject, sizeof(subject), "plugin %s needs", p->name);
+            lacking(subject, *what);
+            return CT_ECONFIG;
+        }
+    }
+    return 0;
+}
+
+const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index)
+{
+    for (size_t i = 0; i < adopted_count; i++)
+        for (const struct ct_offer *o = adopted[i]->offers; o->kind != CT_NOTHING; o++)
+            if (o->kind == kind && index-- == 0)
+                return o;
+    return NULL;
+}
+
+int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **offer)
+{
+    const struct ct_offer *found = NULL, *o;
+    char what[128];
+
+    for (size_t i = 0; (o = ct_offer_at(kind, i)); i++) {
+        if (name && strcmp(o->name, name))
+            continue;
+        if (found)
+            return ct_fail(CT_ECONFIG,
+                           "%s and %s are both loaded, and this run takes one %s: take the other "
+                           "out of [plugins] load",
+                           found->name, o->name, kind_names[kind]);
+        found = o;
+    }
+    if (found) {
+        *offer = found;
+        return 0;
+    }
+    snprintf(what, sizeof(what), "%s:%s", kind_names[kind], name ? name : "*");
+    return lacking("this run needs", what);
+}

@@ -1,0 +1,263 @@
+/*
+ * Reading a recipe's text through inih.
+ *
+ * inih (as Debian builds it) tells its handler no line numbers, splits lines at 200 characters and
+ * does not report sections. So it reads through our own line reader, which joins continuation
+ * lines, drops comments, notes where each line began, sees the sections go by, and sets each value
+ * aside, as it may be of any length: inih gets the key alone, and the handler takes the value from
+ * there.
+ */
+#include <ini.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/recipe.h>
+
+#include "plugin/recipe_internal.h"
+
+#define LINE_MAX_LENGTH 4000
+#define NAME_MAX_LENGTH 48 /* inih's own buffers hold 49 characters */
+#define FILE_MAX_SIZE ((size_t)256 << 10)
+
+struct reader {
+    struct ct_recipe *recipe;
+    const char *at;     /* next physical line */
+    int physical;       /* its number, from 1 */
+    int line;           /* where the logical line handed out last began */
+    const char *aside;  /* its value, when inih was given the key alone */
+    int *began;         /* by inih's line number, from 1: where that logical line began */
+    size_t lines, room; /* used and room of began */
+    int rc;
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v';
+}
+
+static int CT_PRINTF(3, 4) fail_at(struct reader *r, int line, const char *fmt, ...)
+{
+    char what[512];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
+    return r->rc = ct_fail(CT_ECONFIG, "%s:%d: %s", r->recipe->path, line, what);
+}
+
+/* Length of text up to its comment and the white space before that. */
+static size_t without_comment(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if ((text[i] == ';' || text[i] == '#') && (i == 0 || is_space(text[i - 1]))) {
+            length = i;
+            break;
+        }
+    }
+    while (length && is_space(text[length - 1]))
+        length--;
+    return length;
+}
+
+struct physical {
+    const char *text;
+    size_t length; /* comment and trailing space dropped; 0: nothing there */
+    bool indented;
+    const char *next;
+};
+
+static struct physical look(const char *at)
+{
+    size_t whole = strcspn(at, "\n");
+    struct physical p = {at, 0, false, at + whole + (at[whole] == '\n')};
+
+    p.length = without_comment(at, whole);
+    p.indented = p.length && is_space(*at);
+    while (p.length && is_space(*p.text)) {
+        p.text++;
+        p.length--;
+    }
+    return p;
+}
+
+static int take(struct reader *r, struct physical *p)
+{
+    *p = look(r->at);
+    r->at = p->next;
+    r->physical++;
+    if (p->length > LINE_MAX_LENGTH)
+        return fail_at(r, r->physical - 1, "the line has more than %d characters", LINE_MAX_LENGTH);
+    return 0;
+}
+
+struct line {
+    char *text;
+    size_t length, room;
+};
+
+static void append(struct reader *r, struct line *line, const struct physical *p)
+{
+    size_t space = line->length ? 1 : 0;
+
+    line->text = ct_arena_grow(r->recipe->arena, line->text, &line->room,
+                               line->length + space + p->length + 1, 1);
+    if (space)
+        line->text[line->length] = ' ';
+    memcpy(line->text + line->length + space, p->text, p->length);
+    line->length += space + p->length;
+    line->text[line->length] = '\0';
+}
+
+/* The next logical line, NULL at the end. Comments and empty lines between continuation lines do
+   not end them. */
+static char *logical_line(struct reader *r)
+{
+    struct physical p = {0};
+    struct line line = {0};
+
+    while (*r->at && !p.length)
+        if (take(r, &p) < 0)
+            return NULL;
+    if (!p.length)
+        return NULL;
+    r->line = r->physical - 1;
+    if (p.indented) {
+        fail_at(r, r->line,
+                "a line that begins with white space continues a value; there is none before it");
+        return NULL;
+    }
+    append(r, &line, &p);
+    while (*r->at && *line.text != '[') {
+        p = look(r->at);
+        if (p.length && !p.indented)
+            break;
+        if (take(r, &p) < 0)
+            return NULL;
+        if (p.length)
+            append(r, &line, &p);
+    }
+    return line.text;
+}
+
+static int open_section(struct reader *r, const char *line)
+{
+    size_t length = strcspn(line + 1, "]");
+    struct ct_recipe *recipe = r->recipe;
+    const struct ct_setting *twin;
+    const char *name;
+
+    if (!line[1 + length])
+        return fail_at(r, r->line, "the section %s has no closing ]", line);
+    if (line[2 + length])
+        return fail_at(r, r->line, "'%s' after the section's closing ]", line + 2 + length);
+    name = ct_arena_printf(recipe->arena, "%.*s", (int)length, line + 1);
+    if (!length || length > NAME_MAX_LENGTH || strpbrk(name, " \t"))
+        return fail_at(r, r->line, "[%s] is no name of a section: 1 to 48 characters, no spaces",
+                       name);
+    twin = ct_recipe_section(recipe, name);
+    if (twin)
+        return fail_at(r, r->line, "section [%s] was opened at %s already", name, twin->source);
+    ct_recipe_add_section(recipe, name,
+                          ct_arena_printf(recipe->arena, "%s:%d", recipe->path, r->line));
+    return 0;
+}
+
+/* Check the key of "key = value" and set the value aside, so that inih sees "key =". */
+static int set_aside(struct reader *r, char *line)
+{
+    size_t length = strcspn(line, "=:");
+    char *value = line + length + 1;
+
+    r->aside = NULL;
+    if (!line[length])
+        return fail_at(r, r->line, "expected 'key = value' or '[section]', not '%.60s'", line);
+    if (!r->recipe->section_count)
+        return fail_at(r, r->line, "'%.60s' stands before the first [section]", line);
+    while (length && is_space(line[length - 1]))
+        length--;
+    if (!length || length > NAME_MAX_LENGTH)
+        return fail_at(r, r->line, "'%.60s': a key has 1 to 48 characters", line);
+    r->aside = ct_arena_strdup(r->recipe->arena, value + strspn(value, " \t"));
+    *value = '\0';
+    return 0;
+}
+
+/* inih's fgets: one logical line that fits its buffer. */
+static char *next_line(char *buffer, int size, void *stream)
+{
+    struct reader *r = stream;
+    char *line = r->rc < 0 ? NULL : logical_line(r);
+
+    if (!line)
+        return NULL;
+    r->began = ct_arena_grow(r->recipe->arena, r->began, &r->room, r->lines + 1, sizeof(*r->began));
+    r->began[r->lines++] = r->line;
+    if ((*line == '[' ? open_section(r, line) : set_aside(r, line)) < 0)
+        return NULL;
+    if ((size_t)snprintf(buffer, (size_t)size, "%s", line) >= (size_t)size) {
+        fail_at(r, r->line, "'%.60s...' is too long for a name", line);
+        return NULL;
+    }
+    return buffer;
+}
+
+static int on_setting(void *user, const char *section, const char *key, const char *value)
+{
+    struct reader *r = user;
+    struct ct_recipe *recipe = r->recipe;
+    const struct ct_setting *twin = ct_recipe_find(recipe, section, key);
+
+    (void)value;
+    if (twin) {
+        fail_at(r, r->line, "[%s] %s was set at %s already", section, key, twin->source);
+        return 0;
+    }
+    ct_recipe_add(recipe, section, key, r->aside,
+                  ct_arena_printf(recipe->arena, "%s:%d", recipe->path, r->line));
+    return 1;
+}
+
+static int parse(struct reader *r)
+{
+    int bad = ini_parse_stream(next_line, r, on_setting, r);
+
+    if (r->rc < 0)
+        return r->rc;
+    if (bad > 0 && (size_t)bad <= r->lines)
+        return fail_at(r, r->began[bad - 1], "expected 'key = value' or '[section]'");
+    return ct_recipe_list_plugins(r->recipe);
+}
+
+int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
+                    struct ct_recipe **recipe)
+{
+    struct reader r = {.at = text, .physical = 1};
+    int rc;
+
+    if (!strncmp(text, "\xef\xbb\xbf", 3))
+        r.at += 3;
+    r.recipe = ct_arena_new(arena, struct ct_recipe);
+    r.recipe->arena = arena;
+    r.recipe->path = ct_arena_strdup(arena, path);
+    rc = parse(&r);
+    if (rc == 0)
+        *recipe = r.recipe;
+    return rc;
+}
+
+int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **recipe)
+{
+    char *text;
+    size_t size;
+    int rc = ct_file_read(arena, path, FILE_MAX_SIZE, &text, &size);
+
+    if (rc < 0)
+        return ct_context(rc == CT_ENOENT ? rc : CT_ECONFIG, "recipe");
+    if (strlen(text) != size)
+        return ct_fail(CT_ECONFIG, "%s: holds a zero byte: not a recipe", path);
+    return ct_recipe_parse(arena, path, text, recipe);
+}

@@ -1,0 +1,104 @@
+/*
+ * Do all ranks run the same? Each writes its plugins and options down, one to a line; where the
+ * texts differ, the first line that does is the message.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/rng.h>
+#include <ctitan/run.h>
+
+#include "run/compare.h"
+
+static void print_options(const char *section, const struct ct_option *options, const void *config,
+                          struct ct_arena *arena, FILE *out)
+{
+    for (const struct ct_option *o = options; o && o->name; o++) {
+        size_t room = (size_t)ct_option_format(o, config, NULL, 0) + 1;
+        char *text = ct_arena_array(arena, char, room);
+
+        ct_option_format(o, config, text, room);
+        fprintf(out, "[%s] %s = %s\n", section, o->name, text);
+    }
+}
+
+static char *print_setup(struct ct_arena *arena)
+{
+    const struct ct_recipe_section *section;
+    const struct ct_plugin *plugin;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    if (!out)
+        return NULL;
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        fprintf(out, "plugin %s %s\n", plugin->name, plugin->version);
+    for (size_t i = 0; (section = ct_recipe_section_at(i)) && section->name; i++)
+        print_options(section->name, section->options, section->config, arena, out);
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        print_options(plugin->name, plugin->options, plugin->config, arena, out);
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+struct digest {
+    uint64_t hash, length;
+};
+
+/* The first line that differs, of both; the shorter text may have none left. */
+static int complain(const char *first, const char *other, int rank)
+{
+    size_t line = 0;
+
+    for (size_t i = 0; first[i] && first[i] == other[i]; i++)
+        if (first[i] == '\n')
+            line = i + 1;
+    first += line;
+    other += line;
+    return ct_fail(CT_ECONFIG, "ranks run different recipes: rank 0 has %.*s, rank %d %.*s",
+                   *first ? (int)strcspn(first, "\n") : 7, *first ? first : "no more", rank,
+                   *other ? (int)strcspn(other, "\n") : 7, *other ? other : "no more");
+}
+
+static int show(const struct ct_communicator *c, struct ct_group *world, const char *mine,
+                const struct digest *all, int rank, struct ct_arena *arena)
+{
+    char *texts[2];
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        int root = i ? rank : 0;
+
+        texts[i] = ct_arena_array(arena, char, all[root].length + 1);
+        if (world->position == root)
+            memcpy(texts[i], mine, all[root].length);
+        rc = c->ops->broadcast(world, texts[i], all[root].length, CT_U8, root);
+    }
+    return rc < 0 ? rc : complain(texts[0], texts[1], rank);
+}
+
+int ct_run_compare(struct ct_run *run)
+{
+    const struct ct_communicator *c = &run->communicator;
+    struct digest mine, *all = ct_arena_array(&run->arena, struct digest, run->world);
+    char *text = print_setup(&run->arena);
+    struct ct_group *world = run->world_group;
+    int rc;
+
+    if (!text)
+        return ct_fail(CT_ENOMEM, "a list of all options");
+    mine = (struct digest){ct_rng_stream(text), strlen(text)};
+    rc = c->ops->all_gather(world, &mine, all, sizeof(mine), CT_U8);
+    for (int64_t r = 1; rc == 0 && r < run->world; r++)
+        if (memcmp(&all[r], &all[0], sizeof(mine)) != 0)
+            rc = show(c, world, text, all, (int)r, &run->arena);
+    free(text);
+    return rc;
+}

@@ -1,0 +1,324 @@
+/*
+ * Executors: a program bound to memory, and the host's access to its values. walk.c runs it.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/program.h>
+
+#include "run/executor.h"
+
+static const struct ct_buffer *buffer(const struct ct_executor *e, const struct ct_value *v,
+                                      int microbatch)
+{
+    const struct ct_program *p = e->program;
+    int32_t b =
+        p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1) + (size_t)(microbatch + 1)];
+
+    return b < 0 ? NULL : &p->buffers[b];
+}
+
+static char *address(const struct ct_executor *e, size_t offset)
+{
+    return offset < CT_OFFLOADED ? e->base + offset : e->offloaded + (offset - CT_OFFLOADED);
+}
+
+/* Where the owner has the parameter or state that v is, or views. */
+static void *lender(const struct ct_executor *e, const struct ct_value *v)
+{
+    while (v->producer)
+        v = v->producer->in[0];
+    return ct_executor_tensor(e->owner, ct_graph_find(e->owner->program->graph, v->name), -1).data;
+}
+
+struct ct_tensor ct_executor_tensor(struct ct_executor *e, const struct ct_value *v, int microbatch)
+{
+    struct ct_tensor t = e->program->tensors[v->id];
+    const struct ct_buffer *b = buffer(e, v, microbatch);
+
+    if (ct_program_borrows(e->program, v))
+        t.data = lender(e, v);
+    else
+        t.data = b ? address(e, b->offset + (size_t)(uintptr_t)t.data) : NULL;
+    return t;
+}
+
+static struct ct_tensor *bind_tensors(struct ct_executor *e, const struct ct_tensor *t, int count,
+                                      struct ct_value *const *values)
+{
+    struct ct_tensor *bound = ct_arena_copy(&e->arena, t, sizeof(*t) * (size_t)count);
+
+    for (int i = 0; i < count; i++) {
+        if (bound[i].ndim < 0)
+            bound[i].ndim = 0;
+        else if (ct_program_borrows(e->program, values[i]))
+            bound[i] = ct_executor_tensor(e, values[i], -1);
+        else
+            bound[i].data = address(e, (uintptr_t)bound[i].data);
+    }
+    return bound;
+}
+
+static struct ct_instruction *bind(struct ct_executor *e, const struct ct_instruction *list,
+                                   size_t count)
+{
+    struct ct_instruction *bound = ct_arena_copy(&e->arena, list, sizeof(*list) * count);
+
+    for (size_t i = 0; i < count; i++) {
+        struct ct_launch *l = &bound[i].launch;
+
+        l->in = bind_tensors(e, l->in, l->ins, bound[i].op->in);
+        l->out = bind_tensors(e, l->out, l->outs, bound[i].op->out);
+        l->workspace = bound[i].workspace == SIZE_MAX ? NULL : e->base + bound[i].workspace;
+        l->device = e->device;
+    }
+    return bound;
+}
+
+/* What the events of collectives say, but for the step and the number of the call. */
+static struct ct_event_data *describe(struct ct_executor *e, const struct ct_instruction *list,
+                                      struct ct_instruction *bound, size_t count, int64_t first)
+{
+    struct ct_event_data *events = ct_arena_array(&e->arena, struct ct_event_data, count + 1);
+
+    for (size_t i = 0; i < count; i++) {
+        if (!(list[i].op->type->flags & CT_OP_COLLECTIVE))
+            continue;
+        events[i] = (struct ct_event_data){.run = e->program->run,
+                                           .program = e->program,
+                                           .index = first + (int64_t)i,
+                                           .instruction = &list[i],
+                                           .launch = &bound[i].launch,
+                                           .section = list[i].op->section->name,
+                                           .microbatch = list[i].microbatch,
+                                           .group = ct_instruction_group(&list[i])};
+        if (!e->device->enqueues)
+            bound[i].launch.event = &events[i];
+    }
+    return events;
+}
+
+/* What a view shows, or the value itself. */
+static const struct ct_value *viewed(const struct ct_value *v)
+{
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    return v;
+}
+
+static void note_write(struct ct_executor *e, const struct ct_op *op, int64_t n)
+{
+    for (int i = 0; i < op->ins; i++) {
+        const struct ct_value *v = op->in[i] ? viewed(op->in[i]) : NULL;
+
+        if (v && ct_op_mutates(op, i) && e->first_write[v->id] > n)
+            e->first_write[v->id] = n;
+    }
+}
+
+static void bind_all(struct ct_executor *e)
+{
+    const struct ct_program *p = e->program;
+
+    e->init = bind(e, p->init, p->init_count);
+    e->step = bind(e, p->step, p->step_count);
+    e->init_events = describe(e, p->init, e->init, p->init_count, -(int64_t)p->init_count);
+    e->step_events = describe(e, p->step, e->step, p->step_count, 0);
+    e->first_write = ct_arena_array(&e->arena, int64_t, p->graph->value_count + 1);
+    e->copy_before = INT64_MAX;
+    for (size_t i = 0; i < p->graph->value_count; i++)
+        e->first_write[i] = INT64_MAX;
+    for (size_t i = 0; i < p->step_count; i++)
+        note_write(e, p->step[i].op, (int64_t)i);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static int reserve_offloaded(struct ct_executor *e)
+{
+    const struct ct_device_ops *ops = e->device->ops;
+    void *base;
+    int rc;
+
+    if (!e->offloaded_bytes)
+        return 0;
+    if (!ops->reserve_offloaded)
+        return ct_fail(CT_ECONFIG, "device %s has no host memory to offload to", e->device->name);
+    rc = ops->reserve_offloaded(e->device, e->offloaded_bytes, &base);
+    if (rc < 0)
+        return ct_context(rc, "reserving %zu bytes for what is offloaded", e->offloaded_bytes);
+    e->offloaded = base;
+    return 0;
+}
+
+static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra)
+{
+    void *base = extra ? extra->base : NULL;
+    int rc;
+
+    e->bytes = larger(e->program->memory.bytes, extra ? extra->bytes : 0);
+    e->offloaded_bytes = larger(e->program->offloaded.bytes, extra ? extra->offloaded : 0);
+    e->lent = base != NULL;
+    if (!base) {
+        rc = e->device->ops->reserve(e->device, e->bytes, &base);
+        if (rc < 0)
+            return ct_context(rc, "reserving %zu bytes on %s", e->bytes, e->device->name);
+    }
+    e->base = base;
+    return reserve_offloaded(e);
+}
+
+int ct_executor_create(const struct ct_program *program, struct ct_device *device,
+                       const struct ct_executor_memory *extra, struct ct_executor **executor)
+{
+    struct ct_executor *e = calloc(1, sizeof(*e));
+    int rc;
+
+    if (!e)
+        return ct_fail(CT_ENOMEM, "an executor");
+    e->program = program;
+    e->device = device;
+    rc = reserve(e, extra);
+    if (rc < 0) {
+        ct_executor_destroy(e);
+        return rc;
+    }
+    bind_all(e);
+    *executor = e;
+    return 0;
+}
+
+/* Every borrowed value must be there, in the same local shape. */
+static int check_lenders(const struct ct_program *program, const struct ct_executor *owner)
+{
+    const struct ct_graph *g = program->graph;
+
+    for (size_t i = 0; i < g->value_count; i++) {
+        const struct ct_value *v = g->values[i], *lent;
+        const struct ct_tensor *mine = &program->tensors[i], *other;
+
+        if (v->role != CT_ROLE_PARAM && v->role != CT_ROLE_STATE)
+            continue;
+        lent = ct_graph_find(owner->program->graph, v->name);
+        if (!lent)
+            return ct_fail(CT_EINVAL, "%%%s is not there to borrow", v->name);
+        other = &owner->program->tensors[lent->id];
+        if (mine->dtype != other->dtype || mine->ndim != other->ndim ||
+            memcmp(mine->shape, other->shape, sizeof(*mine->shape) * (size_t)mine->ndim))
+            return ct_fail(CT_EINVAL, "%%%s cannot be borrowed: its shapes differ", v->name);
+    }
+    return 0;
+}
+
+int ct_executor_create_borrowing(const struct ct_program *program, struct ct_executor *owner,
+                                 struct ct_executor **executor)
+{
+    struct ct_executor *e;
+    int rc = check_lenders(program, owner);
+
+    if (rc < 0)
+        return rc;
+    if (owner->program->memory.persistent + program->memory.bytes > owner->bytes ||
+        owner->program->offloaded.persistent + program->offloaded.bytes > owner->offloaded_bytes)
+        return ct_fail(CT_EINVAL, "the arena has no room for a second program of %zu bytes",
+                       program->memory.bytes);
+    e = calloc(1, sizeof(*e));
+    if (!e)
+        return ct_fail(CT_ENOMEM, "an executor");
+    e->program = program;
+    e->device = owner->device;
+    e->owner = owner;
+    e->base = owner->base + owner->program->memory.persistent;
+    e->offloaded = owner->offloaded + owner->program->offloaded.persistent;
+    bind_all(e);
+    *executor = e;
+    return 0;
+}
+
+void ct_executor_destroy(struct ct_executor *e)
+{
+    if (!e)
+        return;
+    ct_executor_copy_out_wait(e, true);
+    if (!e->owner && !e->lent && e->base)
+        e->device->ops->release(e->device, e->base, e->bytes);
+    if (!e->owner && e->offloaded)
+        e->device->ops->release_offloaded(e->device, e->offloaded, e->offloaded_bytes);
+    ct_arena_finish(&e->arena);
+    free(e);
+}
+
+int ct_executor_write(struct ct_executor *e, const struct ct_value *v, int microbatch,
+                      const void *host, size_t bytes)
+{
+    struct ct_tensor t = ct_executor_tensor(e, v, microbatch);
+
+    assert(t.data && ct_tensor_is_dense(&t));
+    ct_executor_copy_out_wait(e, true);
+    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    if (!v->offloaded)
+        return e->device->ops->copy_in(e->device, t.data, host, bytes);
+    memcpy(t.data, host, bytes);
+    return 0;
+}
+
+int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host, size_t bytes)
+{
+    struct ct_tensor t = ct_executor_tensor(e, v, -1);
+
+    if (!t.data || !ct_tensor_is_dense(&t))
+        return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
+    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    if (!v->offloaded)
+        return e->device->ops->copy_out(e->device, host, t.data, bytes);
+    memcpy(host, t.data, bytes);
+    return 0;
+}
+
+int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
+                     size_t bytes, bool out)
+{
+    const struct ct_device_ops *ops = e->device->ops;
+
+    if (bytes == 0)
+        return 0;
+    if (v->offloaded) {
+        memcpy(out ? host : here, out ? here : host, bytes);
+        return 0;
+    }
+    return out ? ops->copy_out(e->device, host, here, bytes)
+               : ops->copy_in(e->device, here, host, bytes);
+}
+
+int ct_executor_copy_out_begin(struct ct_executor *e, const struct ct_value *v, void *host,
+                               size_t bytes)
+{
+    struct ct_tensor t = ct_executor_tensor(e, v, -1);
+    int rc;
+
+    if (v->offloaded || !e->device->ops->copy_out_begin)
+        return ct_executor_read(e, v, host, bytes);
+    if (!t.data || !ct_tensor_is_dense(&t))
+        return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
+    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    rc = e->device->ops->copy_out_begin(e->device, host, t.data, bytes, &e->copy_ticket);
+    if (rc == 0 && e->first_write[v->id] < e->copy_before)
+        e->copy_before = e->first_write[v->id];
+    return rc;
+}
+
+int ct_executor_copy_out_wait(struct ct_executor *e, bool block)
+{
+    int rc = e->copy_ticket ? e->device->ops->copy_out_wait(e->device, e->copy_ticket, block) : 1;
+
+    if (rc == 0)
+        return 0;
+    e->copy_ticket = 0;
+    e->copy_before = INT64_MAX;
+    return rc;
+}

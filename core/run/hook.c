@@ -1,0 +1,88 @@
+#include <assert.h>
+#include <stdio.h>
+
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/run.h>
+
+#define ROOM 64
+
+static struct subscriber {
+    const struct ct_hook *hook;
+    const char *owner;
+} subscribers[ROOM];
+
+static size_t count;
+static uint32_t wanted;
+
+const char *ct_event_name(enum ct_event event)
+{
+    static const char *const names[] = {
+#define X(id) #id,
+        CT_EVENTS(X)
+#undef X
+    };
+
+    return names[event];
+}
+
+int ct_hook_register(const struct ct_hook *hook, const char *owner)
+{
+    assert(hook->call);
+    if (count == ROOM)
+        return ct_fail(CT_EINVAL, "more than %d hooks", ROOM);
+    subscribers[count++] = (struct subscriber){hook, owner};
+    wanted |= hook->events;
+    return 0;
+}
+
+bool ct_hook_wanted(enum ct_event event)
+{
+    return wanted >> event & 1;
+}
+
+static int call(const struct subscriber *s, const struct ct_event_data *data)
+{
+    int rc = s->hook->call(data, s->hook->context);
+
+    return rc < 0 && s->owner
+               ? ct_context(rc, "%s, hook on %s", s->owner, ct_event_name(data->event))
+               : rc;
+}
+
+/* To every subscriber; the first failure is returned, and its message is the last. */
+static int fire_end(const struct ct_event_data *data)
+{
+    char message[1024] = "";
+    int first = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        int rc = subscribers[i].hook->events >> data->event & 1 ? call(&subscribers[i], data) : 0;
+
+        if (rc >= 0 || first < 0)
+            continue;
+        first = rc;
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+    }
+    return first < 0 && data->event != CT_EVENT_FAILURE ? ct_fail(first, "%s", message) : 0;
+}
+
+int ct_hook_fire(const struct ct_event_data *given)
+{
+    struct ct_event_data data = *given;
+
+    if (!ct_hook_wanted(data.event))
+        return 0;
+    data.size = sizeof(data);
+    if (data.time == 0)
+        data.time = ct_now();
+    if (data.event == CT_EVENT_FAILURE || data.event == CT_EVENT_RUN_END)
+        return fire_end(&data);
+    for (size_t i = 0; i < count; i++) {
+        int rc = subscribers[i].hook->events >> data.event & 1 ? call(&subscribers[i], &data) : 0;
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}

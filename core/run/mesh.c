@@ -1,0 +1,183 @@
+/*
+ * The mesh of a run: every plugin brings its axes, each with its place and its degree.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+
+#include "run/mesh.h"
+
+/* One axis that a plugin offers. */
+struct offered {
+    const struct ct_offer *offer;
+    const struct ct_axis_ops *ops;
+    int64_t degree; /* -1: what is left */
+};
+
+struct offers {
+    struct offered item[CT_MAX_AXES];
+    size_t count;
+};
+
+/* In the order of their places; of equal ones, by name, so that all ranks agree. */
+static void insert(struct offers *all, struct offered axis)
+{
+    size_t i = all->count++;
+
+    while (i > 0 && (all->item[i - 1].ops->place > axis.ops->place ||
+                     (all->item[i - 1].ops->place == axis.ops->place &&
+                      strcmp(all->item[i - 1].offer->name, axis.offer->name) > 0))) {
+        all->item[i] = all->item[i - 1];
+        i--;
+    }
+    all->item[i] = axis;
+}
+
+static int check_degree(const struct offered *axis)
+{
+    if (axis->degree >= 1 || (axis->degree == -1 && axis->ops->fills))
+        return 0;
+    return ct_fail(CT_ECONFIG, "axis %s has degree %lld: it must be at least 1%s",
+                   axis->offer->name, (long long)axis->degree,
+                   axis->ops->fills ? ", or -1 for what is left" : "");
+}
+
+static int find_axes(struct offers *all)
+{
+    const struct ct_offer *offer;
+
+    for (size_t n = 0; (offer = ct_offer_at(CT_AXIS, n)); n++) {
+        struct offered axis = {.offer = offer, .ops = offer->ops};
+        int rc;
+
+        if (all->count == CT_MAX_AXES)
+            return ct_fail(CT_ECONFIG, "axis %s: a mesh has at most %d axes", offer->name,
+                           CT_MAX_AXES);
+        axis.degree = axis.ops->degree();
+        rc = check_degree(&axis);
+        if (rc < 0)
+            return rc;
+        insert(all, axis);
+    }
+    return 0;
+}
+
+/* "pp 2 x dp_shard -1 x tp 4" */
+static void describe(const struct offers *all, char *text, size_t room)
+{
+    size_t n = (size_t)snprintf(text, room, "%s", all->count ? "" : "without axes");
+
+    for (size_t i = 0; i < all->count && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s %lld", i ? " x " : "",
+                              all->item[i].offer->name, (long long)all->item[i].degree);
+}
+
+/* The product of the degrees that are given. CT_ECONFIG: more than one takes what is left. */
+static int multiply(const struct offers *all, int64_t *product, struct offered **rest)
+{
+    char text[512];
+
+    *product = 1;
+    *rest = NULL;
+    for (size_t i = 0; i < all->count; i++) {
+        const struct offered *axis = &all->item[i];
+
+        if (axis->degree < 0 && *rest)
+            return ct_fail(CT_ECONFIG, "both %s and %s take what is left: give one a degree",
+                           (*rest)->offer->name, axis->offer->name);
+        if (axis->degree < 0)
+            *rest = (struct offered *)axis;
+        else if (__builtin_mul_overflow(*product, axis->degree, product)) {
+            describe(all, text, sizeof(text));
+            return ct_fail(CT_ECONFIG, "the mesh %s makes more ranks than can be counted", text);
+        }
+    }
+    return 0;
+}
+
+int ct_run_make_mesh(struct ct_run *run)
+{
+    struct offers all = {.count = 0};
+    struct offered *rest = NULL;
+    int64_t product = 1;
+    char text[512];
+    int rc = find_axes(&all);
+
+    if (rc == 0)
+        rc = multiply(&all, &product, &rest);
+    if (rc < 0)
+        return rc;
+    if (rest) {
+        rest->degree = run->world / product ? run->world / product : 1;
+        product *= rest->degree;
+    }
+    describe(&all, text, sizeof(text));
+    if (product != run->world)
+        return ct_fail(
+            CT_ECONFIG,
+            "the mesh %s makes %lld ranks, but there are %lld: choose degrees that "
+            "multiply to that, or load a plugin whose axis takes what is left (degree -1)",
+            text, (long long)product, (long long)run->world);
+    for (size_t i = 0; i < all.count; i++) {
+        if (all.item[i].degree == 1)
+            continue;
+        if (all.item[i].ops->splits_batch)
+            run->batch_axes |= (ct_axes)1 << run->mesh.count;
+        run->mesh.axis[run->mesh.count++] =
+            (struct ct_axis){all.item[i].offer->name, all.item[i].degree};
+    }
+    return 0;
+}
+
+/* ---- the batch ---- */
+
+int ct_run_find_order(const struct ct_order_ops **ops)
+{
+    const struct ct_offer *offer = ct_offer_at(CT_ORDER, 0);
+    int rc = offer ? ct_offer_find(CT_ORDER, NULL, &offer) : 0;
+
+    *ops = rc == 0 && offer ? offer->ops : NULL;
+    return rc;
+}
+
+int ct_run_microbatch_size(int64_t *size)
+{
+    int64_t batch = ct_config.training.local_batch_size;
+    const struct ct_order_ops *ops;
+    int rc = ct_run_find_order(&ops);
+
+    if (rc < 0)
+        return rc;
+    *size = ops ? ops->microbatch_size() : 0;
+    if (*size == 0)
+        *size = batch;
+    if (batch % *size)
+        return ct_fail(CT_ECONFIG,
+                       "[training] local_batch_size = %lld is not a multiple of [%s] "
+                       "microbatch_size = %lld",
+                       (long long)batch, ct_offer_at(CT_ORDER, 0)->name, (long long)*size);
+    return 0;
+}
+
+int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
+    int64_t global = t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size;
+    int64_t size;
+    int rc = ct_run_microbatch_size(&size);
+
+    if (rc < 0)
+        return rc;
+    *batch = size * dp;
+    if (global % (t->local_batch_size * dp))
+        return ct_fail(
+            CT_ECONFIG,
+            "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
+            "data-parallel degree = %lld x %lld",
+            (long long)global, (long long)t->local_batch_size, (long long)dp);
+    *microbatches = (int)(global / *batch);
+    return 0;
+}

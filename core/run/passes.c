@@ -1,0 +1,240 @@
+/*
+ * The core's own transforms: precision, differentiate, update.
+ */
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/error.h>
+#include <ctitan/input.h>
+#include <ctitan/pass.h>
+#include <ctitan/run.h>
+
+/* ---- precision ---- */
+
+/* The forward computes with copies of the parameters in [training] mixed_precision_param; infer
+   then carries the dtype through the activations. */
+static int precision(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_builder b = ct_builder_before(graph, graph->first);
+    size_t count = graph->value_count;
+    enum ct_dtype dtype;
+    int rc = ct_dtype_parse(ct_config.training.mixed_precision_param, &dtype);
+
+    (void)run;
+    if (rc < 0)
+        return rc;
+    ct_builder_set_part(&b, CT_PART_PRE);
+    b.region = "";
+    b.why = "the forward computes in [training] mixed_precision_param";
+    for (size_t i = 0; i < count; i++) {
+        struct ct_value *param = graph->values[i], *copy;
+
+        if (param->role != CT_ROLE_PARAM || param->dtype == dtype)
+            continue;
+        copy =
+            ct_cast(&b, ct_arena_printf(graph->arena, "%s.%s", param->name, ct_dtype_name(dtype)),
+                    param, dtype);
+        if (!copy)
+            break;
+        copy->sharding = param->sharding;
+        ct_for_each_use_safe (use, param)
+            if (use->op->section->part <= CT_PART_F && use->op != copy->producer &&
+                !ct_op_mutates(use->op, use->index))
+                ct_op_set_input(use->op, use->index, copy);
+    }
+    return b.status < 0 ? b.status : ct_graph_infer(graph);
+}
+
+const struct ct_transform ct_pass_precision = {
+    .size = sizeof(struct ct_transform),
+    .name = "precision",
+    .summary = "casts parameters to the dtype that the forward computes in",
+    .phase = CT_PHASE_PRECISION,
+    .evaluation = true,
+    .apply = precision,
+};
+
+/* ---- differentiate ---- */
+
+static int differentiate(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    return ct_differentiate(graph);
+}
+
+const struct ct_transform ct_pass_differentiate = {
+    .size = sizeof(struct ct_transform),
+    .name = "differentiate",
+    .summary = "appends the backward",
+    .phase = CT_PHASE_DIFFERENTIATE,
+    .gives = (const char *const[]){"gradients", NULL},
+    .apply = differentiate,
+};
+
+/* ---- update ---- */
+
+/* A gradient as its parameter lies: what the optimizer needs, and what its norm is taken of. */
+static struct ct_value *like_parameter(struct ct_builder *b, struct ct_value *param)
+{
+    struct ct_value *grad;
+
+    if (b->graph->mesh.count == 0)
+        return param->grad;
+    grad = ct_redistribute(b, param->grad->name, param->grad, &param->sharding, NULL);
+    ct_value_set_grad(param, grad);
+    return grad;
+}
+
+/* Parameters that the same ranks have. */
+struct owned {
+    struct ct_value **param;
+    size_t count;
+};
+
+/* Squares are summed apart for each way in which parameters are sharded: each sum is then pending
+   over its own axes, and every element counts once. */
+static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_value **sums)
+{
+    struct ct_arena *arena = b->graph->arena;
+    struct ct_value **group = ct_arena_array(arena, struct ct_value *, o->count);
+    bool *done = ct_arena_array(arena, bool, o->count);
+    int sum_count = 0;
+
+    for (size_t i = 0; i < o->count; i++) {
+        ct_axes axes = ct_sharding_axes(&o->param[i]->sharding);
+        int n = 0;
+
+        if (done[i])
+            continue;
+        for (size_t k = i; k < o->count; k++)
+            if (!done[k] && ct_sharding_axes(&o->param[k]->sharding) == axes) {
+                group[n++] = like_parameter(b, o->param[k]);
+                done[k] = true;
+            }
+        sums[sum_count++] = ct_squared_norm(b, "grad_norm.squared", group, n);
+    }
+    return sum_count;
+}
+
+/* Where the graph is partitioned, each sum is on some ranks only: they add up over all. */
+static int add_up(struct ct_builder *b, struct ct_value **sums, int count)
+{
+    struct ct_value *sum = NULL;
+
+    if (b->graph->partition_axis < 0)
+        return count;
+    for (int i = 0; i < count; i++) {
+        struct ct_value *term = ct_contribution(b, sums[i] ? sums[i]->name : NULL, sums[i]);
+
+        sum = sum ? ct_add(b, "grad_norm.squared", sum, term) : term;
+    }
+    sums[0] = sum;
+    return 1;
+}
+
+static struct ct_op *emit_norm(struct ct_builder *b, const struct owned *owned, size_t groups)
+{
+    struct ct_value **sums =
+        ct_arena_array(b->graph->arena, struct ct_value *, b->graph->value_count);
+    int count = 0;
+
+    for (size_t i = 0; i < groups; i++)
+        count += emit_squares(b, &owned[i], sums + count);
+    count = add_up(b, sums, count);
+    return ct_clip_coefficient(b, "grad_norm", sums, count, ct_config.training.max_norm);
+}
+
+/* What one optimizer op updates must be on the same ranks. */
+static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
+{
+    size_t groups = 0, g;
+
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->role != CT_ROLE_PARAM || !v->grad)
+            continue;
+        for (g = 0; g < groups && owned[g].param[0]->holders != v->holders; g++)
+            ;
+        if (g == groups)
+            owned[groups++] = (struct owned){
+                ct_arena_array(graph->arena, struct ct_value *, graph->value_count), 0};
+        owned[g].param[owned[g].count++] = v;
+    }
+    return groups;
+}
+
+/* By value id: the region of the forward that uses a value first. */
+static const char **regions(const struct ct_graph *graph, struct ct_arena *arena)
+{
+    const char **region = ct_arena_array(arena, const char *, graph->value_count + 1);
+
+    for (const struct ct_op *op = graph->last; op; op = op->prev)
+        for (int i = 0; op->section->part <= CT_PART_F && i < op->ins; i++)
+            if (op->in[i] && op->section->part == CT_PART_F)
+                region[op->in[i]->id] = op->region;
+            else if (op->in[i] && op->section->part == CT_PART_PRE && op->outs)
+                region[op->in[i]->id] = region[op->out[0]->id];
+    return region;
+}
+
+/* One optimizer op for all, or one for each region, so that one can end before the next begins. */
+static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
+                    struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    struct ct_arena scratch = {0};
+    struct ct_value **group = ct_arena_array(&scratch, struct ct_value *, owned->count);
+    bool *done = ct_arena_array(&scratch, bool, owned->count);
+    const char **region = regions(b->graph, &scratch);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < owned->count; i++) {
+        size_t n = 0;
+
+        if (done[i])
+            continue;
+        for (size_t k = i; k < owned->count; k++)
+            if (!b->graph->update_by_region ||
+                region[owned->param[k]->id] == region[owned->param[i]->id]) {
+                group[n++] = owned->param[k];
+                done[k] = true;
+            }
+        rc = run->optimizer->build(b, group, n, lr, step, clip);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int update(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
+    struct owned *owned = ct_arena_array(graph->arena, struct owned, graph->value_count);
+    size_t groups = group_by_holders(graph, owned);
+    struct ct_value *lr, *step;
+    struct ct_op *clip;
+    int rc = 0;
+
+    if (groups == 0)
+        return ct_fail(CT_ECONFIG, "no parameter has a gradient: there is nothing to train");
+    rc = ct_graph_input(graph, "lr", NULL, &lr);
+    if (rc == 0)
+        rc = ct_graph_input(graph, "step", NULL, &step);
+    if (rc < 0)
+        return rc;
+    clip = emit_norm(&b, owned, groups);
+    if (!clip)
+        return b.status;
+    ct_graph_fetch(graph, "grad_norm", clip->out[0]);
+    for (size_t i = 0; rc == 0 && i < groups; i++)
+        rc = optimize(&b, run, &owned[i], lr, step, clip->out[1]);
+    return rc;
+}
+
+const struct ct_transform ct_pass_update = {
+    .size = sizeof(struct ct_transform),
+    .name = "update",
+    .summary = "gradient norm, clipping and the optimizer",
+    .phase = CT_PHASE_UPDATE,
+    .needs = (const char *const[]){"gradients", NULL},
+    .apply = update,
+};

@@ -1,0 +1,438 @@
+/*
+ * Opening a run: recipe to graph, graph to program, program to memory with weights in it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
+#include <ctitan/rng.h>
+#include <ctitan/run.h>
+
+#include "comm/collective.h"
+#include "run/compare.h"
+#include "run/mesh.h"
+#include "run/states.h"
+#include "run/world.h"
+
+double ct_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- what the recipe's plugins offer ---- */
+
+static int find_offers(struct ct_run *run, bool train)
+{
+    const struct ct_offer *offer;
+    int rc = ct_offer_find(CT_MODEL, ct_config.model.name, &offer);
+
+    if (rc < 0)
+        return ct_context(rc, "[model] name = %s", ct_config.model.name);
+    run->model_ops = offer->ops;
+    rc = ct_offer_find(CT_DEVICE, NULL, &offer);
+    if (rc < 0)
+        return rc;
+    run->device_ops = offer->ops;
+    if (ct_offer_at(CT_TOKENIZER, 0)) {
+        rc = ct_offer_find(CT_TOKENIZER, NULL, &offer);
+        if (rc < 0)
+            return rc;
+        run->tokenizer = offer->ops;
+    }
+    if (!train)
+        return 0;
+    rc = ct_offer_find(CT_OPTIMIZER, NULL, &offer);
+    if (rc < 0)
+        return rc;
+    run->optimizer = offer->ops;
+    rc = ct_offer_find(CT_DATA, NULL, &offer);
+    if (rc < 0)
+        return rc;
+    run->data_ops = offer->ops;
+    return 0;
+}
+
+/* ---- graph ---- */
+
+static void set_parameter_dtype(struct ct_graph *graph, enum ct_dtype dtype)
+{
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            graph->values[i]->dtype = dtype;
+}
+
+static int transform(struct ct_run *run, struct ct_graph *graph,
+                     const struct ct_pass_options *options)
+{
+    const struct ct_transform *list[64] = {&ct_pass_precision, &ct_pass_differentiate,
+                                           &ct_pass_update, &ct_pass_propagate, &ct_pass_states};
+    const struct ct_transform *registered;
+    const struct ct_offer *offer;
+    size_t count = 5;
+
+    for (size_t n = 0; (registered = ct_transform_at(n)) && count < CT_COUNT(list); n++)
+        list[count++] = registered;
+    for (size_t n = 0; (offer = ct_offer_at(CT_TRANSFORM, n)); n++) {
+        if (count == CT_COUNT(list))
+            return ct_fail(CT_ECONFIG, "more than %zu transforms", CT_COUNT(list));
+        list[count++] = offer->ops;
+    }
+    return ct_passes_run(graph, list, count, run, options);
+}
+
+static void dump_built(const struct ct_graph *graph, const struct ct_pass_options *options)
+{
+    const char *which = options->dump ? options->dump_after : NULL;
+
+    if (!which || (strcmp(which, "all") && strcmp(which, "changed") && strcmp(which, "build")))
+        return;
+    fprintf(options->dump, "# as built by model %s\n", ct_config.model.name);
+    ct_graph_print(graph, options->dump);
+    fputc('\n', options->dump);
+}
+
+/* What the run reads of a model, before anybody relies on it. */
+static int check_model(const struct ct_graph *graph, const struct ct_model_request *request)
+{
+    const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
+    const char *wanted = request->logits ? "logits" : "loss";
+    const struct ct_value *result = ct_graph_fetched(graph, wanted);
+
+    if (!graph->first)
+        return ct_fail(CT_EINVAL, "it has no op");
+    if (!tokens)
+        return ct_fail(CT_EINVAL, "it declares no input \"tokens\"");
+    if (tokens->ndim != 2 || tokens->shape[0] != request->batch ||
+        tokens->shape[1] != request->seq_len)
+        return ct_fail(CT_EINVAL, "its input \"tokens\" is not [%lld, %lld]",
+                       (long long)request->batch, (long long)request->seq_len);
+    if (!result || !result->producer)
+        return ct_fail(CT_EINVAL, "it fetches no \"%s\"", wanted);
+    if (result->ndim != (request->logits ? 3 : 0))
+        return ct_fail(CT_EINVAL, "its \"%s\" has %d dimensions, not %d", wanted, result->ndim,
+                       request->logits ? 3 : 0);
+    return ct_graph_check_inputs(graph, !request->logits);
+}
+
+static int build_model(struct ct_run *run, struct ct_graph *graph,
+                       const struct ct_model_request *request)
+{
+    struct ct_value *valid;
+    int rc = run->model_ops->build(run->model, graph, request);
+
+    if (rc == 0)
+        rc = check_model(graph, request);
+    if (rc < 0 || request->logits)
+        return rc;
+    rc = ct_graph_input(graph, "valid_tokens", NULL, &valid);
+    if (rc == 0)
+        ct_graph_fetch(graph, "valid_tokens", valid);
+    return rc;
+}
+
+static int build_graph(struct ct_run *run, const struct ct_model_request *request,
+                       struct ct_pass_options options, struct ct_graph **graph)
+{
+    enum ct_dtype dtype;
+    int rc = ct_dtype_parse(ct_config.training.dtype, &dtype);
+
+    if (rc < 0)
+        return rc;
+    *graph = ct_graph_create(&run->arena, ct_config.model.name);
+    (*graph)->mesh = run->mesh;
+    (*graph)->seed = (uint64_t)ct_config.training.seed;
+    rc = build_model(run, *graph, request);
+    if (rc < 0)
+        return ct_context(rc, "model %s", ct_config.model.name);
+    set_parameter_dtype(*graph, dtype);
+    rc = ct_graph_infer(*graph);
+    if (rc < 0)
+        return rc;
+    dump_built(*graph, &options);
+    rc = transform(run, *graph, &options);
+    if (rc < 0)
+        return rc;
+    ct_graph_sweep(*graph);
+    return ct_graph_check_inputs(*graph, !request->logits);
+}
+
+static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
+{
+    struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
+                                       .logits = options->logits};
+    struct ct_pass_options passes = options->passes;
+    int rc = ct_run_batch_sizes(run, &request.batch, microbatches);
+
+    if (rc < 0)
+        return rc;
+    if (options->logits)
+        request.batch = *microbatches = 1;
+    request.documents = run->data_ops && run->data_ops->has_documents();
+    passes.training = !options->logits;
+    rc = build_graph(run, &request, passes, &run->graph);
+    if (rc < 0)
+        return rc;
+    ct_states_bind(run);
+    if (options->logits || !ct_config.validation.freq)
+        return 0;
+    passes = (struct ct_pass_options){.training = false};
+    rc = build_graph(run, &request, passes, &run->validation_graph);
+    return rc < 0 ? ct_context(rc, "the graph for validation") : 0;
+}
+
+/* ---- program ---- */
+
+static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, bool training,
+                 bool borrow, struct ct_program **program)
+{
+    struct ct_order *order = ct_arena_new(&run->arena, struct ct_order);
+    struct ct_communicator *communicator = run->communicator.comm ? &run->communicator : NULL;
+    struct ct_lower_request request = {.graph = graph,
+                                       .order = order,
+                                       .microbatches = microbatches,
+                                       .device = run->device,
+                                       .communicator = communicator,
+                                       .rank = run->rank,
+                                       .borrow = borrow,
+                                       .arena = &run->arena};
+    const struct ct_order_ops *ops;
+    int rc = ct_run_find_order(&ops);
+
+    if (rc == 0 && ops)
+        rc = ops->order(run, graph, microbatches, training, &run->arena, order);
+    else if (rc == 0)
+        ct_order_default(graph, microbatches, &run->arena, order);
+    if (rc == 0 && communicator)
+        rc = ct_communicator_pairs(communicator, graph, run->rank);
+    return rc == 0 ? ct_lower(&request, program) : rc;
+}
+
+/* Microbatches of one batch, without accumulation. */
+static int batch_microbatches(void)
+{
+    int64_t size = 1;
+
+    return ct_run_microbatch_size(&size) < 0 ? 1
+                                             : (int)(ct_config.training.local_batch_size / size);
+}
+
+/* Validation runs where training keeps nothing between two steps. */
+static void make_room(size_t *bytes, const struct ct_memory *training,
+                      const struct ct_memory *validation)
+{
+    if (*bytes < training->persistent + validation->bytes)
+        *bytes = training->persistent + validation->bytes;
+}
+
+static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
+{
+    int rc = lower(run, run->graph, microbatches, !options->logits, false, &run->program);
+
+    if (rc < 0)
+        return ct_context(rc, "lowering");
+    run->program->run = run;
+    run->arena_bytes = run->program->memory.bytes;
+    run->offloaded_bytes = run->program->offloaded.bytes;
+    if (!run->validation_graph)
+        return 0;
+    rc = lower(run, run->validation_graph, batch_microbatches(), false, true,
+               &run->validation_program);
+    if (rc < 0)
+        return ct_context(rc, "lowering for validation");
+    run->validation_program->run = run;
+    make_room(&run->arena_bytes, &run->program->memory, &run->validation_program->memory);
+    make_room(&run->offloaded_bytes, &run->program->offloaded, &run->validation_program->offloaded);
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static int load_weights(struct ct_run *run, const struct ct_run_options *options)
+{
+    const char *folder = ct_config.model.init_from;
+    int rc = *folder ? options->load(run, folder) : 0;
+
+    return rc < 0 ? ct_context(rc, "[model] init_from = %s", folder) : 0;
+}
+
+static int open_memory(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_executor_memory memory = {.bytes = run->arena_bytes,
+                                        .offloaded = run->offloaded_bytes};
+    int rc = 0;
+
+    if (run->communicator.comm && run->communicator.ops->reserve && run->device->host_memory)
+        rc = run->communicator.ops->reserve(run->communicator.comm, run->arena_bytes, &memory.base);
+    if (rc == 0)
+        rc = ct_executor_create(run->program, run->device, &memory, &run->executor);
+    if (rc == 0)
+        rc = ct_executor_init(run->executor);
+    if (rc == 0)
+        rc = load_weights(run, options);
+    if (rc == 0 && run->validation_program)
+        rc = ct_executor_create_borrowing(run->validation_program, run->executor,
+                                          &run->validation_executor);
+    return rc;
+}
+
+/* ---- data ---- */
+
+static int open_data(struct ct_run *run)
+{
+    struct ct_data_request request = {.seq_len = ct_config.training.seq_len,
+                                      .seed = (uint64_t)ct_config.training.seed,
+                                      .tokenizer = run->tokenizer};
+    int64_t need, have = run->model_ops->vocabulary(run->model);
+    int rc = run->data_ops->open(&request, &run->data);
+
+    if (rc < 0)
+        return rc;
+    need = run->data_ops->vocabulary(run->data);
+    if (need > have)
+        return ct_fail(CT_ECONFIG, "the data needs a vocabulary of %lld, the model has %lld",
+                       (long long)need, (long long)have);
+    request.validation = true;
+    return ct_config.validation.freq ? run->data_ops->open(&request, &run->validation_data) : 0;
+}
+
+/* ---- the whole ---- */
+
+static int open_device(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_device_request request = {.local_rank = options->local_rank,
+                                        .local_ranks =
+                                            options->local_ranks ? options->local_ranks : 1};
+
+    int rc = run->device_ops->open(&request, &run->device);
+
+    if (rc == 0)
+        run->device->ops = run->device_ops; /* in this build's layout */
+    return rc;
+}
+
+static int open_communicator(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_comm_request request = {.rank = (int)run->rank,
+                                      .world = (int)run->world,
+                                      .local_rank = options->local_rank,
+                                      .local_ranks = options->local_ranks,
+                                      .job = options->job,
+                                      .timeout = ct_config.comm.timeout};
+    const struct ct_offer *offer;
+    int rc;
+
+    if (run->world == 1)
+        return ct_world_open(run);
+    rc = ct_offer_find(CT_COMMUNICATOR, NULL, &offer);
+    if (rc < 0)
+        return ct_context(rc, "%lld ranks", (long long)run->world);
+    run->communicator.ops = offer->ops;
+    run->communicator.groups = ct_arena_new(&run->arena, struct ct_communicator_groups);
+    run->communicator.groups->arena = &run->arena;
+    rc = run->communicator.ops->open(&request, &run->communicator.comm);
+    if (rc < 0)
+        return rc;
+    run->communicator.comm->ops = run->communicator.ops; /* in this build's layout */
+    rc = ct_world_open(run);
+    return rc < 0 ? rc : ct_run_compare(run);
+}
+
+struct ct_group *ct_run_world(const struct ct_run *run)
+{
+    return run->world_group;
+}
+
+static int fire(struct ct_run *run, enum ct_event event)
+{
+    return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run});
+}
+
+/* Of what the recipe asks for, somebody must be there to do it. */
+static int check_options(const struct ct_run_options *options)
+{
+    if (options->depth < CT_RUN_READY)
+        return 0;
+    if (*ct_config.model.init_from && !options->load)
+        return ct_fail(CT_ECONFIG, "[model] init_from: this program cannot read weights");
+    if (*ct_config.model.save_to && !options->logits && !options->save)
+        return ct_fail(CT_ECONFIG, "[model] save_to: this program cannot write weights");
+    return 0;
+}
+
+static int open_run(struct ct_run *run, const struct ct_run_options *options)
+{
+    int microbatches = 1, rc = check_options(options);
+
+    if (rc == 0)
+        rc = find_offers(run, !options->logits);
+    if (rc == 0 && !options->logits)
+        rc = ct_run_make_mesh(run);
+    if (rc == 0)
+        rc = run->model_ops->create(run, &run->model);
+    if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
+        rc = open_data(run);
+    if (rc == 0 && options->depth > CT_RUN_GRAPH)
+        rc = open_device(run, options); /* first: its transforms may ask how many threads it has */
+    if (rc == 0)
+        rc = open_graphs(run, options, &microbatches);
+    if (rc < 0 || options->depth == CT_RUN_GRAPH)
+        return rc;
+    if (options->depth == CT_RUN_READY)
+        rc = open_communicator(run, options);
+    if (rc == 0)
+        rc = open_programs(run, options, microbatches);
+    if (rc == 0)
+        rc = fire(run, CT_EVENT_PLAN_READY);
+    if (rc < 0 || options->depth == CT_RUN_PROGRAM)
+        return rc;
+    rc = open_memory(run, options);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_READY);
+}
+
+int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, struct ct_run **out)
+{
+    struct ct_run *run = calloc(1, sizeof(*run));
+    int rc;
+
+    if (!run)
+        return ct_fail(CT_ENOMEM, "a run");
+    run->recipe = recipe;
+    run->rank = options->rank;
+    run->world = options->world ? options->world : 1;
+    run->start_time = ct_now();
+    run->progress.step = 1;
+    run->save = options->save;
+    rc = open_run(run, options);
+    if (rc < 0) {
+        ct_run_close(run);
+        return rc;
+    }
+    *out = run;
+    return 0;
+}
+
+void ct_run_close(struct ct_run *run)
+{
+    if (!run)
+        return;
+    ct_executor_destroy(run->validation_executor);
+    ct_executor_destroy(run->executor);
+    if (run->communicator.comm)
+        run->communicator.ops->close(run->communicator.comm);
+    if (run->validation_data)
+        run->data_ops->close(run->validation_data);
+    if (run->data)
+        run->data_ops->close(run->data);
+    if (run->device)
+        run->device_ops->close(run->device);
+    if (run->model)
+        run->model_ops->destroy(run->model);
+    ct_arena_finish(&run->arena);
+    free(run);
+}

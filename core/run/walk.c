@@ -1,0 +1,183 @@
+/*
+ * The loop that walks a program, and tells hooks what happens.
+ */
+#include <stdio.h>
+
+#include <ctitan/device/collective.h>
+#include <ctitan/error.h>
+#include <ctitan/run.h>
+
+#include "comm/collective.h"
+#include "run/executor.h"
+
+/* A part of a program, being walked. */
+struct walk {
+    struct ct_executor *e;
+    const struct ct_instruction *list, *lowered;
+    struct ct_event_data *events;
+    size_t count;
+    int64_t first; /* index of its first instruction */
+    int64_t step;
+    bool ops, items;
+};
+
+struct ct_group *ct_instruction_group(const struct ct_instruction *i)
+{
+    const struct ct_collective *c = ct_collective_state(i->kernel, i->launch.state);
+
+    return c ? c->group : NULL;
+}
+
+static int fire(const struct walk *w, enum ct_event event, size_t n)
+{
+    return ct_hook_fire(&(struct ct_event_data){.event = event,
+                                                .run = w->e->program->run,
+                                                .step = w->step,
+                                                .program = w->e->program,
+                                                .index = w->first + (int64_t)n,
+                                                .instruction = &w->lowered[n],
+                                                .launch = &w->list[n].launch,
+                                                .section = w->lowered[n].op->section->name,
+                                                .microbatch = w->lowered[n].microbatch});
+}
+
+/* Number the call, before anybody can be told of it. */
+static int announce(const struct walk *w, size_t n)
+{
+    struct ct_group *group = ct_instruction_group(&w->lowered[n]);
+    struct ct_event_data *event = &w->events[n], data;
+
+    event->step = w->step;
+    event->sequence = group ? ++group->calls : 0;
+    if (!ct_hook_wanted(CT_EVENT_COLLECTIVE_ENQUEUED))
+        return 0;
+    data = *event;
+    data.event = CT_EVENT_COLLECTIVE_ENQUEUED;
+    return ct_hook_fire(&data);
+}
+
+static int enqueue(struct ct_executor *e, const struct ct_instruction *i,
+                   const struct ct_event_data *event)
+{
+    const struct ct_device_ops *ops = e->device->ops;
+    int watched = ct_watch_next(e, event), rc = 0;
+
+    if (watched >= 0)
+        rc = ops->record(e->device, i->stream, watched);
+    if (rc == 0)
+        rc = ops->enqueue(e->device, i->stream, i->kernel, &i->launch);
+    if (rc < 0 || watched < 0)
+        return rc;
+    rc = ops->record(e->device, i->stream, watched + 1);
+    ct_watch_add(e, event);
+    return rc < 0 ? rc : ct_watch_look(e);
+}
+
+static int launch(const struct walk *w, size_t n)
+{
+    const struct ct_instruction *i = &w->list[n];
+    const struct ct_device_ops *ops = w->e->device->ops;
+    int rc = 0;
+
+    for (const int32_t *wait = i->waits; rc == 0 && wait && *wait >= 0; wait++)
+        rc = ops->wait(w->e->device, i->stream, *wait);
+    if (rc == 0)
+        rc = enqueue(w->e, i, &w->events[n]);
+    if (rc == 0 && i->signal >= 0)
+        rc = ops->record(w->e->device, i->stream, i->signal);
+    return rc;
+}
+
+static int perform(const struct walk *w, size_t n)
+{
+    const struct ct_instruction *i = &w->list[n];
+    int rc = w->ops ? fire(w, CT_EVENT_OP_BEGIN, n) : 0;
+
+    if (rc == 0 && i->op->type->flags & CT_OP_COLLECTIVE)
+        rc = announce(w, n);
+    if (rc == 0)
+        rc = launch(w, n);
+    if (rc < 0)
+        return ct_context(rc, "%s of %%%s", i->op->type->name,
+                          i->op->outs ? i->op->out[0]->name : i->op->in[0]->name);
+    return w->ops ? fire(w, CT_EVENT_OP_END, n) : 0;
+}
+
+/* The end of one item of the order and the beginning of another lie in front of n. */
+static int change_item(const struct walk *w, size_t n, int *item)
+{
+    int rc = *item >= 0 ? fire(w, CT_EVENT_SECTION_END, n - 1) : 0;
+
+    *item = n < w->count ? w->list[n].item : -1;
+    return rc == 0 && *item >= 0 ? fire(w, CT_EVENT_SECTION_BEGIN, n) : rc;
+}
+
+static int end_copies(struct ct_executor *e)
+{
+    int rc = ct_executor_copy_out_wait(e, true);
+
+    return rc < 0 ? rc : 0;
+}
+
+static int walk(const struct walk *w)
+{
+    int rc = 0, item = -1;
+
+    for (size_t n = 0; rc == 0 && n < w->count; n++) {
+        if (w->first + (int64_t)n == w->e->copy_before)
+            rc = end_copies(w->e);
+        if (rc == 0 && w->items && w->list[n].item != item)
+            rc = change_item(w, n, &item);
+        if (rc == 0)
+            rc = perform(w, n);
+    }
+    return rc == 0 && w->items && item >= 0 ? change_item(w, w->count, &item) : rc;
+}
+
+static void listen(struct walk *w)
+{
+    w->ops = ct_hook_wanted(CT_EVENT_OP_BEGIN) || ct_hook_wanted(CT_EVENT_OP_END);
+    w->items = ct_hook_wanted(CT_EVENT_SECTION_BEGIN) || ct_hook_wanted(CT_EVENT_SECTION_END);
+}
+
+/* Wait for the device; the first failure goes before those of the end. */
+static int finish(struct ct_executor *e, int rc)
+{
+    char message[1024];
+    int end;
+
+    if (rc == 0 && e->watch.count)
+        rc = ct_watch_wait(e);
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    end = e->device->ops->synchronize(e->device);
+    if (rc < 0)
+        return ct_fail(rc, "%s", message);
+    return end < 0 ? end : ct_watch_end(e);
+}
+
+int ct_executor_init(struct ct_executor *e)
+{
+    struct walk w = {.e = e,
+                     .list = e->init,
+                     .lowered = e->program->init,
+                     .events = e->init_events,
+                     .count = e->program->init_count,
+                     .first = -(int64_t)e->program->init_count};
+
+    listen(&w);
+    return finish(e, walk(&w));
+}
+
+int ct_executor_step(struct ct_executor *e)
+{
+    struct walk w = {.e = e,
+                     .list = e->step,
+                     .lowered = e->program->step,
+                     .events = e->step_events,
+                     .count = e->program->step_count,
+                     .step = e->program->run ? e->program->run->progress.step : 0};
+    int rc = e->device->ops->events(e->device, e->program->events + ct_watch_begin(e));
+
+    listen(&w);
+    return rc < 0 ? rc : finish(e, walk(&w));
+}

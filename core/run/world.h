@@ -1,0 +1,10 @@
+/* The group of all ranks. Private to core/run. */
+#ifndef CT_WORLD_H
+#define CT_WORLD_H
+
+struct ct_run;
+
+/* All ranks call it, once the communicator is open. */
+int ct_world_open(struct ct_run *run);
+
+#endif

@@ -1,0 +1,378 @@
+/*
+ * How an op is split.
+ *
+ * An op's factor rule ties the dimensions of its operands together; the ways to split the factors
+ * that its inputs suggest are tried (each input taken first once), and the one that moves the
+ * fewest bytes wins. Weights do not move for activations: what is made from parameters alone is a
+ * thousand times costlier. Parameters and states that an op updates never move.
+ *
+ * Where an output goes to a redistribution with a given target (that is how gradients meet their
+ * parameters), what it costs to get there counts, too, and axes that the inputs leave over are used
+ * as the target has them: that takes no more than a slice of an input.
+ */
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/error.h>
+#include <ctitan/rule.h>
+
+#include "shard/propagate.h"
+#include "shard/redistribute.h"
+
+#define WEIGHT_COST 1000.0
+
+struct splits { /* of one op: axes by factor */
+    uint8_t *count, (*axis)[CT_MAX_AXES];
+};
+
+/* How the only user of an output wants it. */
+struct target {
+    bool known;
+    struct ct_sharding to;
+};
+
+/* Ops of more inputs (optimizers) are looked at in one order of inputs only. */
+#define ORDERS_TRIED 16
+
+static ct_axes axes_of(const struct splits *c, int factor)
+{
+    ct_axes axes = 0;
+
+    for (int i = 0; i < c->count[factor]; i++)
+        axes |= (ct_axes)1 << c->axis[factor][i];
+    return axes;
+}
+
+/* Axes that split something else: all, but for factors of other repetitions, which never meet. */
+static ct_axes taken(const struct ct_rule *rule, const struct splits *c, int factor)
+{
+    int repetition = rule->factor[factor].repetition;
+    ct_axes axes = 0;
+
+    for (int f = 0; f < rule->count; f++)
+        if (repetition < 0 || rule->factor[f].repetition < 0 ||
+            rule->factor[f].repetition == repetition)
+            axes |= axes_of(c, f);
+    return axes;
+}
+
+/* Tied factors are split into equal shards: the one that is a multiple of the other follows. */
+static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_axes axes)
+{
+    return rule->factor[rule->tie[1]].size % ct_mesh_degree(&p->graph->mesh, axes) == 0;
+}
+
+/* Split the factors of operand o as its sharding does, where that is still possible. */
+static void follow(const struct propagation *p, const struct ct_rule *rule, struct splits *c, int o,
+                   const struct ct_sharding *s)
+{
+    for (int d = 0; d < rule->operand[o].ndim; d++) {
+        int f = rule->operand[o].factor[d], other = -1;
+
+        if (rule->factor[f].kind == CT_FACTOR_WHOLE || c->count[f])
+            continue;
+        if (f == rule->tie[0] || f == rule->tie[1])
+            other = f == rule->tie[0] ? rule->tie[1] : rule->tie[0];
+        for (int i = 0; i < s->count[d]; i++) {
+            int axis = s->axis[d][i];
+            ct_axes bit = (ct_axes)1 << axis;
+
+            if (taken(rule, c, f) & bit || (other >= 0 && !divides(p, rule, axes_of(c, f) | bit)))
+                break;
+            c->axis[f][c->count[f]++] = (uint8_t)axis;
+            if (other >= 0)
+                c->axis[other][c->count[other]++] = (uint8_t)axis;
+        }
+    }
+}
+
+/* Is it a sum of its own in each repetition? */
+static bool is_repeated_sum(const struct ct_factor *f)
+{
+    return f->kind == CT_FACTOR_REDUCTION && f->repetition >= 0;
+}
+
+/* Do the sums of all repetitions have the axis? */
+static bool in_every_sum(const struct ct_rule *rule, const struct splits *c, ct_axes bit)
+{
+    int last = -1;
+
+    for (int f = 0; f < rule->count; f++)
+        if (is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition > last)
+            last = rule->factor[f].repetition;
+    for (int r = 0; r <= last; r++) {
+        bool has = false;
+
+        for (int f = 0; f < rule->count; f++)
+            has |= is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition == r &&
+                   axes_of(c, f) & bit;
+        if (!has)
+            return false;
+    }
+    return true;
+}
+
+/* Take an axis, and those inside it, away from a factor. */
+static bool drop_axis(struct splits *c, int factor, int axis)
+{
+    for (int i = 0; i < c->count[factor]; i++)
+        if (c->axis[factor][i] == axis) {
+            c->count[factor] = (uint8_t)i;
+            return true;
+        }
+    return false;
+}
+
+/* A sum over repeated operands is pending over an axis only if every term is split by it. */
+static void even_out(const struct ct_rule *rule, struct splits *c)
+{
+    bool dropped = true;
+
+    while (dropped) {
+        dropped = false;
+        for (int axis = 0; axis < CT_MAX_AXES; axis++)
+            for (int f = 0; f < rule->count && !in_every_sum(rule, c, (ct_axes)1 << axis); f++)
+                dropped |= is_repeated_sum(&rule->factor[f]) && drop_axis(c, f, axis);
+    }
+}
+
+static void operand_sharding(const struct ct_rule *rule, const struct splits *c, int o,
+                             struct ct_sharding *s)
+{
+    *s = (struct ct_sharding){0};
+    for (int d = 0; d < rule->operand[o].ndim; d++) {
+        int f = rule->operand[o].factor[d];
+
+        s->count[d] = c->count[f];
+        memcpy(s->axis[d], c->axis[f], c->count[f]);
+    }
+}
+
+static double move_cost(const struct propagation *p, const struct ct_op *op, int i,
+                        const struct ct_sharding *to)
+{
+    const struct ct_value *v = op->in[i];
+    struct ct_steps steps;
+    double bytes;
+
+    if (ct_sharding_equal(&v->sharding, to) || ct_propagate_moved(p, v, to))
+        return 0;
+    if (ct_redistribute_steps(&p->graph->mesh, v->ndim, &v->sharding, to, &steps) < 0)
+        return 1e300;
+    bytes = 1 + ct_redistribute_bytes(&p->graph->mesh, v, &v->sharding, &steps);
+    if (ct_op_mutates(op, i))
+        return 1e200;
+    return ct_propagate_is_weight(p, v) ? WEIGHT_COST * bytes : bytes;
+}
+
+static const struct ct_op *only_user(const struct ct_value *v)
+{
+    return !v->fetch_count && v->use_count == 1 ? v->first_use->op : NULL;
+}
+
+static bool same_shape(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(*a->shape) * (size_t)a->ndim);
+}
+
+/* Along linear ops to a redistribution with a given target. */
+static struct target target_for(const struct ct_value *v)
+{
+    const struct ct_op *user = only_user(v);
+    struct target target = {false};
+
+    while (user && user->type->flags & CT_OP_LINEAR && same_shape(user->out[0], v))
+        user = only_user(user->out[0]);
+    if (user && user->type == &ct_op_redistribute)
+        target = (struct target){true, ((const struct ct_redistribute *)user->attrs)->to.sharding};
+    return target;
+}
+
+static double target_cost(const struct propagation *p, const struct ct_value *v,
+                          const struct target *target, const struct ct_sharding *made)
+{
+    struct ct_steps steps;
+
+    if (!target->known)
+        return 0;
+    if (ct_redistribute_steps(&p->graph->mesh, v->ndim, made, &target->to, &steps) < 0)
+        return 1e300;
+    return ct_redistribute_bytes(&p->graph->mesh, v, made, &steps);
+}
+
+/* Inputs and outputs under these splits, and the cost. */
+static void evaluate(const struct propagation *p, const struct ct_op *op,
+                     const struct ct_rule *rule, const struct splits *c,
+                     const struct target *targets, struct choice *choice)
+{
+    choice->cost = 0;
+    for (int i = 0; i < op->ins; i++) {
+        if (!op->in[i])
+            continue;
+        operand_sharding(rule, c, i, &choice->in[i]);
+        choice->cost += move_cost(p, op, i, &choice->in[i]);
+    }
+    for (int i = 0; i < op->outs; i++) {
+        struct ct_sharding *s = &choice->out[i];
+
+        operand_sharding(rule, c, op->ins + i, s);
+        for (int f = 0; f < rule->count; f++)
+            if (ct_rule_reduces(rule, op, f, i))
+                s->unreduced |= axes_of(c, f);
+        if (rule->operand[op->ins + i].maximum)
+            s->reduction = CT_REDUCE_MAX;
+        choice->cost += target_cost(p, op->out[i], &targets[i], s);
+    }
+}
+
+static struct ct_sharding unsplit(struct ct_sharding s, ct_axes axes)
+{
+    for (int d = 0; d < CT_MAX_DIMS; d++) {
+        int count = 0;
+
+        for (int i = 0; i < s.count[d]; i++)
+            if (!(axes >> s.axis[d][i] & 1))
+                s.axis[d][count++] = s.axis[d][i];
+        s.count[d] = (uint8_t)count;
+    }
+    return s;
+}
+
+/* Axes over which all inputs are pending sums. Pending maxima pass through nothing. */
+static ct_axes common_pending(const struct ct_op *op)
+{
+    ct_axes pending = ~(ct_axes)0;
+
+    for (int i = 0; i < op->ins; i++)
+        pending &=
+            op->in[i]->sharding.reduction == CT_REDUCE_SUM ? op->in[i]->sharding.unreduced : 0;
+    return pending;
+}
+
+/* Linear ops on pending sums leave them pending: the sum is made once, later. */
+static void pass_pending(const struct propagation *p, const struct ct_op *op,
+                         const struct target *target, struct choice *best)
+{
+    ct_axes pending = op->type->flags & CT_OP_LINEAR ? common_pending(op) : 0;
+    struct ct_sharding out;
+    double cost;
+
+    if (!pending)
+        return;
+    out = unsplit(best->out[0], pending);
+    out.unreduced |= pending;
+    cost = target_cost(p, op->out[0], target, &out);
+    for (int i = 0; i < op->ins; i++) {
+        struct ct_sharding to = unsplit(best->in[i], pending);
+
+        if (ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
+            return;
+        to.unreduced = pending;
+        cost += move_cost(p, op, i, &to);
+    }
+    if (cost >= best->cost)
+        return;
+    best->cost = cost;
+    for (int i = 0; i < op->ins; i++) {
+        best->in[i] = unsplit(best->in[i], pending);
+        best->in[i].unreduced = pending;
+    }
+    best->out[0] = out;
+}
+
+static void choice_init(struct propagation *p, const struct ct_op *op, struct choice *choice)
+{
+    choice->cost = 1e301;
+    choice->in = ct_arena_array(&p->scratch, struct ct_sharding, op->ins);
+    choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
+}
+
+/* What may suggest first how to split: an input, or nobody in particular, or a target. */
+#define NOBODY (-1)
+#define TARGET (-2)
+
+/* An output whose dimension no input has is made in the shards that are wanted, even if inputs must
+   be gathered for that, but for the axes of the data: what is made of data stays with it. */
+static void follow_first(const struct propagation *p, const struct ct_op *op,
+                         const struct ct_rule *rule, const struct target *targets, struct splits *c)
+{
+    for (int i = 0; i < op->outs; i++) {
+        struct ct_sharding to = targets[i].to;
+
+        for (int d = 0; d < CT_MAX_DIMS; d++)
+            for (int k = 0; k < to.count[d]; k++)
+                if (p->data >> to.axis[d][k] & 1)
+                    to.count[d] = (uint8_t)k;
+        if (targets[i].known)
+            follow(p, rule, c, op->ins + i, &to);
+    }
+}
+
+/* Split what the operands suggest: what is updated in place first, then `first`, then the other
+   inputs, last the targets. */
+static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
+                    const struct target *targets, int first, struct splits *c)
+{
+    c->count = ct_arena_array(&p->scratch, uint8_t, rule->count);
+    c->axis = ct_arena_alloc(&p->scratch, sizeof(*c->axis) * (size_t)rule->count);
+    for (int i = 0; i < op->ins; i++)
+        if (ct_op_mutates(op, i))
+            follow(p, rule, c, i, &op->in[i]->sharding);
+    if (first == TARGET)
+        follow_first(p, op, rule, targets, c);
+    if (first >= 0)
+        follow(p, rule, c, first, &op->in[first]->sharding);
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && i != first && !ct_op_mutates(op, i))
+            follow(p, rule, c, i, &op->in[i]->sharding);
+    for (int i = 0; i < op->outs; i++)
+        if (targets[i].known)
+            follow(p, rule, c, op->ins + i, &targets[i].to);
+    if (op->outs)
+        even_out(rule, c);
+}
+
+/* Is there anything that could suggest first? */
+static bool may_be_first(const struct ct_op *op, const struct ct_rule *rule, int first)
+{
+    bool output_only = false;
+
+    if (first >= 0)
+        return op->in[first] && !ct_op_mutates(op, first);
+    for (int f = 0; f < rule->count; f++)
+        output_only |= rule->factor[f].operand >= op->ins;
+    return first == NOBODY || output_only;
+}
+
+int ct_propagate_choose(struct propagation *p, const struct ct_op *op, struct choice *best)
+{
+    int orders = op->ins > ORDERS_TRIED ? 0 : op->ins;
+    struct target *targets = ct_arena_array(&p->scratch, struct target, op->outs + 1);
+    struct choice trial;
+    struct ct_rule rule;
+    int rc = ct_rule_apply(op, &p->scratch, &rule);
+
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < op->outs; i++)
+        targets[i] = target_for(op->out[i]);
+    choice_init(p, op, best);
+    choice_init(p, op, &trial);
+    for (int i = NOBODY; i <= orders; i++) {
+        int first = i < orders ? i : TARGET;
+        struct splits c;
+
+        if (!may_be_first(op, &rule, first))
+            continue;
+        suggest(p, op, &rule, targets, first, &c);
+        evaluate(p, op, &rule, &c, targets, &trial);
+        if (trial.cost < best->cost) {
+            struct choice worse = *best;
+
+            *best = trial;
+            trial = worse;
+        }
+    }
+    pass_pending(p, op, targets, best);
+    return 0;
+}

@@ -1,0 +1,51 @@
+/*
+ * A mesh axis: data parallelism over pods, machines whose ranks are close to each other.
+ *
+ * The axis stands outside of all others but pp, so the ranks of a pod are neighbours. Sequences are
+ * split over it, and nothing else is said: parameters lie whole on every pod, so their gradients
+ * are sums still to be made over "pod", and the core adds the all-reduces. fsdp, which keeps shards
+ * of parameters over all axes that split the batch, does so over this one.
+ */
+#include <ctitan/error.h>
+#include <ctitan/graph.h>
+#include <ctitan/model.h>
+#include <ctitan/pass.h>
+#include <ctitan/plugin.h>
+
+static struct config {
+    int64_t degree;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct config, degree, "degree", "1", 1, 4096, "Number of pods"), {0}};
+
+static int64_t degree(void)
+{
+    return config.degree;
+}
+
+static const struct ct_axis_ops axis = {
+    .size = sizeof(struct ct_axis_ops), .place = 150, .splits_batch = true, .degree = degree};
+
+static int apply(struct ct_graph *graph, struct ct_run *run)
+{
+    int pod = ct_mesh_find(&graph->mesh, "pod");
+
+    (void)run;
+    for (size_t i = 0; pod >= 0 && i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_INPUT)
+            ct_sharding_split(&graph->values[i]->sharding, 0, pod);
+    return 0;
+}
+
+static const struct ct_transform batch = {.size = sizeof(struct ct_transform),
+                                          .name = "pod.batch",
+                                          .summary = "the batch is split over pods",
+                                          .phase = CT_PHASE_SHARD,
+                                          .gives = CT_NAMES("batch"),
+                                          .evaluation = true,
+                                          .apply = apply};
+
+CT_PLUGIN(.name = "pod", .version = "1.0", .summary = "Data parallelism over pods",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_AXIS, "pod", &axis}, {CT_TRANSFORM, "pod.batch", &batch}));

@@ -1,0 +1,375 @@
+/*
+ * A folder is a set of mapped files. Each header is parsed once, and everything it claims is
+ * checked against the file before a tensor is handed out: dtypes, shapes, and that the tensors
+ * cover the data section without overlap or hole. Reading a tensor then cannot fail but by the
+ * caller's fault.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/safetensors.h>
+
+#include "safetensors_format.h"
+
+#define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+struct file {
+    const char *path, *name;
+    const unsigned char *base;
+    size_t size, data; /* of the file; where its data section begins */
+};
+
+struct entry {
+    struct ct_weight weight; /* first: entries are handed out as weights */
+    size_t file, bytes;
+};
+
+struct ct_weights {
+    struct ct_arena arena;
+    struct file *files;
+    size_t file_count, file_room;
+    struct entry *entries; /* by name, once open */
+    size_t count, room;
+};
+
+static int map_file(struct file *file)
+{
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    void *base;
+
+    if (fd < 0)
+        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", file->path, strerror(errno));
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return ct_fail(CT_EIO, "%s is not a regular file", file->path);
+    }
+    if (st.st_size < CT_SAFETENSORS_PREFIX) {
+        close(fd);
+        return ct_fail(CT_EIO, "%s: %lld bytes are too few for a safetensors file", file->path,
+                       (long long)st.st_size);
+    }
+    base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (base == MAP_FAILED)
+        return ct_fail(CT_EIO, "%s: cannot be mapped: %s", file->path, strerror(errno));
+    file->base = base;
+    file->size = (size_t)st.st_size;
+    return 0;
+}
+
+static int parse_shape(const struct file *file, const char *name, json_t *json,
+                       struct ct_weight *weight, size_t *bytes)
+{
+    size_t total = ct_dtype_size(weight->dtype);
+    json_t *item;
+    size_t i;
+
+    if (!json_is_array(json) || json_array_size(json) > CT_MAX_DIMS)
+        return ct_fail(CT_EIO, "%s: %s: shape is not a list of up to %d sizes", file->path, name,
+                       CT_MAX_DIMS);
+    weight->ndim = (int)json_array_size(json);
+    json_array_foreach(json, i, item)
+    {
+        json_int_t size = json_is_integer(item) ? json_integer_value(item) : -1;
+
+        if (size < 0 || __builtin_mul_overflow(total, (size_t)size, &total) || total > INT64_MAX)
+            return ct_fail(CT_EIO, "%s: %s: size %zu of the shape is not possible", file->path,
+                           name, i);
+        weight->shape[i] = size;
+    }
+    *bytes = total;
+    return 0;
+}
+
+static int parse_offsets(const struct file *file, const char *name, json_t *json, size_t need,
+                         size_t *begin)
+{
+    size_t room = file->size - file->data;
+    json_int_t from, to;
+
+    if (!json_is_array(json) || json_array_size(json) != 2 ||
+        !json_is_integer(json_array_get(json, 0)) || !json_is_integer(json_array_get(json, 1)))
+        return ct_fail(CT_EIO, "%s: %s: data_offsets are not two integers", file->path, name);
+    from = json_integer_value(json_array_get(json, 0));
+    to = json_integer_value(json_array_get(json, 1));
+    if (from < 0 || to < from || (size_t)to > room)
+        return ct_fail(CT_EIO,
+                       "%s: %s: bytes %lld to %lld are outside the data section of %zu bytes "
+                       "(is the file split off?)",
+                       file->path, name, (long long)from, (long long)to, room);
+    if ((size_t)(to - from) != need)
+        return ct_fail(CT_EIO, "%s: %s: has %lld bytes, its shape and dtype need %zu", file->path,
+                       name, (long long)(to - from), need);
+    *begin = (size_t)from;
+    return 0;
+}
+
+static int parse_tensor(struct ct_weights *w, size_t file_index, const char *name, json_t *json)
+{
+    const struct file *file = &w->files[file_index];
+    const char *dtype = json_string_value(json_object_get(json, "dtype"));
+    struct entry entry = {.file = file_index};
+    size_t begin = 0;
+    int rc;
+
+    if (!dtype || json_object_size(json) != 3)
+        return ct_fail(CT_EIO, "%s: %s: not an object of dtype, shape and data_offsets", file->path,
+                       name);
+    if (ct_safetensors_dtype(dtype, &entry.weight.dtype) < 0)
+        return ct_fail(CT_EIO, "%s: %s: dtype %s is not supported", file->path, name, dtype);
+    rc = parse_shape(file, name, json_object_get(json, "shape"), &entry.weight, &entry.bytes);
+    if (rc < 0)
+        return rc;
+    rc = parse_offsets(file, name, json_object_get(json, "data_offsets"), entry.bytes, &begin);
+    if (rc < 0)
+        return rc;
+    entry.weight.name = ct_arena_strdup(&w->arena, name);
+    entry.weight.data = file->base + file->data + begin;
+    w->entries = ct_arena_grow(&w->arena, w->entries, &w->room, w->count + 1, sizeof(*w->entries));
+    w->entries[w->count++] = entry;
+    return 0;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    uintptr_t p = (uintptr_t)x->weight.data, q = (uintptr_t)y->weight.data;
+
+    if (p != q)
+        return p < q ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct ct_weight *)a)->name, ((const struct ct_weight *)b)->name);
+}
+
+/* The entries from first on, all of one file, must fill its data section, each byte once. */
+static int check_coverage(struct ct_weights *w, size_t first, const struct file *file)
+{
+    const unsigned char *at = file->base + file->data, *end = file->base + file->size;
+
+    qsort(w->entries + first, w->count - first, sizeof(*w->entries), by_address);
+    for (size_t i = first; i < w->count; i++) {
+        const struct entry *entry = &w->entries[i];
+
+        if ((const unsigned char *)entry->weight.data != at)
+            return ct_fail(CT_EIO, "%s: %s %s", file->path, entry->weight.name,
+                           (const unsigned char *)entry->weight.data < at
+                               ? "overlaps another tensor"
+                               : "follows bytes that belong to no tensor");
+        at += entry->bytes;
+    }
+    if (at != end)
+        return ct_fail(CT_EIO, "%s: %zu bytes at its end belong to no tensor", file->path,
+                       (size_t)(end - at));
+    return 0;
+}
+
+static int check_metadata(const struct file *file, json_t *json)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(json))
+        return ct_fail(CT_EIO, "%s: __metadata__ is not an object", file->path);
+    json_object_foreach(json, key, value) if (!json_is_string(value)) return ct_fail(
+        CT_EIO, "%s: __metadata__: %s is not a string", file->path, key);
+    return 0;
+}
+
+static int parse_tensors(struct ct_weights *w, size_t file_index, json_t *header)
+{
+    const struct file *file = &w->files[file_index];
+    size_t first = w->count;
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(header))
+        return ct_fail(CT_EIO, "%s: the header is not a JSON object", file->path);
+    json_object_foreach(header, key, value)
+    {
+        int rc = strcmp(key, "__metadata__") ? parse_tensor(w, file_index, key, value)
+                                             : check_metadata(file, value);
+
+        if (rc < 0)
+            return rc;
+    }
+    return check_coverage(w, first, file);
+}
+
+static int parse_header(struct ct_weights *w, size_t file_index)
+{
+    struct file *file = &w->files[file_index];
+    json_error_t error;
+    uint64_t length = 0;
+    json_t *header;
+    int rc;
+
+    for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
+        length |= (uint64_t)file->base[i] << 8 * i;
+    if (length > HEADER_MAX || length > file->size - CT_SAFETENSORS_PREFIX)
+        return ct_fail(CT_EIO, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
+                       file->path, (unsigned long long)length, file->size);
+    file->data = CT_SAFETENSORS_PREFIX + (size_t)length;
+    header = json_loadb((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
+                        JSON_REJECT_DUPLICATES, &error);
+    if (!header)
+        return ct_fail(CT_EIO, "%s: header, byte %d: %s", file->path, error.position, error.text);
+    rc = parse_tensors(w, file_index, header);
+    json_decref(header);
+    return rc;
+}
+
+/* Map and parse the file called name; *index is its place in w->files. */
+static int add_file(struct ct_weights *w, const char *folder, const char *name, size_t *index)
+{
+    struct file *file;
+    int rc;
+
+    for (size_t i = 0; i < w->file_count; i++)
+        if (!strcmp(w->files[i].name, name)) {
+            *index = i;
+            return 0;
+        }
+    w->files =
+        ct_arena_grow(&w->arena, w->files, &w->file_room, w->file_count + 1, sizeof(*w->files));
+    file = &w->files[w->file_count];
+    *file = (struct file){.path = ct_arena_printf(&w->arena, "%s/%s", folder, name),
+                          .name = ct_arena_strdup(&w->arena, name)};
+    rc = map_file(file);
+    if (rc < 0)
+        return rc;
+    *index = w->file_count++;
+    return parse_header(w, *index);
+}
+
+/* After sorting by name: no name twice, and the index (if any) agrees with the files. */
+static int check_names(const struct ct_weights *w, const char *path, json_t *map)
+{
+    for (size_t i = 0; i < w->count; i++) {
+        const struct entry *entry = &w->entries[i];
+        const char *name = entry->weight.name, *file = w->files[entry->file].name;
+        const char *expected = map ? json_string_value(json_object_get(map, name)) : file;
+
+        if (i && !strcmp(w->entries[i - 1].weight.name, name))
+            return ct_fail(CT_EIO, "%s: %s is in two files", path, name);
+        if (!expected || strcmp(expected, file))
+            return ct_fail(CT_EIO, "%s: %s is in %s, but not according to the index", path, name,
+                           file);
+    }
+    if (map && json_object_size(map) != w->count)
+        return ct_fail(CT_EIO, "%s: %zu tensors are listed, the files hold %zu", path,
+                       json_object_size(map), w->count);
+    return 0;
+}
+
+static int add_shards(struct ct_weights *w, const char *folder, const char *path, json_t *map)
+{
+    const char *key;
+    json_t *value;
+    size_t index;
+
+    if (!json_is_object(map))
+        return ct_fail(CT_EIO, "%s: there is no weight_map", path);
+    json_object_foreach(map, key, value)
+    {
+        const char *name = json_string_value(value);
+        int rc;
+
+        if (!name || !*name || strchr(name, '/'))
+            return ct_fail(CT_EIO, "%s: %s: not a file of this folder", path, key);
+        rc = add_file(w, folder, name, &index);
+        if (rc < 0)
+            return ct_context(rc, "%s", path);
+    }
+    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    return check_names(w, path, map);
+}
+
+static int open_index(struct ct_weights *w, const char *folder, const char *path)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    int rc;
+
+    if (!root)
+        return ct_fail(CT_EIO, "%s:%d: %s", path, error.line, error.text);
+    rc = add_shards(w, folder, path, json_object_get(root, "weight_map"));
+    json_decref(root);
+    return rc;
+}
+
+static int open_folder(struct ct_weights *w, const char *folder)
+{
+    const char *index = ct_arena_printf(&w->arena, "%s/" INDEX, folder);
+    const char *single = ct_arena_printf(&w->arena, "%s/" SINGLE, folder);
+    size_t file;
+    int rc;
+
+    if (!access(index, F_OK))
+        return open_index(w, folder, index);
+    if (access(single, F_OK))
+        return ct_fail(CT_ENOENT, "%s: neither " SINGLE " nor " INDEX " is there", folder);
+    rc = add_file(w, folder, SINGLE, &file);
+    if (rc < 0)
+        return rc;
+    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    return 0;
+}
+
+int ct_weights_open(const char *folder, struct ct_weights **weights)
+{
+    struct ct_weights *w = calloc(1, sizeof(*w));
+    int rc;
+
+    *weights = NULL;
+    if (!w)
+        return ct_fail(CT_ENOMEM, "weights of %s", folder);
+    rc = open_folder(w, folder);
+    if (rc < 0) {
+        ct_weights_close(w);
+        return rc;
+    }
+    *weights = w;
+    return 0;
+}
+
+void ct_weights_close(struct ct_weights *w)
+{
+    if (!w)
+        return;
+    for (size_t i = 0; i < w->file_count; i++)
+        munmap((void *)(uintptr_t)w->files[i].base, w->files[i].size);
+    ct_arena_finish(&w->arena);
+    free(w);
+}
+
+size_t ct_weights_count(const struct ct_weights *w)
+{
+    return w->count;
+}
+
+const struct ct_weight *ct_weights_at(const struct ct_weights *w, size_t index)
+{
+    return &w->entries[index].weight;
+}
+
+const struct ct_weight *ct_weights_find(const struct ct_weights *w, const char *name)
+{
+    const struct ct_weight key = {.name = name};
+
+    return w->count ? bsearch(&key, w->entries, w->count, sizeof(*w->entries), by_name) : NULL;
+}

@@ -1,0 +1,93 @@
+/*
+ * A shard of a mapped tensor, copied out in runs as long as memory is contiguous, converted on the
+ * way.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/safetensors.h>
+
+#define SHARD 1024
+
+/* count elements, at most SHARD; from is aligned. */
+static void convert_shard(const void *from, enum ct_dtype in, void *to, enum ct_dtype out,
+                          int64_t count)
+{
+    const uint16_t *half = from;
+    const float *single = from;
+    float *f32 = to;
+    uint16_t *bf16 = to;
+
+    if (in == CT_BF16 && out == CT_F32) {
+        for (int64_t i = 0; i < count; i++)
+            f32[i] = ct_bf16_to_f32(half[i]);
+    } else if (in == CT_F16 && out == CT_F32) {
+        for (int64_t i = 0; i < count; i++)
+            f32[i] = ct_f16_to_f32(half[i]);
+    } else if (in == CT_F32 && out == CT_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            bf16[i] = ct_f32_to_bf16(single[i]);
+    } else {
+        struct ct_tensor x = ct_tensor_dense((void *)(uintptr_t)from, in, 1, &count);
+        struct ct_tensor y = ct_tensor_dense(to, out, 1, &count);
+
+        for (int64_t i = 0; i < count; i++)
+            ct_tensor_store(&y, i, ct_tensor_load(&x, i));
+    }
+}
+
+/* count elements; from may be unaligned. */
+static void convert(const void *from, enum ct_dtype in, void *to, enum ct_dtype out, int64_t count)
+{
+    _Alignas(64) unsigned char aligned[SHARD * 8];
+    size_t in_size = ct_dtype_size(in), out_size = ct_dtype_size(out);
+
+    if (in == out) {
+        memcpy(to, from, (size_t)count * in_size);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += SHARD) {
+        int64_t n = count - i < SHARD ? count - i : SHARD;
+
+        memcpy(aligned, (const unsigned char *)from + (size_t)i * in_size, (size_t)n * in_size);
+        convert_shard(aligned, in, (unsigned char *)to + (size_t)i * out_size, out, n);
+    }
+}
+
+int ct_weights_read(const struct ct_weight *weight, const int64_t *offset, const int64_t *shape,
+                    enum ct_dtype dtype, void *to)
+{
+    int64_t stride[CT_MAX_DIMS] = {0}, position[CT_MAX_DIMS] = {0};
+    int64_t run = 1, runs = 1;
+    int outer = weight->ndim;
+
+    for (int d = 0; d < weight->ndim; d++)
+        if (offset[d] < 0 || shape[d] < 0 || offset[d] > weight->shape[d] - shape[d])
+            return ct_fail(CT_EINVAL, "%s: [%lld, +%lld) is outside dimension %d of %lld",
+                           weight->name, (long long)offset[d], (long long)shape[d], d,
+                           (long long)weight->shape[d]);
+    if (ct_shape_count(weight->ndim, shape) == 0)
+        return 0;
+    for (int d = weight->ndim - 1, whole = 1; d >= 0; d--) {
+        stride[d] = d == weight->ndim - 1 ? 1 : stride[d + 1] * weight->shape[d + 1];
+        if (whole) {
+            run *= shape[d];
+            outer = d;
+            whole = shape[d] == weight->shape[d];
+        }
+    }
+    for (int d = 0; d < outer; d++)
+        runs *= shape[d];
+    for (int64_t i = 0; i < runs; i++) {
+        int64_t at = 0;
+
+        for (int d = 0; d < weight->ndim; d++)
+            at += (offset[d] + position[d]) * stride[d];
+        convert((const unsigned char *)weight->data + (size_t)at * ct_dtype_size(weight->dtype),
+                weight->dtype, (unsigned char *)to + (size_t)(i * run) * ct_dtype_size(dtype),
+                dtype, run);
+        for (int d = outer - 1; d >= 0 && ++position[d] == shape[d]; d--)
+            position[d] = 0;
+    }
+    return 0;
+}

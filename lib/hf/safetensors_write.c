@@ -1,0 +1,133 @@
+/*
+ * Writing a file: header, then data, from memory or as it is produced.
+ */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/safetensors.h>
+
+#include "safetensors_format.h"
+
+static size_t weight_bytes(const struct ct_weight *weight)
+{
+    return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
+}
+
+/* Largest elements first: every tensor is then aligned to its own elements. */
+#define for_each_in_file(w, weights, count)                                                        \
+    for (size_t size_ = 8; size_; size_ /= 2)                                                      \
+        for (const struct ct_weight *w = (weights); w < (weights) + (count); w++)                  \
+            if (ct_dtype_size(w->dtype) == size_)
+
+static char *make_header(const struct ct_weight *weights, size_t count)
+{
+    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    json_int_t at = 0;
+    char *text;
+
+    for_each_in_file(weight, weights, count)
+    {
+        json_int_t end = at + (json_int_t)weight_bytes(weight);
+        json_t *shape = json_array();
+
+        for (int d = 0; d < weight->ndim; d++)
+            json_array_append_new(shape, json_integer(weight->shape[d]));
+        json_object_set_new(root, weight->name,
+                            json_pack("{s:s, s:o, s:[I,I]}", "dtype",
+                                      ct_safetensors_dtype_name(weight->dtype), "shape", shape,
+                                      "data_offsets", at, end));
+        at = end;
+    }
+    text = json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    return text;
+}
+
+struct ct_safetensors_sink {
+    FILE *out;
+    int failed; /* errno of the first failure */
+};
+
+void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size_t bytes)
+{
+    if (sink && !sink->failed && fwrite(data, 1, bytes, sink->out) != bytes)
+        sink->failed = errno ? errno : EIO;
+}
+
+static void put_header(struct ct_safetensors_sink *sink, const char *header)
+{
+    uint64_t used = strlen(header), length = (used + 7) / 8 * 8;
+    unsigned char prefix[CT_SAFETENSORS_PREFIX];
+
+    for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
+        prefix[i] = (unsigned char)(length >> 8 * i);
+    ct_safetensors_put(sink, prefix, CT_SAFETENSORS_PREFIX);
+    ct_safetensors_put(sink, header, used);
+    ct_safetensors_put(sink, "       ", length - used);
+}
+
+static int produce_all(const struct ct_weight *weights, size_t count,
+                       ct_safetensors_source *produce, struct ct_safetensors_sink *sink,
+                       void *context)
+{
+    int rc = 0;
+
+    for_each_in_file(weight, weights, count) if (rc == 0) rc =
+        produce((size_t)(weight - weights), sink, context);
+    return rc;
+}
+
+static int write_file(const char *path, const char *header, const struct ct_weight *weights,
+                      size_t count, ct_safetensors_source *produce, void *context)
+{
+    struct ct_safetensors_sink sink = {0};
+    struct ct_new_file file;
+    int rc = ct_file_begin(&file, path);
+
+    if (rc < 0) {
+        char message[1024];
+
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+        produce_all(weights, count, produce, NULL, context); /* others may wait for it */
+        return ct_fail(rc, "%s", message);
+    }
+    sink.out = file.out;
+    put_header(&sink, header);
+    rc = produce_all(weights, count, produce, &sink, context);
+    if (rc == 0 && sink.failed)
+        rc = ct_fail(CT_EIO, "writing %s: %s", path, strerror(sink.failed));
+    return ct_file_end(&file, rc);
+}
+
+int ct_safetensors_write_from(const char *path, const struct ct_weight *weights, size_t count,
+                              ct_safetensors_source *produce, void *context)
+{
+    char *header;
+    int rc;
+
+    if (!path)
+        return produce_all(weights, count, produce, NULL, context);
+    header = make_header(weights, count);
+    rc = header ? write_file(path, header, weights, count, produce, context)
+                : ct_fail(CT_ENOMEM, "writing %s", path);
+    free(header);
+    return rc;
+}
+
+static int from_memory(size_t index, struct ct_safetensors_sink *sink, void *context)
+{
+    const struct ct_weight *weight = (const struct ct_weight *)context + index;
+
+    ct_safetensors_put(sink, weight->data, weight_bytes(weight));
+    return 0;
+}
+
+int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count)
+{
+    return ct_safetensors_write_from(path, weights, count, from_memory, (void *)(uintptr_t)weights);
+}

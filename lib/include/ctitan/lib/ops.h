@@ -1,0 +1,198 @@
+/*
+ * The common ops, as model authors write them. A model says plain ops; a transform, "join", makes
+ * of those that stand beside each other the ones that do them at once (add and rms_norm; several
+ * linear layers on one input; silu and mul; linear and cross_entropy).
+ *
+ * Each function adds one op and returns its (first) output. All take NULL inputs and return NULL
+ * once the builder has failed, so a model is written without a check per line. b = batch, t =
+ * tokens, k, n = features, h = heads, g = key/value heads, d = head size, v = vocabulary.
+ */
+#ifndef CT_OPS_H
+#define CT_OPS_H
+
+#include <ctitan/core_ops.h>
+
+#define CT_LIB_OPS(X)                                                                              \
+    X(embedding)                                                                                   \
+    X(embedding_grad)                                                                              \
+    X(linear)                                                                                      \
+    X(linear_dx)                                                                                   \
+    X(linear_dw)                                                                                   \
+    X(bias)                                                                                        \
+    X(bias_grad)                                                                                   \
+    X(rms_norm)                                                                                    \
+    X(add_rms_norm)                                                                                \
+    X(rms_norm_grad)                                                                               \
+    X(layer_norm)                                                                                  \
+    X(layer_norm_grad)                                                                             \
+    X(rope)                                                                                        \
+    X(attention)                                                                                   \
+    X(attention_grad)                                                                              \
+    X(attention_merge)                                                                             \
+    X(mul)                                                                                         \
+    X(scale)                                                                                       \
+    X(silu)                                                                                        \
+    X(silu_grad)                                                                                   \
+    X(gelu)                                                                                        \
+    X(gelu_grad)                                                                                   \
+    X(swiglu)                                                                                      \
+    X(swiglu_grad)                                                                                 \
+    X(softmax)                                                                                     \
+    X(softmax_grad)                                                                                \
+    X(linear_cross_entropy)                                                                        \
+    X(linear_cross_entropy_grad)                                                                   \
+    X(cross_entropy)                                                                               \
+    X(cross_entropy_grad)                                                                          \
+    X(cross_entropy_partial)                                                                       \
+    X(cross_entropy_partial_grad)                                                                  \
+    X(cross_entropy_merge)                                                                         \
+    X(cross_entropy_merge_grad)                                                                    \
+    X(float8_scale)                                                                                \
+    X(float8_quantise)                                                                             \
+    X(float8_linear)
+
+#define X(id) extern CT_API const struct ct_op_type ct_op_##id;
+CT_LIB_OPS(X)
+#undef X
+
+CT_BEGIN_DECLS
+
+/* Registers the op types of this header and the transform "join". A program calls it before it
+   opens a run; a second call does nothing. */
+CT_API int ct_ops_register(void);
+
+/* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
+CT_API struct ct_value *ct_embedding(struct ct_builder *b, const char *name,
+                                     struct ct_value *tokens, struct ct_value *table);
+struct ct_embedding_grad {
+    int64_t rows; /* of the table: the vocabulary */
+};
+
+/* x[.., k], w[n, k] -> x w^T [.., n] */
+CT_API struct ct_value *ct_linear(struct ct_builder *b, const char *name, struct ct_value *x,
+                                  struct ct_value *w);
+/* The same input through several weights at once: y[i] = x w[i]^T. One matrix product where the
+   device can. names[i] names y[i]. */
+CT_API void ct_linears(struct ct_builder *b, const char *const *names, struct ct_value *x,
+                       struct ct_value *const *w, int count, struct ct_value **y);
+
+/* x[.., n] + row[n] */
+CT_API struct ct_value *ct_bias(struct ct_builder *b, const char *name, struct ct_value *x,
+                                struct ct_value *row);
+
+struct ct_rms_norm { /* and of add_rms_norm */
+    double eps;
+};
+/* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich
+ * 2019) */
+CT_API struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
+                                    struct ct_value *w, double eps);
+struct ct_layer_norm {
+    double eps;
+};
+/* (x[.., k] - mean) * rsqrt(variance + eps) * w[k] + bias[k] (Ba et al. 2016); bias may be NULL. */
+CT_API struct ct_value *ct_layer_norm(struct ct_builder *b, const char *name, struct ct_value *x,
+                                      struct ct_value *w, struct ct_value *bias, double eps);
+/* *sum = x + r, and the norm of it. */
+CT_API struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
+                                        struct ct_value *r, struct ct_value *w, double eps,
+                                        struct ct_value **sum);
+
+/* Rotary embedding on x[b, t, h, d] in the rotate-half convention of Hugging Face (Su et al. 2021).
+   positions int32 [b, t], or NULL for 0, 1, 2, .. along t. Llama 3.1 scaling when factor > 1. */
+struct ct_rope {
+    double theta;
+    double factor, low_freq_factor, high_freq_factor;
+    int64_t original_max_position;
+    bool inverse; /* rotate backwards: the gradient */
+};
+CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
+                                struct ct_value *positions, const struct ct_rope *rope);
+/* Frequency of pair i of d/2, scaling applied. */
+CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t head_size, int64_t pair);
+
+/*
+ * Attention: softmax(scale q k^T) v over the keys that a query sees. q[b, t, h, d], k and
+ * v[b, t, g, d], g divides h -> [b, t, h, d]. documents int32 [b, t] or NULL: a token sees only its
+ * own document. how NULL: causal, no window, 1 / sqrt(d).
+ */
+struct ct_attention {
+    bool causal;    /* a query sees no later key */
+    double scale;   /* 0: 1 / sqrt(d) */
+    int64_t window; /* a query sees keys closer to it than this: itself and window - 1 before it
+                       (and, unless causal, behind it); 0: any */
+    bool blockwise; /* for transforms: keys are split as queries are, and each rank sees the block
+                       that it holds */
+};
+CT_API extern const struct ct_option ct_attention_attrs[];
+CT_API struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,
+                                     struct ct_value *k, struct ct_value *v,
+                                     struct ct_value *documents, const struct ct_attention *how);
+
+/* x * y, elementwise */
+CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
+                               struct ct_value *y);
+struct ct_scale {
+    double factor;
+};
+/* factor * x */
+CT_API struct ct_value *ct_scale(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 double factor);
+/* x / (1 + e^-x) */
+CT_API struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x);
+enum ct_gelu_kind { CT_GELU_EXACT, CT_GELU_TANH };
+struct ct_gelu { /* and of gelu_grad */
+    enum ct_gelu_kind approximate;
+};
+/* x Phi(x) (Hendrycks and Gimpel 2016), or its approximation by tanh, as GPT-2 has it */
+CT_API struct ct_value *ct_gelu(struct ct_builder *b, const char *name, struct ct_value *x,
+                                bool approximate);
+/* Over the last dimension. */
+CT_API struct ct_value *ct_softmax(struct ct_builder *b, const char *name, struct ct_value *x);
+/* silu(gate) * up, elementwise */
+CT_API struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct ct_value *gate,
+                                  struct ct_value *up);
+
+/* Sum over tokens of -log softmax(x w^T)[label], float32 scalar; labels int32 [b, t], -100 masked.
+   The logits are made and consumed in shards. Multiply-free: scaling is the caller's. */
+CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char *name,
+                                                struct ct_value *x, struct ct_value *w,
+                                                struct ct_value *labels);
+/* The same on logits that exist: logits[b, t, v]. */
+CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
+                                         struct ct_value *logits, struct ct_value *labels);
+
+/* Loss parallelism: what each of so many equal parts of the vocabulary says of a token (its largest
+   logit, the sum of exponentials, the label's logit), and the loss from all of them. */
+struct ct_cross_entropy_partial {
+    int64_t shards;
+};
+CT_API struct ct_value *ct_cross_entropy_partial(struct ct_builder *b, const char *name,
+                                                 struct ct_value *logits, struct ct_value *labels,
+                                                 int64_t shards);
+CT_API struct ct_value *ct_cross_entropy_merge(struct ct_builder *b, const char *name,
+                                               struct ct_value *stats, struct ct_value *labels);
+
+/* ---- Float8 ---- */
+
+enum ct_float8_per { CT_PER_TENSOR, CT_PER_ROW, CT_PER_COLUMN }; /* what has a factor of its own */
+
+struct ct_float8_scale {
+    enum ct_dtype dtype;
+    enum ct_float8_per per;
+    bool power_of_two; /* factors are rounded down to powers of two */
+};
+struct ct_float8_quantise {
+    enum ct_dtype dtype;
+    enum ct_float8_per per;
+    bool transposed; /* columns become rows */
+};
+struct ct_float8_linear {
+    enum ct_dtype dtype; /* of the result */
+    bool by_row;         /* x and w have a factor for each row */
+    bool fast_accumulation;
+};
+
+CT_END_DECLS
+
+#endif

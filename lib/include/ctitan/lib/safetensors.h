@@ -1,0 +1,51 @@
+/*
+ * safetensors: the file format of Hugging Face weights (8-byte length, JSON header, raw data), and
+ * folders of them (model.safetensors, or shards with model.safetensors.index.json).
+ *
+ * Reading maps the files and checks every header: offsets inside the file, no overlap, sizes that
+ * match shapes. A truncated or crafted file is CT_EIO with the file and the tensor's name.
+ */
+#ifndef CT_SAFETENSORS_H
+#define CT_SAFETENSORS_H
+
+#include <ctitan/arena.h>
+#include <ctitan/tensor.h>
+
+CT_BEGIN_DECLS
+
+struct ct_weights; /* an open folder */
+
+struct ct_weight {
+    const char *name;
+    enum ct_dtype dtype;
+    int ndim;
+    int64_t shape[CT_MAX_DIMS];
+    const void *data; /* mapped, valid until close; little endian; may be unaligned */
+};
+
+CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
+CT_API void ct_weights_close(struct ct_weights *weights);
+CT_API size_t ct_weights_count(const struct ct_weights *weights);
+CT_API const struct ct_weight *ct_weights_at(const struct ct_weights *weights, size_t index);
+/* NULL if there is none of that name. */
+CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights, const char *name);
+/* The shard [offset, offset + shape) of a weight as dense dtype elements. */
+CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
+                           const int64_t *shape, enum ct_dtype dtype, void *to);
+
+/* Write one file, complete or absent. Data is read at call time. */
+CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count);
+
+/* The same of data that is produced meanwhile: for each weight, in the order of the file, `produce`
+   puts all of its bytes, in any number of calls. A failure to write is kept until the end. path
+   NULL: nothing is written, and `produce` is called all the same, for ranks that send their part.
+ */
+struct ct_safetensors_sink;
+typedef int ct_safetensors_source(size_t index, struct ct_safetensors_sink *sink, void *context);
+CT_API void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size_t bytes);
+CT_API int ct_safetensors_write_from(const char *path, const struct ct_weight *weights,
+                                     size_t count, ct_safetensors_source *produce, void *context);
+
+CT_END_DECLS
+
+#endif

@@ -1,0 +1,155 @@
+/*
+ * Which rank is this? Each launcher has its own variables; the first in the table whose rank and
+ * world are both set has started us.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
+
+static const struct scheme {
+    const char *by, *rank, *world, *local_rank, *local_ranks, *job;
+} schemes[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+    /* Only srun sets the step's size; a batch script itself is no rank. */
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_JOB_ID"},
+};
+
+static int read_number(const char *name, int min, int *value)
+{
+    const char *text = getenv(name);
+    char *end;
+    long number;
+
+    errno = 0;
+    number = strtol(text, &end, 10);
+    if (end == text || *end || errno || number < min || number > 1 << 24)
+        return ct_fail(CT_ECONFIG, "environment: %s=%s is no number of %d or more", name, text,
+                       min);
+    *value = (int)number;
+    return 0;
+}
+
+/* "2(x3),1": three nodes of 2 tasks, one of 1. The number for a node, 0 if the text has no such
+ * node. */
+static int tasks_of_node(const char *text, int node)
+{
+    while (*text) {
+        char *end;
+        long tasks = strtol(text, &end, 10), nodes = 1;
+
+        if (end == text)
+            return 0;
+        if (end[0] == '(' && end[1] == 'x') {
+            nodes = strtol(end + 2, &end, 10);
+            end += *end == ')';
+        }
+        if (node < nodes)
+            return (int)tasks;
+        node -= (int)nodes;
+        text = end + (*end == ',');
+    }
+    return 0;
+}
+
+static int read_slurm_tasks(const struct scheme *s, int *value)
+{
+    const char *text = getenv(s->local_ranks);
+    int node = 0, rc = getenv("SLURM_NODEID") ? read_number("SLURM_NODEID", 0, &node) : 0;
+
+    if (rc < 0)
+        return rc;
+    *value = tasks_of_node(text, node);
+    if (*value > 0)
+        return 0;
+    return ct_fail(CT_ECONFIG, "environment: %s=%s says nothing of node %d", s->local_ranks, text,
+                   node);
+}
+
+/* Without a word about hosts there is one. */
+static int read_local(const struct scheme *s, struct ct_identity *id)
+{
+    int rc = 0;
+
+    id->local_rank = id->rank;
+    id->local_ranks = id->world;
+    if (getenv(s->local_rank))
+        rc = read_number(s->local_rank, 0, &id->local_rank);
+    if (rc == 0 && getenv(s->local_ranks))
+        rc = strcmp(s->by, "Slurm") ? read_number(s->local_ranks, 1, &id->local_ranks)
+                                    : read_slurm_tasks(s, &id->local_ranks);
+    return rc;
+}
+
+static void name_job(const struct scheme *s, struct ct_identity *id)
+{
+    const char *name = getenv("CTITAN_JOB"), *step = getenv("SLURM_STEP_ID");
+
+    if (name && *name)
+        snprintf(id->job, sizeof(id->job), "%s", name);
+    else if (s && !strcmp(s->by, "Slurm") && getenv(s->job) && step)
+        snprintf(id->job, sizeof(id->job), "slurm-%s.%s", getenv(s->job), step);
+    else if (s && getenv(s->job))
+        snprintf(id->job, sizeof(id->job), "%s-%s", s->by, getenv(s->job));
+    else
+        snprintf(id->job, sizeof(id->job), "process-%d", s ? (int)getppid() : (int)getpid());
+}
+
+static int check(const struct scheme *s, const struct ct_identity *id)
+{
+    if (id->rank >= id->world)
+        return ct_fail(CT_ECONFIG, "environment: %s=%d is not below %s=%d", s->rank, id->rank,
+                       s->world, id->world);
+    if (id->local_ranks > id->world)
+        return ct_fail(CT_ECONFIG, "environment: %s gives this host %d ranks, %s=%d",
+                       s->local_ranks, id->local_ranks, s->world, id->world);
+    if (id->local_rank >= id->local_ranks)
+        return ct_fail(CT_ECONFIG, "environment: %s=%d is not below the %d ranks of this host",
+                       s->local_rank, id->local_rank, id->local_ranks);
+    if (!strcmp(s->by, "torchrun") && id->world > 1 && !getenv(s->job) && !getenv("CTITAN_JOB"))
+        return ct_fail(CT_ECONFIG, "environment: RANK and WORLD_SIZE are set, MASTER_PORT is not: "
+                                   "set it to the same number for all ranks of a job");
+    return 0;
+}
+
+static int identify_by(const struct scheme *s, struct ct_identity *id)
+{
+    int rc = read_number(s->rank, 0, &id->rank);
+
+    if (rc == 0)
+        rc = read_number(s->world, 1, &id->world);
+    if (rc == 0)
+        rc = read_local(s, id);
+    if (rc == 0)
+        rc = check(s, id);
+    id->by = s->by;
+    name_job(s, id);
+    return rc;
+}
+
+int ct_launch_identify(struct ct_identity *id)
+{
+    *id = (struct ct_identity){.world = 1, .local_ranks = 1};
+    for (size_t i = 0; i < CT_COUNT(schemes); i++)
+        if (getenv(schemes[i].rank) && getenv(schemes[i].world))
+            return identify_by(&schemes[i], id);
+    if (getenv("RANK") || getenv("WORLD_SIZE"))
+        return ct_fail(CT_ECONFIG, "environment: %s is set, %s is not",
+                       getenv("RANK") ? "RANK" : "WORLD_SIZE",
+                       getenv("RANK") ? "WORLD_SIZE" : "RANK");
+    name_job(NULL, id);
+    return 0;
+}
+
+bool ct_launch_is_rank(void)
+{
+    return getenv("CTITAN_JOB") && getenv("RANK");
+}

@@ -1,0 +1,332 @@
+/*
+ * Attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023). The row statistic
+ * lse, the log of the sum of exponentials of the scaled scores, is all that the backward needs
+ * besides the operands: p = exp(s - lse) (Dao et al. 2022).
+ *
+ * Queries and keys may be shards of a sequence, in any order: who sees whom is said by positions
+ * and documents. Results on two sets of keys are merged by their statistics; with the statistics of
+ * the whole, gradients of shards simply add up.
+ */
+#include <math.h>
+
+#include <ctitan/rule.h>
+
+#include "list.h"
+
+const struct ct_option ct_attention_attrs[] = {
+    CT_OPT_BOOL(struct ct_attention, causal, "causal", "true", "A query sees no later key"),
+    CT_OPT_FLOAT(struct ct_attention, scale, "scale", "0", 0, 1e30,
+                 "Factor of the scores; 0: 1 over the root of d"),
+    CT_OPT_INT(struct ct_attention, window, "window", "0", 0, 0x1p53,
+               "A query sees keys closer to it than this; 0: any"),
+    CT_OPT_BOOL(struct ct_attention, blockwise, "blockwise", "false",
+                "Keys are split as queries are: each rank sees the block that it holds"),
+    {0},
+};
+
+/* Addresses into q[b, t, h, d], k, v[b, s, g, d] and lse[b, h, t]; who sees whom. */
+struct heads {
+    int64_t batch, t, s, h, g, d;
+    const double *documents, *k_documents; /* [b, t], [b, s]; NULL: one document */
+    const double *positions, *k_positions; /* likewise; NULL: in order, from here on */
+    int64_t first, k_first;
+    double scale, window; /* window 0: none */
+    bool causal;
+};
+
+/* q is input `at`, k and v the next ones; the optional inputs begin at `more`. */
+static struct heads heads_of(const struct ct_launch *l, const struct ct_reference *r, int at,
+                             int more)
+{
+    const struct ct_tensor *q = &l->in[at], *k = &l->in[at + 1];
+    const double *optional[4] = {NULL};
+    double scale = ct_op_float(l->op, "scale");
+
+    for (int i = 0; i < 4 && more + i < l->ins; i++)
+        optional[i] = r->in[more + i];
+    return (struct heads){
+        .batch = q->shape[0],
+        .t = q->shape[1],
+        .s = k->shape[1],
+        .h = q->shape[2],
+        .g = k->shape[2],
+        .d = q->shape[3],
+        .documents = optional[0],
+        .k_documents = optional[1] ? optional[1] : optional[0],
+        .positions = optional[2],
+        .k_positions = optional[3],
+        .first = ct_launch_offset(l, l->op->in[at], 1),
+        .k_first = ct_launch_offset(l, l->op->in[at + 1], 1),
+        .scale = scale > 0 ? scale : 1 / sqrt((double)q->shape[3]),
+        .window = (double)ct_op_int(l->op, "window"),
+        .causal = ct_op_bool(l->op, "causal"),
+    };
+}
+
+static int64_t query_at(const struct heads *a, int64_t b, int64_t i, int64_t h)
+{
+    return ((b * a->t + i) * a->h + h) * a->d;
+}
+
+static int64_t key_at(const struct heads *a, int64_t b, int64_t j, int64_t h)
+{
+    return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
+}
+
+/* Does query i see key j? */
+static bool sees(const struct heads *a, int64_t b, int64_t i, int64_t j)
+{
+    int64_t query = b * a->t + i, key = b * a->s + j;
+    double position = a->positions ? a->positions[query] : (double)(a->first + i);
+    double k_position = a->k_positions ? a->k_positions[key] : (double)(a->k_first + j);
+
+    return (!a->causal || k_position <= position) &&
+           (!a->window || fabs(k_position - position) < a->window) &&
+           (!a->documents || a->documents[query] == a->k_documents[key]);
+}
+
+static double dot(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t k = 0; k < n; k++)
+        sum += x[k] * y[k];
+    return sum;
+}
+
+static void add_scaled(double *y, double a, const double *x, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        y[k] += a * x[k];
+}
+
+/* Scores of one query; -inf where it does not see. Returns their log sum exp. */
+static double scores(const struct heads *a, const double *q, const double *k, int64_t b, int64_t i,
+                     int64_t h, double *s)
+{
+    double largest = -INFINITY, sum = 0;
+
+    for (int64_t j = 0; j < a->s; j++) {
+        s[j] = sees(a, b, i, j)
+                   ? a->scale * dot(q + query_at(a, b, i, h), k + key_at(a, b, j, h), a->d)
+                   : -INFINITY;
+        largest = fmax(largest, s[j]);
+    }
+    for (int64_t j = 0; j < a->s && largest > -INFINITY; j++)
+        sum += exp(s[j] - largest);
+    return largest + log(sum);
+}
+
+static double weight(double score, double lse)
+{
+    return score > -INFINITY ? exp(score - lse) : 0;
+}
+
+static int attention_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct heads a = heads_of(l, &r, 0, 3);
+    double *s = ct_arena_array(&r.arena, double, a.s);
+
+    for (int64_t row = 0; row < a.batch * a.h * a.t; row++) {
+        int64_t b = row / a.t / a.h, h = row / a.t % a.h, i = row % a.t;
+        double lse = scores(&a, r.in[0], r.in[1], b, i, h, s);
+
+        r.out[1][row] = lse;
+        for (int64_t j = 0; j < a.s; j++)
+            add_scaled(r.out[0] + query_at(&a, b, i, h), weight(s[j], lse),
+                       r.in[2] + key_at(&a, b, j, h), a.d);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+/* ---- shards ---- */
+
+static bool present(const struct ct_op *op, int i)
+{
+    return i < op->ins && op->in[i];
+}
+
+static void join_factors(const struct ct_op *op, struct ct_rule *rule, int from, int to)
+{
+    for (int o = 0; o < op->ins + op->outs; o++)
+        for (int d = 0; d < rule->operand[o].ndim; d++)
+            if (rule->operand[o].factor[d] == from)
+                rule->operand[o].factor[d] = to;
+}
+
+/* Queries can be split where what is said of them is not what is said of the keys. */
+static int shards(const struct ct_op *op, struct ct_rule *rule, int at, int more)
+{
+    int t = rule->operand[at].factor[1], s = rule->operand[at + 1].factor[1];
+    int64_t queries = rule->factor[t].size, keys = rule->factor[s].size;
+    bool blockwise = ((const struct ct_attention *)op->attrs)->blockwise;
+    bool shared = present(op, more) && !present(op, more + 1);
+
+    if (present(op, more + 1) && !present(op, more))
+        return ct_fail(CT_EINVAL, "k_documents without documents");
+    if (queries != keys && (blockwise || shared))
+        return ct_fail(CT_EINVAL, "%lld queries and %lld keys %s", (long long)queries,
+                       (long long)keys, shared ? "share documents" : "are not blocks of a whole");
+    if (shared)
+        rule->factor[t].kind = CT_FACTOR_WHOLE;
+    if (blockwise)
+        join_factors(op, rule, s, t);
+    return 0;
+}
+
+static int attention_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    (void)arena;
+    return shards(op, rule, 0, 3);
+}
+
+static int attention_grad_factors(const struct ct_op *op, struct ct_arena *arena,
+                                  struct ct_rule *rule)
+{
+    (void)arena;
+    return shards(op, rule, 1, 6);
+}
+
+/* ---- types ---- */
+
+/* Half of what all pairs would take: the other half is masked. */
+static double pair_flops(const struct ct_tensor *q, const struct ct_tensor *k)
+{
+    return 2.0 * (double)ct_tensor_count(q) * (double)k->shape[1];
+}
+
+static double attention_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
+                              int outs)
+{
+    (void)out;
+    (void)ins;
+    (void)outs;
+    return pair_flops(&in[0], &in[1]);
+}
+
+static int attention_vjp(struct ct_vjp *v)
+{
+    struct ct_value **in = v->op->in, **out = v->op->out;
+    struct ct_value *all[10] = {v->dout[0], in[0], in[1], in[2], out[0], out[1]};
+
+    if (!v->dout[0])
+        return 0;
+    for (int i = 3; i < v->op->ins; i++)
+        all[3 + i] = in[i];
+    return ct_emit_gradients(v, &ct_op_attention_grad, all, v->op->ins + 3, v->op->attrs,
+                             (int[]){0, 1, 2}, 3);
+}
+
+const struct ct_op_type ct_op_attention = {
+    .size = sizeof(struct ct_op_type),
+    .name = "attention",
+    .summary = "attention: softmax(scale q k^T) v over the keys that are seen",
+    .signature = "q[bthD] T, k[bSgD] T, v[bSgD] T, ?documents[bt] i, ?k_documents[bS] i, "
+                 "?positions[bt] i, ?k_positions[bS] i -> o[bthD] T, lse[bht] W | h:g",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_attention_attrs,
+    .attrs_size = sizeof(struct ct_attention),
+    .vjp = attention_vjp,
+    .flops = attention_flops,
+    .factors = attention_factors,
+    .reference = attention_reference,
+};
+
+static int attention_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const double *d_o = r.in[0], *q = r.in[1], *k = r.in[2], *v = r.in[3], *o = r.in[4];
+    struct heads a = heads_of(l, &r, 1, 6);
+    double *s = ct_arena_array(&r.arena, double, a.s);
+
+    for (int64_t row = 0; row < a.batch * a.h * a.t; row++) {
+        int64_t b = row / a.t / a.h, h = row / a.t % a.h, i = row % a.t;
+        int64_t at = query_at(&a, b, i, h);
+        double delta = dot(d_o + at, o + at, a.d);
+
+        scores(&a, q, k, b, i, h, s);
+        for (int64_t j = 0; j < a.s; j++) {
+            int64_t key = key_at(&a, b, j, h);
+            double p = weight(s[j], r.in[5][row]);
+            double ds = p * (dot(d_o + at, v + key, a.d) - delta) * a.scale;
+
+            add_scaled(r.out[0] + at, ds, k + key, a.d);
+            add_scaled(r.out[1] + key, ds, q + at, a.d);
+            add_scaled(r.out[2] + key, p, d_o + at, a.d);
+        }
+    }
+    return ct_reference_end(&r, 0);
+}
+
+static double attention_grad_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
+                                   int outs)
+{
+    (void)out;
+    (void)ins;
+    (void)outs;
+    return 2.5 * pair_flops(&in[1], &in[2]);
+}
+
+const struct ct_op_type ct_op_attention_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "attention_grad",
+    .summary = "gradient of attention",
+    .signature = "do[bthD] T, q[bthD] T, k[bSgD] T, v[bSgD] T, o[bthD] T, lse[bht] W, "
+                 "?documents[bt] i, ?k_documents[bS] i, ?positions[bt] i, ?k_positions[bS] i "
+                 "-> dq[bthD] T, dk[bSgD] T, dv[bSgD] T | h:g",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_attention_attrs,
+    .attrs_size = sizeof(struct ct_attention),
+    .flops = attention_grad_flops,
+    .factors = attention_grad_factors,
+    .reference = attention_grad_reference,
+};
+
+/* ---- merging ---- */
+
+/* Weights of two results whose statistics are a and b; returns the statistic of both. */
+static double merged(double a, double b, double *of_a, double *of_b)
+{
+    double largest = fmax(a, b);
+
+    *of_a = weight(a, largest);
+    *of_b = weight(b, largest);
+    return largest > -INFINITY ? largest + log(*of_a + *of_b) : -INFINITY;
+}
+
+static int attention_merge_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
+
+    for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
+        int64_t at = (row / heads / t * heads + row % heads) * t + row / heads % t;
+        double a, b, sum;
+
+        r.out[1][at] = merged(r.in[1][at], r.in[3][at], &a, &b);
+        sum = a + b;
+        for (int64_t i = row * d; sum > 0 && i < (row + 1) * d; i++)
+            r.out[0][i] = (a * r.in[0][i] + b * r.in[2][i]) / sum;
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_attention_merge = {
+    .size = sizeof(struct ct_op_type),
+    .name = "attention_merge",
+    .summary = "attention over two sets of keys, from that over each",
+    .signature = "o[bthD] T, o_lse[bht] W, other[bthD] T, other_lse[bht] W "
+                 "-> merged[bthD] T, lse[bht] W",
+    .flags = CT_OP_ANY_DTYPE,
+    .inplace = (const int8_t[][2]){{0, 0}, {1, 1}, {-1, -1}},
+    .reference = attention_merge_reference,
+};
+
+struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,
+                              struct ct_value *k, struct ct_value *v, struct ct_value *documents,
+                              const struct ct_attention *how)
+{
+    return ct_emit_type1(b, &ct_op_attention, name, (struct ct_value *[]){q, k, v, documents}, 4,
+                         how);
+}

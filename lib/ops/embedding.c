@@ -1,0 +1,94 @@
+/*
+ * Rows of a table by token. Of a table that is split by rows, a rank has those of its tokens that
+ * lie there; the others are zero, and the ranks' results add up to the whole.
+ */
+#include <string.h>
+
+#include "list.h"
+
+/* The row of this rank's shard of table for token i; -1: it lies in another rank's. */
+static int local_row(const struct ct_launch *l, const double *tokens, int64_t i,
+                     const struct ct_value *table, int64_t rows, int64_t *row)
+{
+    int rc = ct_checked_index(tokens, i, table->shape[0], "token");
+
+    *row = (int64_t)tokens[i] - ct_launch_offset(l, table, 0);
+    if (*row < 0 || *row >= rows)
+        *row = -1;
+    return rc;
+}
+
+static int embedding_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t width = ct_columns(&l->in[1]), row;
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[0]); i++) {
+        rc = local_row(l, r.in[0], i, l->op->in[1], l->in[1].shape[0], &row);
+        if (rc == 0 && row >= 0)
+            memcpy(r.out[0] + i * width, r.in[1] + row * width, sizeof(double) * (size_t)width);
+    }
+    return ct_reference_end(&r, rc);
+}
+
+static int embedding_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &ct_op_embedding_grad,
+                             (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2,
+                             &(struct ct_embedding_grad){v->op->in[1]->shape[0]}, (int[]){1}, 1);
+}
+
+const struct ct_op_type ct_op_embedding = {
+    .size = sizeof(struct ct_op_type),
+    .name = "embedding",
+    .summary = "rows of a table, by token",
+    .signature = "tokens[.] i, table[vn] T -> y[.n] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .vjp = embedding_vjp,
+    .reference = embedding_reference,
+};
+
+static int embedding_grad_infer(struct ct_op *op)
+{
+    int64_t rows = ((const struct ct_embedding_grad *)op->attrs)->rows;
+
+    if (rows <= 0)
+        return ct_fail(CT_EINVAL, "rows is %lld", (long long)rows);
+    op->out[0]->shape[0] = rows;
+    return 0;
+}
+
+static int embedding_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t width = ct_columns(&l->out[0]), row;
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[1]); i++) {
+        rc = local_row(l, r.in[1], i, l->op->out[0], l->out[0].shape[0], &row);
+        for (int64_t k = 0; rc == 0 && row >= 0 && k < width; k++)
+            r.out[0][row * width + k] += r.in[0][i * width + k];
+    }
+    return ct_reference_end(&r, rc);
+}
+
+const struct ct_op_type ct_op_embedding_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "embedding_grad",
+    .summary = "gradient of embedding: the rows of dy, added up by token",
+    .signature = "dy[.n] T, tokens[.] i -> dtable[vn] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = (const struct ct_option[]){CT_OPT_INT(struct ct_embedding_grad, rows, "rows", NULL, 1,
+                                                   0x1p53, "Rows of the table: the vocabulary"),
+                                        {0}},
+    .attrs_size = sizeof(struct ct_embedding_grad),
+    .infer = embedding_grad_infer,
+    .reference = embedding_grad_reference,
+};
+
+struct ct_value *ct_embedding(struct ct_builder *b, const char *name, struct ct_value *tokens,
+                              struct ct_value *table)
+{
+    return ct_emit_type1(b, &ct_op_embedding, name, (struct ct_value *[]){tokens, table}, 2, NULL);
+}

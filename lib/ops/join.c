@@ -1,0 +1,264 @@
+/*
+ * Plain ops of a model become ops that do several of them at once:
+ *
+ *   add, rms_norm            add_rms_norm: the sum is read once
+ *   linear, linear, ..       one linear of several weights, where they have one input
+ *   silu, mul                swiglu
+ *   linear, cross_entropy    linear_cross_entropy, where nobody else takes the logits: they are
+ *                            made and consumed in chunks
+ *
+ * Ops of different stages are not joined, so what crosses a split is what the model says. The
+ * weights of one op are sharded alike. A sum and its norm may stand in two regions; the joined op
+ * then belongs to the norm's.
+ *
+ * A joined op takes the place of the first of its ops, and weights that are made later (gathered,
+ * say) are brought there. It takes over their values' users and names.
+ */
+#include <string.h>
+
+#include "list.h"
+
+struct join {
+    struct ct_graph *graph;
+    struct ct_arena scratch;
+    struct ct_users users; /* as the graph was before */
+    bool *gone;            /* by id of output 0: the op is joined already */
+    uint32_t *place;       /* by value id: of its producer in the graph, two apart; 0: a source */
+    size_t count;          /* values before */
+};
+
+static void begin(struct join *j)
+{
+    uint32_t n = 0;
+
+    j->count = j->graph->value_count;
+    j->users = ct_graph_users(j->graph, &j->scratch);
+    j->gone = ct_arena_array(&j->scratch, bool, j->count + 1);
+    j->place = ct_arena_array(&j->scratch, uint32_t, j->count + 1);
+    ct_for_each_op (op, j->graph) {
+        n += 2;
+        for (int i = 0; i < op->outs; i++)
+            j->place[op->out[i]->id] = n;
+    }
+}
+
+/* The op of this type that makes v, if it was there before. */
+static struct ct_op *maker(const struct join *j, const struct ct_value *v,
+                           const struct ct_op_type *type)
+{
+    struct ct_op *op = v->producer;
+
+    return op && op->type == type && v->id < j->count && !j->gone[op->out[0]->id] ? op : NULL;
+}
+
+static uint32_t user_count(const struct join *j, const struct ct_value *v)
+{
+    return j->users.first[v->id + 1] - j->users.first[v->id] + v->fetch_count;
+}
+
+static bool together(const struct ct_op *a, const struct ct_op *b)
+{
+    return a->section == b->section;
+}
+
+/* by takes the place of old, and its name. */
+static void take_over(struct join *j, struct ct_value *old, struct ct_value *by)
+{
+    const char *name = old->name;
+
+    ct_value_replace(j->graph, old, by);
+    ct_value_rename(j->graph, old, ct_arena_printf(j->graph->arena, "%s.joined", name));
+    ct_value_rename(j->graph, by, name);
+}
+
+static void drop(struct join *j, struct ct_op *op)
+{
+    j->gone[op->out[0]->id] = true;
+    ct_graph_remove(j->graph, op);
+}
+
+/* ---- what is needed earlier ---- */
+
+#define DEEP 4 /* ops that make a weight of a parameter: a gather, a cast, .. */
+
+/* Is v there in front of op, or can what makes it be moved there? */
+static bool can_bring(const struct join *j, const struct ct_value *v, const struct ct_op *op,
+                      int depth)
+{
+    const struct ct_op *from = v->producer;
+
+    if (!from || (v->id < j->count && j->place[v->id] < j->place[op->out[0]->id]))
+        return true;
+    if (from == op || v->id >= j->count || depth == DEEP || !together(from, op))
+        return false;
+    for (int i = 0; i < from->ins; i++)
+        if (ct_op_mutates(from, i) || (from->in[i] && !can_bring(j, from->in[i], op, depth + 1)))
+            return false;
+    return true;
+}
+
+static void bring(struct join *j, const struct ct_value *v, struct ct_op *op)
+{
+    struct ct_op *from = v->producer;
+
+    if (!from || j->place[v->id] < j->place[op->out[0]->id])
+        return;
+    for (int i = 0; i < from->ins; i++)
+        if (from->in[i])
+            bring(j, from->in[i], op);
+    ct_op_move(j->graph, from, op);
+    for (int i = 0; i < from->outs; i++)
+        j->place[from->out[i]->id] = j->place[op->out[0]->id] - 1;
+}
+
+/* ---- add, rms_norm ---- */
+
+static int join_norm(struct join *j, struct ct_op *norm)
+{
+    struct ct_value *x = norm->in[0], *in[3] = {NULL, NULL, norm->in[1]};
+    struct ct_op *add = maker(j, x, &ct_op_add), *joined;
+    struct ct_builder b;
+
+    if (!add || !together(add, norm) || j->users.op[j->users.first[x->id]] != norm ||
+        !can_bring(j, in[2], add, 0))
+        return 0;
+    bring(j, in[2], add);
+    memcpy(in, add->in, 2 * sizeof(*in));
+    b = ct_builder_before(j->graph, add);
+    b.region = norm->region;
+    joined = ct_emit_type(&b, &ct_op_add_rms_norm, NULL, in, 3, norm->attrs);
+    if (!joined)
+        return b.status;
+    take_over(j, norm->out[0], joined->out[0]);
+    take_over(j, x, joined->out[1]);
+    take_over(j, norm->out[1], joined->out[2]);
+    drop(j, add);
+    drop(j, norm);
+    return 0;
+}
+
+/* ---- linear, linear, .. ---- */
+
+static bool joins(const struct join *j, const struct ct_op *first, const struct ct_op *op)
+{
+    return op->type == &ct_op_linear && op->ins == 2 && !j->gone[op->out[0]->id] &&
+           op->in[0] == first->in[0] && op->in[1] != first->in[0] && together(first, op) &&
+           op->region == first->region &&
+           ct_sharding_equal(&op->in[1]->sharding, &first->in[1]->sharding) &&
+           can_bring(j, op->in[1], first, 0);
+}
+
+static int make_one_linear(struct join *j, struct ct_op *const *ops, int count)
+{
+    struct ct_value **in = ct_arena_array(&j->scratch, struct ct_value *, count + 1);
+    struct ct_builder b = ct_builder_before(j->graph, ops[0]);
+    struct ct_op *joined;
+
+    in[0] = ops[0]->in[0];
+    for (int i = 0; i < count; i++) {
+        in[1 + i] = ops[i]->in[1];
+        bring(j, in[1 + i], ops[0]);
+    }
+    joined = ct_emit_type(&b, &ct_op_linear, NULL, in, count + 1, NULL);
+    for (int i = 0; joined && i < count; i++) {
+        take_over(j, ops[i]->out[0], joined->out[i]);
+        drop(j, ops[i]);
+    }
+    return b.status;
+}
+
+/* Of the users of one value. */
+static int join_linears(struct join *j, size_t value)
+{
+    uint32_t from = j->users.first[value], to = j->users.first[value + 1];
+    struct ct_op **ops;
+    int count = 0;
+
+    if (to - from < 2)
+        return 0;
+    ops = ct_arena_array(&j->scratch, struct ct_op *, to - from);
+    for (uint32_t i = from; i < to; i++)
+        if (joins(j, count ? ops[0] : j->users.op[i], j->users.op[i]))
+            ops[count++] = j->users.op[i];
+    return count > 1 ? make_one_linear(j, ops, count) : 0;
+}
+
+/* ---- silu, mul ---- */
+
+static int join_silu(struct join *j, struct ct_op *mul)
+{
+    struct ct_builder b = ct_builder_before(j->graph, mul);
+    int gate = maker(j, mul->in[0], &ct_op_silu) ? 0 : 1;
+    struct ct_op *silu = maker(j, mul->in[gate], &ct_op_silu);
+    struct ct_value *joined;
+
+    if (!silu || !together(silu, mul) || user_count(j, silu->out[0]) != 1)
+        return 0;
+    joined = ct_swiglu(&b, NULL, silu->in[0], mul->in[1 - gate]);
+    if (!joined)
+        return b.status;
+    take_over(j, mul->out[0], joined);
+    drop(j, silu);
+    drop(j, mul);
+    return 0;
+}
+
+/* ---- linear, cross_entropy ---- */
+
+static int join_loss(struct join *j, struct ct_op *loss)
+{
+    struct ct_builder b = ct_builder_before(j->graph, loss);
+    struct ct_op *linear = maker(j, loss->in[0], &ct_op_linear);
+    struct ct_value *joined;
+
+    if (!linear || linear->outs > 1 || !together(linear, loss) ||
+        user_count(j, linear->out[0]) != 1 || user_count(j, loss->out[1]))
+        return 0;
+    joined = ct_linear_cross_entropy(&b, NULL, linear->in[0], linear->in[1], loss->in[1]);
+    if (!joined)
+        return b.status;
+    take_over(j, loss->out[0], joined);
+    drop(j, linear);
+    drop(j, loss);
+    return 0;
+}
+
+/* ---- all ---- */
+
+static int join_op(struct join *j, struct ct_op *op)
+{
+    if (op->type == &ct_op_rms_norm)
+        return join_norm(j, op);
+    if (op->type == &ct_op_mul)
+        return join_silu(j, op);
+    if (op->type == &ct_op_cross_entropy)
+        return join_loss(j, op);
+    return 0;
+}
+
+static int join(struct ct_graph *graph, struct ct_run *run)
+{
+    struct join j = {.graph = graph};
+    int rc = 0;
+
+    (void)run;
+    begin(&j);
+    ct_for_each_op_safe (op, graph)
+        if (rc == 0)
+            rc = join_op(&j, op);
+    for (size_t i = 0; rc == 0 && i < j.count; i++)
+        rc = join_linears(&j, i);
+    ct_arena_finish(&j.scratch);
+    if (rc == 0)
+        ct_graph_sweep(graph);
+    return rc;
+}
+
+const struct ct_transform ct_join = {
+    .size = sizeof(struct ct_transform),
+    .name = "join",
+    .summary = "ops that stand beside each other become one",
+    .phase = CT_PHASE_JOIN,
+    .evaluation = true,
+    .apply = join,
+};

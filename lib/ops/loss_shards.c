@@ -1,0 +1,285 @@
+/*
+ * Token cross entropy in two steps, for logits that are split by vocabulary. The vocabulary is
+ * taken in `shards` equal parts; of each, a token keeps three numbers: its largest logit, the sum
+ * of exp(logit - largest), and the label's logit, 0 if the label lies in another shard. Merged,
+ * they give the loss. A rank needs its own shards only for the first step, and that is where the
+ * logits are.
+ *
+ * The largest logit is a shift without an influence on the loss. Both gradients take it as a
+ * constant: apart they are not derivatives, together they are.
+ */
+#include <math.h>
+
+#include <ctitan/rule.h>
+
+#include "list.h"
+
+enum { LARGEST, SUM, LABEL, STATISTICS };
+
+/* Dimension `shards` of an operand is split where the vocabulary is. */
+static void tie_shards(struct ct_rule *rule, int vocabulary, int shards, int64_t count)
+{
+    const struct ct_rule_operand *of_v = &rule->operand[vocabulary], *of_p = &rule->operand[shards];
+    int v = of_v->factor[of_v->ndim - 1], p = of_p->factor[of_p->ndim - 2];
+
+    rule->factor[v].kind = rule->factor[p].kind = CT_FACTOR_PARALLEL;
+    rule->factor[p].size = count;
+    rule->tie[0] = v;
+    rule->tie[1] = p;
+}
+
+static int check_shards(int64_t vocabulary, int64_t shards)
+{
+    if (vocabulary % shards == 0)
+        return 0;
+    return ct_fail(CT_EINVAL, "a vocabulary of %lld has no %lld equal shards",
+                   (long long)vocabulary, (long long)shards);
+}
+
+static int check_statistics(const struct ct_value *stats)
+{
+    if (stats->shape[stats->ndim - 1] == STATISTICS)
+        return 0;
+    return ct_fail(CT_EINVAL, "%%%s has %lld numbers of a shard, not %d", stats->name,
+                   (long long)stats->shape[stats->ndim - 1], STATISTICS);
+}
+
+/* ---- shards ---- */
+
+static void summarise(const double *logits, int64_t n, double label, double *stats)
+{
+    stats[LARGEST] = -INFINITY;
+    for (int64_t k = 0; k < n; k++)
+        stats[LARGEST] = fmax(stats[LARGEST], logits[k]);
+    for (int64_t k = 0; k < n; k++)
+        stats[SUM] += exp(logits[k] - stats[LARGEST]);
+    if (label >= 0 && label < (double)n)
+        stats[LABEL] = logits[(int64_t)label];
+}
+
+static int check_label(const struct ct_reference *r, int input, int64_t token, int logits)
+{
+    const struct ct_value *v = r->launch->op->in[logits];
+
+    if (r->in[input][token] == CT_MASKED)
+        return 0;
+    return ct_checked_index(r->in[input], token, v->shape[v->ndim - 1], "label");
+}
+
+static int partial_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ct_value *logits = l->op->in[0];
+    int64_t shards = l->out[0].shape[l->out[0].ndim - 2], n = ct_columns(&l->in[0]) / shards;
+    double first = (double)ct_launch_offset(l, logits, logits->ndim - 1);
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_rows(&l->in[0]); i++) {
+        rc = check_label(&r, 1, i, 0);
+        for (int64_t p = i * shards; rc == 0 && p < (i + 1) * shards; p++)
+            summarise(r.in[0] + p * n, n, r.in[1][i] - first - (double)(p % shards * n),
+                      r.out[0] + p * STATISTICS);
+    }
+    return ct_reference_end(&r, rc);
+}
+
+static int64_t shards_of(const struct ct_op *op)
+{
+    return ((const struct ct_cross_entropy_partial *)op->attrs)->shards;
+}
+
+static int partial_infer(struct ct_op *op)
+{
+    const struct ct_value *logits = op->in[0];
+    struct ct_value *stats = op->out[0];
+
+    stats->shape[stats->ndim - 2] = shards_of(op);
+    stats->shape[stats->ndim - 1] = STATISTICS;
+    return check_shards(logits->shape[logits->ndim - 1], stats->shape[stats->ndim - 2]);
+}
+
+static int partial_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    (void)arena;
+    tie_shards(rule, 0, 2, shards_of(op));
+    return 0;
+}
+
+static int partial_vjp(struct ct_vjp *v)
+{
+    struct ct_op *op = v->op;
+
+    return ct_emit_gradients(v, &ct_op_cross_entropy_partial_grad,
+                             (struct ct_value *[]){v->dout[0], op->out[0], op->in[0], op->in[1]}, 4,
+                             NULL, (int[]){0}, 1);
+}
+
+const struct ct_op_type ct_op_cross_entropy_partial = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cross_entropy_partial",
+    .summary = "largest logit, sum of exponentials and label's logit of shards of the vocabulary",
+    .signature = "logits[.v] T, labels[.] i -> stats[.pS] W",
+    .attrs =
+        (const struct ct_option[]){CT_OPT_INT(struct ct_cross_entropy_partial, shards, "shards",
+                                              "1", 1, 0x1p31, "Equal parts of the vocabulary"),
+                                   {0}},
+    .attrs_size = sizeof(struct ct_cross_entropy_partial),
+    .infer = partial_infer,
+    .vjp = partial_vjp,
+    .factors = partial_factors,
+    .reference = partial_reference,
+};
+
+static int partial_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ct_value *logits = l->op->in[2];
+    int64_t shards = l->in[1].shape[l->in[1].ndim - 2], n = ct_columns(&l->in[2]) / shards;
+    int64_t v = shards * n, first = ct_launch_offset(l, logits, logits->ndim - 1);
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < ct_rows(&l->in[2]); i++) {
+        int64_t label = (int64_t)r.in[3][i] - first;
+
+        rc = check_label(&r, 3, i, 2);
+        for (int64_t k = 0; rc == 0 && k < v; k++) {
+            int64_t shard = (i * shards + k / n) * STATISTICS;
+            const double *d = r.in[0] + shard, *stats = r.in[1] + shard;
+
+            r.out[0][i * v + k] =
+                d[SUM] * exp(r.in[2][i * v + k] - stats[LARGEST]) + (k == label ? d[LABEL] : 0);
+        }
+    }
+    return ct_reference_end(&r, rc);
+}
+
+static int partial_grad_infer(struct ct_op *op)
+{
+    const struct ct_value *stats = op->in[1], *logits = op->in[2];
+    int rc = check_statistics(stats);
+
+    return rc < 0 ? rc
+                  : check_shards(logits->shape[logits->ndim - 1], stats->shape[stats->ndim - 2]);
+}
+
+static int partial_grad_factors(const struct ct_op *op, struct ct_arena *arena,
+                                struct ct_rule *rule)
+{
+    (void)arena;
+    tie_shards(rule, 2, 1, op->in[1]->shape[op->in[1]->ndim - 2]);
+    return 0;
+}
+
+const struct ct_op_type ct_op_cross_entropy_partial_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cross_entropy_partial_grad",
+    .summary = "gradient of cross_entropy_partial",
+    .signature = "dstats[.pS] W, stats[.pS] W, logits[.v] T, labels[.] i -> dlogits[.v] T",
+    .inplace = (const int8_t[][2]){{0, 2}, {-1, -1}},
+    .infer = partial_grad_infer,
+    .factors = partial_grad_factors,
+    .reference = partial_grad_reference,
+};
+
+/* ---- merged ---- */
+
+static double merged_log_sum(const double *stats, int64_t shards)
+{
+    double largest = -INFINITY, sum = 0;
+
+    for (int64_t p = 0; p < shards; p++)
+        largest = fmax(largest, stats[p * STATISTICS + LARGEST]);
+    for (int64_t p = 0; p < shards; p++)
+        sum += stats[p * STATISTICS + SUM] * exp(stats[p * STATISTICS + LARGEST] - largest);
+    return largest + log(sum);
+}
+
+static int merge_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t shards = l->in[0].shape[l->in[0].ndim - 2];
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[1]); i++) {
+        const double *stats = r.in[0] + i * shards * STATISTICS;
+
+        r.out[1][i] = merged_log_sum(stats, shards);
+        if (r.in[1][i] == CT_MASKED)
+            continue;
+        *r.out[0] += r.out[1][i];
+        for (int64_t p = 0; p < shards; p++)
+            *r.out[0] -= stats[p * STATISTICS + LABEL];
+    }
+    return ct_reference_end(&r, 0);
+}
+
+static int merge_infer(struct ct_op *op)
+{
+    return check_statistics(op->in[0]);
+}
+
+static int merge_vjp(struct ct_vjp *v)
+{
+    if (!v->dout[0])
+        return 0;
+    return ct_emit_gradients(
+        v, &ct_op_cross_entropy_merge_grad,
+        (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->in[1], v->op->out[1]}, 4, NULL,
+        (int[]){0}, 1);
+}
+
+const struct ct_op_type ct_op_cross_entropy_merge = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cross_entropy_merge",
+    .summary = "sum of token cross entropies from the statistics of all shards",
+    .signature = "stats[.PS] T, labels[.] i -> loss[] W, lse[.] W",
+    .infer = merge_infer,
+    .vjp = merge_vjp,
+    .reference = merge_reference,
+};
+
+static int merge_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t shards = l->in[1].shape[l->in[1].ndim - 2];
+
+    for (int64_t p = 0; p < ct_tensor_count(&l->in[2]) * shards; p++) {
+        const double *stats = r.in[1] + p * STATISTICS;
+        double *d = r.out[0] + p * STATISTICS;
+
+        if (r.in[2][p / shards] == CT_MASKED)
+            continue;
+        d[SUM] = *r.in[0] * exp(stats[LARGEST] - r.in[3][p / shards]);
+        d[LABEL] = -*r.in[0];
+    }
+    return ct_reference_end(&r, 0);
+}
+
+static int merge_grad_infer(struct ct_op *op)
+{
+    return check_statistics(op->in[1]);
+}
+
+const struct ct_op_type ct_op_cross_entropy_merge_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cross_entropy_merge_grad",
+    .summary = "gradient of cross_entropy_merge",
+    .signature = "dloss[] F, stats[.pS] T, labels[.] i, lse[.] W -> dstats[.pS] T",
+    .infer = merge_grad_infer,
+    .reference = merge_grad_reference,
+};
+
+struct ct_value *ct_cross_entropy_partial(struct ct_builder *b, const char *name,
+                                          struct ct_value *logits, struct ct_value *labels,
+                                          int64_t shards)
+{
+    return ct_emit_type1(b, &ct_op_cross_entropy_partial, name,
+                         (struct ct_value *[]){logits, labels}, 2,
+                         &(struct ct_cross_entropy_partial){shards});
+}
+
+struct ct_value *ct_cross_entropy_merge(struct ct_builder *b, const char *name,
+                                        struct ct_value *stats, struct ct_value *labels)
+{
+    return ct_emit_type1(b, &ct_op_cross_entropy_merge, name, (struct ct_value *[]){stats, labels},
+                         2, NULL);
+}

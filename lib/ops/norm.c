@@ -1,0 +1,153 @@
+/*
+ * Root mean square norm (Zhang and Sennrich 2019), alone and after a residual addition.
+ */
+#include <math.h>
+
+#include "list.h"
+
+static const struct ct_option norm_attrs[] = {
+    CT_OPT_FLOAT(struct ct_rms_norm, eps, "eps", "1e-05", 0, 1, "Added to the mean square"), {0}};
+
+/* y = x rstd w by rows; rstd[rows] */
+static void norm(const double *x, const double *w, double eps, int64_t rows, int64_t n, double *y,
+                 double *rstd)
+{
+    for (int64_t i = 0; i < rows; i++, x += n, y += n) {
+        double square = 0;
+
+        for (int64_t k = 0; k < n; k++)
+            square += x[k] * x[k];
+        rstd[i] = 1 / sqrt(square / (double)n + eps);
+        for (int64_t k = 0; k < n; k++)
+            y[k] = x[k] * rstd[i] * w[k];
+    }
+}
+
+static double eps_of(const struct ct_op *op)
+{
+    return ((const struct ct_rms_norm *)op->attrs)->eps;
+}
+
+static int rms_norm_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+
+    norm(r.in[0], r.in[1], eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
+         r.out[1]);
+    return ct_reference_end(&r, 0);
+}
+
+static int rms_norm_vjp(struct ct_vjp *v)
+{
+    struct ct_op *op = v->op;
+
+    if (!v->dout[0])
+        return 0;
+    return ct_emit_gradients(
+        v, &ct_op_rms_norm_grad,
+        (struct ct_value *[]){v->dout[0], op->in[0], op->in[1], op->out[1], NULL}, 5, NULL,
+        (int[]){0, 1}, 2);
+}
+
+const struct ct_op_type ct_op_rms_norm = {
+    .size = sizeof(struct ct_op_type),
+    .name = "rms_norm",
+    .summary = "y = x w / root of the mean square of x",
+    .signature = "x[.K] T, w[K] T -> y[.K] T, rstd[.] W",
+    .attrs = norm_attrs,
+    .attrs_size = sizeof(struct ct_rms_norm),
+    .vjp = rms_norm_vjp,
+    .reference = rms_norm_reference,
+};
+
+static int add_rms_norm_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    double *sum = r.out[1];
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->out[1]); i++)
+        sum[i] = ct_rounded(l->out[1].dtype, r.in[0][i] + r.in[1][i]);
+    norm(sum, r.in[2], eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
+         r.out[2]);
+    return ct_reference_end(&r, 0);
+}
+
+/* The gradient that arrives at the sum itself joins that of the norm. */
+static int add_rms_norm_vjp(struct ct_vjp *v)
+{
+    struct ct_value *dy = v->dout[0], *dsum = v->dout[1], *dx = dsum;
+    struct ct_op *op = v->op;
+
+    if (dy && (v->wanted[0] || v->wanted[1] || v->wanted[2])) {
+        struct ct_op *grad = ct_emit_type(
+            v->b, &ct_op_rms_norm_grad, ct_gradient_name(v, 0),
+            (struct ct_value *[]){dy, op->out[1], op->in[2], op->out[2], dsum}, 5, NULL);
+
+        if (!grad)
+            return v->b->status;
+        ct_value_rename(v->b->graph, grad->out[1], ct_gradient_name(v, 2));
+        v->din[2] = grad->out[1];
+        dx = grad->out[0];
+    }
+    v->din[0] = v->din[1] = dx;
+    return 0;
+}
+
+const struct ct_op_type ct_op_add_rms_norm = {
+    .size = sizeof(struct ct_op_type),
+    .name = "add_rms_norm",
+    .summary = "sum = x + r, and the norm of the sum",
+    .signature = "x[.K] T, r[.K] T, w[K] T -> y[.K] T, sum[.K] T, rstd[.] W",
+    .attrs = norm_attrs,
+    .attrs_size = sizeof(struct ct_rms_norm),
+    .vjp = add_rms_norm_vjp,
+    .reference = add_rms_norm_reference,
+};
+
+static int rms_norm_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t rows = ct_rows(&l->in[0]), n = ct_columns(&l->in[0]);
+    const double *w = r.in[2], *dres = r.in[4];
+
+    for (int64_t i = 0; i < rows; i++) {
+        const double *dy = r.in[0] + i * n, *x = r.in[1] + i * n;
+        double rstd = r.in[3][i], mean = 0;
+
+        for (int64_t k = 0; k < n; k++) {
+            mean += dy[k] * w[k] * x[k] * rstd / (double)n;
+            r.out[1][k] += dy[k] * x[k] * rstd;
+        }
+        for (int64_t k = 0; k < n; k++)
+            r.out[0][i * n + k] =
+                rstd * (dy[k] * w[k] - x[k] * rstd * mean) + (dres ? dres[i * n + k] : 0);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_rms_norm_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "rms_norm_grad",
+    .summary = "gradient of rms_norm, plus the one that arrives at its input by another way",
+    .signature = "dy[.K] T, x[.K] T, w[K] T, rstd[.] W, ?dres[.K] T -> dx[.K] T, dw[K] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .reference = rms_norm_grad_reference,
+};
+
+struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
+                             struct ct_value *w, double eps)
+{
+    return ct_emit_type1(b, &ct_op_rms_norm, name, (struct ct_value *[]){x, w}, 2,
+                         &(struct ct_rms_norm){eps});
+}
+
+struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 struct ct_value *r, struct ct_value *w, double eps,
+                                 struct ct_value **sum)
+{
+    struct ct_op *op = ct_emit_type(b, &ct_op_add_rms_norm, name, (struct ct_value *[]){x, r, w}, 3,
+                                    &(struct ct_rms_norm){eps});
+
+    *sum = op ? op->out[1] : NULL;
+    return op ? op->out[0] : NULL;
+}

@@ -1,0 +1,108 @@
+/*
+ * Between the device's memory and its second one, which is larger and slower: pinned memory of the
+ * host for a GPU, a file for a CPU. What lies there is offloaded; only these ops touch it.
+ */
+#include <string.h>
+
+#include <ctitan/lib/ops.h>
+#include <ctitan/op_author.h>
+
+const struct ct_value *ct_value_origin(const struct ct_value *v)
+{
+    while (v->producer && v->producer->type == &ct_op_load)
+        v = v->producer->in[0];
+    return v;
+}
+
+static int check(const struct ct_op *op, int input, bool offloaded)
+{
+    const struct ct_value *v = op->in[input];
+
+    if (v->offloaded == offloaded)
+        return 0;
+    return ct_fail(CT_EINVAL, "%%%s is %soffloaded", v->name, offloaded ? "not " : "");
+}
+
+static int copy(const struct ct_tensor *to, const struct ct_tensor *from, bool add)
+{
+    if (!add && ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
+        memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
+        return 0;
+    }
+    for (int64_t i = 0; i < ct_tensor_count(to); i++)
+        ct_tensor_store(to, i, ct_tensor_load(from, i) + (add ? ct_tensor_load(to, i) : 0));
+    return 0;
+}
+
+static int copy_out(const struct ct_launch *l)
+{
+    return copy(&l->out[0], &l->in[0], l->accumulate & 1);
+}
+
+static int load_infer(struct ct_op *op)
+{
+    return check(op, 0, true);
+}
+
+const struct ct_op_type ct_op_load = {
+    .size = sizeof(struct ct_op_type),
+    .name = "load",
+    .summary = "a copy, in the device's memory, of what is offloaded",
+    .signature = "x[.] A -> y[.] A",
+    .flags = CT_OP_OFFLOAD,
+    .infer = load_infer,
+    .reference = copy_out,
+};
+
+static int store_infer(struct ct_op *op)
+{
+    int rc = check(op, 0, true);
+
+    return rc < 0 ? rc : check(op, 1, false);
+}
+
+static int store_reference(const struct ct_launch *l)
+{
+    return copy(&l->in[0], &l->in[1], false);
+}
+
+const struct ct_op_type ct_op_store = {
+    .size = sizeof(struct ct_op_type),
+    .name = "store",
+    .summary = "puts x in the place of y, which is offloaded",
+    .signature = "!y[.] A, x[.] A",
+    .flags = CT_OP_OFFLOAD,
+    .infer = store_infer,
+    .reference = store_reference,
+};
+
+static int offload_infer(struct ct_op *op)
+{
+    op->out[0]->offloaded = true;
+    return check(op, 0, false);
+}
+
+const struct ct_op_type ct_op_offload = {
+    .size = sizeof(struct ct_op_type),
+    .name = "offload",
+    .summary = "a copy of x that is offloaded",
+    .signature = "x[.] A -> y[.] A",
+    .flags = CT_OP_OFFLOAD,
+    .infer = offload_infer,
+    .reference = copy_out,
+};
+
+struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x)
+{
+    return ct_emit_type1(b, &ct_op_load, name, &x, 1, NULL);
+}
+
+struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x)
+{
+    return ct_emit_type(b, &ct_op_store, NULL, (struct ct_value *[]){y, x}, 2, NULL);
+}
+
+struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x)
+{
+    return ct_emit_type1(b, &ct_op_offload, name, &x, 1, NULL);
+}

@@ -1,0 +1,22 @@
+/*
+ * Models' ops, for a program that uses them.
+ */
+#include "list.h"
+
+int ct_ops_register(void)
+{
+    static const struct ct_op_type *const types[] = {
+#define X(id) &ct_op_##id,
+        CT_LIB_OPS(X)
+#undef X
+    };
+    static bool done;
+    int rc = 0;
+
+    for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(types); i++)
+        rc = ct_op_need(types[i]);
+    if (!done && rc == 0)
+        rc = ct_transform_register(&ct_join);
+    done |= rc == 0;
+    return rc;
+}

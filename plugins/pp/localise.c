@@ -1,0 +1,268 @@
+/*
+ * One pipeline rank's part of a step.
+ *
+ * Until here the graph is that of all stages, so that all ranks agree on shardings. pp_collect
+ * makes what the host reads a sum over the ranks. pp_localise then leaves one rank's ops: those of
+ * its stages, and those before and after the microbatches that they need. A value that a later
+ * stage uses is sent on from stage to stage, and gradients in the other direction; what is needed
+ * after the microbatches goes straight to the rank that needs it.
+ *
+ * Which ranks have a value is a set of coordinates along pp: 64 bits, so at most 64 of them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "pp.h"
+
+#define EVERYWHERE UINT64_MAX
+#define MOST_RANKS 64
+
+/* ---- what the host reads ---- */
+
+int pp_collect(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
+
+    (void)run;
+    b.why = "the host reads it, on every rank";
+    for (size_t i = 0; graph->partition_axis >= 0 && i < graph->fetch_count; i++) {
+        struct ct_fetch *f = &graph->fetches[i];
+        struct ct_value *given = f->value;
+
+        if (f->value->producer && ct_part_is_microbatch(f->value->producer->section->part))
+            given = ct_contribution(&b, f->value->name, f->value);
+        if (!given)
+            return b.status;
+        if (given != f->value)
+            ct_graph_set_fetch(graph, i, given);
+    }
+    return 0;
+}
+
+/* ---- who has what ---- */
+
+static bool is_microbatch(const struct ct_op *op)
+{
+    return ct_part_is_microbatch(op->section->part);
+}
+
+static bool is_sum(const struct ct_op *op)
+{
+    return op->type == &ct_op_contribution;
+}
+
+static int rank_of(const struct pp_local *c, const struct ct_op *op)
+{
+    return c->stages.rank_of[op->section->group];
+}
+
+static uint64_t bit(int rank)
+{
+    return (uint64_t)1 << rank;
+}
+
+static int lowest(uint64_t ranks)
+{
+    return __builtin_ctzll(ranks);
+}
+
+static bool persistent(const struct ct_value *v)
+{
+    return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
+}
+
+/* Parameters, and what is made of them before the microbatches, are where their users are. */
+static void find_holders(struct pp_local *c)
+{
+    for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
+        uint64_t here = is_microbatch(op) ? bit(rank_of(c, op)) : 0;
+
+        if (op->section->part == CT_PART_POST || op->section->part == CT_PART_INIT)
+            continue;
+        for (int i = 0; op->section->part == CT_PART_PRE && i < op->outs; i++)
+            here |= c->where[op->out[i]->id];
+        for (int i = 0; i < op->ins; i++) {
+            struct ct_value *v = op->in[i];
+
+            if (v && (persistent(v) || (v->producer && v->producer->section->part == CT_PART_PRE)))
+                c->where[v->id] |= here;
+        }
+    }
+    for (size_t i = 0; i < c->graph->value_count; i++) {
+        struct ct_value *v = c->graph->values[i];
+
+        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR ||
+            (v->producer && v->producer->section->part == CT_PART_PRE))
+            c->where[i] = EVERYWHERE;
+        else if (v->role == CT_ROLE_PARAM && !c->where[i])
+            c->where[i] = bit(0);
+    }
+}
+
+/* An op after the microbatches runs where all that it needs is; if that is nowhere, where any of it
+   is, and the rest is sent there. */
+static uint64_t place_after(const struct pp_local *c, const struct ct_op *op)
+{
+    uint64_t all = EVERYWHERE, any = 0;
+
+    for (int i = 0; i < op->ins; i++) {
+        uint64_t where = op->in[i] ? c->where[op->in[i]->id] : EVERYWHERE;
+
+        if (where == EVERYWHERE || !where)
+            continue;
+        all &= where;
+        any |= where;
+    }
+    return all || is_sum(op) ? all : any;
+}
+
+void pp_mark_holders(struct ct_graph *graph, const struct pp_stages *stages)
+{
+    struct pp_local c = {.graph = graph, .stages = *stages};
+
+    c.where = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
+    find_holders(&c);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            graph->values[i]->holders = c.where[i];
+    ct_arena_finish(&c.scratch);
+}
+
+static void place_values(struct pp_local *c)
+{
+    find_holders(c);
+    ct_for_each_op (op, c->graph) {
+        uint64_t where = is_microbatch(op) ? bit(rank_of(c, op)) : 0;
+
+        if (op->section->part == CT_PART_PRE || op->section->part == CT_PART_INIT)
+            continue;
+        if (op->section->part == CT_PART_POST)
+            where = is_sum(op) ? EVERYWHERE : place_after(c, op);
+        for (int i = 0; i < op->outs; i++)
+            c->where[op->out[i]->id] = where;
+        for (int i = 0; i < op->ins; i++) /* an optimizer's states are where its parameters are */
+            if (op->section->part == CT_PART_POST && ct_op_mutates(op, i) &&
+                op->in[i]->role == CT_ROLE_STATE)
+                c->where[op->in[i]->id] = where;
+    }
+}
+
+bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank)
+{
+    return c->where[v->id] & bit(rank);
+}
+
+static bool updates(const struct pp_local *c, const struct ct_op *op, int rank)
+{
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && ct_op_mutates(op, i) && pp_has(c, op->in[i], rank))
+            return true;
+    return false;
+}
+
+bool pp_keeps(const struct pp_local *c, const struct ct_op *op, int rank)
+{
+    if (is_microbatch(op))
+        return rank_of(c, op) == rank;
+    for (int i = 0; i < op->outs; i++)
+        if (c->needed[op->out[i]->id])
+            return true;
+    return updates(c, op, rank);
+}
+
+/* What is summed over the ranks is given by one of them only. */
+bool pp_wants(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v, int rank)
+{
+    return !is_sum(op) || lowest(c->where[v->id]) == rank;
+}
+
+void pp_find_needed(struct pp_local *c, int rank)
+{
+    memset(c->needed, 0, c->graph->value_count);
+    for (size_t i = 0; i < c->graph->fetch_count; i++)
+        c->needed[c->graph->fetches[i].value->id] = true;
+    for (size_t i = 0; i < c->graph->value_count; i++)
+        if (c->graph->values[i]->grad && pp_has(c, c->graph->values[i], rank))
+            c->needed[c->graph->values[i]->grad->id] = true;
+    for (size_t i = 0; i < c->messages; i++)
+        if (c->message[i].from == rank)
+            c->needed[c->message[i].value->id] = true;
+    for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
+        if (op->section->part == CT_PART_INIT || !pp_keeps(c, op, rank))
+            continue;
+        for (int i = 0; i < op->ins; i++)
+            if (op->in[i] && pp_has(c, op->in[i], rank) && pp_wants(c, op, op->in[i], rank))
+                c->needed[op->in[i]->id] = true;
+    }
+}
+
+/* ---- what is left ---- */
+
+static void drop_foreign_terms(struct pp_local *c)
+{
+    ct_for_each_op (op, c->graph)
+        if (is_sum(op) && !pp_wants(c, op, op->in[0], c->me))
+            ct_op_set_input(op, 0, NULL);
+}
+
+/* Decided before anything is moved: what is added then stays. */
+static struct ct_op **find_foreign(struct pp_local *c, size_t *count)
+{
+    struct ct_op **foreign = NULL;
+    size_t room = 0;
+
+    *count = 0;
+    pp_find_needed(c, c->me);
+    ct_for_each_op (op, c->graph) {
+        if (op->section->part == CT_PART_INIT ? updates(c, op, c->me) : pp_keeps(c, op, c->me))
+            continue;
+        foreign = ct_arena_grow(&c->scratch, foreign, &room, *count + 1, sizeof(struct ct_op *));
+        foreign[(*count)++] = op;
+    }
+    return foreign;
+}
+
+static int localise_graph(struct pp_local *c)
+{
+    size_t count, values = c->graph->value_count;
+    struct ct_op **foreign;
+    int rc;
+
+    place_values(c);
+    pp_find_messages(c);
+    foreign = find_foreign(c, &count);
+    drop_foreign_terms(c);
+    rc = pp_forward_values(c);
+    if (rc == 0)
+        rc = pp_exchange(c);
+    for (size_t i = 0; i < count; i++)
+        ct_graph_remove(c->graph, foreign[i]);
+    for (size_t i = 0; i < values; i++)
+        if (!pp_has(c, c->graph->values[i], c->me))
+            ct_value_set_grad(c->graph->values[i], NULL);
+    ct_graph_sweep(c->graph);
+    return rc;
+}
+
+int pp_localise(struct ct_graph *graph, struct ct_run *run)
+{
+    struct pp_local c = {.graph = graph};
+    int rc;
+
+    if (graph->partition_axis < 0)
+        return 0;
+    rc = pp_stages_of(graph, &c.scratch, &c.stages);
+    c.me = (int)ct_mesh_coordinate(&graph->mesh, run->rank, graph->partition_axis);
+    if (rc == 0 && c.stages.ranks > MOST_RANKS)
+        rc = ct_fail(CT_ECONFIG, "a pipeline of %d ranks: %d is the most", c.stages.ranks,
+                     MOST_RANKS);
+    if (rc == 0) {
+        c.where = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
+        c.needed = ct_arena_array(&c.scratch, bool, graph->value_count + 1);
+        rc = localise_graph(&c);
+    }
+    ct_arena_finish(&c.scratch);
+    return rc;
+}

@@ -1,0 +1,229 @@
+/*
+ * What crosses the boundaries between pipeline stages: sends and receives.
+ *
+ * In the microbatches a value is handed on from stage to stage, so that ranks only talk to their
+ * neighbours, as schedules expect; after them it goes straight to the rank that needs it.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/op.h>
+
+#include "pp.h"
+
+/* ---- from stage to stage ---- */
+
+/* The ops of one direction: forward values go up, gradients down. */
+struct direction {
+    enum ct_part part;
+    int step;                     /* +1: to later stages */
+    struct ct_op **first, **last; /* by stage: of the pass; NULL: none here */
+};
+
+static bool of_pass(const struct direction *d, const struct ct_op *op)
+{
+    return d->part == CT_PART_F ? op->section->part == CT_PART_F
+                                : op->section->part == CT_PART_I || op->section->part == CT_PART_W;
+}
+
+static void find_pass(struct pp_local *c, struct direction *d)
+{
+    d->first = ct_arena_array(&c->scratch, struct ct_op *, c->stages.count);
+    d->last = ct_arena_array(&c->scratch, struct ct_op *, c->stages.count);
+    ct_for_each_op (op, c->graph) {
+        if (!of_pass(d, op))
+            continue;
+        if (!d->first[op->section->group])
+            d->first[op->section->group] = op;
+        d->last[op->section->group] = op;
+    }
+}
+
+/* The section of a stage's transfers in one direction: "1SEND_F", "0RECV_B". */
+static const struct ct_section *transfers(struct pp_local *c, const struct direction *d, int stage,
+                                          const char *what)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "%d%s_%s", stage, what, d->step > 0 ? "F" : "B");
+    return ct_graph_section_named(c->graph, name, d->part, stage);
+}
+
+static struct ct_builder in_stage(struct pp_local *c, const struct direction *d, int stage,
+                                  bool front)
+{
+    struct ct_op *at = front ? d->first[stage] : d->last[stage];
+    struct ct_builder b = front ? ct_builder_before(c->graph, at) : ct_builder_after(c->graph, at);
+
+    b.section = transfers(c, d, stage, front ? "RECV" : "SEND");
+    b.why = d->step > 0 ? "an earlier stage makes it, a later one uses it"
+                        : "the gradient of what an earlier stage made";
+    return b;
+}
+
+static void replace_in_stage(const struct ct_value *v, int stage, struct ct_value *here)
+{
+    ct_for_each_use_safe (use, v)
+        if (ct_part_is_microbatch(use->op->section->part) && use->op->section->group == stage)
+            ct_op_set_input(use->op, use->index, here);
+}
+
+/* Send v on to stage `last`, from neighbour to neighbour. */
+static int send_on(struct pp_local *c, const struct direction *d, struct ct_value *v, int last)
+{
+    const int *rank = c->stages.rank_of;
+    struct ct_value *here = v;
+    int rc = 0;
+
+    for (int s = v->producer->section->group; rc == 0 && s != last; s += d->step) {
+        int from = rank[s], to = rank[s + d->step];
+        struct ct_builder b;
+
+        if (from == c->me && to != c->me) {
+            b = in_stage(c, d, s, false);
+            rc = ct_send(&b, v, here, from, to);
+            d->last[s] = d->last[s]->next;
+        }
+        if (to != c->me)
+            continue;
+        if (from != c->me) {
+            b = in_stage(c, d, s + d->step, true);
+            here =
+                ct_receive(&b, ct_arena_printf(c->graph->arena, "%s.stage%d", v->name, s + d->step),
+                           v, from, to);
+            if (!here)
+                return b.status;
+        }
+        if (here != v)
+            replace_in_stage(v, s + d->step, here);
+    }
+    return rc;
+}
+
+/* By value: the stage that is farthest away from the one that made it; -1: it stays. */
+static int find_sent_on(struct pp_local *c, const struct direction *d, int *farthest)
+{
+    ct_for_each_op (op, c->graph)
+        for (int i = 0; ct_part_is_microbatch(op->section->part) && i < op->ins; i++) {
+            const struct ct_value *v = op->in[i];
+            const struct ct_op *maker = v ? v->producer : NULL;
+            int way = maker ? (op->section->group - maker->section->group) * d->step : 0;
+
+            if (!maker || op->section->group == maker->section->group || !of_pass(d, maker))
+                continue;
+            if (way < 0 || maker->section->part != d->part)
+                return ct_fail(
+                    CT_EINVAL,
+                    "%%%s is made in stage %d, part %s, and used by %s in stage %d: values "
+                    "of part F go to later stages, those of part I to earlier ones",
+                    v->name, maker->section->group, ct_part_name(maker->section->part),
+                    op->type->name, op->section->group);
+            if (farthest[v->id] < 0 || (op->section->group - farthest[v->id]) * d->step > 0)
+                farthest[v->id] = op->section->group;
+        }
+    return 0;
+}
+
+static int send_on_all(struct pp_local *c, enum ct_part part, int step)
+{
+    struct direction d = {.part = part, .step = step};
+    size_t count = c->graph->value_count;
+    int *farthest = ct_arena_array(&c->scratch, int, count + 1), rc;
+
+    memset(farthest, -1, sizeof(*farthest) * count);
+    find_pass(c, &d);
+    rc = find_sent_on(c, &d, farthest);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (farthest[i] >= 0)
+            rc = send_on(c, &d, c->graph->values[i], farthest[i]);
+    return rc;
+}
+
+int pp_forward_values(struct pp_local *c)
+{
+    int rc = send_on_all(c, CT_PART_F, 1);
+
+    return rc == 0 ? send_on_all(c, CT_PART_I, -1) : rc;
+}
+
+/* ---- after the microbatches ---- */
+
+static bool add_message(struct pp_local *c, struct ct_value *v, int to, struct ct_op *user)
+{
+    for (size_t i = 0; i < c->messages; i++)
+        if (c->message[i].value == v && c->message[i].to == to)
+            return false;
+    c->message = ct_arena_grow(&c->scratch, c->message, &c->message_room, c->messages + 1,
+                               sizeof(*c->message));
+    c->message[c->messages++] = (struct pp_message){v, user, __builtin_ctzll(c->where[v->id]), to};
+    return true;
+}
+
+/* What a rank needs and does not have comes from one that has it, and so that one needs it, too. */
+static bool find_messages_to(struct pp_local *c, int rank)
+{
+    bool found = false;
+
+    pp_find_needed(c, rank);
+    ct_for_each_op (op, c->graph)
+        for (int i = 0; op->section->part == CT_PART_POST && pp_keeps(c, op, rank) && i < op->ins;
+             i++) {
+            struct ct_value *v = op->in[i];
+
+            if (v && pp_wants(c, op, v, rank) && !pp_has(c, v, rank))
+                found |= add_message(c, v, rank, op);
+        }
+    return found;
+}
+
+/* All ranks find the same list. */
+void pp_find_messages(struct pp_local *c)
+{
+    bool found = true;
+
+    while (found) {
+        found = false;
+        for (int r = 0; r < c->stages.ranks; r++)
+            found |= find_messages_to(c, r);
+    }
+}
+
+static void replace_after(const struct ct_value *v, struct ct_value *here)
+{
+    ct_for_each_use_safe (use, v)
+        if (use->op->section->part == CT_PART_POST)
+            ct_op_set_input(use->op, use->index, here);
+}
+
+static struct ct_builder in_front_of_user(struct pp_local *c, const struct pp_message *m)
+{
+    struct ct_builder b = ct_builder_before(c->graph, m->user);
+
+    ct_builder_set_part(&b, CT_PART_POST);
+    b.why = "several stages have a part of it";
+    return b;
+}
+
+/* Every message stands in front of the op that wanted it first, on both ranks: in one order. */
+int pp_exchange(struct pp_local *c)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < c->messages; i++) {
+        struct pp_message *m = &c->message[i];
+        struct ct_builder b = in_front_of_user(c, m);
+        struct ct_value *here;
+
+        if (m->from == c->me)
+            rc = ct_send(&b, m->value, m->value, m->from, m->to);
+        if (m->to != c->me)
+            continue;
+        here =
+            ct_receive(&b, ct_arena_printf(c->graph->arena, "%s.from%d", m->value->name, m->from),
+                       m->value, m->from, m->to);
+        if (!here)
+            return b.status;
+        replace_after(m->value, here);
+    }
+    return rc;
+}

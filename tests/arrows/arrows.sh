@@ -1,0 +1,127 @@
+#!/bin/bash
+# arrows.sh SOURCE: who may know whom, read from the sources.
+#
+#   1  A folder of core/ includes headers of itself and of the folders below it, never of lib/.
+#   2  A public header of the core includes headers of its own folder and below; see `folder_of`.
+#   3  A folder of lib/, plugins/ and models/, and cli/, includes its own headers and public ones.
+#   4  The core's code names no technique and no model.
+#   5  The core's code names no op but its own, and recognises none by its name.
+#
+# What is listed in `exceptions`, as this program prints it, is not yet so.
+set -uo pipefail
+cd "$1" || exit
+
+order=(base ir shard lower comm plugin run)
+techniques='fsdp|ddp|hsdp|tp|pp|cp|ep|sac|offload|offloaded|float8|pipeline|pipelines|stage|stages|zero_bubble|1f1b|unshard|reshard|llama|gpt2|qwen3|adamw|muon|nccl|mpi|cuda|cpu'
+
+# The folder of the core to which a public header belongs.
+folder_of() {
+    case $1 in
+    arena.h | base.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
+    core_ops.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | signature.h | tensor.h | toolkit.h) echo ir ;;
+    propagate.h | redistribute.h) echo shard ;;
+    program.h | section.h) echo lower ;;
+    device/collective.h | device/comm.h | comm.h) echo comm ;;
+    model.h | plugin.h | recipe.h) echo plugin ;;
+    run.h | train.h) echo run ;;
+    *) echo unknown ;;
+    esac
+}
+
+level() {
+    local i
+    for i in "${!order[@]}"; do
+        [[ ${order[i]} != "$1" ]] || { echo "$i"; return; }
+    done
+    echo 99
+}
+
+includes() { sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]+)[>"].*/\1/p' "$1"; }
+quoted() { sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"([^"]+)".*/\1/p' "$1"; }
+
+# core_folder INCLUDED OWN: the folder of the core that an included header is of; "" if it is none.
+core_folder() {
+    case $1 in
+    ctitan/lib/*) echo lib ;;
+    ctitan/*) folder_of "${1#ctitan/}" ;;
+    */*) [[ -e core/$1 ]] && echo "${1%%/*}" ;;
+    *) [[ -e core/$2/$1 ]] && echo "$2" ;;
+    esac
+}
+
+check_core() {
+    local file own header folder
+    while read -r file; do
+        case $file in
+        core/include/ctitan/*) own=$(folder_of "${file#core/include/ctitan/}") ;;
+        *) own=${file#core/} own=${own%%/*} ;;
+        esac
+        [[ $own != unknown ]] || echo "$file is in no folder: add it to folder_of"
+        while read -r header; do
+            folder=$(core_folder "$header" "$own")
+            [[ ! $folder ]] || (($(level "$folder") <= $(level "$own"))) ||
+                echo "$file includes $header"
+        done < <(includes "$file")
+    done < <(find core -name '*.[ch]' | sort)
+}
+
+# Quoted headers lie in the folder, or below it, of the file that includes them.
+check_others() {
+    local file home header
+    while read -r file; do
+        case $file in
+        cli/*) home=cli ;;
+        *) home=$(cut -d/ -f1,2 <<<"$file") ;;
+        esac
+        while read -r header; do
+            [[ $(realpath -q --relative-to=. "$(dirname "$file")/$header") == "$home"/* && -e \
+                $(dirname "$file")/$header ]] || [[ -e $home/$header ]] || echo "$file includes $header"
+        done < <(quoted "$file")
+        includes "$file" | grep -E '^(ir|shard|lower|comm|plugin|run|base)/' |
+            sed "s,^,$file includes ,"
+    done < <(find cli lib/[a-hj-z]* plugins models -name '*.[ch]' -o -name '*.cu' | sort)
+}
+
+# The sources of the core without comments and includes: "FILE:TEXT".
+code() {
+    find core -name '*.[ch]' | sort | while read -r file; do
+        gcc -fpreprocessed -dD -E -P -w "$file" | grep -v '^#include' | sed "s,^,$file:,"
+    done
+}
+
+# Names of the ops that are defined in the given folders.
+ops_of() {
+    grep -rhoE 'struct ct_op_type [a-z_0-9]+(\[\])? = \{|\.name = "[a-z_0-9.]+"' "$@" --include='*.c' |
+        awk -F'"' '/ct_op_type/ { op = 1; next } op && NF > 1 { print $2; op = 0 }' | sort -u
+}
+
+check_words() {
+    local foreign
+    # "load" and "linear" are words of recipes as well.
+    foreign=$(comm -13 <(ops_of core) <(ops_of lib plugins models) | paste -sd'|')
+    code >"$scratch"
+    awk -v words="$techniques" '
+        BEGIN { n = split(words, list, "|"); for (i = 1; i <= n; i++) wanted[list[i]] }
+        {
+            colon = index($0, ":"); file = substr($0, 1, colon - 1); text = tolower(substr($0, colon + 1))
+            n = split(text, word, /[^a-z0-9]+/)
+            for (i = 1; i <= n; i++) if (word[i] in wanted) print file " names " word[i]
+        }' "$scratch" | sort -u
+    grep -oE "^[^:]*:|\"($foreign)\"" "$scratch" |
+        awk '/:$/ { file = substr($0, 1, length($0) - 1); next } { gsub(/"/, ""); print file " names the op " $0 }' |
+        sort -u | grep -vE '^core/plugin/recipe[a-z_]*\.c names the op (load|linear)$'
+    grep -E 'strn?cmp\([^;]*type->name' "$scratch" | cut -d: -f1 | sort -u | grep -vx core/ir/op.c |
+        sed 's/$/ compares the name of an op/'
+}
+
+scratch=$(mktemp)
+found=$(mktemp)
+trap 'rm -f "$scratch" "$found"' EXIT
+{ check_core; check_others; check_words; } | sort -u >"$found"
+exceptions=$(dirname "$0")/exceptions
+[[ -e $exceptions ]] || exceptions=/dev/null
+faults=$(comm -23 "$found" <(grep -v '^#' "$exceptions" | sort -u))
+unneeded=$(comm -13 "$found" <(grep -v '^#' "$exceptions" | sort -u))
+[[ ! $faults ]] || printf '%s\n' "$faults"
+[[ ! $unneeded ]] || sed 's/^/not needed in exceptions: /' <<<"$unneeded"
+[[ ! $faults ]]

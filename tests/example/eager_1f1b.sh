@@ -1,0 +1,14 @@
+#!/bin/bash
+# A schedule of a third party is proven over many numbers of ranks, and a run with it has one rank's losses.
+set -euo pipefail
+. "$(dirname "$0")/installed.sh" "$1" "$2" eager_1f1b
+
+"$ctitan" check eager_1f1b/eager_1f1b.so | tee log
+grep -q 'schedule eager_1f1b: [0-9]* cases verified' log
+train one
+train many -n 4 --with pp --set pp.degree=4 --set pp.schedule=eager_1f1b --set pp.microbatch_size=1
+values one loss >expected
+values many loss >losses
+close losses expected
+if "$ctitan" plan recipe.ini -n 4 --with pp --set pp.degree=4 --set pp.schedule=adamw 2>log; then exit 1; fi
+grep 'plugin adamw offers no schedule' log

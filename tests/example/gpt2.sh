@@ -1,0 +1,18 @@
+#!/bin/bash
+# A model of a third party, in plain ops, learns, and has one rank's losses on meshes of every technique.
+set -euo pipefail
+. "$(dirname "$0")/installed.sh" "$1" "$2" gpt2
+
+sed -i 's/llama, text/gpt2, text/; s/^name = llama/name = gpt2/; s/^\[llama\]/[gpt2]/' recipe.ini
+train one
+values one loss >expected
+awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.05) }' expected
+for mesh in '-n 2 --with fsdp' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2' \
+    '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
+    read -ra arguments <<<"$mesh"
+    rm -rf many
+    train many "${arguments[@]}"
+    values many loss >losses
+    close losses expected
+    echo "$mesh: one rank's losses"
+done

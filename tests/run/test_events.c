@@ -1,0 +1,144 @@
+/*
+ * What events say of a run of one rank, and what becomes of hooks that fail.
+ */
+#include <ctitan/lib/measure.h>
+
+#include "toy.h"
+
+static struct {
+    struct ct_run *run;
+    int64_t step, ops, foreign, count[CT_EVENT_COUNT];
+    double time;
+    enum ct_event fail_on; /* CT_EVENT_COUNT: nowhere */
+    char message[2048];
+} seen;
+
+/* The instruction is the one of that index in the program that the event names. */
+static void check_op(const struct ct_event_data *data)
+{
+    const struct ct_program *p = data->program;
+
+    if (data->index >= 0)
+        assert_ptr_equal(data->instruction, &p->step[data->index]);
+    else
+        assert_ptr_equal(data->instruction, &p->init[(int64_t)p->init_count + data->index]);
+    assert_ptr_equal(data->launch->op, data->instruction->op);
+    assert_int_equal(data->microbatch, data->instruction->microbatch);
+    if (data->event == CT_EVENT_OP_BEGIN && data->run)
+        seen.ops++;
+    seen.foreign += !data->run;
+    if (data->run) {
+        assert_ptr_equal(p->run, data->run);
+        assert_ptr_equal(p, data->run->program);
+        assert_int_equal(data->step, data->index < 0 ? 0 : seen.step);
+    }
+}
+
+static int hear(const struct ct_event_data *data, void *context)
+{
+    (void)context;
+    seen.count[data->event]++;
+    assert_true(data->time >= seen.time);
+    seen.time = data->time;
+    if (data->event == CT_EVENT_STEP_BEGIN)
+        seen.step = data->step;
+    if (data->event == CT_EVENT_OP_BEGIN || data->event == CT_EVENT_OP_END)
+        check_op(data);
+    if (data->event == CT_EVENT_FAILURE)
+        snprintf(seen.message, sizeof(seen.message), "%s", data->message);
+    return data->event == seen.fail_on ? ct_fail(CT_EIO, "the disk is full") : 0;
+}
+
+#define ALL (~0u >> (32 - CT_EVENT_COUNT))
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook), .events = ALL, .call = hear};
+
+static int start(void **state)
+{
+    int rc = toy_start(state);
+
+    return rc < 0 ? rc : ct_hook_register(&hook, "plugin trace");
+}
+
+static int reset(void **state)
+{
+    memset(&seen, 0, sizeof(seen));
+    seen.fail_on = CT_EVENT_COUNT;
+    return toy_reset(state);
+}
+
+static void an_event_says_whose_instruction_it_is(void **state)
+{
+    struct ct_run *run = toy_opened();
+
+    (void)state;
+    seen.ops = 0;
+    assert_int_equal(ct_run_train(run), 0);
+    assert_int_equal(seen.ops, 4 * (int64_t)run->program->step_count);
+    assert_int_equal(seen.foreign, 0);
+    assert_int_equal(seen.count[CT_EVENT_PLAN_READY], 1);
+    assert_int_equal(seen.count[CT_EVENT_RUN_READY], 1);
+    assert_int_equal(seen.count[CT_EVENT_STEP_BEGIN], 4);
+    assert_int_equal(seen.count[CT_EVENT_STEP_END], 4);
+    assert_int_equal(seen.count[CT_EVENT_OP_END], seen.count[CT_EVENT_OP_BEGIN]);
+    assert_int_equal(seen.count[CT_EVENT_RUN_END], 1);
+    assert_int_equal(seen.count[CT_EVENT_FAILURE], 0);
+    ct_run_close(run);
+}
+
+static void ops_of_other_programs_are_not_the_runs(void **state)
+{
+    struct ct_run *run = toy_opened();
+    double peak;
+
+    (void)state;
+    seen.ops = 0;
+    assert_int_equal(ct_measure_gemm(run->device, CT_F32, &peak), 0);
+    assert_true(seen.foreign > 0);
+    assert_int_equal(seen.ops, 0);
+    ct_run_close(run);
+}
+
+static void the_failure_of_a_hook_names_its_plugin(void **state)
+{
+    struct ct_run *run = toy_opened();
+
+    (void)state;
+    seen.fail_on = CT_EVENT_STEP_END;
+    assert_int_equal(ct_run_train(run), CT_EIO);
+    assert_string_equal(ct_error_message(), "plugin trace, hook on STEP_END: the disk is full");
+    assert_string_equal(seen.message, "plugin trace, hook on STEP_END: the disk is full");
+    assert_int_equal(seen.count[CT_EVENT_FAILURE], 1);
+    assert_int_equal(seen.count[CT_EVENT_RUN_END], 0);
+    ct_run_close(run);
+}
+
+static void a_failure_at_the_end_of_a_run_is_one(void **state)
+{
+    struct ct_run *run = toy_opened();
+
+    (void)state;
+    seen.fail_on = CT_EVENT_RUN_END;
+    assert_int_equal(ct_run_train(run), CT_EIO);
+    assert_string_equal(seen.message, "plugin trace, hook on RUN_END: the disk is full");
+    ct_run_close(run);
+}
+
+static void events_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(ct_event_name(CT_EVENT_COLLECTIVE_FINISHED), "COLLECTIVE_FINISHED");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup(name, reset)
+    const struct CMUnitTest tests[] = {
+        TEST(an_event_says_whose_instruction_it_is),
+        TEST(ops_of_other_programs_are_not_the_runs),
+        TEST(the_failure_of_a_hook_names_its_plugin),
+        TEST(a_failure_at_the_end_of_a_run_is_one),
+        TEST(events_have_names),
+    };
+
+    return cmocka_run_group_tests(tests, start, NULL);
+}
