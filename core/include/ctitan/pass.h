@@ -5,6 +5,19 @@
  * such as "gradients") orders it, so the order of the manifest does not matter. The manager, not
  * the transform, verifies after each, times it, dumps on request, and on failure writes a
  * reproducer: the graph before it and the list of transforms.
+ *
+ * Properties are words between transforms; nothing else is known of them. Those in use:
+ *
+ *   batch, sequence  the inputs are split over data-parallel ranks; along the sequence
+ *   placed           weights are split as the model's tensor-parallel plan says
+ *   stages           every op stands in the section of its pipeline stage
+ *   gradients        the backward is there
+ *   collected        what the host reads is a sum over the ranks that have a part of it
+ *   collectives      every value has its sharding
+ *   listed           parameters and states are noted, before a rank leaves out what is not its own
+ *   recomputed       what the backward computes again stands in it
+ *   prefetched       gathers of parameters stand where they run
+ *   bucketed         collectives of a unit are one
  */
 #ifndef CT_PASS_H
 #define CT_PASS_H
