@@ -2,9 +2,9 @@
  * The llama model: embedding, pre-norm layers of grouped-query attention and SwiGLU, a head.
  *
  * Weights start as TorchTitan's do: the embedding at deviation 1; q, k, v and gate at 0.02; o, up
- * and down at 0.02 / sqrt(2 (layer + 1)); the head at dim^-0.5, cut at three deviations (its other
- * truncations are at the absolute value 2, a hundred deviations away, and cut nothing). A tied
- * embedding starts as a head, since that is what it scales.
+ * and down at 0.02 / sqrt(2 (layer + 1)); the head at dim^-0.5, truncated at three deviations (its
+ * other truncations are at the absolute value 2, a hundred deviations away, and change nothing). A
+ * tied embedding starts as a head, since that is what it scales.
  */
 #include <math.h>
 #include <stdlib.h>

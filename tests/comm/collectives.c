@@ -92,9 +92,9 @@ static double reduced(const struct ct_group *g, const struct call *c, uint64_t c
 
 static size_t input_count(const struct ct_group *g, const struct call *c)
 {
-    bool cut = c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL;
+    bool split = c->kind == REDUCE_SCATTER || c->kind == ALL_TO_ALL;
 
-    return c->kind == BARRIER ? 0 : c->count * (cut ? (size_t)g->size : 1);
+    return c->kind == BARRIER ? 0 : c->count * (split ? (size_t)g->size : 1);
 }
 
 static size_t output_count(const struct ct_group *g, const struct call *c)

@@ -39,7 +39,7 @@ static int other_call(struct ct_group *g, const char *act, float *data)
     return ops->barrier(g);
 }
 
-/* Two calls as one, of as many elements together on all ranks, but cut otherwise. */
+/* Two calls as one, of as many elements together on all ranks, but split otherwise. */
 static int batch(struct ct_group *g, float *data, bool guilty)
 {
     const struct ct_comm_ops *ops = g->ops;

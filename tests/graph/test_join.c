@@ -73,7 +73,7 @@ static void stages_are_not_joined(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph =
-        joined(&arena, "graph \"cut\"\nmesh pp=2\npartition pp\n"
+        joined(&arena, "graph \"split\"\nmesh pp=2\npartition pp\n"
                        "input %x : float32[2,4]\n"
                        "param %w : float32[4,4]\nparam %v : float32[4,4]\nparam %n : float32[4]\n"
                        "0F a %y = linear(%x, %w) : float32[2,4]\n"

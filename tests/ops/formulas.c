@@ -546,7 +546,7 @@ static void test_init_normal(void **state)
     }
     assert_true(redrawn);
     assert_true(fabs(mean) < 0.1);
-    /* variance of a normal cut at 1.5: 1 - 2 * 1.5 phi(1.5) / (2 Phi(1.5) - 1) */
+    /* variance of a normal truncated at 1.5: 1 - 2 * 1.5 phi(1.5) / (2 Phi(1.5) - 1) */
     assert_true(fabs(square / 9 - 0.5513) < 0.03);
     machine_finish(&m);
 }

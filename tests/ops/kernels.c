@@ -171,7 +171,7 @@ static void test_bfloat16(void **state)
 
 /* ---- factor rules ---- */
 
-/* Is factor f, or what is cut with it, that of dimension `dim` of this operand? */
+/* Is factor f, or what is split with it, that of dimension `dim` of this operand? */
 static bool is_cut(const struct ct_rule *rule, int f, int g)
 {
     const struct ct_factor *a = &rule->factor[f], *b = &rule->factor[g];
@@ -191,8 +191,8 @@ static struct ct_value *value_at(const struct ct_op *op, int i)
 
 static const struct ct_mesh two = {1, {{"two", 2}}};
 
-/* Cut every dimension of every operand that has factor f. */
-static void cut(const struct ct_op *op, const struct ct_rule *rule, int f)
+/* Split every dimension of every operand that has factor f. */
+static void split(const struct ct_op *op, const struct ct_rule *rule, int f)
 {
     for (int i = 0; i < op->ins + op->outs; i++) {
         struct ct_value *v = value_at(op, i);
@@ -239,7 +239,7 @@ static void check_factor(struct call *c, const struct ct_rule *rule, int f)
     uint32_t reduced = 0;
     char what[64];
 
-    cut(op, rule, f);
+    split(op, rule, f);
     for (int i = 0; i < op->ins; i++)
         all_in[i] = ct_op_mutates(op, i) ? emptied(c, &c->in[i], NAN) : scattered(c, &c->in[i]);
     for (int i = 0; i < op->outs; i++) {
@@ -280,7 +280,7 @@ static void check_operand_factors(const struct call *c, const struct ct_rule *ru
     }
 }
 
-/* Tied factors are cut where both shards are equal; all others anywhere. */
+/* Tied factors are split where both shards are equal; all others anywhere. */
 static bool may_cut(const struct ct_rule *rule, int f)
 {
     if (rule->factor[f].kind == CT_FACTOR_WHOLE || rule->factor[f].size == 1)
@@ -288,7 +288,7 @@ static bool may_cut(const struct ct_rule *rule, int f)
     return (f != rule->tie[0] && f != rule->tie[1]) || rule->factor[rule->tie[1]].size % 2 == 0;
 }
 
-/* Every factor that may be cut in two is. */
+/* Every factor that may be split in two is. */
 static void test_factors(void **state)
 {
     int checked = 0;

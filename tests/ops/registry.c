@@ -212,7 +212,7 @@ static void test_factors_of_linear(void **state)
     ct_arena_finish(&arena);
 }
 
-/* Queries may be cut, keys not, unless both are cut alike; heads with their groups. */
+/* Queries may be split, keys not, unless both are split alike; heads with their groups. */
 static void test_factors_of_attention(void **state)
 {
     struct ct_arena arena = {0};
@@ -246,7 +246,7 @@ static void test_factors_of_attention(void **state)
     ct_arena_finish(&arena);
 }
 
-/* A cut of the queries leaves sums over them pending: the gradients of keys and values. */
+/* A split of the queries leaves sums over them pending: the gradients of keys and values. */
 static void test_factors_of_attention_grad(void **state)
 {
     struct ct_arena arena = {0};
@@ -271,7 +271,7 @@ static void test_factors_of_attention_grad(void **state)
     ct_arena_finish(&arena);
 }
 
-/* Heads out of features: what cuts one cuts the other. */
+/* Heads out of features: what splits one splits the other. */
 static void test_factors_of_view(void **state)
 {
     struct ct_arena arena = {0};

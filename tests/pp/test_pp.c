@@ -1,6 +1,6 @@
 /*
- * Pipelines as graphs: where pp cuts a model, and what `localise` leaves on each rank: what crosses
- * a cut, what is handed on, tied parameters, and what is refused.
+ * Pipelines as graphs: where pp splits a model, and what `localise` leaves on each rank: what
+ * crosses a split, what is handed on, tied parameters, and what is refused.
  */
 #include "plugin_under_test.h"
 #undef assert_message
@@ -29,7 +29,7 @@ static int load(void **state)
     return ct_plugin_register(plugin);
 }
 
-/* ---- cuts ---- */
+/* ---- splits ---- */
 
 static struct ct_graph *model(struct ct_arena *arena, int64_t layers, int ranks)
 {

@@ -1,5 +1,5 @@
 /*
- * Whole runs, judged by their metrics.jsonl: the same twice, the same however the batch is cut,
+ * Whole runs, judged by their metrics.jsonl: the same twice, the same however the batch is split,
  * what `plan` said, and what `explain` shows can be read back.
  */
 #include <math.h>
@@ -246,13 +246,13 @@ static void accumulation_gives_the_whole_batch(void **state)
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(sizes); i++) {
-        struct metrics *cut = train("cut", ct_arena_printf(&arena,
-                                                           "--set training.local_batch_size=%d "
-                                                           "--set training.global_batch_size=8",
-                                                           sizes[i]));
+        struct metrics *split = train("split", ct_arena_printf(&arena,
+                                                               "--set training.local_batch_size=%d "
+                                                               "--set training.global_batch_size=8",
+                                                               sizes[i]));
 
-        compare(cut, whole, 1e-5);
-        forget(cut);
+        compare(split, whole, 1e-5);
+        forget(split);
     }
     forget(whole);
 }

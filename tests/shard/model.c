@@ -10,7 +10,7 @@
 struct model {
     struct ct_builder b;
     struct random shape; /* the same draws with and without a mesh */
-    struct random cut;   /* for shardings only */
+    struct random split; /* for shardings only */
     bool meshed;
     int64_t batch, tokens, vocabulary;
     struct ct_value *ids, *labels, *documents, *positions;
@@ -29,14 +29,14 @@ static struct ct_value *source(struct model *m, enum ct_role role, const char *c
     struct ct_value *v = ct_graph_source(m->b.graph, role, called, dtype, rank, shape);
 
     if (m->meshed)
-        v->sharding = random_sharding(&m->cut, &m->b.graph->mesh, rank,
+        v->sharding = random_sharding(&m->split, &m->b.graph->mesh, rank,
                                       role == CT_ROLE_INPUT && dtype == CT_F64);
     return v;
 }
 
 static struct ct_sharding any_sharding(struct model *m, const struct ct_value *v)
 {
-    return random_sharding(&m->cut, &m->b.graph->mesh, v->ndim, false);
+    return random_sharding(&m->split, &m->b.graph->mesh, v->ndim, false);
 }
 
 /* Sometimes, and only on a mesh, the same value under another sharding. */
@@ -45,10 +45,10 @@ static struct ct_value *perhaps_moved(struct model *m, struct ct_value *v)
     struct ct_sharding to, gradient;
     bool given;
 
-    if (!v || !m->meshed || !random_chance(&m->cut, 30))
+    if (!v || !m->meshed || !random_chance(&m->split, 30))
         return v;
     to = any_sharding(m, v);
-    given = random_chance(&m->cut, 50);
+    given = random_chance(&m->split, 50);
     if (given)
         gradient = any_sharding(m, v);
     return ct_redistribute(&m->b, ct_arena_printf(m->b.graph->arena, "%s.moved", v->name), v, &to,
@@ -261,7 +261,7 @@ struct ct_graph *random_step(struct ct_arena *arena, uint64_t seed, const struct
     struct ct_run run = {.optimizer = optimizer};
     struct model m = {.b = ct_builder_at_end(graph, CT_PART_F, "layer"),
                       .shape = {seed, 0},
-                      .cut = {seed, 1u << 20},
+                      .split = {seed, 1u << 20},
                       .meshed = mesh != NULL};
     int rc;
 

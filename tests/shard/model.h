@@ -1,7 +1,7 @@
 /*
  * Random training steps in float64: a forward of standard ops, their gradients, norm, clipping and
  * AdamW. The same seed gives the same step, on one rank or, with a mesh, on ranks: then parameters
- * and inputs are cut at random, and redistributions are asked for at random places.
+ * and inputs are split at random, and redistributions are asked for at random places.
  */
 #ifndef SHARD_MODEL_H
 #define SHARD_MODEL_H

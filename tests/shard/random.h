@@ -17,7 +17,7 @@ double random_normal(struct random *r);
 
 /* One to three axes, at most 12 ranks. */
 void random_mesh(struct random *r, struct ct_mesh *mesh);
-/* Each axis cuts some dimension, or is pending (only if asked for), or neither. */
+/* Each axis splits some dimension, or is pending (only if asked for), or neither. */
 struct ct_sharding random_sharding(struct random *r, const struct ct_mesh *mesh, int rank,
                                    bool pending);
 

@@ -3,7 +3,7 @@
  *
  * A world runs a graph op by op: each rank calls the op's reference kernel on its own shards, and
  * collectives move numbers between the shards, as their definitions say. Nothing of the core's own
- * collectives or communicators takes part. Values can be cut from whole tensors and put together
+ * collectives or communicators takes part. Values can be split from whole tensors and put together
  * again, which checks that the shards fit their sharding: replicas must be equal bit by bit.
  */
 #ifndef SHARD_SIMULATE_H
@@ -29,7 +29,7 @@ void world_finish(struct world *w);
 /* A dense tensor of v's whole shape, zeroed. */
 struct ct_tensor world_whole(struct world *w, const struct ct_value *v);
 
-/* Cut v into its shards; pending sums get random summands. */
+/* Split v into its shards; pending sums get random summands. */
 void world_scatter(struct world *w, const struct ct_value *v, const struct ct_tensor *whole,
                    struct random *random);
 /* Put v together. CT_EINVAL names ranks whose replicas differ. */

@@ -5,7 +5,7 @@
 #include "shard/redistribute.h"
 #include "simulate.h"
 
-/* A graph on a random mesh: the source x, cut at random, redistributed step by step to *to.
+/* A graph on a random mesh: the source x, split at random, redistributed step by step to *to.
    CT_EINVAL: there are no such steps, or one is not legal. */
 int random_steps(struct ct_arena *arena, struct random *random, struct ct_graph **graph,
                  struct ct_value **x, struct ct_sharding *to, struct ct_steps *steps);

@@ -1,6 +1,6 @@
 /*
  * Propagation on graphs that a reader can follow: golden files show each before (differentiated,
- * sources cut, redistributions asked for) and after (every value with its sharding, collectives
+ * sources split, redistributions asked for) and after (every value with its sharding, collectives
  * with the reason for them).
  */
 #include "../graph/support.h"
@@ -95,8 +95,8 @@ static void test_fully_sharded(void **state)
     "param %scale2 : float32[32]\n"                                                                \
     "param %head : float32[64,32] [tp]\n"
 
-/* Products over cut features are pending sums, all-reduced where they are needed whole; logits are
-   cut by vocabulary and gathered for the loss. */
+/* Products over split features are pending sums, all-reduced where they are needed whole; logits
+   are split by vocabulary and gathered for the loss. */
 static void test_tensor_parallel(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void test_tensor_parallel(void **state)
                  "fetch loss = %loss\n");
 }
 
-/* One more annotation: the residual stream is cut along the sequence. All-reduces become
+/* One more annotation: the residual stream is split along the sequence. All-reduces become
    reduce-scatters into it and all-gathers out of it; of the logits only statistics are gathered. */
 static void test_sequence_parallel(void **state)
 {

@@ -114,13 +114,13 @@ static void test_known_pairs(void **state)
 
 static void test_nothing_becomes_pending(void **state)
 {
-    struct ct_sharding whole = {0}, cut = parse(&abc, "[a]"), pending = parse(&abc, "+{a}");
+    struct ct_sharding whole = {0}, split = parse(&abc, "[a]"), pending = parse(&abc, "+{a}");
     struct ct_sharding maximum = parse(&abc, "max{a}");
     struct ct_steps steps;
 
     (void)state;
     assert_int_equal(ct_redistribute_steps(&abc, 1, &whole, &pending, &steps), CT_EINVAL);
-    assert_int_equal(ct_redistribute_steps(&abc, 1, &cut, &pending, &steps), CT_EINVAL);
+    assert_int_equal(ct_redistribute_steps(&abc, 1, &split, &pending, &steps), CT_EINVAL);
     assert_int_equal(ct_redistribute_steps(&abc, 1, &maximum, &pending, &steps), CT_EINVAL);
 }
 

@@ -1,5 +1,5 @@
 /*
- * The whole of the sharding algebra: random training steps, cut at random over random meshes and
+ * The whole of the sharding algebra: random training steps, split at random over random meshes and
  * run on simulated ranks, give what they give on one rank, in float64: loss, gradient norm, every
  * gradient, every parameter and state after the update.
  *
@@ -93,18 +93,18 @@ static int check_seed(uint64_t seed, struct ct_arena *arena, const struct ct_gra
 {
     struct random random = {seed, 1u << 30};
     struct world one = {0}, many = {0};
-    struct ct_graph *whole, *cut;
+    struct ct_graph *whole, *split;
     struct ct_mesh mesh;
     int rc = CT_EINVAL;
 
     random_mesh(&random, &mesh);
     whole = random_step(arena, seed, NULL, optimizer);
-    cut = whole ? random_step(arena, seed, &mesh, optimizer) : NULL;
-    *shown = cut ? cut : whole;
-    if (cut)
+    split = whole ? random_step(arena, seed, &mesh, optimizer) : NULL;
+    *shown = split ? split : whole;
+    if (split)
         rc = run_world(&one, whole, &random);
     if (rc == 0)
-        rc = run_world(&many, cut, &random);
+        rc = run_world(&many, split, &random);
     if (rc == 0)
         rc = compare_worlds(&one, &many);
     world_finish(&one);

@@ -351,10 +351,10 @@ static void communication_is_as_theory_says(void **state)
 
 /* ---- pipelines ---- */
 
-/* Schedules, and the cuts between stages that lie on two ranks. */
+/* Schedules, and the splits between stages that lie on two ranks. */
 static const struct {
     const char *name;
-    int cuts;
+    int splits;
 } pipelines[] = {{"gpipe", 1},      {"1f1b", 1},
                  {"zb1p", 1},       {"zbv", 2},
                  {"dualpipe_v", 2}, {"interleaved_1f1b", 3},
@@ -377,8 +377,8 @@ static double check_rank(const struct technique *t, const char *line)
     return sends;
 }
 
-/* An activation crosses each cut once in each direction, whatever the schedule. */
-static void check_pipeline(const char *schedule, int cuts)
+/* An activation crosses each split once in each direction, whatever the schedule. */
+static void check_pipeline(const char *schedule, int splits)
 {
     char arguments[256], line[1024];
     struct technique t = {.name = schedule, .n = 2, .replicas = 1, .arguments = arguments};
@@ -396,14 +396,14 @@ static void check_pipeline(const char *schedule, int cuts)
         }
     assert_int_equal(pclose(out), 0);
     assert_int_equal(ranks, 2);
-    assert_float_equal(sends, 2 * cuts * activation(D), 0);
+    assert_float_equal(sends, 2 * splits * activation(D), 0);
 }
 
 static void pipelines_send_what_crosses(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(pipelines) / sizeof(*pipelines); i++)
-        check_pipeline(pipelines[i].name, pipelines[i].cuts);
+        check_pipeline(pipelines[i].name, pipelines[i].splits);
 }
 
 /* ---- memory ---- */
@@ -435,7 +435,7 @@ static void parameters_and_states_fall_with_shards(void **state)
                        2 * parameters(), 0);
 }
 
-/* Activations fall with cp, and with tp if the sequence is cut, too; what is gathered for a while
+/* Activations fall with cp, and with tp if the sequence is split, too; what is gathered for a while
    is not among them, and not kept. */
 static void activations_fall_with_degrees(void **state)
 {
