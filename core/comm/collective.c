@@ -305,8 +305,7 @@ static double sent_by_permute(double in, double out, double ranks)
 }
 
 #define COLLECTIVE(op, prepare, run, sent)                                                         \
-    const struct ct_collective_ops ct_collective_##op = {sizeof(struct ct_collective_ops),         \
-                                                         prepare, run, sent};
+    const struct ct_collective_ops ct_collective_##op = CT_COLLECTIVE(prepare, run, sent);
 
 COLLECTIVE(all_gather, ct_prepare_gather, run_gather, sent_by_gather)
 COLLECTIVE(reduce_scatter, ct_prepare_scatter, run_scatter, sent_by_gather)
@@ -314,23 +313,3 @@ COLLECTIVE(all_reduce, ct_prepare_all_reduce, run_all_reduce, sent_by_all_reduce
 COLLECTIVE(all_to_all, ct_prepare_exchange, run_exchange, sent_by_gather)
 COLLECTIVE(permute, ct_prepare_permute, run_permute, sent_by_permute)
 COLLECTIVE(slice, ct_prepare_slice, run_slice, NULL)
-
-static double bytes_of(const struct ct_tensor *t, int count)
-{
-    double sum = 0;
-
-    for (int i = 0; i < count; i++)
-        sum += (double)ct_tensor_count(&t[i]) * (double)ct_dtype_size(t[i].dtype);
-    return sum;
-}
-
-double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
-                           const struct ct_tensor *in, const struct ct_tensor *out)
-{
-    const struct ct_collective_ops *ops = op->type->collective;
-
-    if (!ops || !ops->sent)
-        return 0;
-    return ops->sent(bytes_of(in, op->ins), bytes_of(out, op->outs),
-                     (double)ct_mesh_degree(mesh, ct_op_axes(op, "axes")));
-}

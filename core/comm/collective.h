@@ -1,4 +1,4 @@
-/* Groups of ranks, and the kernels of collectives. Private to the core. */
+/* Groups of ranks. Private to the core. */
 #ifndef CT_COLLECTIVE_H
 #define CT_COLLECTIVE_H
 
@@ -29,12 +29,5 @@ int ct_communicator_pair(const struct ct_communicator *communicator, const struc
 /* Make the groups of all pairs that the graph's sends and receives name. */
 int ct_communicator_pairs(const struct ct_communicator *communicator, const struct ct_graph *graph,
                           int64_t rank);
-
-/* The kernel that runs an op's collective over the device's transport; NULL: it has none, or the op
-   is no collective. */
-const struct ct_kernel *ct_collective_kernel(const struct ct_device *device,
-                                             const struct ct_op_type *type);
-/* The state of a launch of that kernel; NULL for other kernels, which have states of their own. */
-const struct ct_collective *ct_collective_state(const struct ct_kernel *kernel, const void *state);
 
 #endif

@@ -73,20 +73,27 @@ static void place(struct ct_prepare *p, struct ct_collective *c, ct_axes axes)
 int ct_collective_prepare_axes(struct ct_prepare *p, struct ct_collective *c)
 {
     ct_axes axes = ct_op_axes(p->op, "axes");
+    int rc = 0;
 
     place(p, c, axes);
-    return p->communicator ? ct_communicator_group(p->communicator, p->mesh, p->rank, axes,
-                                                   p->op->stream, &c->group)
-                           : 0;
+    if (p->communicator)
+        rc = ct_communicator_group(p->communicator, p->mesh, p->rank, axes, p->op->stream,
+                                   &c->group);
+    p->group = c->group;
+    return rc;
 }
 
 int ct_collective_prepare_ranks(struct ct_prepare *p, struct ct_collective *c, const int64_t *ranks,
                                 int count, const char *name)
 {
+    int rc = 0;
+
     set_head(p, c);
     find_me(c, ranks, count, p->rank);
-    return p->communicator ? ct_communicator_ranks(p->communicator, ranks, count, name, &c->group)
-                           : 0;
+    if (p->communicator)
+        rc = ct_communicator_ranks(p->communicator, ranks, count, name, &c->group);
+    p->group = c->group;
+    return rc;
 }
 
 /* ---- by op ---- */

@@ -21,10 +21,12 @@ static int prepare_transfer(struct ct_prepare *p)
 {
     const struct ct_transfer *attrs = p->op->attrs;
     struct ct_collective *c = head_new(p);
+    int rc = p->communicator ? ct_communicator_pair(p->communicator, p->mesh, p->rank, attrs->axes,
+                                                    attrs->from, attrs->to, &c->group)
+                             : 0;
 
-    return p->communicator ? ct_communicator_pair(p->communicator, p->mesh, p->rank, attrs->axes,
-                                                  attrs->from, attrs->to, &c->group)
-                           : 0;
+    p->group = c->group;
+    return rc;
 }
 
 static int transfer(const struct ct_launch *l, const struct ct_transport *by, struct ct_call call)
@@ -56,10 +58,10 @@ static double sent_by_send(double in, double out, double ranks)
     return in;
 }
 
-const struct ct_collective_ops ct_collective_send = {sizeof(ct_collective_send), prepare_transfer,
-                                                     run_send, sent_by_send};
-const struct ct_collective_ops ct_collective_receive = {sizeof(ct_collective_receive),
-                                                        prepare_transfer, run_receive, NULL};
+const struct ct_collective_ops ct_collective_send =
+    CT_COLLECTIVE(prepare_transfer, run_send, sent_by_send);
+const struct ct_collective_ops ct_collective_receive =
+    CT_COLLECTIVE(prepare_transfer, run_receive, NULL);
 
 /* ---- this rank's own term of a sum, or none: nothing is sent ---- */
 
@@ -78,5 +80,5 @@ static int run_contribution(const struct ct_launch *l, const struct ct_transport
                                    : by->clear(l, y->data, bytes);
 }
 
-const struct ct_collective_ops ct_collective_contribution = {
-    sizeof(ct_collective_contribution), prepare_contribution, run_contribution, NULL};
+const struct ct_collective_ops ct_collective_contribution =
+    CT_COLLECTIVE(prepare_contribution, run_contribution, NULL);

@@ -144,11 +144,6 @@ static int run(const struct ct_launch *l)
     return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
-const struct ct_collective *ct_collective_state(const struct ct_kernel *kernel, const void *state)
-{
-    return kernel->run == run ? state : NULL;
-}
-
 /* ---- by device ---- */
 
 struct carrier {
@@ -194,10 +189,9 @@ const struct ct_transport *ct_transport_find(const struct ct_device *device)
     return c ? c->transport : NULL;
 }
 
-const struct ct_kernel *ct_collective_kernel(const struct ct_device *device,
-                                             const struct ct_op_type *type)
+const struct ct_kernel *ct_collective_kernel(const struct ct_device *device)
 {
-    const struct carrier *c = type->collective ? carrier_of(device) : NULL;
+    const struct carrier *c = carrier_of(device);
 
     return c ? &c->kernel : NULL;
 }

@@ -13,6 +13,26 @@ static struct ct_tensor shard(const struct ct_graph *graph, const struct ct_valu
     return ct_tensor_dense(NULL, v->dtype, v->ndim, local);
 }
 
+static double bytes_of(const struct ct_tensor *t, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += (double)ct_tensor_count(&t[i]) * (double)ct_dtype_size(t[i].dtype);
+    return sum;
+}
+
+double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh, const struct ct_tensor *in,
+                  const struct ct_tensor *out)
+{
+    const struct ct_collective_ops *ops = op->type->collective;
+
+    if (!ops || !ops->sent)
+        return 0;
+    return ops->sent(bytes_of(in, op->ins), bytes_of(out, op->outs),
+                     (double)ct_mesh_degree(mesh, ct_op_axes(op, "axes")));
+}
+
 size_t ct_value_bytes(const struct ct_graph *graph, const struct ct_value *value, int64_t rank)
 {
     struct ct_tensor t = shard(graph, value, rank);

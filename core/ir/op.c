@@ -112,6 +112,13 @@ static void copy_whole(struct ct_signature *s, const struct ct_op_type *type)
     memcpy(&s->whole, type, known);
 }
 
+static int check_collective(const struct ct_collective_ops *c)
+{
+    if (!c || (c->size == sizeof(*c) && c->kernel && c->prepare && c->run))
+        return 0;
+    return ct_fail(CT_EINVAL, "its collective lacks a function: make it with CT_COLLECTIVE");
+}
+
 static int append_type(const struct ct_op_type *type)
 {
     struct ct_signature *s = ct_arena_new(&registry.arena, struct ct_signature);
@@ -121,6 +128,9 @@ static int append_type(const struct ct_op_type *type)
     if (rc < 0)
         return ct_context(rc, "op type %s", type->name);
     copy_whole(s, type);
+    rc = check_collective(s->whole.collective);
+    if (rc < 0)
+        return ct_context(rc, "op type %s", type->name);
     make_room();
     registry.types = ct_arena_grow(&registry.arena, registry.types, &registry.type_room, n,
                                    sizeof(*registry.types));

@@ -260,6 +260,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
         .op = op, .state = lowered->state, .rank = x->l->request->rank, .mesh = &x->l->graph->mesh};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
+    i->group = lowered->group;
     i->sent = lowered->sent;
     if (!x->init)
         count(x->l, op, lowered);

@@ -14,6 +14,7 @@
 struct ct_lowered_op {
     const struct ct_kernel *kernel;
     void *state;
+    struct ct_group *group; /* of a collective */
     size_t workspace;
     uint32_t accumulate; /* outputs that add up over microbatches */
     double flops;

@@ -12,7 +12,6 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 
-#include "comm/collective.h"
 #include "lower/lower.h"
 
 static bool is_view(const struct ct_op *op)
@@ -373,7 +372,7 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
     struct ct_kernel *kernel;
 
     if (op->type->collective)
-        return ct_collective_kernel(device, op->type);
+        return op->type->collective->kernel(device);
     if (!device->host_memory || !op->type->reference)
         return NULL;
     if (device->ops != &ct_device_reference)
@@ -447,10 +446,10 @@ static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowe
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
     lowered->state = p.state;
     lowered->workspace = p.workspace;
+    lowered->group = p.group;
     if (op->type->flops)
         lowered->flops = op->type->flops(p.in, p.out, op->ins, op->outs);
-    if (op->type->flags & CT_OP_COLLECTIVE)
-        lowered->sent = ct_collective_bytes(op, p.mesh, p.in, p.out);
+    lowered->sent = ct_op_sent(op, p.mesh, p.in, p.out);
     return 0;
 }
 

@@ -93,7 +93,7 @@ static struct ct_event_data *describe(struct ct_executor *e, const struct ct_ins
                                            .launch = &bound[i].launch,
                                            .section = list[i].op->section->name,
                                            .microbatch = list[i].microbatch,
-                                           .group = ct_instruction_group(&list[i])};
+                                           .group = list[i].group};
         if (!e->device->enqueues)
             bound[i].launch.event = &events[i];
     }

@@ -40,9 +40,6 @@ struct ct_executor {
     int64_t copy_ticket;  /* of the last one; 0: none goes on */
 };
 
-/* The group of a collective, or NULL. */
-struct ct_group *ct_instruction_group(const struct ct_instruction *instruction);
-
 /* Bytes of a value's memory, `here`, to the host or from it. */
 int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
                      size_t bytes, bool out);

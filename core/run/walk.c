@@ -3,11 +3,10 @@
  */
 #include <stdio.h>
 
-#include <ctitan/device/collective.h>
+#include <ctitan/device/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/run.h>
 
-#include "comm/collective.h"
 #include "run/executor.h"
 
 /* A part of a program, being walked. */
@@ -20,13 +19,6 @@ struct walk {
     int64_t step;
     bool ops, items;
 };
-
-struct ct_group *ct_instruction_group(const struct ct_instruction *i)
-{
-    const struct ct_collective *c = ct_collective_state(i->kernel, i->launch.state);
-
-    return c ? c->group : NULL;
-}
 
 static int fire(const struct walk *w, enum ct_event event, size_t n)
 {
@@ -44,7 +36,7 @@ static int fire(const struct walk *w, enum ct_event event, size_t n)
 /* Number the call, before anybody can be told of it. */
 static int announce(const struct walk *w, size_t n)
 {
-    struct ct_group *group = ct_instruction_group(&w->lowered[n]);
+    struct ct_group *group = w->lowered[n].group;
     struct ct_event_data *event = &w->events[n], data;
 
     event->step = w->step;

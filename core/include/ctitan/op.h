@@ -48,6 +48,8 @@ struct ct_rule;         /* rule.h */
 struct ct_communicator; /* comm.h */
 struct ct_event_data;   /* hook.h */
 struct ct_transport;    /* device/collective.h */
+struct ct_group;        /* device/comm.h */
+struct ct_device;       /* device/device.h */
 
 /* What a vector-Jacobian product is asked for: read op and dout, emit, set din. */
 struct ct_vjp {
@@ -94,6 +96,7 @@ struct ct_prepare {
     int64_t rank;           /* of this process, and the mesh: for collectives */
     const struct ct_mesh *mesh;
     const struct ct_communicator *communicator; /* comm.h; NULL: one rank, or only planning */
+    struct ct_group *group; /* to be set by a collective: who takes part; events name it */
 };
 
 /* Flags of a kernel. */
@@ -131,10 +134,14 @@ struct ct_kernel {
     64u /* may end only when its peer is there: what it reads keeps its memory until the next item \
            of the step that computes is over */
 
-/* How an op that communicates is done on any device; see device/collective.h. */
+/* All that is known of a collective, for every device; made by CT_COLLECTIVE (device/collective.h).
+ */
 struct ct_collective_ops {
     size_t size; /* of this struct */
-    /* Once for each call: set p->state, p->workspace. */
+    /* The kernel that runs it over the device's transport; NULL: the device has no transport. */
+    const struct ct_kernel *(*kernel)(const struct ct_device *device);
+    /* Once for each call: set p->state, p->workspace, and p->group through
+       ct_collective_prepare_axes and its like. */
     int (*prepare)(struct ct_prepare *p);
     int (*run)(const struct ct_launch *l, const struct ct_transport *by);
     /* Bytes that a rank of the `ranks` along the attribute "axes" sends, by the algorithms that
@@ -266,6 +273,10 @@ CT_API struct ct_value *ct_contribution(struct ct_builder *b, const char *name, 
 
 /* The core's own op types that others meet in graphs. */
 CT_API extern const struct ct_op_type ct_op_send, ct_op_receive, ct_op_contribution;
+
+/* Bytes that this rank sends for op, from its local tensors; 0 for one that is no collective. */
+CT_API double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh,
+                         const struct ct_tensor *in, const struct ct_tensor *out);
 
 /* What the core's collectives do, for types of the same behaviour and attributes. */
 CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collective_reduce_scatter,

@@ -93,6 +93,7 @@ struct ct_instruction {
     int32_t signal;           /* event to record afterwards; -1: none */
     const int32_t *waits;     /* events to wait for, -1 ends; NULL: none */
     size_t workspace;         /* offset; SIZE_MAX: none */
+    struct ct_group *group;   /* of a collective; NULL: none, or this rank alone */
     double sent;              /* bytes to other ranks, by the algorithms that send least */
     struct ct_launch launch;  /* tensors carry offsets as data until the program is bound; rank -1:
                                  absent */

@@ -3,9 +3,9 @@
  *
  * An op type whose `collective` is set needs no kernel for each device. The core finds the device's
  * transport, prepares the op once while it is lowered, and runs it over that transport. A plugin
- * that brings a collective op writes one ct_collective_ops; a plugin that brings a device or a
- * communicator writes one ct_transport; neither knows the other. A kernel that is registered for
- * the op and the device goes first.
+ * that brings a collective op writes one ct_collective_ops with CT_COLLECTIVE; a plugin that brings
+ * a device or a communicator writes one ct_transport; neither knows the other. A kernel that is
+ * registered for the op and the device goes first.
  *
  * What a collective must send, and how shards lie in tensors, follows from shardings alone. Devices
  * whose memory the host may read and write (ct_device.host_memory) need no transport of their own.
@@ -82,6 +82,16 @@ CT_API const struct ct_transport *ct_transport_find(const struct ct_device *devi
 
 /* ---- for the ct_collective_ops (op.h) of an op type ---- */
 
+/* The kernel of every collective: it runs the type's ct_collective_ops over the device's transport.
+   NULL: there is none. */
+CT_API const struct ct_kernel *ct_collective_kernel(const struct ct_device *device);
+
+/* CT_COLLECTIVE(prepare, run, sent) */
+#define CT_COLLECTIVE(...)                                                                         \
+    {                                                                                              \
+        sizeof(struct ct_collective_ops), ct_collective_kernel, __VA_ARGS__                        \
+    }
+
 /* What `prepare` leaves in p->state begins with this. */
 struct ct_collective {
     const struct ct_transport *transport; /* set behind `prepare` */
@@ -100,10 +110,6 @@ CT_API int ct_collective_prepare_axes(struct ct_prepare *p, struct ct_collective
  */
 CT_API int ct_collective_prepare_ranks(struct ct_prepare *p, struct ct_collective *collective,
                                        const int64_t *ranks, int count, const char *name);
-
-/* Bytes that this rank sends for the op; 0 for an op that is no collective. */
-CT_API double ct_collective_bytes(const struct ct_op *op, const struct ct_mesh *mesh,
-                                  const struct ct_tensor *in, const struct ct_tensor *out);
 
 CT_END_DECLS
 
