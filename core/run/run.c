@@ -1,6 +1,7 @@
 /*
  * Opening a run: recipe to graph, graph to program, program to memory with weights in it.
  */
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -23,6 +24,24 @@ double ct_now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
+{
+    const char *folder = ct_config.job.dump_folder;
+    int rc = ct_file_make_folder(folder), at = snprintf(path, CT_PATH_ROOM, "%s/", folder);
+    va_list arguments;
+
+    (void)run;
+    if (rc < 0)
+        return rc;
+    va_start(arguments, fmt);
+    if (at < CT_PATH_ROOM)
+        at += vsnprintf(path + at, CT_PATH_ROOM - (size_t)at, fmt, arguments);
+    va_end(arguments);
+    return at < CT_PATH_ROOM
+               ? 0
+               : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters", at);
 }
 
 /* ---- what the recipe's plugins offer ---- */

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
@@ -59,16 +58,13 @@ static enum ct_dtype compute_dtype(void)
     return dtype;
 }
 
-static int open_file(int64_t step)
+static int open_file(const struct ct_run *run, int64_t step)
 {
-    const char *folder = ct_config.job.dump_folder;
-    char path[4096];
-    int rc = ct_file_make_folder(folder);
+    char path[CT_PATH_ROOM];
+    int rc = ct_run_path(run, path, "metrics.jsonl");
 
     if (rc < 0)
         return rc;
-    if ((size_t)snprintf(path, sizeof(path), "%s/metrics.jsonl", folder) >= sizeof(path))
-        return ct_fail(CT_ECONFIG, "[job] dump_folder is a path of %zu characters", strlen(folder));
     now.out = fopen(path, step == 1 ? "w" : "a");
     return now.out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
 }
@@ -76,7 +72,7 @@ static int open_file(int64_t step)
 static int begin(struct ct_run *run, int64_t step)
 {
     struct ct_device_info info = {0};
-    int rc = open_file(step);
+    int rc = open_file(run, step);
 
     if (rc < 0)
         return rc;

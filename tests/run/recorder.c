@@ -13,9 +13,11 @@ static FILE *out;
 
 static int open_file(const struct ct_run *run)
 {
-    char path[4096];
+    char path[CT_PATH_ROOM];
+    int rc = ct_run_path(run, path, "events-%lld", (long long)run->rank);
 
-    snprintf(path, sizeof(path), "%s/events-%lld", ct_config.job.dump_folder, (long long)run->rank);
+    if (rc < 0)
+        return rc;
     out = fopen(path, "w");
     return out ? 0 : ct_fail(CT_EIO, "%s", path);
 }

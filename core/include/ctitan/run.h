@@ -8,6 +8,7 @@
 #define CT_RUN_H
 
 #include <ctitan/device/comm.h>
+#include <ctitan/file.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
@@ -161,6 +162,10 @@ CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
  * one rank, it does what is right for one rank.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
+
+/* A path in the run's dump folder, which is made: "events-0.jsonl". CT_ECONFIG: it is too long. */
+CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
+    CT_PRINTF(3, 4);
 
 /* Seconds of CLOCK_MONOTONIC. */
 CT_API double ct_now(void);
