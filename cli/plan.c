@@ -124,12 +124,12 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
     printf("  instructions       %zu in a step, %zu before the first\n", p->step_count,
            p->init_count);
     printf("  microbatches       %d\n", p->microbatches);
-    if (run->offloaded_bytes)
+    if (run->host_bytes)
         printf("  copied per step    %s from the host memory, %s to it\n",
                human_bytes(p->loaded_bytes, a), human_bytes(p->stored_bytes, b));
     print_memory("memory", run->arena_bytes, &p->memory);
-    if (run->offloaded_bytes)
-        print_memory("host memory", run->offloaded_bytes, &p->offloaded);
+    if (run->host_bytes)
+        print_memory("host memory", run->host_bytes, &p->host);
     if (count)
         print_traffic(traffic, count);
 }
@@ -159,9 +159,9 @@ static void print_json(const struct ct_run *run, const struct numbers *n,
            p->comm_bytes, p->loaded_bytes, p->stored_bytes);
     print_traffic_json(traffic, count);
     printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu", run->arena_bytes,
-           run->offloaded_bytes);
+           run->host_bytes);
     print_json_categories("memory", &p->memory);
-    print_json_categories("offloaded", &p->offloaded);
+    print_json_categories("offloaded", &p->host);
     printf("}\n");
 }
 

@@ -27,8 +27,8 @@
 #include <ctitan/error.h>
 #include <ctitan/op.h>
 
-static const char *const streams[] = {"compute", "gather", "reduce", "p2p",
-                                      "load",    "store",  "send",   "receive"};
+static const char *const streams[] = {"compute", "gather",   "reduce", "p2p",
+                                      "copy_in", "copy_out", "send",   "receive"};
 _Static_assert(CT_COUNT(streams) == CT_STREAMS, "a name for each stream");
 
 /* Is name that of a main section: a part, or a group's number and a part? */
@@ -163,7 +163,7 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
         if (v->producer)
             continue;
         fprintf(out, "%s %%%s%s : ", ct_role_name(v->role), v->name,
-                v->offloaded ? " offloaded" : "");
+                v->space == CT_SPACE_HOST ? " host" : "");
         print_type(graph, v, out);
         fputc('\n', out);
     }
@@ -481,14 +481,14 @@ static void parse_op(struct parser *p, const struct ct_section *section)
 static void parse_source(struct parser *p, enum ct_role role)
 {
     char *name = value_name(p);
-    bool offloaded = take(p, "offloaded");
+    enum ct_space space = take(p, "host") ? CT_SPACE_HOST : CT_SPACE_DEVICE;
     struct ct_value *v;
 
     need(p, ":");
     if (p->status < 0)
         return;
     v = ct_graph_source(p->graph, role, name, CT_F32, 0, NULL);
-    v->offloaded = offloaded;
+    v->space = space;
     if (strcmp(v->name, name))
         p->status = ct_fail(CT_EINVAL, "%%%s is defined twice", name);
     else

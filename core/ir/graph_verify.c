@@ -74,11 +74,11 @@ static void find_sums(struct check *c)
                 c->summed[op->in[i]->id] = true;
 }
 
-/* Parameters and states, and copies of them that were loaded. */
+/* Parameters and states, and copies of them on the device. */
 static bool may_update(const struct ct_value *v)
 {
     return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE ||
-           (v->producer && v->producer->type->flags & CT_OP_OFFLOAD && !v->offloaded);
+           (v->producer && v->producer->type->flags & CT_OP_SPACES && v->space == CT_SPACE_DEVICE);
 }
 
 static void check_input(struct check *c, const struct ct_op *op, int i)
@@ -103,8 +103,9 @@ static void check_input(struct check *c, const struct ct_op *op, int i)
     if (c->summed[v->id] && ct_part_is_microbatch(op->section->part) && !is_view_of_sum(c, op))
         fault(c, "%s(%s): uses %%%s of one microbatch, but post or a fetch takes its sum over all",
               op->type->name, label(op), v->name);
-    if (v->offloaded && !(op->type->flags & CT_OP_OFFLOAD))
-        fault(c, "%s(%s): %%%s is offloaded: load it first", op->type->name, label(op), v->name);
+    if (v->space != CT_SPACE_DEVICE && !(op->type->flags & CT_OP_SPACES))
+        fault(c, "%s(%s): %%%s lies in host memory: copy it to the device first", op->type->name,
+              label(op), v->name);
     if (ct_op_mutates(op, i) && !may_update(v))
         fault(c, "%s(%s): updates %%%s, which is neither a parameter nor a state", op->type->name,
               label(op), v->name);

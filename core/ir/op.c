@@ -316,6 +316,13 @@ int ct_op_join(const struct ct_op *op, struct ct_value ***values)
     return s && s->whole.join ? s->whole.join(op, values) : 0;
 }
 
+const struct ct_value *ct_value_origin(const struct ct_value *value)
+{
+    while (value->producer && value->producer->type->flags & CT_OP_SPACES)
+        value = value->producer->in[0];
+    return value;
+}
+
 static const void *attribute(const struct ct_op *op, const char *name, enum ct_option_type type)
 {
     const struct ct_option *o = ct_option_find(op->type->attrs, name);

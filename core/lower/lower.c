@@ -78,7 +78,7 @@ static int32_t buffer_of(struct expansion *x, const struct ct_value *v, int micr
                         (struct ct_buffer){.value = root,
                                            .microbatch = m,
                                            .category = category(l, root),
-                                           .offloaded = root->offloaded,
+                                           .space = root->space,
                                            .bytes = l->bytes[root->id],
                                            .first = at,
                                            .last = at});
@@ -213,9 +213,9 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
 
     p->flops += lowered->flops;
     p->comm_bytes += lowered->sent;
-    if (op->type->flags & CT_OP_OFFLOAD && op->in[0]->offloaded && op->outs)
+    if (op->type->flags & CT_OP_SPACES && op->in[0]->space == CT_SPACE_HOST && op->outs)
         p->loaded_bytes += (double)l->bytes[op->out[0]->id];
-    else if (op->type->flags & CT_OP_OFFLOAD)
+    else if (op->type->flags & CT_OP_SPACES)
         p->stored_bytes += (double)l->bytes[op->in[0]->id];
 }
 

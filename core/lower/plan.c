@@ -145,8 +145,8 @@ static int compare_events(const void *a, const void *b)
     return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
 }
 
-static struct event *sort_events(struct ct_program *p, bool offloaded, struct ct_arena *scratch,
-                                 size_t *count)
+static struct event *sort_events(struct ct_program *p, enum ct_space space,
+                                 struct ct_arena *scratch, size_t *count)
 {
     struct event *events = ct_arena_array(scratch, struct event, 2 * p->buffer_count + 1);
     size_t n = 0;
@@ -154,7 +154,7 @@ static struct event *sort_events(struct ct_program *p, bool offloaded, struct ct
     for (size_t i = 0; i < p->buffer_count; i++) {
         struct ct_buffer *b = &p->buffers[i];
 
-        if (lives_always(b) || b->offloaded != offloaded)
+        if (lives_always(b) || b->space != space)
             continue;
         events[n++] = (struct event){b->first, b, true};
         if (b->last != INT64_MAX)
@@ -165,12 +165,12 @@ static struct event *sort_events(struct ct_program *p, bool offloaded, struct ct
     return events;
 }
 
-static void place_persistent(struct ct_program *p, bool offloaded, struct ct_memory *m)
+static void place_persistent(struct ct_program *p, enum ct_space space, struct ct_memory *m)
 {
     for (size_t i = 0; i < p->buffer_count; i++) {
         struct ct_buffer *b = &p->buffers[i];
 
-        if (!lives_always(b) || b->offloaded != offloaded)
+        if (!lives_always(b) || b->space != space)
             continue;
         b->offset = m->persistent;
         m->persistent += align(b->bytes);
@@ -200,17 +200,17 @@ static void count_peaks(struct ct_memory *m, const struct event *events, size_t 
     }
 }
 
-static void plan(struct ct_program *p, bool offloaded, struct ct_memory *m,
+static void plan(struct ct_program *p, enum ct_space space, struct ct_memory *m,
                  struct ct_arena *scratch)
 {
     struct gaps gaps;
     struct event *events;
     size_t count;
 
-    place_persistent(p, offloaded, m);
+    place_persistent(p, space, m);
     m->bytes = m->persistent;
     gaps = gaps_create(scratch, m->persistent);
-    events = sort_events(p, offloaded, scratch, &count);
+    events = sort_events(p, space, scratch, &count);
     for (size_t i = 0; i < count; i++) {
         struct ct_buffer *b = events[i].buffer;
 
@@ -252,11 +252,11 @@ static void resolve_all(struct ct_program *p, struct ct_instruction *list, size_
 
 void ct_lower_plan(struct ct_program *p, struct ct_arena *scratch)
 {
-    plan(p, false, &p->memory, scratch);
-    plan(p, true, &p->offloaded, scratch);
+    plan(p, CT_SPACE_DEVICE, &p->memory, scratch);
+    plan(p, CT_SPACE_HOST, &p->host, scratch);
     for (size_t i = 0; i < p->buffer_count; i++)
-        if (p->buffers[i].offloaded)
-            p->buffers[i].offset += CT_OFFLOADED;
+        if (p->buffers[i].space == CT_SPACE_HOST)
+            p->buffers[i].offset += CT_HOST_OFFSET;
     resolve_all(p, p->init, p->init_count);
     resolve_all(p, p->step, p->step_count);
 }

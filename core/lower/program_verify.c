@@ -57,7 +57,7 @@ static const char *buffer_name(const struct ct_buffer *b)
 
 static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
 {
-    return b->offloaded ? CT_OFFLOADED + p->offloaded.bytes : p->memory.bytes;
+    return b->space == CT_SPACE_HOST ? CT_HOST_OFFSET + p->host.bytes : p->memory.bytes;
 }
 
 /* ---- lives ---- */

@@ -22,7 +22,7 @@ static const struct ct_buffer *buffer(const struct ct_executor *e, const struct 
 
 static char *address(const struct ct_executor *e, size_t offset)
 {
-    return offset < CT_OFFLOADED ? e->base + offset : e->offloaded + (offset - CT_OFFLOADED);
+    return offset < CT_HOST_OFFSET ? e->base + offset : e->host + (offset - CT_HOST_OFFSET);
 }
 
 /* Where the owner has the parameter or state that v is, or views. */
@@ -139,20 +139,22 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static int reserve_offloaded(struct ct_executor *e)
+static int reserve_host(struct ct_executor *e)
 {
     const struct ct_device_ops *ops = e->device->ops;
     void *base;
     int rc;
 
-    if (!e->offloaded_bytes)
+    if (!e->host_bytes)
         return 0;
-    if (!ops->reserve_offloaded)
-        return ct_fail(CT_ECONFIG, "device %s has no host memory to offload to", e->device->name);
-    rc = ops->reserve_offloaded(e->device, e->offloaded_bytes, &base);
+    if (!ops->reserve_host)
+        return ct_fail(CT_ECONFIG,
+                       "device %s has no host memory, and the program needs %zu bytes of it",
+                       e->device->name, e->host_bytes);
+    rc = ops->reserve_host(e->device, e->host_bytes, &base);
     if (rc < 0)
-        return ct_context(rc, "reserving %zu bytes for what is offloaded", e->offloaded_bytes);
-    e->offloaded = base;
+        return ct_context(rc, "reserving %zu bytes of host memory", e->host_bytes);
+    e->host = base;
     return 0;
 }
 
@@ -162,7 +164,7 @@ static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra
     int rc;
 
     e->bytes = larger(e->program->memory.bytes, extra ? extra->bytes : 0);
-    e->offloaded_bytes = larger(e->program->offloaded.bytes, extra ? extra->offloaded : 0);
+    e->host_bytes = larger(e->program->host.bytes, extra ? extra->host : 0);
     e->lent = base != NULL;
     if (!base) {
         rc = e->device->ops->reserve(e->device, e->bytes, &base);
@@ -170,7 +172,7 @@ static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra
             return ct_context(rc, "reserving %zu bytes on %s", e->bytes, e->device->name);
     }
     e->base = base;
-    return reserve_offloaded(e);
+    return reserve_host(e);
 }
 
 int ct_executor_create(const struct ct_program *program, struct ct_device *device,
@@ -224,7 +226,7 @@ int ct_executor_create_borrowing(const struct ct_program *program, struct ct_exe
     if (rc < 0)
         return rc;
     if (owner->program->memory.persistent + program->memory.bytes > owner->bytes ||
-        owner->program->offloaded.persistent + program->offloaded.bytes > owner->offloaded_bytes)
+        owner->program->host.persistent + program->host.bytes > owner->host_bytes)
         return ct_fail(CT_EINVAL, "the arena has no room for a second program of %zu bytes",
                        program->memory.bytes);
     e = calloc(1, sizeof(*e));
@@ -234,7 +236,7 @@ int ct_executor_create_borrowing(const struct ct_program *program, struct ct_exe
     e->device = owner->device;
     e->owner = owner;
     e->base = owner->base + owner->program->memory.persistent;
-    e->offloaded = owner->offloaded + owner->program->offloaded.persistent;
+    e->host = owner->host + owner->program->host.persistent;
     bind_all(e);
     *executor = e;
     return 0;
@@ -247,8 +249,8 @@ void ct_executor_destroy(struct ct_executor *e)
     ct_executor_copy_out_wait(e, true);
     if (!e->owner && !e->lent && e->base)
         e->device->ops->release(e->device, e->base, e->bytes);
-    if (!e->owner && e->offloaded)
-        e->device->ops->release_offloaded(e->device, e->offloaded, e->offloaded_bytes);
+    if (!e->owner && e->host)
+        e->device->ops->release_host(e->device, e->host, e->host_bytes);
     ct_arena_finish(&e->arena);
     free(e);
 }
@@ -261,7 +263,7 @@ int ct_executor_write(struct ct_executor *e, const struct ct_value *v, int micro
     assert(t.data && ct_tensor_is_dense(&t));
     ct_executor_copy_out_wait(e, true);
     assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
-    if (!v->offloaded)
+    if (v->space == CT_SPACE_DEVICE)
         return e->device->ops->copy_in(e->device, t.data, host, bytes);
     memcpy(t.data, host, bytes);
     return 0;
@@ -274,7 +276,7 @@ int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
     assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
-    if (!v->offloaded)
+    if (v->space == CT_SPACE_DEVICE)
         return e->device->ops->copy_out(e->device, host, t.data, bytes);
     memcpy(host, t.data, bytes);
     return 0;
@@ -287,7 +289,7 @@ int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here
 
     if (bytes == 0)
         return 0;
-    if (v->offloaded) {
+    if (v->space != CT_SPACE_DEVICE) {
         memcpy(out ? host : here, out ? here : host, bytes);
         return 0;
     }
@@ -301,7 +303,7 @@ int ct_executor_copy_out_begin(struct ct_executor *e, const struct ct_value *v, 
     struct ct_tensor t = ct_executor_tensor(e, v, -1);
     int rc;
 
-    if (v->offloaded || !e->device->ops->copy_out_begin)
+    if (v->space != CT_SPACE_DEVICE || !e->device->ops->copy_out_begin)
         return ct_executor_read(e, v, host, bytes);
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);

@@ -27,9 +27,9 @@ struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
     struct ct_arena arena;
-    char *base, *offloaded;        /* of this program's offsets, but for borrowed values */
-    size_t bytes, offloaded_bytes; /* reserved; 0: borrowed from owner */
-    bool lent;                     /* the memory is somebody else's */
+    char *base, *host;        /* of this program's offsets, but for borrowed values */
+    size_t bytes, host_bytes; /* reserved; 0: borrowed from owner */
+    bool lent;                /* the memory is somebody else's */
     struct ct_executor *owner;
     struct ct_instruction *init, *step;              /* with addresses */
     struct ct_event_data *init_events, *step_events; /* by instruction; of collectives only */

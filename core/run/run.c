@@ -257,7 +257,7 @@ static int open_programs(struct ct_run *run, const struct ct_run_options *option
         return ct_context(rc, "lowering");
     run->program->run = run;
     run->arena_bytes = run->program->memory.bytes;
-    run->offloaded_bytes = run->program->offloaded.bytes;
+    run->host_bytes = run->program->host.bytes;
     if (!run->validation_graph)
         return 0;
     rc = lower(run, run->validation_graph, batch_microbatches(), false, true,
@@ -266,7 +266,7 @@ static int open_programs(struct ct_run *run, const struct ct_run_options *option
         return ct_context(rc, "lowering for validation");
     run->validation_program->run = run;
     make_room(&run->arena_bytes, &run->program->memory, &run->validation_program->memory);
-    make_room(&run->offloaded_bytes, &run->program->offloaded, &run->validation_program->offloaded);
+    make_room(&run->host_bytes, &run->program->host, &run->validation_program->host);
     return 0;
 }
 
@@ -282,8 +282,7 @@ static int load_weights(struct ct_run *run, const struct ct_run_options *options
 
 static int open_memory(struct ct_run *run, const struct ct_run_options *options)
 {
-    struct ct_executor_memory memory = {.bytes = run->arena_bytes,
-                                        .offloaded = run->offloaded_bytes};
+    struct ct_executor_memory memory = {.bytes = run->arena_bytes, .host = run->host_bytes};
     int rc = 0;
 
     if (run->communicator.comm && run->communicator.ops->reserve && run->device->host_memory)

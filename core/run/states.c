@@ -244,8 +244,8 @@ int ct_run_staging(struct ct_run *run, size_t bytes, void **staging)
 {
     const struct ct_device_ops *ops = run->device_ops;
 
-    if (ops->reserve_offloaded)
-        return ops->reserve_offloaded(run->device, bytes ? bytes : 1, staging);
+    if (ops->reserve_host)
+        return ops->reserve_host(run->device, bytes ? bytes : 1, staging);
     *staging = malloc(bytes ? bytes : 1);
     return *staging ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
 }
@@ -254,8 +254,8 @@ void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
 {
     const struct ct_device_ops *ops = run->device_ops;
 
-    if (staging && ops->release_offloaded)
-        ops->release_offloaded(run->device, staging, bytes ? bytes : 1);
+    if (staging && ops->release_host)
+        ops->release_host(run->device, staging, bytes ? bytes : 1);
     else
         free(staging);
 }

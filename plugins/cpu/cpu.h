@@ -97,8 +97,8 @@ int cpu_streams_copy(struct cpu_streams *streams, void *to, const void *from, si
 int cpu_streams_copied(struct cpu_streams *streams, int64_t ticket, bool block);
 
 /* offload.c: the host memory */
-int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base);
-void cpu_release_offloaded(struct ct_device *device, void *base, size_t bytes);
+int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base);
+void cpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
 /* ---- what it offers: tables ended by {0} ---- */
 

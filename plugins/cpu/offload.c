@@ -25,7 +25,7 @@ static int map(int fd, size_t bytes, void **base)
     return 0;
 }
 
-int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base)
 {
     int fd, rc;
 
@@ -43,7 +43,7 @@ int cpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
     return rc;
 }
 
-void cpu_release_offloaded(struct ct_device *device, void *base, size_t bytes)
+void cpu_release_host(struct ct_device *device, void *base, size_t bytes)
 {
     (void)device;
     munmap(base, bytes);

@@ -213,7 +213,7 @@ int cpu_streams_copy(struct cpu_streams *s, void *to, const void *from, size_t b
                      int64_t *ticket)
 {
     struct task task = {.kind = TASK_COPY, .to = to, .from = from, .bytes = bytes};
-    int rc = submit(s, CT_STREAM_STORE, task);
+    int rc = submit(s, CT_STREAM_COPY_OUT, task);
 
     if (rc == 0)
         *ticket = ++s->copies;
@@ -222,7 +222,7 @@ int cpu_streams_copy(struct cpu_streams *s, void *to, const void *from, size_t b
 
 int cpu_streams_copied(struct cpu_streams *s, int64_t ticket, bool block)
 {
-    struct stream *stream = &s->stream[CT_STREAM_STORE];
+    struct stream *stream = &s->stream[CT_STREAM_COPY_OUT];
 
     for (;;) {
         uint32_t done = atomic_load_explicit(&stream->done, memory_order_acquire);

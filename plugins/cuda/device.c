@@ -357,7 +357,7 @@ static int copy_out_begin(struct ct_device *device, void *host, const void *from
 {
     struct gpu *gpu = gpu_of(device);
     CUevent *event = &gpu->copied[(gpu->copies + 1) % GPU_COPIES];
-    CUstream stream = gpu->stream[CT_STREAM_STORE];
+    CUstream stream = gpu->stream[CT_STREAM_COPY_OUT];
     int rc = 0;
 
     if (!*event)
@@ -381,8 +381,8 @@ const struct ct_device_ops gpu_device_ops = {
     .info = info,
     .reserve = reserve,
     .release = release,
-    .reserve_offloaded = gpu_reserve_offloaded,
-    .release_offloaded = gpu_release_offloaded,
+    .reserve_host = gpu_reserve_host,
+    .release_host = gpu_release_host,
     .copy_in = copy_in,
     .copy_out = copy_out,
     .enqueue = enqueue,

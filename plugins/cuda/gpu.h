@@ -76,8 +76,8 @@ void gpu_arena_destroy_all(struct gpu *gpu);
 
 /* ---- offload.c: pinned memory of the host ---- */
 
-int gpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base);
-void gpu_release_offloaded(struct ct_device *device, void *base, size_t bytes);
+int gpu_reserve_host(struct ct_device *device, size_t bytes, void **base);
+void gpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
 /* ---- functions.c ---- */
 

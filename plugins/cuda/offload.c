@@ -3,7 +3,7 @@
  */
 #include "gpu.h"
 
-int gpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+int gpu_reserve_host(struct ct_device *device, size_t bytes, void **base)
 {
     int rc;
 
@@ -16,7 +16,7 @@ int gpu_reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
     return 0;
 }
 
-void gpu_release_offloaded(struct ct_device *device, void *base, size_t bytes)
+void gpu_release_host(struct ct_device *device, void *base, size_t bytes)
 {
     (void)device;
     (void)bytes;

@@ -13,9 +13,10 @@
  */
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+
+#include "offload.h"
 
 struct config {
     bool parameters, optimizer;
@@ -59,7 +60,7 @@ static bool is_chosen(const struct ct_value *v)
 
 static bool moves(const struct ct_op *op)
 {
-    return op->type->flags & CT_OP_OFFLOAD;
+    return op->type->flags & CT_OP_SPACES;
 }
 
 /* ---- copies in another dtype ---- */
@@ -68,7 +69,7 @@ static bool moves(const struct ct_op *op)
 static bool is_working_copy(const struct ct_graph *graph, const struct ct_op *op)
 {
     if (op->section->part != CT_PART_PRE || op->ins != 1 || op->outs != 1 ||
-        !op->in[0]->offloaded || op->type->flags & (CT_OP_COLLECTIVE | CT_OP_VIEW))
+        op->in[0]->space != CT_SPACE_HOST || op->type->flags & (CT_OP_COLLECTIVE | CT_OP_VIEW))
         return false;
     ct_for_each_use (use, op->out[0])
         if (ct_part_is_microbatch(use->op->section->part) || graph->partition_axis >= 0)
@@ -82,11 +83,11 @@ static int offload_copy(struct ct_graph *graph, struct ct_op *op)
     struct ct_value *copy = op->out[0], *away;
 
     b.why = WHY;
-    away = ct_offload(&b, ct_arena_printf(graph->arena, "%s.offloaded", copy->name), copy);
+    away = offload_out(&b, ct_arena_printf(graph->arena, "%s.offloaded", copy->name), copy);
     if (!away)
         return b.status;
     away->sharding = copy->sharding;
-    away->producer->stream = CT_STREAM_STORE;
+    away->producer->stream = CT_STREAM_COPY_OUT;
     ct_value_replace(graph, copy, away);
     ct_op_set_input(away->producer, 0, copy);
     return 0;
@@ -112,7 +113,7 @@ static bool computes(const struct ct_op *op)
 static bool needs_load(const struct ct_op *op)
 {
     for (int i = 0; !moves(op) && i < op->ins; i++)
-        if (op->in[i] && op->in[i]->offloaded)
+        if (op->in[i] && op->in[i]->space == CT_SPACE_HOST)
             return true;
     return false;
 }
@@ -167,12 +168,12 @@ static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_v
     b.region = op->region;
     b.why = WHY;
     l->user = op;
-    l->copy = ct_load(&b, ct_arena_printf(o->graph->arena, "%s.here", v->name), v);
+    l->copy = offload_load(&b, ct_arena_printf(o->graph->arena, "%s.here", v->name), v);
     if (!l->copy)
         return NULL;
     l->copy->sharding = v->sharding;
     if (op->section->part != CT_PART_INIT)
-        l->copy->producer->stream = CT_STREAM_LOAD;
+        l->copy->producer->stream = CT_STREAM_COPY_IN;
     return l->copy;
 }
 
@@ -182,9 +183,9 @@ static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, str
     struct ct_op *stored;
 
     b.why = WHY;
-    stored = ct_store(&b, v, copy);
+    stored = offload_store(&b, v, copy);
     if (stored && op->section->part != CT_PART_INIT)
-        stored->stream = CT_STREAM_STORE;
+        stored->stream = CT_STREAM_COPY_OUT;
     o->loaded[v->id].copy = NULL;
     return b.status;
 }
@@ -195,7 +196,7 @@ static int serve(struct offloading *o, struct ct_op *op)
         struct ct_value *v = op->in[i], *copy;
         int rc = 0;
 
-        if (!v || !v->offloaded)
+        if (!v || v->space != CT_SPACE_HOST)
             continue;
         copy = load(o, op, v);
         if (!copy)
@@ -233,7 +234,8 @@ static int offload(struct ct_graph *graph, struct ct_run *run)
 
     (void)run;
     for (size_t i = 0; i < graph->value_count; i++)
-        graph->values[i]->offloaded = is_chosen(graph->values[i]);
+        if (is_chosen(graph->values[i]))
+            graph->values[i]->space = CT_SPACE_HOST;
     rc = offload_copies(graph);
     if (rc == 0)
         rc = move(&o);
@@ -274,5 +276,8 @@ static const struct ct_transform update = {
 CT_PLUGIN(.name = "offload", .version = "1.0",
           .summary = "Parameters and optimizer states in host memory (ZeRO-Offload)",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_TRANSFORM, "offload.update", &update},
+          .offers = CT_OFFERS({CT_OP, "load", &offload_op_load},
+                              {CT_OP, "store", &offload_op_store},
+                              {CT_OP, "offload", &offload_op_offload},
+                              {CT_TRANSFORM, "offload.update", &update},
                               {CT_TRANSFORM, "offload", &transform}));

@@ -324,7 +324,7 @@ const struct conformance_case conformance_cases[] = {
     {"layer norm, odd", LAYER_NORM(3, 7, 37), 0, false},
     {"layer norm, large", LAYER_NORM(4, 33, 300), 0, false},
     {"offload",
-     "param %p offloaded : T[37,5]\nstate %q offloaded : float32[333]\ninput %x : int32[5,3]\n"
+     "param %p host : T[37,5]\nstate %q host : float32[333]\ninput %x : int32[5,3]\n"
      "pre - %u = load(%p) : T[37,5]\npre - %v = load(%q) : float32[333]\n"
      "pre - %w = offload(%u) : T[37,5]\npre - %z = load(%w) : T[37,5]\n"
      "F - %y = offload(%x) : int32[5,3]\npost - store(%p, %u)\n",

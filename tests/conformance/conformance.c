@@ -452,7 +452,8 @@ static int run_cases(struct ct_device *device, const char *filter)
 static int start(int argc, char **argv, struct options *options, struct ct_device **device)
 {
     char *assignments[16];
-    const struct ct_plugin *adamw;
+    static const char *const with_ops[] = {"adamw", "offload"};
+    const struct ct_plugin *plugin;
     const struct ct_offer *offer;
     int count = 0, rc;
 
@@ -468,8 +469,8 @@ static int start(int argc, char **argv, struct options *options, struct ct_devic
             return ct_fail(CT_EINVAL, "unknown option %s", argv[i]);
     }
     rc = bed_load(options->device, assignments, count, &device_plugin);
-    if (rc >= 0)
-        rc = bed_load("adamw", NULL, 0, &adamw);
+    for (size_t i = 0; rc >= 0 && i < CT_COUNT(with_ops); i++)
+        rc = bed_load(with_ops[i], NULL, 0, &plugin);
     if (rc >= 0)
         rc = ct_offer_find(CT_DEVICE, options->device, &offer);
     if (rc < 0)

@@ -114,7 +114,7 @@ static int reserve(struct ct_device *device, size_t bytes, void **base)
     return rc;
 }
 
-static int reserve_offloaded(struct ct_device *device, size_t bytes, void **base)
+static int reserve_host(struct ct_device *device, size_t bytes, void **base)
 {
     return ct_device_reference.reserve(device, bytes, base);
 }
@@ -135,8 +135,8 @@ static const struct ct_device_ops ops = {
     .size = sizeof(struct ct_device_ops),
     .reserve = reserve,
     .release = release,
-    .reserve_offloaded = reserve_offloaded,
-    .release_offloaded = release,
+    .reserve_host = reserve_host,
+    .release_host = release,
     .copy_in = copy,
     .copy_out = copy,
     .enqueue = enqueue,

@@ -181,7 +181,7 @@ static void parameters_are_borrowed(void **state)
 
     (void)state;
     ct_for_each_op (op, graph)
-        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : CT_STREAM_LOAD;
+        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : CT_STREAM_COPY_IN;
     start_owner(&owner, &arena, 1 << 16);
     assert_ok(lower_borrowing(&guest, graph, true));
     assert_ok(ct_program_verify(guest.program, stderr));

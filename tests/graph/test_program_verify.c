@@ -11,7 +11,7 @@
 static const char *const relay = "param %p : float64[64]\n"
                                  "input %x : float64[64]\n"
                                  "pre - /gather %r = reciprocal(%p) : float64[64]\n"
-                                 "F - /load %a = add(%x, %r) : float64[64]\n"
+                                 "F - /copy_in %a = add(%x, %r) : float64[64]\n"
                                  "F - /compute %b = add(%a, %r) : float64[64]\n"
                                  "F - /reduce %c = add(%b, %b) : float64[64]\n"
                                  "F - /compute %s = squared_norm(%c) : float64[]\n"

@@ -2,6 +2,7 @@
  * Offloading: where copies are loaded and stored, and that a step computes the same to the last bit
  * however the streams run against each other.
  */
+#include "plugin_ops.h"
 #include "plugin_under_test.h"
 #undef assert_message
 #include <ctitan/run.h>
@@ -163,10 +164,10 @@ static void memory_falls(void **state)
     (void)state;
     machine_lower(&plain, training_step(&arena, false), NULL, 1, IN_TURN);
     machine_lower(&m, training_step(&arena, true), NULL, 1, IN_TURN);
-    assert_int_equal(plain.program->offloaded.bytes, 0);
-    assert_int_equal(m.program->offloaded.peak[CT_CATEGORY_PARAMETER],
+    assert_int_equal(plain.program->host.bytes, 0);
+    assert_int_equal(m.program->host.peak[CT_CATEGORY_PARAMETER],
                      plain.program->memory.peak[CT_CATEGORY_PARAMETER]);
-    assert_int_equal(m.program->offloaded.peak[CT_CATEGORY_OPTIMIZER],
+    assert_int_equal(m.program->host.peak[CT_CATEGORY_OPTIMIZER],
                      plain.program->memory.peak[CT_CATEGORY_OPTIMIZER]);
     assert_true(m.program->memory.peak[CT_CATEGORY_OPTIMIZER] <
                 plain.program->memory.peak[CT_CATEGORY_OPTIMIZER] * 3 / 4);
@@ -186,10 +187,10 @@ static void a_device_without_second_memory_says_so(void **state)
     struct machine m;
 
     (void)state;
-    ops.reserve_offloaded = NULL;
+    ops.reserve_host = NULL;
     machine_lower(&m, training_step(&arena, true), &device, 1, IN_TURN);
     assert_int_equal(ct_executor_create(m.program, m.device, NULL, &m.executor), CT_ECONFIG);
-    assert_message("device single has no host memory to offload to");
+    assert_message("device single has no host memory, and the program needs ");
     machine_finish(&m);
     ct_arena_finish(&arena);
 }
@@ -199,11 +200,10 @@ static void what_is_not_loaded_cannot_be_used(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        {"param %w offloaded : float32[4]\npre - %s = squared_norm(%w) : float64[]\nfetch s = %s\n",
-         "%w is offloaded: load it first"},
+        {"param %w host : float32[4]\npre - %s = squared_norm(%w) : float64[]\nfetch s = %s\n",
+         "%w lies in host memory: copy it to the device first"},
         {"param %w : float32[4]\npre - %v = load(%w) : float32[4]\n", "%w is not offloaded"},
-        {"param %w offloaded : float32[4]\npre - %v = offload(%w) : float32[4]\n",
-         "%w is offloaded"},
+        {"param %w host : float32[4]\npre - %v = offload(%w) : float32[4]\n", "%w is offloaded"},
         {"param %w : float32[4]\nparam %v : float32[4]\npost - store(%w, %v)\n",
          "%w is not offloaded"},
     };
@@ -237,7 +237,7 @@ int main(void)
         cmocka_unit_test(what_is_not_loaded_cannot_be_used),
     };
 
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests(tests, register_adamw, NULL);
 }

@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 
+#include "plugin_ops.h"
 #include "sample.h"
 
 enum { B = 2, T = 12, H = 4, G = 2, D = 4, BLOCKS = 3, SHARD = T / BLOCKS };
@@ -294,7 +295,7 @@ int main(void)
         cmocka_unit_test(test_nothing_to_see),
         cmocka_unit_test(test_merge_with_nothing),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("attention on shards", tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/rng.h>
 
+#include "plugin_ops.h"
 #include "sample.h"
 
 static void create(struct machine *m, const char *type, const char *attrs, const char *inputs)
@@ -720,7 +721,7 @@ int main(void)
         cmocka_unit_test(test_init_normal),
         cmocka_unit_test(test_init_constant),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("op formulas", tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 
+#include "plugin_ops.h"
 #include "sample.h"
 
 #define MAX_INPUTS 16
@@ -273,7 +274,7 @@ int main(void)
         cmocka_unit_test(test_loss_of_the_joined_gradient),
         cmocka_unit_test(test_loss_in_shards),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("op gradients", tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <ctitan/rule.h>
 #include <ctitan/lib/ops.h>
 
+#include "plugin_ops.h"
 #include "sample.h"
 
 struct infer_case {
@@ -280,7 +281,7 @@ static int emit(const struct infer_case *c, struct ct_arena *arena, struct ct_op
         assert_true(rank < 0 || ct_dtype_parse(dtype, &d) == 0);
         in[ins] = rank < 0 ? NULL : ct_graph_source(graph, CT_ROLE_INPUT, name, d, rank, shape);
         if (in[ins])
-            in[ins]->offloaded = offloaded;
+            in[ins]->space = offloaded ? CT_SPACE_HOST : CT_SPACE_DEVICE;
     }
     if (type->attrs)
         assert_int_equal(ct_attributes_reset(type->attrs, values), 0);
@@ -395,7 +396,7 @@ int main(void)
         cmocka_unit_test(test_every_type_has_cases),
         cmocka_unit_test(test_fixed_dtypes),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("op shapes and dtypes", tests, NULL, NULL);
 }

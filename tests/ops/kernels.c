@@ -15,6 +15,7 @@
 #include <ctitan/rule.h>
 #include <ctitan/lib/ops.h>
 
+#include "plugin_ops.h"
 #include "sample.h"
 
 #define MAX_OPERANDS 16
@@ -319,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_bfloat16),
         cmocka_unit_test(test_factors),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("reference kernels", tests, NULL, NULL);
 }

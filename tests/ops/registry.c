@@ -11,6 +11,8 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/rule.h>
 
+#include "plugin_ops.h"
+
 /* ---- types ---- */
 
 static void test_find(void **state)
@@ -469,7 +471,7 @@ int main(void)
         cmocka_unit_test(test_failed_builder),
         cmocka_unit_test(test_flops),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("op registry", tests, NULL, NULL);
 }

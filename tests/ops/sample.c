@@ -206,7 +206,7 @@ static struct ct_value *source(struct machine *m, const char *fill, enum ct_dtyp
         ct_graph_source(m->graph, is_real(fill) ? CT_ROLE_PARAM : CT_ROLE_INPUT,
                         ct_arena_printf(&m->arena, "in%d", i), dtype_of(fill, dtype), rank, shape);
 
-    v->offloaded = !strcmp(fill, "offloaded");
+    v->space = strcmp(fill, "offloaded") ? CT_SPACE_DEVICE : CT_SPACE_HOST;
     machine_fill(m, v, fill);
     return v;
 }

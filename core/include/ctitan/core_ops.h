@@ -28,9 +28,6 @@ CT_BEGIN_DECLS
     X(send)                                                                                        \
     X(receive)                                                                                     \
     X(contribution)                                                                                \
-    X(load)                                                                                        \
-    X(store)                                                                                       \
-    X(offload)                                                                                     \
     X(init_normal)                                                                                 \
     X(init_constant)                                                                               \
     X(init_uniform)
@@ -162,13 +159,6 @@ struct ct_contribution { /* dtype and shape: where the input is absent */
     enum ct_dtype dtype;
     struct ct_shape shape;
 };
-/* ---- between the device's memories ---- */
-
-CT_API struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x);
-/* x in the place of y. */
-CT_API struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x);
-CT_API struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x);
-
 CT_END_DECLS
 
 #endif

@@ -57,6 +57,12 @@ enum ct_role {
     CT_ROLE_SCALAR, /* fed by the runtime for each step: learning rate, token count */
 };
 
+/* The memory of a device in which a value lies. */
+enum ct_space {
+    CT_SPACE_DEVICE, /* where kernels compute */
+    CT_SPACE_HOST,   /* larger and slower: ops with CT_OP_SPACES copy from and to it */
+};
+
 struct ct_op;
 struct ct_op_type;
 
@@ -84,7 +90,7 @@ struct ct_value {
     int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
     size_t opaque_bytes; /* not 0: in a layout known only to its ops, this many bytes on a rank */
-    bool offloaded;      /* lies in the device's host memory: `load` brings it, `store` puts it */
+    enum ct_space space; /* set before the ops that use it */
     ct_marks marks;      /* what plugins say of it: ct_mark */
     struct ct_op *producer; /* NULL: a source */
     struct ct_value *grad;  /* after differentiation; NULL where none flows: ct_value_set_grad */

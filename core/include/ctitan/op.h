@@ -127,8 +127,8 @@ struct ct_kernel {
 #define CT_OP_EFFECT 4u     /* kept even if nobody uses its outputs (mutating ops always are) */
 #define CT_OP_COLLECTIVE 8u /* communicates */
 #define CT_OP_LINEAR 16u    /* linear in all inputs together: pending sums may pass through */
-/* Moves values between the device's memories; no other op may touch offloaded ones. */
-#define CT_OP_OFFLOAD 32u
+/* Copies between memory spaces; no other op reaches values in host memory. */
+#define CT_OP_SPACES 32u
 
 #define CT_OP_RENDEZVOUS                                                                           \
     64u /* may end only when its peer is there: what it reads keeps its memory until the next item \
@@ -236,7 +236,7 @@ CT_API int ct_op_infer(struct ct_op *op);
 CT_API bool ct_op_mutates(const struct ct_op *op, int input);
 /* The type's `join`; 0 where it has none. */
 CT_API int ct_op_join(const struct ct_op *op, struct ct_value ***values);
-/* What value is a loaded copy of; else value. */
+/* The value of which this is a copy in another memory space; value itself if it is none. */
 CT_API const struct ct_value *ct_value_origin(const struct ct_value *value);
 
 /*

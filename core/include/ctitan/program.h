@@ -8,7 +8,7 @@
  * Memory is planned to the byte. A buffer has a category and a life: instructions [first, last] in
  * program order (those of init have numbers below 0); two buffers whose lives overlap do not.
  * Parameters, states, scalars and fetches live always. Offsets are multiples of 64; those in the
- * device's host memory begin at CT_OFFLOADED.
+ * device's host memory begin at CT_HOST_OFFSET.
  */
 #ifndef CT_PROGRAM_H
 #define CT_PROGRAM_H
@@ -34,13 +34,13 @@ enum ct_category {
         CT_CATEGORY_COUNT
 };
 
-#define CT_OFFLOADED ((size_t)1 << 60)
+#define CT_HOST_OFFSET ((size_t)1 << 60)
 
 struct ct_buffer {
     const struct ct_value *value; /* the one it is named after; NULL: workspace */
     int microbatch;               /* -1: of the step */
     enum ct_category category;
-    bool offloaded; /* in the host memory */
+    enum ct_space space;
     size_t bytes, offset;
     int64_t first, last; /* instructions; INT64_MIN .. INT64_MAX: always */
 };
@@ -112,7 +112,7 @@ struct ct_program {
         *tensors;       /* by value id: local shape and strides; data: offset in the buffer */
     int32_t *buffer_of; /* by value id x (microbatches + 1) + microbatch + 1; -1: none */
     int microbatches, events;
-    struct ct_memory memory, offloaded;
+    struct ct_memory memory, host;     /* of the device; its host memory */
     double flops;                      /* of one step on this rank */
     double comm_bytes;                 /* sent by this rank in one step */
     double loaded_bytes, stored_bytes; /* from and to the host memory, in one step */
@@ -147,12 +147,12 @@ struct ct_executor; /* a program bound to a device's memory */
 
 /* What an executor gets beyond what its program needs. */
 struct ct_executor_memory {
-    size_t bytes, offloaded; /* at least, of either memory */
+    size_t bytes, host; /* at least, of either memory */
     void
         *base; /* NULL: taken from the device; else `bytes` zeroed bytes, which stay the caller's */
 };
 
-/* extra: NULL: nothing. CT_ECONFIG: something is offloaded, and the device has no host memory. */
+/* extra: NULL: nothing. CT_ECONFIG: the program needs host memory, and the device has none. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                               const struct ct_executor_memory *extra,
                               struct ct_executor **executor);

@@ -72,7 +72,7 @@ struct ct_run {
     struct ct_executor *executor;
     double start_time;       /* of the process, seconds of CLOCK_MONOTONIC */
     size_t arena_bytes;      /* on the device: training and validation */
-    size_t offloaded_bytes;  /* in its host memory */
+    size_t host_bytes;       /* in its host memory */
     int64_t parameters;      /* elements, each once, over all ranks */
     struct ct_state *states; /* every parameter and state, the same list on all ranks */
     size_t state_count;

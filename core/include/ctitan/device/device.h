@@ -20,9 +20,9 @@ enum ct_stream {
     CT_STREAM_COMPUTE,
     CT_STREAM_GATHER,
     CT_STREAM_REDUCE,
-    CT_STREAM_P2P,  /* rings */
-    CT_STREAM_LOAD, /* from and to the host memory */
-    CT_STREAM_STORE,
+    CT_STREAM_P2P,     /* rings */
+    CT_STREAM_COPY_IN, /* from and to host memory */
+    CT_STREAM_COPY_OUT,
     CT_STREAM_SEND, /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
 };
@@ -51,11 +51,11 @@ struct ct_device_ops {
     /* The arena: at least bytes, zeroed, 4096-byte aligned; called once per program. */
     int (*reserve)(struct ct_device *device, size_t bytes, void **base);
     void (*release)(struct ct_device *device, void *base, size_t bytes);
-    /* The same of a host memory, larger and slower, for what is offloaded: only kernels of
-       `load`, `store` and `offload` touch it while programs run, and the host between them. Zeroed.
-       NULL: the device has none. */
-    int (*reserve_offloaded)(struct ct_device *device, size_t bytes, void **base);
-    void (*release_offloaded)(struct ct_device *device, void *base, size_t bytes);
+    /* The same of a host memory, larger and slower (CT_SPACE_HOST): while programs run, only
+       kernels of ops with CT_OP_SPACES reach it; between programs, the host. NULL: the device has
+       none. */
+    int (*reserve_host)(struct ct_device *device, size_t bytes, void **base);
+    void (*release_host)(struct ct_device *device, void *base, size_t bytes);
     int (*copy_in)(struct ct_device *device, void *to, const void *host, size_t bytes);
     int (*copy_out)(struct ct_device *device, void *host, const void *from, size_t bytes);
 
@@ -80,8 +80,8 @@ struct ct_device_ops {
        has been done. */
     int (*query)(struct ct_device *device, int event);
 
-    /* Copy from the device on CT_STREAM_STORE, after what is there; steps may be run meanwhile. Who
-       asks sees to it that nothing writes `from`, and host stays valid, until it is done. Sets
+    /* Copy from the device on CT_STREAM_COPY_OUT, after what is there; steps may be run meanwhile.
+       Who asks sees to it that nothing writes `from`, and host stays valid, until it is done. Sets
        *ticket, above 0; copies end in the order of their tickets. Main thread only. NULL: not
        offered. */
     int (*copy_out_begin)(struct ct_device *device, void *host, const void *from, size_t bytes,

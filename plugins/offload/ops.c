@@ -1,26 +1,19 @@
 /*
- * Between the device's memory and its second one, which is larger and slower: pinned memory of the
- * host for a GPU, a file for a CPU. What lies there is offloaded; only these ops touch it.
+ * Ops between the device's memory and its host memory. What lies in host memory is offloaded.
  */
 #include <string.h>
 
-#include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 
-const struct ct_value *ct_value_origin(const struct ct_value *v)
-{
-    while (v->producer && v->producer->type == &ct_op_load)
-        v = v->producer->in[0];
-    return v;
-}
+#include "offload.h"
 
-static int check(const struct ct_op *op, int input, bool offloaded)
+static int check(const struct ct_op *op, int input, enum ct_space space)
 {
     const struct ct_value *v = op->in[input];
 
-    if (v->offloaded == offloaded)
+    if (v->space == space)
         return 0;
-    return ct_fail(CT_EINVAL, "%%%s is %soffloaded", v->name, offloaded ? "not " : "");
+    return ct_fail(CT_EINVAL, "%%%s is %soffloaded", v->name, space == CT_SPACE_HOST ? "not " : "");
 }
 
 static int copy(const struct ct_tensor *to, const struct ct_tensor *from, bool add)
@@ -41,24 +34,24 @@ static int copy_out(const struct ct_launch *l)
 
 static int load_infer(struct ct_op *op)
 {
-    return check(op, 0, true);
+    return check(op, 0, CT_SPACE_HOST);
 }
 
-const struct ct_op_type ct_op_load = {
+const struct ct_op_type offload_op_load = {
     .size = sizeof(struct ct_op_type),
     .name = "load",
     .summary = "a copy, in the device's memory, of what is offloaded",
     .signature = "x[.] A -> y[.] A",
-    .flags = CT_OP_OFFLOAD,
+    .flags = CT_OP_SPACES,
     .infer = load_infer,
     .reference = copy_out,
 };
 
 static int store_infer(struct ct_op *op)
 {
-    int rc = check(op, 0, true);
+    int rc = check(op, 0, CT_SPACE_HOST);
 
-    return rc < 0 ? rc : check(op, 1, false);
+    return rc < 0 ? rc : check(op, 1, CT_SPACE_DEVICE);
 }
 
 static int store_reference(const struct ct_launch *l)
@@ -66,43 +59,43 @@ static int store_reference(const struct ct_launch *l)
     return copy(&l->in[0], &l->in[1], false);
 }
 
-const struct ct_op_type ct_op_store = {
+const struct ct_op_type offload_op_store = {
     .size = sizeof(struct ct_op_type),
     .name = "store",
     .summary = "puts x in the place of y, which is offloaded",
     .signature = "!y[.] A, x[.] A",
-    .flags = CT_OP_OFFLOAD,
+    .flags = CT_OP_SPACES,
     .infer = store_infer,
     .reference = store_reference,
 };
 
 static int offload_infer(struct ct_op *op)
 {
-    op->out[0]->offloaded = true;
-    return check(op, 0, false);
+    op->out[0]->space = CT_SPACE_HOST;
+    return check(op, 0, CT_SPACE_DEVICE);
 }
 
-const struct ct_op_type ct_op_offload = {
+const struct ct_op_type offload_op_offload = {
     .size = sizeof(struct ct_op_type),
     .name = "offload",
     .summary = "a copy of x that is offloaded",
     .signature = "x[.] A -> y[.] A",
-    .flags = CT_OP_OFFLOAD,
+    .flags = CT_OP_SPACES,
     .infer = offload_infer,
     .reference = copy_out,
 };
 
-struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x)
+struct ct_value *offload_load(struct ct_builder *b, const char *name, struct ct_value *x)
 {
-    return ct_emit_type1(b, &ct_op_load, name, &x, 1, NULL);
+    return ct_emit_type1(b, &offload_op_load, name, &x, 1, NULL);
 }
 
-struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x)
+struct ct_op *offload_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x)
 {
-    return ct_emit_type(b, &ct_op_store, NULL, (struct ct_value *[]){y, x}, 2, NULL);
+    return ct_emit_type(b, &offload_op_store, NULL, (struct ct_value *[]){y, x}, 2, NULL);
 }
 
-struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x)
+struct ct_value *offload_out(struct ct_builder *b, const char *name, struct ct_value *x)
 {
-    return ct_emit_type1(b, &ct_op_offload, name, &x, 1, NULL);
+    return ct_emit_type1(b, &offload_op_offload, name, &x, 1, NULL);
 }
