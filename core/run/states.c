@@ -17,15 +17,14 @@
 /* ---- the list ---- */
 
 /* A state is where the parameter is that is updated with it. */
-static uint64_t holders_of(const struct ct_graph *graph, const struct ct_value *v)
+static uint64_t holders_of(const struct ct_value *v)
 {
     if (v->role == CT_ROLE_PARAM || v->holders)
         return v->holders;
-    ct_for_each_op (op, graph)
-        for (int i = 0; op->section->part == CT_PART_POST && i < op->ins; i++)
-            for (int k = 0; op->in[i] == v && k < op->ins; k++)
-                if (op->in[k] && op->in[k]->role == CT_ROLE_PARAM)
-                    return op->in[k]->holders;
+    ct_for_each_use (use, v)
+        for (int k = 0; use->op->section->part == CT_PART_POST && k < use->op->ins; k++)
+            if (use->op->in[k] && use->op->in[k]->role == CT_ROLE_PARAM)
+                return use->op->in[k]->holders;
     return 0;
 }
 
@@ -46,7 +45,7 @@ static int note_states(struct ct_graph *graph, struct ct_run *run)
                                    .ndim = v->ndim,
                                    .sharding = v->sharding};
         memcpy(state->shape, v->shape, sizeof(state->shape));
-        state->holders = graph->partition_axis < 0 ? 0 : holders_of(graph, v);
+        state->holders = graph->partition_axis < 0 ? 0 : holders_of(v);
         if (v->role == CT_ROLE_PARAM)
             run->parameters += ct_shape_count(v->ndim, v->shape);
         run->state_count++;
