@@ -190,11 +190,11 @@ static int plan(const struct ct_run *run, const struct args *args)
 }
 
 /* The programs of all ranks of this one's pipeline come to their end. */
-static int prove(const struct ct_run *run, struct ct_recipe *recipe, struct ct_run_options options)
+static int prove(const struct ct_run *run)
 {
     int axis = run->graph->partition_axis, count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
     const struct ct_program *programs[64];
-    struct ct_run *other[64] = {NULL};
+    struct ct_run *peer[64] = {NULL};
     int64_t ranks[64];
     int rc = 0, n;
 
@@ -202,14 +202,14 @@ static int prove(const struct ct_run *run, struct ct_recipe *recipe, struct ct_r
         return 0;
     ct_mesh_group(&run->mesh, run->rank, (ct_axes)1 << axis, ranks);
     for (n = 0; rc == 0 && n < count; n++) {
-        options.rank = ranks[n];
-        rc = ct_run_open(recipe, &options, &other[n]);
-        programs[n] = rc == 0 ? other[n]->program : NULL;
+        if (ranks[n] != run->rank)
+            rc = ct_run_open_peer(run, ranks[n], &peer[n]);
+        programs[n] = peer[n] ? peer[n]->program : run->program;
     }
     if (rc == 0)
         rc = ct_programs_prove(programs, count, axis, run->device->in_order);
     while (n-- > 0)
-        ct_run_close(other[n]);
+        ct_run_close(peer[n]);
     return rc;
 }
 
@@ -223,7 +223,7 @@ static int plan_and_prove(struct ct_recipe *recipe, const struct ct_run_options 
         return rc;
     rc = plan(run, args);
     if (rc == 0)
-        rc = prove(run, recipe, *options);
+        rc = prove(run);
     if (rc == 0 && run->graph->partition_axis >= 0 && !args->json && !args->program)
         printf("\nproven: the programs of all ranks of the pipeline come to their end\n");
     ct_run_close(run);
@@ -232,7 +232,7 @@ static int plan_and_prove(struct ct_recipe *recipe, const struct ct_run_options 
 
 int verb_plan(int argc, char **argv)
 {
-    struct ct_run_options options = {.depth = CT_RUN_PROGRAM};
+    struct ct_run_options options = {.depth = CT_RUN_PROGRAM, .peers = true};
     struct ct_recipe *recipe = NULL;
     struct args args;
     int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM, &args);

@@ -193,6 +193,18 @@ static int check_dump(const struct ct_transform *const *t, size_t count, const c
                    near ? "; did you mean " : "", near ? near : "");
 }
 
+/* The transforms [*begin, *end) of a range. */
+static void find_range(const struct ct_transform *const *t, size_t count, enum ct_pass_range range,
+                       size_t *begin, size_t *end)
+{
+    size_t split = 0;
+
+    while (split < count && !t[split]->by_rank)
+        split++;
+    *begin = range == CT_PASSES_OF_ONE_RANK ? split : 0;
+    *end = range == CT_PASSES_OF_ALL_RANKS ? split : count;
+}
+
 int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
                   size_t count, struct ct_run *run, const struct ct_pass_options *options)
 {
@@ -201,7 +213,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
         ct_arena_array(&scratch, const struct ct_transform *, count + 1);
     const struct ct_transform **t =
         ct_arena_array(&scratch, const struct ct_transform *, count + 1);
-    size_t n = 0;
+    size_t n = 0, begin = 0, end = 0;
     int rc;
 
     for (size_t i = 0; i < count; i++)
@@ -213,8 +225,10 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)
+        find_range(t, n, options->range, &begin, &end);
+    if (rc == 0 && begin == 0)
         rc = ct_graph_verify(graph, NULL);
-    for (size_t i = 0; rc == 0 && i < n; i++)
+    for (size_t i = begin; rc == 0 && i < end; i++)
         rc = run_one(graph, t, n, i, run, options);
     ct_arena_finish(&scratch);
     return rc;

@@ -1,6 +1,7 @@
 /*
  * Opening a run: recipe to graph, graph to program, program to memory with weights in it.
  */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,8 +156,9 @@ static int build_model(struct ct_run *run, struct ct_graph *graph,
     return rc;
 }
 
+/* The graph as the model builds it. */
 static int build_graph(struct ct_run *run, const struct ct_model_request *request,
-                       struct ct_pass_options options, struct ct_graph **graph)
+                       struct ct_graph **graph)
 {
     enum ct_dtype dtype;
     int rc = ct_dtype_parse(ct_config.training.dtype, &dtype);
@@ -170,15 +172,38 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     if (rc < 0)
         return ct_context(rc, "model %s", ct_config.model.name);
     set_parameter_dtype(*graph, dtype);
-    rc = ct_graph_infer(*graph);
+    return ct_graph_infer(*graph);
+}
+
+/* From the graph that all ranks have in common to this rank's. */
+static int localise_graph(struct ct_run *run, struct ct_graph *graph, bool logits,
+                          struct ct_pass_options options)
+{
+    int rc;
+
+    options.range = CT_PASSES_OF_ONE_RANK;
+    rc = transform(run, graph, &options);
+    if (rc < 0)
+        return rc;
+    ct_graph_sweep(graph);
+    return ct_graph_check_inputs(graph, !logits);
+}
+
+/* common: where to keep what all ranks have in common; NULL: nowhere. */
+static int open_graph(struct ct_run *run, const struct ct_model_request *request,
+                      struct ct_pass_options options, struct ct_graph **common,
+                      struct ct_graph **graph)
+{
+    int rc = build_graph(run, request, graph);
+
     if (rc < 0)
         return rc;
     dump_built(*graph, &options);
+    options.range = CT_PASSES_OF_ALL_RANKS;
     rc = transform(run, *graph, &options);
-    if (rc < 0)
-        return rc;
-    ct_graph_sweep(*graph);
-    return ct_graph_check_inputs(*graph, !request->logits);
+    if (rc == 0 && common)
+        *common = ct_graph_clone(*graph, &run->arena);
+    return rc == 0 ? localise_graph(run, *graph, request->logits, options) : rc;
 }
 
 static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
@@ -194,14 +219,15 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
         request.batch = *microbatches = 1;
     request.documents = run->data_ops && run->data_ops->has_documents();
     passes.training = !options->logits;
-    rc = build_graph(run, &request, passes, &run->graph);
+    rc = open_graph(run, &request, passes, options->peers ? &run->common_graph : NULL, &run->graph);
     if (rc < 0)
         return rc;
     ct_states_bind(run);
     if (options->logits || !ct_config.validation.freq)
         return 0;
     passes = (struct ct_pass_options){.training = false};
-    rc = build_graph(run, &request, passes, &run->validation_graph);
+    rc = open_graph(run, &request, passes, options->peers ? &run->common_validation_graph : NULL,
+                    &run->validation_graph);
     return rc < 0 ? ct_context(rc, "the graph for validation") : 0;
 }
 
@@ -249,9 +275,9 @@ static void make_room(size_t *bytes, const struct ct_memory *training,
         *bytes = training->persistent + validation->bytes;
 }
 
-static int open_programs(struct ct_run *run, const struct ct_run_options *options, int microbatches)
+static int open_programs(struct ct_run *run, bool logits, int microbatches)
 {
-    int rc = lower(run, run->graph, microbatches, !options->logits, false, &run->program);
+    int rc = lower(run, run->graph, microbatches, !logits, false, &run->program);
 
     if (rc < 0)
         return ct_context(rc, "lowering");
@@ -404,7 +430,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (options->depth == CT_RUN_READY)
         rc = open_communicator(run, options);
     if (rc == 0)
-        rc = open_programs(run, options, microbatches);
+        rc = open_programs(run, options->logits, microbatches);
     if (rc == 0)
         rc = fire(run, CT_EVENT_PLAN_READY);
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
@@ -435,10 +461,58 @@ int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, 
     return 0;
 }
 
-void ct_run_close(struct ct_run *run)
+/* ---- another rank ---- */
+
+static int open_peer_graph(struct ct_run *peer, const struct ct_graph *common, bool training,
+                           struct ct_graph **graph)
 {
-    if (!run)
-        return;
+    if (!common)
+        return 0;
+    *graph = ct_graph_clone(common, &peer->arena);
+    return localise_graph(peer, *graph, false, (struct ct_pass_options){.training = training});
+}
+
+static int open_peer(struct ct_run *peer)
+{
+    int rc = open_peer_graph(peer, peer->common_graph, true, &peer->graph);
+
+    if (rc == 0)
+        rc = open_peer_graph(peer, peer->common_validation_graph, false, &peer->validation_graph);
+    if (rc < 0)
+        return rc;
+    peer->states =
+        ct_arena_copy(&peer->arena, peer->states, sizeof(*peer->states) * peer->state_count);
+    ct_states_bind(peer);
+    return open_programs(peer, false, peer->peer_of->program->microbatches);
+}
+
+int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **out)
+{
+    struct ct_run *peer = malloc(sizeof(*peer));
+    int rc;
+
+    assert(run->common_graph && run->program && !run->executor);
+    if (!peer)
+        return ct_fail(CT_ENOMEM, "a run");
+    *peer = *run;
+    peer->arena = (struct ct_arena){0};
+    peer->peer_of = run;
+    peer->rank = rank;
+    peer->graph = peer->validation_graph = NULL;
+    peer->program = peer->validation_program = NULL;
+    rc = open_peer(peer);
+    if (rc < 0) {
+        ct_run_close(peer);
+        return ct_context(rc, "rank %lld", (long long)rank);
+    }
+    *out = peer;
+    return 0;
+}
+
+/* ---- the end ---- */
+
+static void close_own(struct ct_run *run)
+{
     ct_executor_destroy(run->validation_executor);
     ct_executor_destroy(run->executor);
     if (run->communicator.comm)
@@ -451,6 +525,14 @@ void ct_run_close(struct ct_run *run)
         run->device_ops->close(run->device);
     if (run->model)
         run->model_ops->destroy(run->model);
+}
+
+void ct_run_close(struct ct_run *run)
+{
+    if (!run)
+        return;
+    if (!run->peer_of)
+        close_own(run);
     ct_arena_finish(&run->arena);
     free(run);
 }

@@ -69,8 +69,8 @@ void ct_states_bind(struct ct_run *run)
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_value *v = ct_graph_find(run->graph, run->states[i].name);
 
-        if (v && (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE))
-            run->states[i].value = v;
+        run->states[i].value =
+            v && (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) ? v : NULL;
     }
 }
 

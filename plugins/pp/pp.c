@@ -139,6 +139,7 @@ static const struct ct_transform localise = {
     .after = (const char *const[]){"listed", NULL},
     .evaluation = true,
     .apply = pp_localise,
+    .by_rank = true,
 };
 
 /* ---- axis ---- */

@@ -135,7 +135,11 @@ static int run_list(struct ct_graph *graph, struct ct_pass_options options,
     return ct_passes_run(graph, list, count, NULL, &options);
 }
 
-static const struct ct_pass_options training = {.training = true}, evaluation = {0};
+static const struct ct_pass_options training = {.training = true}, evaluation = {0},
+                                    of_all_ranks = {.training = true,
+                                                    .range = CT_PASSES_OF_ALL_RANKS},
+                                    of_one_rank = {.training = true,
+                                                   .range = CT_PASSES_OF_ONE_RANK};
 
 static void phases_and_needs_order(void **state)
 {
@@ -159,6 +163,26 @@ static void evaluation_runs_what_says_so(void **state)
     (void)state;
     assert_ok(RUN(parse(&arena, text), evaluation, &e, &a, &c, &b, &d));
     assert_string_equal(ran, "de");
+    ct_arena_finish(&arena);
+}
+
+/* A plan of several ranks runs the first range once, and the second on copies. */
+static void transforms_of_all_ranks_and_of_one(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+    struct ct_transform own = b;
+
+    (void)state;
+    own.by_rank = true;
+    assert_ok(RUN(graph, of_all_ranks, &e, &a, &c, &own, &d));
+    assert_string_equal(ran, "d");
+    assert_ok(RUN(graph, of_one_rank, &e, &a, &c, &own, &d));
+    assert_string_equal(ran, "bcae");
+    assert_ok(RUN(graph, of_all_ranks, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "dbcae");
+    assert_ok(RUN(graph, of_one_rank, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "");
     ct_arena_finish(&arena);
 }
 
@@ -384,6 +408,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_and_needs_order),
         cmocka_unit_test(evaluation_runs_what_says_so),
+        cmocka_unit_test(transforms_of_all_ranks_and_of_one),
         cmocka_unit_test(what_cannot_be_ordered),
         cmocka_unit_test(dumps),
         cmocka_unit_test(failures_leave_a_reproducer),

@@ -52,6 +52,9 @@ struct ct_transform {
     const char *const *after;  /* as needs, but only an order: nobody has to give them */
     bool evaluation;           /* runs on graphs without a backward too */
     int (*apply)(struct ct_graph *graph, struct ct_run *run);
+    /* What it makes depends on run->rank, in more than offsets. Up to the first such transform the
+       graph is the same on all ranks, and a plan of several ranks makes it once. */
+    bool by_rank;
 };
 
 CT_API const char *ct_phase_name(enum ct_phase phase);
@@ -64,8 +67,16 @@ CT_API int ct_transform_register(const struct ct_transform *transform);
 /* The i-th registered one, NULL after the last. */
 CT_API const struct ct_transform *ct_transform_at(size_t index);
 
+/* Which transforms are run, of those in their order. */
+enum ct_pass_range {
+    CT_PASSES_ALL,
+    CT_PASSES_OF_ALL_RANKS, /* those before the first by_rank */
+    CT_PASSES_OF_ONE_RANK,  /* from there on */
+};
+
 struct ct_pass_options {
-    bool training;          /* false: only transforms with .evaluation */
+    bool training; /* false: only transforms with .evaluation */
+    enum ct_pass_range range;
     const char *dump_after; /* NULL, a name, "all" or "changed" */
     FILE *dump;             /* where dumps go */
     const char *reproducer; /* path written on failure; NULL: none */

@@ -36,7 +36,8 @@ CT_BEGIN_DECLS
  * never grow.
  */
 #define CT_ABI_MAJOR 2
-#define CT_ABI_MINOR 1       /* 2.0: without ct_plugin.brings and brings_kind */
+/* 2.1: ct_plugin.brings, brings_kind. 2.2: ct_transform.by_rank. */
+#define CT_ABI_MINOR 2
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

@@ -81,6 +81,10 @@ struct ct_run {
     const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
     struct ct_group *world_group;
 
+    /* Of a run with peers: the graphs up to the first transform by_rank. */
+    struct ct_graph *common_graph, *common_validation_graph;
+    const struct ct_run *peer_of; /* whose device and model it uses; NULL: they are its own */
+
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;
     struct ct_executor *validation_executor;
@@ -104,6 +108,7 @@ struct ct_run_options {
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);
     bool logits; /* no training: a forward of one sequence that fetches "logits" */
+    bool peers;  /* ct_run_open_peer will be asked for */
     struct ct_pass_options passes; /* dumps; `training` is set here */
 };
 
@@ -111,6 +116,11 @@ struct ct_run_options {
 CT_API int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options,
                        struct ct_run **run);
 CT_API void ct_run_close(struct ct_run *run);
+/*
+ * The same run as another rank has it: its graphs and programs, made of what all ranks have in
+ * common. run was opened with .peers to CT_RUN_PROGRAM; close the peer before it.
+ */
+CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
 /* All steps of the recipe, validation included; hooks see each. 0 at the end of steps or data. */
 CT_API int ct_run_train(struct ct_run *run);
 /*

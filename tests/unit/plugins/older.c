@@ -1,5 +1,5 @@
 /*
- * Built against the minor version before: what came since is not there, and what lies in its place
+ * Built against interface 2.0: what came since is not there, and what lies in its place
  * must not be read.
  */
 #include "common.h"
@@ -18,7 +18,7 @@ static const struct ct_hook hook = {
 
 extern CT_API const struct ct_plugin ct_plugin_v1;
 const struct ct_plugin ct_plugin_v1 = {
-    .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR - 1, offsetof(struct ct_plugin, brings)},
+    .abi = {CT_MAGIC, CT_ABI_MAJOR, 0, offsetof(struct ct_plugin, brings)},
     .name = "older",
     .version = "1",
     .summary = "Was built before plugins could bring others",
