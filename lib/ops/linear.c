@@ -97,6 +97,14 @@ static int linear_vjp(struct ct_vjp *v)
     return v->b->status;
 }
 
+static int linear_apart(struct ct_builder *b, const struct ct_op *op, struct ct_value **out)
+{
+    for (int i = 0; i < op->outs; i++)
+        out[i] = ct_emit_type1(b, &ct_op_linear, NULL,
+                               (struct ct_value *[]){op->in[0], op->in[1 + i]}, 2, NULL);
+    return b->status;
+}
+
 const struct ct_op_type ct_op_linear = {
     .size = sizeof(struct ct_op_type),
     .name = "linear",
@@ -106,6 +114,7 @@ const struct ct_op_type ct_op_linear = {
     .flops = linear_flops,
     .reference = linear_reference,
     .join = linear_join,
+    .apart = linear_apart,
 };
 
 /* ---- its gradients ---- */

@@ -93,6 +93,18 @@ static int add_rms_norm_vjp(struct ct_vjp *v)
     return 0;
 }
 
+static int add_rms_norm_apart(struct ct_builder *b, const struct ct_op *op, struct ct_value **out)
+{
+    struct ct_op *norm;
+
+    out[1] = ct_add(b, NULL, op->in[0], op->in[1]);
+    norm = ct_emit_type(b, &ct_op_rms_norm, NULL, (struct ct_value *[]){out[1], op->in[2]}, 2,
+                        op->attrs);
+    out[0] = norm ? norm->out[0] : NULL;
+    out[2] = norm ? norm->out[1] : NULL;
+    return b->status;
+}
+
 const struct ct_op_type ct_op_add_rms_norm = {
     .size = sizeof(struct ct_op_type),
     .name = "add_rms_norm",
@@ -102,6 +114,7 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = add_rms_norm_vjp,
     .reference = add_rms_norm_reference,
+    .apart = add_rms_norm_apart,
 };
 
 static int rms_norm_grad_reference(const struct ct_launch *l)

@@ -163,7 +163,8 @@ static const struct ct_transform again = {
     .name = "tp.regather",
     .summary = "inputs that are split along the sequence are gathered again for the backward",
     .phase = CT_PHASE_MEMORY,
-    .after = (const char *const[]){"recomputed", NULL},
+    .gives = CT_NAMES("regathered"),
+    .after = CT_NAMES("recomputed"),
     .apply = tp_regather,
 };
 

@@ -181,6 +181,9 @@ struct ct_op_type {
     int (*join)(const struct ct_op *op, struct ct_value ***values);
     /* How any device runs it without a kernel of its own (device/collective.h). NULL: none. */
     const struct ct_collective_ops *collective;
+    /* Emit the same by ops of fewer outputs each, for who wants some of them only: out[i] is what
+       stands for output i, to the last bit. NULL: it is one computation. */
+    int (*apart)(struct ct_builder *b, const struct ct_op *op, struct ct_value **out);
 };
 /* The fields that every version has; later ones are zero for types that were built without them. */
 #define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, join)

@@ -36,8 +36,8 @@ CT_BEGIN_DECLS
  * never grow.
  */
 #define CT_ABI_MAJOR 2
-/* 2.1: ct_plugin.brings, brings_kind. 2.2: ct_transform.by_rank. */
-#define CT_ABI_MINOR 2
+/* 2.1: ct_plugin.brings, brings_kind. 2.2: ct_transform.by_rank. 2.3: ct_op_type.apart. */
+#define CT_ABI_MINOR 3
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

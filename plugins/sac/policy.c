@@ -1,0 +1,167 @@
+/*
+ * What is kept, by rule: TorchTitan's modes.
+ *
+ *   full   of every layer, what others take of it; the backward makes the rest again
+ *   layer  the same for every k-th layer
+ *   op     what ops of a list make
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "sac.h"
+
+/* ---- whole layers ---- */
+
+/* Does another region, or the host, take v? */
+static bool leaves(const struct sac *s, const struct ct_value *v)
+{
+    int layer = s->layer_of[v->id];
+
+    ct_for_each_use (use, v) {
+        const struct ct_op *op = use->op;
+
+        if (op->section->part != CT_PART_F && op->section->part != CT_PART_POST)
+            continue;
+        if (op->section->part == CT_PART_POST || op->outs == 0 ||
+            s->layer_of[op->out[0]->id] != layer)
+            return true;
+    }
+    return v->fetch_count > 0;
+}
+
+/* Of a layer, keep what leaves it. */
+static void keep_boundary(struct sac *s, int layer)
+{
+    for (size_t i = 0; i < s->forward->value_count; i++)
+        if (s->layer_of[i] == layer && s->may[i])
+            s->kept[i] = false;
+    for (size_t i = 0; i < s->forward->value_count; i++)
+        if (s->layer_of[i] == layer && leaves(s, s->forward->values[i]))
+            s->kept[s->root[i]->id] = true;
+}
+
+/* "layers.3" is the fourth, whatever the stages. */
+static int64_t number(const struct sac_layer *layer)
+{
+    return 1 + strtoll(strrchr(layer->name, '.') + 1, NULL, 10);
+}
+
+static void choose_layers(struct sac *s, int64_t every)
+{
+    for (int n = 0; n < s->layers; n++)
+        if (number(&s->layer[n]) % every == 0)
+            keep_boundary(s, n);
+}
+
+/* ---- ops of a list ---- */
+
+/* TorchTitan's: "/2": every second one of a layer is made again. */
+static const char default_ops[] =
+    "linear/2, linear_float8/2, attention, ring_attention, reduce_scatter, all_to_all";
+
+struct listed {
+    char *name;
+    int every; /* 0: all are kept; k: all but every k-th */
+    int count; /* in this layer, so far */
+};
+
+struct list {
+    struct listed *item;
+    size_t count, room;
+};
+
+static int read_item(struct list *list, struct ct_arena *arena, char *text, bool check)
+{
+    struct listed item = {.name = text + strspn(text, " \t")};
+    char *slash;
+
+    item.name[strcspn(item.name, " \t")] = '\0';
+    slash = strchr(item.name, '/');
+    if (slash) {
+        char *end;
+
+        *slash++ = '\0';
+        item.every = (int)strtol(slash, &end, 10);
+        if (item.every < 2 || *end)
+            return ct_fail(CT_ECONFIG, "[sac] save_ops: %s/%s: a number from 2 on is expected",
+                           item.name, slash);
+    }
+    if (check && !ct_op_find(item.name))
+        return ct_context(CT_ECONFIG, "[sac] save_ops");
+    list->item =
+        ct_arena_grow(arena, list->item, &list->room, list->count + 1, sizeof(*list->item));
+    list->item[list->count++] = item;
+    return 0;
+}
+
+static int read_list(struct sac *s, struct list *list)
+{
+    bool given = strcmp(sac_config.save_ops, "default") != 0;
+    char *rest = ct_arena_strdup(&s->scratch, given ? sac_config.save_ops : default_ops);
+    int rc = 0;
+
+    while (rc == 0 && rest && *rest)
+        rc = read_item(list, &s->scratch, strsep(&rest, ","), given);
+    return rc;
+}
+
+static bool is_saved(struct list *list, const struct ct_op *op)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        struct listed *item = &list->item[i];
+
+        if (!strcmp(item->name, op->type->name))
+            return !item->every || ++item->count % item->every;
+    }
+    return false;
+}
+
+static int choose_ops(struct sac *s)
+{
+    struct list list = {0};
+    int rc = read_list(s, &list), layer = -1;
+
+    for (int n = 0; n < s->layers; n++)
+        keep_boundary(s, n);
+    for (const struct ct_op *op = s->forward->first; rc == 0 && op; op = op->next) {
+        if (op->section->part != CT_PART_F || !op->outs || s->layer_of[op->out[0]->id] < 0)
+            continue;
+        if (s->layer_of[op->out[0]->id] != layer)
+            for (size_t i = 0; i < list.count; i++)
+                list.item[i].count = 0;
+        layer = s->layer_of[op->out[0]->id];
+        if (is_saved(&list, op))
+            for (int i = 0; i < op->outs; i++)
+                s->kept[s->root[op->out[i]->id]->id] = true;
+    }
+    return rc;
+}
+
+/* ---- the mode ---- */
+
+/* Views follow what they show; what another transform recomputes stays recomputed. */
+static void settle(struct sac *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->must[i] && s->may[i])
+            s->kept[i] = false;
+    for (size_t i = 0; i < s->forward->value_count; i++)
+        s->kept[i] = s->kept[s->root[i]->id];
+}
+
+int sac_choose(struct sac *s)
+{
+    int rc = 0;
+
+    memset(s->kept, true, s->forward->value_count);
+    if (!strcmp(sac_config.mode, "full"))
+        choose_layers(s, 1);
+    else if (!strcmp(sac_config.mode, "layer"))
+        choose_layers(s, sac_config.every);
+    else
+        rc = choose_ops(s);
+    settle(s);
+    return rc;
+}

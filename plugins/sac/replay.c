@@ -1,0 +1,205 @@
+/*
+ * Recomputation: what the backward needs and is not kept is made again in front of the op that
+ * needs it first, from what is kept.
+ *
+ * An op is made again in I if an op of I needs it, else in W. What ran beside others in the
+ * backward, on a stream of its own, stands one op ahead.
+ */
+#include <string.h>
+
+#include <ctitan/device/device.h>
+#include <ctitan/error.h>
+
+#include "sac.h"
+
+struct replay {
+    struct sac *s;
+    bool *needed;            /* by value id of the forward: made again */
+    struct ct_value **again; /* by value id of the forward, once it is there */
+    struct ct_op *user;      /* that is being served */
+};
+
+static bool backward(const struct ct_op *op)
+{
+    return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
+}
+
+static void need(struct replay *r, const struct ct_value *v)
+{
+    if (r->s->kept[v->id] || r->needed[v->id])
+        return;
+    r->needed[v->id] = true;
+    for (int i = 0; i < v->producer->ins; i++)
+        if (v->producer->in[i])
+            need(r, v->producer->in[i]);
+}
+
+static void find_needed(struct replay *r)
+{
+    ct_for_each_op (op, r->s->graph)
+        for (int i = 0; backward(op) && i < op->ins; i++)
+            if (op->in[i] && op->in[i]->id < r->s->count)
+                need(r, r->s->forward->values[op->in[i]->id]);
+}
+
+/* Outputs that lie side by side live as long as the longest: where some are kept and others are
+   not, each is made by itself. */
+static int part_outputs(struct replay *r)
+{
+    int rc = 0;
+
+    ct_for_each_op_safe (op, r->s->graph) {
+        struct ct_value **values = NULL;
+        int again = 0;
+
+        if (op->section->part != CT_PART_F || !op->type->apart || !ct_op_join(op, &values) ||
+            values != op->out)
+            continue;
+        for (int i = 0; i < op->outs; i++)
+            again += r->needed[op->out[i]->id];
+        if (rc == 0 && again && again < op->outs)
+            rc = sac_take_apart(r->s->graph, op);
+    }
+    return rc;
+}
+
+/* The op to clone for v: all of a joined op if all of it is needed. */
+static const struct ct_op *model(const struct replay *r, const struct ct_value *v)
+{
+    const struct ct_op *joined = r->s->graph->values[v->id]->producer;
+
+    for (int i = 0; v->id < r->s->count && i < joined->outs; i++)
+        if (!r->needed[joined->out[i]->id])
+            return v->producer;
+    return v->id < r->s->count ? joined : v->producer;
+}
+
+/* W may be run after all of I: what I needs, too, is made in I. */
+static void hasten(const struct replay *r, struct ct_op *op)
+{
+    if (op->section->part <= r->user->section->part || !(op->marks & ct_mark("sac.recompute")))
+        return;
+    op->section = r->user->section;
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && op->in[i]->producer)
+            hasten(r, op->in[i]->producer);
+}
+
+static bool makes(const struct ct_op *op, struct ct_value *const *in, int ins)
+{
+    for (int i = 0; i < ins; i++)
+        if (in[i] && in[i]->producer == op)
+            return true;
+    return false;
+}
+
+/* In front of the user, or, beside another op of the same backward, one op ahead. */
+static struct ct_op *place(const struct replay *r, int stream, struct ct_value *const *in, int ins)
+{
+    struct ct_op *before = r->user->prev;
+    bool ahead = stream != CT_STREAM_COMPUTE && before && backward(before) &&
+                 before->region == r->user->region;
+
+    return ahead && !makes(before, in, ins) ? before : r->user;
+}
+
+static const char *reason(const struct replay *r, const struct ct_op *op)
+{
+    const struct sac *s = r->s;
+    size_t bytes = 0;
+
+    for (int i = 0; i < op->outs; i++)
+        bytes += ct_value_bytes(s->forward, s->forward->values[op->out[i]->id], s->rank);
+    if (op->type->flags & CT_OP_VIEW)
+        return NULL;
+    return ct_arena_printf(s->graph->arena, "sac: recomputed, %zu bytes and %.4g FLOPs", bytes,
+                           ct_op_flops(s->forward, op, s->rank));
+}
+
+static struct ct_value *make_again(struct replay *r, const struct ct_value *v);
+
+static struct ct_value *take(struct replay *r, struct ct_value *v)
+{
+    if (!v)
+        return NULL;
+    return r->s->kept[v->id] ? r->s->graph->values[v->id]
+                             : make_again(r, r->s->forward->values[v->id]);
+}
+
+static struct ct_value *make_again(struct replay *r, const struct ct_value *v)
+{
+    struct sac *s = r->s;
+    const struct ct_op *op = model(r, v);
+    int stream = v->id < s->count ? s->stream[v->id] : CT_STREAM_COMPUTE;
+    struct ct_value **in;
+    struct ct_builder b;
+    struct ct_op *clone;
+
+    if (r->again[v->id]) {
+        hasten(r, r->again[v->id]->producer);
+        return r->again[v->id];
+    }
+    in = ct_arena_array(&s->scratch, struct ct_value *, op->ins);
+    for (int i = 0; i < op->ins; i++) {
+        in[i] = take(r, op->in[i]);
+        if (op->in[i] && !in[i])
+            return NULL;
+    }
+    b = ct_builder_before(s->graph, place(r, stream, in, op->ins));
+    b.section = r->user->section;
+    b.region = r->user->region;
+    b.why = reason(r, op);
+    b.marks = ct_mark("sac.recompute");
+    clone = ct_op_clone(&b, op, in, "again");
+    if (!clone)
+        return NULL;
+    if (stream != CT_STREAM_COMPUTE)
+        clone->stream = stream;
+    for (int i = 0; i < op->outs; i++)
+        r->again[op->out[i]->id] = clone->out[i];
+    return r->again[v->id];
+}
+
+static int serve(struct replay *r, struct ct_op *op)
+{
+    r->user = op;
+    for (int i = 0; i < op->ins; i++) {
+        struct ct_value *v = op->in[i], *again;
+
+        if (!v || v->id >= r->s->count || !r->needed[v->id])
+            continue;
+        again = make_again(r, r->s->forward->values[v->id]);
+        if (!again)
+            return CT_EINVAL;
+        ct_op_set_input(op, i, again);
+    }
+    return 0;
+}
+
+/* What the forward keeps for the backward, for people. */
+static void mark_kept(const struct sac *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        ct_for_each_use (use, s->graph->values[i])
+            if (s->kept[i] && s->layer_of[i] >= 0 && backward(use->op))
+                s->graph->values[i]->marks |= ct_mark("sac.save");
+}
+
+int sac_replay(struct sac *s)
+{
+    struct replay r = {.s = s};
+    int rc = 0;
+
+    r.needed = ct_arena_array(&s->scratch, bool, s->forward->value_count + 1);
+    r.again = ct_arena_array(&s->scratch, struct ct_value *, s->forward->value_count + 1);
+    find_needed(&r);
+    rc = part_outputs(&r);
+    ct_for_each_op (op, s->graph)
+        if (rc == 0 && backward(op))
+            rc = serve(&r, op);
+    if (rc < 0)
+        return rc;
+    mark_kept(s);
+    ct_graph_sweep(s->graph);
+    return 0;
+}

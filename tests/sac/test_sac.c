@@ -1,0 +1,305 @@
+/*
+ * What sac makes of a graph: which values are kept, what is made again and where; that a step
+ * computes the same to the last bit; that memory and FLOPs are what they should be.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include <ctitan/run.h>
+
+#include "shuffle.h"
+#include "support.h"
+
+static const struct tiny tiny_sizes = {.layers = 3, .dtype = CT_F64};
+
+/* A differentiated llama after sac in a mode; NULL: without it. */
+static struct ct_graph *backward_of(struct ct_arena *arena, struct tiny tiny,
+                                    const char *const *settings)
+{
+    const struct ct_plugin *sac = test_plugin("sac");
+    struct ct_graph *g = tiny_llama(arena, tiny);
+
+    assert_ok(ct_differentiate(g));
+    if (settings) {
+        test_options(sac, settings);
+        assert_ok(test_transform(sac, "sac")->apply(g, NULL));
+    }
+    assert_ok(ct_graph_verify(g, stderr));
+    return g;
+}
+#define BACKWARD_OF(arena, tiny, ...)                                                              \
+    backward_of(arena, tiny, (const char *const[]){__VA_ARGS__, NULL})
+
+static bool backward(const struct ct_op *op)
+{
+    return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
+}
+
+/* What the backward takes of the forward, in bytes; views by what they show. */
+static size_t saved_bytes(const struct ct_graph *g)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < g->value_count; i++) {
+        const struct ct_value *v = g->values[i];
+        bool saved = false;
+
+        if (!v->producer || v->producer->section->part != CT_PART_F ||
+            v->producer->type->flags & CT_OP_VIEW)
+            continue;
+        ct_for_each_use (use, v) {
+            saved |= backward(use->op);
+            if (use->op->type->flags & CT_OP_VIEW)
+                ct_for_each_use (of_view, use->op->out[0])
+                    saved |= backward(of_view->op);
+        }
+        sum += saved ? ct_value_bytes(g, v, 0) : 0;
+    }
+    return sum;
+}
+
+static double flops_of(const struct ct_graph *g, enum ct_part part)
+{
+    double sum = 0;
+
+    ct_for_each_op (op, g)
+        if (op->section->part == part)
+            sum += ct_op_flops(g, op, 0);
+    return sum;
+}
+
+static double backward_flops(const struct ct_graph *g)
+{
+    return flops_of(g, CT_PART_I) + flops_of(g, CT_PART_W);
+}
+
+/* ---- graphs ---- */
+
+static void graphs_are_as_agreed(void **state)
+{
+    static const char *const modes[] = {"full", "layer", "op"};
+    struct tiny tiny = {.layers = 2};
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_golden("before.txt", ct_graph_text(backward_of(&arena, tiny, NULL), &arena));
+    for (size_t i = 0; i < CT_COUNT(modes); i++) {
+        struct ct_graph *g =
+            BACKWARD_OF(&arena, tiny, ct_arena_printf(&arena, "mode=%s", modes[i]));
+        const char *text = ct_graph_text(g, &arena);
+
+        assert_golden(ct_arena_printf(&arena, "%s.txt", modes[i]), text);
+        assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
+    }
+    ct_arena_finish(&arena);
+}
+
+static void none_changes_nothing(void **state)
+{
+    struct ct_arena arena = {0};
+    char *before = ct_graph_text(backward_of(&arena, tiny_sizes, NULL), &arena);
+
+    (void)state;
+    assert_string_equal(ct_graph_text(BACKWARD_OF(&arena, tiny_sizes, "mode=none"), &arena),
+                        before);
+    ct_arena_finish(&arena);
+}
+
+static const struct ct_op_type noise = {
+    .size = sizeof(struct ct_op_type),
+    .name = "noise",
+    .summary = "other numbers each time",
+    .signature = "x[.] T -> y[.] T",
+    .flags = CT_OP_EFFECT,
+};
+
+/* What has an effect is never run twice; what is made of its result may be. */
+static void effects_are_not_repeated(void **state)
+{
+    static const char text[] = "graph \"effects\"\n"
+                               "input %x : float32[4,4]\n"
+                               "F layers.0 %y = noise(%x) : float32[4,4]\n"
+                               "F layers.0 %z = add(%y, %y) : float32[4,4]\n"
+                               "F layers.1 %t = squared_norm(%z) : float64[]\n"
+                               "F layers.1 %s = squared_norm(%z) : float64[]\n"
+                               "F layers.0 %u = add(%z, %y) : float32[4,4]\n"
+                               "I layers.0 %d = add(%y, %u) : float32[4,4]\n"
+                               "W layers.0 %n = squared_norm(%d) : float64[]\n"
+                               "fetch s = %s\n"
+                               "fetch t = %t\n"
+                               "fetch n = %n\n";
+    const struct ct_plugin *sac = test_plugin("sac");
+    struct ct_arena arena = {0};
+    struct ct_graph *g;
+
+    (void)state;
+    assert_ok(ct_op_register(&noise));
+    g = parse(&arena, text);
+    TEST_OPTIONS(sac, "mode=full");
+    assert_ok(test_transform(sac, "sac")->apply(g, NULL));
+    assert_ok(ct_graph_verify(g, stderr));
+    assert_int_equal(count_ops(g, "noise"), 1);
+    assert_non_null(ct_graph_find(g, "u.again"));
+    assert_null(ct_graph_find(g, "z.again"));
+    ct_arena_finish(&arena);
+}
+
+static void faults_of_the_list_are_said(void **state)
+{
+    static const struct {
+        const char *setting, *says;
+    } cases[] = {{"save_ops=liner", "the nearest is linear"},
+                 {"save_ops=linear/1, attention", "[sac] save_ops: linear/1"},
+                 {"save_ops=linear/x", "[sac] save_ops: linear/x"}};
+    const struct ct_plugin *sac = test_plugin("sac");
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g = backward_of(&arena, tiny_sizes, NULL);
+
+        TEST_OPTIONS(sac, "mode=op", cases[i].setting);
+        assert_int_equal(test_transform(sac, "sac")->apply(g, NULL), CT_ECONFIG);
+        if (!strstr(ct_error_message(), cases[i].says))
+            fail_msg("\"%s\" is not in \"%s\"", cases[i].says, ct_error_message());
+        ct_arena_finish(&arena);
+    }
+}
+
+/* ---- TorchTitan's tests of activation checkpointing ---- */
+
+static void test_flops(void **state)
+{
+    struct ct_arena arena = {0};
+    double forward, layer, none;
+    struct ct_graph *g = backward_of(&arena, tiny_sizes, NULL);
+
+    (void)state;
+    none = backward_flops(g);
+    forward = layer = 0;
+    ct_for_each_op (op, g)
+        if (op->section->part == CT_PART_F && !strncmp(op->region, "layers.", 7) &&
+            !strstr(op->out[0]->name, "down")) /* which nothing in the backward needs */
+            forward += ct_op_flops(g, op, 0);
+    layer = forward / 3;
+    assert_near(backward_flops(BACKWARD_OF(&arena, tiny_sizes, "mode=full")), none + forward, 0);
+    assert_near(backward_flops(BACKWARD_OF(&arena, tiny_sizes, "mode=layer", "every=1")),
+                none + forward, 0);
+    assert_near(backward_flops(BACKWARD_OF(&arena, tiny_sizes, "mode=layer", "every=3")),
+                none + layer, 0);
+    assert_near(
+        backward_flops(BACKWARD_OF(&arena, tiny_sizes, "mode=op", "save_ops=linear, attention")),
+        none, 0);
+    ct_arena_finish(&arena);
+}
+
+static size_t planned(const struct ct_graph *g, int microbatches)
+{
+    struct machine m;
+    size_t bytes;
+
+    machine_lower(&m, g, NULL, microbatches, FORWARDS_FIRST);
+    bytes = m.program->memory.bytes;
+    machine_finish(&m);
+    return bytes;
+}
+
+/* With all forwards first, each microbatch holds what is saved. */
+static void test_mem(void **state)
+{
+    static const char *const modes[] = {"mode=full", "mode=op", "mode=layer"};
+    enum { MICROBATCHES = 12 };
+    struct tiny tiny = {.layers = 3, .tokens = 64};
+    struct ct_arena arena = {0};
+    struct ct_graph *plain = backward_of(&arena, tiny, NULL);
+    size_t saved = saved_bytes(plain), before = planned(plain, MICROBATCHES), h = 2 * 64 * 8 * 4;
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(modes); i++) {
+        struct ct_graph *g = BACKWARD_OF(&arena, tiny, modes[i]);
+        size_t less = (saved - saved_bytes(g)) * MICROBATCHES, is;
+
+        is = planned(g, MICROBATCHES);
+        assert_true(is <= before - less + saved); /* and what a layer recomputes, once */
+        assert_true(is + saved >= before - less);
+    }
+    /* the embedding and the outputs of layers; of the head, its norm and that's rstd */
+    assert_int_equal(saved_bytes(BACKWARD_OF(&arena, tiny, "mode=full")), 5 * h + 2 * 64 * 4);
+    ct_arena_finish(&arena);
+}
+
+static struct ct_graph *with_gradients(struct ct_arena *arena, struct tiny tiny, const char *mode)
+{
+    struct ct_graph *g = mode ? BACKWARD_OF(arena, tiny, mode) : backward_of(arena, tiny, NULL);
+
+    fetch_gradients(g);
+    return g;
+}
+
+static void compare(struct machine *m, struct machine *plain)
+{
+    feed_samples(m);
+    assert_ok(ct_executor_step(m->executor));
+    for (size_t i = 0; i < plain->graph->fetch_count; i++) {
+        const char *name = plain->graph->fetches[i].name;
+        int64_t count, other;
+        double *should = read_fetch(plain, name, &count), *is = read_fetch(m, name, &other);
+
+        assert_int_equal(count, other);
+        if (memcmp(is, should, (size_t)count * sizeof(*is)) != 0)
+            fail_msg("%s differs", name);
+    }
+}
+
+static void check_correctness(struct tiny tiny, const char *mode)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = with_gradients(&arena, tiny, mode);
+    struct ct_graph *plain = with_gradients(&arena, tiny, NULL);
+
+    for (int order = IN_TURN; order <= SPLIT; order++) {
+        struct machine before;
+
+        machine_start(&before, plain, NULL, 3, (enum order)order);
+        feed_samples(&before);
+        assert_ok(ct_executor_step(before.executor));
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            struct machine m;
+
+            machine_start(&m, g, shuffle_device(seed), 3, (enum order)order);
+            compare(&m, &before);
+            machine_finish(&m);
+        }
+        machine_finish(&before);
+    }
+    ct_arena_finish(&arena);
+}
+
+static void test_correctness(void **state)
+{
+    static const char *const modes[] = {"mode=full", "mode=layer", "mode=op"};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(modes); i++) {
+        check_correctness(tiny_sizes, modes[i]);
+        check_correctness((struct tiny){.tied = true, .documents = true, .dtype = CT_F64},
+                          modes[i]);
+        check_correctness((struct tiny){.plain = true, .dtype = CT_F64}, modes[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_are_as_agreed),
+        cmocka_unit_test(none_changes_nothing),
+        cmocka_unit_test(effects_are_not_repeated),
+        cmocka_unit_test(faults_of_the_list_are_said),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_mem),
+        cmocka_unit_test(test_correctness),
+    };
+
+    if (ct_ops_register() < 0)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
