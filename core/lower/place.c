@@ -211,8 +211,7 @@ struct matrix {
     int64_t rows, width;
 };
 
-/* May the class of root lie beside that of another? Both must live once per microbatch, or neither.
- */
+/* May the class of root lie beside that of another? Both live once per microbatch, or neither. */
 static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t other)
 {
     const struct ct_value *v = l->graph->values[root], *w = l->graph->values[other];

@@ -11,8 +11,7 @@
 
 enum { END_OF_DATA = 1 };
 
-/* The learning-rate rule of TorchTitan: linear warm-up, a stable stretch, decay. Steps are 0-based.
- */
+/* The learning-rate rule of TorchTitan: linear warm-up, constant, decay. Steps are 0-based. */
 double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
 {
     int64_t warmup = c->warmup_steps < total ? c->warmup_steps : total;

@@ -86,8 +86,7 @@ static void remember(struct propagation *p, const struct ct_value *v, const stru
     p->moved[v->id] = m;
 }
 
-/* A value that was moved for a later part is needed in an earlier one, too: W comes after all of I.
- */
+/* A value that was moved for a later part is needed in an earlier one: W comes after all of I. */
 static void make_earlier(struct ct_graph *graph, const struct ct_value *from,
                          struct ct_value *there, enum ct_part part)
 {

@@ -10,9 +10,8 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 
-#define WINDOW                                                                                     \
-    ((size_t)16 << 20) /* bytes of rows that are put together at once, but for one row             \
-                        */
+/* Rows of so many bytes are put together at once; a longer row by itself. */
+#define WINDOW ((size_t)16 << 20)
 
 struct save {
     struct ct_run *run;

@@ -91,8 +91,7 @@ static int stream_of(const struct dry *d, int stream)
     return d->in_order ? CT_STREAM_COMPUTE : stream;
 }
 
-/* The other side of a transfer: its rank and what stands at the head there; NULL: something else.
- */
+/* The other side of a transfer: its rank, and it if it is at the head there, else NULL. */
 static const struct ct_instruction *partner(const struct dry *d, const struct ct_instruction *i)
 {
     const struct dry_rank *r = &d->rank[ct_op_int(i->op, sends(i) ? "to" : "from")];

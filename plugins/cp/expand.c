@@ -120,8 +120,7 @@ static struct places places_of_block(struct ring *r, int step)
     return here;
 }
 
-/* Keys and values of block `step` become those of the next, on their way while something else runs.
- */
+/* Keys and values of block `step` become those of the next, sent while something else runs. */
 static void fetch_next(struct ring *r, struct ct_value *kv[2], struct ct_value *const *home,
                        int step)
 {

@@ -26,8 +26,7 @@ struct cpu_config {
 };
 extern struct cpu_config cpu_config;
 
-/* cpu_isa() is the level that every kernel of this process uses: $CTITAN_CPU_ISA, else [cpu] isa.
- */
+/* The level that every kernel of this process uses: $CTITAN_CPU_ISA, else [cpu] isa. */
 const char *cpu_isa_name(enum cpu_isa isa);
 /* CT_ECONFIG: the level asked for is unknown, or this CPU does not have it. */
 int cpu_isa_check(void);

@@ -1,5 +1,4 @@
-/* The part of cuDNN's graph interface that this plugin calls: its binary interface (see driver.h).
- */
+/* The part of cuDNN's graph interface that this plugin calls: its binary interface (driver.h). */
 #ifndef GPU_DNN_LIBRARY_H
 #define GPU_DNN_LIBRARY_H
 

@@ -73,8 +73,7 @@ static void steady(struct rank *x, int rank, int ranks)
 
     for (int i = 0; i < rounds; i++) {
         if (i == 0 && rank == ranks - 1) {
-            /* the first backward comes from the forward just done: there is nothing to overlap yet
-             */
+            /* the first backward is that of the forward just done: nothing to overlap yet */
             forward(x, 0);
             backward(x, 1);
         } else {

@@ -19,8 +19,7 @@ extern struct fsdp_config fsdp_config;
 /* Are parameters gathered anew for the backward? */
 bool fsdp_reshards(const struct ct_graph *graph);
 
-/* Clones gathers into the backward, moves them to their stream and in front of the region before.
- */
+/* Clones gathers into the backward, puts them on their stream, in front of the region before. */
 int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run);
 
 /* One collective for what is alike in a unit. */

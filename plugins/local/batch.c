@@ -52,8 +52,7 @@ static int run_alone(const struct batch *b)
     return rc;
 }
 
-/* What all must agree on: the first call, of as many elements as all have, and all that there are.
- */
+/* What all must agree on: the first call, and how many calls and elements there are. */
 static struct announcement announce(const struct batch *b)
 {
     struct announcement a = b->jobs[0].a;

@@ -39,8 +39,7 @@ static void weight(struct rank *x, int leg)
     add(x, CT_ACTION_W, leg, &x->weight[leg]);
 }
 
-/* Until the first backward of the way down: as many forwards as fit into the time of a round trip.
- */
+/* Until the first backward of the way down: as many forwards as fit into a round trip. */
 static void warm_up(struct rank *x, int rank, int ranks)
 {
     for (int i = 0; i < 2 * (ranks - rank) - 1; i++)

@@ -402,8 +402,7 @@ static int make_group(struct fixture *f, int first, int step, int count, const c
     return rc;
 }
 
-/* The rows and columns of the world as a mesh: overlapping groups, in use by two threads at once.
- */
+/* The rows and columns of the world as a mesh: overlapping groups, used by two threads at once. */
 int check_groups(struct fixture *f)
 {
     int world = f->comm->world, rank = f->comm->rank, rows = world % 3 ? world % 2 ? 1 : 2 : 3;

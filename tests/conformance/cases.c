@@ -152,8 +152,7 @@
     "I - %dx, %dw, %db = layer_norm_grad(%dy, %x, %w, %mean, %rstd) : T[" #b "," #t "," #k         \
     "], float32![" #k "], T[" #k "]\n"
 
-/* Queries and keys that are shards of sequences, as `said` says, and results of two sets of keys.
- */
+/* Queries and keys that are shards of sequences, as `said` says; results of two sets of keys. */
 #define ATTENTION_SHARDS(b, t, s, h, g, d, said)                                                   \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \

@@ -127,8 +127,7 @@ static struct ct_value *documents(struct whole *w, int first, int tokens)
     return w->documents ? shard(&w->m, w->documents, w->at, first, tokens) : NULL;
 }
 
-/* attention or attention_grad: operands, then what is said of all queries and of a block of keys.
- */
+/* attention or attention_grad: operands, then positions of all queries and of a block of keys. */
 static struct ct_op *on_block(struct whole *w, const char *type, struct ct_value *const *operands,
                               int count, int first)
 {

@@ -239,8 +239,7 @@ static size_t computed_between(const struct ct_action_list *list, size_t from, s
     return count;
 }
 
-/* Each receive has a compute action between itself and its consumer, if there is one before that.
- */
+/* Each receive has a compute action between itself and its consumer, if there is one before. */
 static void receives_are_asked_for_one_action_ahead(void **state)
 {
     struct ct_schedule *s;

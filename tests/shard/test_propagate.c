@@ -163,8 +163,7 @@ static const struct ct_op_type amax = {
     .signature = "x[.k] F -> m[.] F max",
 };
 
-/* Over a split dimension a maximum is pending. A linear op passes sums on, and wants maxima whole.
- */
+/* Over a split dimension a maximum is pending. A linear op passes sums on, but not maxima. */
 static void a_maximum_of_shards_is_reduced_to_the_largest(void **state)
 {
     struct ct_arena arena = {0};

@@ -8,10 +8,11 @@
  * Every op stands in a section. A section has a name, and belongs to a part of the step:
  *
  *   init  once, before the first step: fills parameters and states
- *   pre   once per step, before its results are used in a microbatch: casts, layout changes,
- * gathers F     forward, once per microbatch I     the backward towards the inputs, once per
- * microbatch W     the rest of the backward, towards the weights; may be run later (zero bubble
- * schedules) post  once per step, after the last microbatch: reductions, clipping, the optimizer
+ *   pre   once per step, before what needs it in a microbatch: casts, layout changes, gathers
+ *   F     forward, once per microbatch
+ *   I     the backward towards the inputs, once per microbatch
+ *   W     the rest of the backward, towards the weights; may run later (zero bubble schedules)
+ *   post  once per step, after the last microbatch: reductions, clipping, the optimizer
  *
  * A part may have several sections, which a step may run apart and in any order that its values
  * allow: "0F" and "1F", "1SEND_F", "0UNSHARD". Sections with one group number belong together: the
@@ -84,8 +85,7 @@ struct ct_value {
     uint32_t id; /* dense, by creation; index for side tables */
     enum ct_role role;
     enum ct_dtype dtype;
-    bool dtype_fixed; /* chosen by a transform: `infer` leaves it (types with CT_OP_ANY_DTYPE only)
-                       */
+    bool dtype_fixed; /* chosen by a transform: `infer` leaves it; for CT_OP_ANY_DTYPE */
     int ndim;
     int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
@@ -173,8 +173,7 @@ CT_API const struct ct_section *ct_graph_section_named(struct ct_graph *graph, c
 /* The section called name, or NULL. */
 CT_API const struct ct_section *ct_graph_section_find(const struct ct_graph *graph,
                                                       const char *name);
-/* Move op into the main section of a part, of the same group; its place in the list of ops stays.
- */
+/* Move op into the main section of a part, of the same group; its place in the list stays. */
 CT_API void ct_op_set_part(struct ct_graph *graph, struct ct_op *op, enum ct_part part);
 
 CT_API struct ct_graph *ct_graph_create(struct ct_arena *arena, const char *name);

@@ -83,8 +83,7 @@ struct ct_event_data {
     const char *message; /* FAILURE */
     const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
 
-    /* SECTION, OP and COLLECTIVE events. A run has a program for training and one for validation.
-     */
+    /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
     const struct ct_program *program;
     /* Of the instruction in program->step; below 0: in program->init, from its end. */
     int64_t index;

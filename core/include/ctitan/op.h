@@ -130,12 +130,11 @@ struct ct_kernel {
 /* Copies between memory spaces; no other op reaches values in host memory. */
 #define CT_OP_SPACES 32u
 
-#define CT_OP_RENDEZVOUS                                                                           \
-    64u /* may end only when its peer is there: what it reads keeps its memory until the next item \
-           of the step that computes is over */
+/* Ends only when its peer is there: what it reads keeps its memory until the step's next item that
+   computes is over. */
+#define CT_OP_RENDEZVOUS 64u
 
-/* All that is known of a collective, for every device; made by CT_COLLECTIVE (device/collective.h).
- */
+/* What is known of a collective on every device; made by CT_COLLECTIVE (device/collective.h). */
 struct ct_collective_ops {
     size_t size; /* of this struct */
     /* The kernel that runs it over the device's transport; NULL: the device has no transport. */
@@ -158,8 +157,7 @@ struct ct_op_type {
     const struct ct_option *attrs; /* of the attribute struct; NULL: none */
     size_t attrs_size;
     /* Outputs that may take over the memory of an input if that dies here: {output, input} pairs,
-       ended by {-1, -1}; NULL: none. Shapes, dtypes and strides must be equal, else it is not done.
-     */
+       ended by {-1, -1}; NULL: none. Only where shapes, dtypes and strides are equal. */
     const int8_t (*inplace)[2];
     /* Set out[i]'s dtype, ndim, shape from in[] where the signature does not say them (it was
        applied before); CT_EINVAL says what does not fit. Called through ct_op_infer, which keeps

@@ -168,8 +168,7 @@ CT_API int ct_executor_init(struct ct_executor *executor);
 /* One step; waits for its end. */
 CT_API int ct_executor_step(struct ct_executor *executor);
 
-/* Host access to a value's local shard, dense: microbatch -1 for params, states, scalars, fetches.
- */
+/* Host access to a value's local shard, dense: microbatch -1 for what is there once a step. */
 CT_API int ct_executor_write(struct ct_executor *executor, const struct ct_value *value,
                              int microbatch, const void *host, size_t bytes);
 /*
@@ -183,8 +182,7 @@ CT_API int ct_executor_copy_out_begin(struct ct_executor *executor, const struct
 CT_API int ct_executor_copy_out_wait(struct ct_executor *executor, bool block);
 CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
                             size_t bytes);
-/* Where the value lives, for hosts that can see the device's memory; data NULL if it has no place.
- */
+/* Where the value lies, for hosts that see the device's memory; data NULL if it has no place. */
 CT_API struct ct_tensor ct_executor_tensor(struct ct_executor *executor,
                                            const struct ct_value *value, int microbatch);
 

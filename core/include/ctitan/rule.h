@@ -39,8 +39,7 @@ struct ct_rule {
     int count;
     struct ct_factor *factor;
     struct ct_rule_operand *operand; /* op->ins inputs, then op->outs outputs */
-    int tie[2]; /* two factors that are split together, the first a multiple of the second; -1: none
-                 */
+    int tie[2]; /* two factors, split together, the first a multiple of the second; -1: none */
 };
 
 /*

@@ -14,8 +14,7 @@
 /* In rising order: a processor that has one has those before it. */
 enum cpu_isa { CPU_PORTABLE, CPU_AVX2, CPU_AVX512 };
 
-/* The one that every kernel of this process uses: the processor's best, or what the user asks for.
- */
+/* The level that all kernels of this process use: the processor's best, or the user's choice. */
 enum cpu_isa cpu_isa(void);
 
 #if defined(CPU_BUILD_AVX512BF16)

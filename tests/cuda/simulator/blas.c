@@ -126,8 +126,7 @@ static bool is_float8(const struct gpu_lt_layout *l)
     return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2;
 }
 
-/* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, sizes by 16, no two e5m2.
- */
+/* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, by 16, not two e5m2. */
 static bool fits(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
                  const struct gpu_lt_layout *b, const struct gpu_lt_layout *c)
 {

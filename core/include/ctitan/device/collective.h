@@ -65,8 +65,7 @@ struct ct_transport {
        not in this group. NULL: never. */
     int (*begin)(const struct ct_launch *l, struct ct_group *group);
     int (*end)(const struct ct_launch *l, struct ct_group *group);
-    /* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart.
-     */
+    /* `count` blocks of `bytes`; the blocks are `from_stride` and `to_stride` bytes apart. */
     int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                 size_t from_stride, size_t bytes, int64_t count);
     int (*clear)(const struct ct_launch *l, void *at, size_t bytes);

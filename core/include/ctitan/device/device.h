@@ -59,8 +59,7 @@ struct ct_device_ops {
     int (*copy_in)(struct ct_device *device, void *to, const void *host, size_t bytes);
     int (*copy_out)(struct ct_device *device, void *host, const void *from, size_t bytes);
 
-    /* Run kernel on stream after what is already there. The launch stays valid until synchronize.
-     */
+    /* Run kernel on stream behind what is there. The launch stays valid until synchronize. */
     int (*enqueue)(struct ct_device *device, int stream, const struct ct_kernel *kernel,
                    const struct ct_launch *launch);
     /* Events are small numbers below the count given to `events`. record: event is set once the

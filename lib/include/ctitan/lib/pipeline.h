@@ -76,8 +76,7 @@ struct ct_schedule_ops {
 };
 
 struct ct_offer;
-/* What an offer of the kind CT_SCHEDULE points to, in this build's layout; CT_EABI: it cannot be.
- */
+/* What an offer of the kind CT_SCHEDULE points to, in this build's layout; CT_EABI: it is not. */
 CT_API int ct_schedule_offered(const struct ct_offer *offer, const struct ct_schedule_ops **ops);
 
 /* Append an action of one stage and microbatch to a list: what plugins do. */
