@@ -48,32 +48,31 @@ static void call(void *context, enum kind kind, size_t bytes)
 {
     struct ours *o = context;
     struct ct_group *g = o->g;
-    const struct ct_comm_ops *ops = g->ops;
     size_t count = bytes / sizeof(float), part = count / (size_t)g->size;
     int rc = 0;
 
     switch (kind) {
     case BARRIER:
-        rc = ops->barrier(g);
+        rc = ct_group_barrier(g);
         break;
     case ALL_REDUCE:
-        rc = ops->all_reduce(g, o->out, o->out, count, CT_F32, CT_REDUCE_SUM);
+        rc = ct_group_all_reduce(g, o->out, o->out, count, CT_F32, CT_REDUCE_SUM);
         break;
     case ALL_GATHER:
-        rc = ops->all_gather(g, o->in, o->out, part, CT_F32);
+        rc = ct_group_all_gather(g, o->in, o->out, part, CT_F32);
         break;
     case REDUCE_SCATTER:
-        rc = ops->reduce_scatter(g, o->in, o->out, part, CT_F32, CT_REDUCE_SUM);
+        rc = ct_group_reduce_scatter(g, o->in, o->out, part, CT_F32, CT_REDUCE_SUM);
         break;
     case ALL_TO_ALL:
-        rc = ops->all_to_all(g, o->in, o->out, part, CT_F32);
+        rc = ct_group_all_to_all(g, o->in, o->out, part, CT_F32);
         break;
     case BROADCAST:
-        rc = ops->broadcast(g, o->out, count, CT_F32, 0);
+        rc = ct_group_broadcast(g, o->out, count, CT_F32, 0);
         break;
     default:
-        rc = ops->exchange(g, o->in, bytes, (g->position + 1) % g->size, o->out, bytes,
-                           (g->position + g->size - 1) % g->size, 0);
+        rc = ct_group_exchange(g, o->in, (g->position + 1) % g->size, o->out,
+                               (g->position + g->size - 1) % g->size, bytes, 0);
     }
     if (rc < 0)
         fail(kind_names[kind]);
@@ -83,7 +82,7 @@ static double slowest(void *context, double seconds)
 {
     struct ours *o = context;
 
-    if (o->g->ops->all_reduce(o->g, &seconds, &seconds, 1, CT_F64, CT_REDUCE_MAX) < 0)
+    if (ct_group_all_reduce(o->g, &seconds, &seconds, 1, CT_F64, CT_REDUCE_MAX) < 0)
         fail("all_reduce");
     return seconds;
 }

@@ -128,7 +128,7 @@ static int run_items(const struct ct_launch *l, const struct ct_transport *by,
     for (int i = 0; rc == 0 && i < l->ins; i++) {
         struct ct_call call = item(l, i);
 
-        rc = by->call(l, &call);
+        rc = ct_transport_call(l, by, &call);
     }
     return together ? end_together(l, by, rc) : rc;
 }
@@ -252,7 +252,7 @@ static int run_exchange(const struct ct_launch *l, const struct ct_transport *by
         rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
     }
     if (rc == 0)
-        rc = by->call(l, &call);
+        rc = ct_transport_call(l, by, &call);
     for (int64_t i = 0; rc == 0 && i < m->head.ranks; i++) {
         struct box box = box_of(y, dim, m->out.shard[i], to, (struct ct_shard){0, y->shape[to]});
 
@@ -274,7 +274,7 @@ static int run_permute(const struct ct_launch *l, const struct ct_transport *by)
         call.out = l->out[i].data;
         call.count = (size_t)ct_tensor_count(&l->in[i]);
         call.tag = i;
-        rc = by->call(l, &call);
+        rc = ct_transport_call(l, by, &call);
     }
     return rc;
 }

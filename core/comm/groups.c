@@ -9,31 +9,6 @@
 
 #include "comm/collective.h"
 
-#define AXES_TEXT (CT_MAX_AXES * 64)
-
-int ct_comm_check_ranks(const struct ct_comm *comm, const int64_t *ranks, int count,
-                        const char *name)
-{
-    bool *seen = calloc((size_t)comm->world + 1, sizeof(*seen));
-    int rc = 0;
-
-    if (!seen)
-        return ct_fail(CT_ENOMEM, "group '%s'", name);
-    for (int i = 0; rc == 0 && i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= comm->world)
-            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
-                         (long long)ranks[i], comm->world);
-        else if (seen[ranks[i]])
-            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
-        else
-            seen[ranks[i]] = true;
-    }
-    if (rc == 0 && !seen[comm->rank])
-        rc = ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
-    free(seen);
-    return rc;
-}
-
 static struct ct_group *find(const struct ct_communicator_groups *known, const char *key)
 {
     for (size_t i = 0; i < known->count; i++)
@@ -60,15 +35,24 @@ static int make(const struct ct_communicator *c, const int64_t *ranks, int64_t c
     return 0;
 }
 
+/* The names of axes, whole. */
+static char *axes_text(struct ct_arena *arena, const struct ct_mesh *mesh, ct_axes axes)
+{
+    size_t room = (size_t)ct_axes_print(mesh, axes, NULL, 0) + 1;
+    char *text = ct_arena_array(arena, char, room);
+
+    ct_axes_print(mesh, axes, text, room);
+    return text;
+}
+
 int ct_communicator_group(const struct ct_communicator *c, const struct ct_mesh *mesh, int64_t rank,
                           ct_axes axes, int stream, struct ct_group **group)
 {
     struct ct_arena scratch = {0};
-    char name[AXES_TEXT], *key;
+    char *name = axes_text(&scratch, mesh, axes), *key;
     int64_t *ranks;
     int rc = 0;
 
-    ct_axes_print(mesh, axes, name, sizeof(name));
     key = ct_arena_printf(&scratch, "stream %d: %s", stream, name);
     *group = find(c->groups, key);
     if (!*group) {
@@ -131,10 +115,9 @@ int ct_communicator_pair(const struct ct_communicator *c, const struct ct_mesh *
     struct ct_arena scratch = {0};
     int64_t *ranks = ct_arena_array(&scratch, int64_t, ct_mesh_degree(mesh, axes));
     int64_t count = ct_mesh_group(mesh, rank, axes, ranks);
-    char axis[AXES_TEXT];
+    const char *axis = axes_text(&scratch, mesh, axes);
     int rc;
 
-    ct_axes_print(mesh, axes, axis, sizeof(axis));
     if (from < count && to < count)
         rc = ct_communicator_ranks(
             c, (int64_t[]){ranks[from], ranks[to]}, 2,

@@ -38,7 +38,7 @@ static int transfer(const struct ct_launch *l, const struct ct_transport *by, st
     call.dtype = c->dtype;
     call.count = (size_t)ct_tensor_count(t);
     call.tag = (int)((const struct ct_transfer *)l->op->attrs)->tag;
-    return by->call(l, &call);
+    return ct_transport_call(l, by, &call);
 }
 
 static int run_send(const struct ct_launch *l, const struct ct_transport *by)

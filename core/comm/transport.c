@@ -10,51 +10,12 @@
 
 #include "comm/collective.h"
 
-/* ---- calls ---- */
-
-static size_t whole_bytes(const struct ct_call *c, bool of_all)
+int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
+                      const struct ct_call *call)
 {
-    return c->count * ct_dtype_size(c->dtype) * (of_all ? (size_t)c->group->size : 1);
-}
+    int rc = ct_call_check(call);
 
-size_t ct_call_in_bytes(const struct ct_call *c)
-{
-    return c->kind == CT_CALL_RECEIVE
-               ? 0
-               : whole_bytes(c, c->kind == CT_CALL_REDUCE_SCATTER || c->kind == CT_CALL_ALL_TO_ALL);
-}
-
-size_t ct_call_out_bytes(const struct ct_call *c)
-{
-    return c->kind == CT_CALL_SEND
-               ? 0
-               : whole_bytes(c, c->kind == CT_CALL_ALL_GATHER || c->kind == CT_CALL_ALL_TO_ALL);
-}
-
-int ct_call_run(const struct ct_call *c)
-{
-    const struct ct_comm_ops *ops = c->group->ops;
-    size_t bytes = whole_bytes(c, false);
-
-    switch (c->kind) {
-    case CT_CALL_ALL_GATHER:
-        return ops->all_gather(c->group, c->in, c->out, c->count, c->dtype);
-    case CT_CALL_REDUCE_SCATTER:
-        return ops->reduce_scatter(c->group, c->in, c->out, c->count, c->dtype, c->reduction);
-    case CT_CALL_ALL_REDUCE:
-        return ops->all_reduce(c->group, c->in, c->out, c->count, c->dtype, c->reduction);
-    case CT_CALL_ALL_TO_ALL:
-        return ops->all_to_all(c->group, c->in, c->out, c->count, c->dtype);
-    case CT_CALL_EXCHANGE:
-        return ops->exchange(c->group, c->in, bytes, c->to, c->out, bytes, c->from, c->tag);
-    case CT_CALL_SEND:
-        return ops->send(c->group, c->in, bytes, c->to, c->tag);
-    case CT_CALL_RECEIVE:
-        return ops->receive(c->group, c->out, bytes, c->from, c->tag);
-    case CT_CALL_KINDS:
-        break;
-    }
-    return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
+    return rc < 0 ? rc : by->call(l, call);
 }
 
 /* ---- the host's transport ---- */

@@ -67,8 +67,8 @@ static int complain(const char *first, const char *other, int rank)
                    *other ? (int)strcspn(other, "\n") : 7, *other ? other : "no more");
 }
 
-static int show(const struct ct_communicator *c, struct ct_group *world, const char *mine,
-                const struct digest *all, int rank, struct ct_arena *arena)
+static int show(struct ct_group *world, const char *mine, const struct digest *all, int rank,
+                struct ct_arena *arena)
 {
     char *texts[2];
     int rc = 0;
@@ -79,14 +79,13 @@ static int show(const struct ct_communicator *c, struct ct_group *world, const c
         texts[i] = ct_arena_array(arena, char, all[root].length + 1);
         if (world->position == root)
             memcpy(texts[i], mine, all[root].length);
-        rc = c->ops->broadcast(world, texts[i], all[root].length, CT_U8, root);
+        rc = ct_group_broadcast(world, texts[i], all[root].length, CT_U8, root);
     }
     return rc < 0 ? rc : complain(texts[0], texts[1], rank);
 }
 
 int ct_run_compare(struct ct_run *run)
 {
-    const struct ct_communicator *c = &run->communicator;
     struct digest mine, *all = ct_arena_array(&run->arena, struct digest, run->world);
     char *text = print_setup(&run->arena);
     struct ct_group *world = run->world_group;
@@ -95,10 +94,10 @@ int ct_run_compare(struct ct_run *run)
     if (!text)
         return ct_fail(CT_ENOMEM, "a list of all options");
     mine = (struct digest){ct_rng_stream(text), strlen(text)};
-    rc = c->ops->all_gather(world, &mine, all, sizeof(mine), CT_U8);
+    rc = ct_group_all_gather(world, &mine, all, sizeof(mine), CT_U8);
     for (int64_t r = 1; rc == 0 && r < run->world; r++)
         if (memcmp(&all[r], &all[0], sizeof(mine)) != 0)
-            rc = show(c, world, text, all, (int)r, &run->arena);
+            rc = show(world, text, all, (int)r, &run->arena);
     free(text);
     return rc;
 }

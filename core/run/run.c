@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
@@ -18,14 +17,6 @@
 #include "run/mesh.h"
 #include "run/states.h"
 #include "run/world.h"
-
-double ct_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
 {

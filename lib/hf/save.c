@@ -101,9 +101,9 @@ static int move_box(const struct save *s, const struct ct_state *param, int64_t 
     if (me == rank)
         rc = read_box(s, param, box);
     else
-        rc = s->world->ops->receive(s->world, s->box, bytes, (int)rank, 0);
+        rc = ct_group_receive(s->world, s->box, bytes, (int)rank, 0);
     if (rc == 0 && me != 0)
-        return s->world->ops->send(s->world, s->box, bytes, 0, 0);
+        return ct_group_send(s->world, s->box, bytes, 0, 0);
     if (rc == 0)
         place_box(s->window, window, s->box, box, ct_dtype_size(param->dtype));
     return rc;
@@ -206,7 +206,7 @@ static int agree(const struct save *s, int rc)
     int sum;
 
     snprintf(message, sizeof(message), "%s", ct_error_message());
-    sum = s->world->ops->all_reduce(s->world, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
+    sum = ct_group_all_reduce(s->world, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
     if (rc < 0)
         return ct_fail(rc, "%s", message);
     if (sum < 0)

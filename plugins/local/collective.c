@@ -142,16 +142,6 @@ static int scatter_direct(const struct job *j)
 
 /* ---- all_reduce ---- */
 
-/* The slice of [0, bytes) that a member reduces for all. */
-static size_t slice(const struct job *j, int position, size_t bytes, size_t *begin)
-{
-    size_t n = (size_t)j->n, step = ((bytes + n - 1) / n + LINE - 1) / LINE * LINE;
-    size_t from = (size_t)position * step;
-
-    *begin = from < bytes ? from : bytes;
-    return bytes - *begin < step ? bytes - *begin : step;
-}
-
 /* Each member reduces everything by itself. */
 static int reduce_alone(const struct job *j, size_t at, size_t bytes)
 {
@@ -163,7 +153,7 @@ static int reduce_alone(const struct job *j, size_t at, size_t bytes)
 /* Each member reduces a slice, into its slot, from which the others take it. */
 static int reduce_together(const struct job *j, size_t at, size_t bytes)
 {
-    size_t begin, length = slice(j, j->me, bytes, &begin);
+    size_t begin, length = ct_comm_share(bytes, j->n, j->me, &begin);
     int rc;
 
     for (int i = 0; i < j->n; i++)
@@ -171,7 +161,7 @@ static int reduce_together(const struct job *j, size_t at, size_t bytes)
     reduce(j, slot(j, j->me) + begin, length);
     rc = local_arrive(j->g);
     for (int i = 0; i < j->n && rc == 0; i++) {
-        length = slice(j, i, bytes, &begin);
+        length = ct_comm_share(bytes, j->n, i, &begin);
         copy(j->out + at + begin, slot(j, i) + begin, length);
     }
     return rc;
@@ -197,7 +187,7 @@ static int push(const struct job *j, size_t at, size_t bytes)
 /* Nobody else touches this member's slice of any buffer, so inputs may be outputs. */
 static int all_reduce_direct(const struct job *j)
 {
-    size_t block = block_bytes(j), begin, length = slice(j, j->me, j->shard, &begin);
+    size_t block = block_bytes(j), begin, length = ct_comm_share(j->shard, j->n, j->me, &begin);
 
     for (size_t at = begin; at < begin + length; at += block) {
         size_t left = begin + length - at, bytes = left < block ? left : block;
@@ -268,37 +258,34 @@ static int broadcast_direct(const struct job *j)
 
 /* ---- all ---- */
 
-static const struct method gather = {.call = CALL_ALL_GATHER,
-                                     .small = 16 << 10,
-                                     .put = gather_put,
-                                     .take = gather_take,
-                                     .direct = gather_direct};
-static const struct method scatter = {.call = CALL_REDUCE_SCATTER,
-                                      .split = true,
-                                      .small = 16 << 10,
-                                      .put = split_put,
-                                      .take = scatter_take,
-                                      .direct = scatter_direct};
-static const struct method all_reduce = {.call = CALL_ALL_REDUCE,
-                                         .pushes = true,
-                                         .sliced = true,
-                                         .small = 4 << 10,
-                                         .put = gather_put,
-                                         .take = all_reduce_take,
-                                         .direct = all_reduce_direct};
-static const struct method all_to_all = {.call = CALL_ALL_TO_ALL,
-                                         .split = true,
-                                         .small = 16 << 10,
-                                         .put = split_put,
-                                         .take = exchange_take,
-                                         .direct = exchange_direct};
-static const struct method broadcast = {.call = CALL_BROADCAST,
-                                        .pushes = true,
-                                        .sliced = true,
-                                        .small = 16 << 10,
-                                        .put = broadcast_put,
-                                        .take = broadcast_take,
-                                        .direct = broadcast_direct};
+static const struct method methods[CT_CALL_KINDS] = {
+    [CT_CALL_ALL_GATHER] = {.small = 16 << 10,
+                            .put = gather_put,
+                            .take = gather_take,
+                            .direct = gather_direct},
+    [CT_CALL_REDUCE_SCATTER] = {.split = true,
+                                .small = 16 << 10,
+                                .put = split_put,
+                                .take = scatter_take,
+                                .direct = scatter_direct},
+    [CT_CALL_ALL_REDUCE] = {.pushes = true,
+                            .sliced = true,
+                            .small = 4 << 10,
+                            .put = gather_put,
+                            .take = all_reduce_take,
+                            .direct = all_reduce_direct},
+    [CT_CALL_ALL_TO_ALL] = {.split = true,
+                            .small = 16 << 10,
+                            .put = split_put,
+                            .take = exchange_take,
+                            .direct = exchange_direct},
+    [CT_CALL_BROADCAST] = {.pushes = true,
+                           .sliced = true,
+                           .small = 16 << 10,
+                           .put = broadcast_put,
+                           .take = broadcast_take,
+                           .direct = broadcast_direct},
+};
 
 bool local_all_in_arena(const struct job *j)
 {
@@ -380,66 +367,33 @@ int local_run(struct job *j)
     return rc;
 }
 
-static int run(struct ct_group *group, const struct method *m, const void *in, void *out,
-               size_t count, enum ct_dtype dtype, int reduction, int root)
+int local_collective(const struct ct_call *c)
 {
-    struct group *g = (struct group *)group;
+    struct group *g = (struct group *)c->group;
+    size_t size = ct_dtype_size(c->dtype);
     struct job j = {.g = g,
-                    .method = m,
-                    .a = {.call = (uint8_t)m->call,
-                          .dtype = (uint8_t)dtype,
-                          .reduction = (uint8_t)reduction,
-                          .root = root,
-                          .count = count},
-                    .in = in,
-                    .out = out,
-                    .size = ct_dtype_size(dtype),
+                    .method = &methods[c->kind],
+                    .a = {.call = (uint8_t)c->kind,
+                          .dtype = (uint8_t)c->dtype,
+                          .reduction = (uint8_t)c->reduction,
+                          .root = c->kind == CT_CALL_BROADCAST ? c->from : 0,
+                          .count = c->count},
+                    .in = c->in,
+                    .out = c->out,
+                    .shard = c->count * size,
+                    .size = size,
                     .number = -1,
-                    .n = group->size,
-                    .me = group->position};
+                    .n = g->base.size,
+                    .me = g->base.position};
 
-    j.shard = count * j.size;
     return g->batch.open ? local_batch_add(&j) : local_run(&j);
 }
 
-int local_barrier(struct ct_group *group)
+int local_barrier(struct group *g)
 {
-    struct group *g = (struct group *)group;
-    struct announcement a = {.call = CALL_BARRIER};
+    struct announcement a = {.call = CT_CALL_BARRIER};
     int rc = local_enter(g, &a);
 
     local_note_done(g);
     return rc;
-}
-
-int local_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype)
-{
-    return run(group, &gather, in, out, count, dtype, 0, 0);
-}
-
-int local_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
-                         enum ct_dtype dtype, enum ct_reduction reduction)
-{
-    return run(group, &scatter, in, out, count, dtype, reduction, 0);
-}
-
-int local_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype, enum ct_reduction reduction)
-{
-    return run(group, &all_reduce, in, out, count, dtype, reduction, 0);
-}
-
-int local_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype)
-{
-    return run(group, &all_to_all, in, out, count, dtype, 0, 0);
-}
-
-int local_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype, int root)
-{
-    if (root < 0 || root >= group->size)
-        return ct_fail(CT_EINVAL, "broadcast from position %d in group '%s' of %d", root,
-                       group->name, group->size);
-    return run(group, &broadcast, data, data, count, dtype, 0, root);
 }

@@ -25,11 +25,10 @@
 
 #define DEPTH 3 /* of "which waits for" */
 
-static const char *const call_names[] = {
-#define X(id, name) name,
-    CALLS(X)
-#undef X
-};
+static const char *name_of(uint32_t call)
+{
+    return call == CALL_RESERVE ? "reserve" : ct_call_name((enum ct_call_kind)call);
+}
 
 /* ---- text ---- */
 
@@ -61,7 +60,7 @@ static uint64_t coarse_now(void)
 
 #define RELAXED memory_order_relaxed
 
-void local_note(struct group *g, enum call call, int peer, uint64_t bytes)
+void local_note(struct group *g, enum ct_call_kind call, int peer, uint64_t bytes)
 {
     struct status *s = &g->status[g->base.position];
 
@@ -80,18 +79,23 @@ void local_note_done(struct group *g)
     atomic_store_explicit(&s->inside, 0, RELAXED);
 }
 
+static bool is_message(const struct status *s)
+{
+    return s->call != CALL_RESERVE && ct_call_is_message((enum ct_call_kind)s->call);
+}
+
 /* "all_reduce 12 of group 'dp' (4096 bytes)" */
 static void say_call(struct text *t, const struct group *g, const struct status *s)
 {
     uint32_t call = s->call;
 
-    say(t, "%s", call_names[call]);
-    if (call < CALL_SEND)
+    say(t, "%s", name_of(call));
+    if (!is_message(s))
         say(t, " %u", s->number);
     else
-        say(t, " %s rank %d", call == CALL_SEND ? "to" : "from", g->ranks[s->peer]);
+        say(t, " %s rank %d", call == CT_CALL_SEND ? "to" : "from", g->ranks[s->peer]);
     say(t, " of group '%s'", g->block->name);
-    if (call != CALL_BARRIER)
+    if (call != CT_CALL_BARRIER)
         say(t, " (%llu bytes)", (unsigned long long)s->bytes);
 }
 
@@ -99,13 +103,13 @@ void local_describe(const struct announcement *a, char *words, size_t room)
 {
     struct text t = {.at = words, .room = room};
 
-    say(&t, "%s", call_names[a->call]);
-    if (a->call == CALL_BARRIER)
+    say(&t, "%s", name_of(a->call));
+    if (a->call == CT_CALL_BARRIER)
         return;
     say(&t, " (%llu x %s", (unsigned long long)a->count, ct_dtype_name(a->dtype));
-    if (a->call == CALL_REDUCE_SCATTER || a->call == CALL_ALL_REDUCE)
+    if (a->call == CT_CALL_REDUCE_SCATTER || a->call == CT_CALL_ALL_REDUCE)
         say(&t, ", %s", a->reduction == CT_REDUCE_MAX ? "max" : "sum");
-    if (a->call == CALL_BROADCAST)
+    if (a->call == CT_CALL_BROADCAST)
         say(&t, ", root %d", a->root);
     else if (a->root)
         say(&t, ", %d together", a->root);
@@ -146,7 +150,7 @@ static void say_awaited(struct text *t, struct group *g, int position, int depth
     const struct status *s = &g->status[position];
 
     for (int i = 0; i < g->base.size; i++) {
-        bool awaited = s->call < CALL_SEND ? behind(&g->status[i], s) : i == s->peer;
+        bool awaited = !is_message(s) ? behind(&g->status[i], s) : i == s->peer;
 
         if (!awaited || i == position)
             continue;
@@ -239,39 +243,20 @@ static bool is_dead(struct comm *comm, int rank)
 
 /* ---- failing ---- */
 
-#define WORDS_WAIT 2.0 /* s for the words of a rank that has found a failure */
-
-/* A rank that is killed while it writes its words leaves the state at 1. */
-static int first_failure(struct comm *comm)
-{
-    int64_t deadline = local_now() + (int64_t)(WORDS_WAIT * 1e9);
-
-    while (atomic_load(&comm->control->failure_state) != 2) {
-        if (local_now() >= deadline)
-            return ct_fail(CT_EPEER, "a rank found a failure, and died before it could say which");
-        usleep(100);
-    }
-    return ct_fail(CT_EPEER, "%s", comm->control->failure);
-}
-
 int local_fail(struct comm *comm, const char *fmt, ...)
 {
-    struct control *c = comm->control;
-    uint32_t none = 0;
     va_list args;
+    int rc;
 
-    if (!atomic_compare_exchange_strong(&c->failure_state, &none, 1))
-        return first_failure(comm);
     va_start(args, fmt);
-    vsnprintf(c->failure, sizeof(c->failure), fmt, args);
+    rc = ct_first_failure_set(&comm->control->failure, fmt, args);
     va_end(args);
-    atomic_store(&c->failure_state, 2);
-    return ct_fail(CT_EPEER, "%s", c->failure);
+    return rc;
 }
 
 int local_failed(const struct group *g)
 {
-    return atomic_load(&g->comm->control->failure_state) ? first_failure(g->comm) : 0;
+    return ct_first_failure_get(&g->comm->control->failure);
 }
 
 static int fail_for_rank(struct group *g, int rank, const char *what)
@@ -302,7 +287,7 @@ static int fail_for_time(struct group *g)
     return local_fail(g->comm, "%s", words);
 }
 
-int local_look(struct group *g, int64_t deadline, local_find_missing *find_missing)
+int local_look(struct group *g, double deadline, local_find_missing *find_missing)
 {
     int rc = local_failed(g);
 
@@ -318,5 +303,5 @@ int local_look(struct group *g, int64_t deadline, local_find_missing *find_missi
         if (g->missing[i])
             return fail_for_rank(g, g->ranks[i], "has left");
     }
-    return local_now() >= deadline && find_missing(g) ? fail_for_time(g) : 0;
+    return ct_now() >= deadline && find_missing(g) ? fail_for_time(g) : 0;
 }

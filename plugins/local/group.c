@@ -29,9 +29,10 @@ static size_t block_bytes(size_t n)
     return round_up(head, 4096) + 2 * n * SLOT_BYTES + n * n * PACKETS * PACKET_BYTES;
 }
 
-void local_block_layout(struct group *g)
+int *local_block_layout(struct group *g)
 {
     char *at = g->map;
+    int *ranks;
     size_t n;
 
     g->block = g->map;
@@ -41,12 +42,12 @@ void local_block_layout(struct group *g)
     g->status = (struct status *)(at += 2 * n * sizeof(struct announcement));
     g->inboxes = (struct inbox *)(at += n * sizeof(struct status));
     g->channels = (struct channel *)(at += n * sizeof(struct inbox));
-    g->ranks = (int *)(at += n * n * sizeof(struct channel));
+    ranks = (int *)(at += n * n * sizeof(struct channel));
     at += n * sizeof(int);
     g->slots = (char *)g->map + round_up((size_t)(at - (char *)g->map), 4096);
     g->rings = g->slots + 2 * n * SLOT_BYTES;
-    g->base.ranks = g->ranks;
-    g->base.name = g->block->name;
+    g->ranks = ranks;
+    return ranks;
 }
 
 static uint64_t hash(uint64_t h, const void *data, size_t bytes)
@@ -89,14 +90,15 @@ static int map_block(struct group *g, const struct group_entry *entry)
 }
 
 /* With the lock held: the first member makes the block. */
-static int create_block(struct group *g, const int *ranks, int count, const char *name)
+static int create_block(struct group *g)
 {
+    int count = g->base.size;
     struct control *c = g->comm->control;
     struct group_entry *entry = &c->groups[c->group_count];
     int rc;
 
     if (c->group_count == MAX_GROUPS)
-        return ct_fail(CT_ENOMEM, "group '%s': more than %d groups", name, MAX_GROUPS);
+        return ct_fail(CT_ENOMEM, "group '%s': more than %d groups", g->base.name, MAX_GROUPS);
     entry->key = g->key;
     entry->bytes = block_bytes((size_t)count);
     rc = local_segment_extend(g->comm, entry->bytes, 4096, &entry->offset);
@@ -107,14 +109,13 @@ static int create_block(struct group *g, const int *ranks, int count, const char
         return rc;
     g->block = g->map;
     g->block->size = count;
-    snprintf(g->block->name, sizeof(g->block->name), "%s", name);
-    local_block_layout(g);
-    memcpy(g->ranks, ranks, (size_t)count * sizeof(*ranks));
+    snprintf(g->block->name, sizeof(g->block->name), "%s", g->base.name);
+    memcpy(local_block_layout(g), g->base.ranks, (size_t)count * sizeof(int));
     c->group_count++;
     return 0;
 }
 
-static int find_block(struct group *g, const int *ranks, int count, const char *name)
+static int find_block(struct group *g)
 {
     struct control *c = g->comm->control;
     int rc;
@@ -127,28 +128,27 @@ static int find_block(struct group *g, const int *ranks, int count, const char *
             local_block_layout(g);
         return rc;
     }
-    return create_block(g, ranks, count, name);
+    return create_block(g);
 }
 
-int local_group_attach(struct comm *comm, const int *ranks, int count, const char *name,
+int local_group_attach(struct comm *comm, const int64_t *ranks, int count, const char *name,
                        struct group **group)
 {
-    struct group *g = calloc(1, sizeof(*g));
-    int rc;
+    struct ct_group *base;
+    struct group *g;
+    int rc = ct_group_new(&comm->base, ranks, count, name, sizeof(*g), &base);
 
-    if (!g)
-        return ct_fail(CT_ENOMEM, "group '%s'", name);
+    if (rc < 0)
+        return rc;
+    g = (struct group *)base;
     g->comm = comm;
-    g->base.ops = comm->base.ops;
-    g->key = make_key(comm, ranks, count, name);
+    g->key = make_key(comm, base->ranks, count, name);
     g->missing = calloc((size_t)count, sizeof(*g->missing));
     g->inputs = calloc((size_t)count, sizeof(*g->inputs));
-    while (g->base.position < count - 1 && ranks[g->base.position] != comm->base.rank)
-        g->base.position++;
     rc =
         g->missing && g->inputs ? local_segment_lock(comm) : ct_fail(CT_ENOMEM, "group '%s'", name);
     if (rc == 0) {
-        rc = find_block(g, ranks, count, name);
+        rc = find_block(g);
         local_segment_unlock(comm);
     }
     if (rc < 0) {

@@ -31,19 +31,17 @@ static int local_open(const struct ct_comm_request *request, struct ct_comm **co
 
 static int check_request(const struct ct_comm_request *r)
 {
-    if (r->world < 1 || r->rank < 0 || r->rank >= r->world)
-        return ct_fail(CT_EINVAL, "rank %d in a world of %d", r->rank, r->world);
+    int rc = ct_comm_check_request(r);
+
+    if (rc < 0)
+        return rc;
     if (r->local_ranks != r->world)
         return ct_fail(
             CT_ECONFIG,
             "the local communicator serves one host, and %d of %d ranks are on this one: "
             "load mpi instead",
             r->local_ranks, r->world);
-    if (!r->job || !*r->job)
-        return ct_fail(CT_EINVAL, "the job has no name");
-    if (!(r->timeout > 0))
-        return ct_fail(CT_EINVAL, "a time-out of %g s", r->timeout);
-    return 0;
+    return r->job && *r->job ? 0 : ct_fail(CT_EINVAL, "the job has no name");
 }
 
 static bool is_crowded(int ranks)
@@ -73,12 +71,12 @@ static int probe_single_copy(struct comm *comm)
     me->probe = (uintptr_t)&comm->probe;
     if (local_config.single_copy)
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* refused where it is not needed */
-    rc = local_barrier(&comm->world->base);
+    rc = local_barrier(comm->world);
     if (rc < 0)
         return rc;
     me->readable =
         local_config.single_copy && can_read(&members[(comm->base.rank + 1) % comm->base.world]);
-    rc = local_barrier(&comm->world->base);
+    rc = local_barrier(comm->world);
     for (int i = 0; i < comm->base.world; i++)
         able &= members[i].readable;
     comm->single_copy = able;
@@ -87,7 +85,8 @@ static int probe_single_copy(struct comm *comm)
 
 static int attach_world(struct comm *comm)
 {
-    int *ranks = malloc((size_t)comm->base.world * sizeof(*ranks)), rc;
+    int64_t *ranks = malloc((size_t)comm->base.world * sizeof(*ranks));
+    int rc;
 
     if (!ranks)
         return ct_fail(CT_ENOMEM, "the world's ranks");
@@ -174,23 +173,26 @@ static int local_group(struct ct_comm *base, const int64_t *ranks, int count, co
 {
     struct comm *comm = (struct comm *)base;
     struct group *g;
-    int *own, rc = ct_comm_check_ranks(base, ranks, count, name);
+    int rc = local_group_attach(comm, ranks, count, name, &g);
 
-    if (rc < 0)
-        return rc;
-    own = malloc((size_t)count * sizeof(*own));
-    if (!own)
-        return ct_fail(CT_ENOMEM, "group '%s'", name);
-    for (int i = 0; i < count; i++)
-        own[i] = (int)ranks[i];
-    rc = local_group_attach(comm, own, count, name, &g);
-    free(own);
     if (rc < 0)
         return rc;
     g->next = comm->groups;
     comm->groups = g;
     *group = &g->base;
     return 0;
+}
+
+static int local_call(const struct ct_call *c)
+{
+    struct group *g = (struct group *)c->group;
+
+    if (g->batch.open && (c->kind == CT_CALL_BARRIER || ct_call_is_message(c->kind)))
+        return ct_fail(CT_EINVAL, "a %s within a batch of group '%s'", ct_call_name(c->kind),
+                       g->base.name);
+    if (ct_call_is_message(c->kind))
+        return local_message(c);
+    return c->kind == CT_CALL_BARRIER ? local_barrier(g) : local_collective(c);
 }
 
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
@@ -200,15 +202,7 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .group = local_group,
                                        .begin = local_batch_begin,
                                        .end = local_batch_end,
-                                       .barrier = local_barrier,
-                                       .all_gather = local_all_gather,
-                                       .reduce_scatter = local_reduce_scatter,
-                                       .all_reduce = local_all_reduce,
-                                       .all_to_all = local_all_to_all,
-                                       .broadcast = local_broadcast,
-                                       .send = local_send,
-                                       .receive = local_receive,
-                                       .exchange = local_exchange};
+                                       .call = local_call};
 
 static int local_open(const struct ct_comm_request *request, struct ct_comm **out)
 {

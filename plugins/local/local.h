@@ -16,9 +16,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/device/comm.h>
 
-#define MAX_GROUPS 4096
+#define MAX_GROUPS (1 << 20) /* the table is sparse: only entries in use take memory */
 #define MAX_REGIONS 256
 #define SLOT_BYTES ((size_t)128 << 10)
 #define PACKETS 4 /* in flight on a channel */
@@ -31,23 +32,8 @@ struct config {
 };
 extern struct config local_config;
 
-#define CALLS(X)                                                                                   \
-    X(BARRIER, "barrier")                                                                          \
-    X(ALL_GATHER, "all_gather")                                                                    \
-    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
-    X(ALL_REDUCE, "all_reduce")                                                                    \
-    X(ALL_TO_ALL, "all_to_all")                                                                    \
-    X(BROADCAST, "broadcast")                                                                      \
-    X(RESERVE, "reserve")                                                                          \
-    X(SEND, "send")                                                                                \
-    X(RECEIVE, "receive")                                                                          \
-    X(EXCHANGE, "exchange")
-
-enum call {
-#define X(id, name) CALL_##id,
-    CALLS(X)
-#undef X
-};
+/* Beside the kinds of calls (comm.h): what `reserve` does. */
+#define CALL_RESERVE CT_CALL_KINDS
 
 /* ---- shared memory ---- */
 
@@ -137,9 +123,8 @@ struct control {
     uint64_t end;         /* bytes handed out */
     uint32_t group_count;
     struct group_entry groups[MAX_GROUPS];
-    uint64_t reserved;              /* offset of the region being reserved; 0: there was no room */
-    _Atomic uint32_t failure_state; /* 0, 1: being written, 2 */
-    char failure[640];
+    uint64_t reserved; /* offset of the region being reserved; 0: there was no room */
+    struct ct_first_failure failure;
     struct member members[];
 };
 
@@ -174,7 +159,7 @@ struct group {
     size_t map_bytes;
 
     struct block *block;
-    int *ranks; /* in the block: by position */
+    const int *ranks; /* in the block: by position */
     struct announcement *announcements;
     struct status *status;
     struct inbox *inboxes;
@@ -211,7 +196,6 @@ struct job {
 
 /* How it is done. */
 struct method {
-    enum call call;
     bool split;   /* a slot holds one part for each member */
     bool pushes;  /* writes to peers' outputs */
     bool sliced;  /* each member moves an n-th of a shard between any two */
@@ -234,11 +218,11 @@ int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **bas
 int local_rendezvous(struct comm *comm, const char *job);
 
 /* group.c */
-int local_group_attach(struct comm *comm, const int *ranks, int count, const char *name,
+int local_group_attach(struct comm *comm, const int64_t *ranks, int count, const char *name,
                        struct group **group);
 void local_group_detach(struct group *group);
-/* The parts of a mapped block. */
-void local_block_layout(struct group *group);
+/* The parts of a mapped block. Returns where its ranks are written. */
+int *local_block_layout(struct group *group);
 /* Announce a call, wait for all members, and compare. */
 int local_enter(struct group *group, const struct announcement *a);
 /* Of what must be the same everywhere, mixed into that of calls before; never 0 in practice. */
@@ -262,10 +246,10 @@ static inline char *local_slot(const struct group *g, int position)
 struct patience {
     int turns;
     bool registered; /* as a sleeper */
-    int64_t deadline;
+    double deadline;
 };
-int64_t local_now(void);
-int64_t local_deadline(const struct comm *comm);
+/* When a call that begins now is out of time. */
+double local_deadline(const struct comm *comm);
 /*
  * Waiting is a loop: read bell->word, look whether it is over, else local_pause. That spins first,
  * then yields, then registers as a sleeper, then sleeps for at most a tenth of a second while the
@@ -289,11 +273,11 @@ int local_failed(const struct group *group);
 typedef bool local_find_missing(struct group *group);
 /* For a wait in which nothing happens: CT_EPEER if the communicator has failed, a rank died, one
    that is awaited left, or the deadline has passed; else 0. */
-int local_look(struct group *group, int64_t deadline, local_find_missing *find_missing);
+int local_look(struct group *group, double deadline, local_find_missing *find_missing);
 /* "all_reduce (sum, 1024 x bfloat16)" */
 void local_describe(const struct announcement *a, char *text, size_t room);
 /* Note what this member does, for others' messages. */
-void local_note(struct group *group, enum call call, int peer, uint64_t bytes);
+void local_note(struct group *group, enum ct_call_kind call, int peer, uint64_t bytes);
 void local_note_done(struct group *group);
 
 /* access.c */
@@ -319,20 +303,8 @@ int local_batch_end(struct ct_group *group);
 int local_batch_add(const struct job *j);
 
 /* collective.c, message.c */
-int local_barrier(struct ct_group *group);
-int local_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype);
-int local_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
-                         enum ct_dtype dtype, enum ct_reduction reduction);
-int local_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype, enum ct_reduction reduction);
-int local_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
-                     enum ct_dtype dtype);
-int local_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype,
-                    int root);
-int local_send(struct ct_group *group, const void *data, size_t bytes, int peer, int tag);
-int local_receive(struct ct_group *group, void *data, size_t bytes, int peer, int tag);
-int local_exchange(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
-                   size_t in_bytes, int from, int tag);
+int local_barrier(struct group *g);
+int local_collective(const struct ct_call *call);
+int local_message(const struct ct_call *call);
 
 #endif

@@ -24,19 +24,20 @@ struct transfer {
     uint32_t last; /* packets taken when a direct send is complete */
 };
 
-static struct transfer make_transfer(struct group *g, bool sends, const void *data, size_t bytes,
-                                     int peer, int tag)
+static struct transfer make_transfer(const struct ct_call *c, bool sends)
 {
-    size_t n = (size_t)g->base.size, me = (size_t)g->base.position, other = (size_t)peer;
+    struct group *g = (struct group *)c->group;
+    size_t n = (size_t)g->base.size, me = (size_t)g->base.position;
+    size_t other = (size_t)(sends ? c->to : c->from);
     size_t index = sends ? me * n + other : other * n + me;
 
     return (struct transfer){.channel = &g->channels[index],
-                             .bell = &g->inboxes[peer].bell,
+                             .bell = &g->inboxes[other].bell,
                              .ring = g->rings + index * PACKETS * PACKET_BYTES,
-                             .data = (char *)(uintptr_t)data,
-                             .bytes = bytes,
-                             .peer = peer,
-                             .tag = tag,
+                             .data = sends ? (char *)(uintptr_t)c->in : c->out,
+                             .bytes = sends ? ct_call_in_bytes(c) : ct_call_out_bytes(c),
+                             .peer = (int)other,
+                             .tag = c->tag,
                              .active = true};
 }
 
@@ -168,57 +169,20 @@ static int run(struct group *g)
     return rc < 0 ? rc : 0;
 }
 
-static int check_peer(const struct ct_group *group, int peer)
+int local_message(const struct ct_call *c)
 {
-    if (peer >= 0 && peer < group->size && peer != group->position)
-        return 0;
-    return ct_fail(CT_EINVAL, "a message between positions %d and %d of group '%s' of %d",
-                   group->position, peer, group->name, group->size);
-}
+    struct group *g = (struct group *)c->group;
+    struct transfer sending = {0}, receiving = {0};
 
-int local_send(struct ct_group *group, const void *data, size_t bytes, int peer, int tag)
-{
-    struct group *g = (struct group *)group;
-    struct transfer t;
-    int rc = check_peer(group, peer);
-
-    if (rc < 0)
-        return rc;
-    t = make_transfer(g, true, data, bytes, peer, tag);
-    g->sending = &t;
-    local_note(g, CALL_SEND, peer, bytes);
-    return run(g);
-}
-
-int local_receive(struct ct_group *group, void *data, size_t bytes, int peer, int tag)
-{
-    struct group *g = (struct group *)group;
-    struct transfer t;
-    int rc = check_peer(group, peer);
-
-    if (rc < 0)
-        return rc;
-    t = make_transfer(g, false, data, bytes, peer, tag);
-    g->receiving = &t;
-    local_note(g, CALL_RECEIVE, peer, bytes);
-    return run(g);
-}
-
-int local_exchange(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
-                   size_t in_bytes, int from, int tag)
-{
-    struct group *g = (struct group *)group;
-    struct transfer sending, receiving;
-    int rc = check_peer(group, to);
-
-    if (rc == 0)
-        rc = check_peer(group, from);
-    if (rc < 0)
-        return rc;
-    sending = make_transfer(g, true, out, out_bytes, to, tag);
-    receiving = make_transfer(g, false, in, in_bytes, from, tag);
-    g->sending = &sending;
-    g->receiving = &receiving;
-    local_note(g, CALL_EXCHANGE, from, in_bytes);
+    if (c->kind != CT_CALL_RECEIVE) {
+        sending = make_transfer(c, true);
+        g->sending = &sending;
+    }
+    if (c->kind != CT_CALL_SEND) {
+        receiving = make_transfer(c, false);
+        g->receiving = &receiving;
+    }
+    local_note(g, c->kind, c->kind == CT_CALL_SEND ? c->to : c->from,
+               c->kind == CT_CALL_SEND ? sending.bytes : receiving.bytes);
     return run(g);
 }

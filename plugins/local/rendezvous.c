@@ -9,14 +9,13 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
 
 #include "local.h"
 
-#define GRACE INT64_C(1000000000) /* ns for late ranks to learn of a failure */
+#define GRACE 1.0 /* s for late ranks to learn of a failure */
 
 struct hello {
     int32_t rank, world, pid;
@@ -52,11 +51,19 @@ static int check_peer(int s, struct ucred *peer)
     return 0;
 }
 
-static int milliseconds_left(int64_t deadline)
+/* 1: there is something to read or accept; 0: not until the deadline. */
+static int wait_for(int fd, double deadline)
 {
-    int64_t left = (deadline - local_now()) / 1000000;
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    double left;
+    int n = 0;
 
-    return left < 0 ? 0 : left > 1000000 ? 1000000 : (int)left;
+    while (n <= 0 && (left = deadline - ct_now()) > 0) {
+        n = poll(&ready, 1, left > 1000 ? 1000000 : (int)(left * 1e3) + 1);
+        if (n < 0 && errno != EINTR)
+            return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
+    }
+    return n > 0;
 }
 
 static void send_answer(int s, const struct answer *answer, int fd)
@@ -125,7 +132,7 @@ static int judge(const struct comm *comm, const struct hello *h, const struct uc
 /* Rank 0's guests: everyone who came is answered, once all have or something is wrong. */
 struct guests {
     int *sockets, count;
-    int64_t deadline;
+    double deadline;
     struct answer answer;
 };
 
@@ -140,13 +147,12 @@ static void refuse(struct guests *guests, int code)
 /* Strangers are dropped. A wrong rank is refused, and so are then all: who comes soon is told. */
 static void admit(struct comm *comm, struct guests *guests, int s)
 {
-    struct pollfd ready = {.fd = s, .events = POLLIN};
-    int64_t soon = local_now() + GRACE;
+    double soon = ct_now() + GRACE;
     struct ucred peer;
     struct hello h;
     int rc;
 
-    if (check_peer(s, &peer) < 0 || poll(&ready, 1, 1000) != 1 ||
+    if (check_peer(s, &peer) < 0 || wait_for(s, soon) != 1 ||
         recv(s, &h, sizeof(h), 0) != sizeof(h)) {
         close(s);
         return;
@@ -182,11 +188,10 @@ static int missing_ranks(const struct comm *comm, const char *job)
 static void await(struct comm *comm, const char *job, struct guests *guests, int listener)
 {
     while (guests->count < comm->base.world - 1) {
-        struct pollfd ready = {.fd = listener, .events = POLLIN};
-        int s;
+        int s, rc = wait_for(listener, guests->deadline);
 
-        if (poll(&ready, 1, milliseconds_left(guests->deadline)) == 0) {
-            refuse(guests, missing_ranks(comm, job));
+        if (rc <= 0) {
+            refuse(guests, rc < 0 ? rc : missing_ranks(comm, job));
             return;
         }
         s = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -219,7 +224,7 @@ static int host(struct comm *comm, const char *job, const struct sockaddr_un *ad
     if (rc < 0)
         return rc;
     comm->control->members[0].pid = getpid();
-    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
         return ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
     if (bind(listener, (const struct sockaddr *)address, length) < 0)
@@ -239,18 +244,17 @@ static int host(struct comm *comm, const char *job, const struct sockaddr_un *ad
 static int connect_to_host(struct comm *comm, const char *job, int s,
                            const struct sockaddr_un *address, socklen_t length)
 {
-    int64_t deadline = local_deadline(comm);
-    struct timespec nap = {.tv_nsec = 500000};
+    double deadline = local_deadline(comm), nap = 0.5e-3;
 
     while (connect(s, (const struct sockaddr *)address, length) < 0) {
         if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
             return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
-        if (local_now() > deadline)
+        if (ct_now() > deadline)
             return ct_fail(CT_EPEER, "rank 0 did not start within %g s (of job '%s')",
                            comm->timeout, job);
-        nanosleep(&nap, NULL);
-        if (nap.tv_nsec < 10000000)
-            nap.tv_nsec += nap.tv_nsec / 4;
+        ct_nap(nap);
+        if (nap < 10e-3)
+            nap *= 1.25;
     }
     return 0;
 }
@@ -258,16 +262,18 @@ static int connect_to_host(struct comm *comm, const char *job, int s,
 static int ask(struct comm *comm, int s)
 {
     struct hello h = {.rank = comm->base.rank, .world = comm->base.world, .pid = getpid()};
-    struct pollfd ready = {.fd = s, .events = POLLIN};
     struct ucred peer;
-    int64_t deadline = local_deadline(comm) + 2 * GRACE;
+    double deadline = local_deadline(comm) + 2 * GRACE;
     int rc = check_peer(s, &peer);
 
     if (rc < 0)
         return rc;
     if (send(s, &h, sizeof(h), MSG_NOSIGNAL) != sizeof(h))
         return ct_fail(CT_EPEER, "rendezvous: rank 0 ended");
-    if (poll(&ready, 1, milliseconds_left(deadline)) == 0)
+    rc = wait_for(s, deadline);
+    if (rc < 0)
+        return rc;
+    if (rc == 0)
         return ct_fail(CT_EPEER, "rank 0 (pid %d) did not answer within %g s", peer.pid,
                        comm->timeout);
     return take_answer(s);

@@ -76,10 +76,11 @@ int local_segment_create(struct comm *comm, const char *job)
 int local_segment_lock(struct comm *comm)
 {
     struct timespec deadline;
-    int64_t t = local_deadline(comm);
+    double t = local_deadline(comm);
     int rc;
 
-    deadline = (struct timespec){.tv_sec = t / 1000000000, .tv_nsec = t % 1000000000};
+    deadline.tv_sec = (time_t)t;
+    deadline.tv_nsec = (long)((t - (double)deadline.tv_sec) * 1e9);
     rc = pthread_mutex_clocklock(&comm->control->lock, CLOCK_MONOTONIC, &deadline);
     if (!rc)
         return 0;

@@ -13,19 +13,11 @@
 #include "local.h"
 
 #define SPINS 10
-#define LOOK_AROUND 100000000 /* ns */
+#define LOOK_AROUND 0.1 /* s */
 
-int64_t local_now(void)
+double local_deadline(const struct comm *comm)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-int64_t local_deadline(const struct comm *comm)
-{
-    return local_now() + (int64_t)(comm->timeout * 1e9);
+    return ct_now() + comm->timeout;
 }
 
 static long futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
@@ -42,9 +34,10 @@ static inline void relax(void)
 #endif
 }
 
-static void sleep_on(struct doorbell *bell, uint32_t seen, int64_t ns)
+/* For less than a second. */
+static void sleep_on(struct doorbell *bell, uint32_t seen, double seconds)
 {
-    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    struct timespec timeout = {.tv_nsec = (long)(seconds * 1e9)};
 
     futex(&bell->word, FUTEX_WAIT, seen, &timeout);
 }
@@ -52,7 +45,7 @@ static void sleep_on(struct doorbell *bell, uint32_t seen, int64_t ns)
 bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, uint32_t seen)
 {
     int spins = comm->crowded ? 0 : SPINS;
-    int64_t left;
+    double left;
 
     if (p->turns < spins + local_config.yields) {
         if (p->turns++ < spins)
@@ -67,7 +60,7 @@ bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, u
         atomic_fetch_add(&bell->sleepers, 1);
         return false;
     }
-    left = p->deadline - local_now();
+    left = p->deadline - ct_now();
     if (left > 0)
         sleep_on(bell, seen, left < LOOK_AROUND ? left : LOOK_AROUND);
     return atomic_load(&bell->word) == seen;

@@ -56,7 +56,6 @@ static int identify(struct comm *comm, const struct ct_comm_request *request)
 
 static void free_group(struct group *g)
 {
-    free(g->ranks);
     free(g->inputs);
     free(g->scratch);
     free(g->requests);
@@ -72,11 +71,11 @@ static void mpi_close(struct ct_comm *base)
         return;
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
-        if (!atomic_load(&comm->failed))
+        if (!comm->failure.state)
             MPI_Comm_free(&g->mpi);
         free_group(g);
     }
-    if (comm->owner && !atomic_load(&comm->failed))
+    if (comm->owner && !comm->failure.state)
         MPI_Finalize();
     pthread_mutex_destroy(&comm->lock);
     free(comm);
@@ -84,7 +83,7 @@ static void mpi_close(struct ct_comm *base)
 
 static int make_mpi_group(struct group *g)
 {
-    MPI_Group world, own;
+    MPI_Group world = MPI_GROUP_NULL, own = MPI_GROUP_NULL;
     uint32_t tag = 0;
     int code;
 
@@ -93,18 +92,17 @@ static int make_mpi_group(struct group *g)
     cluster_lock(g->comm);
     code = MPI_Comm_group(MPI_COMM_WORLD, &world);
     if (code == MPI_SUCCESS)
-        code = MPI_Group_incl(world, g->base.size, g->ranks, &own);
+        code = MPI_Group_incl(world, g->base.size, g->base.ranks, &own);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_create_group(MPI_COMM_WORLD, own, (int)(tag & 0x7fff), &g->mpi);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_set_errhandler(g->mpi, MPI_ERRORS_RETURN);
+    if (own != MPI_GROUP_NULL)
+        MPI_Group_free(&own);
+    if (world != MPI_GROUP_NULL)
+        MPI_Group_free(&world);
     cluster_unlock(g->comm);
-    if (code != MPI_SUCCESS)
-        return cluster_check(g->comm, code, "MPI_Comm_create_group");
-    MPI_Group_free(&own);
-    MPI_Group_free(&world);
-    MPI_Comm_rank(g->mpi, &g->base.position);
-    return 0;
+    return cluster_check(g->comm, code, "MPI_Comm_create_group");
 }
 
 static int mpi_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
@@ -112,37 +110,20 @@ static int mpi_group(struct ct_comm *base, const int64_t *ranks, int count, cons
 {
     struct comm *comm = (struct comm *)base;
     struct group *g;
-    size_t n = strlen(name) + 1;
-    int rc = ct_comm_check_ranks(base, ranks, count, name);
+    int rc = ct_group_new(base, ranks, count, name, sizeof(*g), group);
 
     if (rc < 0)
         return rc;
-    g = calloc(1, sizeof(*g));
-    if (g) {
-        g->ranks = malloc((size_t)count * sizeof(*g->ranks) + n);
-        g->inputs = calloc((size_t)count, sizeof(*g->inputs));
-    }
-    if (!g || !g->ranks || !g->inputs) {
-        if (g)
-            free_group(g);
-        return ct_fail(CT_ENOMEM, "group '%s'", name);
-    }
-    for (int i = 0; i < count; i++)
-        g->ranks[i] = (int)ranks[i];
-    memcpy(g->ranks + count, name, n);
+    g = (struct group *)*group;
     g->comm = comm;
-    g->base = (struct ct_group){.ops = base->ops,
-                                .name = (const char *)(g->ranks + count),
-                                .size = count,
-                                .ranks = g->ranks};
-    rc = make_mpi_group(g);
+    g->inputs = calloc((size_t)count, sizeof(*g->inputs));
+    rc = g->inputs ? make_mpi_group(g) : ct_fail(CT_ENOMEM, "group '%s'", name);
     if (rc < 0) {
         free_group(g);
         return rc;
     }
     g->next = comm->groups;
     comm->groups = g;
-    *group = &g->base;
     return 0;
 }
 
@@ -152,15 +133,7 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = mpi_open,
                                        .close = mpi_close,
                                        .group = mpi_group,
-                                       .barrier = cluster_barrier,
-                                       .all_gather = cluster_all_gather,
-                                       .reduce_scatter = cluster_reduce_scatter,
-                                       .all_reduce = cluster_all_reduce,
-                                       .all_to_all = cluster_all_to_all,
-                                       .broadcast = cluster_broadcast,
-                                       .send = cluster_send,
-                                       .receive = cluster_receive,
-                                       .exchange = cluster_exchange};
+                                       .call = cluster_call};
 
 static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
 {

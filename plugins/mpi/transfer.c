@@ -6,34 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 
 #include "cluster.h"
 
 #define CHUNK ((size_t)1 << 30) /* MPI counts in int */
 #define YIELDS 1000             /* looks before naps begin */
-#define NAP 50000               /* ns */
+#define NAP 50e-6               /* s */
 #define LOOK_AROUND 0.1         /* s between looks for peers in another call */
 
 /* Tags of collectives: 11 bits hash of count and root, 10 of the number, 1 reduction, 4 dtype, 3
  * call. */
 #define MESSAGE_TAG (1 << 29)
-
-static const char *const call_names[] = {
-#define X(id, name) name,
-    CALLS(X)
-#undef X
-};
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 void cluster_lock(struct comm *comm)
 {
@@ -49,25 +35,13 @@ void cluster_unlock(struct comm *comm)
 
 int cluster_fail(struct comm *comm, const char *fmt, ...)
 {
-    int none = 0;
     va_list args;
+    int rc;
 
-    if (atomic_compare_exchange_strong(&comm->failed, &none, 1)) {
-        va_start(args, fmt);
-        vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
-        va_end(args);
-        atomic_store(&comm->failed, 2);
-    }
-    return cluster_failed(comm);
-}
-
-int cluster_failed(struct comm *comm)
-{
-    if (!atomic_load(&comm->failed))
-        return 0;
-    while (atomic_load(&comm->failed) != 2)
-        sched_yield();
-    return ct_fail(CT_EPEER, "%s", comm->failure);
+    va_start(args, fmt);
+    rc = ct_first_failure_set(&comm->failure, fmt, args);
+    va_end(args);
+    return rc;
 }
 
 int cluster_check(struct comm *comm, int code, const char *what)
@@ -81,32 +55,31 @@ int cluster_check(struct comm *comm, int code, const char *what)
     return cluster_fail(comm, "%s: %s", what, text);
 }
 
-int transfer_begin(struct group *g, enum call call, enum ct_dtype dtype,
-                   enum ct_reduction reduction, size_t count, int root)
+/* Which call a message of a collective belongs to. */
+static int tag_of(const struct group *g, const struct ct_call *c)
 {
-    uint64_t hash = (count * 64 + (uint64_t)root + 1) * 0x9E3779B97F4A7C15u >> 53;
+    int root = c->kind == CT_CALL_BROADCAST ? c->from : 0;
+    uint64_t hash = (c->count * 64 + (uint64_t)root + 1) * 0x9E3779B97F4A7C15u >> 53;
 
-    int rc = cluster_failed(g->comm);
-
-    if (rc < 0)
-        return rc;
-    g->call = call;
-    g->number++;
-    g->count = 0;
-    g->tag = (int)(hash | (g->number & 1023u) << 11 | (uint32_t)(reduction == CT_REDUCE_MAX) << 21 |
-                   (uint32_t)dtype << 22 | (uint32_t)call << 26);
-    return 0;
+    return (int)(hash | (g->number & 1023u) << 11 |
+                 (uint32_t)(c->reduction == CT_REDUCE_MAX) << 21 | (uint32_t)c->dtype << 22 |
+                 (uint32_t)c->kind << 26);
 }
 
-int transfer_begin_message(struct group *g, int tag)
+int transfer_begin(struct group *g, const struct ct_call *c)
 {
-    int rc = cluster_failed(g->comm);
+    int rc = ct_first_failure_get(&g->comm->failure);
 
     if (rc < 0)
         return rc;
-    g->call = CALL_MESSAGE;
+    g->call = c->kind;
     g->count = 0;
-    g->tag = MESSAGE_TAG | (tag & (MESSAGE_TAG - 1));
+    if (ct_call_is_message(c->kind)) {
+        g->tag = MESSAGE_TAG | (c->tag & (MESSAGE_TAG - 1));
+    } else {
+        g->number++;
+        g->tag = tag_of(g, c);
+    }
     return 0;
 }
 
@@ -177,11 +150,11 @@ int transfer_receive(struct group *g, void *data, size_t bytes, int peer)
 
 static void describe(const struct group *g, char *text, size_t room)
 {
-    if (g->call == CALL_MESSAGE)
-        snprintf(text, room, "a message in group '%s' (tag %d)", g->base.name,
+    if (ct_call_is_message(g->call))
+        snprintf(text, room, "%s in group '%s' (tag %d)", ct_call_name(g->call), g->base.name,
                  g->tag & (MESSAGE_TAG - 1));
     else
-        snprintf(text, room, "%s %u of group '%s'", call_names[g->call], g->number, g->base.name);
+        snprintf(text, room, "%s %u of group '%s'", ct_call_name(g->call), g->number, g->base.name);
 }
 
 /* Ranks with which something is not done, once each. */
@@ -196,7 +169,7 @@ static int time_out(struct group *g)
             if (g->parts[i].peer != p || g->requests[i] == MPI_REQUEST_NULL)
                 continue;
             used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%d", used ? ", " : "",
-                                     g->ranks[p]);
+                                     g->base.ranks[p]);
             break;
         }
     describe(g, what, sizeof(what));
@@ -206,17 +179,17 @@ static int time_out(struct group *g)
 
 static int disagreement(struct group *g, int peer, int tag)
 {
-    enum call call = (enum call)(tag >> 26 & 7);
+    enum ct_call_kind call = (enum ct_call_kind)(tag >> 26 & 7);
     char what[160];
 
     describe(g, what, sizeof(what));
     if (call != g->call)
         return cluster_fail(g->comm, "ranks disagree: rank %d is in %s, rank %d in %s",
-                            g->comm->base.rank, what, g->ranks[peer], call_names[call]);
+                            g->comm->base.rank, what, g->base.ranks[peer], ct_call_name(call));
     return cluster_fail(g->comm,
                         "ranks disagree: rank %d is in %s, and so is rank %d, but with another "
                         "count, dtype, reduction, root or number (its dtype: %s)",
-                        g->comm->base.rank, what, g->ranks[peer],
+                        g->comm->base.rank, what, g->base.ranks[peer],
                         ct_dtype_name((enum ct_dtype)((tag >> 22 & 15) % CT_DTYPE_COUNT)));
 }
 
@@ -227,7 +200,7 @@ static int look_around(struct group *g)
         int there = 0, tag;
         MPI_Status status;
 
-        if (g->requests[i] == MPI_REQUEST_NULL || g->parts[i].sends || g->call == CALL_MESSAGE)
+        if (g->requests[i] == MPI_REQUEST_NULL || g->parts[i].sends || ct_call_is_message(g->call))
             continue;
         cluster_lock(g->comm);
         MPI_Iprobe(g->parts[i].peer, MPI_ANY_TAG, g->mpi, &there, &status);
@@ -250,7 +223,7 @@ static int check_size(struct group *g, int index, const MPI_Status *status)
         return 0;
     describe(g, what, sizeof(what));
     return cluster_fail(g->comm, "%s: rank %d sends %d bytes, rank %d receives %zu", what,
-                        g->ranks[p->peer], bytes, g->comm->base.rank, p->bytes);
+                        g->base.ranks[p->peer], bytes, g->comm->base.rank, p->bytes);
 }
 
 /* Requests that are done become MPI_REQUEST_NULL. Returns how many are left. */
@@ -267,7 +240,7 @@ static int poll_requests(struct group *g)
         cluster_lock(g->comm);
         code = MPI_Test(&g->requests[i], &done, &status);
         cluster_unlock(g->comm);
-        rc = cluster_check(g->comm, code, call_names[g->call]);
+        rc = cluster_check(g->comm, code, ct_call_name(g->call));
         if (rc == 0 && done)
             rc = check_size(g, i, &status);
         if (rc < 0)
@@ -277,25 +250,23 @@ static int poll_requests(struct group *g)
     return left;
 }
 
-int transfer_finish(struct group *g)
+static int wait_for_all(struct group *g)
 {
     double begin = 0, looked = 0;
 
     for (int turn = 0;; turn++) {
         int left = poll_requests(g);
 
-        if (left <= 0) {
-            g->count = 0;
+        if (left <= 0)
             return left;
-        }
         sched_yield();
         if (turn < YIELDS)
             continue;
-        nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
+        ct_nap(NAP);
         if (begin == 0)
-            begin = looked = now();
-        if (now() - looked > LOOK_AROUND) {
-            looked = now();
+            begin = looked = ct_now();
+        if (ct_now() - looked > LOOK_AROUND) {
+            looked = ct_now();
             left = look_around(g);
             if (left == 0 && looked - begin > g->comm->timeout)
                 left = time_out(g);
@@ -303,4 +274,30 @@ int transfer_finish(struct group *g)
                 return left;
         }
     }
+}
+
+/* What is still under way must not write into memory that its owner takes back. */
+static void give_up(struct group *g)
+{
+    cluster_lock(g->comm);
+    for (int i = 0; i < g->count; i++) {
+        if (g->requests[i] == MPI_REQUEST_NULL)
+            continue;
+        if (!g->parts[i].sends)
+            MPI_Cancel(&g->requests[i]);
+        MPI_Request_free(&g->requests[i]);
+    }
+    cluster_unlock(g->comm);
+}
+
+int transfer_finish(struct group *g, int rc)
+{
+    if (rc == 0)
+        rc = wait_for_all(g);
+    else
+        rc = cluster_fail(g->comm, "%s", ct_error_message());
+    if (rc < 0)
+        give_up(g);
+    g->count = 0;
+    return rc;
 }

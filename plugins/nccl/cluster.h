@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/device/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/op.h>
@@ -39,9 +40,9 @@ struct comm {
     struct watchdog *watchdog;
     CUcontext context;
     struct group *groups;
-    pthread_mutex_t lock; /* of NCCL's calls, and of failure */
-    _Atomic int failed;
-    char failure[512];
+    pthread_mutex_t lock; /* of NCCL's calls, and of what aborts them */
+    _Atomic bool failed;
+    struct ct_first_failure failure;
 };
 
 struct group {
@@ -49,7 +50,6 @@ struct group {
     struct comm *comm;
     struct group *next;
     ncclComm_t nccl;
-    int *ranks;
     CUdeviceptr window_base; /* the arena that is registered; 0: none */
     ncclWindow_t window;     /* written by a thread of NCCL's, after the call */
     bool together;           /* calls are one until transport_end; the lock is held */
@@ -97,37 +97,12 @@ int nccl_check_cuda(struct comm *comm, int code, const char *what);
 /* ---- collective.c ---- */
 
 extern const struct ct_transport nccl_transport;
-/* Enqueue on a stream. in and out are memory of the device. */
-int nccl_all_gather(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    CUstream stream);
-int nccl_reduce_scatter(struct group *g, const void *in, void *out, size_t count,
-                        enum ct_dtype dtype, enum ct_reduction reduction, CUstream stream);
-int nccl_all_reduce(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    enum ct_reduction reduction, CUstream stream);
-int nccl_all_to_all(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    CUstream stream);
-int nccl_broadcast(struct group *g, void *data, size_t count, enum ct_dtype dtype, int root,
-                   CUstream stream);
-/* to or from -1: nothing that way. */
-int nccl_exchange(struct group *g, const void *out, size_t out_bytes, int to, void *in,
-                  size_t in_bytes, int from, CUstream stream);
+/* Enqueue a call on memory of the device. Messages of a pair are in order: NCCL has no tags. */
+int nccl_enqueue(const struct ct_call *call, CUstream stream);
 
-/* ---- host.c: the calls of ct_comm_ops, on memory anywhere ---- */
+/* ---- host.c ---- */
 
-int nccl_host_barrier(struct ct_group *group);
-int nccl_host_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
-                         enum ct_dtype dtype);
-int nccl_host_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
-                             enum ct_dtype dtype, enum ct_reduction reduction);
-int nccl_host_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
-                         enum ct_dtype dtype, enum ct_reduction reduction);
-int nccl_host_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
-                         enum ct_dtype dtype);
-int nccl_host_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype,
-                        int root);
-int nccl_host_send(struct ct_group *group, const void *data, size_t bytes, int peer, int tag);
-int nccl_host_receive(struct ct_group *group, void *data, size_t bytes, int peer, int tag);
-int nccl_host_exchange(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
-                       size_t in_bytes, int from, int tag);
+/* A call on memory anywhere, waited for. */
+int nccl_host_call(const struct ct_call *call);
 
 #endif

@@ -5,17 +5,28 @@
 
 #include "cluster.h"
 
-static int type_of(enum ct_dtype dtype)
-{
-    static const int types[CT_DTYPE_COUNT] = {
-        [CT_F32] = 7,   [CT_BF16] = 9, [CT_F64] = 8, [CT_F16] = 6, [CT_E4M3] = 10,
-        [CT_E5M2] = 11, [CT_I32] = 2,  [CT_I64] = 4, [CT_U8] = 1,
-    };
-
-    return types[dtype];
-}
-
 #define UINT8 1
+#define FLOAT8_SUMS 22400 /* the version from which NCCL reduces float8 */
+
+static const int types[] = {
+    [CT_F32] = 7,   [CT_BF16] = 9, [CT_F64] = 8, [CT_F16] = 6,    [CT_E4M3] = 10,
+    [CT_E5M2] = 11, [CT_I32] = 2,  [CT_I64] = 4, [CT_U8] = UINT8,
+};
+_Static_assert(CT_COUNT(types) == CT_DTYPE_COUNT && CT_DTYPE_COUNT == 9, "a type for each dtype");
+
+static int check_reduction(const struct ct_call *c)
+{
+    bool reduces = c->kind == CT_CALL_ALL_REDUCE || c->kind == CT_CALL_REDUCE_SCATTER;
+    int version = FLOAT8_SUMS;
+
+    if (reduces && (c->dtype == CT_E4M3 || c->dtype == CT_E5M2))
+        nccl.ncclGetVersion(&version);
+    return version >= FLOAT8_SUMS
+               ? 0
+               : ct_fail(CT_EINVAL, "%s of %s in group '%s': NCCL 2.24 is needed, this is 2.%d",
+                         ct_call_name(c->kind), ct_dtype_name(c->dtype), c->group->name,
+                         version / 100 % 100);
+}
 
 /* NCCL must not be aborted by the watchdog while it is in a call. */
 static int begin(struct group *g)
@@ -51,11 +62,6 @@ static int end_group(int code)
     return code == ncclSuccess ? ended : code;
 }
 
-static int op_of(enum ct_reduction reduction)
-{
-    return reduction == CT_REDUCE_MAX ? ncclMax : ncclSum;
-}
-
 /* The arena that holds a buffer, registered once for each group: all ranks gather from the same
    place of theirs. */
 static int register_window(struct group *g, const void *data)
@@ -87,90 +93,67 @@ static int ready_window(struct group *g, const void *data)
     return nccl_check(g, code, "registering memory");
 }
 
-int nccl_all_gather(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    CUstream stream)
+static int all_to_all(const struct ct_call *c, ncclComm_t comm, size_t bytes, CUstream stream)
 {
-    int rc = ready_window(g, out), code;
+    int code = nccl.ncclGroupStart();
 
+    if (code != ncclSuccess)
+        return code;
+    for (int i = 0; code == ncclSuccess && i < c->group->size; i++) {
+        size_t at = (size_t)i * bytes;
+
+        code = nccl.ncclSend((const char *)c->in + at, bytes, UINT8, i, comm, stream);
+        if (code == ncclSuccess)
+            code = nccl.ncclRecv((char *)c->out + at, bytes, UINT8, i, comm, stream);
+    }
+    return end_group(code);
+}
+
+static int message(const struct ct_call *c, ncclComm_t comm, size_t bytes, CUstream stream)
+{
+    int code = nccl.ncclGroupStart();
+
+    if (code != ncclSuccess)
+        return code;
+    if (c->kind != CT_CALL_RECEIVE)
+        code = nccl.ncclSend(c->in, bytes, UINT8, c->to, comm, stream);
+    if (code == ncclSuccess && c->kind != CT_CALL_SEND)
+        code = nccl.ncclRecv(c->out, bytes, UINT8, c->from, comm, stream);
+    return end_group(code);
+}
+
+static int submit(const struct ct_call *c, CUstream stream)
+{
+    ncclComm_t comm = ((struct group *)c->group)->nccl;
+    size_t bytes = c->count * ct_dtype_size(c->dtype);
+    int type = types[c->dtype], op = c->reduction == CT_REDUCE_MAX ? ncclMax : ncclSum;
+
+    switch (c->kind) {
+    case CT_CALL_ALL_GATHER:
+        return nccl.ncclAllGather(c->in, c->out, bytes, UINT8, comm, stream);
+    case CT_CALL_REDUCE_SCATTER:
+        return nccl.ncclReduceScatter(c->in, c->out, c->count, type, op, comm, stream);
+    case CT_CALL_ALL_REDUCE:
+        return nccl.ncclAllReduce(c->in, c->out, c->count, type, op, comm, stream);
+    case CT_CALL_ALL_TO_ALL:
+        return all_to_all(c, comm, bytes, stream);
+    case CT_CALL_BROADCAST:
+        return nccl.ncclBroadcast(c->in, c->out, bytes, UINT8, c->from, comm, stream);
+    default:
+        return message(c, comm, bytes, stream);
+    }
+}
+
+int nccl_enqueue(const struct ct_call *c, CUstream stream)
+{
+    struct group *g = (struct group *)c->group;
+    int rc = check_reduction(c);
+
+    if (rc == 0 && c->kind == CT_CALL_ALL_GATHER)
+        rc = ready_window(g, c->out);
     if (rc == 0)
         rc = begin(g);
-    if (rc < 0)
-        return rc;
-    code = nccl.ncclAllGather(in, out, count * ct_dtype_size(dtype), UINT8, g->nccl, stream);
-    return end(g, code, "all_gather", stream);
-}
-
-int nccl_reduce_scatter(struct group *g, const void *in, void *out, size_t count,
-                        enum ct_dtype dtype, enum ct_reduction reduction, CUstream stream)
-{
-    int rc = begin(g), code;
-
-    if (rc < 0)
-        return rc;
-    code =
-        nccl.ncclReduceScatter(in, out, count, type_of(dtype), op_of(reduction), g->nccl, stream);
-    return end(g, code, "reduce_scatter", stream);
-}
-
-int nccl_all_reduce(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    enum ct_reduction reduction, CUstream stream)
-{
-    int rc = begin(g), code;
-
-    if (rc < 0)
-        return rc;
-    code = nccl.ncclAllReduce(in, out, count, type_of(dtype), op_of(reduction), g->nccl, stream);
-    return end(g, code, "all_reduce", stream);
-}
-
-int nccl_all_to_all(struct group *g, const void *in, void *out, size_t count, enum ct_dtype dtype,
-                    CUstream stream)
-{
-    size_t bytes = count * ct_dtype_size(dtype);
-    int rc = begin(g), code;
-
-    if (rc < 0)
-        return rc;
-    code = nccl.ncclGroupStart();
-    if (code != ncclSuccess)
-        return end(g, code, "all_to_all", stream);
-    for (int i = 0; code == ncclSuccess && i < g->base.size; i++) {
-        code =
-            nccl.ncclSend((const char *)in + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
-        if (code == ncclSuccess)
-            code = nccl.ncclRecv((char *)out + (size_t)i * bytes, bytes, UINT8, i, g->nccl, stream);
-    }
-    return end(g, end_group(code), "all_to_all", stream);
-}
-
-int nccl_broadcast(struct group *g, void *data, size_t count, enum ct_dtype dtype, int root,
-                   CUstream stream)
-{
-    int rc = begin(g), code;
-
-    if (rc < 0)
-        return rc;
-    code =
-        nccl.ncclBroadcast(data, data, count * ct_dtype_size(dtype), UINT8, root, g->nccl, stream);
-    return end(g, code, "broadcast", stream);
-}
-
-int nccl_exchange(struct group *g, const void *out, size_t out_bytes, int to, void *in,
-                  size_t in_bytes, int from, CUstream stream)
-{
-    const char *what = to < 0 ? "receive" : from < 0 ? "send" : "exchange";
-    int rc = begin(g), code;
-
-    if (rc < 0)
-        return rc;
-    code = nccl.ncclGroupStart();
-    if (code != ncclSuccess)
-        return end(g, code, what, stream);
-    if (to >= 0)
-        code = nccl.ncclSend(out, out_bytes, UINT8, to, g->nccl, stream);
-    if (code == ncclSuccess && from >= 0)
-        code = nccl.ncclRecv(in, in_bytes, UINT8, from, g->nccl, stream);
-    return end(g, end_group(code), what, stream);
+    return rc < 0 ? rc : end(g, submit(c, stream), ct_call_name(c->kind), stream);
 }
 
 /* ---- the transport ---- */
@@ -198,31 +181,9 @@ static int clear(const struct ct_launch *l, void *at, size_t bytes)
     return code ? ct_fail(CT_EIO, "clearing memory: CUDA error %d", code) : 0;
 }
 
-/* Messages of a pair are in order: NCCL has no tags. */
 static int call(const struct ct_launch *l, const struct ct_call *c)
 {
-    struct group *g = (struct group *)c->group;
-    size_t bytes = c->count * ct_dtype_size(c->dtype);
-
-    switch (c->kind) {
-    case CT_CALL_ALL_GATHER:
-        return nccl_all_gather(g, c->in, c->out, c->count, c->dtype, l->stream);
-    case CT_CALL_REDUCE_SCATTER:
-        return nccl_reduce_scatter(g, c->in, c->out, c->count, c->dtype, c->reduction, l->stream);
-    case CT_CALL_ALL_REDUCE:
-        return nccl_all_reduce(g, c->in, c->out, c->count, c->dtype, c->reduction, l->stream);
-    case CT_CALL_ALL_TO_ALL:
-        return nccl_all_to_all(g, c->in, c->out, c->count, c->dtype, l->stream);
-    case CT_CALL_EXCHANGE:
-        return nccl_exchange(g, c->in, bytes, c->to, c->out, bytes, c->from, l->stream);
-    case CT_CALL_SEND:
-        return nccl_exchange(g, c->in, bytes, c->to, NULL, 0, -1, l->stream);
-    case CT_CALL_RECEIVE:
-        return nccl_exchange(g, NULL, 0, -1, c->out, bytes, c->from, l->stream);
-    case CT_CALL_KINDS:
-        break;
-    }
-    return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
+    return nccl_enqueue(c, l->stream);
 }
 
 /* One call of NCCL's for all values of an op. Windows are registered between calls. */

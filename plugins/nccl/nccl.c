@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <ctitan/hook.h>
 #include <ctitan/plugin.h>
@@ -58,35 +57,28 @@ static void abort_groups(struct comm *comm)
 int nccl_fail(struct comm *comm, const char *fmt, ...)
 {
     va_list args;
+    int rc;
 
     pthread_mutex_lock(&comm->lock);
+    va_start(args, fmt);
+    rc = ct_first_failure_set(&comm->failure, fmt, args);
+    va_end(args);
     if (!comm->failed) {
-        va_start(args, fmt);
-        vsnprintf(comm->failure, sizeof(comm->failure), fmt, args);
-        va_end(args);
-        comm->failed = 1;
+        comm->failed = true;
         abort_groups(comm);
     }
     pthread_mutex_unlock(&comm->lock);
-    return ct_fail(CT_EPEER, "%s", comm->failure);
+    return rc;
 }
 
 int nccl_failed(struct comm *comm)
 {
-    return comm->failed ? ct_fail(CT_EPEER, "%s", comm->failure) : 0;
+    return ct_first_failure_get(&comm->failure);
 }
 
 int nccl_check_cuda(struct comm *comm, int code, const char *what)
 {
     return code == CUDA_SUCCESS ? 0 : nccl_fail(comm, "%s: CUDA error %d", what, code);
-}
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* NCCL's own threads take tens of microseconds for most calls, seconds for some. */
@@ -95,12 +87,12 @@ static void pause_before(int look)
     if (look < 200)
         sched_yield();
     else
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        ct_nap(1e-4);
 }
 
 int nccl_check(struct group *g, int code, const char *what)
 {
-    double deadline = now() + g->comm->timeout;
+    double deadline = ct_now() + g->comm->timeout;
     int looks = 0;
 
     while (code == ncclInProgress) {
@@ -110,7 +102,7 @@ int nccl_check(struct group *g, int code, const char *what)
         pthread_mutex_unlock(&g->comm->lock);
         if (g->comm->failed)
             return nccl_failed(g->comm);
-        if (code == ncclInProgress && now() > deadline)
+        if (code == ncclInProgress && ct_now() > deadline)
             return nccl_fail(g->comm, "%s in group '%s': no answer within %g s", what, g->base.name,
                              g->comm->timeout);
         if (code == ncclInProgress)
@@ -132,10 +124,10 @@ static void key_of(const struct group *g, char *key)
     int before = 0;
 
     for (int i = 0; i < g->base.size; i++)
-        hash = (hash ^ (uint64_t)(uint32_t)g->ranks[i]) * 0x100000001b3u;
+        hash = (hash ^ (uint64_t)(uint32_t)g->base.ranks[i]) * 0x100000001b3u;
     for (const struct group *o = g->comm->groups; o; o = o->next)
         before += o->base.size == g->base.size &&
-                  !memcmp(o->ranks, g->ranks, (size_t)g->base.size * sizeof(*g->ranks));
+                  !memcmp(o->base.ranks, g->base.ranks, (size_t)g->base.size * sizeof(int));
     snprintf(key, STORE_KEY, "group/%d/%016llx/%d", g->base.size, (unsigned long long)hash, before);
 }
 
@@ -152,7 +144,7 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
     rc = nccl_store_get(g->comm->store, key, id, sizeof(*id), g->comm->timeout);
     if (rc == 0)
         return nccl_fail(g->comm, "group '%s': rank %d did not make it within %g s", g->base.name,
-                         g->ranks[0], g->comm->timeout);
+                         g->base.ranks[0], g->comm->timeout);
     return rc < 0 ? rc : 0;
 }
 
@@ -200,44 +192,27 @@ static int connect_pair(struct group *g)
 
     if (g->base.size != 2)
         return 0;
-    return g->base.position == 0 ? nccl_host_send(&g->base, &byte, 1, 1, 0)
-                                 : nccl_host_receive(&g->base, &byte, 1, 0, 0);
+    return g->base.position == 0 ? ct_group_send(&g->base, &byte, 1, 1, 0)
+                                 : ct_group_receive(&g->base, &byte, 1, 0, 0);
 }
 
 static int open_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
                       struct ct_group **group)
 {
     struct comm *comm = (struct comm *)base;
-    size_t n = strlen(name) + 1;
     struct group *g;
-    int rc = ct_comm_check_ranks(base, ranks, count, name);
+    int rc = nccl_failed(comm);
 
     if (rc == 0)
-        rc = nccl_failed(comm);
+        rc = ct_group_new(base, ranks, count, name, sizeof(*g), group);
     if (rc < 0)
         return rc;
-    g = calloc(1, sizeof(*g));
-    if (g)
-        g->ranks = malloc((size_t)count * sizeof(*g->ranks) + n);
-    if (!g || !g->ranks) {
-        free(g);
-        return ct_fail(CT_ENOMEM, "group '%s'", name);
-    }
+    g = (struct group *)*group;
     g->comm = comm;
-    g->base = (struct ct_group){.ops = base->ops,
-                                .name = memcpy(g->ranks + count, name, n),
-                                .size = count,
-                                .ranks = g->ranks};
-    for (int i = 0; i < count; i++) {
-        g->ranks[i] = (int)ranks[i];
-        if (ranks[i] == base->rank)
-            g->base.position = i;
-    }
     rc = make_group(g);
     if (rc < 0) {
         if (g->nccl)
             nccl.ncclCommAbort(g->nccl);
-        free(g->ranks);
         free(g);
         return rc;
     }
@@ -245,9 +220,7 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
     g->next = comm->groups;
     comm->groups = g;
     pthread_mutex_unlock(&comm->lock);
-    rc = connect_pair(g);
-    *group = &g->base;
-    return rc;
+    return connect_pair(g);
 }
 
 /* ---- opening and closing ---- */
@@ -258,16 +231,16 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
    would drop it: wait until all are done. A store that is gone means that rank 0 has seen them. */
 static void wait_for_others(struct comm *comm)
 {
-    double deadline = now() + PATIENCE;
+    double deadline = ct_now() + PATIENCE;
     char key[STORE_KEY];
     uint8_t done = 1;
     int rc;
 
     snprintf(key, sizeof(key), "done/%d", comm->base.rank);
     rc = nccl_store_set(comm->store, key, &done, sizeof(done));
-    for (int i = 0; rc >= 0 && i < comm->base.world && now() < deadline; i++) {
+    for (int i = 0; rc >= 0 && i < comm->base.world && ct_now() < deadline; i++) {
         snprintf(key, sizeof(key), "done/%d", i);
-        rc = nccl_store_get(comm->store, key, &done, sizeof(done), deadline - now());
+        rc = nccl_store_get(comm->store, key, &done, sizeof(done), deadline - ct_now());
     }
 }
 
@@ -287,7 +260,6 @@ static void close_comm(struct ct_comm *base)
             nccl.cuMemFree(g->staging);
         if (g->stream)
             nccl.cuStreamDestroy(g->stream);
-        free(g->ranks);
         free(g);
     }
     nccl_store_close(comm->store);
@@ -298,11 +270,9 @@ static void close_comm(struct ct_comm *base)
 
 static int check_request(const struct ct_comm_request *r)
 {
-    if (r->world < 1 || r->rank < 0 || r->rank >= r->world)
-        return ct_fail(CT_EINVAL, "rank %d in a world of %d", r->rank, r->world);
-    if (!(r->timeout > 0))
-        return ct_fail(CT_EINVAL, "a time-out of %g s", r->timeout);
-    return open_comm ? ct_fail(CT_EINVAL, "nccl is open already") : 0;
+    int rc = ct_comm_check_request(r);
+
+    return rc == 0 && open_comm ? ct_fail(CT_EINVAL, "nccl is open already") : rc;
 }
 
 /* What NCCL reads from the environment when it is loaded: it refuses two ranks on one device only
@@ -348,15 +318,7 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = open_nccl,
                                        .close = close_comm,
                                        .group = open_group,
-                                       .barrier = nccl_host_barrier,
-                                       .all_gather = nccl_host_all_gather,
-                                       .reduce_scatter = nccl_host_reduce_scatter,
-                                       .all_reduce = nccl_host_all_reduce,
-                                       .all_to_all = nccl_host_all_to_all,
-                                       .broadcast = nccl_host_broadcast,
-                                       .send = nccl_host_send,
-                                       .receive = nccl_host_receive,
-                                       .exchange = nccl_host_exchange,
+                                       .call = nccl_host_call,
                                        .check = check};
 
 static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out)

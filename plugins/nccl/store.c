@@ -11,13 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cluster.h"
 
-#define NAP 2000000 /* ns */
+#define NAP 2e-3 /* s */
+
+/* A rank 0 that was stopped must not stop the others, who have to say so. */
+static const struct timeval answer_time = {.tv_sec = 10};
 
 struct message {
     uint32_t magic, found; /* found: in answers; in requests 1 to set */
@@ -39,19 +42,6 @@ struct store {
     struct entry *entries;
     pthread_mutex_t lock; /* of socket */
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
-}
 
 /* ---- the server ---- */
 
@@ -191,7 +181,7 @@ static int host(struct store *s, const struct address *a, int world)
 
 static int join(struct store *s, const struct address *a, double timeout)
 {
-    double deadline = now() + timeout;
+    double deadline = ct_now() + timeout;
     int on = 1;
 
     for (;;) {
@@ -200,17 +190,20 @@ static int join(struct store *s, const struct address *a, double timeout)
             break;
         close(s->socket);
         s->socket = -1;
-        if (now() > deadline)
+        if (ct_now() > deadline)
             return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
-        nap();
+        ct_nap(NAP);
     }
     if (a->at.ss_family != AF_UNIX)
         setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(s->socket, SOL_SOCKET, SO_RCVTIMEO, &answer_time, sizeof(answer_time));
+    setsockopt(s->socket, SOL_SOCKET, SO_SNDTIMEO, &answer_time, sizeof(answer_time));
     return 0;
 }
 
 /* ---- requests ---- */
 
+/* After a failure nothing more is asked: an answer that comes late would be taken for another's. */
 static int ask(struct store *s, struct message *m)
 {
     bool ok;
@@ -219,8 +212,10 @@ static int ask(struct store *s, struct message *m)
     pthread_mutex_lock(&s->lock);
     ok = send(s->socket, m, sizeof(*m), MSG_NOSIGNAL) == sizeof(*m) &&
          recv(s->socket, m, sizeof(*m), MSG_WAITALL) == sizeof(*m);
+    if (!ok)
+        shutdown(s->socket, SHUT_RDWR);
     pthread_mutex_unlock(&s->lock);
-    return ok ? 0 : ct_fail(CT_EPEER, "rendezvous: rank 0 ended");
+    return ok ? 0 : ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
 }
 
 static struct message message(const char *key)
@@ -242,7 +237,7 @@ int nccl_store_set(struct store *s, const char *key, const void *value, size_t b
 
 int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, double patience)
 {
-    double deadline = now() + patience;
+    double deadline = ct_now() + patience;
 
     for (;;) {
         struct message m = message(key);
@@ -254,9 +249,9 @@ int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, 
             memcpy(value, m.value, bytes);
             return 1;
         }
-        if (now() > deadline)
+        if (ct_now() > deadline)
             return 0;
-        nap();
+        ct_nap(NAP);
     }
 }
 
@@ -270,7 +265,7 @@ struct hello {
 static int meet(struct store *s, const struct ct_comm_request *r)
 {
     struct hello mine = {r->world, (int32_t)getpid()}, other = {0};
-    double deadline = now() + r->timeout;
+    double deadline = ct_now() + r->timeout;
     char key[STORE_KEY], list[160] = "";
     int missing = 0, rc;
 
@@ -283,7 +278,7 @@ static int meet(struct store *s, const struct ct_comm_request *r)
         rc = nccl_store_set(s, key, &mine, sizeof(mine));
     for (int i = 0; rc >= 0 && i < r->world; i++) {
         size_t used = strlen(list);
-        double left = deadline - now();
+        double left = deadline - ct_now();
 
         snprintf(key, sizeof(key), "rank/%d", i);
         rc = nccl_store_get(s, key, &other, sizeof(other), left > 0 ? left : 0);

@@ -10,13 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cluster.h"
 
 #define RING 4096
 #define STREAMS 16
-#define NAP 20000000 /* ns between looks */
+#define NAP 0.02 /* s between looks */
 
 struct watched {
     const struct group *group;
@@ -44,19 +43,6 @@ struct watchdog {
     _Atomic double longest;         /* s from there to its rest */
     struct watched ring[RING];
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void nap(long ns)
-{
-    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
-}
 
 static bool is_busy(const struct busy *b, CUstream stream)
 {
@@ -104,7 +90,7 @@ static void find_silent(const struct comm *comm, const int *ranks, int count, ch
     snprintf(key, sizeof(key), "late/%d", comm->base.rank);
     if (nccl_store_set(comm->store, key, &one, sizeof(one)) < 0)
         return;
-    nap(900000000);
+    ct_nap(0.9);
     for (int i = 0; i < count && used + 16 < room; i++) {
         int rank = ranks ? ranks[i] : i;
 
@@ -138,18 +124,18 @@ static void watch_step(struct watchdog *w)
 {
     double limit = w->longest + w->comm->timeout, enqueued = w->enqueued;
 
-    if (w->captured && enqueued > 0 && now() - enqueued > limit)
+    if (w->captured && enqueued > 0 && ct_now() - enqueued > limit)
         time_out_step(w, limit);
 }
 
 void nccl_watch_step(struct comm *comm, bool rests)
 {
     struct watchdog *w = comm->watchdog;
-    double took = w->enqueued > 0 ? now() - w->enqueued : 0;
+    double took = w->enqueued > 0 ? ct_now() - w->enqueued : 0;
 
     if (rests && took > w->longest)
         w->longest = took;
-    w->enqueued = rests ? 0 : now();
+    w->enqueued = rests ? 0 : ct_now();
 }
 
 int nccl_look(struct comm *comm)
@@ -170,18 +156,18 @@ int nccl_look(struct comm *comm)
 static void *work(void *argument)
 {
     struct watchdog *w = argument;
-    double since = now();
+    double since = ct_now();
 
     nccl.cuCtxSetCurrent(w->comm->context);
     while (!w->stop && !w->comm->failed) {
         if (advance(w) || w->done == w->written)
-            since = now();
-        else if (now() - since > w->comm->timeout)
+            since = ct_now();
+        else if (ct_now() - since > w->comm->timeout)
             time_out(w);
         watch_step(w);
         if (!w->comm->failed)
             nccl_look(w->comm);
-        nap(NAP);
+        ct_nap(NAP);
     }
     return NULL;
 }
@@ -245,7 +231,7 @@ int nccl_watch(struct group *g, const char *call, CUstream stream)
     if (capturing)
         return 0;
     while (w->written - w->done >= RING - 1 && !g->comm->failed)
-        nap(100000);
+        ct_nap(1e-4);
     pthread_mutex_lock(&g->comm->lock);
     code = note(w, g, call, stream);
     pthread_mutex_unlock(&g->comm->lock);
@@ -262,7 +248,7 @@ int nccl_drain(struct comm *comm)
         if (rc < 0)
             return rc;
         if (!advance(comm->watchdog))
-            nap(50000);
+            ct_nap(5e-5);
     }
     return nccl_failed(comm);
 }

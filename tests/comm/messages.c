@@ -41,7 +41,7 @@ static int ring(struct fixture *f, struct ct_group *g, size_t bytes, char *out, 
 
     fill((unsigned char *)out, bytes, (uint64_t)g->position);
     memset(in, 0, bytes);
-    if (f->ops->exchange(g, out, bytes, next, in, bytes, before, tag) < 0)
+    if (ct_group_exchange(g, out, next, in, before, bytes, tag) < 0)
         return failed(f, "exchange");
     return compare(f, (unsigned char *)in, bytes, (uint64_t)before, "exchange");
 }
@@ -75,13 +75,13 @@ static int streams(struct fixture *f, struct ct_group *g)
         size_t bytes = (size_t)(i * 7) % sizeof(data);
 
         if (g->position) {
-            rc = f->ops->receive(g, data, bytes, 0, i);
+            rc = ct_group_receive(g, data, bytes, 0, i);
             bad = rc < 0 ? 0 : compare(f, data, bytes, (uint64_t)(g->position + i), "receive");
             continue;
         }
         for (int peer = 1; peer < g->size && rc >= 0; peer++) {
             fill(data, bytes, (uint64_t)(peer + i));
-            rc = f->ops->send(g, data, bytes, peer, i);
+            rc = ct_group_send(g, data, bytes, peer, i);
         }
     }
     return rc < 0 ? failed(f, "a stream of messages") : bad;
@@ -99,13 +99,13 @@ static int large(struct fixture *f, struct ct_group *g)
 
         if (g->position == from) {
             fill(data, bytes, (uint64_t)from);
-            rc = f->ops->send(g, data, bytes, to, 5);
+            rc = ct_group_send(g, data, bytes, to, 5);
         } else if (g->position == to) {
-            rc = f->ops->receive(g, data, bytes, from, 5);
+            rc = ct_group_receive(g, data, bytes, from, 5);
             bad = rc < 0 ? 0 : compare(f, data, bytes, (uint64_t)from, "send");
         }
         if (rc >= 0)
-            rc = f->ops->barrier(g);
+            rc = ct_group_barrier(g);
     }
     free(data);
     return rc < 0 ? failed(f, "send and receive") : bad;

@@ -26,30 +26,27 @@ static void become_guilty(const char *act)
 
 static int other_call(struct ct_group *g, const char *act, float *data)
 {
-    const struct ct_comm_ops *ops = g->ops;
-
     if (!strcmp(act, "other"))
-        return ops->all_gather(g, data, data, 1, CT_F32);
+        return ct_group_all_gather(g, data, data, 1, CT_F32);
     if (!strcmp(act, "count"))
-        return ops->all_reduce(g, data, data, 5, CT_F32, CT_REDUCE_SUM);
+        return ct_group_all_reduce(g, data, data, 5, CT_F32, CT_REDUCE_SUM);
     if (!strcmp(act, "dtype"))
-        return ops->all_reduce(g, data, data, 4, CT_I32, CT_REDUCE_SUM);
+        return ct_group_all_reduce(g, data, data, 4, CT_I32, CT_REDUCE_SUM);
     if (!strcmp(act, "max"))
-        return ops->all_reduce(g, data, data, 4, CT_F32, CT_REDUCE_MAX);
-    return ops->barrier(g);
+        return ct_group_all_reduce(g, data, data, 4, CT_F32, CT_REDUCE_MAX);
+    return ct_group_barrier(g);
 }
 
 /* Two calls as one, of as many elements together on all ranks, but split otherwise. */
 static int batch(struct ct_group *g, float *data, bool guilty)
 {
-    const struct ct_comm_ops *ops = g->ops;
-    int rc = ops->begin(g);
+    int rc = g->ops->begin(g);
 
     if (rc == 0)
-        rc = ops->all_gather(g, data, data + 16, guilty ? 1 : 2, CT_F32);
+        rc = ct_group_all_gather(g, data, data + 16, guilty ? 1 : 2, CT_F32);
     if (rc == 0)
-        rc = ops->all_gather(g, data, data + 32, guilty ? 2 : 1, CT_F32);
-    return rc < 0 ? rc : ops->end(g);
+        rc = ct_group_all_gather(g, data, data + 32, guilty ? 2 : 1, CT_F32);
+    return rc < 0 ? rc : g->ops->end(g);
 }
 
 static int calls(struct ct_group *g, const char *act, bool guilty)
@@ -64,7 +61,7 @@ static int calls(struct ct_group *g, const char *act, bool guilty)
             become_guilty(act);
             rc = other_call(g, act, data);
         } else
-            rc = g->ops->all_reduce(g, data, data, 4, CT_F32, CT_REDUCE_SUM);
+            rc = ct_group_all_reduce(g, data, data, 4, CT_F32, CT_REDUCE_SUM);
     }
     return rc;
 }
@@ -90,9 +87,9 @@ static int chain(struct fixture *f, bool guilty)
         rc = f->ops->group(f->comm, pair, 2, name, end ? &up : &down);
     }
     if (rc == 0 && up)
-        rc = f->ops->barrier(up);
+        rc = ct_group_barrier(up);
     if (rc == 0 && down)
-        rc = f->ops->barrier(down);
+        rc = ct_group_barrier(down);
     return rc;
 }
 
@@ -102,12 +99,12 @@ static int message(struct ct_group *g, const char *act, bool guilty)
     char data[128] = {0};
 
     if (guilty && !strcmp(act, "tag"))
-        return g->ops->send(g, data, 64, 0, 8) < 0 ? CT_EPEER : g->ops->barrier(g);
+        return ct_group_send(g, data, 64, 0, 8) < 0 ? CT_EPEER : ct_group_barrier(g);
     if (guilty)
         raise(SIGSTOP);
     if (g->position == 0)
-        return g->ops->receive(g, data, 64, g->size - 1, 7);
-    return g->ops->barrier(g);
+        return ct_group_receive(g, data, 64, g->size - 1, 7);
+    return ct_group_barrier(g);
 }
 
 int misbehave(struct fixture *f, const char *act)

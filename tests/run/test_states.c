@@ -245,11 +245,11 @@ static void the_world_of_one_rank_is_itself(void **state)
 
     (void)state;
     assert_int_equal(world->size, 1);
-    assert_int_equal(world->ops->barrier(world), 0);
-    assert_int_equal(world->ops->broadcast(world, &in, 1, CT_I32, 0), 0);
-    assert_int_equal(world->ops->all_reduce(world, &in, &out, 1, CT_I32, CT_REDUCE_MAX), 0);
+    assert_int_equal(ct_group_barrier(world), 0);
+    assert_int_equal(ct_group_broadcast(world, &in, 1, CT_I32, 0), 0);
+    assert_int_equal(ct_group_all_reduce(world, &in, &out, 1, CT_I32, CT_REDUCE_MAX), 0);
     assert_int_equal(out, 3);
-    assert_int_equal(world->ops->send(world, &in, 4, 1, 0), CT_EINVAL);
+    assert_int_equal(ct_group_send(world, &in, 4, 1, 0), CT_EINVAL);
     ct_run_close(run);
 }
 

@@ -72,83 +72,41 @@ static const char *shown(const struct group *g, int position)
     return g->mate->team->in[g->ranks[position]];
 }
 
-static int all_gather(struct ct_group *group, const void *in, void *out, size_t count,
-                      enum ct_dtype dtype)
+/* `bytes` from `at` on of what each member shows. */
+static void gather(const struct group *g, char *result, size_t at, size_t bytes)
 {
-    const struct group *g = (const struct group *)group;
-    size_t bytes = count * ct_dtype_size(dtype);
-    char *result = malloc(bytes * (size_t)group->size + 1);
-
-    show(g, in);
-    for (int i = 0; i < group->size; i++)
-        memcpy(result + (size_t)i * bytes, shown(g, i), bytes);
-    return settle(g, out, result, bytes * (size_t)group->size);
+    for (int i = 0; i < g->base.size; i++)
+        memcpy(result + (size_t)i * bytes, shown(g, i) + at, bytes);
 }
 
-/* The sum of everybody's elements from `first` on. */
-static int sum(struct ct_group *group, const void *in, void *out, size_t first, size_t count,
-               enum ct_dtype dtype, enum ct_reduction reduction)
+static void reduce(const struct group *g, const struct ct_call *c, char *result, size_t at)
 {
-    const struct group *g = (const struct group *)group;
-    void *result = malloc(count * ct_dtype_size(dtype) + 1);
     const void *shards[MOST];
 
-    show(g, in);
-    for (int i = 0; i < group->size; i++)
-        shards[i] = shown(g, i) + first * ct_dtype_size(dtype);
-    ct_reduce(result, shards, group->size, count, dtype, reduction);
-    return settle(g, out, result, count * ct_dtype_size(dtype));
-}
-
-static int reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
-                          enum ct_dtype dtype, enum ct_reduction reduction)
-{
-    return sum(group, in, out, (size_t)group->position * count, count, dtype, reduction);
-}
-
-static int all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
-                      enum ct_dtype dtype, enum ct_reduction reduction)
-{
-    return sum(group, in, out, 0, count, dtype, reduction);
-}
-
-static int all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
-                      enum ct_dtype dtype)
-{
-    const struct group *g = (const struct group *)group;
-    size_t bytes = count * ct_dtype_size(dtype);
-    char *result = malloc(bytes * (size_t)group->size + 1);
-
-    show(g, in);
-    for (int i = 0; i < group->size; i++)
-        memcpy(result + (size_t)i * bytes, shown(g, i) + (size_t)group->position * bytes, bytes);
-    return settle(g, out, result, bytes * (size_t)group->size);
+    for (int i = 0; i < g->base.size; i++)
+        shards[i] = shown(g, i) + at;
+    ct_reduce(result, shards, g->base.size, c->count, c->dtype, c->reduction);
 }
 
 /* Members of a group shift in one direction, so the sender's buffer is enough to know. */
-static int exchange(struct ct_group *group, const void *out, size_t out_bytes, int to, void *in,
-                    size_t in_bytes, int from, int tag)
+static int call(const struct ct_call *c)
 {
-    const struct group *g = (const struct group *)group;
-    char *result = malloc(in_bytes + 1);
+    const struct group *g = (const struct group *)c->group;
+    size_t bytes = c->count * ct_dtype_size(c->dtype), own = (size_t)g->base.position * bytes;
+    char *result = malloc(ct_call_out_bytes(c) + 1);
 
-    (void)out_bytes;
-    (void)to;
-    (void)tag;
-    show(g, out);
-    memcpy(result, shown(g, from), in_bytes);
-    return settle(g, in, result, in_bytes);
+    show(g, c->in);
+    if (c->kind == CT_CALL_ALL_GATHER || c->kind == CT_CALL_ALL_TO_ALL)
+        gather(g, result, c->kind == CT_CALL_ALL_TO_ALL ? own : 0, bytes);
+    else if (c->kind == CT_CALL_EXCHANGE)
+        memcpy(result, shown(g, c->from), bytes);
+    else
+        reduce(g, c, result, c->kind == CT_CALL_REDUCE_SCATTER ? own : 0);
+    return settle(g, c->out, result, ct_call_out_bytes(c));
 }
 
 static const struct ct_comm_ops ops = {
-    .size = sizeof(struct ct_comm_ops),
-    .group = group_new,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_reduce = all_reduce,
-    .all_to_all = all_to_all,
-    .exchange = exchange,
-};
+    .size = sizeof(struct ct_comm_ops), .group = group_new, .call = call};
 
 static void *run_mate(void *argument)
 {

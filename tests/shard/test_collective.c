@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -312,7 +313,7 @@ static int run_swap(const struct ct_launch *l, const struct ct_transport *by)
                            .to = 1 - (int)s->head.me,
                            .from = 1 - (int)s->head.me};
 
-    return by->call(l, &call);
+    return ct_transport_call(l, by, &call);
 }
 
 static const struct ct_collective_ops swaps = CT_COLLECTIVE(prepare_swap, run_swap, NULL);
@@ -450,6 +451,7 @@ static int run_two(int begin, int call)
     fake.begin = begin;
     fake.call = call;
     assert_ok(ct_collective_all_reduce.prepare(&p));
+    ((struct ct_collective *)p.state)->group = &(struct ct_group){.name = "two", .size = 2};
     l.state = p.state;
     rc = ct_collective_all_reduce.run(&l, &fast);
     ct_arena_finish(&arena);
@@ -473,18 +475,57 @@ static void what_begins_ends_and_the_first_failure_stays(void **state)
     assert_string_equal(ct_error_message(), "ending");
 }
 
+/* ---- calls ---- */
+
+static int no_call(const struct ct_call *call)
+{
+    (void)call;
+    return ct_fail(CT_EIO, "a communicator was asked");
+}
+
+static void assert_refused_call(struct ct_call call, const char *words)
+{
+    assert_int_equal(ct_call_run(&call), CT_EINVAL);
+    if (!strstr(ct_error_message(), words))
+        fail_msg("\"%s\" is not in \"%s\"", words, ct_error_message());
+    assert_int_equal(ct_transport_call(NULL, &fast, &call), CT_EINVAL);
+}
+
+static void calls_that_cannot_be_reach_no_communicator(void **state)
+{
+    static const struct ct_comm_ops deaf = {.call = no_call};
+    struct ct_group g = {.ops = &deaf, .name = "dp", .size = 4, .position = 1};
+    struct ct_call good = {.kind = CT_CALL_ALL_REDUCE, .group = &g, .count = 3}, call;
+    int32_t data[2] = {7, 0};
+
+    (void)state;
+    assert_int_equal(ct_call_run(&good), CT_EIO);
+    call = good, call.kind = CT_CALL_KINDS;
+    assert_refused_call(call, "no kind 9 of calls");
+    call = good, call.dtype = (enum ct_dtype)CT_DTYPE_COUNT;
+    assert_refused_call(call, "all_reduce in group 'dp': no dtype has number 9");
+    call = good, call.reduction = (enum ct_reduction)7;
+    assert_refused_call(call, "all_reduce in group 'dp': no reduction has number 7");
+    call = good, call.count = SIZE_MAX / 8;
+    assert_refused_call(call, "in group 'dp' of 4: more bytes than there can be");
+    call = good, call.kind = CT_CALL_BROADCAST, call.from = 4;
+    assert_refused_call(call, "broadcast between positions 1 and 4 of group 'dp' of 4");
+    call = good, call.kind = CT_CALL_SEND, call.to = 1;
+    assert_refused_call(call, "send between positions 1 and 1 of group 'dp' of 4");
+    call = good, call.kind = CT_CALL_RECEIVE, call.from = -1;
+    assert_refused_call(call, "receive between positions 1 and -1 of group 'dp' of 4");
+    call = good, call.kind = CT_CALL_EXCHANGE, call.to = 1, call.from = 2;
+    assert_refused_call(call, "exchange between positions 1 and 1 of group 'dp' of 4");
+    assert_ok(ct_group_exchange(&g, &data[0], 1, &data[1], 1, sizeof(*data), 0));
+    assert_int_equal(data[1], 7);
+}
+
 /* ---- groups ---- */
 
 static int many(struct ct_comm *comm, const int64_t *ranks, int count, const char *name,
                 struct ct_group **group)
 {
-    static struct ct_group groups[400];
-    static int made;
-    int rc = ct_comm_check_ranks(comm, ranks, count, name);
-
-    groups[made] = (struct ct_group){.name = "", .size = count};
-    *group = &groups[made++];
-    return rc;
+    return ct_group_new(comm, ranks, count, name, sizeof(**group), group);
 }
 
 static void groups_have_no_bounds(void **state)
@@ -514,6 +555,8 @@ static void groups_have_no_bounds(void **state)
     assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){0, 0}, 2, "twice", &group), CT_EINVAL);
     assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){0, 16384}, 2, "far", &group), CT_EINVAL);
     assert_int_equal(ct_communicator_ranks(&c, (int64_t[]){1, 2}, 2, "other", &group), CT_EINVAL);
+    for (size_t i = 0; i < groups.count; i++)
+        free(groups.item[i].group);
     ct_arena_finish(&arena);
 }
 
@@ -524,6 +567,7 @@ int main(void)
         cmocka_unit_test(a_plugin_brings_a_collective_and_no_kernel),
         cmocka_unit_test(a_transport_that_waits_is_the_last_choice),
         cmocka_unit_test(what_begins_ends_and_the_first_failure_stays),
+        cmocka_unit_test(calls_that_cannot_be_reach_no_communicator),
         cmocka_unit_test(groups_have_no_bounds),
         cmocka_unit_test(test_random_steps),
         cmocka_unit_test(test_several_values),

@@ -7,6 +7,7 @@
 #ifndef CT_RUN_H
 #define CT_RUN_H
 
+#include <ctitan/clock.h>
 #include <ctitan/device/comm.h>
 #include <ctitan/file.h>
 #include <ctitan/hook.h>
@@ -167,8 +168,8 @@ CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
 
 /*
- * The group of all ranks, for hooks: barrier, broadcast, all_gather and the rest of ct_comm_ops, on
- * host memory (group->ops->barrier(group)). All ranks make the same calls, on the main thread. Of
+ * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like
+ * (device/comm.h), on host memory. All ranks make the same calls, on the main thread. Of
  * one rank, it does what is right for one rank.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
@@ -176,9 +177,6 @@ CT_API struct ct_group *ct_run_world(const struct ct_run *run);
 /* A path in the run's dump folder, which is made: "events-0.jsonl". CT_ECONFIG: it is too long. */
 CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
     CT_PRINTF(3, 4);
-
-/* Seconds of CLOCK_MONOTONIC. */
-CT_API double ct_now(void);
 
 CT_END_DECLS
 

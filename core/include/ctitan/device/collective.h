@@ -18,37 +18,6 @@
 
 CT_BEGIN_DECLS
 
-/* ---- what a transport moves ---- */
-
-enum ct_call_kind {
-    CT_CALL_ALL_GATHER,
-    CT_CALL_REDUCE_SCATTER,
-    CT_CALL_ALL_REDUCE,
-    CT_CALL_ALL_TO_ALL,
-    CT_CALL_EXCHANGE, /* in goes to position `to`, out comes from position `from` */
-    CT_CALL_SEND,
-    CT_CALL_RECEIVE,
-    CT_CALL_KINDS,
-};
-
-/* One call of a communicator. count, in and out are as in ct_comm_ops. */
-struct ct_call {
-    enum ct_call_kind kind;
-    struct ct_group *group;
-    const void *in;
-    void *out;
-    size_t count; /* elements of dtype */
-    enum ct_dtype dtype;
-    enum ct_reduction reduction;
-    int to, from, tag; /* positions in the group; EXCHANGE, SEND and RECEIVE */
-};
-
-/* Bytes that a call reads at `in` and writes at `out`. */
-CT_API size_t ct_call_in_bytes(const struct ct_call *call);
-CT_API size_t ct_call_out_bytes(const struct ct_call *call);
-/* The call by the group's own communicator; in and out are host memory. */
-CT_API int ct_call_run(const struct ct_call *call);
-
 /*
  * How flat memory travels from and to a device. All functions enqueue on the stream of the launch,
  * or have done their work when they return.
@@ -69,7 +38,8 @@ struct ct_transport {
     int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                 size_t from_stride, size_t bytes, int64_t count);
     int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
-    /* Groups of SEND and RECEIVE have two ranks, the sender first; each direction has its own. */
+    /* Do a call that ct_call_check has passed. Groups of SEND and RECEIVE have two ranks, the
+       sender first; each direction has its own. */
     int (*call)(const struct ct_launch *l, const struct ct_call *call);
 };
 
@@ -80,6 +50,10 @@ CT_API int ct_transport_register(const char *device, const struct ct_transport *
 CT_API const struct ct_transport *ct_transport_find(const struct ct_device *device);
 
 /* ---- for the ct_collective_ops (op.h) of an op type ---- */
+
+/* Check a call, and have the transport do it. */
+CT_API int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
+                             const struct ct_call *call);
 
 /* The kernel of every collective: it runs the type's ct_collective_ops over the device's transport.
    NULL: there is none. */

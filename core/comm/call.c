@@ -1,0 +1,170 @@
+/*
+ * Calls: what each kind reads and writes, what all communicators would have to check, and the ways
+ * to make one.
+ */
+#include <string.h>
+
+#include <ctitan/device/comm.h>
+#include <ctitan/error.h>
+
+enum part { NOTHING, ONE, EACH };
+
+static const struct form {
+    const char *name;
+    enum part in, out;
+    bool reduces;
+} forms[] = {
+#define X(id, name, in, out, reduces) {name, in, out, reduces},
+    CT_CALLS(X)
+#undef X
+};
+
+const char *ct_call_name(enum ct_call_kind kind)
+{
+    return forms[kind].name;
+}
+
+bool ct_call_is_message(enum ct_call_kind kind)
+{
+    return kind >= CT_CALL_EXCHANGE;
+}
+
+static size_t bytes_of(const struct ct_call *c, enum part part)
+{
+    size_t times = part == EACH ? (size_t)c->group->size : part;
+
+    return times * c->count * ct_dtype_size(c->dtype);
+}
+
+size_t ct_call_in_bytes(const struct ct_call *c)
+{
+    return bytes_of(c, forms[c->kind].in);
+}
+
+size_t ct_call_out_bytes(const struct ct_call *c)
+{
+    return bytes_of(c, forms[c->kind].out);
+}
+
+static bool is_self(const struct ct_call *c)
+{
+    return c->kind == CT_CALL_EXCHANGE && c->to == c->group->position && c->from == c->to;
+}
+
+/* A position that the call names. */
+static int check_position(const struct ct_call *c, int position, bool may_be_own)
+{
+    const struct ct_group *g = c->group;
+
+    if (position >= 0 && position < g->size && (may_be_own || position != g->position))
+        return 0;
+    return ct_fail(CT_EINVAL, "%s between positions %d and %d of group '%s' of %d",
+                   forms[c->kind].name, g->position, position, g->name, g->size);
+}
+
+static int check_size(const struct ct_call *c)
+{
+    size_t bytes;
+
+    if (!__builtin_mul_overflow(c->count, ct_dtype_size(c->dtype), &bytes) &&
+        !__builtin_mul_overflow(bytes, (size_t)c->group->size, &bytes) && bytes <= PTRDIFF_MAX)
+        return 0;
+    return ct_fail(CT_EINVAL, "%s of %zu x %s in group '%s' of %d: more bytes than there can be",
+                   forms[c->kind].name, c->count, ct_dtype_name(c->dtype), c->group->name,
+                   c->group->size);
+}
+
+int ct_call_check(const struct ct_call *c)
+{
+    const struct form *form;
+    bool either = c->kind == CT_CALL_BROADCAST || is_self(c);
+    int rc;
+
+    if ((unsigned)c->kind >= CT_CALL_KINDS)
+        return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
+    form = &forms[c->kind];
+    if ((unsigned)c->dtype >= CT_DTYPE_COUNT)
+        return ct_fail(CT_EINVAL, "%s in group '%s': no dtype has number %d", form->name,
+                       c->group->name, (int)c->dtype);
+    if (form->reduces && c->reduction != CT_REDUCE_SUM && c->reduction != CT_REDUCE_MAX)
+        return ct_fail(CT_EINVAL, "%s in group '%s': no reduction has number %d", form->name,
+                       c->group->name, (int)c->reduction);
+    rc = check_size(c);
+    if (rc == 0 && (c->kind == CT_CALL_EXCHANGE || c->kind == CT_CALL_SEND))
+        rc = check_position(c, c->to, either);
+    if (rc == 0 &&
+        (c->kind == CT_CALL_BROADCAST || c->kind == CT_CALL_EXCHANGE || c->kind == CT_CALL_RECEIVE))
+        rc = check_position(c, c->from, either);
+    return rc;
+}
+
+int ct_call_run(const struct ct_call *c)
+{
+    int rc = ct_call_check(c);
+
+    if (rc < 0)
+        return rc;
+    if (!is_self(c))
+        return c->group->ops->call(c);
+    if (c->count)
+        memmove(c->out, c->in, ct_call_out_bytes(c));
+    return 0;
+}
+
+/* ---- by kind ---- */
+
+#define RUN(id, ...)                                                                               \
+    ct_call_run(&(struct ct_call){.kind = CT_CALL_##id, .group = group, __VA_ARGS__})
+#define DATA .in = in, .out = out, .count = count, .dtype = dtype
+#define MESSAGE .count = bytes, .dtype = CT_U8, .tag = tag
+
+int ct_group_barrier(struct ct_group *group)
+{
+    return RUN(BARRIER, .dtype = CT_U8);
+}
+
+int ct_group_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
+                        enum ct_dtype dtype)
+{
+    return RUN(ALL_GATHER, DATA);
+}
+
+int ct_group_reduce_scatter(struct ct_group *group, const void *in, void *out, size_t count,
+                            enum ct_dtype dtype, enum ct_reduction reduction)
+{
+    return RUN(REDUCE_SCATTER, DATA, .reduction = reduction);
+}
+
+int ct_group_all_reduce(struct ct_group *group, const void *in, void *out, size_t count,
+                        enum ct_dtype dtype, enum ct_reduction reduction)
+{
+    return RUN(ALL_REDUCE, DATA, .reduction = reduction);
+}
+
+int ct_group_all_to_all(struct ct_group *group, const void *in, void *out, size_t count,
+                        enum ct_dtype dtype)
+{
+    return RUN(ALL_TO_ALL, DATA);
+}
+
+int ct_group_broadcast(struct ct_group *group, void *data, size_t count, enum ct_dtype dtype,
+                       int root)
+{
+    return RUN(BROADCAST, .in = data, .out = data, .count = count, .dtype = dtype, .from = root);
+}
+
+int ct_group_send(struct ct_group *group, const void *data, size_t bytes, int to, int tag)
+{
+    return RUN(SEND, .in = data, .to = to, MESSAGE);
+}
+
+int ct_group_receive(struct ct_group *group, void *data, size_t bytes, int from, int tag)
+{
+    return RUN(RECEIVE, .out = data, .from = from, MESSAGE);
+}
+
+int ct_group_exchange(struct ct_group *group, const void *out, int to, void *in, int from,
+                      size_t bytes, int tag)
+{
+    return RUN(EXCHANGE, .in = out, .to = to, .out = in, .from = from, MESSAGE);
+}

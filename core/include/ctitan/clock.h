@@ -1,0 +1,18 @@
+/*
+ * Time, as everything here measures it.
+ */
+#ifndef CT_CLOCK_H
+#define CT_CLOCK_H
+
+#include <ctitan/base.h>
+
+CT_BEGIN_DECLS
+
+/* Seconds of CLOCK_MONOTONIC. */
+CT_API double ct_now(void);
+/* Sleep for so many seconds, or until a signal comes. */
+CT_API void ct_nap(double seconds);
+
+CT_END_DECLS
+
+#endif
