@@ -193,23 +193,25 @@ static int plan(const struct ct_run *run, const struct args *args)
 static int prove(const struct ct_run *run)
 {
     int axis = run->graph->partition_axis, count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
-    const struct ct_program *programs[64];
-    struct ct_run *peer[64] = {NULL};
-    int64_t ranks[64];
+    struct ct_arena scratch = {0};
+    const struct ct_program **programs =
+        ct_arena_array(&scratch, const struct ct_program *, count + 1);
+    struct ct_run **peer = ct_arena_array(&scratch, struct ct_run *, count + 1);
+    int64_t *ranks = ct_arena_array(&scratch, int64_t, count + 1);
     int rc = 0, n;
 
-    if (!count)
-        return 0;
-    ct_mesh_group(&run->mesh, run->rank, (ct_axes)1 << axis, ranks);
+    if (count)
+        ct_mesh_group(&run->mesh, run->rank, (ct_axes)1 << axis, ranks);
     for (n = 0; rc == 0 && n < count; n++) {
         if (ranks[n] != run->rank)
             rc = ct_run_open_peer(run, ranks[n], &peer[n]);
         programs[n] = peer[n] ? peer[n]->program : run->program;
     }
-    if (rc == 0)
+    if (rc == 0 && count)
         rc = ct_programs_prove(programs, count, axis, run->device->in_order);
     while (n-- > 0)
         ct_run_close(peer[n]);
+    ct_arena_finish(&scratch);
     return rc;
 }
 
