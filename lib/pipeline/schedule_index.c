@@ -144,20 +144,21 @@ static int enter(struct ct_action_index *index, enum ct_event event, const struc
 static int check_range(const struct ct_schedule *s, const struct ct_action *action, int rank,
                        size_t place)
 {
-    char text[64];
+    bool repeats =
+        ct_action_computes(action) || ct_action_sends(action) || ct_action_receives(action);
+    char text[64], why[64];
 
-    ct_action_print(action, text, sizeof(text));
     if (action->stage < 0 || action->stage >= s->stages)
-        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: stages are 0 to %d", rank, place + 1,
-                       text, s->stages - 1);
-    if (s->rank_of[action->stage] != rank)
-        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: stage %d is on rank %d", rank,
-                       place + 1, text, action->stage, s->rank_of[action->stage]);
-    if ((ct_action_computes(action) || ct_action_sends(action) || ct_action_receives(action)) &&
-        (action->microbatch < 0 || action->microbatch >= s->microbatches))
-        return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: microbatches are 0 to %d", rank,
-                       place + 1, text, s->microbatches - 1);
-    return 0;
+        snprintf(why, sizeof(why), "stages are 0 to %d", s->stages - 1);
+    else if (s->rank_of[action->stage] != rank)
+        snprintf(why, sizeof(why), "stage %d is on rank %d", action->stage,
+                 s->rank_of[action->stage]);
+    else if (repeats && (action->microbatch < 0 || action->microbatch >= s->microbatches))
+        snprintf(why, sizeof(why), "microbatches are 0 to %d", s->microbatches - 1);
+    else
+        return 0;
+    ct_action_print(action, text, sizeof(text));
+    return ct_fail(CT_EINVAL, "rank %d, action %zu: %s: %s", rank, place + 1, text, why);
 }
 
 static int index_action(struct ct_action_index *index, const struct ct_action *action, int rank,

@@ -63,11 +63,6 @@ static uint64_t bit(int rank)
     return (uint64_t)1 << rank;
 }
 
-static int lowest(uint64_t ranks)
-{
-    return __builtin_ctzll(ranks);
-}
-
 static bool persistent(const struct ct_value *v)
 {
     return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
@@ -154,47 +149,52 @@ bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank)
     return c->where[v->id] & bit(rank);
 }
 
-static bool updates(const struct pp_local *c, const struct ct_op *op, int rank)
+/* Ranks that have something which op updates in place. */
+static uint64_t updaters(const struct pp_local *c, const struct ct_op *op)
 {
+    uint64_t ranks = 0;
+
     for (int i = 0; i < op->ins; i++)
-        if (op->in[i] && ct_op_mutates(op, i) && pp_has(c, op->in[i], rank))
-            return true;
-    return false;
+        if (op->in[i] && ct_op_mutates(op, i))
+            ranks |= c->where[op->in[i]->id];
+    return ranks;
 }
 
-bool pp_keeps(const struct pp_local *c, const struct ct_op *op, int rank)
+uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op)
 {
+    uint64_t ranks;
+
     if (is_microbatch(op))
-        return rank_of(c, op) == rank;
+        return bit(rank_of(c, op));
+    ranks = updaters(c, op);
     for (int i = 0; i < op->outs; i++)
-        if (c->needed[op->out[i]->id])
-            return true;
-    return updates(c, op, rank);
+        ranks |= c->needed[op->out[i]->id];
+    return ranks;
 }
 
 /* What is summed over the ranks is given by one of them only. */
-bool pp_wants(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v, int rank)
+uint64_t pp_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v)
 {
-    return !is_sum(op) || lowest(c->where[v->id]) == rank;
+    return is_sum(op) ? c->where[v->id] & -c->where[v->id] : EVERYWHERE;
 }
 
-void pp_find_needed(struct pp_local *c, int rank)
+void pp_find_needed(struct pp_local *c)
 {
-    memset(c->needed, 0, c->graph->value_count);
+    memset(c->needed, 0, sizeof(*c->needed) * c->graph->value_count);
     for (size_t i = 0; i < c->graph->fetch_count; i++)
-        c->needed[c->graph->fetches[i].value->id] = true;
+        c->needed[c->graph->fetches[i].value->id] = EVERYWHERE;
     for (size_t i = 0; i < c->graph->value_count; i++)
-        if (c->graph->values[i]->grad && pp_has(c, c->graph->values[i], rank))
-            c->needed[c->graph->values[i]->grad->id] = true;
+        if (c->graph->values[i]->grad)
+            c->needed[c->graph->values[i]->grad->id] |= c->where[i];
     for (size_t i = 0; i < c->messages; i++)
-        if (c->message[i].from == rank)
-            c->needed[c->message[i].value->id] = true;
+        c->needed[c->message[i].value->id] |= bit(c->message[i].from);
     for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
-        if (op->section->part == CT_PART_INIT || !pp_keeps(c, op, rank))
-            continue;
-        for (int i = 0; i < op->ins; i++)
-            if (op->in[i] && pp_has(c, op->in[i], rank) && pp_wants(c, op, op->in[i], rank))
-                c->needed[op->in[i]->id] = true;
+        uint64_t keepers = op->section->part == CT_PART_INIT ? 0 : pp_keepers(c, op);
+
+        for (int i = 0; keepers && i < op->ins; i++)
+            if (op->in[i])
+                c->needed[op->in[i]->id] |=
+                    keepers & c->where[op->in[i]->id] & pp_wanters(c, op, op->in[i]);
     }
 }
 
@@ -203,7 +203,7 @@ void pp_find_needed(struct pp_local *c, int rank)
 static void drop_foreign_terms(struct pp_local *c)
 {
     ct_for_each_op (op, c->graph)
-        if (is_sum(op) && !pp_wants(c, op, op->in[0], c->me))
+        if (is_sum(op) && !(pp_wanters(c, op, op->in[0]) & bit(c->me)))
             ct_op_set_input(op, 0, NULL);
 }
 
@@ -214,9 +214,10 @@ static struct ct_op **find_foreign(struct pp_local *c, size_t *count)
     size_t room = 0;
 
     *count = 0;
-    pp_find_needed(c, c->me);
     ct_for_each_op (op, c->graph) {
-        if (op->section->part == CT_PART_INIT ? updates(c, op, c->me) : pp_keeps(c, op, c->me))
+        uint64_t keepers = op->section->part == CT_PART_INIT ? updaters(c, op) : pp_keepers(c, op);
+
+        if (keepers & bit(c->me))
             continue;
         foreign = ct_arena_grow(&c->scratch, foreign, &room, *count + 1, sizeof(struct ct_op *));
         foreign[(*count)++] = op;
@@ -260,7 +261,7 @@ int pp_localise(struct ct_graph *graph, struct ct_run *run)
                      MOST_RANKS);
     if (rc == 0) {
         c.where = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
-        c.needed = ct_arena_array(&c.scratch, bool, graph->value_count + 1);
+        c.needed = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
         rc = localise_graph(&c);
     }
     ct_arena_finish(&c.scratch);

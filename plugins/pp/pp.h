@@ -52,18 +52,18 @@ struct pp_local {
     struct ct_arena scratch;
     struct pp_stages stages;
     int me;
-    uint64_t *where; /* by value id: the ranks that have it, as bits */
-    bool *needed;    /* by value id: on the rank that is looked at */
+    uint64_t *where;  /* by value id: the ranks that have it, as bits */
+    uint64_t *needed; /* by value id: the ranks that have it and need it */
     struct pp_message *message;
     size_t messages, message_room;
 };
 
-/* Does a rank have, keep it? Parts before and after the microbatches: as find_needed found. */
 bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank);
-bool pp_keeps(const struct pp_local *c, const struct ct_op *op, int rank);
-/* Is the input v of op used there, too? */
-bool pp_wants(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v, int rank);
-void pp_find_needed(struct pp_local *c, int rank);
+/* The ranks that keep an op. Parts before and after the microbatches: as find_needed found. */
+uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op);
+/* Of the ranks that keep op, those that use its input v. */
+uint64_t pp_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v);
+void pp_find_needed(struct pp_local *c);
 
 /* What must be sent after the microbatches; all ranks find the same. */
 void pp_find_messages(struct pp_local *c);

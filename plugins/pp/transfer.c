@@ -160,18 +160,19 @@ static bool add_message(struct pp_local *c, struct ct_value *v, int to, struct c
 }
 
 /* What a rank needs and does not have comes from one that has it, and so that one needs it, too. */
-static bool find_messages_to(struct pp_local *c, int rank)
+static bool find_more_messages(struct pp_local *c)
 {
+    uint64_t all = UINT64_MAX >> (64 - c->stages.ranks);
     bool found = false;
 
-    pp_find_needed(c, rank);
+    pp_find_needed(c);
     ct_for_each_op (op, c->graph)
-        for (int i = 0; op->section->part == CT_PART_POST && pp_keeps(c, op, rank) && i < op->ins;
-             i++) {
+        for (int i = 0; op->section->part == CT_PART_POST && i < op->ins; i++) {
             struct ct_value *v = op->in[i];
+            uint64_t to = v ? pp_keepers(c, op) & pp_wanters(c, op, v) & ~c->where[v->id] & all : 0;
 
-            if (v && pp_wants(c, op, v, rank) && !pp_has(c, v, rank))
-                found |= add_message(c, v, rank, op);
+            for (; to; to &= to - 1)
+                found |= add_message(c, v, __builtin_ctzll(to), op);
         }
     return found;
 }
@@ -179,13 +180,8 @@ static bool find_messages_to(struct pp_local *c, int rank)
 /* All ranks find the same list. */
 void pp_find_messages(struct pp_local *c)
 {
-    bool found = true;
-
-    while (found) {
-        found = false;
-        for (int r = 0; r < c->stages.ranks; r++)
-            found |= find_messages_to(c, r);
-    }
+    while (find_more_messages(c))
+        ;
 }
 
 static void replace_after(const struct ct_value *v, struct ct_value *here)
