@@ -122,11 +122,21 @@ int cpu_isa_check(void)
     return 0;
 }
 
+/* Asked once: in a virtual machine CPUID traps, and kernels are chosen by the thousand. */
+static bool has_fast_bf16(void)
+{
+    static _Atomic int known = -1;
+
+    if (known < 0)
+        known = has_amx_bf16() || has_fast_bf16_dots();
+    return known;
+}
+
 bool cpu_bf16_native(void)
 {
     const char *mode = cpu_config.bf16_matmul ? cpu_config.bf16_matmul : "auto";
 
     if (!strcmp(mode, "auto"))
-        return has_amx_bf16() || has_fast_bf16_dots();
+        return has_fast_bf16();
     return !strcmp(mode, "native");
 }

@@ -35,7 +35,7 @@ for folder in core cli tests all; do
     grep -qE "^\| $folder \| [0-9]" <<<"$table" || complain "scripts/loc has no row for $folder"
 done
 
-# Every recipe can be planned, on a stand-in for its data.
+# Every recipe can be planned, on a stand-in for its data and on the ranks that it names.
 tokens=$(mktemp)
 trap 'rm -f "$tokens"' EXIT
 head -c 100000 /dev/zero >"$tokens"
@@ -47,6 +47,7 @@ for recipe in recipes/*.ini; do
     if grep -q '^validation_path' "$recipe"; then
         data+=(--set "tokens.validation_path=$tokens")
     fi
-    "$ctitan" plan "$recipe" "${data[@]}" >/dev/null || complain "ctitan plan $recipe fails"
+    world=$(sed -nE 's/^;.*--world ([0-9]+).*/\1/p' "$recipe" | head -n 1)
+    "$ctitan" plan "$recipe" "${data[@]}" --world "${world:-1}" >/dev/null || complain "ctitan plan $recipe fails"
 done
 exit $status
