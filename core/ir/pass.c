@@ -4,11 +4,11 @@
  */
 #include <string.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/option.h>
 #include <ctitan/pass.h>
-#include <ctitan/run.h>
 
 static const char *const phases[] = {"partition",     "shard",  "precision",  "join",
                                      "differentiate", "update", "collective", "memory",

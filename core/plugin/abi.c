@@ -17,7 +17,7 @@
 
 #include "plugin/abi.h"
 
-/* What interface 2.0 had of a struct: up to and including this field. */
+/* What the first interface of this layout, 2.0, had of a struct: up to and including this field. */
 #define LAYOUT(type, field)                                                                        \
     {                                                                                              \
         sizeof(type), offsetof(type, field) + sizeof(((type *)0)->field), #type                    \

@@ -58,8 +58,8 @@ static const struct ct_option lr_options[] = {
                "Steps of linear warm-up"),
     CT_OPT_FLOAT(struct ct_lr_config, decay_ratio, "decay_ratio", "-1", -1, 1,
                  "Share of the steps that decays; negative: all after the warm-up"),
-    CT_OPT_CHOICE(struct ct_lr_config, decay_type, "decay_type", "linear", "linear|sqrt|cosine",
-                  "Shape of the decay"),
+    CT_OPT_ENUM(struct ct_lr_config, decay_type, "decay_type", "linear", "linear|sqrt|cosine",
+                "Shape of the decay"),
     CT_OPT_FLOAT(struct ct_lr_config, min_lr_factor, "min_lr_factor", "0", 0, 1,
                  "Learning rate at the end, as a share of the peak"),
     {0}};

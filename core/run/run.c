@@ -58,6 +58,12 @@ static int find_offers(struct ct_run *run, bool train)
     }
     if (!train)
         return 0;
+    if (ct_offer_at(CT_LR_SCHEDULE, 0)) {
+        rc = ct_offer_find(CT_LR_SCHEDULE, NULL, &offer);
+        if (rc < 0)
+            return rc;
+        run->lr_schedule = offer->ops;
+    }
     rc = ct_offer_find(CT_OPTIMIZER, NULL, &offer);
     if (rc < 0)
         return rc;

@@ -28,9 +28,9 @@ double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
     if (step < warmup + stable)
         return 1.0;
     progress = (double)(step + 1 - (warmup + stable)) / (double)decay;
-    if (!strcmp(c->decay_type, "linear"))
+    if (c->decay_type == CT_DECAY_LINEAR)
         factor = 1 - progress;
-    else if (!strcmp(c->decay_type, "sqrt"))
+    else if (c->decay_type == CT_DECAY_SQRT)
         factor = 1 - sqrt(progress);
     else
         factor = 0.5 * (1 + cos(M_PI * progress));
@@ -162,12 +162,17 @@ static int execute(struct feed *f)
     return rc == 0 && c->comm && c->ops->check ? c->ops->check(c->comm) : rc;
 }
 
+static double lr_factor(const struct ct_run *run, int64_t step, int64_t total)
+{
+    return run->lr_schedule ? run->lr_schedule->factor(step, total)
+                            : ct_lr_factor(&ct_config.lr_scheduler, step, total);
+}
+
 static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
 {
     int rc;
 
-    r->lr = run->optimizer->lr() *
-            ct_lr_factor(&ct_config.lr_scheduler, r->step - 1, ct_config.training.steps);
+    r->lr = run->optimizer->lr() * lr_factor(run, r->step - 1, ct_config.training.steps);
     rc = write_double(run, "lr", r->lr);
     return rc < 0 ? rc : write_double(run, "step", (double)(run->progress.updates + 1));
 }

@@ -14,7 +14,6 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/pass.h>
-#include <ctitan/run.h>
 
 #include "shard/propagate.h"
 #include "shard/redistribute.h"

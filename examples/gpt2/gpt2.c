@@ -175,11 +175,11 @@ static int write_config(const struct ct_model *model, FILE *out)
     return 0;
 }
 
-static const struct ct_tp_rule tp_plan[] = {
-    {"wte.weight", CT_TP_VOCAB},        {"wpe.weight", CT_TP_REPLICATE},
-    {"*.attn.[qkv].*", CT_TP_COLWISE},  {"*.mlp.c_fc.*", CT_TP_COLWISE},
-    {"*.c_proj.weight", CT_TP_ROWWISE}, {"*.c_proj.bias", CT_TP_REPLICATE},
-    {"*ln_*", CT_TP_REPLICATE},         {0},
+static const struct ct_shard_rule shard_plan[] = {
+    {"wte.weight", CT_SHARD_VOCAB},        {"wpe.weight", CT_SHARD_REPLICATE},
+    {"*.attn.[qkv].*", CT_SHARD_COLWISE},  {"*.mlp.c_fc.*", CT_SHARD_COLWISE},
+    {"*.c_proj.weight", CT_SHARD_ROWWISE}, {"*.c_proj.bias", CT_SHARD_REPLICATE},
+    {"*ln_*", CT_SHARD_REPLICATE},         {0},
 };
 
 static const struct ct_model_ops ops = {
@@ -189,7 +189,7 @@ static const struct ct_model_ops ops = {
     .build = build,
     .vocabulary = vocabulary,
     .flops_per_token = flops_per_token,
-    .tp_plan = tp_plan,
+    .shard_plan = shard_plan,
     .write_config = write_config,
 };
 

@@ -293,15 +293,15 @@ static int write_config(const struct ct_model *model, FILE *out)
     return llama_write_config(&model->sizes, out);
 }
 
-static const struct ct_tp_rule tp_plan[] = {
-    {"model.embed_tokens.weight", CT_TP_VOCAB},
-    {"*.self_attn.[qkv]_proj.weight", CT_TP_COLWISE},
-    {"*.self_attn.o_proj.weight", CT_TP_ROWWISE},
-    {"*.mlp.gate_proj.weight", CT_TP_COLWISE},
-    {"*.mlp.up_proj.weight", CT_TP_COLWISE},
-    {"*.mlp.down_proj.weight", CT_TP_ROWWISE},
-    {"*norm.weight", CT_TP_REPLICATE},
-    {"lm_head.weight", CT_TP_VOCAB},
+static const struct ct_shard_rule shard_plan[] = {
+    {"model.embed_tokens.weight", CT_SHARD_VOCAB},
+    {"*.self_attn.[qkv]_proj.weight", CT_SHARD_COLWISE},
+    {"*.self_attn.o_proj.weight", CT_SHARD_ROWWISE},
+    {"*.mlp.gate_proj.weight", CT_SHARD_COLWISE},
+    {"*.mlp.up_proj.weight", CT_SHARD_COLWISE},
+    {"*.mlp.down_proj.weight", CT_SHARD_ROWWISE},
+    {"*norm.weight", CT_SHARD_REPLICATE},
+    {"lm_head.weight", CT_SHARD_VOCAB},
     {0},
 };
 
@@ -311,7 +311,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .build = build,
                                         .vocabulary = vocabulary,
                                         .flops_per_token = flops_per_token,
-                                        .tp_plan = tp_plan,
+                                        .shard_plan = shard_plan,
                                         .write_config = write_config};
 
 CT_PLUGIN(.name = "llama", .version = "1.0",

@@ -37,7 +37,7 @@ int tp_axis(const struct ct_graph *graph)
 
 /* ---- weights ---- */
 
-static const struct ct_tp_rule *find_rule(const struct ct_tp_rule *plan, const char *name)
+static const struct ct_shard_rule *find_rule(const struct ct_shard_rule *plan, const char *name)
 {
     for (; plan->pattern; plan++)
         if (!fnmatch(plan->pattern, name, 0))
@@ -45,16 +45,16 @@ static const struct ct_tp_rule *find_rule(const struct ct_tp_rule *plan, const c
     return NULL;
 }
 
-static int place_parameter(const struct ct_graph *graph, const struct ct_tp_rule *plan,
+static int place_parameter(const struct ct_graph *graph, const struct ct_shard_rule *plan,
                            struct ct_value *param)
 {
-    const struct ct_tp_rule *rule = find_rule(plan, param->name);
-    int dim = rule && rule->how == CT_TP_ROWWISE ? 1 : 0;
+    const struct ct_shard_rule *rule = find_rule(plan, param->name);
+    int dim = rule && rule->how == CT_SHARD_ROWWISE ? 1 : 0;
 
     if (!rule)
         return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan says nothing of %s",
                        param->name);
-    if (rule->how == CT_TP_REPLICATE)
+    if (rule->how == CT_SHARD_REPLICATE)
         return 0;
     if (param->shape[dim] % tp_config.degree)
         return ct_fail(
@@ -86,11 +86,11 @@ static int place(struct ct_graph *graph, struct ct_run *run)
 
     if (tp_axis(graph) < 0)
         return 0;
-    if (!run->model_ops->tp_plan)
+    if (!run->model_ops->shard_plan)
         return ct_fail(CT_ECONFIG, "this model has no tensor-parallel plan");
     for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
-            rc = place_parameter(graph, run->model_ops->tp_plan, graph->values[i]);
+            rc = place_parameter(graph, run->model_ops->shard_plan, graph->values[i]);
     return rc;
 }
 

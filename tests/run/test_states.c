@@ -1,6 +1,8 @@
 /*
  * What a run keeps: listed, read, written, copied out; and runs that go on where others ended.
  */
+#include <math.h>
+
 #include "toy.h"
 
 #define STATES 16
@@ -253,6 +255,40 @@ static void the_world_of_one_rank_is_itself(void **state)
     ct_run_close(run);
 }
 
+/* ---- another rule of the learning rate ---- */
+
+static double halves(int64_t step, int64_t total)
+{
+    assert_int_equal(total, 4);
+    return ldexp(1, -(int)step);
+}
+
+static int rate_is_halved(struct ct_run *run, const struct ct_step_result *r)
+{
+    (void)run;
+    assert_true(r->lr == ldexp(0.01, 1 - (int)r->step));
+    return 0;
+}
+
+/* The last test: plugins stay. */
+static void a_plugins_schedule_gives_the_learning_rate(void **state)
+{
+    static const struct ct_lr_schedule_ops ops = {.size = sizeof(ops), .factor = halves};
+    static const struct ct_offer offers[] = {{CT_LR_SCHEDULE, "halves", &ops}, {CT_NOTHING}};
+    static const struct ct_plugin plugin = {
+        .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(plugin)},
+        .name = "halves",
+        .version = "1.0",
+        .summary = "Halves the learning rate in every step",
+        .offers = offers};
+
+    (void)state;
+    assert_int_equal(ct_plugin_register(&plugin), 0);
+    on_step = rate_is_halved;
+    train();
+    assert_int_equal(ends, 1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, reset)
@@ -265,6 +301,7 @@ int main(void)
         TEST(a_run_that_is_stopped_ends_in_order),
         TEST(progress_counts_steps_updates_samples_and_tokens),
         TEST(the_world_of_one_rank_is_itself),
+        TEST(a_plugins_schedule_gives_the_learning_rate),
     };
 
     return cmocka_run_group_tests(tests, start, NULL);

@@ -19,19 +19,20 @@ static const struct {
     struct ct_lr_config config;
     double factors[STEPS];
 } cases[] = {
-    {{2, -1, "linear", 0},
+    {{2, -1, CT_DECAY_LINEAR, 0},
      {0.5, 1, 1, 7.0 / 8, 6.0 / 8, 5.0 / 8, 4.0 / 8, 3.0 / 8, 2.0 / 8, 1.0 / 8}},
-    {{2, 0.5, "linear", 0}, {0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2}},
-    {{2, 0.3, "linear", 0}, {0.5, 1, 1, 1, 1, 1, 1, 1, 2.0 / 3, 1.0 / 3}},
-    {{2, -1, "linear", 0.2}, {0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3}},
-    {{0, -1, "linear", 0}, {1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1}},
-    {{20, -1, "linear", 0}, {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}},
-    {{5, 0.8, "linear", 0}, {0.2, 0.4, 0.6, 0.8, 1, 1, 0.8, 0.6, 0.4, 0.2}}, /* 5 + 8 > 10 */
-    {{0, 0, "linear", 0}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-    {{2, 0.2, "sqrt", 0}, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1 - root1}},
-    {{2, 0.3, "sqrt", 0.1},
+    {{2, 0.5, CT_DECAY_LINEAR, 0}, {0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2}},
+    {{2, 0.3, CT_DECAY_LINEAR, 0}, {0.5, 1, 1, 1, 1, 1, 1, 1, 2.0 / 3, 1.0 / 3}},
+    {{2, -1, CT_DECAY_LINEAR, 0.2}, {0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3}},
+    {{0, -1, CT_DECAY_LINEAR, 0}, {1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1}},
+    {{20, -1, CT_DECAY_LINEAR, 0}, {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}},
+    {{5, 0.8, CT_DECAY_LINEAR, 0}, {0.2, 0.4, 0.6, 0.8, 1, 1, 0.8, 0.6, 0.4, 0.2}}, /* 5 + 8 > 10 */
+    {{0, 0, CT_DECAY_LINEAR, 0}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {{2, 0.2, CT_DECAY_SQRT, 0}, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1 - root1}},
+    {{2, 0.3, CT_DECAY_SQRT, 0.1},
      {0.5, 1, 1, 1, 1, 1, 1, 1, 0.1 + 0.9 * (1 - root2), 0.1 + 0.9 * (1 - root1 * 2 * root2)}},
-    {{2, 0.3, "cosine", 0}, {0.5, 1, 1, 1, 1, 1, 1, 1, 0.5 * (1 + cos60), 0.5 * (1 - cos60)}},
+    {{2, 0.3, CT_DECAY_COSINE, 0},
+     {0.5, 1, 1, 1, 1, 1, 1, 1, 0.5 * (1 + cos60), 0.5 * (1 - cos60)}},
 };
 
 static void factors_are_those_of_the_rule(void **state)
@@ -50,7 +51,7 @@ static void factors_are_those_of_the_rule(void **state)
 /* In a long run every factor lies between the smallest and 1, and the last one is above it. */
 static void factors_stay_in_range(void **state)
 {
-    static const char *const types[] = {"linear", "sqrt", "cosine"};
+    static const enum ct_decay types[] = {CT_DECAY_LINEAR, CT_DECAY_SQRT, CT_DECAY_COSINE};
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(types); i++) {

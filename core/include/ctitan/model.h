@@ -20,10 +20,11 @@ struct ct_model_request {
     bool documents;  /* the data has document ids: attention must not cross them */
 };
 
-/* One entry of a model's tensor-parallel plan; patterns are fnmatch(3) on parameter names. */
-struct ct_tp_rule {
+/* One entry of a model's plan of how ranks that compute a layer together split its weights; patterns
+   are fnmatch(3) on parameter names. */
+struct ct_shard_rule {
     const char *pattern;
-    enum { CT_TP_COLWISE = 1, CT_TP_ROWWISE, CT_TP_VOCAB, CT_TP_REPLICATE } how;
+    enum { CT_SHARD_COLWISE = 1, CT_SHARD_ROWWISE, CT_SHARD_VOCAB, CT_SHARD_REPLICATE } how;
 };
 
 struct ct_model; /* one model, the plugin's own: its sizes */
@@ -49,7 +50,7 @@ struct ct_model_ops {
        counted whole (TorchTitan's convention) and halved. */
     void (*flops_per_token)(const struct ct_model *model, int64_t seq_len, double *whole,
                             double *halved);
-    const struct ct_tp_rule *tp_plan; /* ended by {0}; NULL: cannot */
+    const struct ct_shard_rule *shard_plan; /* ended by {0}; NULL: none */
     /* Write the config.json that `init_from` reads, into an open file. */
     int (*write_config)(const struct ct_model *model, FILE *out);
 };
@@ -69,7 +70,7 @@ struct ct_optimizer_ops {
 
 struct ct_lr_schedule_ops {
     size_t size; /* of this struct */
-    /* Factor for a 0-based step of total. */
+    /* Factor of the learning rate for a 0-based step of total; takes the place of [lr_scheduler]. */
     double (*factor)(int64_t step, int64_t total);
 };
 

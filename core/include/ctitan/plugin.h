@@ -35,9 +35,8 @@ CT_BEGIN_DECLS
  * at their end without more ado. struct ct_device, ct_comm and ct_group, which plugins extend,
  * never grow.
  */
-#define CT_ABI_MAJOR 2
-/* 2.1: ct_plugin.brings, brings_kind. 2.2: ct_transform.by_rank. 2.3: ct_op_type.apart. */
-#define CT_ABI_MINOR 3
+#define CT_ABI_MAJOR 3 /* 3: kinds are numbered anew */
+#define CT_ABI_MINOR 0
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {
@@ -61,7 +60,6 @@ struct ct_abi {
     X(OPTIMIZER, "optimizer", struct ct_optimizer_ops)                                             \
     X(LR_SCHEDULE, "learning-rate schedule", struct ct_lr_schedule_ops)                            \
     X(AXIS, "mesh axis", struct ct_axis_ops)                                                       \
-    X(CHECKPOINT_FORMAT, "checkpoint format", struct ct_checkpoint_format_ops)                     \
     X(HOOK, "hook", struct ct_hook)                                                                \
     X(VERB, "verb", struct ct_verb_ops)                                                            \
     X(ORDER, "order", struct ct_order_ops)

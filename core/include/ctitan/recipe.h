@@ -82,10 +82,11 @@ struct ct_training_config {
 struct ct_model_config {
     const char *name, *flavor, *init_from, *save_to;
 };
+enum ct_decay { CT_DECAY_LINEAR, CT_DECAY_SQRT, CT_DECAY_COSINE };
 struct ct_lr_config {
     int64_t warmup_steps;
     double decay_ratio; /* negative: not set */
-    const char *decay_type;
+    enum ct_decay decay_type;
     double min_lr_factor;
 };
 struct ct_validation_config {

@@ -61,7 +61,8 @@ struct ct_run {
     const struct ct_model_ops *model_ops;
     struct ct_model *model;
     const struct ct_optimizer_ops *optimizer;
-    const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
+    const struct ct_lr_schedule_ops *lr_schedule; /* NULL: ct_lr_factor */
+    const struct ct_tokenizer_ops *tokenizer;     /* NULL: none */
     const struct ct_data_ops *data_ops;
     struct ct_data *data;
     const struct ct_device_ops *device_ops;
