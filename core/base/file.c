@@ -109,6 +109,13 @@ static int sync_folder(const char *path)
     return failed;
 }
 
+int ct_file_rename(const char *from, const char *to)
+{
+    int failed = rename(from, to) < 0 ? errno : sync_folder(to);
+
+    return failed ? ct_fail(CT_EIO, "%s: %s", to, strerror(failed)) : 0;
+}
+
 int ct_file_begin(struct ct_new_file *file, const char *path)
 {
     if (snprintf(file->path, sizeof(file->path), "%s", path) >= (int)sizeof(file->path) ||
@@ -127,14 +134,13 @@ int ct_file_end(struct ct_new_file *file, int rc)
         failed = errno ? errno : EIO;
     if (fclose(file->out) && !failed)
         failed = errno;
-    if (rc >= 0 && !failed && rename(file->temporary, file->path) < 0)
-        failed = errno;
-    if (rc >= 0 && !failed)
-        failed = sync_folder(file->path);
-    if (rc >= 0 && !failed)
-        return 0;
-    unlink(file->temporary);
-    return rc < 0 ? rc : ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed));
+    if (rc >= 0 && failed)
+        rc = ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed));
+    if (rc >= 0)
+        rc = ct_file_rename(file->temporary, file->path);
+    if (rc < 0)
+        unlink(file->temporary);
+    return rc < 0 ? rc : 0;
 }
 
 int ct_file_write(const char *path, const void *data, size_t size)

@@ -118,93 +118,99 @@ bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state, 
 
 /* ---- access ---- */
 
-/* A box of a dense local tensor, row by row: first byte of each, in bytes. */
-struct rows {
-    size_t bytes, count;
-    int ndim;
-    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], local[CT_MAX_DIMS];
-    size_t item;
+/* A dense tensor, and where a box begins in it. */
+struct place {
+    int64_t size[CT_MAX_DIMS], offset[CT_MAX_DIMS];
 };
 
-/* Trailing dimensions that the box covers whole are one row. */
-static struct rows rows_of(const struct ct_state *s, const int64_t *local, const int64_t *offset,
-                           const int64_t *shape)
+/* A box, row by row. */
+struct rows {
+    size_t bytes, count, item;
+    int ndim;
+    int64_t shape[CT_MAX_DIMS];
+};
+
+/* Trailing dimensions that the box fills in both tensors are one row. */
+static struct rows rows_of(const struct ct_state *s, const int64_t *shape, const struct place *a,
+                           const struct place *b)
 {
     struct rows r = {.bytes = ct_dtype_size(s->dtype), .count = 1, .ndim = s->ndim};
     bool whole = true;
 
     r.item = r.bytes;
     for (int d = s->ndim - 1; d >= 0; d--) {
-        r.local[d] = local[d];
-        r.offset[d] = offset ? offset[d] : 0;
-        r.shape[d] = shape ? shape[d] : local[d];
+        r.shape[d] = shape[d];
         if (whole)
-            r.bytes *= (size_t)r.shape[d];
+            r.bytes *= (size_t)shape[d];
         else
-            r.count *= (size_t)r.shape[d];
+            r.count *= (size_t)shape[d];
         if (whole)
             r.ndim = d;
-        whole = whole && r.shape[d] == local[d];
+        whole = whole && shape[d] == a->size[d] && shape[d] == b->size[d];
     }
     return r;
 }
 
-static size_t row_at(const struct rows *r, int ndim, size_t number)
+/* The first byte of a row in a tensor of ndim dimensions. */
+static size_t row_at(const struct rows *r, const struct place *in, int ndim, size_t number)
 {
     size_t at = 0, stride = r->item;
 
     for (int d = ndim - 1; d >= 0; d--) {
-        size_t index = (size_t)r->offset[d];
+        size_t index = (size_t)in->offset[d];
 
         if (d < r->ndim) {
             index += number % (size_t)r->shape[d];
             number /= (size_t)r->shape[d];
         }
         at += index * stride;
-        stride *= (size_t)r->local[d];
+        stride *= (size_t)in->size[d];
     }
     return at;
 }
 
-static int check_box(const struct ct_run *run, const struct ct_state *s, const int64_t *offset,
-                     const int64_t *shape, int64_t *local)
+/* Between this rank's shard and memory of the host. */
+static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t *shape,
+                    const struct place *here, char *host, const struct place *there, bool out)
 {
-    if (!s->value)
-        return ct_fail(CT_EINVAL, "%s is not on rank %lld", s->name, (long long)run->rank);
-    ct_sharding_local(&s->sharding, &run->mesh, run->rank, s->ndim, s->shape, local, NULL);
-    for (int d = 0; shape && d < s->ndim; d++)
-        if (shape[d] < 0 || (offset ? offset[d] : 0) < 0 ||
-            (offset ? offset[d] : 0) + shape[d] > local[d])
-            return ct_fail(CT_EINVAL, "dimension %d of %s: a box that ends at %lld of %lld here", d,
-                           s->name, (long long)((offset ? offset[d] : 0) + shape[d]),
-                           (long long)local[d]);
-    return 0;
-}
+    struct ct_tensor t = ct_executor_tensor(run->executor, s->value, -1);
+    struct rows r = rows_of(s, shape, here, there);
+    int rc = 0;
 
-static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t *offset,
-                    const int64_t *shape, char *host, bool out)
-{
-    int64_t local[CT_MAX_DIMS];
-    struct ct_tensor t;
-    struct rows r;
-    int rc = check_box(run, s, offset, shape, local);
-
-    if (rc < 0)
-        return rc;
-    t = ct_executor_tensor(run->executor, s->value, -1);
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%s has no place of its own", s->name);
-    r = rows_of(s, local, offset, shape);
     for (size_t i = 0; rc == 0 && i < r.count; i++)
-        rc = ct_executor_move(run->executor, s->value, (char *)t.data + row_at(&r, s->ndim, i),
-                              host + i * r.bytes, r.bytes, out);
+        rc =
+            ct_executor_move(run->executor, s->value, (char *)t.data + row_at(&r, here, s->ndim, i),
+                             host + row_at(&r, there, s->ndim, i), r.bytes, out);
     return rc;
+}
+
+/* A box of the shard, which is all that host has. */
+static int move_own(struct ct_run *run, const struct ct_state *s, const int64_t *offset,
+                    const int64_t *shape, char *host, bool out)
+{
+    struct place here = {{0}, {0}}, there = {{0}, {0}};
+
+    if (!s->value)
+        return ct_fail(CT_EINVAL, "%s is not on rank %lld", s->name, (long long)run->rank);
+    ct_run_shard(run, s, run->rank, here.size, NULL);
+    for (int d = 0; d < s->ndim; d++) {
+        here.offset[d] = offset ? offset[d] : 0;
+        there.size[d] = shape ? shape[d] : here.size[d];
+        if (there.size[d] < 0 || here.offset[d] < 0 ||
+            here.offset[d] > here.size[d] - there.size[d])
+            return ct_fail(CT_EINVAL, "dimension %d of %s: a box that ends at %lld of %lld here", d,
+                           s->name, (long long)(here.offset[d] + there.size[d]),
+                           (long long)here.size[d]);
+    }
+    return move_box(run, s, there.size, &here, host, &there, out);
 }
 
 int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                 const int64_t *shape, void *host)
 {
-    return move_box(run, state, offset, shape, host, true);
+    return move_own(run, state, offset, shape, host, true);
 }
 
 int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
@@ -212,7 +218,40 @@ int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t
 {
     int rc = ct_executor_copy_out_wait(run->executor, true);
 
-    return rc < 0 ? rc : move_box(run, state, offset, shape, (char *)(uintptr_t)host, false);
+    return rc < 0 ? rc : move_own(run, state, offset, shape, (char *)(uintptr_t)host, false);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int ct_run_fill(struct ct_run *run, const struct ct_state *s, const int64_t *offset,
+                const int64_t *shape, const void *host)
+{
+    int64_t begin[CT_MAX_DIMS], part[CT_MAX_DIMS]; /* of this rank's shard; what both have */
+    struct place here = {{0}, {0}}, there = {{0}, {0}};
+    int rc;
+
+    for (int d = 0; d < s->ndim; d++)
+        if (offset[d] < 0 || shape[d] < 0 || offset[d] > s->shape[d] - shape[d])
+            return ct_fail(CT_EINVAL, "dimension %d of %s: a box of %lld from %lld on, of %lld", d,
+                           s->name, (long long)shape[d], (long long)offset[d],
+                           (long long)s->shape[d]);
+    if (!s->value || !ct_run_shard(run, s, run->rank, here.size, begin))
+        return 0;
+    for (int d = 0; d < s->ndim; d++) {
+        int64_t first = offset[d] > begin[d] ? offset[d] : begin[d];
+
+        part[d] = least(offset[d] + shape[d], begin[d] + here.size[d]) - first;
+        here.offset[d] = first - begin[d];
+        there.offset[d] = first - offset[d];
+        there.size[d] = shape[d];
+        if (part[d] <= 0)
+            return 0;
+    }
+    rc = ct_executor_copy_out_wait(run->executor, true);
+    return rc < 0 ? rc : move_box(run, s, part, &here, (char *)(uintptr_t)host, &there, false);
 }
 
 /* ---- copies while steps run ---- */
@@ -239,22 +278,24 @@ int ct_run_copy_out_wait(struct ct_run *run, bool block)
     return ct_executor_copy_out_wait(run->executor, block);
 }
 
+/* A device that works in host memory copies to any; its host memory may lie on a disk. */
+static bool has_staging(const struct ct_run *run)
+{
+    return run->device_ops->reserve_host && !run->device->host_memory;
+}
+
 int ct_run_staging(struct ct_run *run, size_t bytes, void **staging)
 {
-    const struct ct_device_ops *ops = run->device_ops;
-
-    if (ops->reserve_host)
-        return ops->reserve_host(run->device, bytes ? bytes : 1, staging);
-    *staging = malloc(bytes ? bytes : 1);
+    if (has_staging(run))
+        return run->device_ops->reserve_host(run->device, bytes ? bytes : 1, staging);
+    *staging = calloc(1, bytes ? bytes : 1);
     return *staging ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
 }
 
 void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
 {
-    const struct ct_device_ops *ops = run->device_ops;
-
-    if (staging && ops->release_host)
-        ops->release_host(run->device, staging, bytes ? bytes : 1);
+    if (staging && has_staging(run))
+        run->device_ops->release_host(run->device, staging, bytes ? bytes : 1);
     else
         free(staging);
 }

@@ -32,7 +32,7 @@ global_batch_size = 16
 steps = 6
 mixed_precision_param = float32
 [text]
-path = $source/core
+path = $source/LICENSE
 [lr_scheduler]
 warmup_steps = 2
 [metrics]

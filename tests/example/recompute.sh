@@ -1,5 +1,5 @@
 #!/bin/bash
-# Regions whose forward is done again have the same losses and gradients, bit for bit, in less memory, and only the
+# Regions whose forward is done again have the same losses, bit for bit, in less memory, and only the
 # collectives inside of a region are done again.
 set -euo pipefail
 . "$(dirname "$0")/installed.sh" "$1" "$2" recompute
@@ -15,11 +15,13 @@ for mesh in '' '-n 2 --with fsdp' '-n 4 --with fsdp --with tp --set tp.degree=2'
     rm -rf whole again
     train whole "${arguments[@]}"
     train again "${arguments[@]}" --with recompute
-    for value in loss grad_norm; do
-        values whole $value >expected
-        values again $value >found
-        cmp expected found
-    done
+    values whole loss >expected
+    values again loss >found
+    cmp expected found
+    # One matrix product or several, as gradients happen to lie side by side, may round differently.
+    values whole grad_norm >expected
+    values again grad_norm >found
+    close found expected
     "$ctitan" plan recipe.ini "${arguments[@]}" >whole.plan
     "$ctitan" plan recipe.ini "${arguments[@]}" --with recompute >again.plan
     (($(memory again.plan) < 8 * $(memory whole.plan) / 10)) || { cat whole.plan again.plan; exit 1; }

@@ -183,6 +183,23 @@ static void a_box_is_a_part_of_both_dimensions(void **state)
     ct_run_close(run);
 }
 
+static void a_box_of_the_whole_fills_what_is_here(void **state)
+{
+    struct ct_run *run = toy_opened();
+    const struct ct_state *s = ct_run_state(run, "table");
+    float box[3][2] = {{1, 2}, {3, 4}, {5, 6}}, again[3][2];
+    const int64_t offset[] = {4, 5}, shape[] = {3, 2};
+
+    (void)state;
+    assert_int_equal(ct_run_fill(run, s, offset, shape, box), 0);
+    assert_int_equal(ct_run_read(run, s, offset, shape, again), 0);
+    assert_memory_equal(box, again, sizeof(box));
+    assert_int_equal(ct_run_fill(run, s, (int64_t[]){TOY_VOCABULARY - 2, 0}, shape, box),
+                     CT_EINVAL);
+    assert_non_null(strstr(ct_error_message(), "dimension 0 of table"));
+    ct_run_close(run);
+}
+
 /* ---- copies while steps run ---- */
 
 static int begin_copies(struct ct_run *run, const struct ct_step_result *r)
@@ -297,6 +314,7 @@ int main(void)
         TEST(a_restored_run_goes_on_bit_for_bit),
         TEST(a_box_outside_the_shard_is_refused),
         TEST(a_box_is_a_part_of_both_dimensions),
+        TEST(a_box_of_the_whole_fills_what_is_here),
         TEST(copies_are_of_the_step_that_began_them),
         TEST(a_run_that_is_stopped_ends_in_order),
         TEST(progress_counts_steps_updates_samples_and_tokens),

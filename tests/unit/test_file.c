@@ -81,11 +81,28 @@ static int clean(void **state)
     return system(command);
 }
 
+static void a_folder_is_renamed_where_there_is_none_with_files(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *from = in(&arena, "step.tmp"), *to = in(&arena, "step");
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "step.tmp/file"), "1", 1), 0);
+    assert_int_equal(ct_file_rename(from, to), 0);
+    assert_int_equal(entries(to), 1);
+    assert_int_equal(ct_file_make_folder(from), 0);
+    assert_int_equal(ct_file_rename(from, from), 0);
+    assert_fails(ct_file_rename(in(&arena, "nothing"), to), CT_EIO, "No such file");
+    assert_fails(ct_file_rename(from, to), CT_EIO, "not empty");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(failures_leave_nothing_behind),
+        cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
     };
 
     return cmocka_run_group_tests(tests, make, clean);

@@ -34,6 +34,10 @@ CT_API int ct_file_end(struct ct_new_file *file, int rc);
 /* Both, of size bytes, in a folder that is made where it is not there. */
 CT_API int ct_file_write(const char *path, const void *data, size_t size);
 
+/* Give a file or folder another name, for good: the folder that it is in is put on disk. It takes
+   the place of a file, or of an empty folder, of that name. */
+CT_API int ct_file_rename(const char *from, const char *to);
+
 /* Make a folder and those above it; 0 if it is there already. */
 CT_API int ct_file_make_folder(const char *path);
 

@@ -155,6 +155,10 @@ CT_API int ct_run_read(struct ct_run *run, const struct ct_state *state, const i
                        const int64_t *shape, void *host);
 CT_API int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                         const int64_t *shape, const void *host);
+/* A box of the whole state, dense in host: what this rank holds of it is written, if anything. So a
+   shard that a run on another mesh saved is read. CT_EINVAL: the box is not in the whole. */
+CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                       const int64_t *shape, const void *host);
 
 /*
  * Copy this rank's shard to staging while the next steps are run: from STEP_END on, which is behind
