@@ -12,6 +12,7 @@
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/input.h>
 #include <ctitan/op_author.h>
 #include <ctitan/rng.h>
 
@@ -367,7 +368,30 @@ ct_axes ct_op_axes(const struct ct_op *op, const char *name)
     return *(const ct_axes *)attribute(op, name, CT_ATTR_AXES);
 }
 
-int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim)
+/* ---- where a shard lies in the whole ---- */
+
+static bool asks_positions(const struct ct_op *op)
+{
+    const struct ct_signature *s = ct_signature_of(op->type);
+
+    return s && s->positions;
+}
+
+/* Whether dimension dim of v runs, split, along sequences that are fed in another order. */
+static bool is_reordered(const struct ct_launch *l, const struct ct_value *v, int dim)
+{
+    const struct ct_value *tokens;
+
+    if (!l->graph || !l->graph->chunks || !v->sharding.count[dim] ||
+        !ct_part_is_microbatch(l->op->section->part))
+        return false;
+    tokens = ct_graph_find_input(l->graph, "tokens");
+    return tokens && v->shape[dim] == tokens->shape[1] &&
+           v->sharding.count[dim] == tokens->sharding.count[1] &&
+           !memcmp(v->sharding.axis[dim], tokens->sharding.axis[1], tokens->sharding.count[1]);
+}
+
+static int64_t offset_of(const struct ct_launch *launch, const struct ct_value *v, int dim)
 {
     int64_t local[CT_MAX_DIMS], offset[CT_MAX_DIMS];
 
@@ -375,4 +399,20 @@ int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *
         return 0;
     ct_sharding_local(&v->sharding, launch->mesh, launch->rank, v->ndim, v->shape, local, offset);
     return offset[dim];
+}
+
+int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim)
+{
+    assert((!is_reordered(launch, v, dim) || asks_positions(launch->op)) &&
+           "sequences are in another order: the op type's signature needs \"@\", its kernel "
+           "ct_launch_position");
+    return offset_of(launch, v, dim);
+}
+
+int64_t ct_launch_position(const struct ct_launch *launch, const struct ct_value *v, int dim,
+                           int64_t index)
+{
+    assert(asks_positions(launch->op) && "the op type's signature says \"@\" of a factor");
+    index += offset_of(launch, v, dim);
+    return launch->graph ? ct_graph_position(launch->graph, v->shape[dim], index) : index;
 }

@@ -113,6 +113,7 @@ static const struct span *settle_factors(struct application *a, int letter, int 
             .kind = isupper((unsigned char)name) ? CT_FACTOR_WHOLE : CT_FACTOR_REDUCTION,
             .size = -1,
             .operand = operand,
+            .position = s->position[letter],
         };
     return span;
 }

@@ -175,10 +175,26 @@ static int read_operands(struct reader *r, bool output)
     return rc < 0 ? rc : r->open ? stuck(r) : 0;
 }
 
-/* "h:g" or "*widths", behind the bar. */
+/* "@t" */
+static int read_position(struct reader *r)
+{
+    struct ct_signature *s = r->s;
+    char *at = *r->at && *r->at != '.' ? memchr(s->letter, *r->at, (size_t)s->letters) : NULL;
+
+    if (!at)
+        return ct_fail(CT_EINVAL, "\"@%.1s\" is not a factor", r->at);
+    s->position[at - s->letter] = s->positions = true;
+    r->at++;
+    return 0;
+}
+
+/* "h:g", "*widths" or "@t", behind the bar. */
 static int read_clause(struct reader *r)
 {
     struct ct_signature *s = r->s;
+
+    if (take(r, "@"))
+        return read_position(r);
 
     if (take(r, "*")) {
         const char *name = read_name(r);

@@ -44,8 +44,10 @@ struct ct_signature {
     const struct ct_option *counted_by; /* SHAPE attribute with a size for each repetition */
     int letters;
     char letter[CT_MAX_LETTERS];
-    bool single[CT_MAX_LETTERS]; /* the same factor in all repetitions */
-    char tie[2];                 /* letters; 0: none */
+    bool single[CT_MAX_LETTERS];   /* the same factor in all repetitions */
+    bool position[CT_MAX_LETTERS]; /* the result depends on positions along it: "@t" */
+    bool positions;                /* some letter has `position` */
+    char tie[2];                   /* letters; 0: none */
     int in_units, units;
     struct ct_unit unit[CT_MAX_TERMS];
     struct ct_term term[CT_MAX_TERMS];

@@ -256,8 +256,11 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     i->stream = (int16_t)op->stream;
     i->item = item;
     i->microbatch = microbatch;
-    i->launch = (struct ct_launch){
-        .op = op, .state = lowered->state, .rank = x->l->request->rank, .mesh = &x->l->graph->mesh};
+    i->launch = (struct ct_launch){.op = op,
+                                   .state = lowered->state,
+                                   .rank = x->l->request->rank,
+                                   .mesh = &x->l->graph->mesh,
+                                   .graph = x->l->graph};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
     i->group = lowered->group;

@@ -413,7 +413,8 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
                              .arena = l->arena,
                              .rank = l->request->rank,
                              .mesh = &l->graph->mesh,
-                             .communicator = l->request->communicator};
+                             .communicator = l->request->communicator,
+                             .graph = l->graph};
     for (int i = 0; i < op->ins; i++)
         if ((present[i] = op->in[i] != NULL)) {
             in[i] = l->program->tensors[op->in[i]->id];

@@ -223,7 +223,7 @@ const struct ct_op_type ct_op_attention = {
     .name = "attention",
     .summary = "attention: softmax(scale q k^T) v over the keys that are seen",
     .signature = "q[bthD] T, k[bSgD] T, v[bSgD] T, ?documents[bt] i, ?k_documents[bS] i, "
-                 "?positions[bt] i, ?k_positions[bS] i -> o[bthD] T, lse[bht] W | h:g",
+                 "?positions[bt] i, ?k_positions[bS] i -> o[bthD] T, lse[bht] W | h:g, @t, @S",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
@@ -274,7 +274,7 @@ const struct ct_op_type ct_op_attention_grad = {
     .summary = "gradient of attention",
     .signature = "do[bthD] T, q[bthD] T, k[bSgD] T, v[bSgD] T, o[bthD] T, lse[bht] W, "
                  "?documents[bt] i, ?k_documents[bS] i, ?positions[bt] i, ?k_positions[bS] i "
-                 "-> dq[bthD] T, dk[bSgD] T, dv[bSgD] T | h:g",
+                 "-> dq[bthD] T, dk[bSgD] T, dv[bSgD] T | h:g, @t, @S",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),

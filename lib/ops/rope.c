@@ -38,14 +38,14 @@ static int rope_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
-    int64_t first = ct_launch_offset(l, l->op->in[0], 1);
     const struct ct_rope *rope = l->op->attrs;
 
     for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
         const double *x = r.in[0] + row * d;
         double *y = r.out[0] + row * d;
         int64_t token = row / heads;
-        double position = r.in[1] ? r.in[1][token] : (double)(first + token % t);
+        double position =
+            r.in[1] ? r.in[1][token] : (double)ct_launch_position(l, l->op->in[0], 1, token % t);
 
         for (int64_t i = 0; i < d / 2; i++) {
             double angle = position * ct_rope_frequency(rope, d, i);
@@ -84,7 +84,7 @@ const struct ct_op_type ct_op_rope = {
     .size = sizeof(struct ct_op_type),
     .name = "rope",
     .summary = "rotary position embedding",
-    .signature = "x[bthD] T, ?positions[bt] i -> y[bthD] T",
+    .signature = "x[bthD] T, ?positions[bt] i -> y[bthD] T | @t",
     .attrs = rope_attrs,
     .attrs_size = sizeof(struct ct_rope),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},

@@ -11,7 +11,8 @@
  *
  * Causal attention costs more the later a token stands. Head-tail balancing splits the sequence
  * into 2 x degree chunks and gives rank r the chunks r and 2 x degree - 1 - r: the order in which
- * sequences are fed is changed so that these lie side by side.
+ * sequences are fed is changed so that these lie side by side. Ops that depend on positions say so
+ * in their signatures and ask for them; those that would be wrong are refused (sequence.c).
  */
 #include <string.h>
 
@@ -97,6 +98,10 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
     if (cp_axis(graph) < 0 || rc < 0)
         return rc;
     balance(graph);
+    if (graph->chunks)
+        rc = cp_check_order(graph);
+    if (rc < 0)
+        return rc;
     rc = ct_graph_input(graph, "positions", tokens->shape, &positions);
     if (rc < 0)
         return rc;

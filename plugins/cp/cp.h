@@ -17,6 +17,11 @@ int cp_axis(const struct ct_graph *graph);
 /* The inputs of attention and attention_grad that follow k and v. */
 enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL };
 
+/* ---- sequence.c ---- */
+
+/* CT_ECONFIG: an op that would be wrong on sequences which are fed in another order. */
+int cp_check_order(const struct ct_graph *graph);
+
 /* ---- ulysses.c ---- */
 
 /* Redistribute the operands of an attention op from tokens to heads, and its result back. */

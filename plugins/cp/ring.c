@@ -56,7 +56,7 @@ const struct ct_op_type cp_ring_attention = {
     .name = "ring_attention",
     .summary = "attention on a sequence that is split",
     .signature = "q[bthD] T, k[btgD] T, v[btgD] T, ?documents[bt] i, ?positions[bt] i "
-                 "-> o[bthD] T, lse[bht] W | h:g",
+                 "-> o[bthD] T, lse[bht] W | h:g, @t",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .vjp = attention_vjp,
@@ -67,8 +67,9 @@ const struct ct_op_type cp_ring_attention_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "ring_attention_grad",
     .summary = "gradient of ring_attention",
-    .signature = "do[bthD] T, q[bthD] T, k[btgD] T, v[btgD] T, o[bthD] T, lse[bht] W, "
-                 "?documents[bt] i, ?positions[bt] i -> dq[bthD] T, dk[btgD] T, dv[btgD] T | h:g",
+    .signature =
+        "do[bthD] T, q[bthD] T, k[btgD] T, v[btgD] T, o[bthD] T, lse[bht] W, "
+        "?documents[bt] i, ?positions[bt] i -> dq[bthD] T, dk[btgD] T, dv[btgD] T | h:g, @t",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .reference = attention_grad_reference,

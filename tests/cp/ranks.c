@@ -4,6 +4,8 @@
  * Trains a small llama on packed documents with context parallelism, on several meshes, and
  * compares loss and gradient norm of each step with those of one rank: 1e-5 relative. A mesh that
  * is run twice gives the same bits. Options that cannot be are refused with status 2.
+ *
+ * METHOD `places`: the same for ops of a plugin that depend on positions.
  */
 #include <fcntl.h>
 #include <jansson.h>
@@ -169,12 +171,12 @@ static const char *with_method(const char *settings)
     return ct_arena_printf(&arena, "%s --set cp.method=%s", settings, method);
 }
 
-static struct result alone(bool plain)
+static struct result alone(const char *settings)
 {
     struct result r = {0};
 
-    if (train("one", ct_arena_printf(&arena, "--without local --without cp%s", plain ? PLAIN : "")))
-        fault("one rank fails", plain ? PLAIN : "documents");
+    if (train("one", ct_arena_printf(&arena, "--without local --without cp %s", settings)))
+        fault("one rank fails", settings);
     else
         r = results("one");
     if (r.steps != STEPS)
@@ -182,25 +184,30 @@ static struct result alone(bool plain)
     return r;
 }
 
+static void compare_run(const char *settings, const struct result *one)
+{
+    struct result r;
+
+    if (train("many", settings)) {
+        fault("fails", settings);
+        return;
+    }
+    r = results("many");
+    compare(settings, &r, one);
+}
+
 static void check_cases(void)
 {
-    struct result one[2] = {alone(false), alone(true)};
+    struct result one[2] = {alone(""), alone(PLAIN)};
 
     if (!memcmp(&one[0], &one[1], sizeof(one[0])))
         fault("makes no difference", "text.document_mask");
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         const char *settings = with_method(
             ct_arena_printf(&arena, "%s%s", cases[i].settings, cases[i].plain ? PLAIN : ""));
-        struct result r;
 
-        if (cases[i].only && strcmp(cases[i].only, method))
-            continue;
-        if (train("many", settings)) {
-            fault("fails", settings);
-            continue;
-        }
-        r = results("many");
-        compare(settings, &r, &one[cases[i].plain]);
+        if (!cases[i].only || !strcmp(cases[i].only, method))
+            compare_run(settings, &one[cases[i].plain]);
     }
 }
 
@@ -219,20 +226,55 @@ static void check_twice(void)
         fault("differs from run to run", settings);
 }
 
-static void check_refusal(const char *settings, const char *message)
+static void check_failure(const char *settings, int expected, const char *message)
 {
     char line[1024] = "";
     FILE *log;
     bool said = false;
-    int status = train("refused", with_method(settings));
+    int status = train("refused", settings);
 
     log = fopen(in_folder("log"), "r");
     while (log && fgets(line, sizeof(line), log))
         said |= strstr(line, message) != NULL;
     if (log)
         fclose(log);
-    if (status != 2 || !said)
+    if (status != expected || !said)
         fault(message, settings);
+}
+
+static void check_refusal(const char *settings, const char *message)
+{
+    check_failure(with_method(settings), 2, message);
+}
+
+/* ---- ops with positions of their own ---- */
+
+#define PLACES "--with places --set places.op="
+
+static const char *const meshes[] = {
+    "-n 2 --set cp.degree=2",
+    "-n 3 --set cp.degree=3 --set cp.method=allgather",
+    "-n 2 --set cp.degree=2" NONE,
+    "-n 4 --with fsdp --set cp.degree=2 --set training.local_batch_size=2",
+    "-n 4 --with pp --set cp.degree=2 --set pp.degree=2 --set pp.microbatch_size=1",
+    "-n 4 --with tp --set cp.degree=2 --set tp.degree=2",
+};
+
+static void check_places(void)
+{
+    static const char order[] = "but [cp] load_balancer = headtail feeds sequences in another "
+                                "order";
+    struct result wave = alone(PLACES "wave"), running = alone(PLACES "running");
+
+    for (size_t i = 0; i < CT_COUNT(meshes); i++)
+        compare_run(ct_arena_printf(&arena, PLACES "wave %s", meshes[i]), &wave);
+    compare_run(PLACES "running -n 2 --set cp.degree=2" NONE, &running);
+    check_failure(PLACES "running -n 2 --set cp.degree=2", 2,
+                  "places.running %placed takes whole sequences without positions");
+    check_failure(PLACES "running -n 2 --set cp.degree=2", 2, order);
+    check_failure(PLACES "table -n 2 --set cp.degree=2", 2,
+                  "places.table %placed combines sequences with what does not run along them");
+    check_failure(PLACES "hidden -n 2 --set cp.degree=2", 1, "sequences are in another order");
 }
 
 int main(int argc, char **argv)
@@ -241,9 +283,13 @@ int main(int argc, char **argv)
         return 2;
     program = argv[1];
     method = argv[2];
-    check_cases();
-    check_twice();
-    check_refusal("-n 2 --set cp.degree=2 --set training.seq_len=50", "is not a multiple of 4");
+    if (!strcmp(method, "places")) {
+        check_places();
+    } else {
+        check_cases();
+        check_twice();
+        check_refusal("-n 2 --set cp.degree=2 --set training.seq_len=50", "is not a multiple of 4");
+    }
     if (!strcmp(method, "ulysses"))
         check_refusal("-n 2 --set cp.degree=2 --set llama.n_kv_heads=1",
                       "1 key/value heads cannot be dealt out");

@@ -69,6 +69,8 @@ static void a_wrong_table_is_refused_with_the_reason(void **state)
         {"bad", "*(x T, y T -> z T",
          "op type bad: \"*(x T, y T -> z T\" does not go on with \"-> z T\""},
         {"bad", "x[k] T -> y[k] T | k:j", "op type bad: tie \"k:j\" is not two factors"},
+        {"bad", "x[k] T -> y[k] T | @t", "op type bad: \"@t\" is not a factor"},
+        {"bad", "x[k] T -> y[k] T | @", "op type bad: \"@\" is not a factor"},
         {"bad", "x[k] T -> y[k] T | widths",
          "op type bad: \"x[k] T -> y[k] T | widths\" does not go on with \"widths\""},
         {"bad", "x[k] T -> *y[k] T | *widths",

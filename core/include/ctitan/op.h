@@ -30,8 +30,16 @@
  *   F  any floating dtype
  *   f, d, i  float32, float64, int32
  *
- * Clauses, behind '|'. "h:g" ties two factors: they are split together, the first is a multiple of
- * the second. "*widths": outputs repeat as often as the SHAPE attribute `widths` has sizes.
+ * Clauses, behind '|', with commas between. "h:g" ties two factors: they are split together, the
+ * first is a multiple of the second. "*widths": outputs repeat as often as the SHAPE attribute
+ * `widths` has sizes. "@t": t runs along sequences, and the result depends on where in its sequence
+ * a token stands.
+ *
+ * Positions. Of a factor without "@", a type promises that the result at an index does not depend
+ * on the number of that index. Sequences may be fed in another order, so that a rank's shard is
+ * several stretches of them: a type with "@t" takes an input with the positions, or asks
+ * ct_launch_position for each token. Its gradient's type needs the clause too. A type that wants
+ * whole sequences ("x[bTn]") without "@T" is refused where they are in another order.
  *
  * Kernels are found by (op type, device); the first in the device's order whose `accepts` is true
  * runs. Every kernel is held against the reference by tests/conformance.
@@ -76,11 +84,21 @@ struct ct_launch {
     const struct ct_mesh *mesh;
     const struct ct_event_data *event; /* of a collective: what its events say; NULL: none are
                                           sent by the one who runs it */
+    const struct ct_graph *graph;      /* whose op it is; NULL: sequences are in order */
 };
 
 /* Where this rank's shard of v begins along dimension dim of the whole: the first row of a table
-   that is split by rows, the first position of a sequence. */
+   that is split by rows. Along a sequence only positions have a meaning: see below. */
 CT_API int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_value *v, int dim);
+
+/*
+ * The position in its sequence of the token with this index in the rank's shard of v. Dimension dim
+ * of v runs along sequences, and is a factor with "@" in the signature: whatever splits it, and in
+ * whatever order sequences are fed. For types whose signature has no "@", this is a fault of the
+ * program, as is ct_launch_offset along sequences that are in another order.
+ */
+CT_API int64_t ct_launch_position(const struct ct_launch *launch, const struct ct_value *v, int dim,
+                                  int64_t index);
 
 /* Asked once per distinct call while lowering. */
 struct ct_prepare {
@@ -96,7 +114,8 @@ struct ct_prepare {
     int64_t rank;           /* of this process, and the mesh: for collectives */
     const struct ct_mesh *mesh;
     const struct ct_communicator *communicator; /* comm.h; NULL: one rank, or only planning */
-    struct ct_group *group; /* to be set by a collective: who takes part; events name it */
+    struct ct_group *group;       /* to be set by a collective: who takes part; events name it */
+    const struct ct_graph *graph; /* whose op it is; NULL: sequences are in order */
 };
 
 /* Flags of a kernel. */

@@ -24,8 +24,9 @@ struct ct_factor {
     int repetition; /* of the repeated operands, if it is a factor of its own in each; else -1 */
     int index;      /* which of the leading dimensions; else 0 */
     enum ct_factor_kind kind;
-    int64_t size; /* -1: in outputs only, set by the type's `infer` */
-    int operand;  /* the first to have it: inputs, then outputs */
+    int64_t size;  /* -1: in outputs only, set by the type's `infer` */
+    int operand;   /* the first to have it: inputs, then outputs */
+    bool position; /* the result depends on positions along it: "@t" */
 };
 
 struct ct_rule_operand {

@@ -1,0 +1,124 @@
+/*
+ * Sequences in another order: which dimensions run along them, and who cannot take them so.
+ *
+ * Dimension 1 of every input runs along sequences, and so do all dimensions that an op makes of
+ * one. Two kinds of ops would silently be wrong. One wants whole sequences: it sees them in the
+ * order in which they are fed, and must say in its signature that it knows positions ("@"). The
+ * other puts a dimension beside a sequence that does not run along one, as the rows of a parameter
+ * do: those are in order.
+ */
+#include <ctitan/error.h>
+#include <ctitan/input.h>
+#include <ctitan/rule.h>
+
+#include "cp.h"
+
+struct trace {
+    struct ct_arena arena;
+    uint8_t *dims; /* by value: bit d: dimension d runs along sequences */
+};
+
+/* An op, its rule, and by factor: does it run along sequences? */
+struct step {
+    const struct ct_op *op;
+    struct ct_rule rule;
+    bool *along;
+};
+
+static int refuse(const struct ct_op *op, const struct ct_value *v, const char *what)
+{
+    return ct_fail(CT_ECONFIG,
+                   "%s%s%s %s, but [cp] load_balancer = headtail feeds sequences in another order "
+                   "(%%%s); load_balancer = none keeps it",
+                   op->type->name, op->outs ? " %" : "", op->outs ? op->out[0]->name : "", what,
+                   v->name);
+}
+
+static bool runs_along(const struct trace *t, const struct ct_value *v, int dim)
+{
+    return t->dims[v->id] >> dim & 1;
+}
+
+static int mark_factors(const struct trace *t, struct step *s)
+{
+    const struct ct_op *op = s->op;
+
+    for (int i = 0; i < op->ins; i++)
+        for (int d = 0; op->in[i] && d < op->in[i]->ndim; d++) {
+            if (!runs_along(t, op->in[i], d))
+                continue;
+            if (s->rule.operand[i].ndim < 0)
+                return refuse(op, op->in[i], "takes whole tensors");
+            s->along[s->rule.operand[i].factor[d]] = true;
+        }
+    for (int f = 0; f < s->rule.count; f++) /* positions themselves, made of nothing */
+        s->along[f] |= s->rule.factor[f].position && s->rule.factor[f].operand >= op->ins;
+    return 0;
+}
+
+static int check_factors(const struct step *s)
+{
+    const struct ct_rule *rule = &s->rule;
+
+    for (int f = 0; f < rule->count; f++) {
+        const struct ct_factor *factor = &rule->factor[f];
+        const struct ct_op *op = s->op;
+
+        if (!s->along[f] || factor->operand >= op->ins)
+            continue;
+        if (f == rule->tie[0] || f == rule->tie[1])
+            return refuse(op, op->in[factor->operand], "splits or merges sequences");
+        if (factor->kind == CT_FACTOR_WHOLE && !factor->position)
+            return refuse(op, op->in[factor->operand],
+                          "takes whole sequences without positions (\"@\" in its signature)");
+    }
+    return 0;
+}
+
+static int check_inputs(const struct trace *t, const struct step *s)
+{
+    for (int i = 0; i < s->op->ins; i++)
+        for (int d = 0; s->op->in[i] && d < s->rule.operand[i].ndim; d++)
+            if (s->along[s->rule.operand[i].factor[d]] && !runs_along(t, s->op->in[i], d))
+                return refuse(s->op, s->op->in[i],
+                              "combines sequences with what does not run along them");
+    return 0;
+}
+
+static int trace_op(struct trace *t, const struct ct_op *op)
+{
+    struct step s = {.op = op};
+    int rc = ct_rule_apply(op, &t->arena, &s.rule);
+
+    if (rc < 0)
+        return rc;
+    s.along = ct_arena_array(&t->arena, bool, s.rule.count + 1);
+    rc = mark_factors(t, &s);
+    if (rc == 0)
+        rc = check_factors(&s);
+    if (rc == 0)
+        rc = check_inputs(t, &s);
+    for (int i = 0; rc == 0 && i < op->outs; i++) {
+        const struct ct_rule_operand *out = &s.rule.operand[op->ins + i];
+
+        for (int d = 0; d < out->ndim; d++)
+            t->dims[op->out[i]->id] |= (uint8_t)(s.along[out->factor[d]] << d);
+    }
+    return rc;
+}
+
+int cp_check_order(const struct ct_graph *graph)
+{
+    struct trace t = {.arena = {0}};
+    int rc = 0;
+
+    t.dims = ct_arena_array(&t.arena, uint8_t, graph->value_count);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_INPUT)
+            t.dims[graph->values[i]->id] = 1u << 1;
+    ct_for_each_op (op, graph)
+        if (rc == 0 && ct_part_is_microbatch(op->section->part))
+            rc = trace_op(&t, op);
+    ct_arena_finish(&t.arena);
+    return rc;
+}
