@@ -56,10 +56,17 @@ static ct_axes taken(const struct ct_rule *rule, const struct splits *c, int fac
     return axes;
 }
 
-/* Tied factors are split into equal shards: the one that is a multiple of the other follows. */
+/* Of tied factors, the first is so many equal groups as the second counts, the last group shorter.
+   Axes split the second into equal shards; the first must come apart at the same groups. */
 static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_axes axes)
 {
-    return rule->factor[rule->tie[1]].size % ct_mesh_degree(&p->graph->mesh, axes) == 0;
+    int64_t many = rule->factor[rule->tie[0]].size, few = rule->factor[rule->tie[1]].size;
+    int64_t degree = ct_mesh_degree(&p->graph->mesh, axes), group = (many + few - 1) / few;
+
+    if (few % degree)
+        return false;
+    return many == few * group ||
+           (!(axes & (axes - 1)) && (many + degree - 1) / degree == few / degree * group);
 }
 
 /* Split the factors of operand o as its sharding does, where that is still possible. */

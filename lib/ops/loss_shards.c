@@ -1,9 +1,9 @@
 /*
  * Token cross entropy in two steps, for logits that are split by vocabulary. The vocabulary is
- * taken in `shards` equal parts; of each, a token keeps three numbers: its largest logit, the sum
- * of exp(logit - largest), and the label's logit, 0 if the label lies in another shard. Merged,
- * they give the loss. A rank needs its own shards only for the first step, and that is where the
- * logits are.
+ * taken in `shards` parts as shardings have them: equal ones, the last shorter or empty. Of each, a
+ * token keeps three numbers: its largest logit, the sum of exp(logit - largest), and the label's
+ * logit, 0 if the label lies in another shard. Merged, they give the loss. A rank needs its own
+ * shards only for the first step, and that is where the logits are.
  *
  * The largest logit is a shift without an influence on the loss. Both gradients take it as a
  * constant: apart they are not derivatives, together they are.
@@ -28,14 +28,6 @@ static void tie_shards(struct ct_rule *rule, int vocabulary, int shards, int64_t
     rule->tie[1] = p;
 }
 
-static int check_shards(int64_t vocabulary, int64_t shards)
-{
-    if (vocabulary % shards == 0)
-        return 0;
-    return ct_fail(CT_EINVAL, "a vocabulary of %lld has no %lld equal shards",
-                   (long long)vocabulary, (long long)shards);
-}
-
 static int check_statistics(const struct ct_value *stats)
 {
     if (stats->shape[stats->ndim - 1] == STATISTICS)
@@ -45,6 +37,19 @@ static int check_statistics(const struct ct_value *stats)
 }
 
 /* ---- shards ---- */
+
+int64_t ct_cross_entropy_shard(const struct ct_value *logits, const struct ct_value *stats)
+{
+    int64_t shards = stats->shape[stats->ndim - 2];
+
+    return (logits->shape[logits->ndim - 1] + shards - 1) / shards;
+}
+
+/* Logits of shard p of those in `columns` that lie here, n in each but the last. */
+static int64_t shard_length(int64_t columns, int64_t n, int64_t p)
+{
+    return columns < p * n ? 0 : columns < (p + 1) * n ? columns - p * n : n;
+}
 
 static void summarise(const double *logits, int64_t n, double label, double *stats)
 {
@@ -70,15 +75,17 @@ static int partial_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[0];
-    int64_t shards = l->out[0].shape[l->out[0].ndim - 2], n = ct_columns(&l->in[0]) / shards;
-    double first = (double)ct_launch_offset(l, logits, logits->ndim - 1);
+    int64_t shards = l->out[0].shape[l->out[0].ndim - 2], v = ct_columns(&l->in[0]);
+    int64_t n = ct_cross_entropy_shard(logits, l->op->out[0]);
+    int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
     int rc = 0;
 
-    for (int64_t i = 0; rc == 0 && i < ct_rows(&l->in[0]); i++) {
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[1]); i++) {
         rc = check_label(&r, 1, i, 0);
-        for (int64_t p = i * shards; rc == 0 && p < (i + 1) * shards; p++)
-            summarise(r.in[0] + p * n, n, r.in[1][i] - first - (double)(p % shards * n),
-                      r.out[0] + p * STATISTICS);
+        for (int64_t p = 0; rc == 0 && p < shards; p++)
+            summarise(r.in[0] + i * v + p * n, shard_length(v, n, p),
+                      r.in[1][i] - (double)(first + p * n),
+                      r.out[0] + (i * shards + p) * STATISTICS);
     }
     return ct_reference_end(&r, rc);
 }
@@ -90,12 +97,11 @@ static int64_t shards_of(const struct ct_op *op)
 
 static int partial_infer(struct ct_op *op)
 {
-    const struct ct_value *logits = op->in[0];
     struct ct_value *stats = op->out[0];
 
     stats->shape[stats->ndim - 2] = shards_of(op);
     stats->shape[stats->ndim - 1] = STATISTICS;
-    return check_shards(logits->shape[logits->ndim - 1], stats->shape[stats->ndim - 2]);
+    return 0;
 }
 
 static int partial_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
@@ -121,7 +127,7 @@ const struct ct_op_type ct_op_cross_entropy_partial = {
     .signature = "logits[.v] T, labels[.] i -> stats[.pS] W",
     .attrs =
         (const struct ct_option[]){CT_OPT_INT(struct ct_cross_entropy_partial, shards, "shards",
-                                              "1", 1, 0x1p31, "Equal parts of the vocabulary"),
+                                              "1", 1, 0x1p31, "Parts of the vocabulary"),
                                    {0}},
     .attrs_size = sizeof(struct ct_cross_entropy_partial),
     .infer = partial_infer,
@@ -134,11 +140,12 @@ static int partial_grad_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[2];
-    int64_t shards = l->in[1].shape[l->in[1].ndim - 2], n = ct_columns(&l->in[2]) / shards;
-    int64_t v = shards * n, first = ct_launch_offset(l, logits, logits->ndim - 1);
+    int64_t shards = l->in[1].shape[l->in[1].ndim - 2], v = ct_columns(&l->in[2]);
+    int64_t n = ct_cross_entropy_shard(logits, l->op->in[1]);
+    int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
     int rc = 0;
 
-    for (int64_t i = 0; rc == 0 && i < ct_rows(&l->in[2]); i++) {
+    for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[3]); i++) {
         int64_t label = (int64_t)r.in[3][i] - first;
 
         rc = check_label(&r, 3, i, 2);
@@ -155,11 +162,7 @@ static int partial_grad_reference(const struct ct_launch *l)
 
 static int partial_grad_infer(struct ct_op *op)
 {
-    const struct ct_value *stats = op->in[1], *logits = op->in[2];
-    int rc = check_statistics(stats);
-
-    return rc < 0 ? rc
-                  : check_shards(logits->shape[logits->ndim - 1], stats->shape[stats->ndim - 2]);
+    return check_statistics(op->in[1]);
 }
 
 static int partial_grad_factors(const struct ct_op *op, struct ct_arena *arena,

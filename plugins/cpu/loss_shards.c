@@ -6,26 +6,36 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "loops.h"
 #include "loss.h"
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* Which part of the vocabulary lies here, and in how many shards. */
+/* Which part of the vocabulary lies here, in how many shards of which length. */
 struct span {
     int64_t first, count, shards, length;
 };
 
-static struct span span_of(const struct ct_launch *l, int input, const struct ct_tensor *stats)
+static struct span span_of(const struct ct_launch *l, int input, const struct ct_value *stats,
+                           int64_t shards)
 {
     const struct ct_value *v = l->op->in[input];
     const struct ct_tensor *logits = &l->in[input];
-    struct span s = {.first = ct_launch_offset(l, v, v->ndim - 1),
-                     .count = logits->shape[logits->ndim - 1],
-                     .shards = stats->shape[stats->ndim - 2]};
 
-    s.length = s.count / s.shards;
-    return s;
+    return (struct span){.first = ct_launch_offset(l, v, v->ndim - 1),
+                         .count = logits->shape[logits->ndim - 1],
+                         .shards = shards,
+                         .length = ct_cross_entropy_shard(v, stats)};
+}
+
+/* The last shard of the vocabulary is shorter, or empty. */
+static int64_t shard_length(const struct span *s, int64_t p)
+{
+    int64_t left = s->count - p * s->length;
+
+    return left < 0 ? 0 : left < s->length ? left : s->length;
 }
 
 static int64_t vocabulary(const struct ct_value *logits)
@@ -75,19 +85,21 @@ static void partial_rows(void *context, int thread, int threads)
     const struct partial_call *c = context;
     struct cpu_range mine = cpu_share(ct_tensor_count(c->labels), 1, thread, threads);
     enum ct_dtype dtype = c->logits->dtype;
-    int64_t n = c->span.length;
 
     for (int64_t i = mine.begin; i < mine.end; i++) {
         const char *row = cpu_row(c->logits, i);
         int64_t label = ((const int32_t *)c->labels->data)[i] - c->span.first;
 
-        for (int64_t p = 0; p < c->span.shards; p++, label -= n) {
-            const char *shard = element_at(dtype, row, p * n);
+        for (int64_t p = 0; p < c->span.shards; p++, label -= c->span.length) {
+            int64_t n = shard_length(&c->span, p);
+            const char *shard = element_at(dtype, row, p * c->span.length);
             float *out = (float *)c->stats->data + (i * c->span.shards + p) * STATISTICS;
-            float stats[STATISTICS];
+            float stats[STATISTICS] = {-INFINITY, 0, 0};
 
-            stats[SUM] = cpu_loops()->sum_exp(dtype, shard, n, &stats[LARGEST]);
-            stats[LABEL] = label >= 0 && label < n ? element(dtype, shard, label) : 0;
+            if (n > 0)
+                stats[SUM] = cpu_loops()->sum_exp(dtype, shard, n, &stats[LARGEST]);
+            if (label >= 0 && label < n)
+                stats[LABEL] = element(dtype, shard, label);
             for (int k = 0; k < STATISTICS; k++)
                 out[k] = c->add ? out[k] + stats[k] : stats[k];
         }
@@ -96,7 +108,8 @@ static void partial_rows(void *context, int thread, int threads)
 
 static int run_partial(const struct ct_launch *l)
 {
-    struct partial_call call = {&l->in[0], &l->in[1], &l->out[0], span_of(l, 0, &l->out[0]),
+    struct partial_call call = {&l->in[0], &l->in[1], &l->out[0],
+                                span_of(l, 0, l->op->out[0], l->out[0].shape[l->out[0].ndim - 2]),
                                 l->accumulate & 1};
     int rc = cpu_check_labels(call.labels, vocabulary(l->op->in[0]));
 
@@ -127,10 +140,9 @@ static void put(enum ct_dtype dtype, char *row, int64_t i, float value)
 
 /* A shard of a row. The label's element is made apart, so that it is rounded once. */
 static void partial_grad_shard(const struct partial_grad_call *c, const char *logits, char *out,
-                               int64_t label, const float *d, float largest)
+                               int64_t n, int64_t label, const float *d, float largest)
 {
     enum ct_dtype to = c->dlogits->dtype, from = c->logits->dtype;
-    int64_t n = c->span.length;
     bool here = label >= 0 && label < n;
     float of_label = here ? d[SUM] * expf(element(from, logits, label) - largest) + d[LABEL] : 0;
 
@@ -160,21 +172,22 @@ static void partial_grad_rows(void *context, int thread, int threads)
             int64_t at = (i * c->span.shards + p) * STATISTICS;
 
             partial_grad_shard(c, element_at(c->logits->dtype, logits, p * n),
-                               out + (size_t)(p * n) * ct_dtype_size(c->dlogits->dtype), label,
-                               d + at, stats[at + LARGEST]);
+                               out + (size_t)(p * n) * ct_dtype_size(c->dlogits->dtype),
+                               shard_length(&c->span, p), label, d + at, stats[at + LARGEST]);
         }
     }
 }
 
 static int run_partial_grad(const struct ct_launch *l)
 {
-    struct partial_grad_call call = {.dstats = &l->in[0],
-                                     .stats = &l->in[1],
-                                     .logits = &l->in[2],
-                                     .labels = &l->in[3],
-                                     .dlogits = &l->out[0],
-                                     .span = span_of(l, 2, &l->in[1]),
-                                     .add = l->accumulate & 1};
+    struct partial_grad_call call = {
+        .dstats = &l->in[0],
+        .stats = &l->in[1],
+        .logits = &l->in[2],
+        .labels = &l->in[3],
+        .dlogits = &l->out[0],
+        .span = span_of(l, 2, l->op->in[1], l->in[1].shape[l->in[1].ndim - 2]),
+        .add = l->accumulate & 1};
     int rc = cpu_check_labels(call.labels, vocabulary(l->op->in[2]));
 
     if (rc == 0)

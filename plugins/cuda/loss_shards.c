@@ -1,6 +1,8 @@
 /*
  * Cross entropy in two steps, for logits that are split by vocabulary; dense tensors.
  */
+#include <ctitan/lib/ops.h>
+
 #include "gpu.h"
 
 #define THREADS 256
@@ -17,6 +19,7 @@ static int64_t tokens_of(const struct ct_tensor *stats)
 }
 
 static struct gpu_shards arguments(const struct ct_launch *l, int logits, int labels,
+                                   const struct ct_value *whole_stats,
                                    const struct ct_tensor *stats)
 {
     const struct ct_value *whole = l->op->in[logits];
@@ -27,7 +30,8 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
                                .labels = l->in[labels].data,
                                .rows = tokens_of(stats),
                                .shards = shards_of(stats),
-                               .columns = x->shape[x->ndim - 1] / shards_of(stats),
+                               .columns = ct_cross_entropy_shard(whole, whole_stats),
+                               .row_columns = x->shape[x->ndim - 1],
                                .first = ct_launch_offset(l, whole, whole->ndim - 1),
                                .limit = whole->shape[whole->ndim - 1],
                                .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
@@ -36,8 +40,8 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
 static int launch(const struct ct_launch *l, const char *name, enum ct_dtype dtype,
                   const struct gpu_shards *a)
 {
-    bool vector = a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->logits % 16 == 0 &&
-                  (uintptr_t)a->dlogits % 16 == 0;
+    bool vector = a->columns % gpu_lanes(dtype) == 0 && a->row_columns % gpu_lanes(dtype) == 0 &&
+                  (uintptr_t)a->logits % 16 == 0 && (uintptr_t)a->dlogits % 16 == 0;
     int64_t warps = gpu_blocks(a->columns, 32);
 
     return gpu_launch_as(l, name, dtype, vector,
@@ -52,7 +56,7 @@ static bool accepts_partial(const struct ct_prepare *p)
 
 static int run_partial(const struct ct_launch *l)
 {
-    struct gpu_shards a = arguments(l, 0, 1, &l->out[0]);
+    struct gpu_shards a = arguments(l, 0, 1, l->op->out[0], &l->out[0]);
 
     return launch(l, "shard_stats", l->in[0].dtype, &a);
 }
@@ -65,7 +69,7 @@ static bool accepts_partial_grad(const struct ct_prepare *p)
 
 static int run_partial_grad(const struct ct_launch *l)
 {
-    struct gpu_shards a = arguments(l, 2, 3, &l->in[1]);
+    struct gpu_shards a = arguments(l, 2, 3, l->op->in[1], &l->in[1]);
 
     a.dstats = l->in[0].data;
     a.dlogits = l->out[0].data;

@@ -45,6 +45,14 @@ static const struct ct_shard_rule *find_rule(const struct ct_shard_rule *plan, c
     return NULL;
 }
 
+/* Shards are of one length, the last ones shorter: is none of them empty? */
+static bool every_shard_has_rows(int64_t rows, int64_t shards)
+{
+    int64_t length = (rows + shards - 1) / shards;
+
+    return rows > length * (shards - 1);
+}
+
 static int place_parameter(const struct ct_graph *graph, const struct ct_shard_rule *plan,
                            struct ct_value *param)
 {
@@ -56,11 +64,11 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
                        param->name);
     if (rule->how == CT_SHARD_REPLICATE)
         return 0;
-    if (param->shape[dim] % tp_config.degree)
-        return ct_fail(
-            CT_ECONFIG,
-            "[tp] degree = %lld does not divide dimension %d (%lld) of %s: choose one that does",
-            (long long)tp_config.degree, dim, (long long)param->shape[dim], param->name);
+    if (!every_shard_has_rows(param->shape[dim], tp_config.degree))
+        return ct_fail(CT_ECONFIG,
+                       "[tp] degree = %lld leaves ranks without a part of %s, whose dimension %d "
+                       "is %lld: choose a smaller one",
+                       (long long)tp_config.degree, param->name, dim, (long long)param->shape[dim]);
     ct_sharding_split(&param->sharding, dim, tp_axis(graph));
     return 0;
 }
@@ -69,13 +77,14 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
 static int check_heads(const struct ct_graph *graph)
 {
     ct_for_each_op (op, graph) {
-        const struct ct_value *k = op->type == &ct_op_attention ? op->in[1] : NULL;
-
-        if (k && k->shape[2] % tp_config.degree)
-            return ct_fail(
-                CT_ECONFIG,
-                "[tp] degree = %lld does not divide %lld key/value heads: choose one that does",
-                (long long)tp_config.degree, (long long)k->shape[2]);
+        if (op->type != &ct_op_attention)
+            continue;
+        for (int i = 0; i < 2; i++)
+            if (op->in[i]->shape[2] % tp_config.degree)
+                return ct_fail(CT_ECONFIG,
+                               "[tp] degree = %lld does not divide %lld %s: choose one that does",
+                               (long long)tp_config.degree, (long long)op->in[i]->shape[2],
+                               i ? "key/value heads" : "heads");
     }
     return 0;
 }
@@ -116,9 +125,11 @@ static int split_sequence(struct ct_graph *graph, struct ct_op *embedding)
     ct_sharding_split(&to, 1, tp_axis(graph));
     for (int i = 0; i < to.count[1]; i++)
         shards *= graph->mesh.axis[to.axis[1][i]].size;
-    if (x->shape[1] % shards)
-        return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: %lld does not divide seq_len = %lld",
-                       (long long)shards, (long long)x->shape[1]);
+    if (!every_shard_has_rows(x->shape[1], shards))
+        return ct_fail(CT_ECONFIG,
+                       "[tp] sequence_parallel: seq_len = %lld leaves some of %lld ranks without a "
+                       "token: sequence_parallel = false works",
+                       (long long)x->shape[1], (long long)shards);
     b.why = "tp: the residual stream is split along the sequence";
     split = ct_redistribute(&b, ct_arena_printf(graph->arena, "%s.split", x->name), x, &to, NULL);
     if (!split)

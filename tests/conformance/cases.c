@@ -247,6 +247,8 @@ const struct conformance_case conformance_cases[] = {
     {"loss, long rows", LOGITS(1, 5, 5003), 5003, false, true},
     {"loss in shards, one token", SHARDS(1, 1, 3, 1), 3, false, true},
     {"loss in shards, odd", SHARDS(2, 7, 77, 7), 77, false, true},
+    {"loss in shards, the last shorter", SHARDS(2, 7, 77, 5), 77, false, true},
+    {"loss in shards, the last empty", SHARDS(1, 5, 10, 6), 10, false, true},
     {"loss in shards, long rows", SHARDS(1, 5, 5004, 2), 5003, false, true},
     {"norm, one token", NORM(1, 1, 3), 0, false},
     {"norm, odd", NORM(2, 7, 77), 0, false},

@@ -83,6 +83,7 @@ static const struct infer_case good[] = {
     {"cross_entropy_grad", NULL, "float32[] bfloat16[2,3,9] int32[2,3] float32[2,3]",
      "bfloat16[2,3,9]"},
     {"cross_entropy_partial", "shards=3", "bfloat16[2,3,9] int32[2,3]", "float32[2,3,3,3]"},
+    {"cross_entropy_partial", "shards=2", "float32[2,9] int32[2]", "float32[2,2,3]"},
     {"cross_entropy_partial", NULL, "float64[9] int32[]", "float64[1,3]"},
     {"cross_entropy_partial_grad", NULL,
      "float32[2,3,3,3] float32[2,3,3,3] bfloat16[2,3,9] int32[2,3]", "bfloat16[2,3,9]"},
@@ -217,8 +218,9 @@ static const struct infer_case bad[] = {
      "cross_entropy(%cross_entropy): labels %b is float32, not int32"},
     {"cross_entropy_grad", NULL, "float32[] float32[2,9] int32[2] float64[2]",
      "cross_entropy_grad(%cross_entropy_grad): lse %d is float64, not float32 as logits %b needs"},
-    {"cross_entropy_partial", "shards=2", "float32[2,9] int32[2]",
-     "cross_entropy_partial(%cross_entropy_partial): a vocabulary of 9 has no 2 equal shards"},
+    {"cross_entropy_partial", "shards=2", "float32[2,9] int32[3]",
+     "cross_entropy_partial(%cross_entropy_partial): leading dimension 0 is 2 in logits %a [2,9], "
+     "but 3 in labels %b [3]"},
     {"cross_entropy_partial_grad", NULL, "float32[2,3,3] float32[2,2,3] float32[2,6] int32[2]",
      "cross_entropy_partial_grad(%cross_entropy_partial_grad): p is 3 in dstats %a [2,3,3], but 2 "
      "in stats %b [2,2,3]"},

@@ -203,8 +203,6 @@ static struct ct_value *loss_in_shards(struct model *m, struct ct_value *logits)
     int64_t shards = 1 + random_below(&m->shape, m->vocabulary);
     struct ct_value *stats;
 
-    while (m->vocabulary % shards)
-        shards--;
     stats = ct_cross_entropy_partial(&m->b, name(m, "shards"), logits, m->labels, shards);
     return ct_cross_entropy_merge(&m->b, name(m, "loss"), perhaps_moved(m, stats), m->labels);
 }

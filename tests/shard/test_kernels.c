@@ -53,6 +53,14 @@ static const char *const cases[] = {
     "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[2,9,12,3]\n"
     "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[2,9,24]\n",
 
+    "input %logits : T[2,9,25]\n"
+    "input %labels : int32[2,9]\n"
+    "scalar %dloss : float32[]\n"
+    "F - %stats = cross_entropy_partial(%logits, %labels) {shards=12} : float32[2,9,12,3]\n"
+    "F - %loss, %lse = cross_entropy_merge(%stats, %labels) : float32[], float32[2,9]\n"
+    "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[2,9,12,3]\n"
+    "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[2,9,25]\n",
+
     "param %p : T[37,24]\n"
     "param %q : T[3,4,5,7]\n"
     "param %norm : T[5]\n"

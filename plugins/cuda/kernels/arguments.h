@@ -131,7 +131,8 @@ struct gpu_shards {
     float *stats; /* [rows][shards][3]: largest, sum, label's logit */
     const float *dstats;
     const int32_t *labels;
-    int64_t rows, shards, columns, first, limit; /* columns: of a shard */
+    int64_t rows, shards, columns, first, limit; /* columns: of a shard, the last ones apart */
+    int64_t row_columns;                         /* of all shards that lie here */
     struct gpu_fault *fault;
 };
 

@@ -142,13 +142,22 @@ LOSS_ROWS(bfloat16, bfloat16, bfloat16, bfloat16)
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
+/* Columns of a shard: the last ones of the vocabulary are shorter, or empty. */
+DEVICE int64_t shard_columns(const gpu_shards &a, int64_t shard)
+{
+    int64_t left = a.row_columns - shard * a.columns;
+
+    return left < 0 ? 0 : left < a.columns ? left : a.columns;
+}
+
 /* A block for each shard of a row. */
 template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
 {
     int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards, label = a.labels[row];
-    const T *x = (const T *)a.logits + (row * a.shards + shard) * a.columns;
+    int64_t columns = shard_columns(a, shard);
+    const T *x = (const T *)a.logits + row * a.row_columns + shard * a.columns;
     float *stats = a.stats + blockIdx.x * STATISTICS;
-    log_sum all = row_log_sum<T, W>(x, a.columns);
+    log_sum all = row_log_sum<T, W>(x, columns);
 
     if (threadIdx.x)
         return;
@@ -157,19 +166,20 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
     label -= a.first + shard * a.columns;
     stats[LARGEST] = all.largest;
     stats[SUM] = all.sum;
-    stats[LABEL] = label >= 0 && label < a.columns ? to_float(x[label]) : 0.0f;
+    stats[LABEL] = label >= 0 && label < columns ? to_float(x[label]) : 0.0f;
 }
 
 template <typename T, int W> DEVICE void shard_grad(const gpu_shards &a)
 {
     int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards;
     int64_t label = a.labels[row] - a.first - shard * a.columns;
-    const T *x = (const T *)a.logits + (row * a.shards + shard) * a.columns;
-    T *out = (T *)a.dlogits + (row * a.shards + shard) * a.columns;
+    int64_t columns = shard_columns(a, shard), begin = row * a.row_columns + shard * a.columns;
+    const T *x = (const T *)a.logits + begin;
+    T *out = (T *)a.dlogits + begin;
     const float *d = a.dstats + blockIdx.x * STATISTICS, *stats = a.stats + blockIdx.x * STATISTICS;
     float largest = stats[LARGEST], of_sum = d[SUM], of_label = d[LABEL];
 
-    for (int64_t c = (int64_t)threadIdx.x * W; c < a.columns; c += (int64_t)blockDim.x * W) {
+    for (int64_t c = (int64_t)threadIdx.x * W; c < columns; c += (int64_t)blockDim.x * W) {
         float v[W];
 
         load<W>(x + c, v);
