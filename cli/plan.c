@@ -241,6 +241,7 @@ int verb_plan(int argc, char **argv)
 
     if (rc < 0)
         return rc;
+    log_to_terminal(CT_LOG_INFO); /* what transforms say of their choices */
     options.world = args.ranks;
     options.rank = args.rank;
     options.local_ranks = args.here ? (int)args.ranks : 1;

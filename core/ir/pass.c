@@ -193,16 +193,20 @@ static int check_dump(const struct ct_transform *const *t, size_t count, const c
                    near ? "; did you mean " : "", near ? near : "");
 }
 
-/* The transforms [*begin, *end) of a range. */
-static void find_range(const struct ct_transform *const *t, size_t count, enum ct_pass_range range,
-                       size_t *begin, size_t *end)
+/* The transforms [*begin, *end) that are wanted. */
+static void find_range(const struct ct_transform *const *t, size_t count,
+                       const struct ct_pass_options *options, size_t *begin, size_t *end)
 {
+    enum ct_pass_range range = options->range;
     size_t split = 0;
 
     while (split < count && !t[split]->by_rank)
         split++;
     *begin = range == CT_PASSES_OF_ONE_RANK ? split : 0;
     *end = range == CT_PASSES_OF_ALL_RANKS ? split : count;
+    for (size_t i = *begin; options->behind && i < *end; i++)
+        if (!strcmp(t[i]->name, options->behind))
+            *begin = i + 1;
 }
 
 int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
@@ -225,7 +229,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)
-        find_range(t, n, options->range, &begin, &end);
+        find_range(t, n, options, &begin, &end);
     if (rc == 0 && begin == 0)
         rc = ct_graph_verify(graph, NULL);
     for (size_t i = begin; rc == 0 && i < end; i++)

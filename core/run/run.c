@@ -228,12 +228,27 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
     return rc < 0 ? ct_context(rc, "the graph for validation") : 0;
 }
 
+/* ---- device ---- */
+
+static int open_device(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_device_request request = {.local_rank = options->local_rank,
+                                        .local_ranks =
+                                            options->local_ranks ? options->local_ranks : 1};
+
+    int rc = run->device_ops->open(&request, &run->device);
+
+    if (rc == 0)
+        run->device->ops = run->device_ops; /* in this build's layout */
+    return rc;
+}
+
 /* ---- program ---- */
 
-static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, bool training,
-                 bool borrow, struct ct_program **program)
+static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *arena,
+                 int microbatches, bool training, bool borrow, struct ct_program **program)
 {
-    struct ct_order *order = ct_arena_new(&run->arena, struct ct_order);
+    struct ct_order *order = ct_arena_new(arena, struct ct_order);
     struct ct_communicator *communicator = run->communicator.comm ? &run->communicator : NULL;
     struct ct_lower_request request = {.graph = graph,
                                        .order = order,
@@ -242,17 +257,34 @@ static int lower(struct ct_run *run, struct ct_graph *graph, int microbatches, b
                                        .communicator = communicator,
                                        .rank = run->rank,
                                        .borrow = borrow,
-                                       .arena = &run->arena};
+                                       .arena = arena};
     const struct ct_order_ops *ops;
     int rc = ct_run_find_order(&ops);
 
     if (rc == 0 && ops)
-        rc = ops->order(run, graph, microbatches, training, &run->arena, order);
+        rc = ops->order(run, graph, microbatches, training, arena, order);
     else if (rc == 0)
-        ct_order_default(graph, microbatches, &run->arena, order);
+        ct_order_default(graph, microbatches, arena, order);
     if (rc == 0 && communicator)
         rc = ct_communicator_pairs(communicator, graph, run->rank);
     return rc == 0 ? ct_lower(&request, program) : rc;
+}
+
+int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *behind,
+               struct ct_program **program)
+{
+    struct ct_pass_options options = {.training = true, .behind = behind};
+    int microbatches, rc = run->device ? 0 : open_device(run, &(struct ct_run_options){0});
+    int64_t batch;
+
+    if (rc == 0)
+        rc = ct_run_batch_sizes(run, &batch, &microbatches);
+    if (rc == 0)
+        rc = transform(run, graph, &options);
+    if (rc < 0)
+        return rc;
+    ct_graph_sweep(graph);
+    return lower(run, graph, graph->arena, microbatches, true, false, program);
 }
 
 /* Microbatches of one batch, without accumulation. */
@@ -274,7 +306,7 @@ static void make_room(size_t *bytes, const struct ct_memory *training,
 
 static int open_programs(struct ct_run *run, bool logits, int microbatches)
 {
-    int rc = lower(run, run->graph, microbatches, !logits, false, &run->program);
+    int rc = lower(run, run->graph, &run->arena, microbatches, !logits, false, &run->program);
 
     if (rc < 0)
         return ct_context(rc, "lowering");
@@ -283,7 +315,7 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
     run->host_bytes = run->program->host.bytes;
     if (!run->validation_graph)
         return 0;
-    rc = lower(run, run->validation_graph, batch_microbatches(), false, true,
+    rc = lower(run, run->validation_graph, &run->arena, batch_microbatches(), false, true,
                &run->validation_program);
     if (rc < 0)
         return ct_context(rc, "lowering for validation");
@@ -343,19 +375,6 @@ static int open_data(struct ct_run *run)
 }
 
 /* ---- the whole ---- */
-
-static int open_device(struct ct_run *run, const struct ct_run_options *options)
-{
-    struct ct_device_request request = {.local_rank = options->local_rank,
-                                        .local_ranks =
-                                            options->local_ranks ? options->local_ranks : 1};
-
-    int rc = run->device_ops->open(&request, &run->device);
-
-    if (rc == 0)
-        run->device->ops = run->device_ops; /* in this build's layout */
-    return rc;
-}
 
 static int open_communicator(struct ct_run *run, const struct ct_run_options *options)
 {

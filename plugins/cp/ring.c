@@ -39,6 +39,13 @@ static int attention_grad_reference(const struct ct_launch *l)
 
 /* ---- types ---- */
 
+/* As of the whole: a rank's queries meet the keys of all. */
+static double attention_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
+                              int outs)
+{
+    return ct_op_attention.flops(in, out, ins, outs);
+}
+
 static int attention_vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in, **out = v->op->out;
@@ -60,6 +67,7 @@ const struct ct_op_type cp_ring_attention = {
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .vjp = attention_vjp,
+    .flops = attention_flops,
     .reference = attention_reference,
 };
 

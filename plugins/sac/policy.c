@@ -14,8 +14,7 @@
 
 /* ---- whole layers ---- */
 
-/* Does another region, or the host, take v? */
-static bool leaves(const struct sac *s, const struct ct_value *v)
+bool sac_leaves(const struct sac *s, const struct ct_value *v)
 {
     int layer = s->layer_of[v->id];
 
@@ -38,7 +37,7 @@ static void keep_boundary(struct sac *s, int layer)
         if (s->layer_of[i] == layer && s->may[i])
             s->kept[i] = false;
     for (size_t i = 0; i < s->forward->value_count; i++)
-        if (s->layer_of[i] == layer && leaves(s, s->forward->values[i]))
+        if (s->layer_of[i] == layer && sac_leaves(s, s->forward->values[i]))
             s->kept[s->root[i]->id] = true;
 }
 
@@ -141,8 +140,7 @@ static int choose_ops(struct sac *s)
 
 /* ---- the mode ---- */
 
-/* Views follow what they show; what another transform recomputes stays recomputed. */
-static void settle(struct sac *s)
+void sac_settle(struct sac *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->must[i] && s->may[i])
@@ -151,17 +149,17 @@ static void settle(struct sac *s)
         s->kept[i] = s->kept[s->root[i]->id];
 }
 
-int sac_choose(struct sac *s)
+int sac_choose_by_rule(struct sac *s, const char *mode)
 {
     int rc = 0;
 
     memset(s->kept, true, s->forward->value_count);
-    if (!strcmp(sac_config.mode, "full"))
+    if (!strcmp(mode, "full"))
         choose_layers(s, 1);
-    else if (!strcmp(sac_config.mode, "layer"))
+    else if (!strcmp(mode, "layer"))
         choose_layers(s, sac_config.every);
     else
         rc = choose_ops(s);
-    settle(s);
+    sac_settle(s);
     return rc;
 }

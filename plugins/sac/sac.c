@@ -2,8 +2,9 @@
  * Selective activation checkpointing (Chen et al. 2016, Korthikanti et al. 2022).
  *
  * Of what the backward needs of the forward, some is kept, and the rest is made again in front of
- * its use. forward.c finds the values of each layer, policy.c chooses those to keep, replay.c
- * writes the backward anew.
+ * its use. forward.c finds the values of each layer. policy.c chooses those to keep by a rule;
+ * search.c by bytes and time, of the plans that front.c (a layer) and budget.c (all layers) find.
+ * replay.c lets the backward recompute the others.
  */
 #include <string.h>
 
@@ -15,16 +16,35 @@
 struct sac_config sac_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct sac_config, mode, "mode", "full", "none|full|layer|op",
-                  "What is recomputed: nothing, layers but for their outputs, every so many of "
-                  "these, or all but what the ops of a list make"),
+    CT_OPT_CHOICE(struct sac_config, mode, "mode", "full", "none|full|layer|op|budget|auto",
+                  "What is recomputed: nothing; layers but for their outputs; every so many of "
+                  "these; all but what the ops of a list make; what costs least time and leaves no "
+                  "more than a budget; or than the device has"),
     CT_OPT_INT(struct sac_config, every, "every", "2", 1, 1 << 20,
                "mode = layer: recompute every so many layers"),
     CT_OPT_STRING(
         struct sac_config, save_ops, "save_ops", "default",
         "mode = op: ops whose results are kept, comma-separated; NAME/2: but every second "
         "one of a layer; default: TorchTitan's list"),
+    CT_OPT_STRING(struct sac_config, budget, "budget", "0.5",
+                  "mode = budget: what layers keep for the backward on a rank, as a fraction of "
+                  "what they do without sac, or in bytes (12GiB)"),
+    CT_OPT_STRING(struct sac_config, memory, "memory", "0.9",
+                  "mode = auto: memory of a step, as a fraction of the device's, or in bytes"),
+    CT_OPT_FLOAT(struct sac_config, tflops, "tflops", "0", 0, 1e9,
+                 "FLOPs per second to reckon with, in 1e12; 0: the device's peak, or 100"),
+    CT_OPT_FLOAT(struct sac_config, memory_gbps, "memory_gbps", "0", 0, 1e9,
+                 "Bytes per second of the device's memory, in 1e9; 0: a byte for 200 FLOPs"),
+    CT_OPT_FLOAT(struct sac_config, link_gbps, "link_gbps", "0", 0, 1e9,
+                 "Bytes per second between ranks, in 1e9; 0: a tenth of the memory's"),
     {0}};
+
+static int choose(struct sac *s, struct ct_run *run)
+{
+    if (!strcmp(sac_config.mode, "budget") || !strcmp(sac_config.mode, "auto"))
+        return sac_choose_by_search(s, run);
+    return sac_choose_by_rule(s, sac_config.mode);
+}
 
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
@@ -35,7 +55,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
         return 0;
     rc = sac_begin(&s, graph, run);
     if (rc == 0)
-        rc = sac_choose(&s);
+        rc = choose(&s, run);
     if (rc == 0)
         rc = sac_replay(&s);
     sac_finish(&s);

@@ -76,7 +76,7 @@ static double backward_flops(const struct ct_graph *g)
 
 static void graphs_are_as_agreed(void **state)
 {
-    static const char *const modes[] = {"full", "layer", "op"};
+    static const char *const modes[] = {"full", "layer", "op", "budget"};
     struct tiny tiny = {.layers = 2};
     struct ct_arena arena = {0};
 
@@ -143,13 +143,17 @@ static void effects_are_not_repeated(void **state)
     ct_arena_finish(&arena);
 }
 
-static void faults_of_the_list_are_said(void **state)
+static void faults_of_options_are_said(void **state)
 {
     static const struct {
-        const char *setting, *says;
-    } cases[] = {{"save_ops=liner", "the nearest is linear"},
-                 {"save_ops=linear/1, attention", "[sac] save_ops: linear/1"},
-                 {"save_ops=linear/x", "[sac] save_ops: linear/x"}};
+        const char *mode, *setting, *says;
+    } cases[] = {
+        {"mode=op", "save_ops=liner", "the nearest is linear"},
+        {"mode=op", "save_ops=linear/1, attention", "[sac] save_ops: linear/1"},
+        {"mode=op", "save_ops=linear/x", "[sac] save_ops: linear/x"},
+        {"mode=budget", "budget=much", "[sac] budget = much: expected a fraction or bytes"},
+        {"mode=budget", "budget=1Gib", "Gib is no unit"},
+        {"mode=budget", "budget=100B", "the layers keep at least"}};
     const struct ct_plugin *sac = test_plugin("sac");
 
     (void)state;
@@ -157,7 +161,7 @@ static void faults_of_the_list_are_said(void **state)
         struct ct_arena arena = {0};
         struct ct_graph *g = backward_of(&arena, tiny_sizes, NULL);
 
-        TEST_OPTIONS(sac, "mode=op", cases[i].setting);
+        TEST_OPTIONS(sac, cases[i].mode, cases[i].setting);
         assert_int_equal(test_transform(sac, "sac")->apply(g, NULL), CT_ECONFIG);
         if (!strstr(ct_error_message(), cases[i].says))
             fail_msg("\"%s\" is not in \"%s\"", cases[i].says, ct_error_message());
@@ -227,6 +231,57 @@ static void test_mem(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- the search ---- */
+
+/* Whatever a list of ops keeps: in its bytes, no more FLOPs are recomputed. */
+static void budget_is_never_beaten(void **state)
+{
+    static const char *const ops[] = {"linear", "linear/2", "attention", "rope",
+                                      "swiglu", "add",      "rms_norm"};
+    struct tiny tiny = {.layers = 3, .tokens = 16, .heads = 4, .ffn = 40};
+    size_t h = 2 * 16 * 16 * 4, outside = 2 * h + 2 * 16 * 4; /* the embedding, the head's norm */
+
+    (void)state;
+    for (unsigned set = 1; set < 1u << CT_COUNT(ops); set++) {
+        struct ct_arena arena = {0};
+        const char *list = "save_ops=", *budget;
+        struct ct_graph *g;
+        double flops;
+
+        for (size_t i = 0; i < CT_COUNT(ops); i++)
+            if (set >> i & 1)
+                list = ct_arena_printf(&arena, "%s%s,", list, ops[i]);
+        g = BACKWARD_OF(&arena, tiny, "mode=op", list);
+        flops = backward_flops(g);
+        budget = ct_arena_printf(&arena, "budget=%zuB", saved_bytes(g) - outside);
+        g = BACKWARD_OF(&arena, tiny, "mode=budget", budget, "tflops=0.001", "memory_gbps=1e9");
+        if (backward_flops(g) > flops)
+            fail_msg("%s: %g FLOPs, in its %s %g", list, flops, budget, backward_flops(g));
+        ct_arena_finish(&arena);
+    }
+}
+
+static void a_budget_is_kept(void **state)
+{
+    static const char *const budgets[] = {"1", "0.8", "0.6", "0.4", "0.2"};
+    struct tiny tiny = {.layers = 3, .tokens = 16, .heads = 4, .ffn = 40};
+    size_t h = 2 * 16 * 16 * 4, outside = 2 * h + 2 * 16 * 4, without;
+    struct ct_arena arena = {0};
+
+    (void)state;
+    without = saved_bytes(backward_of(&arena, tiny, NULL)) - outside;
+    for (size_t i = 0; i < CT_COUNT(budgets); i++) {
+        const char *budget = ct_arena_printf(&arena, "budget=%s", budgets[i]);
+        struct ct_graph *g = BACKWARD_OF(&arena, tiny, "mode=budget", budget);
+
+        assert_true((double)(saved_bytes(g) - outside) <=
+                    strtod(budgets[i], NULL) * (double)without);
+    }
+    ct_arena_finish(&arena);
+}
+
+/* ---- numbers ---- */
+
 static struct ct_graph *with_gradients(struct ct_arena *arena, struct tiny tiny, const char *mode)
 {
     struct ct_graph *g = mode ? BACKWARD_OF(arena, tiny, mode) : backward_of(arena, tiny, NULL);
@@ -276,7 +331,7 @@ static void check_correctness(struct tiny tiny, const char *mode)
 
 static void test_correctness(void **state)
 {
-    static const char *const modes[] = {"mode=full", "mode=layer", "mode=op"};
+    static const char *const modes[] = {"mode=full", "mode=layer", "mode=op", "mode=budget"};
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(modes); i++) {
@@ -293,9 +348,11 @@ int main(void)
         cmocka_unit_test(graphs_are_as_agreed),
         cmocka_unit_test(none_changes_nothing),
         cmocka_unit_test(effects_are_not_repeated),
-        cmocka_unit_test(faults_of_the_list_are_said),
+        cmocka_unit_test(faults_of_options_are_said),
         cmocka_unit_test(test_flops),
         cmocka_unit_test(test_mem),
+        cmocka_unit_test(budget_is_never_beaten),
+        cmocka_unit_test(a_budget_is_kept),
         cmocka_unit_test(test_correctness),
     };
 

@@ -77,6 +77,7 @@ enum ct_pass_range {
 struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */
     enum ct_pass_range range;
+    const char *behind;     /* only those behind the transform of that name; NULL: all of range */
     const char *dump_after; /* NULL, a name, "all" or "changed" */
     FILE *dump;             /* where dumps go */
     const char *reproducer; /* path written on failure; NULL: none */

@@ -132,6 +132,14 @@ CT_API int ct_run_train(struct ct_run *run);
  */
 CT_API void ct_run_stop(struct ct_run *run, const char *why);
 
+/*
+ * For transforms that choose by trying: the program that this rank would get if the transform
+ * called `behind` made `graph`, a clone of what it was given. Nothing of the run changes, but that
+ * the device is opened if it was not. All is in the graph's arena.
+ */
+CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *behind,
+                      struct ct_program **program);
+
 /* ---- for hooks: what a run keeps. On the main thread, between two steps. ---- */
 
 /* By name; NULL: none. */

@@ -1,0 +1,84 @@
+/*
+ * What it costs to run an op again: a roofline.
+ *
+ * An op takes as long as its floating-point operations at the device's peak, or the bytes that it
+ * reads and writes at the bandwidth of its memory, or what it sends at that of its links, whichever
+ * is longest. Nothing is measured: all ranks must choose alike, and a plan must say what a run
+ * does. Rates that are not given follow from the peak in the ratios of an H200: a memory that moves
+ * a byte in the time of 200 operations, links that are ten times slower than it.
+ */
+#include <ctitan/core_ops.h>
+#include <ctitan/device/collective.h>
+#include <ctitan/error.h>
+
+#include "sac.h"
+
+#define UNKNOWN_PEAK 100e12
+#define FLOPS_PER_BYTE 200
+#define LINKS_SLOWER 10
+
+/* The dtype that matrix products are in: that of the first op with FLOPs. */
+static enum ct_dtype compute_dtype(const struct sac *s)
+{
+    ct_for_each_op (op, s->graph)
+        if (op->section->part == CT_PART_F && op->type->flops && op->outs)
+            return op->out[0]->dtype;
+    return CT_F32;
+}
+
+void sac_find_rates(struct sac *s, struct ct_run *run)
+{
+    struct ct_device_info info = {.peak_flops = 0};
+
+    if (run && run->device)
+        run->device_ops->info(run->device, compute_dtype(s), &info);
+    s->rates.flops = sac_config.tflops > 0 ? sac_config.tflops * 1e12 : info.peak_flops;
+    if (s->rates.flops <= 0)
+        s->rates.flops = UNKNOWN_PEAK;
+    s->rates.memory =
+        sac_config.memory_gbps > 0 ? sac_config.memory_gbps * 1e9 : s->rates.flops / FLOPS_PER_BYTE;
+    s->rates.link =
+        sac_config.link_gbps > 0 ? sac_config.link_gbps * 1e9 : s->rates.memory / LINKS_SLOWER;
+}
+
+/* A rank's share of the whole: an attention over a split sequence meets keys of other ranks, too.
+ */
+double sac_flops(const struct sac *s, const struct ct_op *op)
+{
+    ct_axes axes = 0;
+
+    for (int i = 0; i < op->ins; i++)
+        axes |= op->in[i] ? ct_sharding_axes(&op->in[i]->sharding) : 0;
+    for (int i = 0; i < op->outs; i++)
+        axes |= ct_sharding_axes(&op->out[i]->sharding);
+    return ct_op_flops(s->forward, op, -1) / (double)ct_mesh_degree(&s->forward->mesh, axes);
+}
+
+static double sum_bytes(const struct sac *s, struct ct_value *const *v, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += v[i] ? (double)ct_value_bytes(s->forward, v[i], s->rank) : 0;
+    return sum;
+}
+
+static double longer(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+double sac_seconds(const struct sac *s, const struct ct_op *op)
+{
+    double in = sum_bytes(s, op->in, op->ins), out = sum_bytes(s, op->out, op->outs);
+    double seconds = longer(sac_flops(s, op) / s->rates.flops, (in + out) / s->rates.memory);
+
+    if (op->type->flags & CT_OP_VIEW)
+        return 0;
+    if (op->type->collective && op->type->collective->sent) {
+        double ranks = (double)ct_mesh_degree(&s->forward->mesh, ct_op_axes(op, "axes"));
+
+        seconds = longer(seconds, op->type->collective->sent(in, out, ranks) / s->rates.link);
+    }
+    return seconds;
+}

@@ -1,0 +1,286 @@
+/*
+ * What is kept, by search: within a budget, or in the memory that the device has.
+ *
+ * The plans of budget.c say how many bytes are kept, not how high memory is when it is highest:
+ * that is known of a lowered program only. So `auto` lowers some, from the one whose memory should
+ * just fit, and takes the fastest of those that do.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+
+#include "sac.h"
+
+#define TRIES 8
+
+/* ---- amounts ---- */
+
+/* "0.5" of whole, or "12.5GiB". */
+static int read_amount(const char *key, const char *text, double whole, size_t *bytes)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"B", 1},
+                 {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+    char *end;
+    double number = strtod(text, &end);
+
+    end += strspn(end, " ");
+    if (end == text || !(number >= 0))
+        return ct_fail(CT_ECONFIG, "[sac] %s = %s: expected a fraction or bytes, as 0.5 or 12GiB",
+                       key, text);
+    *bytes = (size_t)(number <= 1 ? number * whole : number);
+    if (!*end)
+        return 0;
+    for (size_t i = 0; i < CT_COUNT(units); i++)
+        if (!strcmp(end, units[i].name)) {
+            *bytes = (size_t)(number * units[i].bytes);
+            return 0;
+        }
+    return ct_fail(CT_ECONFIG, "[sac] %s = %s: %s is no unit; KiB, MiB, GiB, TiB, KB .. are", key,
+                   text, end);
+}
+
+/* ---- microbatches in flight ---- */
+
+const struct sac_flight *sac_flight_of(const struct sac *s, int group)
+{
+    static const struct sac_flight one = {.group = CT_NO_GROUP, .until_i = 1, .until_w = 1};
+
+    for (int i = 0; i < s->flights; i++)
+        if (s->flight[i].group == group)
+            return &s->flight[i];
+    return &one;
+}
+
+static struct sac_flight *flight_of(struct sac *s, int group, size_t *room)
+{
+    for (int i = 0; i < s->flights; i++)
+        if (s->flight[i].group == group)
+            return &s->flight[i];
+    s->flight =
+        ct_arena_grow(&s->scratch, s->flight, room, (size_t)s->flights + 1, sizeof(*s->flight));
+    s->flight[s->flights] = (struct sac_flight){.group = group};
+    return &s->flight[s->flights++];
+}
+
+/* The section that holds a part of a stage's layers, not its transfers: "F", "1F". */
+static bool is_main(const struct ct_section *section)
+{
+    return !strcmp(section->name + strspn(section->name, "0123456789"),
+                   ct_part_name(section->part));
+}
+
+static void most(int *value, int at_least)
+{
+    if (*value < at_least)
+        *value = at_least;
+}
+
+static void count_span(struct sac *s, const struct ct_span *span, size_t *room)
+{
+    for (int i = 0; i < 2 && span->section[i]; i++) {
+        const struct ct_section *section = span->section[i];
+        struct sac_flight *f;
+
+        if (!is_main(section) || !ct_part_is_microbatch(section->part))
+            continue;
+        f = flight_of(s, section->group, room);
+        f->now_i += (section->part == CT_PART_F) - (section->part == CT_PART_I);
+        f->now_w += (section->part == CT_PART_F) - (section->part == CT_PART_W);
+        most(&f->until_i, f->now_i);
+        most(&f->until_w, f->now_w);
+    }
+}
+
+static void find_flights(struct sac *s, const struct ct_order *order)
+{
+    size_t room = 0;
+
+    for (size_t i = 0; i < order->count; i++) {
+        if (order->item[i].release)
+            continue;
+        count_span(s, &order->item[i].run, &room);
+        count_span(s, &order->item[i].beside, &room);
+    }
+    for (int i = 0; i < s->flights; i++)
+        if (s->flight[i].now_w > 0) /* there is no W */
+            s->flight[i].until_w = s->flight[i].until_i;
+}
+
+/* ---- trying ---- */
+
+/* The program of the graph with what is kept now, in arena. */
+static int lower(const struct sac *s, struct ct_run *run, struct ct_arena *arena,
+                 struct ct_program **program)
+{
+    struct sac trial = *s;
+    int rc;
+
+    trial.graph = ct_graph_clone(s->graph, arena);
+    trial.scratch = (struct ct_arena){0};
+    rc = sac_replay(&trial);
+    if (rc == 0)
+        rc = ct_run_try(run, trial.graph, "sac", program);
+    ct_arena_finish(&trial.scratch);
+    return rc < 0 ? ct_context(rc, "planning what sac would make") : 0;
+}
+
+static int try_plan(struct sac *s, struct ct_run *run, struct sac_plan *plan)
+{
+    struct ct_arena arena = {0};
+    struct ct_program *program;
+    int rc;
+
+    sac_keep_plan(s, plan);
+    rc = lower(s, run, &arena, &program);
+    if (rc == 0)
+        plan->planned = program->memory.bytes;
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+/* Memory without sac, and the order of a step. */
+static int try_without(struct sac *s, struct ct_run *run, size_t *planned)
+{
+    struct ct_arena arena = {0};
+    struct ct_program *program;
+    int rc;
+
+    rc = lower(s, run, &arena, &program);
+    if (rc == 0) {
+        find_flights(s, &program->order);
+        *planned = program->memory.bytes;
+    }
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+/* ---- for people ---- */
+
+static void print_row(const struct sac *s, const struct sac_plan *plan, const char *note)
+{
+    char planned[32] = "";
+
+    if (plan->planned)
+        snprintf(planned, sizeof(planned), "%.1f", (double)plan->planned / 0x1p20);
+    ct_info("sac: %12.1f %8.1f %12.3f %10.1f %14s  %s", (double)plan->bytes / 0x1p20,
+            s->saved ? 100 * (double)plan->bytes / (double)s->saved : 0, 1e3 * plan->seconds,
+            s->forward_flops > 0 ? 100 * plan->flops / s->forward_flops : 0, planned, note);
+}
+
+#define ROWS 12
+
+/* What the choice was made from: some of the plans, those that were planned, and the chosen one. */
+static void print_table(const struct sac *s, const struct sac_plan *chosen, size_t without)
+{
+    struct sac_plan none = {.bytes = s->saved, .planned = without};
+
+    ct_info("sac: %12s %8s %12s %10s %14s", "kept, MiB", "% of all", "again, ms", "% of FLOPs",
+            "planned, MiB");
+    for (int i = 0, last = -1; i < s->plans; i++) {
+        const struct sac_plan *plan = &s->plan[i];
+        int row = i * ROWS / s->plans;
+
+        if (row != last || plan->planned || plan == chosen || i == s->plans - 1)
+            print_row(s, plan, plan == chosen ? "<- chosen" : "");
+        last = row;
+    }
+    print_row(s, &none, chosen ? "without sac" : "without sac <- chosen");
+}
+
+/* ---- the modes ---- */
+
+/* The fastest plan in so many bytes; -1: none. */
+static int plan_within(const struct sac *s, double bytes)
+{
+    int best = -1;
+
+    for (int i = 0; i < s->plans && (double)s->plan[i].bytes <= bytes; i++)
+        best = i;
+    return best;
+}
+
+static int choose_budget(struct sac *s, size_t without)
+{
+    size_t budget;
+    int best, rc = read_amount("budget", sac_config.budget, (double)s->saved, &budget);
+
+    if (rc < 0)
+        return rc;
+    best = plan_within(s, (double)budget);
+    if (best < 0)
+        return ct_fail(CT_ECONFIG,
+                       "[sac] budget = %s: the layers keep at least %zu bytes, of %zu without sac",
+                       sac_config.budget, s->plan[0].bytes, s->saved);
+    print_table(s, &s->plan[best], without);
+    sac_keep_plan(s, &s->plan[best]);
+    return 0;
+}
+
+/* The fastest plan whose program takes no more than limit; -1: none. Memory is about that without
+   sac, less what is no longer kept; what that is off by corrects the next try. */
+static int search(struct sac *s, struct ct_run *run, size_t limit, size_t without, int *best)
+{
+    double above = (double)without - (double)s->saved;
+    int fails = s->plans;
+
+    *best = -1;
+    for (int tries = 0; fails - *best > 1 && (tries < TRIES || *best < 0); tries++) {
+        int at = tries < TRIES ? plan_within(s, (double)limit - above) : 0, rc;
+
+        at = at <= *best ? *best + 1 : at >= fails ? fails - 1 : at;
+        rc = try_plan(s, run, &s->plan[at]);
+        if (rc < 0)
+            return rc;
+        above = (double)s->plan[at].planned - (double)s->plan[at].bytes;
+        *(s->plan[at].planned <= limit ? best : &fails) = at;
+    }
+    return 0;
+}
+
+static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
+{
+    struct ct_device_info info = {.memory = 0};
+    size_t limit;
+    int best, rc;
+
+    run->device_ops->info(run->device, CT_F32, &info);
+    rc = read_amount("memory", sac_config.memory, (double)info.memory, &limit);
+    if (rc < 0)
+        return rc;
+    if (without <= limit) {
+        print_table(s, NULL, without);
+        return 0;
+    }
+    rc = search(s, run, limit, without, &best);
+    if (rc == 0 && best < 0)
+        rc = ct_fail(CT_ECONFIG,
+                     "[sac] memory = %s: a step takes %zu bytes when most is recomputed, the limit "
+                     "is %zu: train on more ranks, or smaller microbatches",
+                     sac_config.memory, s->plan[0].planned, limit);
+    if (rc < 0)
+        return rc;
+    print_table(s, &s->plan[best], without);
+    sac_keep_plan(s, &s->plan[best]);
+    return 0;
+}
+
+int sac_choose_by_search(struct sac *s, struct ct_run *run)
+{
+    size_t without = 0;
+    int rc;
+
+    memset(s->kept, true, s->forward->value_count);
+    sac_settle(s);
+    rc = run ? try_without(s, run, &without) : 0;
+    if (rc < 0)
+        return rc;
+    sac_find_rates(s, run);
+    sac_solve(s);
+    return strcmp(sac_config.mode, "auto") ? choose_budget(s, without)
+                                           : choose_auto(s, run, without);
+}
