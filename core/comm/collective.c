@@ -19,8 +19,9 @@ static int move_shard(const struct ct_launch *launch, const struct ct_transport 
 {
     const struct ct_moved *m = launch->state;
     size_t unit = (size_t)l->inner * ct_dtype_size(m->head.dtype);
-    char *shard = whole + (size_t)l->shard[i].offset * unit;
-    size_t bytes = (size_t)l->shard[i].size * unit, stride = (size_t)l->length * unit;
+    struct ct_shard at = ct_layout_shard(l, i);
+    char *shard = whole + (size_t)at.offset * unit;
+    size_t bytes = (size_t)at.size * unit, stride = (size_t)l->length * unit;
 
     if (bytes == 0)
         return 0;
@@ -247,14 +248,16 @@ static int run_exchange(const struct ct_launch *l, const struct ct_transport *by
     call.in = out = l->workspace;
     call.out = in = out + bytes * (size_t)m->head.ranks;
     for (int64_t i = 0; rc == 0 && i < m->head.ranks; i++) {
-        struct box box = box_of(x, dim, (struct ct_shard){0, x->shape[dim]}, to, m->in.shard[i]);
+        struct box box =
+            box_of(x, dim, (struct ct_shard){0, x->shape[dim]}, to, ct_layout_shard(&m->in, i));
 
         rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
     }
     if (rc == 0)
         rc = ct_transport_call(l, by, &call);
     for (int64_t i = 0; rc == 0 && i < m->head.ranks; i++) {
-        struct box box = box_of(y, dim, m->out.shard[i], to, (struct ct_shard){0, y->shape[to]});
+        struct box box =
+            box_of(y, dim, ct_layout_shard(&m->out, i), to, (struct ct_shard){0, y->shape[to]});
 
         rc = move_box(l, by, y, &box, in + (size_t)i * bytes, false);
     }

@@ -13,14 +13,41 @@
 #include "comm/collective.h"
 #include "comm/collective_layout.h"
 
+/* Where a rank's shard lies if all but the last are of one size. */
+static struct ct_shard regular_shard(const struct ct_layout *l, int64_t rank)
+{
+    int64_t end = rank * l->largest + l->largest;
+    int64_t at = rank * l->largest < l->length ? rank * l->largest : l->length;
+
+    return (struct ct_shard){at, (end < l->length ? end : l->length) - at};
+}
+
+struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank)
+{
+    return l->shard ? l->shard[rank] : regular_shard(l, rank);
+}
+
+static bool is_regular(const struct ct_layout *l, const struct ct_shard *shard, int64_t ranks)
+{
+    for (int64_t i = 0; i < ranks; i++) {
+        struct ct_shard regular = regular_shard(l, i);
+
+        if (shard[i].size != regular.size || (regular.size && shard[i].offset != regular.offset))
+            return false;
+    }
+    return true;
+}
+
 /* The shards of dimension dim that the ranks of a group hold under s, relative to where the whole
    `around` of this rank begins. */
 static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_value *v,
                     const struct ct_sharding *s, const struct ct_sharding *around, int dim,
                     struct ct_layout *l)
 {
-    int64_t n = ct_mesh_degree(p->mesh, axes), local[CT_MAX_DIMS], offset[CT_MAX_DIMS];
-    int64_t *ranks = ct_arena_array(p->arena, int64_t, n), begin;
+    int64_t n = ct_mesh_degree(p->mesh, axes), local[CT_MAX_DIMS], offset[CT_MAX_DIMS], begin;
+    struct ct_arena scratch = {0};
+    int64_t *ranks = ct_arena_array(&scratch, int64_t, n);
+    struct ct_shard *shard = ct_arena_array(&scratch, struct ct_shard, n);
 
     ct_mesh_group(p->mesh, p->rank, axes, ranks);
     ct_sharding_local(around, p->mesh, p->rank, v->ndim, v->shape, local, offset);
@@ -28,22 +55,21 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
     l->length = local[dim];
     l->outer = ct_shape_count(dim, local);
     l->inner = ct_shape_count(v->ndim - dim - 1, local + dim + 1);
-    l->shard = ct_arena_array(p->arena, struct ct_shard, n);
     for (int64_t i = 0; i < n; i++) {
         ct_sharding_local(s, p->mesh, ranks[i], v->ndim, v->shape, local, offset);
-        l->shard[i] = (struct ct_shard){offset[dim] - begin, local[dim]};
+        shard[i] = (struct ct_shard){offset[dim] - begin, local[dim]};
         if (local[dim] > l->largest)
             l->largest = local[dim];
     }
+    if (!is_regular(l, shard, n))
+        l->shard = ct_arena_copy(p->arena, shard, sizeof(*shard) * (size_t)n);
+    ct_arena_finish(&scratch);
 }
 
 /* Equal shards, one behind the other in the order of the group. */
 static bool even(const struct ct_layout *l, int64_t ranks)
 {
-    for (int64_t i = 0; i < ranks; i++)
-        if (l->shard[i].offset != i * l->largest)
-            return false;
-    return l->outer == 1 && l->largest * ranks == l->length;
+    return !l->shard && l->outer == 1 && l->largest * ranks == l->length;
 }
 
 static void find_me(struct ct_collective *c, const int64_t *ranks, int64_t count, int64_t rank)

@@ -14,9 +14,13 @@ struct ct_shard {
 };
 
 struct ct_layout {
-    struct ct_shard *shard;                /* by rank of the group */
+    /* By rank of the group. NULL, as it nearly always is: all have `largest` elements, one behind
+       the other, as far as there are any. A group may have very many ranks. */
+    const struct ct_shard *shard;
     int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
 };
+
+struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank);
 
 /* One of several values that are gathered or scattered together. */
 struct ct_layout_item {

@@ -387,6 +387,10 @@ static void plan_shows_memory_and_instructions(void **state)
     r = run("plan %R --world 100 --rank 99 --with fsdp --set training.global_batch_size=-1");
     if (r.status)
         fail_msg("%s", r.err);
+    r = run("plan %R --world 16384 --rank 16383 --with fsdp "
+            "--set training.global_batch_size=-1");
+    if (r.status)
+        fail_msg("%s", r.err);
     r = run("plan %R --world 4 --with fsdp --set training.global_batch_size=-1");
     assert_has(r.out, "sent per step by this rank");
     assert_has(r.out, "\n  reduce_scatter     dp_shard ");

@@ -14,6 +14,7 @@
 #include <ctitan/lib/ops.h>
 
 #include "comm/collective.h"
+#include "comm/collective_layout.h"
 #include "steps.h"
 #include "team.h"
 
@@ -560,6 +561,52 @@ static void groups_have_no_bounds(void **state)
     ct_arena_finish(&arena);
 }
 
+/* What a rank of very many knows of a collective: sizes, no list of ranks or shards. */
+static void a_group_of_16384_ranks_is_planned_without_tables(void **state)
+{
+    static const char text[] =
+        "graph \"many\"\nmesh a=16384\ninput %x : float32[32768,4] [a, -]\n"
+        "input %u : float32[20000,4] [a, -]\ninput %p : float32[32768,4] +{a}\n"
+        "F - %y, %v = all_gather(%x, %u) {axes=\"a\"} : float32[32768,4], float32[20000,4]\n"
+        "F - %q = reduce_scatter(%p) {axes=\"a\"} : float32[32768,4] [a, -]\n";
+    static const struct ct_comm_ops counting = {.group = many};
+    struct ct_comm comm = {&counting, 16383, 16384};
+    struct ct_arena arena = {0};
+    struct ct_communicator_groups groups = {.arena = &arena};
+    struct ct_communicator c = {&counting, &comm, &groups};
+    struct ct_graph *g = ct_graph_parse(&arena, text);
+
+    (void)state;
+    assert_non_null(g);
+    ct_for_each_op (op, g) {
+        struct ct_tensor in[2], out[2];
+        const struct ct_moved *m;
+        struct ct_prepare p;
+        int64_t local[CT_MAX_DIMS];
+
+        for (int i = 0; i < 2 * op->ins; i++) {
+            const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
+
+            ct_sharding_local(&v->sharding, &g->mesh, 16383, v->ndim, v->shape, local, NULL);
+            *(i < op->ins ? &in[i] : &out[i - op->ins]) =
+                ct_tensor_dense(NULL, CT_F32, v->ndim, local);
+        }
+        p = prepare_for(&arena, op, &g->mesh, 16383, in, out);
+        p.communicator = &c;
+        assert_ok(op->type->collective->prepare(&p));
+        m = p.state;
+        assert_int_equal(p.group->size, 16384);
+        assert_int_equal(m->head.me, 16383);
+        assert_true(m->items[0].direct);
+        for (int i = 0; i < op->ins; i++)
+            assert_null(m->items[i].whole.shard);
+        assert_true(ct_op_sent(op, &g->mesh, in, out) >= 16383.0 * 32);
+    }
+    assert_int_equal(groups.count, 1);
+    free(groups.item[0].group);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -569,6 +616,7 @@ int main(void)
         cmocka_unit_test(what_begins_ends_and_the_first_failure_stays),
         cmocka_unit_test(calls_that_cannot_be_reach_no_communicator),
         cmocka_unit_test(groups_have_no_bounds),
+        cmocka_unit_test(a_group_of_16384_ranks_is_planned_without_tables),
         cmocka_unit_test(test_random_steps),
         cmocka_unit_test(test_several_values),
         cmocka_unit_test(test_uneven_permute),
