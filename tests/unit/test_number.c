@@ -166,6 +166,27 @@ static void nothing_is_rounded_twice(void **state)
                      0xffe10000u);
 }
 
+/* Around the codes of a format and the middles between them, where a first rounding can decide. */
+static void rounding_to_odd_first_changes_no_result(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(formats); i++)
+        for (uint32_t code = 0; code < 1u << (formats[i].exponent_bits + formats[i].mantissa_bits);
+             code += 1 + (code > 512) * 7) {
+            const struct format *f = &formats[i];
+            double low = meaning(f, code), high = meaning(f, code + 1);
+            double near[] = {low, (low + high) / 2, low + (high - low) / 3};
+
+            for (int k = 0; k < 3 * 8 && isfinite(near[k / 8]); k++) {
+                double d = near[k / 8] * (1 + (k % 4 - 1) * 0x1p-40) * (k % 8 < 4 ? 1 : -1);
+
+                assert_int_equal(f->from_f32(ct_f64_to_odd_f32(d)), f->from_f64(d));
+            }
+        }
+    assert_true(isnan(ct_f64_to_odd_f32(NAN)));
+    assert_true(isinf(ct_f64_to_odd_f32(-INFINITY)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +194,7 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_even_code),
         cmocka_unit_test(what_is_too_large_saturates_or_is_infinite),
         cmocka_unit_test(nothing_is_rounded_twice),
+        cmocka_unit_test(rounding_to_odd_first_changes_no_result),
     };
 
     return cmocka_run_group_tests_name("number", tests, NULL, NULL);

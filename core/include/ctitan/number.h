@@ -117,6 +117,18 @@ CT_NUMBER_INLINE uint8_t ct_f32_to_e4m3(float f)
     return (uint8_t)ct_number_narrow(f, 4, 3, 0x7e, 0x7e, 0x7f);
 }
 
+/* To float32, so that a second rounding, to a format of at most 21 bits of mantissa, gives what one
+   alone would: what is not exact becomes the neighbour whose last bit is 1 (Boldo and Melquiond
+   2008). Loops over it become vector instructions. Subnormal results need subnormals. */
+CT_NUMBER_INLINE float ct_f64_to_odd_f32(double value)
+{
+    float f = (float)value;
+    uint32_t u = ct_float_bits(f), magnitude = u & 0x7fffffffu;
+    double wide = f < 0 ? -(double)f : (double)f, wanted = value < 0 ? -value : value;
+
+    return magnitude < 0x7f800000u && wide != wanted ? ct_float_of((u - (wide > wanted)) | 1) : f;
+}
+
 /* From float64, in one rounding too: not by way of float32. */
 CT_API uint16_t ct_f64_to_bf16(double value);
 CT_API uint16_t ct_f64_to_f16(double value);

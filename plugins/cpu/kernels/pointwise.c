@@ -141,24 +141,13 @@ static void bf16_to_f64(void *const *p, int64_t n)
         y[i] = ct_bf16_to_f32(x[i]);
 }
 
-/* Through a float that is rounded to odd, so that the second rounding sees what the first lost. */
 static void f64_to_bf16(void *const *p, int64_t n)
 {
     const double *x = p[0];
     uint16_t *y = p[1];
 
-    for (int64_t i = 0; i < n; i++) {
-        float f = (float)x[i];
-        uint32_t u;
-
-        memcpy(&u, &f, 4);
-        if (isfinite(f) && f != x[i]) {
-            u -= fabs((double)f) > fabs(x[i]);
-            u |= 1;
-        }
-        memcpy(&f, &u, 4);
-        y[i] = ct_f32_to_bf16(f);
-    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ct_f32_to_bf16(ct_f64_to_odd_f32(x[i]));
 }
 
 static void copy_2(void *const *p, int64_t n)

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <ctitan/number.h>
+
 #include "simulator.h"
 
 #define MOST 1024 /* threads of a block */
@@ -190,12 +192,7 @@ uint32_t simulated_ballot(bool value)
 
 uint16_t simulated_bfloat16(float x)
 {
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return 0x7fff;
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+    return x == x ? ct_f32_to_bf16(x) : 0x7fff;
 }
 
 /* ---- launches ---- */
