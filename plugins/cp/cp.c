@@ -184,5 +184,6 @@ CT_PLUGIN(.name = "cp", .version = "1.0",
           .offers = CT_OFFERS({CT_AXIS, "cp", &axis}, {CT_TRANSFORM, "cp.inputs", &inputs},
                               {CT_TRANSFORM, "cp.attention", &attention},
                               {CT_TRANSFORM, "cp.ring", &rings},
+                              {CT_OP, "attention_merge", &cp_attention_merge},
                               {CT_OP, "ring_attention", &cp_ring_attention},
                               {CT_OP, "ring_attention_grad", &cp_ring_attention_grad}));

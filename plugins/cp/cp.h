@@ -40,6 +40,10 @@ extern const struct ct_op_type cp_ring_attention, cp_ring_attention_grad;
 /* Turn an attention op with all of CP_OPTIONAL into a ring_attention. */
 void cp_make_ring(struct ct_graph *graph, struct ct_op *attention);
 
+/* ---- merge.c ---- */
+
+extern const struct ct_op_type cp_attention_merge;
+
 /* ---- expand.c ---- */
 
 /* Ring ops become rotations of keys and values, attention on blocks, and merges. */

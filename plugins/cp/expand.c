@@ -203,7 +203,7 @@ static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step
 static struct ct_op *merge(struct ring *r, const struct ct_op *so_far, const struct ct_op *block)
 {
     struct ct_op *op = ct_emit_type(
-        &r->b, &ct_op_attention_merge,
+        &r->b, &cp_attention_merge,
         ct_arena_printf(r->x->graph->arena, "%s.merged", block->out[0]->name),
         (struct ct_value *[]){so_far->out[0], so_far->out[1], block->out[0], block->out[1]}, 4,
         NULL);

@@ -52,6 +52,12 @@ static const struct infer_case good[] = {
      "float32[2,3,4,8] float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,8] float32[2,3,4,8] "
      "float32[2,4,3] - - int32[2,3]",
      "float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,8]"},
+    {"ring_attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,8] int32[2,3]",
+     "bfloat16[2,3,4,8] float32[2,4,3]"},
+    {"ring_attention_grad", NULL,
+     "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8] float32[2,3,4,8] "
+     "float32[2,4,3] - int32[2,3]",
+     "float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8]"},
     {"attention_merge", NULL, "bfloat16[2,3,4,8] float32[2,4,3] bfloat16[2,3,4,8] float32[2,4,3]",
      "bfloat16[2,3,4,8] float32[2,4,3]"},
     {"bias", NULL, "bfloat16[2,3,4] bfloat16[4]", "bfloat16[2,3,4]"},
@@ -193,6 +199,13 @@ static const struct infer_case bad[] = {
      "attention(%attention): 3 queries and 5 keys are not blocks of a whole"},
     {"attention", NULL, "float32[2,3,4,8] float32[2,5,4,8] float32[2,5,4,8] - - - int32[2,3]",
      "attention(%attention): S is 5 in k %b [2,5,4,8], but 3 in k_positions %g [2,3]"},
+    {"ring_attention", NULL, "float32[2,3,4,8] float32[2,5,4,8] float32[2,5,4,8]",
+     "ring_attention(%ring_attention): t is 3 in q %a [2,3,4,8], but 5 in k %b [2,5,4,8]"},
+    {"ring_attention_grad", NULL,
+     "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8] float32[2,3,4,8] "
+     "float32[2,3,3]",
+     "ring_attention_grad(%ring_attention_grad): h is 4 in do %a [2,3,4,8], but 3 in lse %f "
+     "[2,3,3]"},
     {"attention_merge", NULL, "float32[2,3,4,8] float32[2,4,3] bfloat16[2,3,4,8] float32[2,4,3]",
      "attention_merge(%attention_merge): other %c is bfloat16, not float32 as o %a needs"},
     {"swiglu_grad", NULL, "float32[2,3] float32[2,3] float32[]",
@@ -398,7 +411,7 @@ int main(void)
         cmocka_unit_test(test_every_type_has_cases),
         cmocka_unit_test(test_fixed_dtypes),
     };
-    if (REGISTER_OPS("offload") < 0)
+    if (REGISTER_OPS("cp", "offload") < 0)
         return 1;
     return cmocka_run_group_tests_name("op shapes and dtypes", tests, NULL, NULL);
 }

@@ -41,6 +41,14 @@ const struct sample samples[] = {
     {"attention_grad", "blockwise=true",
      "real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] statistic[2,2,8] "
      "document[2,8] document[2,8]"},
+    {"ring_attention", NULL, "real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6] -",
+     .replaced = 't'},
+    {"ring_attention", NULL, "real[2,4,2,2] real[2,4,2,2] real[2,4,2,2] - position[2,4]",
+     .replaced = 't'},
+    {"ring_attention_grad", NULL,
+     "real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] real[2,6,4,4] statistic[2,4,6] "
+     "document[2,6] -",
+     .replaced = 't'},
     {"attention_merge", NULL, "real[2,4,2,4] statistic[2,2,4] real[2,4,2,4] statistic[2,2,4]"},
     {"attention_grad", NULL,
      "real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] real[2,6,4,4] statistic[2,4,6] "

@@ -21,6 +21,7 @@ struct sample {
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
     double step;        /* of finite differences; 0: 1e-4 */
     bool joint;         /* a gradient only together with that of the op in front */
+    char replaced;      /* where this factor is split, a transform replaces the op; 0: none */
 };
 
 /* {NULL} ends it. */

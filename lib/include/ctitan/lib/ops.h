@@ -28,7 +28,6 @@
     X(rope)                                                                                        \
     X(attention)                                                                                   \
     X(attention_grad)                                                                              \
-    X(attention_merge)                                                                             \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(silu)                                                                                        \

@@ -1,0 +1,51 @@
+/*
+ * Attention on two sets of keys from that on each: results are weighted by their statistics.
+ */
+#include <math.h>
+
+#include <ctitan/op_author.h>
+
+#include "cp.h"
+
+static double weight(double lse, double largest)
+{
+    return lse > -INFINITY ? exp(lse - largest) : 0;
+}
+
+/* Weights of two results whose statistics are a and b; returns the statistic of both. */
+static double merged(double a, double b, double *of_a, double *of_b)
+{
+    double largest = fmax(a, b);
+
+    *of_a = weight(a, largest);
+    *of_b = weight(b, largest);
+    return largest > -INFINITY ? largest + log(*of_a + *of_b) : -INFINITY;
+}
+
+static int reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
+
+    for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
+        int64_t at = (row / heads / t * heads + row % heads) * t + row / heads % t;
+        double a, b, sum;
+
+        r.out[1][at] = merged(r.in[1][at], r.in[3][at], &a, &b);
+        sum = a + b;
+        for (int64_t i = row * d; sum > 0 && i < (row + 1) * d; i++)
+            r.out[0][i] = (a * r.in[0][i] + b * r.in[2][i]) / sum;
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type cp_attention_merge = {
+    .size = sizeof(struct ct_op_type),
+    .name = "attention_merge",
+    .summary = "attention over two sets of keys, from that over each",
+    .signature = "o[bthD] T, o_lse[bht] W, other[bthD] T, other_lse[bht] W "
+                 "-> merged[bthD] T, lse[bht] W",
+    .flags = CT_OP_ANY_DTYPE,
+    .inplace = (const int8_t[][2]){{0, 0}, {1, 1}, {-1, -1}},
+    .reference = reference,
+};
