@@ -50,6 +50,7 @@ const struct ct_transform ct_pass_precision = {
     .name = "precision",
     .summary = "casts parameters to the dtype that the forward computes in",
     .phase = CT_PHASE_PRECISION,
+    .gives = (const char *const[]){"precision", NULL},
     .evaluation = true,
     .apply = precision,
 };

@@ -11,6 +11,7 @@
  *   batch, sequence  the inputs are split over data-parallel ranks; along the sequence
  *   placed           weights are split as the model's tensor-parallel plan says
  *   stages           every op stands in the section of its pipeline stage
+ *   precision        the forward computes in the dtype that was asked for
  *   gradients        the backward is there
  *   collected        what the host reads is a sum over the ranks that have a part of it
  *   collectives      every value has its sharding
