@@ -1,10 +1,10 @@
 /*
  * linear, linear_dx and linear_dw as matrix products.
  *
- * All three may have several weights (q, k, v of one x). Where the shards lie side by side in
- * memory (the plan tries, see ct_op_type.join) they are one product, else one each. Whether they do
- * is known from the addresses when the kernel runs; both ways are prepared where the strides allow
- * both.
+ * All three may have several weights (q, k, v of one x): one product each. Where weights or their
+ * gradients happen to be neighbours in memory, one product of them all would do, and would sum in
+ * another order: the bits of a result would hang on where the plan found room. Weights that are
+ * packed are one matrix by themselves, and one product (packed.c).
  */
 #include <assert.h>
 #include <string.h>
@@ -21,11 +21,9 @@ struct shard {
 };
 
 struct linear {
-    int count;
     bool summed; /* dx of several shards, to be rounded once: summed in float32 */
     size_t sum_at;
     struct cpu_gemm **each[2]; /* [accumulate][shard] */
-    struct cpu_gemm *joint[2]; /* NULL: the strides do not allow it */
 };
 
 typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct shard *shard,
@@ -111,42 +109,6 @@ static bool accepts(const struct ct_prepare *p)
     return acceptable(p->in, p->ins) && acceptable(p->out, p->outs);
 }
 
-static bool same_dtype_and_stride(const struct shard *shard, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (shard[i].wide->dtype != shard->wide->dtype ||
-            shard[i].weight->dtype != shard->weight->dtype ||
-            rows_of(shard[i].wide).stride != rows_of(shard->wide).stride ||
-            rows_of(shard[i].weight).stride != rows_of(shard->weight).stride)
-            return false;
-    return true;
-}
-
-static int64_t total_width(const struct shard *shard, int count)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < count; i++)
-        n += rows_of(shard[i].wide).columns;
-    return n;
-}
-
-/* Do the shards lie side by side, as columns and as rows? */
-static bool adjoining(const struct shard *shard, int count)
-{
-    for (int i = 0; i + 1 < count; i++) {
-        struct ct_matrix wide = rows_of(shard[i].wide), weight = rows_of(shard[i].weight);
-        size_t right = (size_t)wide.columns * ct_dtype_size(shard[i].wide->dtype);
-        size_t below =
-            (size_t)(weight.rows * weight.stride) * ct_dtype_size(shard[i].weight->dtype);
-
-        if ((char *)shard[i + 1].wide->data != (char *)shard[i].wide->data + right ||
-            (char *)shard[i + 1].weight->data != (char *)shard[i].weight->data + below)
-            return false;
-    }
-    return true;
-}
-
 static int prepare_product(struct ct_prepare *p, struct cpu_gemm_spec spec, bool accumulate,
                            struct cpu_gemm **gemm)
 {
@@ -164,11 +126,8 @@ static int prepare_shards(struct ct_prepare *p, spec_of *spec, const struct ct_t
 {
     struct linear *state = ct_arena_new(p->arena, struct linear);
     bool sum = spec == dx_spec && count > 1;
-    bool joint = count > 1 && same_dtype_and_stride(shard, count) &&
-                 rows_of(shard->wide).stride >= total_width(shard, count);
     int rc = 0;
 
-    state->count = count;
     state->summed = sum && narrow->dtype == CT_BF16;
     for (int accumulate = 0; accumulate < (p->accumulate || sum ? 2 : 1); accumulate++) {
         state->each[accumulate] = ct_arena_array(p->arena, struct cpu_gemm *, count);
@@ -181,9 +140,6 @@ static int prepare_shards(struct ct_prepare *p, spec_of *spec, const struct ct_t
             }
             rc = prepare_product(p, s, accumulate, &state->each[accumulate][i]);
         }
-        if (rc >= 0 && joint)
-            rc = prepare_product(p, spec(narrow, shard, total_width(shard, count)), accumulate,
-                                 &state->joint[accumulate]);
     }
     state->sum_at = (p->workspace + 63) & ~(size_t)63;
     if (state->summed)
@@ -214,25 +170,12 @@ static int prepare_forward(struct ct_prepare *p)
     return count < 0 ? count : prepare_shards(p, forward_spec, &p->in[0], shard, count);
 }
 
-/* All outputs are accumulated into, or none. */
-static bool uniform(uint32_t accumulate, int count)
-{
-    uint32_t all = count < 32 ? (1u << count) - 1 : UINT32_MAX;
-
-    return !(accumulate & all) || (accumulate & all) == all;
-}
-
 static int run_forward(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct shard shard[MAX_SHARDS];
-    int count = take_shards(shard, l->out, l->in + 1, l->outs), rc = 0;
-    bool accumulate = l->accumulate & 1;
+    int rc = 0;
 
-    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(shard, count))
-        return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[1].data, l->out[0].data,
-                            l->workspace);
-    for (int i = 0; rc >= 0 && i < count; i++)
+    for (int i = 0; rc >= 0 && i < l->outs; i++)
         rc = cpu_gemm_run(state->each[l->accumulate >> i & 1][i], l->in[0].data, l->in[1 + i].data,
                           l->out[i].data, l->workspace);
     return rc;
@@ -251,14 +194,10 @@ static int prepare_dx(struct ct_prepare *p)
 static int run_dx(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct shard shard[MAX_SHARDS];
-    int count = take_shards(shard, l->in, l->in + l->ins / 2, l->ins / 2), rc = 0;
+    int count = l->ins / 2, rc = 0;
     bool accumulate = l->accumulate & 1;
     float *sum = state->summed ? (float *)((char *)l->workspace + state->sum_at) : NULL;
 
-    if (state->joint[accumulate] && adjoining(shard, count))
-        return cpu_gemm_run(state->joint[accumulate], l->in[0].data, l->in[count].data,
-                            l->out[0].data, l->workspace);
     for (int i = 0; rc >= 0 && i < count; i++)
         rc = cpu_gemm_run(state->each[i > 0 || (accumulate && !sum)][i], l->in[i].data,
                           l->in[count + i].data, sum ? sum : l->out[0].data, l->workspace);
@@ -280,14 +219,9 @@ static int prepare_dw(struct ct_prepare *p)
 static int run_dw(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
-    struct shard shard[MAX_SHARDS];
-    int count = take_shards(shard, l->in + 1, l->out, l->outs), rc = 0;
-    bool accumulate = l->accumulate & 1;
+    int rc = 0;
 
-    if (state->joint[accumulate] && uniform(l->accumulate, count) && adjoining(shard, count))
-        return cpu_gemm_run(state->joint[accumulate], l->in[1].data, l->in[0].data, l->out[0].data,
-                            l->workspace);
-    for (int i = 0; rc >= 0 && i < count; i++)
+    for (int i = 0; rc >= 0 && i < l->outs; i++)
         rc = cpu_gemm_run(state->each[l->accumulate >> i & 1][i], l->in[1 + i].data, l->in[0].data,
                           l->out[i].data, l->workspace);
     return rc;

@@ -275,6 +275,73 @@ static void poison(const struct call *c, double before)
             ct_tensor_store(&c->out[i], k, c->launch.accumulate >> i & 1 ? before : (double)NAN);
 }
 
+#define BESIDE 64 /* buffers of a plan begin at multiples of this */
+
+static size_t room_of(const struct ct_tensor *t)
+{
+    return ((size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype) + BESIDE - 1) / BESIDE * BESIDE;
+}
+
+/* Operands with data of their own, one behind the other from base on, with what is in them; NULL:
+   nowhere. Returns the bytes. */
+static size_t place_beside(struct ct_tensor *t, struct ct_value *const *value, int count,
+                           char *base)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (!t[i].data || !ct_tensor_is_dense(&t[i]) || value[i]->opaque_bytes)
+            continue;
+        if (base) {
+            memcpy(base + bytes, t[i].data,
+                   (size_t)ct_tensor_count(&t[i]) * ct_dtype_size(t[i].dtype));
+            t[i].data = base + bytes;
+        }
+        bytes += room_of(&t[i]);
+    }
+    return bytes;
+}
+
+/* Bits of a result do not hang on what lies beside what: the call again, its operands neighbours. */
+static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint32_t bits,
+                          const char *how)
+{
+    double *first[64];
+    int ins = c->op->ins, outs = c->op->outs, rc;
+    char *base;
+
+    for (int i = 0; i < outs; i++) {
+        first[i] = ct_arena_array(c->arena, double, ct_tensor_count(&c->out[i]));
+        for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
+            first[i][k] = ct_tensor_load(&c->out[i], k);
+    }
+    base = ct_arena_alloc(c->arena, place_beside(c->in, c->op->in, ins, NULL) +
+                                        place_beside(c->out, c->op->out, outs, NULL) + BESIDE);
+    base += BESIDE - (uintptr_t)base % BESIDE;
+    place_beside(c->out, c->op->out, outs, base + place_beside(c->in, c->op->in, ins, base));
+    rc = call_prepare(c, bed, c->kernel, bits);
+    if (rc <= 0)
+        return rc;
+    poison(c, 0.5);
+    rc = call_run(c, bed);
+    for (int i = 0; rc >= 0 && i < outs; i++)
+        for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
+            if (first[i][k] != ct_tensor_load(&c->out[i], k) && s->faults++ < 5)
+                printf("FAULT %s (%s), case \"%s\", %s: element %lld of output %d is %.17g, and "
+                       "%.17g among neighbours\n",
+                       c->op->type->name, c->kernel->name, bed->test->name, how, (long long)k, i,
+                       first[i][k], ct_tensor_load(&c->out[i], k));
+    return rc;
+}
+
+/* Whether op has several operands that could be one. */
+static bool has_members(const struct ct_op *op)
+{
+    struct ct_value **values;
+
+    return ct_op_join(op, &values) > 1;
+}
+
 static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_kernel *kernel,
                       const struct expected *expected, enum layout layout, bool accumulate)
 {
@@ -298,6 +365,8 @@ static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_k
         else if (s->faults++ < 5)
             printf("FAULT %s (%s), case \"%s\", %s: %s\n", op->type->name, kernel->name,
                    bed->test->name, how, ct_error_message());
+        if (rc >= 0 && has_members(op))
+            rc = try_neighbours(s, bed, &call, bits, how);
         s->calls++;
         rc = 0; /* of other kernels more can be learned */
     }
