@@ -42,8 +42,9 @@ struct ct_lowering {
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;
-    struct ct_positions *section; /* by section id: its ops */
-    bool *listed;                 /* by section id: stands in the order */
+    struct ct_positions *section;  /* by section id: its ops */
+    bool *listed;                  /* by section id: stands in the order */
+    struct ct_fallback *fallbacks; /* op types whose slow references run; of place.c */
 };
 
 /* Faults in the order, by name: a section that is missing, there twice, or not of the graph. */

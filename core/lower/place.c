@@ -363,8 +363,7 @@ static void join_all(struct ct_lowering *l)
 
 /* ---- kernels ---- */
 
-/* Collectives run over the device's transport. Devices in host memory can run any op's reference;
-   only the reference device does that silently. */
+/* Collectives run over the device's transport. Devices in host memory can run any op's reference. */
 static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
 {
     struct ct_device *device = l->request->device;
@@ -374,8 +373,6 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
         return op->type->collective->kernel(device);
     if (!device->host_memory || !op->type->reference)
         return NULL;
-    if (device->ops != &ct_device_reference)
-        ct_warn("%s has no kernel for %s: its slow reference runs", device->name, op->type->name);
     kernel = ct_arena_new(l->arena, struct ct_kernel);
     *kernel = (struct ct_kernel){.size = sizeof(*kernel),
                                  .op = op->type->name,
@@ -432,6 +429,83 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
     return kernel ? kernel : host_kernel(l, op);
 }
 
+/* Calls of one op type for which the device has no kernel, and why not for the first of them. */
+struct ct_fallback {
+    const struct ct_op_type *type;
+    const char *why;
+    int calls;
+    struct ct_fallback *next;
+};
+
+static void note_fallback(struct ct_lowering *l, const struct ct_prepare *p)
+{
+    struct ct_fallback *f = l->fallbacks;
+    char why[1024];
+
+    while (f && f->type != p->op->type)
+        f = f->next;
+    if (!f) {
+        ct_kernel_refusals(p->device->name, p, why, sizeof(why));
+        f = ct_arena_new(&l->scratch, struct ct_fallback);
+        *f = (struct ct_fallback){p->op->type, ct_arena_strdup(&l->scratch, why), 0, l->fallbacks};
+        l->fallbacks = f;
+    }
+    f->calls++;
+}
+
+static bool is_fallback(const struct ct_kernel *kernel, const struct ct_prepare *p)
+{
+    return p->device->ops != &ct_device_reference && kernel->run == p->op->type->reference &&
+           !strcmp(kernel->name, "reference");
+}
+
+static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)
+{
+    int calls = 0;
+
+    for (size_t n = 0; n < l->op_count; n++)
+        calls += l->op_at[n]->type == type;
+    return calls;
+}
+
+/* Each type is named once in a process and for a device, whatever is lowered: training, evaluation,
+   measurements. */
+static bool is_news(const struct ct_device *device, const struct ct_op_type *type)
+{
+    static struct {
+        const struct ct_device_ops *device;
+        const struct ct_op_type *type;
+    } said[64];
+    size_t i = 0;
+
+    while (i < CT_COUNT(said) && said[i].type &&
+           (said[i].type != type || said[i].device != device->ops))
+        i++;
+    if (i == CT_COUNT(said) || said[i].type)
+        return false;
+    said[i].device = device->ops;
+    said[i].type = type;
+    return true;
+}
+
+static void report_fallbacks(const struct ct_lowering *l)
+{
+    for (const struct ct_fallback *f = l->fallbacks; f; f = f->next)
+        if (is_news(l->request->device, f->type))
+            ct_warn("%s: %d of %d calls of %s run its slow reference: %s", l->request->device->name,
+                    f->calls, calls_of(l, f->type), f->type->name, f->why);
+}
+
+static int no_kernel(const struct ct_prepare *p)
+{
+    const struct ct_op *op = p->op;
+    char why[1024];
+
+    ct_kernel_refusals(p->device->name, p, why, sizeof(why));
+    return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s): %s", p->device->name,
+                   op->type->name, op->outs ? op->out[0]->name : op->in[0]->name, why);
+}
+
 static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered)
 {
     struct ct_prepare p = {.accumulate = lowered->accumulate};
@@ -439,8 +513,9 @@ static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowe
 
     lowered->kernel = find_kernel(l, op, &p);
     if (!lowered->kernel)
-        return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s)", p.device->name,
-                       op->type->name, op->outs ? op->out[0]->name : op->in[0]->name);
+        return no_kernel(&p);
+    if (is_fallback(lowered->kernel, &p))
+        note_fallback(l, &p);
     rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
     if (rc < 0)
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
@@ -472,5 +547,6 @@ int ct_lower_place(struct ct_lowering *l)
         if (rc < 0)
             return rc;
     }
+    report_fallbacks(l);
     return 0;
 }

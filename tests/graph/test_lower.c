@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
+#include <ctitan/log.h>
 #include <ctitan/rng.h>
 
 #include "shuffle.h"
@@ -599,6 +600,66 @@ static void flops_are_counted(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- references in the place of kernels ---- */
+
+static char said[2][512];
+static int lines_said;
+
+static void keep_line(enum ct_log_level level, const char *line, void *context)
+{
+    (void)context;
+    assert_int_equal(level, CT_LOG_WARNING);
+    assert_true(lines_said < 2);
+    snprintf(said[lines_said++], sizeof(said[0]), "%s", line);
+}
+
+static bool two_rows(const struct ct_prepare *p)
+{
+    return p->in[0].shape[0] == 2;
+}
+
+static void assert_said(const char *line)
+{
+    if (strcmp(said[0], line) && strcmp(said[1], line))
+        fail_msg("neither \"%s\" nor \"%s\"", said[0], said[1]);
+}
+
+static void a_reference_that_runs_is_explained_once(void **state)
+{
+    static const struct ct_kernel two =
+        CT_KERNEL("rms_norm", "two", 0, two_rows, NULL, run_reference);
+    static struct ct_device_ops ops;
+    struct ct_device picky = {.ops = &ops, .name = "picky", .host_memory = true};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "graph \"g\"\n"
+                      "input %x : float32[4,3]\n"
+                      "input %u : float32[2,3]\n"
+                      "param %w : float32[3]\n"
+                      "F - %y, %y.rstd = rms_norm(%x, %w) {eps=0.5} : float32[4,3], float32[4]\n"
+                      "F - %v, %v.rstd = rms_norm(%u, %w) {eps=0.5} : float32[2,3], float32[2]\n"
+                      "F - %z = add(%y, %x) : float32[4,3]\n"
+                      "fetch v = %v\nfetch z = %z\n");
+    struct ct_lower_request request = {
+        .graph = graph, .microbatches = 1, .device = &picky, .arena = &arena};
+    struct ct_program *program;
+
+    (void)state;
+    ops = ct_device_reference;
+    assert_ok(ct_kernel_register("picky", &two));
+    ct_log_to(keep_line, NULL, CT_LOG_WARNING);
+    assert_ok(ct_lower(&request, &program));
+    assert_ok(ct_lower(&request, &program));
+    ct_log_to(NULL, NULL, CT_LOG_WARNING);
+    assert_int_equal(lines_said, 2);
+    assert_said(
+        "picky: 1 of 2 calls of rms_norm run its slow reference: kernel two does not take x "
+        "float32[4,3], w float32[3] -> y float32[4,3], rstd float32[4] {eps=0.5}");
+    assert_said("picky: 1 of 1 calls of add run its slow reference: no plugin that is loaded has a "
+                "kernel for it");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -613,6 +674,7 @@ int main(void)
         cmocka_unit_test(views_of_parameters_in_the_forward),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(what_cannot_be_lowered),
+        cmocka_unit_test(a_reference_that_runs_is_explained_once),
         cmocka_unit_test(programs_are_printed),
         cmocka_unit_test(flops_are_counted),
     };

@@ -247,6 +247,10 @@ CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel
    whose flags do not cover the request (accumulation, strides) are passed over. */
 CT_API const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepare *request);
 CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);
+/* Why no kernel takes a call: each that the device has for the op, and what it refuses. As
+   snprintf. */
+CT_API int ct_kernel_refusals(const char *device, const struct ct_prepare *request, char *text,
+                              size_t room);
 
 /* Outputs by the signature, for op's inputs. */
 CT_API int ct_op_count_outputs(const struct ct_op *op);
