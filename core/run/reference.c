@@ -91,6 +91,16 @@ static int query(struct ct_device *device, int event)
     return 1;
 }
 
+void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body, void *context)
+{
+    struct ct_device *device = launch->device;
+
+    if (device && device->ops->parallel && count > 1)
+        device->ops->parallel(device, count, body, context);
+    else if (count > 0)
+        body(context, 0, count);
+}
+
 const struct ct_device_ops ct_device_reference = {
     .size = sizeof(struct ct_device_ops),
     .open = open_reference,

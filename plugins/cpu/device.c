@@ -195,6 +195,29 @@ static int copy_out_wait(struct ct_device *device, int64_t ticket, bool block)
     return cpu_streams_copied(streams(device), ticket, block);
 }
 
+struct ranges {
+    int64_t count;
+    ct_range_body *body;
+    void *context;
+};
+
+static void run_range(void *context, int thread, int threads)
+{
+    const struct ranges *r = context;
+    struct cpu_range mine = cpu_share(r->count, 1, thread, threads);
+
+    if (mine.begin < mine.end)
+        r->body(r->context, mine.begin, mine.end);
+}
+
+static void parallel(struct ct_device *device, int64_t count, ct_range_body *body, void *context)
+{
+    struct ranges ranges = {count, body, context};
+
+    (void)device;
+    cpu_parallel(run_range, &ranges);
+}
+
 const struct ct_device_ops cpu_device_ops = {
     .size = sizeof(struct ct_device_ops),
     .open = open_device,
@@ -214,4 +237,5 @@ const struct ct_device_ops cpu_device_ops = {
     .query = query,
     .copy_out_begin = copy_out_begin,
     .copy_out_wait = copy_out_wait,
+    .parallel = parallel,
 };

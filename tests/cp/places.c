@@ -40,6 +40,38 @@ static int wave(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
+/* The same as a kernel, token by token on the device's threads. */
+static void wave_of_tokens(void *context, int64_t begin, int64_t end)
+{
+    const struct ct_launch *l = context;
+    int64_t tokens = l->in[0].shape[1], n = l->in[0].shape[2];
+    const float *x = l->in[0].data;
+    float *y = l->out[0].data;
+
+    for (int64_t i = begin; i < end; i++) {
+        double h = height(ct_launch_position(l, l->op->in[0], 1, i % tokens));
+
+        for (int64_t k = i * n; k < (i + 1) * n; k++)
+            y[k] = (float)(x[k] * h);
+    }
+}
+
+static bool is_float32(const struct ct_prepare *p)
+{
+    return p->in[0].dtype == CT_F32;
+}
+
+static int run_wave(const struct ct_launch *l)
+{
+    struct ct_launch launch = *l;
+
+    ct_parallel(l, l->in[0].shape[0] * l->in[0].shape[1], wave_of_tokens, &launch);
+    return 0;
+}
+
+static const struct ct_kernel wave_kernels[] = {
+    CT_KERNEL("places.wave", "threads", 0, is_float32, NULL, run_wave), {0}};
+
 static int same_again(struct ct_vjp *v)
 {
     return ct_emit_gradients(v, v->op->type, v->dout, 1, NULL, (int[]){0}, 1);
@@ -197,5 +229,6 @@ static const struct ct_transform transform = {
 CT_PLUGIN(.name = "places", .version = "1", .summary = "An op with positions of its own",
           .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_TRANSFORM, "places", &transform}, {CT_OP, "", &wave_type},
-                              {CT_OP, "", &hidden_type}, {CT_OP, "", &running_type},
-                              {CT_OP, "", &running_grad_type}, {CT_OP, "", &table_type}));
+                              {CT_KERNELS, "cpu", wave_kernels}, {CT_OP, "", &hidden_type},
+                              {CT_OP, "", &running_type}, {CT_OP, "", &running_grad_type},
+                              {CT_OP, "", &table_type}));

@@ -250,6 +250,54 @@ static void test_token_outside(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- threads ---- */
+
+enum { INDICES = 1003 };
+
+static void visit(void *context, int64_t begin, int64_t end)
+{
+    int *visits = context;
+
+    assert_true(0 <= begin && begin < end && end <= INDICES);
+    for (int64_t i = begin; i < end; i++)
+        visits[i]++;
+}
+
+static void each_index_is_in_one_range(void **state)
+{
+    struct ct_device serial = {.ops = &ct_device_reference};
+    struct ct_device *const devices[] = {device, &serial, NULL};
+
+    (void)state;
+    for (size_t d = 0; d < CT_COUNT(devices); d++)
+        for (int64_t count = 0; count <= INDICES; count = 3 * count + 1) {
+            const struct ct_launch launch = {.device = devices[d]};
+            int visits[INDICES] = {0};
+
+            ct_parallel(&launch, count, visit, visits);
+            for (int64_t i = 0; i < INDICES; i++)
+                assert_int_equal(visits[i], i < count);
+        }
+}
+
+static void count_range(void *context, int64_t begin, int64_t end)
+{
+    assert_true(begin < end);
+    __atomic_fetch_add((int *)context, 1, __ATOMIC_SEQ_CST);
+}
+
+static void ranges_run_on_the_threads_of_the_device(void **state)
+{
+    const struct ct_launch launch = {.device = device};
+    struct ct_device_info info;
+    int ranges = 0;
+
+    (void)state;
+    device->ops->info(device, CT_F32, &info);
+    ct_parallel(&launch, 64, count_range, &ranges);
+    assert_int_equal(ranges, info.threads < 64 ? info.threads : 64);
+}
+
 static int open_device(void)
 {
     const struct ct_plugin *plugin;
@@ -276,6 +324,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_on_shards),
         cmocka_unit_test(test_token_outside),
+        cmocka_unit_test(each_index_is_in_one_range),
+        cmocka_unit_test(ranges_run_on_the_threads_of_the_device),
     };
 
     if (open_device() < 0) {

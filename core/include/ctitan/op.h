@@ -100,6 +100,17 @@ CT_API int64_t ct_launch_offset(const struct ct_launch *launch, const struct ct_
 CT_API int64_t ct_launch_position(const struct ct_launch *launch, const struct ct_value *v, int dim,
                                   int64_t index);
 
+/*
+ * Work of a kernel in host memory on all threads of the launch's device: body is called with ranges
+ * [begin, end) that make up [0, count), each index in one of them, and returns when all are done.
+ * Ranges run at the same time. How many there are is the device's business: for equal bits on any
+ * number of threads, the result of an index does not depend on the range that it is in. Waking
+ * threads costs microseconds: small kernels do without.
+ */
+typedef void ct_range_body(void *context, int64_t begin, int64_t end);
+CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body,
+                        void *context);
+
 /* Asked once per distinct call while lowering. */
 struct ct_prepare {
     const struct ct_op *op;

@@ -87,6 +87,10 @@ struct ct_device_ops {
                           int64_t *ticket);
     /* 1: the copy of that ticket is done; 0: not yet, only if not to `block`. */
     int (*copy_out_wait)(struct ct_device *device, int64_t ticket, bool block);
+
+    /* body for ranges that make up [0, count), on the threads that compute; returns when all are
+       done. For kernels in host memory: see ct_parallel (op.h). NULL: there is one thread. */
+    void (*parallel)(struct ct_device *device, int64_t count, ct_range_body *body, void *context);
 };
 
 /* Common head of every device; plugins put it first in their own struct. */
