@@ -35,7 +35,8 @@ static bool help_verb(const char *name)
 static int help_plugin_verb(const char *name)
 {
     const struct ct_verb_ops *ops;
-    int rc = find_plugin_verb(name, &ops);
+    char unusable[512];
+    int rc = find_plugin_verb(name, &ops, unusable, sizeof(unusable));
 
     if (rc < 0 || !ops)
         return rc;

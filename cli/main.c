@@ -48,7 +48,8 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
-static int unknown_verb(const char *name)
+/* unusable: why a plugin that can have it cannot be loaded. */
+static int unknown_verb(const char *name, const char *unusable)
 {
     const char *names[32], *near;
     size_t count = 0;
@@ -60,6 +61,8 @@ static int unknown_verb(const char *name)
     near = ct_nearest(name, names, count);
     if (near)
         return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
+    if (*unusable)
+        return ct_fail(CT_ECONFIG, "no verb %s; this plugin may have it: %s", name, unusable);
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
 }
 
@@ -67,13 +70,14 @@ static int run_verb(int argc, char **argv)
 {
     const struct verb *verb = find_verb(argv[0]);
     const struct ct_verb_ops *offered;
+    char unusable[512];
     int rc;
 
     if (verb)
         return verb->run(argc, argv);
-    rc = find_plugin_verb(argv[0], &offered);
+    rc = find_plugin_verb(argv[0], &offered, unusable, sizeof(unusable));
     if (rc == 0)
-        rc = offered ? offered->run(argc, argv) : unknown_verb(argv[0]);
+        rc = offered ? offered->run(argc, argv) : unknown_verb(argv[0], unusable);
     return rc;
 }
 

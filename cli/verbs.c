@@ -1,9 +1,16 @@
 /*
  * Verbs that plugins bring: those of all plugins in the folders, whatever a recipe loads.
+ *
+ * Loading a plugin runs code of its own and of its libraries. So only those are loaded that can have
+ * the verb: its name stands in the file as a string.
  */
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
@@ -17,7 +24,28 @@ struct brought {
     const struct ct_offer *offer;
 };
 
-static size_t collect(struct ct_arena *arena, const char *name, struct brought **list)
+/* Whether the file has name, and a 0 behind it, in it. */
+static bool contains(const char *path, const char *name)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat s = {0};
+    void *data = MAP_FAILED;
+    bool found = false;
+
+    if (file >= 0 && fstat(file, &s) == 0 && s.st_size > 0)
+        data = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data != MAP_FAILED) {
+        found = memmem(data, (size_t)s.st_size, name, strlen(name) + 1) != NULL;
+        munmap(data, (size_t)s.st_size);
+    }
+    if (file >= 0)
+        close(file);
+    return found;
+}
+
+/* name NULL: of any name. unusable: why one that can have it cannot be loaded; NULL: none. */
+static size_t collect(struct ct_arena *arena, const char *name, struct brought **list,
+                      const char **unusable)
 {
     const struct ct_plugin *plugin;
     const char **names;
@@ -25,9 +53,14 @@ static size_t collect(struct ct_arena *arena, const char *name, struct brought *
     char path[PATH_MAX];
 
     *list = NULL;
+    *unusable = NULL;
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0)
+        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || (name && !contains(path, name)))
             continue;
+        if (ct_plugin_open(path, &plugin) < 0) {
+            *unusable = ct_arena_strdup(arena, ct_error_message());
+            continue;
+        }
         for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
             if (o->kind != CT_VERB || (name && strcmp(o->name, name)))
                 continue;
@@ -38,12 +71,15 @@ static size_t collect(struct ct_arena *arena, const char *name, struct brought *
     return found;
 }
 
-int find_plugin_verb(const char *name, const struct ct_verb_ops **ops)
+int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room)
 {
     struct ct_arena scratch = {0};
     struct brought *list;
-    size_t count = collect(&scratch, name, &list);
+    const char *why;
+    size_t count = collect(&scratch, name, &list, &why);
     int rc = 0;
+
+    snprintf(unusable, room, "%s", why ? why : "");
 
     *ops = count ? list[0].offer->ops : NULL;
     if (count > 1)
@@ -57,7 +93,8 @@ void print_plugin_verbs(FILE *out)
 {
     struct ct_arena scratch = {0};
     struct brought *list;
-    size_t count = collect(&scratch, NULL, &list);
+    const char *unusable;
+    size_t count = collect(&scratch, NULL, &list, &unusable);
 
     for (size_t i = 0; i < count; i++) {
         const struct ct_verb_ops *ops = list[i].offer->ops;

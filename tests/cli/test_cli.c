@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-static const char *verb_plugins;
+static const char *verb_plugins, *loud_plugins;
 static const char *program;
 static char folder[] = "/tmp/ctitan-cli-XXXXXX";
 static struct ct_arena arena;
@@ -458,12 +459,45 @@ static void verbs_of_plugins_are_run_and_explained(void **state)
     unsetenv("CTITAN_PLUGIN_PATH");
 }
 
+static void only_plugins_that_have_a_verb_are_loaded_for_it(void **state)
+{
+    const char *broken = ct_arena_printf(&arena, "%s/broken", folder);
+    FILE *out;
+    struct result r;
+
+    (void)state;
+    assert_int_equal(mkdir(broken, 0777), 0);
+    out = fopen(ct_arena_printf(&arena, "%s/rubbish.so", broken), "w");
+    assert_non_null(out);
+    fputs("no library, and nothing of verbs", out);
+    assert_int_equal(fclose(out), 0);
+    setenv("CTITAN_PLUGIN_PATH",
+           ct_arena_printf(&arena, "%s:%s:%s", broken, loud_plugins, verb_plugins), 1);
+    r = run("shout");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "here\n");
+    assert_has(r.err, "loud is loaded");
+    r = run("wave");
+    assert_has(r.err, "plugins good and twin both have a verb wave");
+    assert_null(strstr(r.err, "loud is loaded"));
+    out = fopen(ct_arena_printf(&arena, "%s/rubbish.so", broken), "w");
+    assert_non_null(out);
+    assert_int_equal(fwrite("juggle", 1, 7, out), 7);
+    assert_int_equal(fclose(out), 0);
+    r = run("juggle");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "no verb juggle; this plugin may have it: ");
+    assert_has(r.err, "rubbish.so");
+    unsetenv("CTITAN_PLUGIN_PATH");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mistakes_end_with_status_2_and_say_what),
         cmocka_unit_test(help_is_made_from_the_tables),
         cmocka_unit_test(verbs_of_plugins_are_run_and_explained),
+        cmocka_unit_test(only_plugins_that_have_a_verb_are_loaded_for_it),
         cmocka_unit_test(training_logs_what_was_planned),
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
@@ -476,11 +510,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(doctor_measures_the_machine),
     };
 
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s PROGRAM FOLDER-OF-PLUGINS-WITH-VERBS\n", *argv);
+    if (argc != 4) {
+        fprintf(stderr, "usage: %s PROGRAM FOLDER-OF-PLUGINS-WITH-VERBS FOLDER-OF-LOUD\n", *argv);
         return 2;
     }
     program = realpath(argv[1], NULL);
     verb_plugins = realpath(argv[2], NULL);
+    loud_plugins = realpath(argv[3], NULL);
     return cmocka_run_group_tests(tests, make, clean);
 }
