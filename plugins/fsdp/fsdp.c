@@ -224,7 +224,8 @@ static const struct ct_transform parameters = {
     .name = "fsdp",
     .summary = "parameters are kept in shards and used whole",
     .phase = CT_PHASE_SHARD,
-    .after = (const char *const[]){"placed", "batch", "sequence", NULL},
+    .gives = CT_NAMES("sharded"),
+    .after = CT_NAMES("placed", "batch", "sequence"),
     .evaluation = true,
     .apply = shard_parameters,
 };

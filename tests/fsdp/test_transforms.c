@@ -6,6 +6,8 @@
 #undef assert_message
 #include "support.h"
 
+#include <ctitan/pass.h>
+
 static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)
 {
     ct_graph_sweep(g);
@@ -136,12 +138,56 @@ static void test_regather(void **state)
     check_sequence("regather=false", "kept.txt");
 }
 
+/* ---- what others order themselves by ---- */
+
+static bool saw_shards;
+
+static int look(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    saw_shards = ct_graph_find(graph, "w")->sharding.count[0] == 1;
+    return 0;
+}
+
+/* Whatever the order of the manifest. */
+static void others_can_come_after_parameters_are_sharded(void **state)
+{
+    const struct ct_transform after = {.size = sizeof(after),
+                                       .name = "after",
+                                       .summary = "sees shards",
+                                       .phase = CT_PHASE_SHARD,
+                                       .after = CT_NAMES("sharded"),
+                                       .apply = look};
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    const struct ct_transform *fsdp = test_transform(plugin, "fsdp");
+    const struct ct_transform *both[] = {&after, fsdp}, *turned[] = {fsdp, &after};
+    const struct ct_pass_options options = {.training = true};
+
+    (void)state;
+    TEST_OPTIONS(plugin, "shard_degree=2");
+    for (int i = 0; i < 2; i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g = parse(&arena, "graph \"g\"\nmesh dp_shard=2\nparam %w : float32[8,4]\n"
+                                           "input %x : float32[2,4] [dp_shard, -]\n"
+                                           "F a %y = linear(%x, %w) : float32[2,8]\n"
+                                           "fetch y = %y\n");
+
+        saw_shards = false;
+        assert_ok(ct_passes_run(g, i ? both : turned, 2, NULL, &options));
+        assert_true(saw_shards);
+        ct_arena_finish(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units),    cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_always),   cmocka_unit_test(test_never),
+        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_always),
+        cmocka_unit_test(test_never),
         cmocka_unit_test(test_regather),
+        cmocka_unit_test(others_can_come_after_parameters_are_sharded),
     };
 
     if (ct_ops_register() < 0)
