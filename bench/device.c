@@ -201,8 +201,8 @@ static struct ct_tensor *tensors(struct ct_arena *arena, struct ct_value *const 
 
 static double flops(struct ct_arena *arena, const struct ct_op *op)
 {
-    return op->type->flops ? op->type->flops(tensors(arena, op->in, op->ins),
-                                             tensors(arena, op->out, op->outs), op->ins, op->outs)
+    return op->type->flops ? op->type->flops(op, tensors(arena, op->in, op->ins),
+                                             tensors(arena, op->out, op->outs))
                            : 0;
 }
 

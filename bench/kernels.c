@@ -67,7 +67,7 @@ static void product_shape(const struct call *c, int64_t *m, int64_t *n, int64_t 
     const struct ct_tensor *x = strstr(c->op->type->name, "linear_dx") ? &c->out[0]
                                 : strstr(c->op->type->name, "_grad")   ? &c->in[1]
                                                                        : &c->in[0];
-    double flops = c->op->type->flops(c->in, c->out, c->op->ins, c->op->outs);
+    double flops = c->op->type->flops(c->op, c->in, c->out);
 
     *k = x->shape[x->ndim - 1];
     *m = ct_tensor_count(x) / *k;
@@ -94,7 +94,7 @@ static double best_seconds(const struct call *c, enum ct_dtype dtype)
 static void print_line(const struct call *c, const struct bed *bed, double seconds)
 {
     const struct ct_op_type *type = c->op->type;
-    double flops = type->flops ? type->flops(c->in, c->out, c->op->ins, c->op->outs) : 0;
+    double flops = type->flops ? type->flops(c->op, c->in, c->out) : 0;
     double bytes = operand_bytes(c), best;
 
     printf("%-22s %-30s %-10s %-8s %9.3f ms ", bed->test->name, type->name, c->kernel->name,

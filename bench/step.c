@@ -90,7 +90,7 @@ static double products(const struct ct_instruction *i, enum ct_dtype dtype)
     x = strstr(type, "linear_dx") ? &i->launch.out[0]
         : parts > 1               ? &i->launch.in[1]
                                   : &i->launch.in[0];
-    flops = i->op->type->flops(i->launch.in, i->launch.out, i->launch.ins, i->launch.outs);
+    flops = i->op->type->flops(i->op, i->launch.in, i->launch.out);
     k = x->shape[x->ndim - 1];
     m = ct_tensor_count(x) / k;
     n = (int64_t)(flops / parts / 2 / (double)(m * k) + 0.5);

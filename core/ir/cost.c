@@ -57,7 +57,7 @@ double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, int64_t
             in[i] = shard(graph, op->in[i], rank);
     for (int i = 0; i < op->outs; i++)
         out[i] = shard(graph, op->out[i], rank);
-    flops = op->type->flops(in, out, op->ins, op->outs);
+    flops = op->type->flops(op, in, out);
     ct_arena_finish(&scratch);
     return flops;
 }

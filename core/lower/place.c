@@ -523,7 +523,7 @@ static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowe
     lowered->workspace = p.workspace;
     lowered->group = p.group;
     if (op->type->flops)
-        lowered->flops = op->type->flops(p.in, p.out, op->ins, op->outs);
+        lowered->flops = op->type->flops(op, p.in, p.out);
     lowered->sent = ct_op_sent(op, p.mesh, p.in, p.out);
     return 0;
 }

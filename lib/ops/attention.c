@@ -189,19 +189,33 @@ static int attention_grad_factors(const struct ct_op *op, struct ct_arena *arena
 
 /* ---- types ---- */
 
-/* Half of what all pairs would take: the other half is masked. */
-static double pair_flops(const struct ct_tensor *q, const struct ct_tensor *k)
+/* Of the pairs of a query and a key of a sequence, the share that is seen. A causal query sees half
+   of the keys; with a window, pairs are counted one by one. */
+static double share_seen(const struct ct_attention *how, double tokens)
 {
-    return 2.0 * (double)ct_tensor_count(q) * (double)k->shape[1];
+    double w = (double)how->window, seen;
+
+    if (!how->window || w >= tokens)
+        return how->causal ? 0.5 : 1;
+    seen = how->causal ? w * tokens - w * (w - 1) / 2 : (2 * w - 1) * tokens - w * (w - 1);
+    return seen / (tokens * tokens);
 }
 
-static double attention_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+/* Two products of the queries with the keys that they see. q is input `at`, k the next one. Where
+   queries are a shard, or both are, it is the mean over the ranks. */
+static double pair_flops(const struct ct_op *op, const struct ct_tensor *in, int at)
+{
+    double tokens = (double)op->in[at + 1]->shape[1];
+
+    return 4.0 * (double)ct_tensor_count(&in[at]) * (double)in[at + 1].shape[1] *
+           share_seen(op->attrs, tokens);
+}
+
+static double attention_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
     (void)out;
-    (void)ins;
-    (void)outs;
-    return pair_flops(&in[0], &in[1]);
+    return pair_flops(op, in, 0);
 }
 
 static int attention_vjp(struct ct_vjp *v)
@@ -258,13 +272,11 @@ static int attention_grad_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double attention_grad_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                                   int outs)
+static double attention_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                   const struct ct_tensor *out)
 {
     (void)out;
-    (void)ins;
-    (void)outs;
-    return 2.5 * pair_flops(&in[1], &in[2]);
+    return 2.5 * pair_flops(op, in, 1);
 }
 
 const struct ct_op_type ct_op_attention_grad = {

@@ -230,11 +230,10 @@ static int linear_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double linear_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                           int outs)
+static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
+                           const struct ct_tensor *out)
 {
-    (void)ins;
-    (void)outs;
+    (void)op;
     return 2.0 * (double)ct_tensor_count(&in[0]) * (double)ct_columns(&out[0]);
 }
 

@@ -42,13 +42,12 @@ static int linear_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double linear_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                           int outs)
+static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
+                           const struct ct_tensor *out)
 {
     double sum = 0;
 
-    (void)ins;
-    for (int i = 0; i < outs; i++)
+    for (int i = 0; i < op->outs; i++)
         sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)ct_columns(&out[i]);
     return sum;
 }
@@ -134,13 +133,12 @@ static int linear_dx_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double linear_dx_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
     double sum = 0;
 
-    (void)outs;
-    for (int i = 0; i < ins / 2; i++)
+    for (int i = 0; i < op->ins / 2; i++)
         sum += 2.0 * (double)ct_tensor_count(&in[i]) * (double)ct_columns(&out[0]);
     return sum;
 }
@@ -174,13 +172,12 @@ static int linear_dw_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double linear_dw_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+static double linear_dw_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
     double sum = 0;
 
-    (void)ins;
-    for (int i = 0; i < outs; i++)
+    for (int i = 0; i < op->outs; i++)
         sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[i].shape[0];
     return sum;
 }

@@ -131,12 +131,11 @@ static int linear_cross_entropy_reference(const struct ct_launch *l)
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }
 
-static double linear_cross_entropy_flops(const struct ct_tensor *in, const struct ct_tensor *out,
-                                         int ins, int outs)
+static double linear_cross_entropy_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                         const struct ct_tensor *out)
 {
+    (void)op;
     (void)out;
-    (void)ins;
-    (void)outs;
     return 2.0 * (double)ct_tensor_count(&in[0]) * (double)in[1].shape[0];
 }
 
@@ -213,10 +212,10 @@ static int linear_cross_entropy_grad_reference(const struct ct_launch *l)
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }
 
-static double linear_cross_entropy_grad_flops(const struct ct_tensor *in,
-                                              const struct ct_tensor *out, int ins, int outs)
+static double linear_cross_entropy_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                              const struct ct_tensor *out)
 {
-    return 3 * linear_cross_entropy_flops(in + 1, out, ins, outs);
+    return 3 * linear_cross_entropy_flops(op, in + 1, out);
 }
 
 const struct ct_op_type ct_op_linear_cross_entropy_grad = {

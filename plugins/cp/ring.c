@@ -40,10 +40,10 @@ static int attention_grad_reference(const struct ct_launch *l)
 /* ---- types ---- */
 
 /* As of the whole: a rank's queries meet the keys of all. */
-static double attention_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+static double attention_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
-    return ct_op_attention.flops(in, out, ins, outs);
+    return ct_op_attention.flops(op, in, out);
 }
 
 static int attention_vjp(struct ct_vjp *v)

@@ -87,13 +87,12 @@ static int join_outputs(const struct ct_op *op, struct ct_value ***values)
     return op->outs > 1 ? op->outs : 0;
 }
 
-static double linear_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                           int outs)
+static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
+                           const struct ct_tensor *out)
 {
     double sum = 0;
 
-    (void)ins;
-    for (int i = 0; i < outs; i++)
+    for (int i = 0; i < op->outs; i++)
         sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[i].shape[out[i].ndim - 1];
     return sum;
 }
@@ -129,13 +128,12 @@ static int join_inputs(const struct ct_op *op, struct ct_value ***values)
     return op->ins > 2 ? op->ins - 1 : 0;
 }
 
-static double linear_dx_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
     double sum = 0;
 
-    (void)outs;
-    for (int i = 0; i + 1 < ins; i++)
+    for (int i = 0; i + 1 < op->ins; i++)
         sum += 2.0 * (double)ct_tensor_count(&in[i]) * (double)out[0].shape[out[0].ndim - 1];
     return sum;
 }
@@ -156,11 +154,11 @@ static int loss_infer(struct ct_op *op)
     return 0;
 }
 
-static double loss_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins, int outs)
+static double loss_flops(const struct ct_op *op, const struct ct_tensor *in,
+                         const struct ct_tensor *out)
 {
+    (void)op;
     (void)out;
-    (void)ins;
-    (void)outs;
     return 2.0 * (double)ct_tensor_count(&in[0]) * (double)in[1].shape[0];
 }
 
@@ -186,10 +184,10 @@ static int loss_grad_infer(struct ct_op *op)
     return 0;
 }
 
-static double loss_grad_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,
-                              int outs)
+static double loss_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
 {
-    return 3 * loss_flops(in + 1, out, ins, outs);
+    return 3 * loss_flops(op, in + 1, out);
 }
 
 const struct ct_op_type cpu_op_loss_grad = {

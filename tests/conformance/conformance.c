@@ -172,7 +172,7 @@ static double terms(const struct call *c)
                 fmax(most, (double)ct_tensor_count(t) / (double)(ct_tensor_count(&c->out[k]) + 1));
     }
     if (c->op->type->flops)
-        most = fmax(most, c->op->type->flops(c->in, c->out, c->op->ins, c->op->outs) / (2 * count));
+        most = fmax(most, c->op->type->flops(c->op, c->in, c->out) / (2 * count));
     return most;
 }
 

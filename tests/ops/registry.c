@@ -434,25 +434,60 @@ static void test_failed_builder(void **state)
     ct_arena_finish(&arena);
 }
 
-/* 2 m n k, and half a square for causal attention. */
+/* FLOPs of attention of 8 tokens, as a share of those of all pairs; its gradient has 2.5 times as
+   many. */
+static double attention_share(const struct ct_attention *how)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "g");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *q =
+        ct_graph_source(g, CT_ROLE_INPUT, "q", CT_F32, 4, (int64_t[]){2, 8, 4, 16});
+    struct ct_value *o = ct_attention(&b, "o", q, q, q, NULL, how);
+    struct ct_value *in[] = {o, q, q, q, o, o->producer->out[1]};
+    struct ct_op *grad = ct_emit_type(&b, &ct_op_attention_grad, "g", in, 6, o->producer->attrs);
+    double flops = ct_op_flops(g, o->producer, -1);
+
+    assert_true(ct_op_flops(g, grad, -1) == 2.5 * flops);
+    ct_arena_finish(&arena);
+    return flops / (4.0 * 2 * 4 * 8 * 8 * 16);
+}
+
+static void attention_counts_pairs_that_are_seen(void **state)
+{
+    (void)state;
+    assert_true(attention_share(NULL) == 0.5);
+    assert_true(attention_share(&(struct ct_attention){.causal = true}) == 0.5);
+    assert_true(attention_share(&(struct ct_attention){.causal = true, .window = 8}) == 0.5);
+    assert_true(attention_share(&(struct ct_attention){.causal = false}) == 1);
+    assert_true(attention_share(&(struct ct_attention){.causal = true, .window = 3}) == 21.0 / 64);
+    assert_true(attention_share(&(struct ct_attention){.window = 3}) == 34.0 / 64);
+    assert_true(attention_share(&(struct ct_attention){.window = 1}) == 8.0 / 64);
+}
+
+/* A call with so many inputs and outputs. */
+static double flops_of(const char *type, int ins, int outs, const struct ct_tensor *in,
+                       const struct ct_tensor *out)
+{
+    const struct ct_op op = {.type = ct_op_find(type), .ins = ins, .outs = outs};
+
+    return op.type->flops(&op, in, out);
+}
+
+/* 2 m n k. */
 static void test_flops(void **state)
 {
     struct ct_tensor x = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 5});
     struct ct_tensor w = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){7, 5});
     struct ct_tensor y = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 7});
-    struct ct_tensor q = ct_tensor_dense(NULL, CT_F32, 4, (int64_t[]){2, 8, 4, 16});
-    struct ct_tensor qkv[] = {q, q, q}, lin[] = {x, w}, dx[] = {y, w}, dw[] = {x, y},
-                     loss[] = {y, x, w};
-    double whole = 4.0 * 2 * 4 * 8 * 8 * 16;
+    struct ct_tensor lin[] = {x, w}, dx[] = {y, w}, dw[] = {x, y}, loss[] = {y, x, w};
 
     (void)state;
-    assert_true(ct_op_find("linear")->flops(lin, &y, 2, 1) == 2 * 3 * 5 * 7);
-    assert_true(ct_op_find("linear_dx")->flops(dx, &x, 2, 1) == 2 * 3 * 5 * 7);
-    assert_true(ct_op_find("linear_dw")->flops(dw, &w, 2, 1) == 2 * 3 * 5 * 7);
-    assert_true(ct_op_find("attention")->flops(qkv, &q, 4, 2) == whole / 2);
-    assert_true(ct_op_find("attention_grad")->flops(qkv, &q, 7, 3) == 2.5 * whole / 2);
-    assert_true(ct_op_find("linear_cross_entropy")->flops(lin, &y, 3, 1) == 2 * 3 * 5 * 7);
-    assert_true(ct_op_find("linear_cross_entropy_grad")->flops(loss, &y, 4, 3) == 6 * 3 * 5 * 7);
+    assert_true(flops_of("linear", 2, 1, lin, &y) == 2 * 3 * 5 * 7);
+    assert_true(flops_of("linear_dx", 2, 1, dx, &x) == 2 * 3 * 5 * 7);
+    assert_true(flops_of("linear_dw", 2, 1, dw, &w) == 2 * 3 * 5 * 7);
+    assert_true(flops_of("linear_cross_entropy", 3, 1, lin, &y) == 2 * 3 * 5 * 7);
+    assert_true(flops_of("linear_cross_entropy_grad", 4, 3, loss, &y) == 6 * 3 * 5 * 7);
 }
 
 /* ---- kernels ---- */
@@ -513,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_failed_builder),
         cmocka_unit_test(test_flops),
+        cmocka_unit_test(attention_counts_pairs_that_are_seen),
         cmocka_unit_test(kernels_are_for_ops_that_some_plugin_has),
     };
     if (REGISTER_OPS("cp", "offload") < 0)

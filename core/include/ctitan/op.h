@@ -200,7 +200,8 @@ struct ct_op_type {
     int (*vjp)(struct ct_vjp *);
     /* Floating-point operations of one call on these (local) shapes; multiply and add count as two.
        NULL: counted as none (memory-bound). */
-    double (*flops)(const struct ct_tensor *in, const struct ct_tensor *out, int ins, int outs);
+    double (*flops)(const struct ct_op *op, const struct ct_tensor *in,
+                    const struct ct_tensor *out);
     /* Plain loops over ct_tensor_load/store, accumulating in double; honours accumulate and any
        strides. NULL only for ops that exist on one device alone. */
     int (*reference)(const struct ct_launch *);
