@@ -155,7 +155,8 @@ static int bench_case(struct ct_device *device, const struct conformance_case *t
 static int start(int argc, char **argv, const char **filter, struct ct_device **device)
 {
     char *assignments[16];
-    const struct ct_plugin *adamw;
+    static const char *const with_ops[] = {"adamw", "cp", "tp"};
+    const struct ct_plugin *other;
     const struct ct_offer *offer;
     int count = 0, rc;
 
@@ -166,8 +167,8 @@ static int start(int argc, char **argv, const char **filter, struct ct_device **
             *filter = argv[i];
     }
     rc = bed_load("cpu", assignments, count, &plugin);
-    if (rc >= 0)
-        rc = bed_load("adamw", NULL, 0, &adamw);
+    for (size_t i = 0; rc >= 0 && i < CT_COUNT(with_ops); i++)
+        rc = bed_load(with_ops[i], NULL, 0, &other);
     if (rc >= 0)
         rc = ct_offer_find(CT_DEVICE, "cpu", &offer);
     if (rc < 0)

@@ -1,12 +1,10 @@
 /*
- * Cross entropy on shards of the vocabulary (core/ops/loss_shards.c says what the numbers mean).
+ * Cross entropy on shards of the vocabulary (the plugin tp says what the numbers mean).
  * The logits are read once for the statistics and once for their gradient; the rest is three
  * numbers a shard.
  */
 #include <math.h>
 #include <string.h>
-
-#include <ctitan/lib/ops.h>
 
 #include "loops.h"
 #include "loss.h"
@@ -23,11 +21,12 @@ static struct span span_of(const struct ct_launch *l, int input, const struct ct
 {
     const struct ct_value *v = l->op->in[input];
     const struct ct_tensor *logits = &l->in[input];
+    int64_t whole = stats->shape[stats->ndim - 2];
 
     return (struct span){.first = ct_launch_offset(l, v, v->ndim - 1),
                          .count = logits->shape[logits->ndim - 1],
                          .shards = shards,
-                         .length = ct_cross_entropy_shard(v, stats)};
+                         .length = (v->shape[v->ndim - 1] + whole - 1) / whole};
 }
 
 /* The last shard of the vocabulary is shorter, or empty. */

@@ -1,8 +1,6 @@
 /*
  * Cross entropy in two steps, for logits that are split by vocabulary; dense tensors.
  */
-#include <ctitan/lib/ops.h>
-
 #include "gpu.h"
 
 #define THREADS 256
@@ -24,13 +22,14 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
 {
     const struct ct_value *whole = l->op->in[logits];
     const struct ct_tensor *x = &l->in[logits];
+    int64_t shards = whole_stats->shape[whole_stats->ndim - 2];
 
     return (struct gpu_shards){.logits = x->data,
                                .stats = stats->data,
                                .labels = l->in[labels].data,
                                .rows = tokens_of(stats),
                                .shards = shards_of(stats),
-                               .columns = ct_cross_entropy_shard(whole, whole_stats),
+                               .columns = (whole->shape[whole->ndim - 1] + shards - 1) / shards,
                                .row_columns = x->shape[x->ndim - 1],
                                .first = ct_launch_offset(l, whole, whole->ndim - 1),
                                .limit = whole->shape[whole->ndim - 1],

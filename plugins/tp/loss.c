@@ -24,8 +24,8 @@ static struct ct_value *loss_on(struct ct_builder *b, struct ct_value *logits,
 {
     struct ct_value *shards;
 
-    shards = ct_cross_entropy_partial(b, "loss.shards", logits, labels, tp_config.degree);
-    return ct_cross_entropy_merge(b, "loss", shards, labels);
+    shards = tp_cross_entropy_partial(b, "loss.shards", logits, labels, tp_config.degree);
+    return tp_cross_entropy_merge(b, "loss", shards, labels);
 }
 
 static int split_loss(struct ct_graph *graph, struct ct_op *op)

@@ -194,7 +194,11 @@ static const struct ct_axis_ops axis = {
 
 CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss parallelism",
           .options = options, .config = &tp_config, .config_size = sizeof(tp_config),
-          .offers = CT_OFFERS({CT_AXIS, "tp", &axis}, {CT_TRANSFORM, "tp", &placement},
-                              {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
-                              {CT_TRANSFORM, "tp.loss", &loss},
-                              {CT_TRANSFORM, "tp.regather", &again}));
+          .offers = CT_OFFERS(
+              {CT_AXIS, "tp", &axis},
+              {CT_OP, "cross_entropy_partial", &tp_op_cross_entropy_partial},
+              {CT_OP, "cross_entropy_partial_grad", &tp_op_cross_entropy_partial_grad},
+              {CT_OP, "cross_entropy_merge", &tp_op_cross_entropy_merge},
+              {CT_OP, "cross_entropy_merge_grad", &tp_op_cross_entropy_merge_grad},
+              {CT_TRANSFORM, "tp", &placement}, {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
+              {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again}));

@@ -521,7 +521,7 @@ static int run_cases(struct ct_device *device, const char *filter)
 static int start(int argc, char **argv, struct options *options, struct ct_device **device)
 {
     char *assignments[16];
-    static const char *const with_ops[] = {"adamw", "cp", "offload"};
+    static const char *const with_ops[] = {"adamw", "cp", "offload", "tp"};
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
     int count = 0, rc;

@@ -551,7 +551,7 @@ int main(void)
         cmocka_unit_test(attention_counts_pairs_that_are_seen),
         cmocka_unit_test(kernels_are_for_ops_that_some_plugin_has),
     };
-    if (REGISTER_OPS("cp", "offload") < 0)
+    if (REGISTER_OPS("cp", "offload", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("op registry", tests, NULL, NULL);
 }

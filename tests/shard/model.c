@@ -203,8 +203,10 @@ static struct ct_value *loss_in_shards(struct model *m, struct ct_value *logits)
     int64_t shards = 1 + random_below(&m->shape, m->vocabulary);
     struct ct_value *stats;
 
-    stats = ct_cross_entropy_partial(&m->b, name(m, "shards"), logits, m->labels, shards);
-    return ct_cross_entropy_merge(&m->b, name(m, "loss"), perhaps_moved(m, stats), m->labels);
+    stats = ct_emit1(&m->b, "cross_entropy_partial", name(m, "shards"),
+                     (struct ct_value *[]){logits, m->labels}, 2, &shards);
+    return ct_emit1(&m->b, "cross_entropy_merge", name(m, "loss"),
+                    (struct ct_value *[]){perhaps_moved(m, stats), m->labels}, 2, NULL);
 }
 
 static void finish(struct model *m)

@@ -18,6 +18,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/lib/ops.h>
 
+#include "plugin_ops.h"
 #include "simulate.h"
 
 #define assert_ok(rc)                                                                              \
@@ -332,7 +333,7 @@ int main(void)
         print_error("%s\n", ct_error_message());
         return 1;
     }
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("kernels on shards", tests, NULL, NULL);
 }

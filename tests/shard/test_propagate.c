@@ -4,6 +4,7 @@
  * with the reason for them).
  */
 #include "../graph/support.h"
+#include "plugin_ops.h"
 
 #include <ctitan/lib/ops.h>
 
@@ -209,7 +210,7 @@ int main(void)
         cmocka_unit_test(test_one_rank_is_left_alone),
         cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
     };
-    if (ct_ops_register() < 0)
+    if (REGISTER_OPS("tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("propagation", tests, NULL, NULL);
 }

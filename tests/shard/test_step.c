@@ -19,6 +19,7 @@
 #include <ctitan/lib/ops.h>
 
 #include "model.h"
+#include "plugin_ops.h"
 #include "simulate.h"
 
 static uint64_t first_seed = 1, seeds = 400;
@@ -160,7 +161,7 @@ int main(int argc, char **argv)
         first_seed = strtoull(argv[1], NULL, 10);
     if (argc > 2)
         seeds = strtoull(argv[2], NULL, 10);
-    if (ct_ops_register() < 0 || load_optimizer() < 0) {
+    if (REGISTER_OPS("tp") < 0 || load_optimizer() < 0) {
         print_error("%s\n", ct_error_message());
         return 1;
     }

@@ -42,10 +42,6 @@
     X(linear_cross_entropy_grad)                                                                   \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
-    X(cross_entropy_partial)                                                                       \
-    X(cross_entropy_partial_grad)                                                                  \
-    X(cross_entropy_merge)                                                                         \
-    X(cross_entropy_merge_grad)                                                                    \
     X(float8_scale)                                                                                \
     X(float8_quantise)                                                                             \
     X(float8_linear)
@@ -160,20 +156,6 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 /* The same on logits that exist: logits[b, t, v]. */
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
-
-/* Loss parallelism: what each of so many parts of the vocabulary says of a token (its largest
-   logit, the sum of exponentials, the label's logit), and the loss from all of them. Parts are of
-   one length, the last ones shorter or empty. */
-struct ct_cross_entropy_partial {
-    int64_t shards;
-};
-CT_API struct ct_value *ct_cross_entropy_partial(struct ct_builder *b, const char *name,
-                                                 struct ct_value *logits, struct ct_value *labels,
-                                                 int64_t shards);
-/* Length of a part, the last ones apart. */
-CT_API int64_t ct_cross_entropy_shard(const struct ct_value *logits, const struct ct_value *stats);
-CT_API struct ct_value *ct_cross_entropy_merge(struct ct_builder *b, const char *name,
-                                               struct ct_value *stats, struct ct_value *labels);
 
 /* ---- Float8 ---- */
 

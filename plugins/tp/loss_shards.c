@@ -10,9 +10,10 @@
  */
 #include <math.h>
 
+#include <ctitan/op_author.h>
 #include <ctitan/rule.h>
 
-#include "list.h"
+#include "tp.h"
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
@@ -38,7 +39,7 @@ static int check_statistics(const struct ct_value *stats)
 
 /* ---- shards ---- */
 
-int64_t ct_cross_entropy_shard(const struct ct_value *logits, const struct ct_value *stats)
+static int64_t length_of_shard(const struct ct_value *logits, const struct ct_value *stats)
 {
     int64_t shards = stats->shape[stats->ndim - 2];
 
@@ -76,7 +77,7 @@ static int partial_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[0];
     int64_t shards = l->out[0].shape[l->out[0].ndim - 2], v = ct_columns(&l->in[0]);
-    int64_t n = ct_cross_entropy_shard(logits, l->op->out[0]);
+    int64_t n = length_of_shard(logits, l->op->out[0]);
     int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
     int rc = 0;
 
@@ -92,7 +93,7 @@ static int partial_reference(const struct ct_launch *l)
 
 static int64_t shards_of(const struct ct_op *op)
 {
-    return ((const struct ct_cross_entropy_partial *)op->attrs)->shards;
+    return ((const struct tp_cross_entropy_partial *)op->attrs)->shards;
 }
 
 static int partial_infer(struct ct_op *op)
@@ -115,21 +116,21 @@ static int partial_vjp(struct ct_vjp *v)
 {
     struct ct_op *op = v->op;
 
-    return ct_emit_gradients(v, &ct_op_cross_entropy_partial_grad,
+    return ct_emit_gradients(v, &tp_op_cross_entropy_partial_grad,
                              (struct ct_value *[]){v->dout[0], op->out[0], op->in[0], op->in[1]}, 4,
                              NULL, (int[]){0}, 1);
 }
 
-const struct ct_op_type ct_op_cross_entropy_partial = {
+const struct ct_op_type tp_op_cross_entropy_partial = {
     .size = sizeof(struct ct_op_type),
     .name = "cross_entropy_partial",
     .summary = "largest logit, sum of exponentials and label's logit of shards of the vocabulary",
     .signature = "logits[.v] T, labels[.] i -> stats[.pS] W",
     .attrs =
-        (const struct ct_option[]){CT_OPT_INT(struct ct_cross_entropy_partial, shards, "shards",
+        (const struct ct_option[]){CT_OPT_INT(struct tp_cross_entropy_partial, shards, "shards",
                                               "1", 1, 0x1p31, "Parts of the vocabulary"),
                                    {0}},
-    .attrs_size = sizeof(struct ct_cross_entropy_partial),
+    .attrs_size = sizeof(struct tp_cross_entropy_partial),
     .infer = partial_infer,
     .vjp = partial_vjp,
     .factors = partial_factors,
@@ -141,7 +142,7 @@ static int partial_grad_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[2];
     int64_t shards = l->in[1].shape[l->in[1].ndim - 2], v = ct_columns(&l->in[2]);
-    int64_t n = ct_cross_entropy_shard(logits, l->op->in[1]);
+    int64_t n = length_of_shard(logits, l->op->in[1]);
     int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
     int rc = 0;
 
@@ -173,7 +174,7 @@ static int partial_grad_factors(const struct ct_op *op, struct ct_arena *arena,
     return 0;
 }
 
-const struct ct_op_type ct_op_cross_entropy_partial_grad = {
+const struct ct_op_type tp_op_cross_entropy_partial_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "cross_entropy_partial_grad",
     .summary = "gradient of cross_entropy_partial",
@@ -225,12 +226,12 @@ static int merge_vjp(struct ct_vjp *v)
     if (!v->dout[0])
         return 0;
     return ct_emit_gradients(
-        v, &ct_op_cross_entropy_merge_grad,
+        v, &tp_op_cross_entropy_merge_grad,
         (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->in[1], v->op->out[1]}, 4, NULL,
         (int[]){0}, 1);
 }
 
-const struct ct_op_type ct_op_cross_entropy_merge = {
+const struct ct_op_type tp_op_cross_entropy_merge = {
     .size = sizeof(struct ct_op_type),
     .name = "cross_entropy_merge",
     .summary = "sum of token cross entropies from the statistics of all shards",
@@ -262,7 +263,7 @@ static int merge_grad_infer(struct ct_op *op)
     return check_statistics(op->in[1]);
 }
 
-const struct ct_op_type ct_op_cross_entropy_merge_grad = {
+const struct ct_op_type tp_op_cross_entropy_merge_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "cross_entropy_merge_grad",
     .summary = "gradient of cross_entropy_merge",
@@ -271,18 +272,18 @@ const struct ct_op_type ct_op_cross_entropy_merge_grad = {
     .reference = merge_grad_reference,
 };
 
-struct ct_value *ct_cross_entropy_partial(struct ct_builder *b, const char *name,
+struct ct_value *tp_cross_entropy_partial(struct ct_builder *b, const char *name,
                                           struct ct_value *logits, struct ct_value *labels,
                                           int64_t shards)
 {
-    return ct_emit_type1(b, &ct_op_cross_entropy_partial, name,
+    return ct_emit_type1(b, &tp_op_cross_entropy_partial, name,
                          (struct ct_value *[]){logits, labels}, 2,
-                         &(struct ct_cross_entropy_partial){shards});
+                         &(struct tp_cross_entropy_partial){shards});
 }
 
-struct ct_value *ct_cross_entropy_merge(struct ct_builder *b, const char *name,
+struct ct_value *tp_cross_entropy_merge(struct ct_builder *b, const char *name,
                                         struct ct_value *stats, struct ct_value *labels)
 {
-    return ct_emit_type1(b, &ct_op_cross_entropy_merge, name, (struct ct_value *[]){stats, labels},
+    return ct_emit_type1(b, &tp_op_cross_entropy_merge, name, (struct ct_value *[]){stats, labels},
                          2, NULL);
 }
