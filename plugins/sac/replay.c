@@ -42,24 +42,28 @@ static void find_needed(struct replay *r)
                 need(r, r->s->forward->values[op->in[i]->id]);
 }
 
-/* Outputs that lie side by side live as long as the longest: where some are kept and others are
+/* Outputs that lie side by side live as long as the longest. Where some are kept and others are
    not, each is made by itself. */
-static int part_outputs(struct replay *r)
+static bool lies_with_others(const struct replay *r, const struct ct_op *op)
+{
+    struct ct_value **values = NULL;
+    int again = 0;
+
+    if (op->section->part != CT_PART_F || !op->type->apart || !ct_op_join(op, &values) ||
+        values != op->out)
+        return false;
+    for (int i = 0; i < op->outs; i++)
+        again += r->needed[op->out[i]->id];
+    return again && again < op->outs;
+}
+
+static int part_outputs(const struct replay *r)
 {
     int rc = 0;
 
-    ct_for_each_op_safe (op, r->s->graph) {
-        struct ct_value **values = NULL;
-        int again = 0;
-
-        if (op->section->part != CT_PART_F || !op->type->apart || !ct_op_join(op, &values) ||
-            values != op->out)
-            continue;
-        for (int i = 0; i < op->outs; i++)
-            again += r->needed[op->out[i]->id];
-        if (rc == 0 && again && again < op->outs)
+    ct_for_each_op_safe (op, r->s->graph)
+        if (rc == 0 && lies_with_others(r, op))
             rc = sac_take_apart(r->s->graph, op);
-    }
     return rc;
 }
 
@@ -176,13 +180,36 @@ static int serve(struct replay *r, struct ct_op *op)
     return 0;
 }
 
-/* What the forward keeps for the backward, for people. */
+/* ---- for people ---- */
+
 static void mark_kept(const struct sac *s)
 {
-    for (size_t i = 0; i < s->count; i++)
-        ct_for_each_use (use, s->graph->values[i])
-            if (s->kept[i] && s->layer_of[i] >= 0 && backward(use->op))
-                s->graph->values[i]->marks |= ct_mark("sac.save");
+    ct_for_each_op (op, s->graph)
+        for (int i = 0; backward(op) && i < op->ins; i++) {
+            const struct ct_value *v = op->in[i];
+
+            if (v && v->id < s->count && s->layer_of[v->id] >= 0 && s->kept[v->id])
+                s->graph->values[s->root[v->id]->id]->marks |= ct_mark("sac.save");
+        }
+}
+
+static void explain_kept(const struct sac *s)
+{
+    ct_for_each_op (op, s->graph) {
+        bool leaves = false;
+        size_t bytes = 0;
+
+        for (int i = 0; op->section->part == CT_PART_F && i < op->outs; i++)
+            if (op->out[i]->marks & ct_mark("sac.save")) {
+                leaves |= sac_leaves(s, s->forward->values[op->out[i]->id]);
+                bytes += ct_value_bytes(s->graph, op->out[i], s->rank);
+            }
+        if (bytes)
+            op->why = ct_arena_printf(
+                s->graph->arena, "%s%ssac: kept, %zu bytes%s, %.4g FLOPs are not repeated",
+                op->why ? op->why : "", op->why ? "; " : "", bytes,
+                leaves ? " that leave the layer" : "", ct_op_flops(s->graph, op, s->rank));
+    }
 }
 
 int sac_replay(struct sac *s)
@@ -200,6 +227,7 @@ int sac_replay(struct sac *s)
     if (rc < 0)
         return rc;
     mark_kept(s);
+    explain_kept(s);
     ct_graph_sweep(s->graph);
     return 0;
 }
