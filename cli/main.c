@@ -23,8 +23,8 @@ const struct verb verbs[] = {
     {"plan", RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--json] [--program]",
      "memory, parameters and FLOPs of a run, without running it", verb_plan},
     {"schedule",
-     "NAME --ranks P --microbatches M [--stages S] [--csv FILE] [--costs F,I,W[,SEND]] [--comm] "
-     "[--svg FILE] [--write-csv FILE]",
+     "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
+     "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
      "draw, time and verify a pipeline schedule", verb_schedule},
     {"check", "FILE.so", "try a plugin: its schedules, over many numbers of ranks", verb_check},
     {"new", "schedule NAME", "write the beginning of a plugin, which builds and passes", verb_new},

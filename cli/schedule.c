@@ -16,14 +16,18 @@
 
 /* ---- arguments ---- */
 
+#define SETTINGS 16
+
 struct request {
     const char *name, *csv, *svg, *write_csv;
+    char *set[SETTINGS]; /* "PLUGIN.KEY=VALUE" */
+    int settings;
     int ranks, stages, microbatches; /* -1: not said */
     double costs[4];                 /* F, I, W of all layers of a rank; of a transfer */
     bool comm;
 };
 
-enum { RANKS = 256, STAGES, MICROBATCHES, COSTS, CSV, SVG, WRITE_CSV, COMM };
+enum { RANKS = 256, STAGES, MICROBATCHES, COSTS, CSV, SVG, WRITE_CSV, COMM, SET };
 
 static const struct option options[] = {{"ranks", required_argument, NULL, RANKS},
                                         {"stages", required_argument, NULL, STAGES},
@@ -33,6 +37,7 @@ static const struct option options[] = {{"ranks", required_argument, NULL, RANKS
                                         {"svg", required_argument, NULL, SVG},
                                         {"write-csv", required_argument, NULL, WRITE_CSV},
                                         {"comm", no_argument, NULL, COMM},
+                                        {"set", required_argument, NULL, SET},
                                         {0}};
 
 static int take_number(const char *option, int *number)
@@ -89,6 +94,11 @@ static int take(struct request *r, int option, const char *word)
     case COMM:
         r->comm = true;
         return 0;
+    case SET:
+        if (r->settings == SETTINGS)
+            return ct_fail(CT_ECONFIG, "--set %s: at most %d of them", optarg, SETTINGS);
+        r->set[r->settings++] = optarg;
+        return 0;
     case ':':
         return ct_fail(CT_ECONFIG, "schedule: %s lacks its value", word);
     default:
@@ -103,6 +113,8 @@ static int check_request(const struct request *r, int argc, char **argv)
         return ct_fail(CT_ECONFIG, "schedule: expected --csv or the name %s, not both", r->name);
     if (argc > optind + 1)
         return ct_fail(CT_ECONFIG, "schedule takes one name, and not also %s", argv[optind + 1]);
+    if (r->csv && r->settings)
+        return ct_fail(CT_ECONFIG, "schedule: --set %s: a CSV has no options", r->set[0]);
     if (!r->csv && !r->name)
         return ct_fail(CT_ECONFIG, "schedule: expected the name of a schedule, or --csv FILE");
     if (!r->csv && (r->ranks < 0 || r->microbatches < 0))
@@ -204,6 +216,27 @@ int find_schedule(const char *name, const struct ct_schedule_ops **ops)
     return rc < 0 ? ct_context(rc, "%s", plugin->name) : 0;
 }
 
+/* "eager_1f1b.extra=3": an option of the plugin that offers the schedule. */
+static int set_option(const char *schedule, const char *setting)
+{
+    int section = (int)strcspn(setting, ".="), key = (int)strcspn(setting, "=");
+    const struct ct_plugin *plugin;
+    struct ct_arena scratch = {0};
+    int rc = setting[section] == '.' && setting[key]
+                 ? open_plugin(ct_arena_printf(&scratch, "%.*s", section, setting), &plugin)
+                 : ct_fail(CT_ECONFIG, "expected PLUGIN.KEY=VALUE");
+
+    if (rc == 0 && !offered(plugin, schedule))
+        rc = ct_fail(CT_ECONFIG, "schedule %s is not of plugin %s", schedule, plugin->name);
+    if (rc == 0)
+        rc = ct_options_set(
+            plugin->options, plugin->config,
+            ct_arena_printf(&scratch, "%.*s", key - section - 1, setting + section + 1),
+            setting + key + 1, plugin->name);
+    ct_arena_finish(&scratch);
+    return rc < 0 ? ct_context(rc, "--set %s", setting) : 0;
+}
+
 static int make(const struct request *r, struct ct_arena *arena, struct ct_schedule **schedule)
 {
     const struct ct_schedule_ops *ops;
@@ -213,6 +246,8 @@ static int make(const struct request *r, struct ct_arena *arena, struct ct_sched
     if (r->csv)
         return ct_schedule_read_csv(arena, r->csv, r->ranks, r->stages, r->microbatches, schedule);
     rc = find_schedule(r->name, &ops);
+    for (int i = 0; rc >= 0 && i < r->settings; i++)
+        rc = set_option(r->name, r->set[i]);
     if (rc < 0)
         return rc;
     if (request.stages < 0)
