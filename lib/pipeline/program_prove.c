@@ -110,7 +110,7 @@ static bool all_there(const struct dry *d, int stream, const struct ct_op_type *
     for (int n = 0; n < d->count; n++) {
         const struct ct_instruction *i = head(&d->rank[n], stream);
 
-        if (!i || i->op->type != type || !ready(d, &d->rank[n], stream))
+        if (!i || i->op->type != type || !is_along_axis(d, i) || !ready(d, &d->rank[n], stream))
             return false;
     }
     return true;
