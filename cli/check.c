@@ -1,13 +1,15 @@
 /*
- * `ctitan check FILE.so`: what a plugin offers, tried over many cases. So far of schedules: each is
- * generated, verified, given communication, verified again, and simulated, over a grid of ranks,
- * stages and microbatches.
+ * `ctitan check FILE.so`: what a plugin offers, tried. It is taken into the process as by a run, so
+ * that structs, signatures and names of offers are checked; ops must have a reference, and kernels
+ * an op. Schedules are generated, verified, given communication, verified again, and simulated,
+ * over a grid of ranks, stages and microbatches.
  */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/op.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>
 
@@ -124,11 +126,44 @@ static int check_schedule(const struct ct_offer *offer)
     return 0;
 }
 
+static int check_op(const struct ct_op_type *type)
+{
+    if (!type->reference && !type->collective)
+        return ct_fail(CT_EINVAL, "op %s has no reference: no kernel can be held against it",
+                       type->name);
+    printf("op %s: %s%s\n", type->name, type->signature, type->vjp ? "; has a gradient" : "");
+    return 0;
+}
+
+static int check_kernels(const struct ct_offer *offer)
+{
+    const struct ct_kernel *kernel = offer->ops;
+
+    for (; kernel->op; kernel = (const void *)((const char *)kernel + kernel->size)) {
+        if (!ct_op_find(kernel->op))
+            return ct_context(CT_EINVAL, "kernel %s on %s", kernel->name, offer->name);
+        printf("kernel %s of %s on %s\n", kernel->name, kernel->op, offer->name);
+    }
+    return 0;
+}
+
+static int check_offer(const struct ct_offer *offer)
+{
+    if (offer->kind == CT_SCHEDULE)
+        return check_schedule(offer);
+    if (offer->kind == CT_OP)
+        return check_op(offer->ops);
+    if (offer->kind == CT_KERNELS)
+        return check_kernels(offer);
+    printf("%s %s\n", ct_kind_name(offer->kind), offer->name);
+    return 0;
+}
+
 int verb_check(int argc, char **argv)
 {
     const struct ct_plugin *plugin;
     char path[PATH_MAX];
-    int rc, schedules = 0;
+    int rc;
 
     if (argc != 2)
         return ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
@@ -137,15 +172,9 @@ int verb_check(int argc, char **argv)
         rc = ct_plugin_open(path, &plugin);
     if (rc == 0 && plugin->options)
         rc = ct_options_reset(plugin->options, plugin->config);
-    if (rc < 0)
-        return rc;
-    for (const struct ct_offer *o = plugin->offers; rc == 0 && o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_SCHEDULE) {
-            rc = check_schedule(o);
-            schedules++;
-        }
-    if (rc == 0 && !schedules)
-        return ct_fail(CT_ECONFIG, "%s offers no schedule, and check knows no other kind",
-                       plugin->name);
+    if (rc == 0)
+        rc = ct_plugin_register(plugin);
+    for (size_t i = 0; rc == 0 && plugin->offers[i].kind != CT_NOTHING; i++)
+        rc = check_offer(&plugin->offers[i]);
     return rc;
 }

@@ -11,7 +11,6 @@
 #include <ctitan/op.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
-#include <ctitan/run.h>
 
 static struct config {
     const char *regions;
@@ -24,7 +23,6 @@ static const struct ct_option options[] = {
 
 struct recompute {
     struct ct_graph *graph;
-    int64_t rank;
     size_t count;            /* of values, before the first is computed again */
     bool *weight;            /* by id: made of parameters alone */
     struct ct_value **again; /* by id: what the backward takes instead; NULL: not there yet */
@@ -62,7 +60,8 @@ static bool same_region(const struct ct_op *a, const struct ct_op *b)
 }
 
 /* A collective with which a region begins, such as a reduce-scatter of what the region before left
-   pending: what it gives is kept if that takes no more than what it takes. */
+   pending: what it gives is kept if that takes no more than what it takes, on the
+   first rank: all do alike. */
 static bool arrives(const struct recompute *r, const struct ct_op *op)
 {
     size_t in = 0, out = 0;
@@ -72,10 +71,10 @@ static bool arrives(const struct recompute *r, const struct ct_op *op)
     for (int i = 0; i < op->ins; i++) {
         if (op->in[i]->producer && same_region(op->in[i]->producer, op))
             return false;
-        in += ct_value_bytes(r->graph, op->in[i], r->rank);
+        in += ct_value_bytes(r->graph, op->in[i], 0);
     }
     for (int i = 0; i < op->outs; i++)
-        out += ct_value_bytes(r->graph, op->out[i], r->rank);
+        out += ct_value_bytes(r->graph, op->out[i], 0);
     return out <= in;
 }
 
@@ -123,8 +122,9 @@ static struct ct_value *again(struct recompute *r, struct ct_value *v, struct ct
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_arena scratch = {0};
-    struct recompute r = {.graph = graph, .rank = run->rank, .count = graph->value_count};
+    struct recompute r = {.graph = graph, .count = graph->value_count};
 
+    (void)run;
     r.weight = ct_arena_array(&scratch, bool, r.count);
     r.again = ct_arena_array(&scratch, struct ct_value *, r.count);
     find_weights(&r);

@@ -59,6 +59,8 @@ expect() {
 cd "$root"
 expect 'Stochastic gradient descent' "$ctitan" plugins
 expect 'Share of the last step that is taken again' "$ctitan" help sgd
+expect 'op sgd: lr\[\] d' "$ctitan" check sgd
+expect 'kernel plain of sgd on cpu' "$ctitan" check sgd/sgd.so
 expect 'sgd(%lr, ' "$ctitan" explain recipe.ini
 expect 'sgd (plain)' "$ctitan" plan recipe.ini --program
 expect 'done: 40 steps' "$ctitan" train recipe.ini
@@ -68,3 +70,17 @@ awk -F'"loss": ' '
         printf "loss from %s to %s in %d steps\n", first, last, NR
         exit !(NR == 40 && last < 0.8 * first)
     }' out/metrics.jsonl
+
+# A kernel of no op, and an op without a reference, are found.
+harmed() {
+    local change=$1 words=$2
+    rm -rf harmed
+    cp -r sgd harmed
+    sed -i "$change" harmed/sgd.c
+    touch harmed/sgd.c
+    make -s -C harmed CC="${CC:-cc}" CFLAGS='-std=gnu11 -O2 -w -fvisibility=hidden -fPIC'
+    if "$ctitan" check harmed/sgd.so >log 2>&1; then cat log; exit 1; fi
+    grep -q "$words" log || { cat log; exit 1; }
+}
+harmed 's/.op = "sgd"/.op = "sdg"/' 'kernel plain on cpu: .*sdg'
+harmed 's/.reference = reference,//' 'op sgd has no reference'

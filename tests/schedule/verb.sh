@@ -76,7 +76,7 @@ expect 1 'RECV_F (action 2 of rank 1) must come before F (action 1)' schedule --
 
 expect 2 'check: expected one plugin' check
 expect 2 'no plugin named nothing' check nothing
-expect 2 'adamw offers no schedule' check adamw
+expect 0 'op adamw: ' check adamw
 expect 2 'new: expected a kind and a name' new schedule
 expect 2 'new knows one kind, schedule, and not optimizer' new optimizer mine
 expect 2 'lower-case letters, digits and _ only' new schedule ../mine

@@ -6,19 +6,8 @@
  * the transform, verifies after each, times it, dumps on request, and on failure writes a
  * reproducer: the graph before it and the list of transforms.
  *
- * Properties are words between transforms; nothing else is known of them. Those in use:
- *
- *   batch, sequence  the inputs are split over data-parallel ranks; along the sequence
- *   placed           weights are split as the model's tensor-parallel plan says
- *   stages           every op stands in the section of its pipeline stage
- *   precision        the forward computes in the dtype that was asked for
- *   gradients        the backward is there
- *   collected        what the host reads is a sum over the ranks that have a part of it
- *   collectives      every value has its sharding
- *   listed           parameters and states are noted, before a rank leaves out what is not its own
- *   recomputed       what the backward computes again stands in it
- *   prefetched       gathers of parameters stand where they run
- *   bucketed         collectives of a unit are one
+ * Properties are words between transforms; nothing else is known of them. docs/plugins.md lists
+ * those in use.
  */
 #ifndef CT_PASS_H
 #define CT_PASS_H
