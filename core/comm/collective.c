@@ -14,8 +14,8 @@
 /* ---- packing ---- */
 
 /* Shard i of the whole tensor at `whole`, to or from packed memory. */
-static int move_shard(const struct ct_launch *launch, const struct ct_transport *by,
-                      const struct ct_layout *l, int64_t i, char *whole, char *packed, bool pack)
+static int move_shard(const struct ct_launch *launch, const struct ct_layout *l, int64_t i,
+                      char *whole, char *packed, bool pack)
 {
     const struct ct_moved *m = launch->state;
     size_t unit = (size_t)l->inner * ct_dtype_size(m->head.dtype);
@@ -26,8 +26,8 @@ static int move_shard(const struct ct_launch *launch, const struct ct_transport 
     if (bytes == 0)
         return 0;
     if (pack)
-        return by->copy(launch, packed, bytes, shard, stride, bytes, l->outer);
-    return by->copy(launch, shard, stride, packed, bytes, bytes, l->outer);
+        return ct_launch_copy(launch, packed, bytes, shard, stride, bytes, l->outer);
+    return ct_launch_copy(launch, shard, stride, packed, bytes, bytes, l->outer);
 }
 
 /* A box of a tensor: [0, shape) from `offset` on. */
@@ -59,8 +59,8 @@ static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *ele
 
 /* Elements of a box, between a tensor and packed memory: rows of runs, one copy for each index of
    the dimensions in front. */
-static int move_box(const struct ct_launch *l, const struct ct_transport *by,
-                    const struct ct_tensor *t, const struct box *box, char *packed, bool pack)
+static int move_box(const struct ct_launch *l, const struct ct_tensor *t, const struct box *box,
+                    char *packed, bool pack)
 {
     size_t item = ct_dtype_size(t->dtype), bytes;
     int64_t index[CT_MAX_DIMS] = {0}, elements, rows = 1;
@@ -78,8 +78,8 @@ static int move_box(const struct ct_launch *l, const struct ct_transport *by,
         for (d = 0; d < last; d++)
             offset += index[d] * t->stride[d];
         at = (char *)t->data + (size_t)offset * item;
-        rc = pack ? by->copy(l, packed, bytes, at, stride ? stride : bytes, bytes, rows)
-                  : by->copy(l, at, stride ? stride : bytes, packed, bytes, bytes, rows);
+        rc = pack ? ct_launch_copy(l, packed, bytes, at, stride ? stride : bytes, bytes, rows)
+                  : ct_launch_copy(l, at, stride ? stride : bytes, packed, bytes, bytes, rows);
         packed += bytes * (size_t)rows;
         for (d = last - 1; d >= 0 && ++index[d] == box->shape[d]; d--)
             index[d] = 0;
@@ -89,12 +89,11 @@ static int move_box(const struct ct_launch *l, const struct ct_transport *by,
 
 /* ---- running ---- */
 
-static int flat_copy(const struct ct_launch *l, const struct ct_transport *by, void *to,
-                     const struct ct_tensor *from)
+static int flat_copy(const struct ct_launch *l, void *to, const struct ct_tensor *from)
 {
     size_t bytes = (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype);
 
-    return bytes ? by->copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
+    return bytes ? ct_launch_copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
 }
 
 /* The call that this launch is, less its buffers. */
@@ -163,12 +162,12 @@ static int run_gather(const struct ct_launch *l, const struct ct_transport *by)
 
     for (int i = 0; rc == 0 && i < l->ins; i++)
         if (!m->items[i].direct)
-            rc = flat_copy(l, by, packed_shard(l, i), &l->in[i]);
+            rc = flat_copy(l, packed_shard(l, i), &l->in[i]);
     if (rc == 0)
         rc = run_items(l, by, gather_item);
     for (int i = 0; i < l->ins; i++)
         for (int64_t k = 0; rc == 0 && !m->items[i].direct && k < m->head.ranks; k++)
-            rc = move_shard(l, by, &m->items[i].whole, k, l->out[i].data,
+            rc = move_shard(l, &m->items[i].whole, k, l->out[i].data,
                             packed_all(l, i) + (size_t)k * m->items[i].bytes, false);
     return rc;
 }
@@ -185,14 +184,14 @@ static struct ct_call scatter_item(const struct ct_launch *l, int i)
     return call;
 }
 
-static int pack(const struct ct_launch *l, const struct ct_transport *by, int i)
+static int pack(const struct ct_launch *l, int i)
 {
     const struct ct_moved *m = l->state;
     const struct ct_layout_item *item = &m->items[i];
-    int rc = by->clear(l, packed_all(l, i), item->bytes * (size_t)m->head.ranks);
+    int rc = ct_launch_clear(l, packed_all(l, i), item->bytes * (size_t)m->head.ranks);
 
     for (int64_t k = 0; rc == 0 && k < m->head.ranks; k++)
-        rc = move_shard(l, by, &item->whole, k, l->in[i].data,
+        rc = move_shard(l, &item->whole, k, l->in[i].data,
                         packed_all(l, i) + (size_t)k * item->bytes, true);
     return rc;
 }
@@ -204,7 +203,7 @@ static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
 
     for (int i = 0; rc == 0 && i < l->ins; i++)
         if (!m->items[i].direct)
-            rc = pack(l, by, i);
+            rc = pack(l, i);
     if (rc == 0)
         rc = run_items(l, by, scatter_item);
     for (int i = 0; rc == 0 && i < l->ins; i++) {
@@ -212,7 +211,7 @@ static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
 
         out.data = packed_shard(l, i);
         if (!m->items[i].direct)
-            rc = flat_copy(l, by, l->out[i].data, &out);
+            rc = flat_copy(l, l->out[i].data, &out);
     }
     return rc;
 }
@@ -251,7 +250,7 @@ static int run_exchange(const struct ct_launch *l, const struct ct_transport *by
         struct box box =
             box_of(x, dim, (struct ct_shard){0, x->shape[dim]}, to, ct_layout_shard(&m->in, i));
 
-        rc = move_box(l, by, x, &box, out + (size_t)i * bytes, true);
+        rc = move_box(l, x, &box, out + (size_t)i * bytes, true);
     }
     if (rc == 0)
         rc = ct_transport_call(l, by, &call);
@@ -259,7 +258,7 @@ static int run_exchange(const struct ct_launch *l, const struct ct_transport *by
         struct box box =
             box_of(y, dim, ct_layout_shard(&m->out, i), to, (struct ct_shard){0, y->shape[to]});
 
-        rc = move_box(l, by, y, &box, in + (size_t)i * bytes, false);
+        rc = move_box(l, y, &box, in + (size_t)i * bytes, false);
     }
     return rc;
 }
@@ -286,7 +285,8 @@ static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct ct_moved *m = l->state;
 
-    return move_shard(l, by, &m->in, m->head.me, l->in[0].data, l->out[0].data, true);
+    (void)by;
+    return move_shard(l, &m->in, m->head.me, l->in[0].data, l->out[0].data, true);
 }
 
 /* ---- by op ---- */

@@ -76,8 +76,10 @@ static int run_contribution(const struct ct_launch *l, const struct ct_transport
     const struct ct_tensor *y = &l->out[0];
     size_t bytes = (size_t)ct_tensor_count(y) * ct_dtype_size(y->dtype);
 
-    return l->ins && l->in[0].data ? by->copy(l, y->data, bytes, l->in[0].data, bytes, bytes, 1)
-                                   : by->clear(l, y->data, bytes);
+    (void)by;
+    return l->ins && l->in[0].data
+               ? ct_launch_copy(l, y->data, bytes, l->in[0].data, bytes, bytes, 1)
+               : ct_launch_clear(l, y->data, bytes);
 }
 
 const struct ct_collective_ops ct_collective_contribution =

@@ -18,6 +18,38 @@ int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
     return rc < 0 ? rc : by->call(l, call);
 }
 
+/* ---- memory of the device ---- */
+
+static const struct ct_device_ops *device_ops(const struct ct_launch *l)
+{
+    static const struct ct_device_ops host_memory = {.copy = NULL};
+
+    return l->device ? ((const struct ct_device *)l->device)->ops : &host_memory;
+}
+
+int ct_launch_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                   size_t from_stride, size_t bytes, int64_t count)
+{
+    const struct ct_device_ops *ops = device_ops(l);
+
+    if (ops->copy)
+        return ops->copy(l, to, to_stride, from, from_stride, bytes, count);
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to + (size_t)i * to_stride, (const char *)from + (size_t)i * from_stride,
+               bytes);
+    return 0;
+}
+
+int ct_launch_clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    const struct ct_device_ops *ops = device_ops(l);
+
+    if (ops->clear)
+        return ops->clear(l, at, bytes);
+    memset(at, 0, bytes);
+    return 0;
+}
+
 /* ---- the host's transport ---- */
 
 static int host_begin(const struct ct_launch *l, struct ct_group *group)
@@ -34,23 +66,6 @@ static int host_end(const struct ct_launch *l, struct ct_group *group)
     return group->ops->end(group);
 }
 
-static int host_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
-                     size_t from_stride, size_t bytes, int64_t count)
-{
-    (void)l;
-    for (int64_t i = 0; i < count; i++)
-        memcpy((char *)to + (size_t)i * to_stride, (const char *)from + (size_t)i * from_stride,
-               bytes);
-    return 0;
-}
-
-static int host_clear(const struct ct_launch *l, void *at, size_t bytes)
-{
-    (void)l;
-    memset(at, 0, bytes);
-    return 0;
-}
-
 static int host_call(const struct ct_launch *l, const struct ct_call *call)
 {
     (void)l;
@@ -62,8 +77,6 @@ static const struct ct_transport host = {
     .name = "host",
     .begin = host_begin,
     .end = host_end,
-    .copy = host_copy,
-    .clear = host_clear,
     .call = host_call,
 };
 
@@ -124,7 +137,7 @@ int ct_transport_register(const char *device, const struct ct_transport *t)
 {
     struct carrier *c = ct_arena_new(&arena, struct carrier);
 
-    if (!t->name || !t->copy || !t->clear || !t->call || !t->begin != !t->end)
+    if (!t->name || !t->call || !t->begin != !t->end)
         return ct_fail(CT_EINVAL, "a transport of device %s lacks a function", device);
     *c = (struct carrier){device, t, KERNEL(t->name)};
     carriers = ct_arena_grow(&arena, carriers, &room, count + 1, sizeof(*carriers));

@@ -11,27 +11,6 @@
 
 #include "graph.h"
 
-static int copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
-                size_t from_stride, size_t bytes, int64_t count)
-{
-    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .srcDevice = (uintptr_t)from,
-                       .srcPitch = from_stride,
-                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .dstDevice = (uintptr_t)to,
-                       .dstPitch = to_stride,
-                       .WidthInBytes = bytes,
-                       .Height = (size_t)count};
-
-    return gpu_check(gpu_driver.cuMemcpy2DAsync(&c, l->stream), "a copy on the device");
-}
-
-static int clear(const struct ct_launch *l, void *at, size_t bytes)
-{
-    return gpu_check(gpu_driver.cuMemsetD8Async((uintptr_t)at, 0, bytes, l->stream),
-                     "clearing memory");
-}
-
 /* ---- pinned memory ---- */
 
 struct staging {
@@ -113,8 +92,6 @@ const struct ct_transport gpu_staged_transport = {
     .size = sizeof(gpu_staged_transport),
     .name = "staged",
     .waits = true,
-    .copy = copy,
-    .clear = clear,
     .call = call,
 };
 

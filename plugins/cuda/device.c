@@ -374,6 +374,27 @@ static int copy_out_begin(struct ct_device *device, void *host, const void *from
     return rc;
 }
 
+static int copy_blocks(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                       size_t from_stride, size_t bytes, int64_t count)
+{
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .srcDevice = (uintptr_t)from,
+                       .srcPitch = from_stride,
+                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .dstDevice = (uintptr_t)to,
+                       .dstPitch = to_stride,
+                       .WidthInBytes = bytes,
+                       .Height = (size_t)count};
+
+    return gpu_check(gpu_driver.cuMemcpy2DAsync(&c, l->stream), "a copy on the device");
+}
+
+static int clear(const struct ct_launch *l, void *at, size_t bytes)
+{
+    return gpu_check(gpu_driver.cuMemsetD8Async((uintptr_t)at, 0, bytes, l->stream),
+                     "clearing memory");
+}
+
 const struct ct_device_ops gpu_device_ops = {
     .size = sizeof(struct ct_device_ops),
     .open = open_device,
@@ -393,5 +414,7 @@ const struct ct_device_ops gpu_device_ops = {
     .query = query,
     .copy_out_begin = copy_out_begin,
     .copy_out_wait = copy_out_wait,
+    .copy = copy_blocks,
+    .clear = clear,
     .diagnose = gpu_diagnose,
 };

@@ -226,6 +226,14 @@ static void say_rank(struct text *t, struct comm *comm, int rank, int depth)
     say_activity(t, comm, rank, depth);
 }
 
+/* At the start: later a dead rank's number may be another process's. */
+void local_watch_members(struct comm *comm)
+{
+    for (int r = 0; r < comm->base.world; r++)
+        if (r != comm->base.rank)
+            comm->pidfd[r] = (int)syscall(SYS_pidfd_open, comm->control->members[r].pid, 0);
+}
+
 static bool is_dead(struct comm *comm, int rank)
 {
     const struct member *m = &comm->control->members[rank];
@@ -233,8 +241,6 @@ static bool is_dead(struct comm *comm, int rank)
 
     if (rank == comm->base.rank || !m->pid || m->left)
         return false;
-    if (comm->pidfd[rank] < 0)
-        comm->pidfd[rank] = (int)syscall(SYS_pidfd_open, m->pid, 0);
     if (comm->pidfd[rank] < 0)
         return kill(m->pid, 0) < 0 && errno == ESRCH && !m->left;
     state.fd = comm->pidfd[rank];

@@ -128,6 +128,8 @@ static int start(struct comm *comm, const char *job)
     int rc = local_rendezvous(comm, job);
 
     if (rc == 0)
+        local_watch_members(comm);
+    if (rc == 0)
         rc = attach_world(comm);
     if (rc == 0)
         rc = probe_single_copy(comm);
@@ -136,36 +138,43 @@ static int start(struct comm *comm, const char *job)
     return rc;
 }
 
+/* Rank 0, for all: a part for each. */
+static int reserve_parts(struct comm *comm, size_t part)
+{
+    size_t bytes;
+    int rc;
+
+    if (__builtin_mul_overflow(part, (size_t)comm->base.world, &bytes) || bytes > PTRDIFF_MAX / 2)
+        return local_fail(comm, "no room for %d x %zu symmetric bytes", comm->base.world, part);
+    rc = local_segment_lock(comm);
+    if (rc < 0)
+        return rc;
+    rc = local_segment_extend(comm, bytes, HUGE_PAGE, &comm->control->reserved);
+    local_segment_unlock(comm);
+    return rc < 0 ? local_fail(comm, "%s", ct_error_message()) : 0;
+}
+
 static int local_reserve(struct ct_comm *base, size_t bytes, void **arena)
 {
     struct comm *comm = (struct comm *)base;
     struct group *world = comm->world;
     struct announcement a = {.call = CALL_RESERVE, .dtype = CT_U8, .count = bytes};
-    size_t part = 1, page = 4096;
+    size_t part = 1, page;
     int rc = local_enter(world, &a);
 
     if (rc < 0)
         return rc;
     for (int i = 0; i < base->world; i++)
         part = part > local_announced(world, i)->count ? part : local_announced(world, i)->count;
-    page = part < (size_t)2 << 20 ? page : (size_t)2 << 20;
-    part = (part + page - 1) / page * page;
-    if (base->rank == 0) {
-        comm->control->reserved = 0;
-        rc = local_segment_lock(comm);
-        if (rc < 0)
-            return rc;
-        local_segment_extend(comm, part * (size_t)base->world, (size_t)2 << 20,
-                             &comm->control->reserved);
-        local_segment_unlock(comm);
-    }
-    rc = local_arrive(world);
+    page = part < HUGE_PAGE ? 4096 : HUGE_PAGE;
+    if (part <= PTRDIFF_MAX)
+        part = (part + page - 1) / page * page;
+    if (base->rank == 0)
+        rc = reserve_parts(comm, part);
+    if (rc == 0)
+        rc = local_arrive(world);
     local_note_done(world);
-    if (rc < 0)
-        return rc;
-    if (!comm->control->reserved)
-        return local_fail(comm, "no room for %d x %zu symmetric bytes", base->world, part);
-    return local_region_map(comm, comm->control->reserved, part, arena);
+    return rc < 0 ? rc : local_region_map(comm, comm->control->reserved, part, arena);
 }
 
 static int local_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,

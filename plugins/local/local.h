@@ -25,6 +25,7 @@
 #define PACKETS 4 /* in flight on a channel */
 #define PACKET_BYTES ((size_t)16 << 10)
 #define LINE 64
+#define HUGE_PAGE ((size_t)2 << 20)
 
 struct config {
     bool single_copy;
@@ -123,7 +124,7 @@ struct control {
     uint64_t end;         /* bytes handed out */
     uint32_t group_count;
     struct group_entry groups[MAX_GROUPS];
-    uint64_t reserved; /* offset of the region being reserved; 0: there was no room */
+    uint64_t reserved; /* offset of the region being reserved */
     struct ct_first_failure failure;
     struct member members[];
 };
@@ -274,6 +275,7 @@ typedef bool local_find_missing(struct group *group);
 /* For a wait in which nothing happens: CT_EPEER if the communicator has failed, a rank died, one
    that is awaited left, or the deadline has passed; else 0. */
 int local_look(struct group *group, double deadline, local_find_missing *find_missing);
+void local_watch_members(struct comm *comm);
 /* "all_reduce (sum, 1024 x bfloat16)" */
 void local_describe(const struct announcement *a, char *text, size_t room);
 /* Note what this member does, for others' messages. */

@@ -15,7 +15,6 @@
 #include "local.h"
 
 #define MAGIC 0x6c746331u
-#define HUGE_PAGE ((size_t)2 << 20)
 
 static size_t control_bytes(int world)
 {

@@ -158,29 +158,6 @@ int nccl_enqueue(const struct ct_call *c, CUstream stream)
 
 /* ---- the transport ---- */
 
-static int copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
-                size_t from_stride, size_t bytes, int64_t count)
-{
-    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .srcDevice = (uintptr_t)from,
-                       .srcPitch = from_stride,
-                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                       .dstDevice = (uintptr_t)to,
-                       .dstPitch = to_stride,
-                       .WidthInBytes = bytes,
-                       .Height = (size_t)count};
-    int code = nccl.cuMemcpy2DAsync(&c, l->stream);
-
-    return code ? ct_fail(CT_EIO, "a copy on the device: CUDA error %d", code) : 0;
-}
-
-static int clear(const struct ct_launch *l, void *at, size_t bytes)
-{
-    int code = nccl.cuMemsetD8Async((uintptr_t)at, 0, bytes, l->stream);
-
-    return code ? ct_fail(CT_EIO, "clearing memory: CUDA error %d", code) : 0;
-}
-
 static int call(const struct ct_launch *l, const struct ct_call *c)
 {
     return nccl_enqueue(c, l->stream);
@@ -214,7 +191,5 @@ const struct ct_transport nccl_transport = {
     .name = "nccl",
     .begin = begin_together,
     .end = end_together,
-    .copy = copy,
-    .clear = clear,
     .call = call,
 };

@@ -66,24 +66,9 @@ typedef struct CUevent_st *CUevent;
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_NOT_READY = 600,
-    CU_MEMORYTYPE_DEVICE = 2,
     CU_EVENT_DISABLE_TIMING = 2,
     CU_STREAM_NON_BLOCKING = 1,
 };
-
-typedef struct {
-    size_t srcXInBytes, srcY;
-    int srcMemoryType;
-    const void *srcHost;
-    CUdeviceptr srcDevice;
-    void *srcArray;
-    size_t srcPitch, dstXInBytes, dstY;
-    int dstMemoryType;
-    void *dstHost;
-    CUdeviceptr dstDevice;
-    void *dstArray;
-    size_t dstPitch, WidthInBytes, Height;
-} CUDA_MEMCPY2D;
 
 /* name, symbol of the library, parameters */
 #define CUDA_CALLS(X)                                                                              \
@@ -95,9 +80,6 @@ typedef struct {
       (CUdeviceptr * base, size_t * bytes, CUdeviceptr address))                                   \
     X(cuMemcpyAsync, cuMemcpyAsync,                                                                \
       (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
-    X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))           \
-    X(cuMemsetD8Async, cuMemsetD8Async,                                                            \
-      (CUdeviceptr address, unsigned char value, size_t count, CUstream stream))                   \
     X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))                         \
     X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                      \
     X(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                 \

@@ -88,8 +88,10 @@ static void find_silent(const struct comm *comm, const int *ranks, int count, ch
 
     list[0] = '\0';
     snprintf(key, sizeof(key), "late/%d", comm->base.rank);
-    if (nccl_store_set(comm->store, key, &one, sizeof(one)) < 0)
+    if (nccl_store_set(comm->store, key, &one, sizeof(one)) < 0) {
+        snprintf(list, room, "0"); /* which has the store */
         return;
+    }
     ct_nap(0.9);
     for (int i = 0; i < count && used + 16 < room; i++) {
         int rank = ranks ? ranks[i] : i;

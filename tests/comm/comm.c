@@ -4,6 +4,7 @@
  *     comm PLUGIN.so works [key=value].. WORLD..   every call, on that many ranks
  *     comm PLUGIN.so mpirun WORLD..                the same, started by mpirun
  *     comm PLUGIN.so fails                         dead, stopped, leaving and disagreeing ranks
+ *     comm PLUGIN.so stops                         stopped ranks, one of them rank 0, under nccl
  *     comm PLUGIN.so rank RANK WORLD JOB CASE TIMEOUT [key=value]..    one rank
  */
 #include <dirent.h>
@@ -288,18 +289,28 @@ static const struct failure failures[] = {
     {"tag", {"rank 3 sends 64 bytes (tag 8)", "rank 0 receives 64 (tag 7)", ""}, 2, true},
     {"absent", {"1 of 4 ranks did not start within 1 s: 3", "", ""}, 3, false},
     {"world", {"rank 3 has a world of 5, rank 0 one of 4", "", ""}, 2, true},
+    {"huge", {"no room for 4 x 4611686018427387904 symmetric bytes", "", ""}, 2, true},
+};
+
+/* Rank 0 keeps what ranks tell each other: the others wait 10 s for its answer. */
+static const struct failure stops[] = {
+    {"stop", {"was not done within 1 s", "no sign of rank 3", ""}, 5, false},
+    {"keeper", {"was not done within 1 s", "no sign of rank 0", ""}, 16, false},
 };
 
 static void test_failure(const struct failure *f)
 {
-    bool waits = strstr("stop silence chain absent", f->act) != NULL, ok;
+    bool waits = strstr("stop silence chain absent keeper", f->act) != NULL, ok;
     struct child children[4];
-    double seconds = run_ranks(children, 4, f->act, waits ? "1" : "20", NULL, 12, f->all ? -1 : 3);
+    int guilty = f->all ? -1 : strcmp(f->act, "keeper") ? 3 : 0;
+    double seconds = run_ranks(children, 4, f->act, waits ? "1" : "20", NULL, 20, guilty);
 
     ok = seconds >= 0 && seconds < f->seconds;
-    for (int i = 0; i < (f->all ? 4 : 3); i++) {
+    for (int i = 0; i < 4; i++) {
         bool said = children[i].status == 0;
 
+        if (i == guilty)
+            continue;
         for (int k = 0; k < 3; k++)
             said &= strstr(children[i].text, f->words[k]) != NULL;
         if (!said)
@@ -311,7 +322,7 @@ static void test_failure(const struct failure *f)
         printf("# took %.1f s\n", seconds);
     verdict(ok, f->act, "");
     if (getenv("VERBOSE"))
-        printf("# %.2f s: %s", seconds, children[0].text);
+        printf("# %.2f s: %s", seconds, children[1].text);
 }
 
 static int count_shared_memory(void)
@@ -417,7 +428,10 @@ int main(int argc, char **argv)
                             "all_reduce 51 of group 'world': no answer within 1 s from rank 3");
         test_mpirun_failure("other", "ranks disagree");
         test_mpirun_failure("count", "ranks disagree");
-    } else
+    } else if (!strcmp(argv[2], "stops"))
+        for (size_t i = 0; i < CT_COUNT(stops); i++)
+            test_failure(&stops[i]);
+    else
         for (size_t i = 0; i < CT_COUNT(failures); i++)
             test_failure(&failures[i]);
     verdict(count_shared_memory() == shared, "no shared memory is left", "");

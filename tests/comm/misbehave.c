@@ -1,6 +1,6 @@
 /*
- * Ranks that die, stop, leave, or call something else. The guilty one is always the last rank; the
- * others call until they get a failure, which they print.
+ * Ranks that die, stop, leave, or call something else. The guilty one is the last rank ("keeper":
+ * rank 0); the others call until they get a failure, which they print.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void become_guilty(const char *act)
         raise(SIGKILL);
     if (!strcmp(act, "exit"))
         _exit(0);
-    if (!strcmp(act, "stop"))
+    if (!strcmp(act, "stop") || !strcmp(act, "keeper"))
         raise(SIGSTOP);
 }
 
@@ -109,7 +109,7 @@ static int message(struct ct_group *g, const char *act, bool guilty)
 
 int misbehave(struct fixture *f, const char *act)
 {
-    bool guilty = f->comm->rank == f->comm->world - 1;
+    bool guilty = f->comm->rank == (strcmp(act, "keeper") ? f->comm->world - 1 : 0);
     struct ct_group *world;
     int64_t ranks[64];
     int rc;
@@ -123,7 +123,9 @@ int misbehave(struct fixture *f, const char *act)
         sleep(1);
         return 0;
     }
-    if (rc == 0 && !strcmp(act, "chain"))
+    if (rc == 0 && !strcmp(act, "huge"))
+        rc = f->ops->reserve(f->comm, guilty ? (size_t)1 << 62 : 4096, &(void *){NULL});
+    else if (rc == 0 && !strcmp(act, "chain"))
         rc = chain(f, guilty);
     else if (rc == 0 && (!strcmp(act, "tag") || !strcmp(act, "silence")))
         rc = message(world, act, guilty);

@@ -381,19 +381,6 @@ static int fake_end(const struct ct_launch *l, struct ct_group *group)
     return ct_fail(CT_EIO, "ending");
 }
 
-static int fake_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
-                     size_t from_stride, size_t bytes, int64_t count)
-{
-    (void)l, (void)to, (void)to_stride, (void)from, (void)from_stride, (void)bytes, (void)count;
-    return 0;
-}
-
-static int fake_clear(const struct ct_launch *l, void *at, size_t bytes)
-{
-    (void)l, (void)at, (void)bytes;
-    return 0;
-}
-
 static int fake_call(const struct ct_launch *l, const struct ct_call *call)
 {
     (void)l, (void)call;
@@ -401,19 +388,10 @@ static int fake_call(const struct ct_launch *l, const struct ct_call *call)
     return fake.call < 0 ? ct_fail(fake.call, "calling") : 0;
 }
 
-static const struct ct_transport slow = {.size = sizeof(slow),
-                                         .name = "slow",
-                                         .waits = true,
-                                         .copy = fake_copy,
-                                         .clear = fake_clear,
-                                         .call = fake_call};
-static const struct ct_transport fast = {.size = sizeof(fast),
-                                         .name = "fast",
-                                         .begin = fake_begin,
-                                         .end = fake_end,
-                                         .copy = fake_copy,
-                                         .clear = fake_clear,
-                                         .call = fake_call};
+static const struct ct_transport slow = {
+    .size = sizeof(slow), .name = "slow", .waits = true, .call = fake_call};
+static const struct ct_transport fast = {
+    .size = sizeof(fast), .name = "fast", .begin = fake_begin, .end = fake_end, .call = fake_call};
 
 static void a_transport_that_waits_is_the_last_choice(void **state)
 {

@@ -34,10 +34,6 @@ struct ct_transport {
        not in this group. NULL: never. */
     int (*begin)(const struct ct_launch *l, struct ct_group *group);
     int (*end)(const struct ct_launch *l, struct ct_group *group);
-    /* `count` blocks of `bytes`; the blocks are `from_stride` and `to_stride` bytes apart. */
-    int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
-                size_t from_stride, size_t bytes, int64_t count);
-    int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
     /* Do a call that ct_call_check has passed. Groups of SEND and RECEIVE have two ranks, the
        sender first; each direction has its own. */
     int (*call)(const struct ct_launch *l, const struct ct_call *call);
@@ -51,6 +47,11 @@ CT_API const struct ct_transport *ct_transport_find(const struct ct_device *devi
 
 /* ---- for the ct_collective_ops (op.h) of an op type ---- */
 
+/* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart; `bytes`
+   zeroes: on the device, on the stream of the launch. */
+CT_API int ct_launch_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                          size_t from_stride, size_t bytes, int64_t count);
+CT_API int ct_launch_clear(const struct ct_launch *l, void *at, size_t bytes);
 /* Check a call, and have the transport do it. */
 CT_API int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
                              const struct ct_call *call);

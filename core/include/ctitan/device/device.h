@@ -91,6 +91,12 @@ struct ct_device_ops {
     /* body for ranges that make up [0, count), on the threads that compute; returns when all are
        done. For kernels in host memory: see ct_parallel (op.h). NULL: there is one thread. */
     void (*parallel)(struct ct_device *device, int64_t count, ct_range_body *body, void *context);
+
+    /* What ct_launch_copy and ct_launch_clear (collective.h) do. NULL: the host does it at once, in
+       host_memory. */
+    int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
+                size_t from_stride, size_t bytes, int64_t count);
+    int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
 };
 
 /* Common head of every device; plugins put it first in their own struct. */
