@@ -4,8 +4,9 @@
  * An op takes as long as its floating-point operations at the device's peak, or the bytes that it
  * reads and writes at the bandwidth of its memory, or what it sends at that of its links, whichever
  * is longest. Nothing is measured: all ranks must choose alike, and a plan must say what a run
- * does. Rates that are not given follow from the peak in the ratios of an H200: a memory that moves
- * a byte in the time of 200 operations, links that are ten times slower than it.
+ * does. Rates that are not given follow from the peak: the memory of an H200 moves a byte in the
+ * time of 200 operations, that of a processor with vector units in about 20; links are ten times
+ * slower than memory.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/device/collective.h>
@@ -15,6 +16,7 @@
 
 #define UNKNOWN_PEAK 100e12
 #define FLOPS_PER_BYTE 200
+#define FLOPS_PER_BYTE_OF_HOST 20
 #define LINKS_SLOWER 10
 
 /* The dtype that matrix products are in: that of the first op with FLOPs. */
@@ -29,6 +31,8 @@ static enum ct_dtype compute_dtype(const struct sac *s)
 void sac_find_rates(struct sac *s, struct ct_run *run)
 {
     struct ct_device_info info = {.peak_flops = 0};
+    bool host = run && run->device && run->device->host_memory;
+    double per_byte = host ? FLOPS_PER_BYTE_OF_HOST : FLOPS_PER_BYTE;
 
     if (run && run->device)
         run->device_ops->info(run->device, compute_dtype(s), &info);
@@ -36,7 +40,7 @@ void sac_find_rates(struct sac *s, struct ct_run *run)
     if (s->rates.flops <= 0)
         s->rates.flops = UNKNOWN_PEAK;
     s->rates.memory =
-        sac_config.memory_gbps > 0 ? sac_config.memory_gbps * 1e9 : s->rates.flops / FLOPS_PER_BYTE;
+        sac_config.memory_gbps > 0 ? sac_config.memory_gbps * 1e9 : s->rates.flops / per_byte;
     s->rates.link =
         sac_config.link_gbps > 0 ? sac_config.link_gbps * 1e9 : s->rates.memory / LINKS_SLOWER;
 }

@@ -34,7 +34,8 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct sac_config, tflops, "tflops", "0", 0, 1e9,
                  "FLOPs per second to reckon with, in 1e12; 0: the device's peak, or 100"),
     CT_OPT_FLOAT(struct sac_config, memory_gbps, "memory_gbps", "0", 0, 1e9,
-                 "Bytes per second of the device's memory, in 1e9; 0: a byte for 200 FLOPs"),
+                 "Bytes per second of the device's memory, in 1e9; 0: a byte for 200 FLOPs, on a "
+                 "CPU for 20"),
     CT_OPT_FLOAT(struct sac_config, link_gbps, "link_gbps", "0", 0, 1e9,
                  "Bytes per second between ranks, in 1e9; 0: a tenth of the memory's"),
     {0}};
