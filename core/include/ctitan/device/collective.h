@@ -47,8 +47,8 @@ CT_API const struct ct_transport *ct_transport_find(const struct ct_device *devi
 
 /* ---- for the ct_collective_ops (op.h) of an op type ---- */
 
-/* `count` blocks of `bytes`, from blocks `from_stride` bytes apart to blocks `to_stride` apart; `bytes`
-   zeroes: on the device, on the stream of the launch. */
+/* `count` blocks of `bytes`, the blocks `from_stride` and `to_stride` bytes apart; `bytes` zeroes:
+   on the device, on the stream of the launch. */
 CT_API int ct_launch_copy(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                           size_t from_stride, size_t bytes, int64_t count);
 CT_API int ct_launch_clear(const struct ct_launch *l, void *at, size_t bytes);
