@@ -6,6 +6,8 @@
 
 #include <ctitan/lib/pipeline.h>
 
+#include "lanes.h"
+
 /* ---- actions ---- */
 
 bool ct_action_computes(const struct ct_action *action);
@@ -64,9 +66,6 @@ void ct_schedule_shard(struct ct_schedule *schedule, const struct ct_communicate
 
 /* ---- lists run without work ---- */
 
-enum ct_lane { LANE_MAIN, LANE_SENDS, LANE_RECEIVES };
-#define LANES 3
-
 enum ct_run_mode {
     /* Everything of a rank in its list's order. */
     RUN_ONE_STREAM,
@@ -83,17 +82,14 @@ struct ct_dry_run {
     const struct ct_action_index *index;
     enum ct_run_mode mode;
     const struct ct_costs *costs; /* NULL: no times */
-    double **start, **end;        /* by rank and place; with costs */
-    size_t (*next)[LANES];        /* by rank: place of the next action of a lane */
-    double (*clock)[LANES];
-    int *todo, todos; /* ranks to look at */
-    bool *queued;     /* by rank */
+    struct ct_lanes lanes;        /* with each action's start and end */
+    int32_t *first;               /* by rank: item of its first action; the others follow */
 };
 
 /* Run until nothing moves. True: every list came to its end. Fill in the first group of fields. */
 bool ct_dry_run(struct ct_dry_run *run, struct ct_arena *arena);
 
 /* The failure of a run that did not: who waits for whom, in the shortest circle. CT_EINVAL. */
-int ct_dry_run_stuck(const struct ct_dry_run *run, struct ct_arena *arena);
+int ct_dry_run_stuck(const struct ct_dry_run *run);
 
 #endif

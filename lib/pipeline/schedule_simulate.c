@@ -27,8 +27,8 @@ static double *peaks(const struct ct_schedule *s, struct ct_arena *arena, bool a
     return peak;
 }
 
-static void measure(const struct ct_schedule *s, const struct ct_dry_run *run,
-                    struct ct_arena *arena, struct ct_simulation *result)
+static void measure(const struct ct_schedule *s, struct ct_simulation *result,
+                    struct ct_arena *arena)
 {
     double busiest = 0;
 
@@ -36,9 +36,9 @@ static void measure(const struct ct_schedule *s, const struct ct_dry_run *run,
     for (int r = 0; r < s->ranks; r++) {
         for (size_t i = 0; i < s->lists[r].count; i++) {
             if (ct_action_computes(&s->lists[r].item[i]))
-                result->busy[r] += run->end[r][i] - run->start[r][i];
-            if (run->end[r][i] > result->makespan)
-                result->makespan = run->end[r][i];
+                result->busy[r] += result->end[r][i] - result->start[r][i];
+            if (result->end[r][i] > result->makespan)
+                result->makespan = result->end[r][i];
         }
         busiest = result->busy[r] > busiest ? result->busy[r] : busiest;
     }
@@ -46,15 +46,20 @@ static void measure(const struct ct_schedule *s, const struct ct_dry_run *run,
     result->fraction = result->makespan > 0 ? result->bubble / result->makespan : 0;
 }
 
-static void make_times(struct ct_dry_run *run, struct ct_arena *arena)
+static void take_times(const struct ct_dry_run *run, struct ct_simulation *result,
+                       struct ct_arena *arena)
 {
     const struct ct_schedule *s = run->schedule;
 
-    run->start = ct_arena_array(arena, double *, s->ranks);
-    run->end = ct_arena_array(arena, double *, s->ranks);
+    result->start = ct_arena_array(arena, double *, s->ranks);
+    result->end = ct_arena_array(arena, double *, s->ranks);
     for (int r = 0; r < s->ranks; r++) {
-        run->start[r] = ct_arena_array(arena, double, s->lists[r].count + 1);
-        run->end[r] = ct_arena_array(arena, double, s->lists[r].count + 1);
+        result->start[r] = ct_arena_array(arena, double, s->lists[r].count + 1);
+        result->end[r] = ct_arena_array(arena, double, s->lists[r].count + 1);
+        for (size_t i = 0; i < s->lists[r].count; i++) {
+            result->start[r][i] = run->lanes.item[run->first[r] + (int32_t)i].start;
+            result->end[r][i] = run->lanes.item[run->first[r] + (int32_t)i].end;
+        }
     }
 }
 
@@ -70,16 +75,13 @@ int ct_schedule_simulate(const struct ct_schedule *schedule, const struct ct_cos
     int rc = ct_schedule_check_actions(schedule, &scratch, &index);
 
     *simulation = (struct ct_simulation){0};
+    if (rc == 0)
+        rc = ct_dry_run(&run, &scratch) ? 0 : ct_dry_run_stuck(&run);
     if (rc == 0) {
-        make_times(&run, arena);
-        rc = ct_dry_run(&run, &scratch) ? 0 : ct_dry_run_stuck(&run, &scratch);
-    }
-    if (rc == 0) {
-        simulation->start = run.start;
-        simulation->end = run.end;
+        take_times(&run, simulation, arena);
         simulation->peak_freed_at_i = peaks(schedule, arena, false);
         simulation->peak_freed_at_w = peaks(schedule, arena, true);
-        measure(schedule, &run, arena, simulation);
+        measure(schedule, simulation, arena);
     }
     ct_arena_finish(&scratch);
     return rc < 0 ? ct_context(rc, "%s", schedule->name) : 0;

@@ -247,7 +247,7 @@ static int check_run(const struct proof *x, enum ct_run_mode mode)
 {
     struct ct_dry_run run = {.schedule = x->schedule, .index = &x->index, .mode = mode};
 
-    return ct_dry_run(&run, x->scratch) ? 0 : ct_dry_run_stuck(&run, x->scratch);
+    return ct_dry_run(&run, x->scratch) ? 0 : ct_dry_run_stuck(&run);
 }
 
 /* ---- all ---- */

@@ -1,0 +1,233 @@
+/*
+ * A lane waits for one thing at a time: an item that is not done, in whose list it then stands, or
+ * one that has not come to where they meet. So what is stuck can be followed, to a circle or to an
+ * item that cannot be done.
+ */
+#include <stdio.h>
+
+#include <ctitan/error.h>
+
+#include "lanes.h"
+
+/* ---- making ---- */
+
+void ct_lanes_init(struct ct_lanes *l, struct ct_arena *arena, int lanes)
+{
+    *l = (struct ct_lanes){.arena = arena, .lanes = lanes};
+    l->lane = ct_arena_array(arena, struct ct_lane_state, lanes);
+    l->todo = ct_arena_array(arena, int32_t, lanes);
+    for (int i = 0; i < lanes; i++)
+        l->lane[i].head = l->lane[i].last = l->lane[i].blocker = -1;
+}
+
+int32_t ct_lanes_add(struct ct_lanes *l, int lane, double cost)
+{
+    struct ct_lane_state *s = &l->lane[lane];
+    int32_t item = l->items++;
+
+    l->item = ct_arena_grow(l->arena, l->item, &l->item_room, (size_t)l->items, sizeof(*l->item));
+    l->item[item] = (struct ct_lane_item){
+        .lane = lane, .next = -1, .edge = l->edges, .meets = item, .waiting = -1, .cost = cost};
+    *(s->last < 0 ? &s->head : &l->item[s->last].next) = item;
+    s->last = item;
+    return item;
+}
+
+void ct_lanes_after(struct ct_lanes *l, int32_t before, double delay)
+{
+    l->edge =
+        ct_arena_grow(l->arena, l->edge, &l->edge_room, (size_t)l->edges + 1, sizeof(*l->edge));
+    l->edge[l->edges++] = (struct ct_lane_edge){before, delay};
+}
+
+void ct_lanes_meet(struct ct_lanes *l, int32_t a, int32_t b)
+{
+    int32_t next = l->item[a].meets;
+
+    l->item[a].meets = l->item[b].meets;
+    l->item[b].meets = next;
+}
+
+/* ---- running ---- */
+
+static void look_at(struct ct_lanes *l, int32_t lane)
+{
+    if (!l->lane[lane].queued)
+        l->todo[l->todos++] = lane;
+    l->lane[lane].queued = true;
+}
+
+/* Is all done that the head comes after? Else the lane waits. */
+static bool is_clear(struct ct_lanes *l, int32_t lane)
+{
+    struct ct_lane_state *s = &l->lane[lane];
+    const struct ct_lane_item *head = &l->item[s->head];
+    int32_t end = s->head + 1 < l->items ? head[1].edge : l->edges;
+
+    for (; head->edge + s->seen < end; s->seen++) {
+        const struct ct_lane_edge *e = &l->edge[head->edge + s->seen];
+        struct ct_lane_item *before = &l->item[e->before];
+
+        if (!before->done) {
+            s->blocker = e->before;
+            s->next_waiting = before->waiting;
+            before->waiting = lane;
+            return false;
+        }
+        if (before->end + e->delay > s->ready)
+            s->ready = before->end + e->delay;
+    }
+    return true;
+}
+
+/* Have all come that the head meets? */
+static bool all_there(struct ct_lanes *l, int32_t lane)
+{
+    struct ct_lane_state *s = &l->lane[lane];
+
+    s->there = true;
+    for (int32_t i = l->item[s->head].meets; i != s->head; i = l->item[i].meets) {
+        const struct ct_lane_state *other = &l->lane[l->item[i].lane];
+
+        if (other->head != i || !other->there) {
+            s->blocker = i;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void finish(struct ct_lanes *l, int32_t item, double start, double end)
+{
+    struct ct_lane_item *i = &l->item[item];
+    struct ct_lane_state *s = &l->lane[i->lane];
+
+    i->done = true;
+    i->start = start;
+    i->end = end;
+    s->head = i->next;
+    s->free = end;
+    s->ready = 0;
+    s->seen = 0;
+    s->there = false;
+    s->blocker = -1;
+    look_at(l, i->lane);
+    for (int32_t w = i->waiting; w >= 0; w = l->lane[w].next_waiting)
+        look_at(l, w);
+}
+
+static void finish_all(struct ct_lanes *l, int32_t item)
+{
+    double start = 0, cost = l->item[item].cost;
+    int32_t i = item;
+
+    do {
+        const struct ct_lane_state *s = &l->lane[l->item[i].lane];
+
+        start = s->free > start ? s->free : start;
+        start = s->ready > start ? s->ready : start;
+        i = l->item[i].meets;
+    } while (i != item);
+    do {
+        finish(l, i, start, start + cost);
+        i = l->item[i].meets;
+    } while (i != item);
+}
+
+bool ct_lanes_run(struct ct_lanes *l)
+{
+    bool ended = true;
+
+    for (int32_t i = l->lanes; i-- > 0;)
+        look_at(l, i);
+    while (l->todos) {
+        int32_t lane = l->todo[--l->todos], head = l->lane[lane].head;
+
+        l->lane[lane].queued = false;
+        if (head >= 0 && !l->item[head].never && is_clear(l, lane) && all_there(l, lane))
+            finish_all(l, head);
+    }
+    for (int32_t i = 0; i < l->lanes; i++)
+        ended &= l->lane[i].head < 0;
+    return ended;
+}
+
+/* ---- who waits for whom ---- */
+
+/* The lane that a stuck lane waits for; itself: for an item that cannot be done. */
+static int32_t waits_for(const struct ct_lanes *l, int32_t lane)
+{
+    int32_t blocker = l->lane[lane].blocker;
+
+    return blocker < 0 ? lane : l->item[blocker].lane;
+}
+
+/* The number of steps of the circle that begins at lane, if it is in one that steps have not met.
+ */
+static int circle_from(const struct ct_lanes *l, int32_t lane, int *seen, int mark,
+                       int32_t *in_circle)
+{
+    int length = 0;
+    int32_t at;
+
+    while (!seen[lane]) {
+        seen[lane] = mark;
+        lane = waits_for(l, lane);
+    }
+    if (seen[lane] != mark)
+        return 0;
+    *in_circle = at = lane;
+    do {
+        at = waits_for(l, at);
+        length++;
+    } while (at != lane);
+    return length;
+}
+
+static int32_t shortest_circle(const struct ct_lanes *l, int *length)
+{
+    int *seen = ct_arena_array(l->arena, int, l->lanes);
+    int32_t best = -1, in_circle = -1;
+
+    *length = 0;
+    for (int32_t lane = 0; lane < l->lanes; lane++) {
+        int steps = l->lane[lane].head < 0 ? 0 : circle_from(l, lane, seen, lane + 1, &in_circle);
+
+        if (steps && (!*length || steps < *length)) {
+            *length = steps;
+            best = in_circle;
+        }
+    }
+    return best;
+}
+
+/* At most this many waits of a circle are told. */
+#define TOLD 8
+
+int ct_lanes_stuck(const struct ct_lanes *l, const struct ct_lane_words *words)
+{
+    struct ct_lane_name here, there;
+    char text[1536] = "";
+    size_t used = 0;
+    int length;
+    int32_t at = shortest_circle(l, &length);
+
+    for (int i = 0; i < length && i < TOLD; i++) {
+        int32_t next = waits_for(l, at);
+
+        words->name(words->client, l->lane[at].head, &here);
+        words->name(words->client, l->lane[next].head, &there);
+        used +=
+            (size_t)snprintf(text + used, sizeof(text) - used, "%srank %d cannot do %s (%s %zu) ",
+                             i ? ", " : "", here.rank, here.text, words->noun, here.place + 1);
+        if (next == at)
+            snprintf(text + used, sizeof(text) - used, "at all: nobody does the other side of it");
+        else
+            used += (size_t)snprintf(text + used, sizeof(text) - used,
+                                     "before rank %d gets past %s", there.rank, there.text);
+        at = next;
+    }
+    if (length > TOLD)
+        snprintf(text + used, sizeof(text) - used, ", and so on, a circle of %d", length);
+    return ct_fail(CT_EINVAL, "deadlock%s: %s", words->title, text);
+}
