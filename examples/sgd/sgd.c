@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 

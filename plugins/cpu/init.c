@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/rng.h>
 
 #include "cpu.h"

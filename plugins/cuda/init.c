@@ -1,7 +1,7 @@
 /*
  * Initial weights.
  */
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/rng.h>
 
 #include "gpu.h"

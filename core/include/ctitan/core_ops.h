@@ -27,10 +27,7 @@ CT_BEGIN_DECLS
     X(slice)                                                                                       \
     X(send)                                                                                        \
     X(receive)                                                                                     \
-    X(contribution)                                                                                \
-    X(init_normal)                                                                                 \
-    X(init_constant)                                                                               \
-    X(init_uniform)
+    X(contribution)
 
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_CORE_OPS(X)
@@ -55,47 +52,8 @@ struct ct_view {
 CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
                                 int ndim, const int64_t *shape);
 
-/* ---- parameters ---- */
-
-struct ct_init_normal {
-    double std, truncate; /* redrawn beyond so many deviations; 0: never */
-    int64_t seed;
-};
-CT_API void ct_init_normal(struct ct_builder *b, struct ct_value *p,
-                           const struct ct_init_normal *attrs);
-
-struct ct_init_uniform {
-    double low, high;
-    int64_t seed;
-};
-CT_API void ct_init_uniform(struct ct_builder *b, struct ct_value *p,
-                            const struct ct_init_uniform *attrs);
-
-struct ct_init_constant {
-    double value;
-};
-CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
-
-/* A builder for such ops: behind the other init ops, in front of everything else. */
+/* A builder for ops that fill parameters: behind the other init ops, in front of everything else. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
-
-/* How a parameter starts; {0} is zeros. */
-struct ct_init {
-    enum ct_init_kind {
-        CT_INIT_ZERO,
-        CT_INIT_CONSTANT, /* a everywhere */
-        CT_INIT_NORMAL,   /* mean 0, standard deviation a */
-        CT_INIT_UNIFORM,  /* between a and b */
-    } kind;
-    double a, b;
-    double truncate; /* normal: redrawn beyond so many deviations; 0: never */
-};
-#define CT_INIT_ONE ((struct ct_init){.kind = CT_INIT_CONSTANT, .a = 1})
-#define CT_INIT_STD(std) ((struct ct_init){.kind = CT_INIT_NORMAL, .a = (std)})
-
-/* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
-CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
-                                     const int64_t *shape, struct ct_init init);
 
 /* ---- the gradient's norm ---- */
 
@@ -159,6 +117,7 @@ struct ct_contribution { /* dtype and shape: where the input is absent */
     enum ct_dtype dtype;
     struct ct_shape shape;
 };
+
 CT_END_DECLS
 
 #endif

@@ -13,6 +13,9 @@
 #include <ctitan/core_ops.h>
 
 #define CT_LIB_OPS(X)                                                                              \
+    X(init_normal)                                                                                 \
+    X(init_constant)                                                                               \
+    X(init_uniform)                                                                                \
     X(embedding)                                                                                   \
     X(embedding_grad)                                                                              \
     X(linear)                                                                                      \
@@ -156,6 +159,45 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 /* The same on logits that exist: logits[b, t, v]. */
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
+
+/* ---- parameters ---- */
+
+struct ct_init_normal {
+    double std, truncate; /* redrawn beyond so many deviations; 0: never */
+    int64_t seed;
+};
+CT_API void ct_init_normal(struct ct_builder *b, struct ct_value *p,
+                           const struct ct_init_normal *attrs);
+
+struct ct_init_uniform {
+    double low, high;
+    int64_t seed;
+};
+CT_API void ct_init_uniform(struct ct_builder *b, struct ct_value *p,
+                            const struct ct_init_uniform *attrs);
+
+struct ct_init_constant {
+    double value;
+};
+CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
+
+/* How a parameter starts; {0} is zeros. */
+struct ct_init {
+    enum ct_init_kind {
+        CT_INIT_ZERO,
+        CT_INIT_CONSTANT, /* a everywhere */
+        CT_INIT_NORMAL,   /* mean 0, standard deviation a */
+        CT_INIT_UNIFORM,  /* between a and b */
+    } kind;
+    double a, b;
+    double truncate; /* normal: redrawn beyond so many deviations; 0: never */
+};
+#define CT_INIT_ONE ((struct ct_init){.kind = CT_INIT_CONSTANT, .a = 1})
+#define CT_INIT_STD(std) ((struct ct_init){.kind = CT_INIT_NORMAL, .a = (std)})
+
+/* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
+CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
+                                     const int64_t *shape, struct ct_init init);
 
 /* ---- Float8 ---- */
 

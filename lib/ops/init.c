@@ -4,9 +4,9 @@
  */
 #include <math.h>
 
-#include <ctitan/core_ops.h>
-#include <ctitan/op_author.h>
 #include <ctitan/rng.h>
+
+#include "list.h"
 
 /* Index in the whole parameter of element i of this rank's shard. */
 static uint64_t global_index(const struct ct_launch *l, int64_t i)
