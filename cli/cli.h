@@ -34,9 +34,9 @@ int verb_new(int argc, char **argv);
 void print_overview(FILE *out);
 
 struct ct_verb_ops;
-/* The verb of that name that a plugin in the folders brings; NULL: none, and `unusable` says why one
-   that can have it cannot be loaded, or is empty. CT_ECONFIG: two have it. Plugins that cannot have
-   it are not loaded. */
+/* The verb of that name that a plugin in the folders brings; NULL: none, and `unusable` says why
+   one that can have it cannot be loaded, or is empty. CT_ECONFIG: two have it. Plugins that cannot
+   have it are not loaded. */
 int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room);
 /* A line for each verb that a plugin brings, as in the overview. */
 void print_plugin_verbs(FILE *out);

@@ -1,8 +1,8 @@
 /*
  * Verbs that plugins bring: those of all plugins in the folders, whatever a recipe loads.
  *
- * Loading a plugin runs code of its own and of its libraries. So only those are loaded that can have
- * the verb: its name stands in the file as a string.
+ * Loading a plugin runs code of its own and of its libraries. So only those are loaded that can
+ * have the verb: its name stands in the file as a string.
  */
 #include <fcntl.h>
 #include <limits.h>

@@ -363,7 +363,7 @@ static void join_all(struct ct_lowering *l)
 
 /* ---- kernels ---- */
 
-/* Collectives run over the device's transport. Devices in host memory can run any op's reference. */
+/* Collectives run over the device's transport. Devices in host memory run any op's reference. */
 static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
 {
     struct ct_device *device = l->request->device;

@@ -302,7 +302,7 @@ static size_t place_beside(struct ct_tensor *t, struct ct_value *const *value, i
     return bytes;
 }
 
-/* Bits of a result do not hang on what lies beside what: the call again, its operands neighbours. */
+/* Bits of a result do not depend on neighbours in memory: the call again, operands side by side. */
 static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint32_t bits,
                           const char *how)
 {

@@ -52,7 +52,7 @@ struct ct_view {
 CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
                                 int ndim, const int64_t *shape);
 
-/* A builder for ops that fill parameters: behind the other init ops, in front of everything else. */
+/* A builder for ops that fill parameters: behind the other init ops, in front of all the rest. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
 
 /* ---- the gradient's norm ---- */

@@ -20,8 +20,8 @@ struct ct_model_request {
     bool documents;  /* the data has document ids: attention must not cross them */
 };
 
-/* One entry of a model's plan of how ranks that compute a layer together split its weights; patterns
-   are fnmatch(3) on parameter names. */
+/* One entry of a model's plan of how ranks that compute a layer together split its weights;
+   patterns are fnmatch(3) on parameter names. */
 struct ct_shard_rule {
     const char *pattern;
     enum { CT_SHARD_COLWISE = 1, CT_SHARD_ROWWISE, CT_SHARD_VOCAB, CT_SHARD_REPLICATE } how;
@@ -70,7 +70,7 @@ struct ct_optimizer_ops {
 
 struct ct_lr_schedule_ops {
     size_t size; /* of this struct */
-    /* Factor of the learning rate for a 0-based step of total; takes the place of [lr_scheduler]. */
+    /* Factor of the learning rate for a 0-based step of total, in place of [lr_scheduler]. */
     double (*factor)(int64_t step, int64_t total);
 };
 
