@@ -27,8 +27,8 @@
 #include <ctitan/error.h>
 #include <ctitan/op.h>
 
-static const char *const streams[] = {"compute", "gather",   "reduce", "p2p",
-                                      "copy_in", "copy_out", "send",   "receive"};
+static const char *const streams[] = {"compute",  "gather", "reduce",  "p2p",  "copy_in",
+                                      "copy_out", "send",   "receive", "chunk"};
 _Static_assert(CT_COUNT(streams) == CT_STREAMS, "a name for each stream");
 
 /* Is name that of a main section: a part, or a group's number and a part? */

@@ -18,6 +18,7 @@ struct expansion {
     size_t count, room, buffer_room;
     bool init;
     int64_t start; /* the number of the first instruction: below 0 in init */
+    size_t chunk;  /* 1 + the last instruction on CT_STREAM_CHUNK; 0: none */
     bool *begun;   /* by op position: some microbatch has run it */
 };
 
@@ -219,6 +220,28 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
         p->stored_bytes += (double)l->bytes[op->in[0]->id];
 }
 
+/* What an instruction reads keeps its memory until `last`. */
+static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int64_t last)
+{
+    for (int k = 0; k < i->launch.ins; k++) {
+        uint64_t code = (uint64_t)(uintptr_t)i->launch.in[k].data;
+        struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
+
+        if (b && b->last < last)
+            b->last = last;
+    }
+}
+
+/* Else what computes beside an exchange might get the memory that it reads, and wait for it. */
+static void keep_chunk(struct expansion *x, int item)
+{
+    const struct ct_instruction *before = x->chunk ? &x->item[x->chunk - 1] : NULL;
+
+    if (before && before->item == item)
+        keep_inputs(x, before, now(x));
+    x->chunk = x->count;
+}
+
 /* Every value that op takes was made by now. */
 static int check_made(const struct expansion *x, const struct ct_op *op, int microbatch)
 {
@@ -263,6 +286,8 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
                                    .graph = x->l->graph};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
+    if (i->stream == CT_STREAM_CHUNK)
+        keep_chunk(x, item);
     i->group = lowered->group;
     i->sent = lowered->sent;
     if (!x->init)
@@ -368,15 +393,8 @@ static void keep_sent(struct expansion *x, size_t from, size_t to)
         const struct ct_instruction *sent = &x->item[i];
         int64_t last = (int64_t)x->count - 1;
 
-        if (!(sent->op->type->flags & CT_OP_RENDEZVOUS))
-            continue;
-        for (int k = 0; k < sent->launch.ins; k++) {
-            uint64_t code = (uint64_t)(uintptr_t)sent->launch.in[k].data;
-            struct ct_buffer *b = &x->l->program->buffers[(code >> 40) - 1];
-
-            if (b->last < last)
-                b->last = last;
-        }
+        if (sent->op->type->flags & CT_OP_RENDEZVOUS)
+            keep_inputs(x, sent, last);
     }
 }
 
@@ -477,6 +495,7 @@ static int expand(struct ct_lowering *l)
     x.count = x.room = 0;
     x.init = false;
     x.start = 0;
+    x.chunk = 0;
     if (rc == 0)
         rc = expand_part(&x, CT_PART_PRE);
     if (rc == 0)

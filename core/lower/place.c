@@ -9,6 +9,7 @@
  */
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 
@@ -17,6 +18,12 @@
 static bool is_view(const struct ct_op *op)
 {
     return op->type->flags & CT_OP_VIEW;
+}
+
+/* These copy with any strides. */
+static bool is_part(const struct ct_op *op)
+{
+    return op->type == &ct_op_narrow || op->type == &ct_op_concat;
 }
 
 static void number_ops(struct ct_lowering *l)
@@ -204,9 +211,11 @@ static void alias(struct ct_lowering *l)
 
 /* ---- joining ---- */
 
+#define MOST 64
+
 struct matrix {
-    int64_t columns[64]; /* of each member */
-    uint32_t root[64];
+    int64_t columns[MOST]; /* of each member */
+    uint32_t root[MOST];
     int count;
     int64_t rows, width;
 };
@@ -270,9 +279,10 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
 static bool kernel_can_stride(struct ct_lowering *l, struct ct_op *op)
 {
     struct ct_prepare request = {0};
-    const struct ct_kernel *kernel = is_view(op) ? NULL : find_kernel(l, op, &request);
+    bool any = is_view(op) || is_part(op);
+    const struct ct_kernel *kernel = any ? NULL : find_kernel(l, op, &request);
 
-    return is_view(op) || (kernel && kernel->flags & CT_KERNEL_STRIDED);
+    return any || (kernel && kernel->flags & CT_KERNEL_STRIDED);
 }
 
 static bool kernels_can_stride(struct ct_lowering *l, uint32_t id)
@@ -346,18 +356,43 @@ static void join(struct ct_lowering *l, const struct matrix *m, bool *joined)
     l->bytes[m->root[0]] = (size_t)(m->rows * m->width) * item;
 }
 
+static void try_join(struct ct_lowering *l, struct ct_value **values, int count, bool *joined)
+{
+    struct matrix m;
+
+    if (as_matrix(l, values, count, joined, &m))
+        join(l, &m, joined);
+}
+
+/* The wholes that values are parts of, in place of them; false: some are parts of none. */
+static bool find_wholes(struct ct_value **values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const struct ct_op *user = ct_value_only_user(values[i]);
+
+        if (!user || user->type != &ct_op_concat)
+            return false;
+        values[i] = user->out[0];
+    }
+    return count > 0;
+}
+
+/* Values that an op would like side by side, and so the wholes that are put together of them. */
 static void join_all(struct ct_lowering *l)
 {
     bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
 
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
-        struct ct_value **values = NULL;
-        struct matrix m;
+        struct ct_value **values = NULL, *wholes[MOST];
         int count = ct_op_join(op, &values);
 
-        if (as_matrix(l, values, count, joined, &m))
-            join(l, &m, joined);
+        try_join(l, values, count, joined);
+        if (count > MOST)
+            continue;
+        memcpy(wholes, values, sizeof(*wholes) * (size_t)count);
+        if (find_wholes(wholes, count))
+            try_join(l, wholes, count, joined);
     }
 }
 

@@ -28,6 +28,17 @@ static const struct ct_option options[] = {
                 "instead of keeping the whole: sequence_parallel only"),
     CT_OPT_BOOL(struct tp_config, loss_parallel, "loss_parallel", "true",
                 "Take the loss on logits that are split by vocabulary; else gather them"),
+    CT_OPT_BOOL(
+        struct tp_config, async, "async", "false",
+        "Products and the gathers and scatters beside them run in chunks, at the same time"),
+    CT_OPT_INT(struct tp_config, chunks, "chunks", "0", 0, 1 << 10,
+               "async: chunks of each; 0: as many as end first by the rates that follow"),
+    CT_OPT_FLOAT(struct tp_config, link, "link", "10", 1e-3, 1e6,
+                 "async: 10^9 bytes that a rank sends in a second"),
+    CT_OPT_FLOAT(struct tp_config, tflops, "tflops", "0.2", 1e-6, 1e6,
+                 "async: 10^12 operations that a rank's products do in a second"),
+    CT_OPT_FLOAT(struct tp_config, chunk_cost, "chunk_cost", "20", 0, 1e6,
+                 "async: microseconds that one more chunk costs"),
     {0}};
 
 int tp_axis(const struct ct_graph *graph)
@@ -179,6 +190,16 @@ static const struct ct_transform again = {
     .apply = tp_regather,
 };
 
+static const struct ct_transform pipelines = {
+    .size = sizeof(struct ct_transform),
+    .name = "tp.async",
+    .summary = "products and the collectives beside them run in chunks, at the same time",
+    .phase = CT_PHASE_OVERLAP,
+    .after = CT_NAMES("prefetched", "bucketed"),
+    .evaluation = true,
+    .apply = tp_pipeline,
+};
+
 /* ---- axis ---- */
 
 static int64_t degree(void)
@@ -201,4 +222,5 @@ CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss 
               {CT_OP, "cross_entropy_merge", &tp_op_cross_entropy_merge},
               {CT_OP, "cross_entropy_merge_grad", &tp_op_cross_entropy_merge_grad},
               {CT_TRANSFORM, "tp", &placement}, {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
-              {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again}));
+              {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again},
+              {CT_TRANSFORM, "tp.async", &pipelines}));

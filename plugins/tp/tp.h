@@ -5,8 +5,9 @@
 #include <ctitan/run.h>
 
 struct tp_config {
-    int64_t degree;
-    bool sequence_parallel, regather, loss_parallel;
+    int64_t degree, chunks;
+    bool sequence_parallel, regather, loss_parallel, async;
+    double link, tflops, chunk_cost; /* GB/s, TFLOP/s, us */
 };
 
 extern struct tp_config tp_config;
@@ -32,5 +33,7 @@ struct ct_value *tp_cross_entropy_merge(struct ct_builder *b, const char *name,
 int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
 /* What was gathered along the sequence is gathered again for the backward. */
 int tp_regather(struct ct_graph *graph, struct ct_run *run);
+/* Products and the collectives beside them become pipelines of chunks. */
+int tp_pipeline(struct ct_graph *graph, struct ct_run *run);
 
 #endif

@@ -319,6 +319,11 @@ const struct conformance_case conformance_cases[] = {
      "input %x : T[400,300]\n"
      "F - %s, %i = float8_scale(%x) : float32[], float32[]\n",
      0, false, false, true},
+    {"parts",
+     "input %x : T[3,7,5]\ninput %y : T[3,2,5]\n"
+     "F - %n = narrow(%x) {dim=1, from=2, size=3} : T[3,3,5]\n"
+     "F - %c = concat(%x, %y) {dim=1} : T[3,9,5]\n",
+     0, false},
     {"activations, one", ACTIVATIONS(1, 1, 1), 0, false},
     {"activations, odd", ACTIVATIONS(3, 7, 37), 0, false},
     {"activations, large", ACTIVATIONS(4, 33, 300), 0, false},

@@ -14,6 +14,8 @@ CT_BEGIN_DECLS
 #define CT_CORE_OPS(X)                                                                             \
     X(add)                                                                                         \
     X(view)                                                                                        \
+    X(narrow)                                                                                      \
+    X(concat)                                                                                      \
     X(cast)                                                                                        \
     X(reciprocal)                                                                                  \
     X(squared_norm)                                                                                \
@@ -51,6 +53,20 @@ struct ct_view {
 /* The same elements in another shape; at most one run of dimensions is split or merged. */
 CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
                                 int ndim, const int64_t *shape);
+
+/* Parts of a dimension that no axis splits. Both ops copy, with any strides. */
+struct ct_narrow {
+    int64_t dim, from, size;
+};
+/* Indices [from, from + size) of a dimension. */
+CT_API struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_value *x,
+                                  int dim, int64_t from, int64_t size);
+struct ct_concat {
+    int64_t dim;
+};
+/* Values one behind the other along a dimension; all others are equal. */
+CT_API struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,
+                                  int count, int dim);
 
 /* A builder for ops that fill parameters: behind the other init ops, in front of all the rest. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);

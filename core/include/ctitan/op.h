@@ -317,7 +317,8 @@ CT_API double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh,
 /* What the core's collectives do, for types of the same behaviour and attributes. */
 CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collective_reduce_scatter,
     ct_collective_all_reduce, ct_collective_all_to_all, ct_collective_permute, ct_collective_slice,
-    ct_collective_send, ct_collective_receive, ct_collective_contribution;
+    ct_collective_narrow, ct_collective_concat, ct_collective_send, ct_collective_receive,
+    ct_collective_contribution;
 
 CT_END_DECLS
 

@@ -25,8 +25,10 @@ enum ct_stream {
     CT_STREAM_COPY_OUT,
     CT_STREAM_SEND, /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
+    CT_STREAM_CHUNK, /* exchanges of one chunk beside what computes on another: what they read keeps
+                        its memory until the next one begins */
 };
-#define CT_STREAMS 8
+#define CT_STREAMS 9
 
 struct ct_device_info {
     char name[96];     /* "Intel(R) Xeon(R) .., 2 threads, AVX-512" */

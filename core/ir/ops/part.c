@@ -1,0 +1,166 @@
+/*
+ * Parts of a value along one dimension that no axis splits: taken out, and put together.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/op_author.h>
+#include <ctitan/rule.h>
+
+static int check_dim(const struct ct_value *x, int64_t dim)
+{
+    return dim < x->ndim ? 0
+                         : ct_fail(CT_EINVAL, "dim = %" PRId64 ", but x %%%s has %d dimensions",
+                                   dim, x->name, x->ndim);
+}
+
+/* Dimension dim is whole on every rank, all others are parallel. */
+static int part_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    int dim = (int)ct_op_int(op, "dim"), ndim = op->in[0]->ndim, count = op->ins + op->outs;
+
+    rule->factor = ct_arena_array(arena, struct ct_factor, ndim + count);
+    rule->count = ndim + count - 1;
+    for (int f = 0; f < rule->count; f++)
+        rule->factor[f] = (struct ct_factor){.letter = '.', .repetition = -1, .index = f};
+    for (int i = 0; i < count; i++) {
+        const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
+
+        rule->operand[i].ndim = ndim;
+        for (int d = 0; d < ndim; d++) {
+            int f = d != dim ? d : i ? ndim + i - 1 : dim;
+
+            rule->operand[i].factor[d] = f;
+            rule->factor[f].kind = d == dim ? CT_FACTOR_WHOLE : CT_FACTOR_PARALLEL;
+            rule->factor[f].size = v->shape[d];
+            rule->factor[f].operand = d == dim ? i : 0;
+        }
+    }
+    return 0;
+}
+
+#define DIM(T) CT_OPT_INT(T, dim, "dim", "0", 0, CT_MAX_DIMS - 1, "Along this dimension")
+
+/* ---- narrow ---- */
+
+static int narrow_infer(struct ct_op *op)
+{
+    const struct ct_narrow *attrs = op->attrs;
+    const struct ct_value *x = op->in[0];
+    struct ct_value *y = op->out[0];
+
+    if (check_dim(x, attrs->dim) < 0)
+        return CT_EINVAL;
+    if (attrs->from < 0 || attrs->size < 0 || attrs->from + attrs->size > x->shape[attrs->dim])
+        return ct_fail(CT_EINVAL,
+                       "%" PRId64 " from %" PRId64 " on: dimension %" PRId64
+                       " of x %%%s has %" PRId64,
+                       attrs->size, attrs->from, attrs->dim, x->name, x->shape[attrs->dim]);
+    y->ndim = x->ndim;
+    memcpy(y->shape, x->shape, sizeof(y->shape));
+    y->shape[attrs->dim] = attrs->size;
+    return 0;
+}
+
+static int narrow_reference(const struct ct_launch *l)
+{
+    const struct ct_narrow *attrs = l->op->attrs;
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t length = l->in[0].shape[attrs->dim], size = attrs->size;
+    int64_t outer = ct_shape_count((int)attrs->dim, l->in[0].shape);
+    int64_t inner =
+        ct_shape_count(l->in[0].ndim - (int)attrs->dim - 1, l->in[0].shape + attrs->dim + 1);
+
+    for (int64_t i = 0; i < outer; i++)
+        memcpy(r.out[0] + i * size * inner, r.in[0] + (i * length + attrs->from) * inner,
+               sizeof(double) * (size_t)(size * inner));
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_narrow = {
+    .size = sizeof(struct ct_op_type),
+    .name = "narrow",
+    .summary = "a part of a dimension",
+    .signature = "x A -> y A",
+    .flags = CT_OP_LINEAR,
+    .attrs =
+        (const struct ct_option[]){
+            DIM(struct ct_narrow),
+            CT_OPT_INT(struct ct_narrow, from, "from", "0", 0, INT32_MAX, "Its first index"),
+            CT_OPT_INT(struct ct_narrow, size, "size", "1", 0, INT32_MAX, "How many"),
+            {0}},
+    .attrs_size = sizeof(struct ct_narrow),
+    .infer = narrow_infer,
+    .factors = part_factors,
+    .reference = narrow_reference,
+    .collective = &ct_collective_narrow,
+};
+
+struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_value *x, int dim,
+                           int64_t from, int64_t size)
+{
+    return ct_emit_type1(b, &ct_op_narrow, name, &x, 1, &(struct ct_narrow){dim, from, size});
+}
+
+/* ---- concat ---- */
+
+static int concat_infer(struct ct_op *op)
+{
+    int64_t dim = ((const struct ct_concat *)op->attrs)->dim;
+    const struct ct_value *x = op->in[0];
+    struct ct_value *y = op->out[0];
+
+    if (check_dim(x, dim) < 0)
+        return CT_EINVAL;
+    y->ndim = x->ndim;
+    memcpy(y->shape, x->shape, sizeof(y->shape));
+    for (int i = 1; i < op->ins; i++) {
+        const struct ct_value *other = op->in[i];
+
+        for (int d = 0; d < x->ndim || d < other->ndim; d++)
+            if (x->ndim != other->ndim || (d != dim && other->shape[d] != x->shape[d]))
+                return ct_fail(CT_EINVAL, "x %%%s and %%%s differ in more than dimension %" PRId64,
+                               x->name, other->name, dim);
+        y->shape[dim] += other->shape[dim];
+    }
+    return 0;
+}
+
+static int concat_reference(const struct ct_launch *l)
+{
+    int64_t dim = ((const struct ct_concat *)l->op->attrs)->dim, at = 0;
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t outer = ct_shape_count((int)dim, l->out[0].shape);
+    int64_t row = ct_tensor_count(&l->out[0]) / (outer ? outer : 1);
+
+    for (int i = 0; i < l->ins; i++) {
+        int64_t elements = ct_tensor_count(&l->in[i]) / (outer ? outer : 1);
+
+        for (int64_t k = 0; k < outer; k++)
+            memcpy(r.out[0] + k * row + at, r.in[i] + k * elements,
+                   sizeof(double) * (size_t)elements);
+        at += elements;
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_concat = {
+    .size = sizeof(struct ct_op_type),
+    .name = "concat",
+    .summary = "values one behind the other along a dimension",
+    .signature = "*x A -> y A",
+    .flags = CT_OP_LINEAR,
+    .attrs = (const struct ct_option[]){DIM(struct ct_concat), {0}},
+    .attrs_size = sizeof(struct ct_concat),
+    .infer = concat_infer,
+    .factors = part_factors,
+    .reference = concat_reference,
+    .collective = &ct_collective_concat,
+};
+
+struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,
+                           int count, int dim)
+{
+    return ct_emit_type1(b, &ct_op_concat, name, x, count, &(struct ct_concat){dim});
+}

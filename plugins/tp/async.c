@@ -1,0 +1,517 @@
+/*
+ * Asynchronous tensor parallelism (Wang et al. 2023; torch's micro_pipeline_tp): what a product and
+ * a collective next to it do in one go, they do in chunks, the one beside the other.
+ *
+ *   all_gather, products       the gather of chunk i + 1 runs beside the products of chunk i
+ *   products, reduce_scatter   the scatter of chunk i runs beside the products of chunk i + 1
+ *
+ * A chunk is some rows of every rank's shard: whole sequences where a rank has several, else a part
+ * of its shard of each sequence. So a chunk of the whole is a chunk from each rank, one behind the
+ * other, and chunks of all values are parts of one dimension of a view:
+ *
+ *   sequences  [batch, tokens, k] -> [shards, batch / shards, tokens, k]
+ *   tokens     [batch, tokens, k] -> [batch, shards, tokens / shards, k]
+ *
+ * Every row of a product is computed as without chunks, and every sum over ranks adds the same
+ * numbers in the same order. Gradients of weights are sums over rows: they take the whole.
+ */
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/device/device.h>
+#include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
+
+#include "tp.h"
+
+#define MOST 16 /* chunks that the model tries */
+
+/* How the rows of some values are cut into chunks. */
+struct layout {
+    bool sequences;        /* else tokens */
+    int64_t outer, length; /* shards, and what chunks are parts of */
+    int chunks;
+    int chunk_dim, shard_dim; /* of the view */
+};
+
+struct pipeline {
+    struct ct_graph *graph;
+    struct ct_builder b;
+    struct layout layout;
+    struct ct_arena scratch;
+    struct seen { /* views that are there already */
+        struct ct_value *value, *view;
+        struct seen *next;
+    } * seen;
+};
+
+/* ---- chunks ---- */
+
+static int64_t first_of(const struct layout *l, int chunk)
+{
+    return l->length * chunk / l->chunks;
+}
+
+static int64_t shards_of(const struct ct_graph *graph, const struct ct_sharding *s, int dim)
+{
+    int64_t shards = 1;
+
+    for (int i = 0; i < s->count[dim]; i++)
+        shards *= graph->mesh.axis[s->axis[dim][i]].size;
+    return shards;
+}
+
+/* The sharding of a view that is cut by the layout, of a value with sharding s; and back. */
+static struct ct_sharding sharding_of_view(const struct layout *l, const struct ct_sharding *s)
+{
+    struct ct_sharding view = {.unreduced = s->unreduced, .reduction = s->reduction};
+    const int to[3] = {0, l->shard_dim, 3};
+
+    for (int d = 0; d < 3; d++) {
+        view.count[to[d]] = s->count[d];
+        memcpy(view.axis[to[d]], s->axis[d], sizeof(view.axis[0]));
+    }
+    return view;
+}
+
+static const char *named(const struct pipeline *p, const struct ct_value *v, const char *what,
+                         int chunk)
+{
+    return chunk < 0 ? ct_arena_printf(p->graph->arena, "%s.%s", v->name, what)
+                     : ct_arena_printf(p->graph->arena, "%s.%s%d", v->name, what, chunk);
+}
+
+static struct ct_value *viewed(struct pipeline *p, struct ct_value *v)
+{
+    const struct layout *l = &p->layout;
+    int64_t shape[4] = {v->shape[0], l->outer, l->length, v->shape[2]};
+    struct ct_value *view;
+    struct seen *seen = p->seen;
+
+    while (seen && seen->value != v)
+        seen = seen->next;
+    if (seen)
+        return seen->view;
+    if (l->sequences) {
+        shape[0] = l->outer;
+        shape[1] = l->length;
+        shape[2] = v->shape[1];
+    }
+    view = ct_view(&p->b, named(p, v, "view", -1), v, 4, shape);
+    if (!view)
+        return NULL;
+    view->sharding = sharding_of_view(l, &v->sharding);
+    seen = ct_arena_new(&p->scratch, struct seen);
+    *seen = (struct seen){v, view, p->seen};
+    p->seen = seen;
+    return view;
+}
+
+static struct ct_value *chunk_of(struct pipeline *p, struct ct_value *view, int chunk)
+{
+    int64_t from = first_of(&p->layout, chunk);
+    struct ct_value *part;
+
+    if (!view)
+        return NULL;
+    part = ct_narrow(&p->b, named(p, view, "chunk", chunk), view, p->layout.chunk_dim, from,
+                     first_of(&p->layout, chunk + 1) - from);
+    if (part)
+        part->sharding = view->sharding;
+    return part;
+}
+
+/* The chunks of a value, put together, take its place and its name. */
+static void deliver(struct pipeline *p, struct ct_value *const *chunks, struct ct_value *old)
+{
+    struct ct_value *view =
+        ct_concat(&p->b, named(p, old, "view", -1), chunks, p->layout.chunks, p->layout.chunk_dim);
+    struct ct_value *whole;
+    const char *name = old->name;
+
+    if (!view)
+        return;
+    view->sharding = sharding_of_view(&p->layout, &old->sharding);
+    whole = ct_view(&p->b, NULL, view, old->ndim, old->shape);
+    if (!whole)
+        return;
+    whole->sharding = old->sharding;
+    whole->marks = old->marks;
+    ct_value_replace(p->graph, old, whole);
+    ct_value_rename(p->graph, old, named(p, old, "at_once", -1));
+    ct_value_rename(p->graph, whole, name);
+}
+
+/* The same on a chunk. */
+static struct ct_op *on_chunk(struct pipeline *p, const struct ct_op *op,
+                              struct ct_value *const *in, int chunk)
+{
+    struct ct_op *copy =
+        ct_op_clone(&p->b, op, in, ct_arena_printf(p->graph->arena, "chunk%d", chunk));
+
+    for (int i = 0; copy && i < copy->outs; i++)
+        copy->out[i]->sharding = sharding_of_view(&p->layout, &op->out[i]->sharding);
+    return copy;
+}
+
+/* Of shards, or into shards; beside what computes. */
+static struct ct_value *collective(struct pipeline *p, const struct ct_op *like,
+                                   struct ct_value *chunk, int number)
+{
+    struct ct_collective_attrs attrs = *(const struct ct_collective_attrs *)like->attrs;
+    struct ct_op *op;
+
+    attrs.dim = p->layout.shard_dim;
+    op = chunk ? ct_emit_type(&p->b, like->type, named(p, like->out[0], "chunk", number), &chunk, 1,
+                              &attrs)
+               : NULL;
+    if (!op)
+        return NULL;
+    op->stream = CT_STREAM_CHUNK;
+    op->out[0]->sharding = sharding_of_view(&p->layout, &like->out[0]->sharding);
+    return op->out[0];
+}
+
+/* ---- what can be a pipeline, and what pays ---- */
+
+/* How many of its inputs, from the first on, have the rows of its outputs; 0: it is no product. */
+static int row_inputs(const struct ct_op *op)
+{
+    if (op->type == &ct_op_linear)
+        return 1;
+    return op->type == &ct_op_linear_dx ? op->ins / 2 : 0;
+}
+
+/* How `shard` and the whole that it is part of are cut; NULL, or why they cannot be. */
+static const char *lay_out(const struct ct_graph *graph, const struct ct_value *shard, int64_t dim,
+                           struct layout *l)
+{
+    int64_t batch = shards_of(graph, &shard->sharding, 0);
+    int64_t shards = shards_of(graph, &shard->sharding, 1);
+
+    if (shard->ndim != 3 || dim != 1)
+        return "it is not along the sequence";
+    if (shard->shape[0] % batch)
+        return "the batch is split unevenly";
+    l->sequences = shard->shape[0] > batch;
+    if (!l->sequences && shard->shape[1] % shards)
+        return "the sequence is split unevenly";
+    l->outer = l->sequences ? batch : shards;
+    l->length = shard->shape[l->sequences ? 0 : 1] / l->outer;
+    l->chunk_dim = l->sequences ? 1 : 2;
+    l->shard_dim = l->sequences ? 2 : 1;
+    return l->length < 2 ? "a rank has one row" : NULL;
+}
+
+/* Seconds of so many chunks: the first or last exchange and product have nothing beside them. */
+static double duration(double exchange, double products, int chunks)
+{
+    double longer = exchange > products ? exchange : products;
+
+    return (exchange + products + longer * (chunks - 1)) / chunks +
+           chunks * 1e-6 * tp_config.chunk_cost;
+}
+
+/* The number of chunks that ends first, on the stated machine; all ranks ask for rank 0's. NULL, or
+   why one is best. */
+static const char *choose_chunks(const struct ct_graph *graph, const struct ct_op *collective,
+                                 double flops, struct layout *l)
+{
+    double exchange =
+        collective->type->collective->sent((double)ct_value_bytes(graph, collective->in[0], 0),
+                                           (double)ct_value_bytes(graph, collective->out[0], 0),
+                                           (double)graph->mesh.axis[tp_axis(graph)].size) /
+        (1e9 * tp_config.link);
+    double products = flops / (1e12 * tp_config.tflops), best = exchange + products;
+
+    l->chunks = (int)(tp_config.chunks < l->length ? tp_config.chunks : l->length);
+    for (int chunks = 2; !tp_config.chunks && chunks <= MOST && chunks <= l->length; chunks++)
+        if (duration(exchange, products, chunks) < best) {
+            best = duration(exchange, products, chunks);
+            l->chunks = chunks;
+        }
+    if (l->chunks > 1)
+        return NULL;
+    return ct_arena_printf(graph->arena,
+                           "chunks do not pay: %.3g us are sent, beside %.3g us of products",
+                           1e6 * exchange, 1e6 * products);
+}
+
+static struct pipeline begin(struct ct_graph *graph, struct ct_op *before,
+                             const struct layout *layout, const char *what)
+{
+    struct pipeline p = {graph, ct_builder_before(graph, before), *layout, {0}, NULL};
+
+    p.b.why =
+        ct_arena_printf(graph->arena, "tp: %s in %d chunks, beside products", what, layout->chunks);
+    return p;
+}
+
+static int keep(const struct ct_graph *graph, struct ct_op *op, const char *reason)
+{
+    op->why = ct_arena_printf(graph->arena, "%s%stp: at once, as %s", op->why ? op->why : "",
+                              op->why ? "; " : "", reason);
+    return 0;
+}
+
+/* ---- all_gather, products ---- */
+
+/* Does op multiply the rows of v, and take nothing else of v? */
+static bool multiplies(const struct ct_op *op, const struct ct_value *v)
+{
+    if (row_inputs(op) != 1 || op->in[0] != v || op->section != v->producer->section)
+        return false;
+    for (int i = 1; i < op->ins; i++)
+        if (op->in[i] == v)
+            return false;
+    return true;
+}
+
+struct products {
+    struct ct_op **op;
+    struct ct_value ****chunk; /* by product, output and chunk */
+    int count;
+    double flops;
+};
+
+/* Can op run where `first` does? place: of the producer of each value, by id. */
+static bool can_run_at(const struct ct_op *op, const struct ct_op *first, const uint32_t *place)
+{
+    for (int i = 1; i < op->ins; i++)
+        if (op->in[i]->producer && place[op->in[i]->id] > place[first->out[0]->id])
+            return false;
+    return true;
+}
+
+static struct products products_of(const struct ct_graph *graph, const struct ct_value *whole,
+                                   const uint32_t *place, struct ct_arena *scratch)
+{
+    struct products p = {.op = ct_arena_array(scratch, struct ct_op *, whole->use_count + 1)};
+    struct ct_op *first = NULL;
+
+    ct_for_each_use (use, whole)
+        if (multiplies(use->op, whole) &&
+            (!first || place[use->op->out[0]->id] < place[first->out[0]->id]))
+            first = use->op;
+    if (first)
+        p.op[p.count++] = first;
+    ct_for_each_use (use, whole)
+        if (use->op != first && multiplies(use->op, whole) && can_run_at(use->op, first, place))
+            p.op[p.count++] = use->op;
+    for (int k = 0; k < p.count; k++)
+        p.flops += ct_op_flops(graph, p.op[k], 0);
+    return p;
+}
+
+static void make_room(struct products *p, int chunks, struct ct_arena *scratch)
+{
+    p->chunk = ct_arena_array(scratch, struct ct_value ***, p->count);
+    for (int k = 0; k < p->count; k++) {
+        p->chunk[k] = ct_arena_array(scratch, struct ct_value **, p->op[k]->outs);
+        for (int i = 0; i < p->op[k]->outs; i++)
+            p->chunk[k][i] = ct_arena_array(scratch, struct ct_value *, chunks);
+    }
+}
+
+static void multiply(struct pipeline *p, struct products *products, struct ct_value *rows,
+                     int chunk)
+{
+    for (int k = 0; rows && k < products->count; k++) {
+        const struct ct_op *op = products->op[k], *copy;
+        struct ct_value **in = ct_arena_array(&p->scratch, struct ct_value *, op->ins);
+
+        memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
+        in[0] = rows;
+        copy = on_chunk(p, op, in, chunk);
+        for (int i = 0; copy && i < copy->outs; i++)
+            products->chunk[k][i][chunk] = copy->out[i];
+    }
+}
+
+static void gather(struct pipeline *p, const struct ct_op *gather, int chunk,
+                   struct ct_value **gathered)
+{
+    if (chunk < p->layout.chunks)
+        gathered[chunk] =
+            collective(p, gather, chunk_of(p, viewed(p, gather->in[0]), chunk), chunk);
+}
+
+/* The gather of the first chunk stands where that of the whole did, each other one in front of the
+   products of the chunk before. */
+static int emit_gathers(struct pipeline *p, struct ct_op *op, struct products *products)
+{
+    int chunks = p->layout.chunks;
+    struct ct_value *whole = op->out[0];
+    struct ct_value **gathered = ct_arena_array(&p->scratch, struct ct_value *, chunks);
+
+    make_room(products, chunks, &p->scratch);
+    gather(p, op, 0, gathered);
+    p->b.before = products->op[0];
+    for (int c = 0; c < chunks; c++) {
+        gather(p, op, c + 1, gathered);
+        multiply(p, products, gathered[c], c);
+    }
+    for (int k = 0; k < products->count; k++)
+        for (int i = 0; p->b.status == 0 && i < products->op[k]->outs; i++)
+            deliver(p, products->chunk[k][i], products->op[k]->out[i]);
+    if (p->b.status == 0 && whole->use_count + whole->fetch_count > (uint32_t)products->count)
+        deliver(p, gathered, whole);
+    for (int k = 0; p->b.status == 0 && k < products->count; k++)
+        ct_graph_remove(p->graph, products->op[k]);
+    if (p->b.status == 0)
+        ct_graph_remove(p->graph, op);
+    return p->b.status;
+}
+
+static int pipeline_gather(struct ct_graph *graph, struct ct_op *op, const uint32_t *place)
+{
+    struct layout layout;
+    struct ct_arena scratch = {0};
+    struct products products = products_of(graph, op->out[0], place, &scratch);
+    const char *reason = lay_out(graph, op->in[0], ct_op_int(op, "dim"), &layout);
+    int rc;
+
+    if (!reason && !products.count)
+        reason = "no product takes it by rows";
+    if (!reason)
+        reason = choose_chunks(graph, op, products.flops, &layout);
+    if (reason) {
+        rc = keep(graph, op, reason);
+    } else {
+        struct pipeline p = begin(graph, op, &layout, "gathered");
+
+        rc = emit_gathers(&p, op, &products);
+        ct_arena_finish(&p.scratch);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* ---- products, reduce_scatter ---- */
+
+/* A sum of products, each used only here: counts their FLOPs; NULL, or why it is none. */
+static const char *check_sum(const struct ct_graph *graph, const struct ct_value *v,
+                             const struct ct_op *user, double *flops)
+{
+    const struct ct_op *op = v->producer;
+    const char *reason = NULL;
+
+    if (!op || op->section != user->section)
+        return "what it sums is made in another section";
+    if (ct_value_only_user(v) != user)
+        return ct_arena_printf(graph->arena, "%%%s is used by others, too", v->name);
+    if (row_inputs(op) && op->outs == 1)
+        *flops += ct_op_flops(graph, op, 0);
+    else if (op->type == &ct_op_add)
+        for (int i = 0; !reason && i < 2; i++)
+            reason = check_sum(graph, op->in[i], op, flops);
+    else
+        reason = ct_arena_printf(graph->arena, "%%%s is made by %s", v->name, op->type->name);
+    return reason;
+}
+
+/* A chunk of the sum. */
+static struct ct_value *sum(struct pipeline *p, const struct ct_value *v, int chunk)
+{
+    const struct ct_op *op = v->producer, *copy;
+    struct ct_value **in = ct_arena_array(&p->scratch, struct ct_value *, op->ins);
+    int rows = op->type == &ct_op_add ? op->ins : row_inputs(op);
+
+    memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
+    for (int i = 0; i < rows; i++) {
+        in[i] = op->type == &ct_op_add ? sum(p, op->in[i], chunk)
+                                       : chunk_of(p, viewed(p, op->in[i]), chunk);
+        if (!in[i])
+            return NULL;
+    }
+    copy = on_chunk(p, op, in, chunk);
+    return copy ? copy->out[0] : NULL;
+}
+
+static void remove_sum(struct ct_graph *graph, struct ct_op *op)
+{
+    struct ct_op *terms[2] = {NULL, NULL};
+
+    for (int i = 0; op->type == &ct_op_add && i < 2; i++)
+        terms[i] = op->in[i]->producer;
+    ct_graph_remove(graph, op);
+    for (int i = 0; i < 2; i++)
+        if (terms[i] && terms[i]->in_graph)
+            remove_sum(graph, terms[i]);
+}
+
+static int emit_scatters(struct pipeline *p, struct ct_op *op)
+{
+    int chunks = p->layout.chunks;
+    struct ct_value **scattered = ct_arena_array(&p->scratch, struct ct_value *, chunks);
+    struct ct_op *made = op->in[0]->producer;
+
+    for (int c = 0; c < chunks; c++)
+        scattered[c] = collective(p, op, sum(p, op->in[0], c), c);
+    if (p->b.status < 0)
+        return p->b.status;
+    deliver(p, scattered, op->out[0]);
+    if (p->b.status < 0)
+        return p->b.status;
+    ct_graph_remove(p->graph, op);
+    remove_sum(p->graph, made);
+    return 0;
+}
+
+static int pipeline_scatter(struct ct_graph *graph, struct ct_op *op)
+{
+    struct layout layout;
+    double flops = 0;
+    const char *reason = lay_out(graph, op->out[0], ct_op_int(op, "dim"), &layout);
+    struct pipeline p;
+    int rc;
+
+    if (!reason)
+        reason = check_sum(graph, op->in[0], op, &flops);
+    if (!reason)
+        reason = choose_chunks(graph, op, flops, &layout);
+    if (reason)
+        return keep(graph, op, reason);
+    p = begin(graph, op->in[0]->producer, &layout, "scattered");
+    rc = emit_scatters(&p, op);
+    ct_arena_finish(&p.scratch);
+    return rc;
+}
+
+/* ---- all ---- */
+
+static bool is_along_tp(const struct ct_graph *graph, const struct ct_op *op)
+{
+    return (op->type == &ct_op_all_gather || op->type == &ct_op_reduce_scatter) && op->ins == 1 &&
+           ct_part_is_microbatch(op->section->part) &&
+           ct_op_axes(op, "axes") == (ct_axes)1 << tp_axis(graph);
+}
+
+int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    struct ct_op **found;
+    uint32_t *place, n = 0;
+    int count = 0, rc = 0;
+
+    (void)run;
+    if (tp_axis(graph) < 0 || !tp_config.async)
+        return 0;
+    if (!tp_config.sequence_parallel)
+        return ct_fail(CT_ECONFIG, "[tp] async = true needs sequence_parallel = true: without it "
+                                   "nothing is gathered for products, or scattered behind them");
+    found = ct_arena_array(&scratch, struct ct_op *, graph->value_count);
+    place = ct_arena_array(&scratch, uint32_t, graph->value_count + 1);
+    ct_for_each_op (op, graph) {
+        n++;
+        for (int i = 0; i < op->outs; i++)
+            place[op->out[i]->id] = n;
+        if (is_along_tp(graph, op))
+            found[count++] = op;
+    }
+    for (int i = 0; rc == 0 && i < count; i++)
+        rc = found[i]->type == &ct_op_all_gather ? pipeline_gather(graph, found[i], place)
+                                                 : pipeline_scatter(graph, found[i]);
+    ct_arena_finish(&scratch);
+    return rc;
+}

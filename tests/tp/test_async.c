@@ -1,0 +1,241 @@
+/*
+ * What tp.async makes of a graph: which collectives become pipelines, in how many chunks, why the
+ * others do not; and that, in the program, chunks are exchanged beside products.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include <ctitan/device/device.h>
+#include <ctitan/run.h>
+
+#include "support.h"
+
+/* One layer's two pairs: a gather that feeds two weights, and a scattered sum of two products. */
+static const char layer[] =
+    "graph \"layer\"\n"
+    "mesh tp=2\n"
+    "input %x : float32[1,16,4] [-, tp, -]\n"
+    "param %w0 : float32[8,4] [tp, -]\n"
+    "param %w1 : float32[6,4] [tp, -]\n"
+    "param %w2 : float32[4,8] [-, tp]\n"
+    "param %w3 : float32[4,6] [-, tp]\n"
+    "F layers.0 %whole = all_gather(%x) {axes=\"tp\", dim=1} : float32[1,16,4]\n"
+    "F layers.0 %a, %b = linear(%whole, %w0, %w1) : float32[1,16,8] [-, -, tp], float32[1,16,6] "
+    "[-, -, tp]\n"
+    "F layers.0 %c = linear(%a, %w2) : float32[1,16,4] +{tp}\n"
+    "F layers.0 %d = linear(%b, %w3) : float32[1,16,4] +{tp}\n"
+    "F layers.0 %sum = add(%c, %d) : float32[1,16,4] +{tp}\n"
+    "F layers.0 %y = reduce_scatter(%sum) {axes=\"tp\", dim=1} : float32[1,16,4] [-, tp, -]\n"
+    "fetch y = %y\n";
+
+static int apply(struct ct_graph *g, const char *const *settings)
+{
+    const struct ct_plugin *tp = test_plugin("tp");
+    int rc;
+
+    test_options(tp, settings);
+    rc = test_transform(tp, "tp.async")->apply(g, NULL);
+    if (rc == 0)
+        assert_ok(ct_graph_verify(g, stderr));
+    return rc;
+}
+#define APPLY(g, ...) apply(g, (const char *const[]){"degree=2", "async=true", __VA_ARGS__, NULL})
+
+static void graph_is_as_agreed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    const char *text;
+
+    (void)state;
+    assert_ok(APPLY(g, "chunks=2"));
+    text = ct_graph_text(g, &arena);
+    assert_golden("layer.txt", text);
+    assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
+    ct_arena_finish(&arena);
+}
+
+static void off_changes_nothing(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    const char *before = ct_graph_text(g, &arena);
+
+    (void)state;
+    assert_ok(apply(g, (const char *const[]){"degree=2", "chunks=2", NULL}));
+    assert_string_equal(ct_graph_text(g, &arena), before);
+    ct_arena_finish(&arena);
+}
+
+/* ---- order in the program ---- */
+
+static bool waits_for(const struct ct_instruction *i, int32_t event)
+{
+    for (const int32_t *w = i->waits; event >= 0 && w && *w >= 0; w++)
+        if (*w == event)
+            return true;
+    return false;
+}
+
+/* Must instruction b come after a: by its stream, by events, or by others between? */
+static bool ordered(const struct ct_program *p, size_t a, size_t b)
+{
+    bool after[256] = {false};
+
+    assert_true(p->step_count <= CT_COUNT(after));
+    after[a] = true;
+    for (size_t n = a + 1; n <= b; n++)
+        for (size_t m = a; m < n && !after[n]; m++)
+            after[n] = after[m] && (p->step[m].stream == p->step[n].stream ||
+                                    waits_for(&p->step[n], p->step[m].signal));
+    return after[b];
+}
+
+/* The instruction that makes the value of that name. */
+static size_t made(const struct ct_program *p, const char *name)
+{
+    for (size_t n = 0; n < p->step_count; n++)
+        for (int i = 0; i < p->step[n].op->outs; i++)
+            if (!strcmp(p->step[n].op->out[i]->name, name))
+                return n;
+    fail_msg("nothing makes %s", name);
+    return 0;
+}
+
+static bool side_by_side(const struct ct_program *p, const char *a, const char *b)
+{
+    size_t x = made(p, a), y = made(p, b);
+
+    return x < y ? !ordered(p, x, y) : !ordered(p, y, x);
+}
+
+/* The gather of a chunk and the products of the one before; the scatter of a chunk and the products
+   of the next. Every chunk's own product does wait for its gather, and its scatter for it. */
+static void exchanges_run_beside_products(void **state)
+{
+    enum { CHUNKS = 4 };
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    struct machine m;
+
+    (void)state;
+    assert_ok(APPLY(g, "chunks=4"));
+    machine_lower(&m, g, NULL, 1, FORWARD);
+    for (int c = 0; c < CHUNKS; c++) {
+        const char *gather = ct_arena_printf(&arena, "whole.chunk%d", c);
+        const char *product = ct_arena_printf(&arena, "a.chunk%d", c);
+        const char *sum = ct_arena_printf(&arena, "sum.chunk%d", c);
+        const char *scatter = ct_arena_printf(&arena, "y.chunk%d", c);
+
+        assert_int_equal(m.program->step[made(m.program, gather)].stream, CT_STREAM_CHUNK);
+        assert_int_equal(m.program->step[made(m.program, scatter)].stream, CT_STREAM_CHUNK);
+        assert_false(side_by_side(m.program, gather, product));
+        assert_false(side_by_side(m.program, sum, scatter));
+        if (c + 1 == CHUNKS)
+            break;
+        assert_true(made(m.program, ct_arena_printf(&arena, "whole.chunk%d", c + 1)) <
+                    made(m.program, product));
+        assert_true(
+            side_by_side(m.program, ct_arena_printf(&arena, "whole.chunk%d", c + 1), product));
+        assert_true(side_by_side(m.program, scatter, ct_arena_printf(&arena, "c.chunk%d", c + 1)));
+    }
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+/* ---- choices ---- */
+
+static int chunks_with(const char *const *settings)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    int count;
+
+    assert_ok(apply(g, settings));
+    count = (int)count_ops(g, "all_gather");
+    assert_int_equal(count_ops(g, "reduce_scatter"), count);
+    ct_arena_finish(&arena);
+    return count;
+}
+#define CHUNKS_WITH(...)                                                                           \
+    chunks_with((const char *const[]){"degree=2", "async=true", __VA_ARGS__, NULL})
+
+/* A gather sends 128 bytes beside 896 operations. */
+static void rates_decide_on_chunks(void **state)
+{
+    (void)state;
+    assert_int_equal(CHUNKS_WITH("link=1", "tflops=1"), 1);
+    assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunk_cost=0"), 8);
+    assert_int_equal(CHUNKS_WITH("link=0.001", "tflops=0.000007", "chunk_cost=20"), 3);
+    assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunks=5"), 5);
+    assert_int_equal(CHUNKS_WITH("chunks=1000"), 8);
+    assert_int_equal(CHUNKS_WITH("chunks=1"), 1);
+}
+
+/* With the line that says why a collective stays one. */
+static void reasons_are_said(void **state)
+{
+    static const struct {
+        const char *was, *is, *says;
+    } cases[] = {
+        {"[1,16,", "[1,15,", "tp: at once, as the sequence is split unevenly"},
+        {"[1,16,", "[1,2,", "tp: at once, as a rank has one row"},
+        {"%sum = add(%c, %d) :", "%sum = scale(%c) {factor=2} :",
+         "tp: at once, as %sum is made by scale"},
+        {"fetch y = %y",
+         "F layers.0 %e = scale(%c) {factor=2} : float32[1,16,4] +{tp}\nfetch y = %y",
+         "tp: at once, as %c is used by others, too"},
+        {"%a, %b = linear(%whole, %w0, %w1)",
+         "%z = silu(%whole) : float32[1,16,4]\nF layers.0 %a, %b = linear(%z, %w0, %w1)",
+         "tp: at once, as no product takes it by rows"},
+        {"%y = ", "%y = ", "tp: at once, as chunks do not pay"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        const char *from = layer, *at;
+        char text[2 * sizeof(layer)] = "";
+        struct ct_graph *g;
+
+        while ((at = strstr(from, cases[i].was))) {
+            strncat(text, from, (size_t)(at - from));
+            strcat(text, cases[i].is);
+            from = at + strlen(cases[i].was);
+        }
+        strcat(text, from);
+        g = parse(&arena, text);
+        if (i + 1 == CT_COUNT(cases))
+            assert_ok(APPLY(g, "link=1000"));
+        else
+            assert_ok(APPLY(g, "chunks=4"));
+        if (!strstr(ct_graph_text(g, &arena), cases[i].says))
+            fail_msg("\"%s\" is not in\n%s", cases[i].says, ct_graph_text(g, &arena));
+        ct_arena_finish(&arena);
+    }
+}
+
+static void without_sequence_parallelism_it_is_refused(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_int_equal(APPLY(parse(&arena, layer), "sequence_parallel=false"), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "[tp] async = true needs sequence_parallel = true"));
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graph_is_as_agreed),
+        cmocka_unit_test(off_changes_nothing),
+        cmocka_unit_test(exchanges_run_beside_products),
+        cmocka_unit_test(rates_decide_on_chunks),
+        cmocka_unit_test(reasons_are_said),
+        cmocka_unit_test(without_sequence_parallelism_it_is_refused),
+    };
+
+    if (ct_ops_register() < 0)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
