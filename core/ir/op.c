@@ -471,11 +471,6 @@ int ct_op_enum(const struct ct_op *op, const char *name)
     return (int)*(const unsigned *)attribute(op, name, CT_ENUM);
 }
 
-enum ct_dtype ct_op_dtype(const struct ct_op *op, const char *name)
-{
-    return *(const enum ct_dtype *)attribute(op, name, CT_ATTR_DTYPE);
-}
-
 ct_axes ct_op_axes(const struct ct_op *op, const char *name)
 {
     return *(const ct_axes *)attribute(op, name, CT_ATTR_AXES);

@@ -42,16 +42,6 @@ void ct_sharding_split(struct ct_sharding *s, int dim, int axis)
     s->axis[dim][s->count[dim]++] = (uint8_t)axis;
 }
 
-struct ct_sharding ct_sharding_dual(const struct ct_sharding *s, const struct ct_mesh *mesh)
-{
-    struct ct_sharding dual = *s;
-    ct_axes all = ((ct_axes)1 << mesh->count) - 1;
-
-    dual.unreduced = all & ~ct_sharding_axes(s) & ~s->unreduced;
-    dual.reduction = CT_REDUCE_SUM;
-    return dual;
-}
-
 int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank)
 {
     ct_axes seen = 0;

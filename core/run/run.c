@@ -84,23 +84,32 @@ static void set_parameter_dtype(struct ct_graph *graph, enum ct_dtype dtype)
             graph->values[i]->dtype = dtype;
 }
 
+#define TRANSFORMS 256 /* of a run, at most */
+
+static int append(const struct ct_transform **list, size_t *count, const struct ct_transform *added)
+{
+    if (*count == TRANSFORMS)
+        return ct_fail(CT_ECONFIG, "more than %d transforms: load fewer plugins", TRANSFORMS);
+    list[(*count)++] = added;
+    return 0;
+}
+
 static int transform(struct ct_run *run, struct ct_graph *graph,
                      const struct ct_pass_options *options)
 {
-    const struct ct_transform *list[64] = {&ct_pass_precision, &ct_pass_differentiate,
-                                           &ct_pass_update, &ct_pass_propagate, &ct_pass_states};
+    const struct ct_transform *list[TRANSFORMS] = {&ct_pass_precision, &ct_pass_differentiate,
+                                                   &ct_pass_update, &ct_pass_propagate,
+                                                   &ct_pass_states};
     const struct ct_transform *registered;
     const struct ct_offer *offer;
     size_t count = 5;
+    int rc = 0;
 
-    for (size_t n = 0; (registered = ct_transform_at(n)) && count < CT_COUNT(list); n++)
-        list[count++] = registered;
-    for (size_t n = 0; (offer = ct_offer_at(CT_TRANSFORM, n)); n++) {
-        if (count == CT_COUNT(list))
-            return ct_fail(CT_ECONFIG, "more than %zu transforms", CT_COUNT(list));
-        list[count++] = offer->ops;
-    }
-    return ct_passes_run(graph, list, count, run, options);
+    for (size_t n = 0; rc == 0 && (registered = ct_transform_at(n)); n++)
+        rc = append(list, &count, registered);
+    for (size_t n = 0; rc == 0 && (offer = ct_offer_at(CT_TRANSFORM, n)); n++)
+        rc = append(list, &count, offer->ops);
+    return rc < 0 ? rc : ct_passes_run(graph, list, count, run, options);
 }
 
 static void dump_built(const struct ct_graph *graph, const struct ct_pass_options *options)

@@ -54,21 +54,6 @@ static struct ct_sharding example(void)
     return s;
 }
 
-static void the_dual_exchanges_replicated_and_unreduced(void **state)
-{
-    struct ct_sharding s = {0}, dual, back;
-
-    (void)state;
-    ct_sharding_split(&s, 1, 2);
-    s.unreduced = 1;
-    dual = ct_sharding_dual(&s, &mesh);
-    assert_int_equal(dual.unreduced, 2);
-    assert_int_equal(ct_sharding_axes(&dual), 4);
-    back = ct_sharding_dual(&dual, &mesh);
-    assert_true(ct_sharding_equal(&s, &back));
-    assert_false(ct_sharding_equal(&s, &dual));
-}
-
 static void faults_are_named(void **state)
 {
     struct ct_sharding s = example();
@@ -207,7 +192,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_have_coordinates),
         cmocka_unit_test(groups_are_in_order_of_coordinates),
-        cmocka_unit_test(the_dual_exchanges_replicated_and_unreduced),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(shards_cover_every_size),
         cmocka_unit_test(text_reads_back),

@@ -284,7 +284,6 @@ CT_API int64_t ct_op_int(const struct ct_op *op, const char *attribute);
 CT_API bool ct_op_bool(const struct ct_op *op, const char *attribute);
 CT_API const char *ct_op_string(const struct ct_op *op, const char *attribute);
 CT_API int ct_op_enum(const struct ct_op *op, const char *attribute);
-CT_API enum ct_dtype ct_op_dtype(const struct ct_op *op, const char *attribute);
 CT_API ct_axes ct_op_axes(const struct ct_op *op, const char *attribute);
 
 /* All attributes of a table to their fallbacks; those without one to zero, a dtype to none. */

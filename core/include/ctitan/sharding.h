@@ -40,7 +40,6 @@ CT_API bool ct_sharding_equal(const struct ct_sharding *a, const struct ct_shard
 CT_API ct_axes ct_sharding_axes(const struct ct_sharding *s);
 /* Split dimension dim by axis, inside the axes already there. */
 CT_API void ct_sharding_split(struct ct_sharding *s, int dim, int axis);
-CT_API struct ct_sharding ct_sharding_dual(const struct ct_sharding *s, const struct ct_mesh *mesh);
 
 /* Each axis once, all inside the mesh, dimensions inside rank; CT_EINVAL names the fault. */
 CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank);
