@@ -5,6 +5,7 @@
  * after the start is ours (transfer.c). Closing waits for the others, as MPI_Finalize does, unless
  * the communicator has failed: then the process should end, and mpirun ends the rest.
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,15 @@
 #include "cluster.h"
 
 #define TAGS (1 << 30)
+
+/* When a peer dies, a write to its connection fails. MPI reports that; the process goes on. */
+static void ignore_broken_pipes(void)
+{
+    struct sigaction now;
+
+    if (sigaction(SIGPIPE, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+        signal(SIGPIPE, SIG_IGN);
+}
 
 static int start_mpi(struct comm *comm)
 {
@@ -27,6 +37,7 @@ static int start_mpi(struct comm *comm)
         MPI_Query_thread(&level);
     else
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    ignore_broken_pipes();
     comm->owner = !started;
     comm->serialized = level < MPI_THREAD_MULTIPLE;
     if (code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED)
