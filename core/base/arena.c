@@ -1,6 +1,6 @@
 /*
  * A list of zeroed blocks, filled from the front. An object that would waste most of a block gets
- * one of its own behind the head, so the head keeps its room.
+ * its own block behind the head, so the head keeps its free space.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -77,7 +77,7 @@ int ct_file_make_folder(const char *path)
     return 0;
 }
 
-/* Make the folder that path is to lie in. */
+/* Create the parent folder of path. */
 static int make_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -92,7 +92,7 @@ static int make_parent(const char *path)
     return ct_file_make_folder(folder);
 }
 
-/* A rename is on disk once its folder is. */
+/* A rename is durable only once its folder is synced. */
 static int sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -104,7 +104,7 @@ static int sync_folder(const char *path)
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return errno;
-    failed = fsync(fd) < 0 && errno != EINVAL ? errno : 0; /* EINVAL: it cannot be asked for */
+    failed = fsync(fd) < 0 && errno != EINVAL ? errno : 0; /* EINVAL: fsync is unsupported */
     close(fd);
     return failed;
 }

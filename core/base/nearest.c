@@ -1,6 +1,6 @@
 /*
- * Optimal string alignment distance (Damerau 1964, restricted to one edit of a place): insertions,
- * deletions, replacements and swaps of neighbours, each one.
+ * Optimal string alignment distance (Damerau 1964, with at most one edit per position). Insertions,
+ * deletions, replacements and swaps of neighbours each count one.
  */
 #include <string.h>
 

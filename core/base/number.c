@@ -4,7 +4,7 @@
 
 struct format {
     int exponent_bits, mantissa_bits;
-    uint32_t largest, over, nan; /* codes: over stands for all that is larger */
+    uint32_t largest, over, nan; /* codes; over: for any larger value */
 };
 
 static uint32_t encode(double value, const struct format *f)

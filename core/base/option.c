@@ -9,7 +9,7 @@
 #include <ctitan/option.h>
 
 #define MAX_NAMES 256
-#define HUGE_RANGE 1e15 /* a limit beyond this is no news to anybody */
+#define HUGE_RANGE 1e15 /* limits beyond this are not shown */
 
 const char *ct_option_type_name(enum ct_option_type type)
 {
@@ -46,7 +46,7 @@ int ct_option_range(const struct ct_option *o, char *text, size_t room)
     return snprintf(text, room, "%.15g to %.15g", o->min, o->max);
 }
 
-/* kind: "an integer", or "" where the range says it all. */
+/* kind: "an integer", or "" where the range is enough. */
 static int refuse(const struct ct_option *o, const char *text, const char *where, const char *kind)
 {
     char range[256];
@@ -94,7 +94,7 @@ static const char *next_choice(const char *choice)
     return choice ? choice + 1 : NULL;
 }
 
-/* The position of text among the choices; -1: it is none. */
+/* Index of text among the choices, or -1. */
 static int find_choice(const char *choices, const char *text)
 {
     size_t length = strlen(text);

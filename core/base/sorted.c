@@ -12,8 +12,8 @@ static bool is_below(const struct ct_sorted_node *node, size_t key, size_t key2)
     return node->key[0] < key || (node->key[0] == key && node->key[1] < key2);
 }
 
-/* The last node below the key, NULL if there is none; link[i]: where level i goes on behind all
-   that is below. */
+/* The last node below the key, or NULL. link[i] is the pointer on level i that follows all nodes
+   below the key. */
 static struct ct_sorted_node *search(const struct ct_sorted *list, size_t key, size_t key2,
                                      struct ct_sorted_node **link[CT_SORTED_LEVELS])
 {
@@ -32,7 +32,7 @@ static struct ct_sorted_node *search(const struct ct_sorted *list, size_t key, s
     return below;
 }
 
-/* One level in every node, another one in every fourth that has the level below. */
+/* Every node has one level; one in four of those with a level has the next one, too. */
 static int toss(struct ct_sorted *list)
 {
     int levels = 1;
@@ -73,7 +73,7 @@ struct ct_sorted_node *ct_sorted_insert(struct ct_sorted *list, size_t key, size
     return node;
 }
 
-/* Nodes of equal keys may stand in front of it. */
+/* Nodes with an equal key may precede it. */
 void ct_sorted_remove(struct ct_sorted *list, struct ct_sorted_node *node)
 {
     struct ct_sorted_node **link[CT_SORTED_LEVELS];

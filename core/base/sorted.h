@@ -1,7 +1,7 @@
 /*
- * Items in the order of a key of two numbers: a skip list (Pugh 1990), each operation in the
- * logarithm of their number. Its coins are the same in every run. Nodes live in an arena; removed
- * ones are used again.
+ * A skip list (Pugh 1990): items ordered by a key of two numbers. Each operation takes time
+ * logarithmic in their number. Its random choices are the same in every run. Nodes live in an
+ * arena; removed ones are reused.
  */
 #ifndef CT_SORTED_H
 #define CT_SORTED_H
@@ -14,7 +14,7 @@ struct ct_sorted_node {
     size_t key[2];
     void *item;
     int levels;
-    struct ct_sorted_node *next[]; /* next[0]: the next in order, NULL behind the last */
+    struct ct_sorted_node *next[]; /* next[0]: the next in order, or NULL */
 };
 
 struct ct_sorted {
@@ -24,11 +24,11 @@ struct ct_sorted {
 };
 
 struct ct_sorted ct_sorted_create(struct ct_arena *arena);
-/* Keys may be equal: the new one comes first. */
+/* Among equal keys, the new one comes first. */
 struct ct_sorted_node *ct_sorted_insert(struct ct_sorted *list, size_t key, size_t key2,
                                         void *item);
 void ct_sorted_remove(struct ct_sorted *list, struct ct_sorted_node *node);
-/* The first that is not below the key; the last that is. NULL: none. */
+/* The first node not below the key, and the last node below it. NULL if there is none. */
 struct ct_sorted_node *ct_sorted_at_least(const struct ct_sorted *list, size_t key, size_t key2);
 struct ct_sorted_node *ct_sorted_below(const struct ct_sorted *list, size_t key, size_t key2);
 

@@ -1,6 +1,6 @@
 /*
- * What all communicators do alike: judging requests, making groups, sharing work out, and keeping
- * the failure that came first.
+ * Code shared by all communicators: checking requests, making groups, distributing work, and
+ * recording the first failure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <ctitan/error.h>
 
 #define LINE 64
-#define WORDS_WAIT 2.0 /* s for the words of one who has found a failure */
+#define WORDS_WAIT 2.0 /* seconds for a failing rank to write its message */
 
 int ct_comm_check_request(const struct ct_comm_request *r)
 {
@@ -97,7 +97,7 @@ int ct_first_failure_get(const struct ct_first_failure *f)
         return 0;
     deadline = ct_now() + WORDS_WAIT;
     while (state_of(f) != 2) {
-        if (ct_now() >= deadline) /* a process that is killed while it writes leaves 1 */
+        if (ct_now() >= deadline) /* 1: a rank was killed while writing */
             return ct_fail(CT_EPEER, "a rank found a failure, and died before it could say which");
         ct_nap(1e-4);
     }

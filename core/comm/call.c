@@ -1,6 +1,5 @@
 /*
- * Calls: what each kind reads and writes, what all communicators would have to check, and the ways
- * to make one.
+ * Calls: the buffers of each kind, the checks that every communicator needs, and constructors.
  */
 #include <string.h>
 
@@ -51,7 +50,7 @@ static bool is_self(const struct ct_call *c)
     return c->kind == CT_CALL_EXCHANGE && c->to == c->group->position && c->from == c->to;
 }
 
-/* A position that the call names. */
+/* Check a position named by the call. */
 static int check_position(const struct ct_call *c, int position, bool may_be_own)
 {
     const struct ct_group *g = c->group;

@@ -1,9 +1,9 @@
 /*
- * The standard collectives: shards are packed where they do not lie as they travel
- * (collective_layout.c), a transport moves them, and they are unpacked.
+ * The standard collectives. Shards that are not laid out for transport (collective_layout.c) are
+ * packed, moved by a transport, and unpacked.
  *
- * all_gather, reduce_scatter and all_reduce may take several values, which a communicator does as
- * one call if it offers that.
+ * all_gather, reduce_scatter and all_reduce may take several values. They are then one call, if the
+ * communicator supports that.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 /* ---- packing ---- */
 
-/* Shard i of the whole tensor at `whole`, to or from packed memory. */
+/* Copy shard i of the whole tensor at `whole` to or from packed memory. */
 static int move_shard(const struct ct_launch *launch, const struct ct_layout *l, int64_t i,
                       char *whole, char *packed, bool pack)
 {
@@ -30,7 +30,7 @@ static int move_shard(const struct ct_launch *launch, const struct ct_layout *l,
     return ct_launch_copy(launch, shard, stride, packed, bytes, bytes, l->outer);
 }
 
-/* A box of a tensor: [0, shape) from `offset` on. */
+/* A box of a tensor: `shape` elements from `offset`. */
 struct box {
     int64_t shape[CT_MAX_DIMS], offset;
 };
@@ -47,7 +47,7 @@ static struct box box_of(const struct ct_tensor *t, int dim, struct ct_shard alo
     return box;
 }
 
-/* Dimensions from the one returned on are one run of *elements in memory. */
+/* Dimensions from the returned one on form one run of *elements in memory. */
 static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *elements)
 {
     int d = t->ndim;
@@ -57,8 +57,7 @@ static int run_of(const struct ct_tensor *t, const struct box *box, int64_t *ele
     return d;
 }
 
-/* Elements of a box, between a tensor and packed memory: rows of runs, one copy for each index of
-   the dimensions in front. */
+/* Copy a box between a tensor and packed memory: one run per index of the leading dimensions. */
 static int move_box(const struct ct_launch *l, const struct ct_tensor *t, const struct box *box,
                     char *packed, bool pack)
 {
@@ -96,7 +95,7 @@ static int flat_copy(const struct ct_launch *l, void *to, const struct ct_tensor
     return bytes ? ct_launch_copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
 }
 
-/* The call that this launch is, less its buffers. */
+/* The call for this launch, without its buffers. */
 static struct ct_call call_of(const struct ct_launch *l, enum ct_call_kind kind)
 {
     const struct ct_moved *m = l->state;
@@ -104,7 +103,7 @@ static struct ct_call call_of(const struct ct_launch *l, enum ct_call_kind kind)
     return (struct ct_call){.kind = kind, .group = m->head.group, .dtype = m->head.dtype};
 }
 
-/* A failure that is already there goes before one at the end. */
+/* End the calls; an earlier failure takes precedence. */
 static int end_together(const struct ct_launch *l, const struct ct_transport *by, int rc)
 {
     const struct ct_moved *m = l->state;
@@ -116,7 +115,7 @@ static int end_together(const struct ct_launch *l, const struct ct_transport *by
     return rc < 0 ? ct_fail(rc, "%s", first) : ended;
 }
 
-/* Call for each value, all as one where the transport can. */
+/* One call for each value, batched where the transport can. */
 static int run_items(const struct ct_launch *l, const struct ct_transport *by,
                      struct ct_call (*item)(const struct ct_launch *l, int i))
 {
@@ -133,7 +132,7 @@ static int run_items(const struct ct_launch *l, const struct ct_transport *by,
     return together ? end_together(l, by, rc) : rc;
 }
 
-/* This rank's shard in the workspace, and behind it all shards. */
+/* This rank's shard in the workspace; all shards follow it. */
 static char *packed_shard(const struct ct_launch *l, int i)
 {
     return (char *)l->workspace + ((const struct ct_moved *)l->state)->items[i].at;

@@ -9,24 +9,24 @@ struct ct_known_group {
     struct ct_group *group;
 };
 
-/* One group for each set of axes and stream: calls on two streams have no common order. */
+/* One group for each set of axes and stream, because calls on two streams have no common order. */
 struct ct_communicator_groups {
-    struct ct_arena *arena; /* where the list grows */
+    struct ct_arena *arena; /* for the list */
     struct ct_known_group *item;
     size_t count, room;
 };
 
-/* The ranks along some axes, on one stream; the ranks that are given. */
+/* The group of the ranks along some axes on one stream, and the group of given ranks. */
 int ct_communicator_group(const struct ct_communicator *communicator, const struct ct_mesh *mesh,
                           int64_t rank, ct_axes axes, int stream, struct ct_group **group);
 int ct_communicator_ranks(const struct ct_communicator *communicator, const int64_t *ranks,
                           int count, const char *name, struct ct_group **group);
 
-/* Of the ranks at two coordinates along axes, the sender first. */
+/* The group of the ranks at two coordinates along axes, the sender first. */
 int ct_communicator_pair(const struct ct_communicator *communicator, const struct ct_mesh *mesh,
                          int64_t rank, ct_axes axes, int64_t from, int64_t to,
                          struct ct_group **group);
-/* Make the groups of all pairs that the graph's sends and receives name. */
+/* Make a group for every pair named by the graph's sends and receives. */
 int ct_communicator_pairs(const struct ct_communicator *communicator, const struct ct_graph *graph,
                           int64_t rank);
 

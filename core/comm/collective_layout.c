@@ -1,9 +1,9 @@
 /*
- * What shards of tensors lie where: found from shardings, once for each call.
+ * Where each shard of a tensor lies, computed from shardings once for each call.
  *
- * The communicator moves flat, equal shards; a tensor that is split in its first dimension into
- * equal shards is just that, and goes without a copy. In all other cases shards are packed into the
- * workspace, padded to the largest, and unpacked behind the call.
+ * The communicator moves flat, equal shards. A tensor split into equal shards along its first
+ * dimension has that form and is not copied. Otherwise shards are packed into the workspace, padded
+ * to the largest, and unpacked after the call.
  */
 #include <assert.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "comm/collective.h"
 #include "comm/collective_layout.h"
 
-/* Where a rank's shard lies if all but the last are of one size. */
+/* A rank's shard if all but the last are of equal size. */
 static struct ct_shard regular_shard(const struct ct_layout *l, int64_t rank)
 {
     int64_t end = rank * l->largest + l->largest;
@@ -38,8 +38,8 @@ static bool is_regular(const struct ct_layout *l, const struct ct_shard *shard, 
     return true;
 }
 
-/* The shards of dimension dim that the ranks of a group hold under s, relative to where the whole
-   `around` of this rank begins. */
+/* Find the shards of dimension dim that the ranks of a group hold under s, relative to where this
+   rank's whole, under `around`, begins. */
 static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_value *v,
                     const struct ct_sharding *s, const struct ct_sharding *around, int dim,
                     struct ct_layout *l)
@@ -66,7 +66,7 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
     ct_arena_finish(&scratch);
 }
 
-/* Equal shards, one behind the other in the order of the group. */
+/* Are the shards equal and contiguous in the order of the group? */
 static bool even(const struct ct_layout *l, int64_t ranks)
 {
     return !l->shard && l->outer == 1 && l->largest * ranks == l->length;
@@ -85,7 +85,7 @@ static void set_head(struct ct_prepare *p, struct ct_collective *c)
     p->state = c;
 }
 
-/* Where this rank stands along axes; no group. */
+/* Find this rank's position along axes, without making a group. */
 static void place(struct ct_prepare *p, struct ct_collective *c, ct_axes axes)
 {
     struct ct_arena scratch = {0};
@@ -129,7 +129,7 @@ static size_t packed_bytes(const struct ct_moved *m, const struct ct_layout *l)
     return (size_t)(l->outer * l->largest * l->inner) * ct_dtype_size(m->head.dtype);
 }
 
-/* scatter: the whole comes in; else it goes out. */
+/* scatter: the whole is the input; otherwise it is the output. */
 static int prepare_items(struct ct_prepare *p, bool scatter)
 {
     struct ct_moved *m = ct_arena_new(p->arena, struct ct_moved);
@@ -178,7 +178,7 @@ size_t ct_collective_packet(const struct ct_moved *m, const struct ct_tensor *x,
     return (size_t)count;
 }
 
-/* Dimension `to` is whole before and split after, `dim` the other way round. */
+/* Dimension `to` is whole before and split after; `dim` is split before and whole after. */
 int ct_prepare_exchange(struct ct_prepare *p)
 {
     const struct ct_value *x = p->op->in[0], *y = p->op->out[0];
@@ -201,7 +201,7 @@ static int refuse_unsplit(const struct ct_prepare *p, const struct ct_value *v, 
     return ct_fail(CT_EINVAL, "%%%s is not split by %s", v->name, text);
 }
 
-/* Ranks get what others had: all shards must be of one size. */
+/* Ranks receive each other's shards, so all shards must be of equal size. */
 static int check_permuted(const struct ct_prepare *p, int i, ct_axes axes)
 {
     const struct ct_value *v = p->op->in[i];

@@ -1,6 +1,6 @@
 /*
- * The standard collectives between their two sources: collective_layout.c finds once what shards
- * lie where, collective.c moves them over a transport.
+ * Shared by the two sources of the standard collectives. collective_layout.c finds once where
+ * shards lie; collective.c moves them over a transport.
  */
 #ifndef CT_COLLECTIVE_LAYOUT_H
 #define CT_COLLECTIVE_LAYOUT_H
@@ -8,33 +8,33 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/device/collective.h>
 
-/* Where one rank's shard lies along a dimension. */
+/* A rank's shard along a dimension. */
 struct ct_shard {
     int64_t offset, size;
 };
 
 struct ct_layout {
-    /* By rank of the group. NULL, as it nearly always is: all have `largest` elements, one behind
-       the other, as far as there are any. A group may have very many ranks. */
+    /* By rank of the group, which may have very many. Nearly always NULL: shards are contiguous, of
+       `largest` elements each as long as there are any. */
     const struct ct_shard *shard;
-    int64_t outer, inner, length, largest; /* elements before, behind and along the dimension */
+    int64_t outer, inner, length, largest; /* elements before, after and along the dimension */
 };
 
 struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank);
 
-/* One of several values that are gathered or scattered together. */
+/* One of several values gathered or scattered together. */
 struct ct_layout_item {
     struct ct_layout whole;
     bool direct;
-    size_t at, bytes; /* in the workspace: this rank's shard, of so many bytes, then all shards */
+    size_t at, bytes; /* in the workspace: this rank's shard of `bytes`, then all shards */
 };
 
 /* The state of a launch. */
 struct ct_moved {
     struct ct_collective head;
-    int64_t shift; /* of a permutation */
+    int64_t shift; /* for a permutation */
     struct ct_layout_item *items;
-    struct ct_layout in, out; /* of the whole that is exchanged */
+    struct ct_layout in, out; /* of the exchanged whole */
 };
 
 int ct_prepare_gather(struct ct_prepare *p);
@@ -44,8 +44,8 @@ int ct_prepare_exchange(struct ct_prepare *p);
 int ct_prepare_permute(struct ct_prepare *p);
 int ct_prepare_slice(struct ct_prepare *p);
 
-/* Elements of the largest packet of an exchange of x: what one rank sends to another, a shard along
-   both dimensions. */
+/* Elements of the largest packet in an exchange of x. A packet is what one rank sends to another: a
+   shard along both dimensions. */
 size_t ct_collective_packet(const struct ct_moved *m, const struct ct_tensor *x, int dim, int to);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Groups of ranks that communicate: each is made once, at its first use.
+ * Groups of ranks that communicate. Each is made at its first use.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static struct ct_group *find(const struct ct_communicator_groups *known, const c
     return NULL;
 }
 
-/* key is kept. */
+/* key is kept, not copied. */
 static int make(const struct ct_communicator *c, const int64_t *ranks, int64_t count,
                 const char *name, const char *key, struct ct_group **group)
 {
@@ -35,7 +35,7 @@ static int make(const struct ct_communicator *c, const int64_t *ranks, int64_t c
     return 0;
 }
 
-/* The names of axes, whole. */
+/* The full names of axes. */
 static char *axes_text(struct ct_arena *arena, const struct ct_mesh *mesh, ct_axes axes)
 {
     size_t room = (size_t)ct_axes_print(mesh, axes, NULL, 0) + 1;
@@ -81,7 +81,7 @@ int ct_communicator_ranks(const struct ct_communicator *c, const int64_t *ranks,
     return rc;
 }
 
-/* Two ranks along the graph's partition_axis, of which one sends to the other. */
+/* Two ranks along the graph's partition_axis: a sender and a receiver. */
 struct pair {
     int64_t from, to;
 };
@@ -130,7 +130,7 @@ int ct_communicator_pair(const struct ct_communicator *c, const struct ct_mesh *
     return rc;
 }
 
-/* Groups are made in an order that all ranks share: sorted. So nobody waits in a circle. */
+/* All ranks make groups in the same, sorted order, so they cannot deadlock. */
 int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_graph *graph,
                           int64_t rank)
 {

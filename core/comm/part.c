@@ -1,5 +1,5 @@
 /*
- * Parts of values, copied where they do not lie in the memory of their whole.
+ * Parts of values: copied unless they share their whole's memory.
  */
 #include <ctitan/core_ops.h>
 
@@ -14,7 +14,7 @@ static int prepare_part(struct ct_prepare *p)
     return 0;
 }
 
-/* Dimensions of both from the one returned on are one run of *elements in memory. */
+/* In both tensors, dimensions from the returned one on are one run of *elements in memory. */
 static int run_of(const struct ct_tensor *a, const struct ct_tensor *b, int64_t *elements)
 {
     int d = a->ndim;
@@ -26,7 +26,7 @@ static int run_of(const struct ct_tensor *a, const struct ct_tensor *b, int64_t 
     return d;
 }
 
-/* Tensors of one shape: rows of runs, one copy for each index of the dimensions in front. */
+/* Copy between tensors of one shape: one run for each index of the leading dimensions. */
 static int copy(const struct ct_launch *l, const struct ct_tensor *to, const struct ct_tensor *from)
 {
     size_t item = ct_dtype_size(to->dtype);
@@ -54,7 +54,7 @@ static int copy(const struct ct_launch *l, const struct ct_tensor *to, const str
     return rc;
 }
 
-/* The part of a whole that begins at index `at` of dimension dim and has the shape of another. */
+/* The part of a whole from index `at` of dimension dim, in the shape of `like`. */
 static struct ct_tensor part_of(const struct ct_tensor *whole, const struct ct_tensor *like,
                                 int64_t dim, int64_t at)
 {

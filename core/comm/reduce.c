@@ -3,8 +3,8 @@
  *
  * Blocks that fit into the first-level cache are summed vector by vector into an accumulator: first
  * (in0 + in1), next (+ in2 ..), last (+ in[n-1], rounded into out). Two vectors need one pass.
- * Small floating-point formats accumulate in float32; all others in themselves. The loops are
- * plain, and compiled for several levels of the instruction set.
+ * Small floating-point formats accumulate in float32, all others in their own dtype. The loops are
+ * plain C, compiled for several levels of the instruction set.
  */
 #include <assert.h>
 #include <string.h>
@@ -49,7 +49,7 @@ struct combine {
         }                                                                                          \
     }
 
-/* Sums are made in U: for integers an unsigned type, which wraps. */
+/* Sums are computed in U: for integers an unsigned type, which wraps. */
 #define WHOLE(id, T, U)                                                                            \
     COMBINE(id##_add, U, SAME, U, SAME, U, SAME, U, ADD)                                           \
     COMBINE(id##_max, T, SAME, T, SAME, T, SAME, T, MAX)

@@ -1,11 +1,11 @@
 /*
- * Values from one rank of an axis to another, and what one rank gives to a sum.
+ * Transfers of values between two ranks of an axis, and one rank's contribution to a sum.
  */
 #include <ctitan/core_ops.h>
 
 #include "comm/collective.h"
 
-/* ---- send and receive: in the group of a pair, the sender is first ---- */
+/* ---- send and receive: in a pair's group, the sender is first ---- */
 
 static struct ct_collective *head_new(struct ct_prepare *p)
 {
@@ -16,7 +16,7 @@ static struct ct_collective *head_new(struct ct_prepare *p)
     return c;
 }
 
-/* Between the two ranks along the axis that the op's `from` and `to` say. */
+/* A transfer between the op's `from` and `to` ranks along the axis. */
 static int prepare_transfer(struct ct_prepare *p)
 {
     const struct ct_transfer *attrs = p->op->attrs;
@@ -63,7 +63,7 @@ const struct ct_collective_ops ct_collective_send =
 const struct ct_collective_ops ct_collective_receive =
     CT_COLLECTIVE(prepare_transfer, run_receive, NULL);
 
-/* ---- this rank's own term of a sum, or none: nothing is sent ---- */
+/* ---- this rank's own term of a sum, if any; nothing is sent ---- */
 
 static int prepare_contribution(struct ct_prepare *p)
 {

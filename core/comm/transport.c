@@ -1,6 +1,6 @@
 /*
  * Transports: the host's own, those that plugins register for their devices, and the kernel that
- * runs any collective over one.
+ * runs any collective over a transport.
  */
 #include <assert.h>
 #include <string.h>
@@ -121,7 +121,7 @@ static int run(const struct ct_launch *l)
 /* ---- by device ---- */
 
 struct carrier {
-    const char *device; /* NULL: any in host memory */
+    const char *device; /* NULL: any device in host memory */
     const struct ct_transport *transport;
     struct ct_kernel kernel;
 };

@@ -1,5 +1,5 @@
 /*
- * Attributes of ops: options, and the types that need a mesh to be written as text.
+ * Attributes of ops: options, and the types whose text form needs a mesh.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static int parse_target(const struct ct_mesh *mesh, const char *text, struct ct_
     return rc;
 }
 
-/* What is replicated on purpose is written out: "[-, -]". */
+/* A target that is replicated on purpose is written out: "[-, -]". */
 static int format_target(const struct ct_mesh *mesh, const struct ct_target *target, int ndim,
                          char *text, size_t room)
 {

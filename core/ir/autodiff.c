@@ -1,11 +1,11 @@
 /*
  * Reverse-mode differentiation over the op table.
  *
- * Ops are visited from the last to the first; each op type's vjp emits the ops that turn gradients
- * of outputs into gradients of inputs, and several gradients of one value are added. What a vjp
- * emitted belongs to I if an activation's gradient needs it, to W if only weights' gradients do:
- * the split that zero-bubble schedules want. Ops of part pre (casts of weights, gathers) are
- * differentiated into part post: by then a gradient is the sum over all microbatches.
+ * Ops are visited from last to first. Each op type's vjp emits the ops that turn gradients of
+ * outputs into gradients of inputs; several gradients of one value are added. An op that a vjp
+ * emits belongs to I if an activation's gradient needs it, and to W if only weights' gradients do;
+ * zero-bubble schedules need this split. Ops of part pre (casts of weights, gathers) are
+ * differentiated into part post, where a gradient is the sum over all microbatches.
  */
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct diff {
     struct ct_graph *graph;
     struct ct_builder b;
     bool *wanted;           /* by id: depends on a parameter */
-    bool *weight;           /* by id: a parameter, or made of parameters alone */
+    bool *weight;           /* by id: a parameter, or computed from parameters alone */
     struct ct_value **grad; /* by id */
     size_t count;           /* values before differentiation */
 };
@@ -41,7 +41,7 @@ static void mark_values(struct diff *d)
     }
 }
 
-/* Every op after `before` that does not feed (directly or not) a value in keep becomes W. */
+/* Move to W every op after `before` that no value in `activations` depends on. */
 static void split_weight_ops(struct diff *d, struct ct_op *before, struct ct_value **activations,
                              int count)
 {
@@ -64,7 +64,7 @@ static void split_weight_ops(struct diff *d, struct ct_op *before, struct ct_val
     ct_arena_finish(&scratch);
 }
 
-/* Groups of sections may run on different ranks: they meet once a step, not in every microbatch. */
+/* Groups may run on different ranks: their gradients are added once a step, not per microbatch. */
 static bool other_group(const struct ct_value *a, const struct ct_value *b)
 {
     return a->producer && b->producer &&
@@ -125,7 +125,7 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     return d->b.status;
 }
 
-/* Ops of one kind of part, last first; new ones are appended after `last` and not visited. */
+/* Differentiate ops of one part, last first. New ops are appended after `last` and not visited. */
 static int differentiate_part(struct diff *d, struct ct_op *last, enum ct_part part)
 {
     for (struct ct_op *op = last; op; op = op->prev) {
@@ -137,7 +137,7 @@ static int differentiate_part(struct diff *d, struct ct_op *last, enum ct_part p
     return 0;
 }
 
-/* Does the gradient of value i add up over the microbatches? */
+/* Is the gradient of value i summed over the microbatches? */
 static bool adds_up(const struct diff *d, size_t i)
 {
     const struct ct_value *v = d->graph->values[i];
@@ -145,8 +145,8 @@ static bool adds_up(const struct diff *d, size_t i)
     return v->role == CT_ROLE_PARAM || (v->producer && v->producer->section->part == CT_PART_PRE);
 }
 
-/* A weight's gradient is added up over the microbatches. Where it is also read within one, or not
-   made in one (it may be the gradient of something else too), a copy of it is. */
+/* A weight's gradient is summed over the microbatches. If it is also read within one, or not
+   computed in one (it may be the gradient of another value, too), a copy is summed instead. */
 static void separate_sums(struct diff *d)
 {
     d->b.why = "adds up over the microbatches, unlike the value that it copies";
@@ -167,7 +167,7 @@ static void separate_sums(struct diff *d)
     d->b.why = NULL;
 }
 
-/* Can the op that makes value give it in dtype at no cost? fix: do it. */
+/* Can the op that computes value output dtype at no cost? fix: make it do so. */
 static bool fold_dtype(struct ct_value *value, enum ct_dtype dtype, bool fix)
 {
     struct ct_op *op = value->producer;
@@ -189,7 +189,7 @@ static bool fold_dtype(struct ct_value *value, enum ct_dtype dtype, bool fix)
     return !fix || ct_op_infer(op) == 0;
 }
 
-/* A gradient that is made in bfloat16 only to be cast to float32 is made in float32. */
+/* A gradient that is computed in bfloat16 only to be cast to float32 is computed in float32. */
 static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 {
     for (struct ct_op *op = from, *next; op; op = next) {

@@ -16,7 +16,7 @@ static void forget_uses(struct ct_value *v)
 
 /* ---- an op ---- */
 
-/* Another value that is laid out in the same way. */
+/* A new value with the same layout as v. */
 static struct ct_value *value_like(struct ct_graph *graph, const struct ct_value *v,
                                    const char *suffix)
 {

@@ -1,5 +1,5 @@
 /*
- * What values and ops cost before they are lowered: by their shards, without a device.
+ * Costs of values and ops before lowering, from their shards alone, without a device.
  */
 #include <ctitan/op.h>
 

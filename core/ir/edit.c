@@ -1,9 +1,8 @@
 /*
  * Graphs: editing.
  *
- * Every input of an op in the list is an element of its value's list of uses. link_use and
- * unlink_use are the only functions that touch these lists; an edit costs as much as the uses that
- * it changes.
+ * Every input of an op in the list is an element of its value's list of uses. Only link_use and
+ * unlink_use change these lists. The cost of an edit is proportional to the uses that it changes.
  */
 #include <assert.h>
 
@@ -212,8 +211,8 @@ static bool mutates_anything(const struct ct_op *op)
     return false;
 }
 
-/* Needed: an effect, a parameter's gradient, or an output that a fetch or a needed op takes. One
-   walk from the end does. */
+/* An op is needed if it has an effect, computes a parameter's gradient, or feeds a fetch or a
+   needed op. One walk from the end finds all. */
 static void mark_needed(struct ct_graph *graph, bool *needed)
 {
     for (size_t i = 0; i < graph->value_count; i++)

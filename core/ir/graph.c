@@ -1,8 +1,8 @@
 /*
  * Graphs: building.
  *
- * Ops are a doubly linked list, values an array by id. edit.c changes both, and keeps the uses of
- * each value.
+ * Ops are a doubly linked list, values an array indexed by id. edit.c changes both, and maintains
+ * the uses of each value.
  */
 #include <assert.h>
 #include <string.h>
@@ -193,7 +193,7 @@ int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t 
     return graph->chunks ? graph->chunk_order[index / chunk] * chunk + index % chunk : index;
 }
 
-/* Name of output i: the caller's for the first, then with the operand's as a suffix. */
+/* Name of output i: the caller's for the first; the others add the operand's name as a suffix. */
 static const char *output_name(struct ct_builder *b, const struct ct_expansion *x,
                                const struct ct_op *op, const char *name, int i)
 {

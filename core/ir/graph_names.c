@@ -1,7 +1,7 @@
 /*
- * A hash table with linear probing, from texts to records. A name is a record with a value; once
- * released it stays, without one, and can be claimed again. A record knows the smallest suffix that
- * may be free, so that a claim does not try all of them. Regions are records of a second table.
+ * A hash table with linear probing, from texts to records. A name is a record with a value. A
+ * released name keeps its record, without a value, and can be claimed again. A record stores the
+ * smallest suffix that may be free, so a claim need not try all. A second table holds the regions.
  */
 #include <string.h>
 
@@ -41,7 +41,7 @@ struct ct_name_table *ct_names_create(struct ct_arena *arena)
     return names;
 }
 
-/* The slot of name, or the empty one where it would go. */
+/* The slot of name, or the empty slot where it belongs. */
 static struct record **find(const struct table *table, const char *name)
 {
     size_t i = ct_rng_stream(name) & (table->slots - 1);
@@ -62,7 +62,7 @@ static void grow(struct table *table, struct ct_arena *arena)
     *table = grown;
 }
 
-/* The record of name, new or not. */
+/* The record of name, created if needed. */
 static struct record *record_of(struct ct_name_table *names, struct table *table, const char *name)
 {
     struct record **slot;

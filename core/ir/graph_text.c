@@ -1,5 +1,5 @@
 /*
- * The text form of graphs, both ways.
+ * The text form of graphs: printing and parsing.
  *
  *     graph "llama" seed=7
  *     mesh dp_shard=2 tp=2
@@ -11,11 +11,11 @@
  *
  *     section 1SEND_F part=F group=1
  *
- * A line of an op begins with its section and region. "_" is an absent input, "-" an empty region,
- * "/gather" a stream, "#recompute,save" are marks (of a value behind its sharding), "float32!" a
- * dtype that a transform fixed, "opaque<N>" a layout of N bytes; "chunks=0,3,1,2" in the first line
- * is the order of the sequence's chunks. What follows "; " says what put the op there. Attributes
- * at their defaults are left out.
+ * An op's line begins with its section and region. "_" is an absent input and "-" an empty region.
+ * "/gather" is a stream. "#recompute,save" are marks; a value's marks follow its sharding.
+ * "float32!" is a dtype fixed by a transform. "opaque<N>" is a layout of N bytes. "chunks=0,3,1,2"
+ * in the first line is the order of the sequence's chunks. The text after "; " says why the op is
+ * there. Attributes with their default values are left out.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ static void print_type(const struct ct_graph *graph, const struct ct_value *v, F
     print_marks(v->marks, out);
 }
 
-/* What is not a number or a truth value. */
+/* Numbers and truth values are not quoted. */
 static bool is_quoted(const struct ct_option *o)
 {
     return o->type != CT_BOOL && o->type != CT_INT && o->type != CT_FLOAT;
@@ -121,7 +121,7 @@ static void print_op(const struct ct_graph *graph, const struct ct_op *op, FILE 
     fputc('\n', out);
 }
 
-/* Those whose names do not say what they are. */
+/* Print the sections whose names do not determine their part and group. */
 static void print_sections(const struct ct_graph *graph, FILE *out)
 {
     if (graph->partition_axis >= 0)
@@ -230,7 +230,7 @@ static void need(struct parser *p, const char *token)
         fault(p, token);
 }
 
-/* A run of characters up to one of `stops`, white space or the end; NULL if it is empty. */
+/* Characters up to one of `stops`, white space or the end; NULL if there are none. */
 static char *word(struct parser *p, const char *stops, const char *expected)
 {
     const char *begin;
@@ -331,7 +331,7 @@ static struct ct_value *value_used(struct parser *p)
     return value;
 }
 
-/* What follows an opening quote, up to the closing one. */
+/* The text after an opening quote, up to the closing one. */
 static char *quoted(struct parser *p)
 {
     size_t n = strcspn(p->at, "\"");
@@ -384,8 +384,8 @@ static void parse_operands(struct parser *p, struct line_op *l)
     }
 }
 
-/* Outputs get the names and types of the text; a dtype or shape that infer would not give is found
-   by the verifier. */
+/* Outputs get the names and types of the text. The verifier finds a dtype or shape that infer would
+   not give. */
 static void parse_results(struct parser *p, struct ct_op *op, const struct line_op *l)
 {
     if (op->outs != l->outs) {
@@ -417,7 +417,7 @@ static int stream_number(struct parser *p)
     return fault(p, "a stream");
 }
 
-/* Like ct_emit, but with every output's name given. */
+/* Like ct_emit, but with the name of every output given. */
 static struct ct_op *emit_named(struct parser *p, struct ct_builder *b, const char *type,
                                 const struct line_op *l, const void *attrs)
 {
@@ -572,7 +572,7 @@ static void parse_partition(struct parser *p)
         p->status = ct_fail(CT_EINVAL, "the mesh has no axis %s", name);
 }
 
-/* The section that a line of an op begins with, or NULL. */
+/* The section named at the start of an op's line, or NULL. */
 static const struct ct_section *section_called(struct parser *p, const char *name)
 {
     const struct ct_section *known = ct_graph_section_find(p->graph, name);

@@ -1,5 +1,5 @@
 /*
- * The graph verifier: lists every fault, in one walk over the ops.
+ * The graph verifier: reports every fault, in one walk over the ops.
  */
 #include <stdarg.h>
 #include <string.h>
@@ -12,9 +12,9 @@ struct check {
     FILE *report;
     bool *defined;  /* by value id */
     bool *summed;   /* by value id: post or a fetch takes its sum over the microbatches */
-    uint32_t *used; /* by value id: inputs of ops that take it */
+    uint32_t *used; /* by value id: inputs of ops that use it */
     struct ct_arena scratch;
-    struct ct_value *copies, **out; /* for check_infer, with room for so many outputs: */
+    struct ct_value *copies, **out; /* for check_infer; `room` outputs */
     int room, faults;
     char first[512];
 };
@@ -45,8 +45,8 @@ static bool known(const struct check *c, const struct ct_value *v)
     return v->id < c->graph->value_count && c->graph->values[v->id] == v;
 }
 
-/* May an op of part `to` take what an op of part `from` makes? Later parts only (init leaves
-   parameters and states); a W result never feeds I, as W may be run after all I. */
+/* May an op of part `to` use the result of an op of part `from`? Only later parts may (init leaves
+   parameters and states). A W result never feeds I, as W may run after all of I. */
 static bool may_use(enum ct_part from, enum ct_part to)
 {
     return from == CT_PART_INIT ? to == from : from <= to;
@@ -74,7 +74,7 @@ static void find_sums(struct check *c)
                 c->summed[op->in[i]->id] = true;
 }
 
-/* Parameters and states, and copies of them on the device. */
+/* Only parameters, states, and their copies on the device may be updated. */
 static bool may_update(const struct ct_value *v)
 {
     return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE ||
@@ -115,7 +115,7 @@ static void check_input(struct check *c, const struct ct_op *op, int i)
               ct_part_name(op->section->part));
 }
 
-/* What holds for every value. */
+/* The checks for every value. */
 static void check_value(struct check *c, const char *where, const struct ct_value *v)
 {
     if (ct_sharding_check(&v->sharding, &c->graph->mesh, v->ndim) < 0)
@@ -208,7 +208,7 @@ static void count_uses(struct check *c)
             c->used[c->graph->fetches[i].value->id]++;
 }
 
-/* The list of uses that edits keep is what the ops say. */
+/* The list of uses that edits maintain must match the ops. */
 static void check_uses(struct check *c, const struct ct_value *v)
 {
     const struct ct_use *last = NULL;

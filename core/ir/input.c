@@ -1,5 +1,5 @@
 /*
- * What a run feeds, as a table, and the sources of a graph that stand for it.
+ * The table of a run's inputs, and the graph sources that represent them.
  */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /*
- * The names of marks: a short table of the process.
+ * The names of marks: a short, process-wide table.
  */
 #include <string.h>
 

@@ -13,7 +13,7 @@ int ct_mesh_find(const struct ct_mesh *mesh, const char *name)
     return -1;
 }
 
-/* Ranks between neighbours along axis. */
+/* Rank difference between neighbours along axis. */
 static int64_t stride(const struct ct_mesh *mesh, int axis)
 {
     int64_t ranks = 1;

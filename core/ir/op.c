@@ -1,9 +1,9 @@
 /*
  * Op types and kernels: the registry, and what is derived from a type's entry.
  *
- * Types are compiled when they are registered, kept in that order, and found by name and by address
- * in tables of open addressing. Kernels are an array in the order of registration: they are looked
- * up while a program is lowered, not while it runs.
+ * Types are compiled when they are registered and kept in that order. Hash tables with open
+ * addressing find them by name and by address. Kernels are an array in the order of registration:
+ * they are looked up while a program is lowered, not while it runs.
  */
 #include <assert.h>
 #include <ctype.h>
@@ -108,7 +108,7 @@ static int check_struct(const struct ct_op_type *type)
     return 0;
 }
 
-/* A copy with room for all fields that this library knows. */
+/* Copy the type with space for every field that this library knows. */
 static void copy_whole(struct ct_signature *s, const struct ct_op_type *type)
 {
     size_t known = sizeof(s->whole) < type->size ? sizeof(s->whole) : type->size;
@@ -266,7 +266,7 @@ const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepa
     return NULL;
 }
 
-/* Text that grows, as snprintf counts it. */
+/* A growing text; the length counts as in snprintf. */
 struct line {
     char *text;
     size_t room, used;
@@ -311,7 +311,7 @@ static void add_strides(struct line *l, const struct ct_prepare *request)
     }
 }
 
-#define SHOWN 6 /* operands of a call */
+#define SHOWN 6 /* operands shown of a call */
 
 /* "x float64[2,3], w float64[4,3] -> y float64[2,4] {widths="4"}" */
 static void add_call(struct line *l, const struct ct_prepare *request)
@@ -476,7 +476,7 @@ ct_axes ct_op_axes(const struct ct_op *op, const char *name)
     return *(const ct_axes *)attribute(op, name, CT_ATTR_AXES);
 }
 
-/* ---- where a shard lies in the whole ---- */
+/* ---- position of a shard in the whole ---- */
 
 static bool asks_positions(const struct ct_op *op)
 {
@@ -485,7 +485,7 @@ static bool asks_positions(const struct ct_op *op)
     return s && s->positions;
 }
 
-/* Whether dimension dim of v runs, split, along sequences that are fed in another order. */
+/* Is dimension dim of v a split sequence dimension whose chunks are fed in another order? */
 static bool is_reordered(const struct ct_launch *l, const struct ct_value *v, int dim)
 {
     const struct ct_value *tokens;

@@ -1,5 +1,5 @@
 /*
- * The frame of reference kernels, and gradients.
+ * Helpers for reference kernels and for gradients.
  */
 #include <string.h>
 

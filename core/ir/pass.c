@@ -1,6 +1,6 @@
 /*
- * The pass manager: orders the transforms, then runs each between the same bookends (time, verify,
- * dump, reproducer).
+ * The pass manager: orders the transforms, then runs each with the same steps around it (time,
+ * verify, dump, reproducer).
  */
 #include <string.h>
 
@@ -68,7 +68,7 @@ static int circle(const struct ct_transform *const *in, size_t count, const bool
     return ct_fail(CT_ECONFIG, "transforms need each other in a circle: %s", names);
 }
 
-/* Place transforms by phase, and within one so that givers come before those in need. */
+/* Sort transforms by phase, and within a phase place each after those whose results it needs. */
 static int order(const struct ct_transform *const *in, size_t count,
                  const struct ct_transform **out)
 {
@@ -87,7 +87,7 @@ static int order(const struct ct_transform *const *in, size_t count,
                 continue;
             placed[i] = true;
             out[n++] = in[i];
-            i = (size_t)-1; /* something may have become ready: look from the start */
+            i = (size_t)-1; /* others may be ready now: restart */
         }
     if (n < count)
         circle(in, count, placed);
@@ -113,7 +113,7 @@ static int check_needs(const struct ct_transform *const *t, size_t count)
     return 0;
 }
 
-/* Writes what is needed to fail again. The message says where, unless the recipe is to blame. */
+/* Write files that reproduce the failure. The message names them, unless the recipe is to blame. */
 static int reproduce(const struct ct_pass_options *options, const struct ct_graph *before,
                      const struct ct_transform *const *t, size_t count, size_t at, int rc)
 {
@@ -176,7 +176,7 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *const *t, 
     return rc;
 }
 
-/* --dump-after names a transform, or is one of the words. */
+/* Check that --dump-after names a transform or is one of the keywords. */
 static int check_dump(const struct ct_transform *const *t, size_t count, const char *which)
 {
     const char *names[128] = {"all", "changed", "build"};
@@ -193,7 +193,7 @@ static int check_dump(const struct ct_transform *const *t, size_t count, const c
                    near ? "; did you mean " : "", near ? near : "");
 }
 
-/* The transforms [*begin, *end) that are wanted. */
+/* The requested range [*begin, *end) of transforms. */
 static void find_range(const struct ct_transform *const *t, size_t count,
                        const struct ct_pass_options *options, size_t *begin, size_t *end)
 {

@@ -1,10 +1,10 @@
 /*
- * Factor rules. Applying one walks the operands and gives every dimension its factor; inputs come
- * first and set the sizes, so outputs find theirs.
+ * Factor rules. Applying one walks the operands and assigns a factor to every dimension. Inputs
+ * come first and set the sizes; outputs take them over.
  *
- * Factors are found in a table by letter and repetition: `span` says where those of a letter begin
- * (leading dimensions are several). For the few operands of most ops all tables lie on the stack;
- * nothing is allocated to infer shapes.
+ * A table finds factors by letter and repetition: `span` gives the range of factors of a letter
+ * ('.' has one for each leading dimension). For the few operands of most ops all tables are on the
+ * stack, so shape inference allocates nothing.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -27,10 +27,10 @@ struct application {
     const struct ct_op *op;
     struct ct_expansion x;
     struct ct_rule *rule;
-    struct span *span; /* [repetitions + 1][letters]; row 0: letters that are the same in all */
+    struct span *span; /* [repetitions + 1][letters]; row 0: letters shared by all */
 };
 
-/* Tables of this size are on the stack. */
+/* Limits for tables on the stack. */
 #define FEW_FACTORS 48
 #define FEW_OPERANDS 24
 #define FEW_SPANS 64
@@ -52,7 +52,7 @@ static int wrong_ndim(const struct application *a, int i, const char *least, int
                    ndim == 1 ? "" : "s");
 }
 
-/* The ndim of operand i, and with it the number of leading dimensions if they are not known. */
+/* Find the ndim of operand i, and from it the number of leading dimensions if still unknown. */
 static int settle_ndim(struct application *a, int i, const struct ct_term *term, int repetition)
 {
     struct span *leading = term->dot < 0 ? NULL : span_of(a, term->factor[term->dot], repetition);
@@ -91,7 +91,7 @@ static int settle_size(struct application *a, int operand, int dim)
                    ct_operand_describe(a->op, operand, here, sizeof(here)));
 }
 
-/* The factors of a letter, made where they are met first. */
+/* The factors of a letter, created at its first occurrence. */
 static const struct span *settle_factors(struct application *a, int letter, int repetition,
                                          int operand)
 {
@@ -141,7 +141,7 @@ static int settle_operand(struct application *a, int i)
     return rc;
 }
 
-/* Tied factors are of one kind: heads are split with their groups. */
+/* Tied factors are of one kind: heads are split together with their groups. */
 static int settle_tie(struct ct_rule *rule, const char *tie)
 {
     struct ct_factor *many = NULL, *few = NULL;
@@ -163,7 +163,7 @@ static int settle_tie(struct ct_rule *rule, const char *tie)
                    many->size, few->letter, few->size);
 }
 
-/* At most so many factors: single letters, those of each repetition, leading dimensions. */
+/* Upper bound on factors: single letters, letters of each repetition, leading dimensions. */
 static int count_factors(const struct application *a)
 {
     const struct ct_signature *s = a->x.signature;
@@ -193,7 +193,7 @@ static int settle(struct application *a, struct ct_arena *arena, struct ct_facto
     return rc < 0 ? rc : settle_tie(a->rule, s->tie);
 }
 
-/* few: room for a few factors; NULL: all goes to arena. */
+/* few: space for FEW_FACTORS factors; NULL: arena holds everything. */
 static int apply(const struct ct_op *op, const struct ct_expansion *x, struct ct_arena *arena,
                  struct ct_factor *few, struct ct_rule *rule)
 {
@@ -259,7 +259,7 @@ int ct_rule_infer(struct ct_op *op, const struct ct_expansion *x)
 struct dtypes {
     const struct ct_op *op;
     enum ct_dtype common; /* T and A */
-    int common_from;      /* the input that says so; -1: none */
+    int common_from;      /* the input that determines it, or -1 */
 };
 
 static bool fits(const struct dtypes *d, char letter, enum ct_dtype dtype, enum ct_dtype *want)
@@ -348,7 +348,7 @@ int ct_rule_infer_dtypes(struct ct_op *op, const struct ct_expansion *x)
     return 0;
 }
 
-/* ---- what is a sum ---- */
+/* ---- reductions ---- */
 
 static bool has_factor(const struct ct_rule_operand *operand, int f)
 {

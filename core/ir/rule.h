@@ -1,4 +1,4 @@
-/* Inference of shapes and dtypes from a signature: between the sources of op types. */
+/* Inference of shapes and dtypes from a signature. Private to the sources of op types. */
 #ifndef CT_IR_RULE_H
 #define CT_IR_RULE_H
 

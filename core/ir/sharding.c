@@ -158,7 +158,7 @@ static const char *blank(const char *at)
     return at;
 }
 
-/* An axis name at *at, passed over; its position in the mesh. */
+/* Parse the axis name at *at and advance; returns its position in the mesh. */
 static int axis_at(const char **at, const struct ct_mesh *mesh, ct_axes *seen)
 {
     const char *begin = *at, *names[CT_MAX_AXES], *near;

@@ -1,5 +1,5 @@
 /*
- * Reading signatures, and finding an op's operands in them.
+ * Parsing signatures, and matching an op's operands to them.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 #include "ir/signature.h"
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
 struct reader {
     struct ct_signature *s;
@@ -87,7 +87,7 @@ static int read_factors(struct reader *r, struct ct_term *term)
     return 0;
 }
 
-/* Where an operand's text ends, for failures. */
+/* Length of an operand's text, for error messages. */
 static int operand_length(const char *text)
 {
     int n = (int)strcspn(text, ",()|-");
@@ -127,7 +127,7 @@ static int read_term(struct reader *r, struct ct_term *term)
     return 0;
 }
 
-/* One operand, and the unit that it opens, continues or closes. */
+/* An operand, and the unit that it opens, continues or closes. */
 static int read_operand(struct reader *r, bool output)
 {
     struct ct_signature *s = r->s;
@@ -188,7 +188,7 @@ static int read_position(struct reader *r)
     return 0;
 }
 
-/* "h:g", "*widths" or "@t", behind the bar. */
+/* "h:g", "*widths" or "@t", after the bar. */
 static int read_clause(struct reader *r)
 {
     struct ct_signature *s = r->s;
@@ -242,7 +242,7 @@ static bool has_letter(const struct ct_term *term, int letter)
     return memchr(term->factor, letter, (size_t)term->count) != NULL;
 }
 
-/* A letter that stands in repeated terms only is another factor in each repetition. */
+/* A letter that occurs only in repeated terms is a different factor in each repetition. */
 static void find_single_letters(struct ct_signature *s)
 {
     for (int k = 0; k < s->letters; k++)
@@ -350,7 +350,7 @@ static int count_units(const struct ct_signature *s, int from, int to, int repet
     return count;
 }
 
-/* How often the repeated inputs stand for ins inputs to come out; -1: they cannot. */
+/* Number of repetitions that gives `ins` inputs, or -1. */
 static int count_repetitions(const struct ct_signature *s, int ins)
 {
     int fixed = count_units(s, 0, s->in_units, 0), once = count_units(s, 0, s->in_units, 1) - fixed;
@@ -368,7 +368,7 @@ static int misfit(const struct ct_signature *s, int count, const char *what)
                    count == 1 ? "" : "s");
 }
 
-/* Everything but the check of op->outs. */
+/* Everything except the check of op->outs. */
 static int expand(const struct ct_op *op, struct ct_expansion *x)
 {
     const struct ct_signature *s = ct_signature_of(op->type);

@@ -1,10 +1,10 @@
 /*
  * Signatures of op types, compiled.
  *
- * A signature's text (see op.h) is a list of operands; some repeat, together with their unit: what
- * stands in one pair of brackets, or a single operand. It is read once, when the type is
- * registered. An op of that type, with its number of inputs, says how often the units repeat; where
- * each of its operands then stands is found by counting.
+ * A signature's text (see op.h) is a list of operands. Some repeat, together with their unit: the
+ * contents of one pair of brackets, or a single operand. The text is parsed once, when the type is
+ * registered. The number of an op's inputs determines how often the units repeat, and with it the
+ * position of each operand.
  */
 #ifndef CT_SIGNATURE_H
 #define CT_SIGNATURE_H
@@ -14,15 +14,15 @@
 #define CT_MAX_TERMS 32
 #define CT_MAX_LETTERS 24
 
-/* One operand of the text. */
+/* One operand in the text. */
 struct ct_term {
     const char *name;
     char dtype;
     bool repeated, optional, updated;
     bool maximum;                    /* an output: partial results combine by their maximum */
-    int count;                       /* factors, '.' among them */
+    int count;                       /* factors, including '.' */
     uint8_t factor[CT_MAX_DIMS + 1]; /* indices of the signature's letters */
-    int dot;                         /* where '.' stands among them; -1: nowhere */
+    int dot;                         /* index of '.' among them, or -1 */
 };
 
 /* Terms that repeat together. */
@@ -34,11 +34,11 @@ struct ct_unit {
 struct ct_signature {
     const struct ct_op_type *type;
     struct ct_op_type whole; /* a copy; fields that the type was built without are zero */
-    const char *operands;    /* the text without factors, for failures */
+    const char *operands;    /* the text without factors, for error messages */
     int ins, outs;           /* terms; outputs follow inputs */
-    int least;               /* inputs that cannot be left out at the end */
-    bool repeats;            /* an input is repeated */
-    bool may_be_none;        /* ..and may be left out altogether: "*?x" */
+    int least;               /* inputs before the optional ones at the end */
+    bool repeats;            /* some input repeats */
+    bool may_be_none;        /* ..and may be absent altogether: "*?x" */
     bool shaped;             /* operands have factors */
     bool updates;            /* an input is updated in place */
     const struct ct_option *counted_by; /* SHAPE attribute with a size for each repetition */
@@ -53,25 +53,25 @@ struct ct_signature {
     struct ct_term term[CT_MAX_TERMS];
 };
 
-/* A signature with an op's number of inputs. */
+/* A signature, applied to an op's number of inputs. */
 struct ct_expansion {
     const struct ct_signature *signature;
     int ins, outs, repetitions;
 };
 
-/* Read type's signature. CT_EINVAL says what is wrong with it. Texts go to arena. */
+/* Parse type's signature. CT_EINVAL says what is wrong with it. Texts go to arena. */
 int ct_signature_compile(const struct ct_op_type *type, struct ct_arena *arena,
                          struct ct_signature *signature);
-/* The compiled signature of a registered type; CT_ENOENT and NULL where it is not. */
+/* The compiled signature of a registered type; CT_ENOENT and NULL if it is not registered. */
 const struct ct_signature *ct_signature_of(const struct ct_op_type *type);
 
-/* Repetitions and outputs for op's inputs. CT_EINVAL: "takes (..), not 3 inputs". */
+/* Find repetitions and outputs from op's inputs. CT_EINVAL: "takes (..), not 3 inputs". */
 int ct_signature_expand(const struct ct_op *op, struct ct_expansion *expansion);
-/* The term of operand i, inputs then outputs; repetition: -1 where it is not repeated. */
+/* The term of operand i, counting inputs, then outputs; repetition: -1 if it does not repeat. */
 const struct ct_term *ct_signature_term(const struct ct_expansion *expansion, int i,
                                         int *repetition);
 
-/* "w.1 %layers.0.wq [64,128]": operand i of op, for failures. */
+/* "w.1 %layers.0.wq [64,128]": operand i of op, for error messages. */
 const char *ct_operand_describe(const struct ct_op *op, int i, char *text, size_t room);
 
 #endif

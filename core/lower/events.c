@@ -2,9 +2,9 @@
  * Order between streams.
  *
  * An instruction must come after those on other streams that wrote what it reads, or that read or
- * wrote what it writes; memory that is taken over from a dead buffer counts as that buffer. Within
- * a stream order is given. Instructions that others must wait for signal an event; a wait that
- * another one already implies is left out.
+ * wrote what it writes. Memory reused from a dead buffer counts as that buffer. Within a stream the
+ * order is given. An instruction that others must wait for signals an event. A wait that is implied
+ * by another one is left out.
  */
 #include <string.h>
 
@@ -15,8 +15,8 @@ struct ordering {
     struct ct_program *p;
     struct ct_segments segments;
     struct ct_arena *arena;
-    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction that surely is done */
-    int64_t (*before)[CT_STREAMS]; /* by instruction: what its stream had seen when it was queued */
+    int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction known to be done */
+    int64_t (*before)[CT_STREAMS]; /* by instruction: `seen` of its stream when it was queued */
     size_t *workspace_end;         /* by instruction; 0: none */
 };
 
@@ -27,8 +27,8 @@ static void raise(int64_t *need, const int64_t *to)
             need[t] = to[t];
 }
 
-/* Instruction n of stream s touches [begin, end): raise need to what it must come after. What it
-   writes has no other past: what comes after it comes after all that it waited for. */
+/* Instruction n of stream s accesses [begin, end): raise `need` to what it must come after. A write
+   replaces the range's history: what follows it also follows all that it waited for. */
 static void touch(struct ordering *o, int64_t n, int s, size_t begin, size_t end, bool write,
                   int64_t *need)
 {
@@ -74,8 +74,8 @@ static void find_workspaces(struct ordering *o)
             o->workspace_end[p->buffers[b].first] = p->buffers[b].offset + p->buffers[b].bytes;
 }
 
-/* Does stream s know that the instruction need[t] of stream t is done, or will it, by waiting for
-   another one of need? */
+/* Does stream s know that instruction need[t] of stream t is done, or will it, after another wait
+   in `need`? */
 static bool implied(const struct ordering *o, int s, const int64_t *need, int t)
 {
     bool is = t == s || need[t] <= o->seen[s][t];

@@ -1,9 +1,9 @@
 /*
  * Lowering: sections times microbatches become one flat list of instructions.
  *
- * Buffers are made when an instruction first writes them; a value that stands for its sum over the
- * microbatches has one buffer for the step, overwritten by the first microbatch and added to by the
- * others (in the kernel, or by an `add` behind it where the kernel cannot).
+ * A buffer is created when an instruction first writes it. A value that represents its sum over the
+ * microbatches has one buffer for the step. The first microbatch overwrites it; the others add to
+ * it, in the kernel, or by an `add` after it if the kernel cannot.
  */
 #include <assert.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct expansion {
     struct ct_instruction *item;
     size_t count, room, buffer_room;
     bool init;
-    int64_t start; /* the number of the first instruction: below 0 in init */
+    int64_t start; /* number of the first instruction; negative in init */
     size_t chunk;  /* 1 + the last instruction on CT_STREAM_CHUNK; 0: none */
     bool *begun;   /* by op position: some microbatch has run it */
 };
@@ -66,7 +66,7 @@ static int32_t buffer_new(struct ct_lowering *l, size_t *room, struct ct_buffer 
     return (int32_t)p->buffer_count++;
 }
 
-/* The buffer of v for a microbatch; made, alive from instruction `at`, if there is none. */
+/* The buffer of v for a microbatch; if absent, it is created, alive from instruction `at`. */
 static int32_t buffer_of(struct expansion *x, const struct ct_value *v, int microbatch, int64_t at)
 {
     struct ct_lowering *l = x->l;
@@ -96,14 +96,14 @@ static struct ct_instruction *append(struct expansion *x)
     return &x->item[x->count++];
 }
 
-/* The number of the instruction that was appended last. */
+/* The number of the last instruction appended. */
 static int64_t now(const struct expansion *x)
 {
     return x->start + (int64_t)x->count - 1;
 }
 
-/* A tensor whose data says where it lies: 1 + buffer index in the high half, offset in the low one.
-   plan.c turns that into an arena offset. */
+/* A tensor whose data encodes its location: 1 + buffer index in the high half, offset in the low
+   half. plan.c turns that into an arena offset. */
 static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int microbatch,
                               int64_t at)
 {
@@ -144,7 +144,7 @@ static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct
     i->launch.outs = op->outs;
 }
 
-/* The kernel cannot add: let it write to a fresh buffer, and add that to the sum. */
+/* The kernel cannot accumulate: let it write to a fresh buffer, and add that to the sum. */
 static int add_behind(struct expansion *x, size_t at, int out)
 {
     static struct ct_op_type const *add;
@@ -206,7 +206,7 @@ static int add_behind(struct expansion *x, size_t at, int out)
     return 0;
 }
 
-/* What an instruction adds to the step's totals. */
+/* Add an instruction's costs to the step's totals. */
 static void count(struct ct_lowering *l, const struct ct_op *op,
                   const struct ct_lowered_op *lowered)
 {
@@ -220,7 +220,7 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
         p->stored_bytes += (double)l->bytes[op->in[0]->id];
 }
 
-/* What an instruction reads keeps its memory until `last`. */
+/* An instruction's inputs keep their memory until `last`. */
 static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int64_t last)
 {
     for (int k = 0; k < i->launch.ins; k++) {
@@ -232,7 +232,7 @@ static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int
     }
 }
 
-/* Else what computes beside an exchange might get the memory that it reads, and wait for it. */
+/* Otherwise compute beside an exchange might reuse its input memory, and wait for it. */
 static void keep_chunk(struct expansion *x, int item)
 {
     const struct ct_instruction *before = x->chunk ? &x->item[x->chunk - 1] : NULL;
@@ -242,7 +242,7 @@ static void keep_chunk(struct expansion *x, int item)
     x->chunk = x->count;
 }
 
-/* Every value that op takes was made by now. */
+/* Check that every value that op takes has been computed. */
 static int check_made(const struct expansion *x, const struct ct_op *op, int microbatch)
 {
     const struct ct_lowering *l = x->l;
@@ -270,7 +270,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     if (rc < 0)
         return rc;
     if (op->type->flags & CT_OP_VIEW) {
-        buffer_of(x, op->out[0], microbatch, -1); /* there already, and not touched */
+        buffer_of(x, op->out[0], microbatch, -1); /* already there, and unchanged */
         return 0;
     }
     i = append(x);
@@ -311,7 +311,7 @@ static int emit_at(struct expansion *x, size_t n, int item, int microbatch)
     return emit(x, x->l->op_at[n], &x->l->ops[n], item, microbatch);
 }
 
-/* The sections of a part that do not stand in the order. */
+/* Expand the sections of a part that are not in the order. */
 static int expand_part(struct expansion *x, enum ct_part part)
 {
     int rc = 0;
@@ -325,7 +325,7 @@ static int expand_part(struct expansion *x, enum ct_part part)
     return rc;
 }
 
-/* Walks through the ops of a span. */
+/* Iterates over the ops of a span. */
 struct cursor {
     const struct ct_positions *of[2];
     size_t next[2];
@@ -354,7 +354,7 @@ static int emit_next(struct expansion *x, struct cursor *c, int item, bool *done
     return *done ? 0 : emit_at(x, c->of[which]->at[c->next[which]++], item, c->microbatch);
 }
 
-/* Turn about where two spans run at the same time: what one communicates, the other hides. */
+/* Alternate two spans that run at the same time: compute hides communication. */
 static int expand_item(struct expansion *x, const struct ct_order_item *item, int index)
 {
     struct cursor run = cursor_at(x->l, &item->run), beside = cursor_at(x->l, &item->beside);
@@ -369,7 +369,7 @@ static int expand_item(struct expansion *x, const struct ct_order_item *item, in
     return rc;
 }
 
-/* The next run of these sections writes to new memory. */
+/* Make the next run of these sections write to new buffers. */
 static void release(struct expansion *x, const struct ct_span *span)
 {
     struct ct_lowering *l = x->l;
@@ -385,8 +385,8 @@ static void release(struct expansion *x, const struct ct_span *span)
         }
 }
 
-/* An op that ends only when its peer is there must not be waited for at once: what it reads keeps
-   its memory until the next item that computes is over. */
+/* An op that ends only when its peer arrives must not be waited for at once: its inputs keep their
+   memory until the end of the next item that computes. */
 static void keep_sent(struct expansion *x, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -398,7 +398,7 @@ static void keep_sent(struct expansion *x, size_t from, size_t to)
     }
 }
 
-/* Did the instructions of a microbatch from `from` on compute anything? */
+/* Did a microbatch's instructions from `from` on compute anything? */
 static bool computed(const struct expansion *x, size_t from)
 {
     for (size_t i = from; i < x->count; i++)
@@ -429,8 +429,8 @@ static int expand_order(struct expansion *x)
     return rc;
 }
 
-/* Sources have their places before anything runs, in the graph's order: parameters lie side by
-   side, and so do the optimizer's states. Borrowed ones get none. */
+/* Sources get their memory before anything runs, in the graph's order: parameters are contiguous,
+   and so are the optimizer's states. Borrowed ones get none. */
 static void place_sources(struct expansion *x)
 {
     const struct ct_graph *g = x->l->graph;
@@ -455,7 +455,7 @@ static void place_sources(struct expansion *x)
         }
 }
 
-/* What the host reads after the step must live that long. */
+/* Values that the host reads after the step stay alive until then. */
 static void keep_fetches(struct ct_lowering *l)
 {
     for (size_t i = 0; i < l->graph->fetch_count; i++) {

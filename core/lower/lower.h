@@ -1,7 +1,7 @@
 /*
- * Lowering, between its sources: place.c decides which values share memory and with what strides,
- * order.c sorts ops by their sections, lower.c expands the order into instructions, plan.c gives
- * buffers their offsets, events.c orders the streams.
+ * Interface between the sources of lowering. place.c decides which values share memory and with
+ * what strides, order.c sorts ops by their sections, lower.c expands the order into instructions,
+ * plan.c gives buffers their offsets, and events.c orders the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -10,7 +10,7 @@
 
 #define CT_NO_BUFFER (-1)
 
-/* What lowering knows of an op: the same for every microbatch. */
+/* What lowering knows of an op, the same for every microbatch. */
 struct ct_lowered_op {
     const struct ct_kernel *kernel;
     void *state;
@@ -18,11 +18,11 @@ struct ct_lowered_op {
     size_t workspace;
     uint32_t accumulate; /* outputs that add up over microbatches */
     double flops;
-    double sent;   /* bytes, by a collective */
+    double sent;   /* bytes sent by a collective */
     int32_t order; /* position in the graph */
 };
 
-/* Positions of ops in the graph, rising. */
+/* Positions of ops in the graph, ascending. */
 struct ct_positions {
     uint32_t *at;
     size_t count;
@@ -35,28 +35,28 @@ struct ct_lowering {
     struct ct_arena *arena; /* of the program */
     struct ct_arena scratch;
     int32_t *order;            /* by value id: position of the producer; -1: a source */
-    bool *summed;              /* by value id: stands for its sum over the microbatches */
-    uint32_t *root;            /* by value id: the value whose buffer it lies in */
-    uint32_t *next;            /* by value id: another one of its class; they form a ring */
+    bool *summed;              /* by value id: represents its sum over the microbatches */
+    uint32_t *root;            /* by value id: the value whose buffer it uses */
+    uint32_t *next;            /* by value id: the next of its class, a ring */
     size_t *bytes;             /* by root: size of the buffer */
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;
     struct ct_positions *section;  /* by section id: its ops */
-    bool *listed;                  /* by section id: stands in the order */
-    struct ct_fallback *fallbacks; /* op types whose slow references run; of place.c */
+    bool *listed;                  /* by section id: is in the order */
+    struct ct_fallback *fallbacks; /* op types that run by slow references; of place.c */
 };
 
-/* Faults in the order, by name: a section that is missing, there twice, or not of the graph. */
+/* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
 int ct_lower_check_order(struct ct_lowering *l);
 
 /* Fill order, summed, root, bytes and program->tensors; choose kernels. */
 int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or, in host memory, the type's reference; NULL: neither. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
-/* Give every buffer an offset; fill the program's byte counts. */
+/* Assign an offset to every buffer; fill the program's byte counts. */
 void ct_lower_plan(struct ct_program *program, struct ct_arena *scratch);
-/* Signals and waits between streams. */
+/* Add signals and waits between streams. */
 void ct_lower_events(struct ct_program *program, struct ct_arena *scratch);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The order of a step: lists of sections, and which ops these hold.
+ * The order of a step: lists of sections, and the ops that they contain.
  */
 #include <string.h>
 
@@ -57,7 +57,7 @@ static void sort_by_section(struct ct_lowering *l)
 
 /* ---- faults ---- */
 
-/* How often a section was run, by section id x (microbatches + 1) + microbatch + 1. */
+/* Number of runs of a section, by section id x (microbatches + 1) + microbatch + 1. */
 struct tally {
     struct ct_lowering *l;
     uint8_t *runs;

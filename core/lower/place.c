@@ -1,11 +1,11 @@
 /*
  * Which values share memory.
  *
- * Values fall into classes that lie in one buffer each: a view lies where its input lies; an output
- * may take over an input that dies there (in place); and values that an op would like side by side
- * become columns of one matrix (join), if every kernel that touches them can stride. Strides
+ * Values form classes; each class has one buffer. A view shares its input's memory. An output may
+ * take over the memory of an input that dies there (in place). Values that an op prefers contiguous
+ * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
- * column o is at r S + o + c, whatever shape the member is seen in.
+ * column o is at r S + o + c, whatever shape the member is viewed in.
  */
 #include <string.h>
 
@@ -20,7 +20,7 @@ static bool is_view(const struct ct_op *op)
     return op->type->flags & CT_OP_VIEW;
 }
 
-/* These copy with any strides. */
+/* Ops that copy with any strides. */
 static bool is_part(const struct ct_op *op)
 {
     return op->type == &ct_op_narrow || op->type == &ct_op_concat;
@@ -45,7 +45,7 @@ static void number_ops(struct ct_lowering *l)
     }
 }
 
-/* Made in a microbatch, used after the last or fetched. */
+/* Sums: values made in a microbatch and used after the last one, or fetched. */
 static void find_sums(struct ct_lowering *l)
 {
     const struct ct_graph *g = l->graph;
@@ -98,7 +98,7 @@ static uint32_t find(const struct ct_lowering *l, uint32_t id)
     return id;
 }
 
-/* Two classes become one, that of root `to`. */
+/* Merge two classes; `to` becomes the root. */
 static void merge(struct ct_lowering *l, uint32_t to, uint32_t from)
 {
     uint32_t next = l->next[to];
@@ -108,11 +108,11 @@ static void merge(struct ct_lowering *l, uint32_t to, uint32_t from)
     l->next[from] = next;
 }
 
-/* The last that is done with the values of a class, by root. */
+/* The last use of the values of a class, by root. */
 struct last_use {
     bool fetched;
-    enum ct_part part; /* the latest of its users that are not views */
-    int32_t order;     /* position of the last of its users */
+    enum ct_part part; /* latest part among its users that are not views */
+    int32_t order;     /* position of its last user */
 };
 
 static struct last_use *find_last_uses(const struct ct_lowering *l, struct ct_arena *scratch)
@@ -130,7 +130,7 @@ static struct last_use *find_last_uses(const struct ct_lowering *l, struct ct_ar
 
             if (!u)
                 continue;
-            u->order = op->outs ? (int32_t)n : INT32_MAX; /* a send is run behind its section */
+            u->order = op->outs ? (int32_t)n : INT32_MAX; /* a send runs after its section */
             if (!is_view(op) && op->section->part > u->part)
                 u->part = op->section->part;
         }
@@ -147,7 +147,7 @@ static void merge_uses(struct last_use *to, const struct last_use *from)
         to->order = from->order;
 }
 
-/* May anything use the class after op, at position n, which uses it too? */
+/* May anything use the class after op, a user of it at position n? */
 static bool used_after(const struct last_use *last, const struct ct_op *op, size_t n)
 {
     return last->fetched || last->part > op->section->part || last->order > (int32_t)n;
@@ -220,7 +220,7 @@ struct matrix {
     int64_t rows, width;
 };
 
-/* May the class of root lie beside that of another? Both live once per microbatch, or neither. */
+/* May the class of root be moved next to another? Only if both are per microbatch, or neither. */
 static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t other)
 {
     const struct ct_value *v = l->graph->values[root], *w = l->graph->values[other];
@@ -230,7 +230,7 @@ static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t ot
                ct_part_is_microbatch(w->producer->section->part);
 }
 
-/* The members as a matrix, or false: different rows or dtypes, or one of them not free to move. */
+/* Describe the members as a matrix. False if rows or dtypes differ, or one is not free to move. */
 static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int count,
                       const bool *joined, struct matrix *m)
 {
@@ -257,7 +257,7 @@ static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int
     return true;
 }
 
-/* Strides of t inside a matrix: rows of `columns` elements become rows of `width`. */
+/* Set strides of t inside a matrix: rows of `columns` elements become rows of `width`. */
 static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
 {
     int64_t dense = 1;
@@ -297,7 +297,7 @@ static bool kernels_can_stride(struct ct_lowering *l, uint32_t id)
     return true;
 }
 
-/* Lay the members of a class out as columns, from `column` on, of rows of `width` elements. */
+/* Lay the members of a class out as columns, from `column` on, in rows of `width` elements. */
 static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, int64_t column,
                          int64_t width)
 {
@@ -364,7 +364,7 @@ static void try_join(struct ct_lowering *l, struct ct_value **values, int count,
         join(l, &m, joined);
 }
 
-/* The wholes that values are parts of, in place of them; false: some are parts of none. */
+/* Replace values by the wholes that they are parts of; false: one is part of none. */
 static bool find_wholes(struct ct_value **values, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -377,7 +377,7 @@ static bool find_wholes(struct ct_value **values, int count)
     return count > 0;
 }
 
-/* Values that an op would like side by side, and so the wholes that are put together of them. */
+/* Join values that an op prefers contiguous, and the wholes concatenated from them. */
 static void join_all(struct ct_lowering *l)
 {
     bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
@@ -458,13 +458,13 @@ static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *
     }
     kernel = ct_kernel_find(p->device->name, p);
     if (!kernel && p->accumulate) {
-        p->accumulate = 0; /* lower.c adds behind it */
+        p->accumulate = 0; /* lower.c appends an add */
         return ct_lower_kernel(l, p);
     }
     return kernel ? kernel : host_kernel(l, op);
 }
 
-/* Calls of one op type for which the device has no kernel, and why not for the first of them. */
+/* Calls of one op type without a kernel on the device, and the reason for the first of them. */
 struct ct_fallback {
     const struct ct_op_type *type;
     const char *why;
@@ -503,8 +503,8 @@ static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)
     return calls;
 }
 
-/* Each type is named once in a process and for a device, whatever is lowered: training, evaluation,
-   measurements. */
+/* Each type is reported once in a process for each device, whatever is lowered: training,
+   evaluation, measurements. */
 static bool is_news(const struct ct_device *device, const struct ct_op_type *type)
 {
     static struct {

@@ -1,10 +1,10 @@
 /*
- * The memory plan: offsets for buffers whose lives are known.
+ * The memory plan: offsets for buffers with known lives.
  *
- * What lives always comes first, in order of creation. The rest is placed in program order, each
- * buffer into the smallest free gap that holds it, as memory that was just freed is the likeliest
- * to be in a cache. The result is exact: the arena is as large as the highest end of any buffer.
- * The device's host memory is planned in the same way, by itself.
+ * Buffers that live for the whole program come first, in order of creation. The others are placed
+ * in program order, each into the smallest free gap that holds it, as memory that was just freed is
+ * the most likely to be cached. The result is exact: the arena ends at the highest end of any
+ * buffer. The device's host memory is planned in the same way, separately.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static bool lives_always(const struct ct_buffer *b)
     return b->first == INT64_MIN && b->last == INT64_MAX;
 }
 
-/* Free gaps below `end`, none adjacent. */
+/* Free gaps below `end`, no two adjacent. */
 struct gap {
     size_t offset, bytes;
     struct ct_sorted_node *by_offset, *by_bytes;
@@ -92,7 +92,7 @@ static void release(struct gaps *g, size_t offset, size_t bytes)
     gap_insert(g, offset, bytes);
 }
 
-/* Grow the top, using a gap that touches it. */
+/* Allocate at the top, using a gap that touches it. */
 static size_t take_top(struct gaps *g, size_t bytes)
 {
     struct gap *last = gap_of(ct_sorted_below(&g->by_offset, SIZE_MAX, 0));
@@ -106,7 +106,7 @@ static size_t take_top(struct gaps *g, size_t bytes)
     return offset;
 }
 
-/* From the smallest gap with room, the first of these. */
+/* Allocate from the smallest gap that fits, the first of equal ones. */
 static size_t take(struct gaps *g, size_t bytes)
 {
     struct gap *best = gap_of(ct_sorted_at_least(&g->by_bytes, bytes, 0));
@@ -130,8 +130,8 @@ struct event {
     bool begins;
 };
 
-/* In time; where a life ends at an instruction, its memory is free from the next one on. Larger
-   buffers first, then by creation, so that the order is total. */
+/* Sort by time. A buffer that dies at an instruction frees its memory for the next one. Ties:
+   larger buffers first, then by creation, so that the order is total. */
 static int compare_events(const void *a, const void *b)
 {
     const struct event *x = a, *y = b;
@@ -178,7 +178,7 @@ static void place_persistent(struct ct_program *p, enum ct_space space, struct c
     }
 }
 
-/* Peaks of each category, and what each held when the sum was largest. */
+/* The peak of each category, and the size of each when the sum was largest. */
 static void count_peaks(struct ct_memory *m, const struct event *events, size_t count)
 {
     size_t now[CT_CATEGORY_COUNT], sum = 0, most = 0;

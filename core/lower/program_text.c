@@ -1,5 +1,5 @@
 /*
- * Programs as text: one line an instruction, then the buffers by category.
+ * Programs as text: one line for each instruction, then the buffers by category.
  */
 #include <inttypes.h>
 

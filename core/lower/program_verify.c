@@ -1,7 +1,7 @@
 /*
- * Checks a lowered program against the rules that it was made by, without using how it was made: no
- * two live buffers overlap, every tensor lies in a live buffer, nothing is read before it is
- * written, and what crosses streams is ordered by events.
+ * Checks a lowered program against its rules, independently of how it was lowered. Live buffers do
+ * not overlap, every tensor lies in a live buffer, nothing is read before it is written, and
+ * conflicting accesses on different streams are ordered by events.
  */
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "base/sorted.h"
 #include "lower/segments.h"
 
-/* Where a buffer's life begins or ends, in time. */
+/* The time at which a buffer's life begins or ends. */
 struct change {
     int64_t at;
     const struct ct_buffer *buffer;
@@ -28,9 +28,9 @@ struct check {
     struct ct_arena arena;
     int64_t (
         *after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
-    struct change *changes;  /* in the order of time */
+    struct change *changes;  /* sorted by time */
     size_t change_count, changed;
-    struct ct_sorted live; /* buffers at the instruction at hand, by offset */
+    struct ct_sorted live; /* live buffers at the current instruction, by offset */
     struct ct_segments segments;
 };
 
@@ -62,7 +62,7 @@ static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
 
 /* ---- lives ---- */
 
-/* In time; what ends at an instruction is gone at the next. */
+/* Sort by time. A buffer that dies at an instruction is gone at the next one. */
 static int compare_changes(const void *a, const void *b)
 {
     const struct change *x = a, *y = b;
@@ -96,7 +96,7 @@ static const struct ct_buffer *buffer_of(const struct ct_sorted_node *node)
     return node ? node->item : NULL;
 }
 
-/* b begins to live: nothing that lives reaches into it. */
+/* b becomes live: no live buffer may overlap it. */
 static void check_overlaps(struct check *c, const struct ct_buffer *b)
 {
     const struct ct_buffer *below = buffer_of(ct_sorted_below(&c->live, b->offset, 0));
@@ -120,7 +120,7 @@ static void end_life(struct check *c, const struct ct_buffer *b)
     ct_sorted_remove(&c->live, n);
 }
 
-/* Let `live` be what lives at instruction n. */
+/* Set `live` to the buffers that are live at instruction n. */
 static void advance(struct check *c, int64_t n)
 {
     for (; c->changed < c->change_count && c->changes[c->changed].at <= n; c->changed++) {
@@ -144,7 +144,7 @@ static const struct ct_buffer *live_buffer(const struct check *c, size_t begin, 
 
 /* ---- order ---- */
 
-/* Instruction n comes after the one that signals the event, and all that this one comes after. */
+/* Order instruction n after the signaller of the event and all that precedes that. */
 static void wait(struct check *c, size_t n, int32_t event, int64_t signaller)
 {
     if (signaller < 0) {
@@ -213,7 +213,7 @@ static size_t end_of(const struct ct_tensor *t, const struct ct_value *v)
     return begin + (size_t)(last + 1) * ct_dtype_size(t->dtype);
 }
 
-/* Since the buffer's life began: what was there before is not its content. */
+/* Was it written since the buffer's life began? Older contents do not count. */
 static bool was_written(struct check *c, const struct access *now, const struct ct_buffer *b)
 {
     struct ct_segment *s = ct_segments_first(&c->segments, now->begin, now->end);
@@ -225,7 +225,7 @@ static bool was_written(struct check *c, const struct access *now, const struct 
     return false;
 }
 
-/* The newest instruction among these that need not have come before n; -1: none. */
+/* The newest instruction of `last` that is not ordered before n, or -1. */
 static int64_t unordered(const struct check *c, int64_t n, const int64_t *last)
 {
     int64_t newest = -1;
@@ -236,8 +236,8 @@ static int64_t unordered(const struct check *c, int64_t n, const int64_t *last)
     return newest;
 }
 
-/* Every access of another stream that conflicts must have come before. The newest of each stream
-   stand for all: a stream keeps its order. */
+/* Every conflicting access of another stream must have come before. The newest of each stream
+   suffices, because a stream keeps its order. */
 static void check_order(struct check *c, const struct access *now, const char *name)
 {
     struct ct_segment *s = ct_segments_first(&c->segments, now->begin, now->end);
@@ -260,13 +260,13 @@ static void check_order(struct check *c, const struct access *now, const char *n
               (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
 }
 
-/* An access of instruction n; adds: what is there is read, and written. */
+/* Check an access of instruction n. adds: it reads and writes. */
 static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
                          const struct ct_value *v, bool write, bool adds)
 {
     struct access now = {(size_t)(uintptr_t)t->data, end_of(t, v), n, write};
     const struct ct_buffer *b;
-    bool source, empty = ct_tensor_count(t) == 0 && !v->opaque_bytes; /* the shard of a late rank */
+    bool source, empty = ct_tensor_count(t) == 0 && !v->opaque_bytes; /* a late rank's shard */
 
     if (empty || ct_program_borrows(c->p, v))
         return;

@@ -27,7 +27,7 @@ void ct_segments_init(struct ct_segments *s, struct ct_arena *arena)
     segment_new(s, &all);
 }
 
-/* Let a segment begin at `at`. */
+/* Split a segment so that one begins at `at`. */
 static struct ct_segment *split(struct ct_segments *s, size_t at)
 {
     struct ct_segment *left = ct_sorted_below(&s->sorted, at, 1)->item, right = *left;

@@ -1,6 +1,6 @@
 /*
- * Memory in segments, each with the last instructions of every stream that wrote and read it.
- * Segments are disjoint, in order, and cover all addresses.
+ * Memory as segments, each with the last instruction of every stream that wrote it and that read
+ * it. Segments are disjoint, ordered, and cover all addresses.
  */
 #ifndef CT_SEGMENTS_H
 #define CT_SEGMENTS_H
@@ -20,17 +20,17 @@ struct ct_segments {
     struct ct_arena *arena;
     struct ct_sorted sorted; /* by begin */
     struct ct_segment *unused;
-    size_t count, visited; /* segments; those that ct_segments_first and _next have given */
+    size_t count, visited; /* segments; those that ct_segments_first and _next have returned */
 };
 
 void ct_segments_init(struct ct_segments *s, struct ct_arena *arena);
-/* The segments that make up [begin, end), split so that they end there. */
+/* Iterate over the segments of [begin, end), which are split at its bounds. */
 struct ct_segment *ct_segments_first(struct ct_segments *s, size_t begin, size_t end);
-/* NULL: the next begins at `end` or behind it. */
+/* NULL: the next segment begins at or after `end`. */
 struct ct_segment *ct_segments_next(struct ct_segments *s, const struct ct_segment *segment,
                                     size_t end);
-/* Those of [begin, end) become one that instruction n of a stream wrote, after all that ever
-   touched them. */
+/* Merge [begin, end) into one segment that instruction n of a stream wrote, after all earlier
+   accesses to it. */
 void ct_segments_write(struct ct_segments *s, size_t begin, size_t end, int stream, int64_t n);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * Structs of plugins in the layout of this build.
+ * Structs of plugins, converted to the layout of this build.
  *
- * A struct that is shorter than this build's comes from a plugin that was built against an older
- * minor version. It is copied, and the fields that it lacks are 0. Below the table, no code of the
- * core reads a plugin's struct that has not been through here.
+ * A struct shorter than this build's comes from a plugin built against an older minor version. It
+ * is copied, and the fields that it lacks are 0. Except for the table below, the core reads no
+ * plugin struct before it is converted here.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,13 @@
 
 #include "plugin/abi.h"
 
-/* What the first interface of this layout, 2.0, had of a struct: up to and including this field. */
+/* The size of a struct in 2.0, the first interface of this layout: up to and including field. */
 #define LAYOUT(type, field)                                                                        \
     {                                                                                              \
         sizeof(type), offsetof(type, field) + sizeof(((type *)0)->field), #type                    \
     }
 
-/* Kinds that are not here are used by libraries, which call ct_struct_widen themselves. */
+/* Kinds not listed here belong to libraries, which call ct_struct_widen themselves. */
 static const struct layout {
     size_t size, least;
     const char *type;
@@ -74,7 +74,7 @@ int ct_abi_widen(struct ct_arena *arena, const void *given, size_t least, size_t
     return 0;
 }
 
-/* Elements are as large as the first says; one that begins with 0 ends the array. */
+/* The first element gives the size of all; one that begins with 0 ends the array. */
 static size_t count_elements(const char *given)
 {
     size_t stride = size_of(given), count = 0;
@@ -160,7 +160,7 @@ int ct_plugin_widen(struct ct_plugin *p, struct ct_arena *arena)
 
 int ct_struct_widen(const void *given, size_t least, size_t size, const void **widened)
 {
-    static struct ct_arena arena; /* of the process */
+    static struct ct_arena arena; /* process-wide */
 
     return ct_abi_widen(&arena, given, least, size, widened);
 }

@@ -1,5 +1,5 @@
 /*
- * The plugins of this process, and what they offer.
+ * The plugins loaded in this process, and their offers.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <ctitan/op.h>
 #include <ctitan/plugin.h>
 
-static struct ct_arena arena; /* of the process */
+static struct ct_arena arena; /* process-wide */
 static const struct ct_plugin **adopted;
 static size_t adopted_count, adopted_room;
 
@@ -41,8 +41,8 @@ static bool offers(const struct ct_plugin *p, enum ct_kind kind, const char *nam
     return false;
 }
 
-/* Several plugins may bring kernels and transports for one device; all else is unique by kind and
- * name. */
+/* Several plugins may offer kernels and transports for one device; any other offer is unique by
+ * kind and name. */
 static int check_new_offers(const struct ct_plugin *p)
 {
     for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
@@ -56,7 +56,7 @@ static int check_new_offers(const struct ct_plugin *p)
     return 0;
 }
 
-/* Whether plugin p is, or offers, what a string of `needs` or `conflicts` says. */
+/* Is plugin p, or does it offer, what a string of `needs` or `conflicts` names? */
 static bool matches(const struct ct_plugin *p, const char *what)
 {
     const char *colon = strchr(what, ':');
@@ -145,8 +145,8 @@ int ct_plugin_register(const struct ct_plugin *plugin)
 
 /* ---- what is needed ---- */
 
-/* "bytes, bpe": the plugins in the folders that are, or offer, what. Loads them to see: the caller
-   is about to fail. */
+/* "bytes, bpe": the plugins in the folders that are, or offer, what. It loads them, as the caller
+   is about to fail anyway. */
 static const char *providers(struct ct_arena *scratch, const char *what)
 {
     const char **names, *list = "";

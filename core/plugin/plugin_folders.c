@@ -1,6 +1,6 @@
 /*
- * Where plugins are: the environment's folders, then those beside libctitan. The library knows its
- * own place from the linker, so a build tree works without being installed, and so do the tests.
+ * Where plugins are found: the environment's folders, then those beside libctitan. The linker tells
+ * where libctitan is, so a build tree and the tests work without installation.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -78,7 +78,7 @@ const char *ct_plugin_folder(size_t index)
     return index < folder_count ? folders[index] : NULL;
 }
 
-/* NAME.so or NAME/NAME.so in folder. */
+/* Find NAME.so or NAME/NAME.so in folder. */
 static bool find_in(const char *folder, const char *name, char *buffer, size_t room)
 {
     int length = snprintf(buffer, room, "%s/%s.so", folder, name);

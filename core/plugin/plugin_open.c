@@ -1,8 +1,8 @@
 /*
- * Opening plugins: what is in a shared object is checked before any code of it is called.
+ * Opening plugins. A shared object is checked before any of its code is called.
  *
- * Everything is bound at load: a symbol that this build lacks is reported here, by name, and not at
- * the first call in the middle of a run.
+ * All symbols are bound at load, so that a symbol missing in this build is reported here by name,
+ * not at its first call in the middle of a run.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -16,10 +16,10 @@
 
 struct opened {
     const struct ct_plugin *exported; /* in the shared object */
-    const struct ct_plugin *plugin;   /* the same, in the layout of this build */
+    const struct ct_plugin *plugin;   /* `exported`, in the layout of this build */
 };
 
-static struct ct_arena arena; /* of the process */
+static struct ct_arena arena; /* process-wide */
 static struct opened *opened;
 static size_t opened_count, opened_room;
 
@@ -78,7 +78,7 @@ static int check_abi(const struct ct_abi *abi)
     return 0;
 }
 
-/* The name of the library in "libfoo.so.3: cannot open shared object file: ...", its length. */
+/* Length of the library's name in "libfoo.so.3: cannot open shared object file: ...". */
 static size_t missing_library(const char *words)
 {
     const char *colon = strstr(words, ": cannot open shared object file");
@@ -87,8 +87,8 @@ static size_t missing_library(const char *words)
 }
 
 /*
- * Say why path did not load. The linker's own words come first. When they are a missing symbol, the
- * descriptor of the lazily bound object can tell whether the plugin is for another interface.
+ * Report why path did not load, with the linker's own message first. If that is a missing symbol,
+ * the lazily bound object's descriptor can tell whether the plugin is for another interface.
  */
 static int explain(const char *path)
 {
@@ -133,7 +133,7 @@ static void remember(const struct ct_plugin *exported, const struct ct_plugin *p
     opened[opened_count++] = (struct opened){exported, plugin};
 }
 
-/* dlopen looks elsewhere for a name without a slash. */
+/* dlopen searches other folders for a name without a slash. */
 static void *load(const char *path)
 {
     char here[PATH_MAX];
@@ -143,7 +143,7 @@ static void *load(const char *path)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* *plugin becomes what was exported, in the layout of this build. */
+/* Set *plugin to the exported struct, in the layout of this build. */
 static int take(const struct ct_plugin *exported, const char *path, const struct ct_plugin **plugin)
 {
     struct ct_plugin *p;

@@ -1,6 +1,6 @@
 /*
  * From a recipe's settings to filled configurations: the core's sections, the list of plugins, and
- * the sections of the plugins.
+ * the plugins' sections.
  */
 #include <limits.h>
 #include <math.h>
@@ -317,7 +317,7 @@ static bool has_offer(const char *name, enum ct_kind kind)
     return false;
 }
 
-/* The plugin that an option of another one names. */
+/* Load the plugin named by an option of another one. */
 static int load_brought(const struct ct_recipe *recipe, const struct ct_plugin *by)
 {
     const struct ct_setting *s = ct_recipe_find(recipe, by->name, by->brings);
@@ -351,7 +351,7 @@ static int load_plugins(const struct ct_recipe *recipe)
     return rc < 0 ? ct_context(rc, "%s", recipe->path) : 0;
 }
 
-/* A table of options and where its values go: a section of the core or of a plugin. */
+/* A table of options and the destination of its values: a section of the core or of a plugin. */
 struct target {
     const char *name;
     const struct ct_option *options;
@@ -431,7 +431,7 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
     return ct_options_set(target.options, target.config, s->key, s->value, where);
 }
 
-/* Options without a default are the user's to set. */
+/* Options without a default must be set by the user. */
 static int check_set(const struct ct_recipe *recipe, const struct target *target)
 {
     for (const struct ct_option *o = target->options; o && o->name; o++)

@@ -1,11 +1,10 @@
 /*
  * Reading a recipe's text through inih.
  *
- * inih (as Debian builds it) tells its handler no line numbers, splits lines at 200 characters and
- * does not report sections. So it reads through our own line reader, which joins continuation
- * lines, drops comments, notes where each line began, sees the sections go by, and sets each value
- * aside, as it may be of any length: inih gets the key alone, and the handler takes the value from
- * there.
+ * inih (as Debian builds it) gives its handler no line numbers, splits lines at 200 characters and
+ * does not report sections. Our own line reader in front of it joins continuation lines, drops
+ * comments, and records line numbers and sections. As a value may have any length, the reader keeps
+ * it: inih gets the key alone, and the handler takes the value from the reader.
  */
 #include <ini.h>
 #include <stdarg.h>
@@ -26,10 +25,10 @@ struct reader {
     struct ct_recipe *recipe;
     const char *at;     /* next physical line */
     int physical;       /* its number, from 1 */
-    int line;           /* where the logical line handed out last began */
-    const char *aside;  /* its value, when inih was given the key alone */
-    int *began;         /* by inih's line number, from 1: where that logical line began */
-    size_t lines, room; /* used and room of began */
+    int line;           /* first physical line of the logical line last returned */
+    const char *aside;  /* its value, when inih got the key alone */
+    int *began;         /* by inih's line number, from 1: physical line of that logical line */
+    size_t lines, room; /* used and allocated length of began */
     int rc;
 };
 
@@ -49,7 +48,7 @@ static int CT_PRINTF(3, 4) fail_at(struct reader *r, int line, const char *fmt, 
     return r->rc = ct_fail(CT_ECONFIG, "%s:%d: %s", r->recipe->path, line, what);
 }
 
-/* Length of text up to its comment and the white space before that. */
+/* Length of text without its comment and the white space before that. */
 static size_t without_comment(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -65,7 +64,7 @@ static size_t without_comment(const char *text, size_t length)
 
 struct physical {
     const char *text;
-    size_t length; /* comment and trailing space dropped; 0: nothing there */
+    size_t length; /* without comment and trailing space; 0: empty */
     bool indented;
     const char *next;
 };
@@ -112,8 +111,7 @@ static void append(struct reader *r, struct line *line, const struct physical *p
     line->text[line->length] = '\0';
 }
 
-/* The next logical line, NULL at the end. Comments and empty lines between continuation lines do
-   not end them. */
+/* The next logical line, NULL at the end. Comments and empty lines do not end a continuation. */
 static char *logical_line(struct reader *r)
 {
     struct physical p = {0};
@@ -166,7 +164,7 @@ static int open_section(struct reader *r, const char *line)
     return 0;
 }
 
-/* Check the key of "key = value" and set the value aside, so that inih sees "key =". */
+/* Check the key of "key = value" and keep the value in the reader, so that inih sees "key =". */
 static int set_aside(struct reader *r, char *line)
 {
     size_t length = strcspn(line, "=:");
@@ -186,7 +184,7 @@ static int set_aside(struct reader *r, char *line)
     return 0;
 }
 
-/* inih's fgets: one logical line that fits its buffer. */
+/* inih's fgets: returns one logical line that fits its buffer. */
 static char *next_line(char *buffer, int size, void *stream)
 {
     struct reader *r = stream;

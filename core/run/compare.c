@@ -1,6 +1,6 @@
 /*
- * Do all ranks run the same? Each writes its plugins and options down, one to a line; where the
- * texts differ, the first line that does is the message.
+ * Checks that all ranks run the same. Each rank writes its plugins and options as text, one to a
+ * line. If the texts differ, the error shows the first line that does.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ struct digest {
     uint64_t hash, length;
 };
 
-/* The first line that differs, of both; the shorter text may have none left. */
+/* Report the first differing line of both texts; the shorter text may have none left. */
 static int complain(const char *first, const char *other, int rank)
 {
     size_t line = 0;

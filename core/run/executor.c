@@ -25,7 +25,7 @@ static char *address(const struct ct_executor *e, size_t offset)
     return offset < CT_HOST_OFFSET ? e->base + offset : e->host + (offset - CT_HOST_OFFSET);
 }
 
-/* Where the owner has the parameter or state that v is, or views. */
+/* The owner's memory of the parameter or state that v is, or views. */
 static void *lender(const struct ct_executor *e, const struct ct_value *v)
 {
     while (v->producer)
@@ -77,7 +77,7 @@ static struct ct_instruction *bind(struct ct_executor *e, const struct ct_instru
     return bound;
 }
 
-/* What the events of collectives say, but for the step and the number of the call. */
+/* Event data of collectives, except for the step and the number of the call. */
 static struct ct_event_data *describe(struct ct_executor *e, const struct ct_instruction *list,
                                       struct ct_instruction *bound, size_t count, int64_t first)
 {
@@ -100,7 +100,7 @@ static struct ct_event_data *describe(struct ct_executor *e, const struct ct_ins
     return events;
 }
 
-/* What a view shows, or the value itself. */
+/* The value that a view shows, or the value itself. */
 static const struct ct_value *viewed(const struct ct_value *v)
 {
     while (v->producer && v->producer->type->flags & CT_OP_VIEW)
@@ -195,7 +195,7 @@ int ct_executor_create(const struct ct_program *program, struct ct_device *devic
     return 0;
 }
 
-/* Every borrowed value must be there, in the same local shape. */
+/* The owner must have every borrowed value, in the same local shape. */
 static int check_lenders(const struct ct_program *program, const struct ct_executor *owner)
 {
     const struct ct_graph *g = program->graph;

@@ -1,6 +1,6 @@
 /*
- * The executor between its sources: executor.c binds a program to memory, walk.c walks it and tells
- * what happens, watch.c observes collectives on devices that only enqueue. Private to core/run.
+ * Interface between the sources of the executor. executor.c binds a program to memory, walk.c runs
+ * it and fires hooks, watch.c observes collectives on devices that only enqueue. For core/run only.
  */
 #ifndef CT_EXECUTOR_H
 #define CT_EXECUTOR_H
@@ -8,7 +8,7 @@
 #include <ctitan/hook.h>
 #include <ctitan/program.h>
 
-/* A collective that was enqueued, and of which not all has been told. */
+/* An enqueued collective whose events have not all been reported. */
 struct ct_watched {
     const struct ct_event_data *event;
     int begin, end; /* device events */
@@ -17,45 +17,45 @@ struct ct_watched {
 
 struct ct_watch {
     bool active; /* in this step */
-    bool blind;  /* the device does not say */
+    bool blind;  /* the device cannot tell */
     struct ct_watched *item;
     size_t count;
-    double asked; /* when, last */
+    double asked; /* time of the last query */
 };
 
 struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
     struct ct_arena arena;
-    char *base, *host;        /* of this program's offsets, but for borrowed values */
+    char *base, *host;        /* bases of the program's offsets, except for borrowed values */
     size_t bytes, host_bytes; /* reserved; 0: borrowed from owner */
-    bool lent;                /* the memory is somebody else's */
+    bool lent;                /* the memory belongs to somebody else */
     struct ct_executor *owner;
     struct ct_instruction *init, *step;              /* with addresses */
-    struct ct_event_data *init_events, *step_events; /* by instruction; of collectives only */
+    struct ct_event_data *init_events, *step_events; /* by instruction; for collectives only */
     struct ct_watch watch;
 
     int64_t *first_write; /* by value id: the first instruction of the step that writes it */
-    int64_t copy_before;  /* the first that must wait for the copies; INT64_MAX: none */
-    int64_t copy_ticket;  /* of the last one; 0: none goes on */
+    int64_t copy_before;  /* first instruction that must wait for the copies; INT64_MAX: none */
+    int64_t copy_ticket;  /* of the last copy; 0: none in progress */
 };
 
-/* Bytes of a value's memory, `here`, to the host or from it. */
+/* Copy the bytes of a value, at `here`, to the host (out) or from it. */
 int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
                      size_t bytes, bool out);
 
 /* ---- watch.c ---- */
 
-/* Collectives must be watched in the coming step: so many more device events are needed. */
+/* Prepare to watch collectives in the coming step, which needs more device events. */
 int ct_watch_begin(struct ct_executor *e);
-/* The events around the collective that is enqueued next; -1: it is not watched. */
+/* The events around the collective enqueued next; -1: it is not watched. */
 int ct_watch_next(const struct ct_executor *e, const struct ct_event_data *event);
 void ct_watch_add(struct ct_executor *e, const struct ct_event_data *event);
-/* Tell what has happened by now. */
+/* Report what has happened so far. */
 int ct_watch_look(struct ct_executor *e);
-/* Tell the rest as it happens, until everything has. */
+/* Report the rest as it happens, until done. */
 int ct_watch_wait(struct ct_executor *e);
-/* After the end of a step: what could not be asked for. */
+/* After the end of a step: report what could not be queried. */
 int ct_watch_end(struct ct_executor *e);
 
 #endif

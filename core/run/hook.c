@@ -50,7 +50,7 @@ static int call(const struct subscriber *s, const struct ct_event_data *data)
                : rc;
 }
 
-/* To every subscriber; the first failure is returned, and its message is the last. */
+/* Call every subscriber. The first failure is returned, and its message is restored at the end. */
 static int fire_end(const struct ct_event_data *data)
 {
     char message[1024] = "";

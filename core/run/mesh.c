@@ -1,5 +1,5 @@
 /*
- * The mesh of a run: every plugin brings its axes, each with its place and its degree.
+ * The mesh of a run: every plugin offers its axes, each with its place and its degree.
  */
 #include <string.h>
 
@@ -9,11 +9,11 @@
 
 #include "run/mesh.h"
 
-/* One axis that a plugin offers. */
+/* An axis offered by a plugin. */
 struct offered {
     const struct ct_offer *offer;
     const struct ct_axis_ops *ops;
-    int64_t degree; /* -1: what is left */
+    int64_t degree; /* -1: the remaining ranks */
 };
 
 struct offers {
@@ -21,7 +21,7 @@ struct offers {
     size_t count;
 };
 
-/* In the order of their places; of equal ones, by name, so that all ranks agree. */
+/* Insert by place, then by name, so that all ranks agree. */
 static void insert(struct offers *all, struct offered axis)
 {
     size_t i = all->count++;
@@ -74,7 +74,7 @@ static void describe(const struct offers *all, char *text, size_t room)
                               all->item[i].offer->name, (long long)all->item[i].degree);
 }
 
-/* The product of the degrees that are given. CT_ECONFIG: more than one takes what is left. */
+/* The product of the given degrees. CT_ECONFIG: more than one axis takes the remaining ranks. */
 static int multiply(const struct offers *all, int64_t *product, struct offered **rest)
 {
     char text[512];

@@ -1,17 +1,17 @@
-/* The mesh and the batch of a run, between the sources of core/run. */
+/* The mesh and the batch of a run. Private to core/run. */
 #ifndef CT_RUN_MESH_H
 #define CT_RUN_MESH_H
 
 #include <ctitan/run.h>
 
-/* Fill run->mesh and run->batch_axes from the axes of all plugins. CT_ECONFIG: degrees that do not
-   multiply to the number of ranks, with the product. */
+/* Fill run->mesh and run->batch_axes from the axes of all plugins. CT_ECONFIG: the product of the
+   degrees is not the number of ranks; the message shows it. */
 int ct_run_make_mesh(struct ct_run *run);
 
-/* What says how a step runs; *ops NULL: it runs microbatch by microbatch. */
+/* The offer that orders a step. *ops NULL: it runs microbatch by microbatch. */
 int ct_run_find_order(const struct ct_order_ops **ops);
 
-/* Sequences of a data-parallel rank in one microbatch. */
+/* Sequences of one data-parallel rank in a microbatch. */
 int ct_run_microbatch_size(int64_t *size);
 
 /* Sequences in a microbatch over all data-parallel ranks, and microbatches in a step. */

@@ -11,8 +11,8 @@
 
 /* ---- precision ---- */
 
-/* The forward computes with copies of the parameters in [training] mixed_precision_param; infer
-   then carries the dtype through the activations. */
+/* The forward uses copies of the parameters in [training] mixed_precision_param; infer then
+   propagates the dtype through the activations. */
 static int precision(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_builder_before(graph, graph->first);
@@ -74,7 +74,7 @@ const struct ct_transform ct_pass_differentiate = {
 
 /* ---- update ---- */
 
-/* A gradient as its parameter lies: what the optimizer needs, and what its norm is taken of. */
+/* The gradient in its parameter's sharding, as the optimizer and the norm need it. */
 static struct ct_value *like_parameter(struct ct_builder *b, struct ct_value *param)
 {
     struct ct_value *grad;
@@ -86,14 +86,14 @@ static struct ct_value *like_parameter(struct ct_builder *b, struct ct_value *pa
     return grad;
 }
 
-/* Parameters that the same ranks have. */
+/* Parameters held by the same ranks. */
 struct owned {
     struct ct_value **param;
     size_t count;
 };
 
-/* Squares are summed apart for each way in which parameters are sharded: each sum is then pending
-   over its own axes, and every element counts once. */
+/* Squares are summed separately for each set of sharding axes, so that each sum is pending over its
+   own axes and counts every element once. */
 static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_value **sums)
 {
     struct ct_arena *arena = b->graph->arena;
@@ -117,7 +117,7 @@ static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_v
     return sum_count;
 }
 
-/* Where the graph is partitioned, each sum is on some ranks only: they add up over all. */
+/* In a partitioned graph each sum is on some ranks only; add them up over all. */
 static int add_up(struct ct_builder *b, struct ct_value **sums, int count)
 {
     struct ct_value *sum = NULL;
@@ -145,7 +145,7 @@ static struct ct_op *emit_norm(struct ct_builder *b, const struct owned *owned, 
     return ct_clip_coefficient(b, "grad_norm", sums, count, ct_config.training.max_norm);
 }
 
-/* What one optimizer op updates must be on the same ranks. */
+/* The parameters updated by one optimizer op must be on the same ranks. */
 static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
 {
     size_t groups = 0, g;
@@ -165,7 +165,7 @@ static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
     return groups;
 }
 
-/* By value id: the region of the forward that uses a value first. */
+/* By value id: the region of the forward op that first uses the value. */
 static const char **regions(const struct ct_graph *graph, struct ct_arena *arena)
 {
     const char **region = ct_arena_array(arena, const char *, graph->value_count + 1);

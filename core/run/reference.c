@@ -1,5 +1,5 @@
 /*
- * The reference device: host memory, everything in order, every op by its reference kernel.
+ * The reference device: host memory, in-order execution, and every op by its reference kernel.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * Opening a run: recipe to graph, graph to program, program to memory with weights in it.
+ * Opening a run: recipe to graph, graph to program, program to memory that holds the weights.
  */
 #include <assert.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *f
                : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters", at);
 }
 
-/* ---- what the recipe's plugins offer ---- */
+/* ---- the offers of the recipe's plugins ---- */
 
 static int find_offers(struct ct_run *run, bool train)
 {
@@ -123,7 +123,7 @@ static void dump_built(const struct ct_graph *graph, const struct ct_pass_option
     fputc('\n', options->dump);
 }
 
-/* What the run reads of a model, before anybody relies on it. */
+/* Check what the run needs from a model. */
 static int check_model(const struct ct_graph *graph, const struct ct_model_request *request)
 {
     const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
@@ -162,7 +162,7 @@ static int build_model(struct ct_run *run, struct ct_graph *graph,
     return rc;
 }
 
-/* The graph as the model builds it. */
+/* The graph as built by the model. */
 static int build_graph(struct ct_run *run, const struct ct_model_request *request,
                        struct ct_graph **graph)
 {
@@ -181,7 +181,7 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     return ct_graph_infer(*graph);
 }
 
-/* From the graph that all ranks have in common to this rank's. */
+/* Turn the graph shared by all ranks into this rank's. */
 static int localise_graph(struct ct_run *run, struct ct_graph *graph, bool logits,
                           struct ct_pass_options options)
 {
@@ -195,7 +195,7 @@ static int localise_graph(struct ct_run *run, struct ct_graph *graph, bool logit
     return ct_graph_check_inputs(graph, !logits);
 }
 
-/* common: where to keep what all ranks have in common; NULL: nowhere. */
+/* common: where to store a copy of the graph shared by all ranks, or NULL. */
 static int open_graph(struct ct_run *run, const struct ct_model_request *request,
                       struct ct_pass_options options, struct ct_graph **common,
                       struct ct_graph **graph)
@@ -305,7 +305,7 @@ static int batch_microbatches(void)
                                              : (int)(ct_config.training.local_batch_size / size);
 }
 
-/* Validation runs where training keeps nothing between two steps. */
+/* Validation may use the memory in which training keeps nothing between steps. */
 static void make_room(size_t *bytes, const struct ct_memory *training,
                       const struct ct_memory *validation)
 {
@@ -422,7 +422,7 @@ static int fire(struct ct_run *run, enum ct_event event)
     return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run});
 }
 
-/* Of what the recipe asks for, somebody must be there to do it. */
+/* Check that the program can do what the recipe asks for. */
 static int check_options(const struct ct_run_options *options)
 {
     if (options->depth < CT_RUN_READY)
@@ -447,7 +447,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = open_data(run);
     if (rc == 0 && options->depth > CT_RUN_GRAPH)
-        rc = open_device(run, options); /* first: its transforms may ask how many threads it has */
+        rc = open_device(run, options); /* first: its transforms may query the thread count */
     if (rc == 0)
         rc = open_graphs(run, options, &microbatches);
     if (rc < 0 || options->depth == CT_RUN_GRAPH)

@@ -1,8 +1,8 @@
 /*
- * What a run keeps from step to step: the list of it, and the host's access to it.
+ * The state that a run keeps from step to step: its list, and the host's access to it.
  *
- * The list is made of the whole graph, once shardings are known and before a rank leaves out what
- * is not its own, so that it is the same on all ranks.
+ * The list is made from the whole graph, after shardings are known and before a rank drops what it
+ * does not hold, so that it is the same on all ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 /* ---- the list ---- */
 
-/* A state is where the parameter is that is updated with it. */
+/* A state has the holders of the parameter that is updated with it. */
 static uint64_t holders_of(const struct ct_value *v)
 {
     if (v->role == CT_ROLE_PARAM || v->holders)
@@ -30,7 +30,7 @@ static uint64_t holders_of(const struct ct_value *v)
 
 static int note_states(struct ct_graph *graph, struct ct_run *run)
 {
-    if (run->states) /* validation's graph has the same parameters, and no more */
+    if (run->states) /* validation's graph has the same parameters, and no others */
         return 0;
     run->states = ct_arena_array(&run->arena, struct ct_state, graph->value_count + 1);
     for (size_t i = 0; i < graph->value_count; i++) {
@@ -74,7 +74,7 @@ void ct_states_bind(struct ct_run *run)
     }
 }
 
-/* ---- who has what ---- */
+/* ---- which rank holds what ---- */
 
 const struct ct_state *ct_run_state(const struct ct_run *run, const char *name)
 {
@@ -101,7 +101,7 @@ bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_
     return holds(run, state, rank);
 }
 
-/* Ranks with equal shards differ only along axes that the state is not split by. */
+/* Ranks with equal shards differ only along axes that do not split the state. */
 bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state, int64_t rank)
 {
     ct_axes split = ct_sharding_axes(&state->sharding);
@@ -118,19 +118,19 @@ bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state, 
 
 /* ---- access ---- */
 
-/* A dense tensor, and where a box begins in it. */
+/* The sizes of a dense tensor, and the offset of a box in it. */
 struct place {
     int64_t size[CT_MAX_DIMS], offset[CT_MAX_DIMS];
 };
 
-/* A box, row by row. */
+/* Iterates over the rows of a box. */
 struct rows {
     size_t bytes, count, item;
     int ndim;
     int64_t shape[CT_MAX_DIMS];
 };
 
-/* Trailing dimensions that the box fills in both tensors are one row. */
+/* Trailing dimensions that the box spans in both tensors are merged into one row. */
 static struct rows rows_of(const struct ct_state *s, const int64_t *shape, const struct place *a,
                            const struct place *b)
 {
@@ -169,7 +169,7 @@ static size_t row_at(const struct rows *r, const struct place *in, int ndim, siz
     return at;
 }
 
-/* Between this rank's shard and memory of the host. */
+/* Copy a box between this rank's shard and host memory. */
 static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t *shape,
                     const struct place *here, char *host, const struct place *there, bool out)
 {
@@ -186,7 +186,7 @@ static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t 
     return rc;
 }
 
-/* A box of the shard, which is all that host has. */
+/* Copy a box of the shard; the host memory holds just that box. */
 static int move_own(struct ct_run *run, const struct ct_state *s, const int64_t *offset,
                     const int64_t *shape, char *host, bool out)
 {
@@ -229,7 +229,7 @@ static int64_t least(int64_t a, int64_t b)
 int ct_run_fill(struct ct_run *run, const struct ct_state *s, const int64_t *offset,
                 const int64_t *shape, const void *host)
 {
-    int64_t begin[CT_MAX_DIMS], part[CT_MAX_DIMS]; /* of this rank's shard; what both have */
+    int64_t begin[CT_MAX_DIMS], part[CT_MAX_DIMS]; /* of this rank's shard; the overlap */
     struct place here = {{0}, {0}}, there = {{0}, {0}};
     int rc;
 
@@ -278,7 +278,7 @@ int ct_run_copy_out_wait(struct ct_run *run, bool block)
     return ct_executor_copy_out_wait(run->executor, block);
 }
 
-/* A device that works in host memory copies to any; its host memory may lie on a disk. */
+/* A device that computes in host memory can copy to any; its host memory may be on a disk. */
 static bool has_staging(const struct ct_run *run)
 {
     return run->device_ops->reserve_host && !run->device->host_memory;

@@ -1,5 +1,5 @@
 /*
- * The training loop: feed, step, look, validate.
+ * The training loop: feed, step, check, validate.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { END_OF_DATA = 1 };
 
-/* The learning-rate rule of TorchTitan: linear warm-up, constant, decay. Steps are 0-based. */
+/* TorchTitan's learning-rate schedule: linear warm-up, constant, decay. Steps are 0-based. */
 double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
 {
     int64_t warmup = c->warmup_steps < total ? c->warmup_steps : total;
@@ -46,7 +46,7 @@ struct feed {
     const struct ct_data_ops *ops;
     struct ct_data *data;
     struct ct_value *tokens, *labels, *documents, *positions, *valid;
-    int32_t *row[4];  /* one sample as the source gives it: tokens, labels, documents, positions */
+    int32_t *row[4];  /* one sample from the source: tokens, labels, documents, positions */
     int32_t *part[4]; /* this rank's shard of a microbatch */
     int64_t valid_tokens;
 };
@@ -72,7 +72,7 @@ static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *ex
         f->row[3][t] = (int32_t)t;
 }
 
-/* What this rank holds of a sample, in the order in which the graph wants it fed. */
+/* Copy this rank's part of a sample, in the order in which the graph is fed. */
 static void split_row(struct feed *f, int64_t b, int64_t begin, int64_t tokens)
 {
     for (int64_t t = 0; t < tokens; t++) {
@@ -84,7 +84,7 @@ static void split_row(struct feed *f, int64_t b, int64_t begin, int64_t tokens)
     }
 }
 
-/* Samples first .. first + batch of one microbatch, this rank's shard. */
+/* Feed this rank's shard of samples first .. first + batch of one microbatch. */
 static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
 {
     struct ct_value *values[] = {f->tokens, f->labels, f->documents, f->positions};
@@ -107,8 +107,8 @@ static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
     return rc;
 }
 
-/* All microbatches of a step; END_OF_DATA if there are not enough samples. That is for the last
-   sample to say, on all ranks: some would find those that they need, and wait for the others. */
+/* Feed all microbatches of a step. END_OF_DATA: too few samples. Every rank reads the last sample
+   to decide; otherwise some would find all of theirs, and wait for the others. */
 static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
 {
     int64_t last = first_sample + microbatches * f->tokens->shape[0] - 1;
@@ -141,7 +141,7 @@ static int read_float(struct ct_executor *e, const struct ct_graph *g, const cha
     return rc;
 }
 
-/* Sum of losses and number of labels, over all ranks. */
+/* Read the sum of losses and the number of labels, over all ranks. */
 static int read_loss(struct feed *f, double *sum, double *count)
 {
     int rc = read_float(f->executor, f->graph, "loss", sum);
@@ -153,7 +153,7 @@ static int read_loss(struct feed *f, double *sum, double *count)
     return rc;
 }
 
-/* Calls that peers left alone may have ended, with anything in their outputs. */
+/* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
 static int execute(struct feed *f)
 {
     const struct ct_communicator *c = &f->run->communicator;
@@ -205,7 +205,7 @@ static int run_step(struct feed *f, struct ct_step_result *r)
     return 0;
 }
 
-/* What the recipe says about a loss or norm that is not a number. */
+/* Apply the recipe's policy for a loss or norm that is not finite. */
 static int check_finite(struct ct_run *run, struct ct_step_result *r)
 {
     if (isfinite(r->loss) && isfinite(r->grad_norm)) {

@@ -1,5 +1,5 @@
 /*
- * The loop that walks a program, and tells hooks what happens.
+ * The loop that runs a program and fires hooks.
  */
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 #include "run/executor.h"
 
-/* A part of a program, being walked. */
+/* A run through a part of a program. */
 struct walk {
     struct ct_executor *e;
     const struct ct_instruction *list, *lowered;
@@ -33,7 +33,7 @@ static int fire(const struct walk *w, enum ct_event event, size_t n)
                                                 .microbatch = w->lowered[n].microbatch});
 }
 
-/* Number the call, before anybody can be told of it. */
+/* Number the call, before any hook sees it. */
 static int announce(const struct walk *w, size_t n)
 {
     struct ct_group *group = w->lowered[n].group;
@@ -95,7 +95,7 @@ static int perform(const struct walk *w, size_t n)
     return w->ops ? fire(w, CT_EVENT_OP_END, n) : 0;
 }
 
-/* The end of one item of the order and the beginning of another lie in front of n. */
+/* Before n, one item of the order ends and another begins: fire both events. */
 static int change_item(const struct walk *w, size_t n, int *item)
 {
     int rc = *item >= 0 ? fire(w, CT_EVENT_SECTION_END, n - 1) : 0;
@@ -132,7 +132,7 @@ static void listen(struct walk *w)
     w->items = ct_hook_wanted(CT_EVENT_SECTION_BEGIN) || ct_hook_wanted(CT_EVENT_SECTION_END);
 }
 
-/* Wait for the device; the first failure goes before those of the end. */
+/* Wait for the device; an earlier failure takes precedence. */
 static int finish(struct ct_executor *e, int rc)
 {
     char message[1024];

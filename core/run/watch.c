@@ -1,6 +1,6 @@
 /*
- * Collectives on devices that only enqueue: an event is recorded before and after each, and asked
- * for while the rest is enqueued and while the host waits for the end of the step.
+ * Collectives on devices that only enqueue. An event is recorded before and after each. The events
+ * are queried while the rest is enqueued and while the host waits for the end of the step.
  */
 #include <time.h>
 
@@ -57,7 +57,7 @@ static int tell(const struct ct_event_data *event, enum ct_event what)
     return ct_hook_fire(&data);
 }
 
-/* A device that cannot say, or has failed, is not asked again: the end of the step will tell. */
+/* A device that cannot tell, or has failed, is not asked again: the end of the step will show. */
 static bool happened(struct ct_executor *e, int event)
 {
     int rc = e->watch.blind ? 0 : e->device->ops->query(e->device, event);
@@ -66,7 +66,7 @@ static bool happened(struct ct_executor *e, int event)
     return rc == 1;
 }
 
-/* 1: nothing more is to be told of it; negative: a hook failed. */
+/* 1: everything about it was reported; negative: a hook failed. */
 static int look_at(struct ct_executor *e, struct ct_watched *w)
 {
     int rc = 0;

@@ -1,5 +1,5 @@
 /*
- * The group of all ranks, for hooks and the run itself; of one rank alone it needs no communicator.
+ * The group of all ranks, for hooks and the run itself. A single rank needs no communicator.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 #include "run/world.h"
 
-/* What one rank does with itself is a copy. */
+/* A rank's call to itself is a copy. */
 static int call_alone(const struct ct_call *c)
 {
     if (c->in != c->out && c->count)

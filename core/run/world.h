@@ -4,7 +4,7 @@
 
 struct ct_run;
 
-/* All ranks call it, once the communicator is open. */
+/* Collective, once the communicator is open. */
 int ct_world_open(struct ct_run *run);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * Propagation: every value gets its sharding, and collectives appear where shardings meet.
+ * Propagation gives every value its sharding, and inserts collectives where shardings differ.
  *
- * Ops are visited once, in order; propagate_choose.c decides how each is split. An input that lies
- * otherwise is redistributed in front of it, and what was redistributed once is not redistributed
- * the same way again.
+ * Ops are visited once, in order; propagate_choose.c decides how each is split. An input with
+ * another sharding is redistributed before the op, and later ops that need the same sharding reuse
+ * the result.
  *
- * One run after differentiation covers forward, backward and optimizer, so the dual sharding of a
- * gradient is not a rule of its own: it follows from the factor rules of the backward's ops.
+ * One run after differentiation covers forward, backward and optimizer. So the dual sharding of a
+ * gradient needs no rule of its own: it follows from the factor rules of the backward's ops.
  */
 #include <string.h>
 
@@ -57,7 +57,7 @@ static struct ct_value *emit_steps(struct ct_builder *b, struct ct_value *v,
     return v;
 }
 
-/* Where a redistribution for op belongs: what is there once a step is moved once a step. */
+/* Where to insert a redistribution for op: a value available once a step is moved once a step. */
 static struct ct_builder place(const struct propagation *p, struct ct_op *op,
                                const struct ct_value *v)
 {
@@ -85,7 +85,7 @@ static void remember(struct propagation *p, const struct ct_value *v, const stru
     p->moved[v->id] = m;
 }
 
-/* A value that was moved for a later part is needed in an earlier one: W comes after all of I. */
+/* A value moved for a later part is needed in an earlier one, as W runs after all of I. */
 static void make_earlier(struct ct_graph *graph, const struct ct_value *from,
                          struct ct_value *there, enum ct_part part)
 {
@@ -134,7 +134,7 @@ static const char *explain(const struct propagation *p, const struct ct_op *op,
                            v->name, *target ? target : "replicated", *from ? from : "replicated");
 }
 
-/* What nobody asked for is a gradient's way back, to where its value lies. */
+/* A redistribution without a reason returns a gradient to its value's sharding. */
 static const char *explain_target(const struct propagation *p, const struct ct_op *op)
 {
     const struct ct_redistribute *attrs = op->attrs;
@@ -206,7 +206,7 @@ static void mark_weights(struct propagation *p)
     }
 }
 
-/* The host reads whole values. */
+/* Gather fetches, as the host reads whole values. */
 static int gather_fetches(struct propagation *p)
 {
     const struct ct_sharding whole = {0};
@@ -230,7 +230,7 @@ static int gather_fetches(struct propagation *p)
     return 0;
 }
 
-/* Each rank counts the labels that it is fed. */
+/* Each rank counts the labels that it is fed: valid_tokens is unreduced. */
 static void share_count(struct ct_graph *graph)
 {
     const struct ct_value *labels = ct_graph_find_input(graph, "labels");

@@ -1,13 +1,13 @@
 /*
- * Propagation, between its sources: propagate_choose.c decides how each op is split, propagate.c
- * walks the graph and inserts what moves values.
+ * Interface between the sources of propagation. propagate_choose.c decides how each op is split;
+ * propagate.c walks the graph and inserts what moves values.
  */
 #ifndef CT_PROPAGATE_H
 #define CT_PROPAGATE_H
 
 #include <ctitan/graph.h>
 
-/* A value in another sharding than it was made in. */
+/* A value in a sharding other than its original one. */
 struct moved {
     struct ct_sharding to;
     struct ct_value *value;
@@ -28,13 +28,13 @@ struct choice {
     struct ct_sharding *in, *out;
 };
 
-/* The cheapest way to split op. */
+/* Find the cheapest way to split op. */
 int ct_propagate_choose(struct propagation *p, const struct ct_op *op, struct choice *best);
 
-/* v in another sharding, if it was moved to that before; else NULL. */
+/* v in the given sharding, if it was moved to it before; else NULL. */
 struct ct_value *ct_propagate_moved(const struct propagation *p, const struct ct_value *v,
                                     const struct ct_sharding *to);
-/* Is it made from parameters alone? */
+/* Is it computed from parameters alone? */
 bool ct_propagate_is_weight(const struct propagation *p, const struct ct_value *v);
 
 #endif

@@ -1,14 +1,14 @@
 /*
- * How an op is split.
+ * Choosing how an op is split.
  *
- * An op's factor rule ties the dimensions of its operands together; the ways to split the factors
- * that its inputs suggest are tried (each input taken first once), and the one that moves the
- * fewest bytes wins. Weights do not move for activations: what is made from parameters alone is a
- * thousand times costlier. Parameters and states that an op updates never move.
+ * An op's factor rule ties the dimensions of its operands together. Each input in turn suggests
+ * first how to split the factors; the result that moves the fewest bytes wins. Weights do not move
+ * for activations: what is computed from parameters alone costs a thousand times more to move.
+ * Parameters and states that an op updates never move.
  *
- * Where an output goes to a redistribution with a given target (that is how gradients meet their
- * parameters), what it costs to get there counts, too, and axes that the inputs leave over are used
- * as the target has them: that takes no more than a slice of an input.
+ * If an output goes to a redistribution with a given target (as gradients do on their way to their
+ * parameters), the cost to get there counts, too. Axes that the inputs leave unused are then used
+ * as in the target: that takes no more than a slice of an input.
  */
 #include <string.h>
 
@@ -21,17 +21,17 @@
 
 #define WEIGHT_COST 1000.0
 
-struct splits { /* of one op: axes by factor */
+struct splits { /* for one op: axes by factor */
     uint8_t *count, (*axis)[CT_MAX_AXES];
 };
 
-/* How the only user of an output wants it. */
+/* The sharding that the only user of an output needs. */
 struct target {
     bool known;
     struct ct_sharding to;
 };
 
-/* Ops of more inputs (optimizers) are looked at in one order of inputs only. */
+/* Ops with more inputs (optimizers) are tried with one order of inputs only. */
 #define ORDERS_TRIED 16
 
 static ct_axes axes_of(const struct splits *c, int factor)
@@ -43,7 +43,7 @@ static ct_axes axes_of(const struct splits *c, int factor)
     return axes;
 }
 
-/* Axes that split something else: all, but for factors of other repetitions, which never meet. */
+/* Axes already used by factors, other than those of other repetitions: they share no operand. */
 static ct_axes taken(const struct ct_rule *rule, const struct splits *c, int factor)
 {
     int repetition = rule->factor[factor].repetition;
@@ -56,8 +56,8 @@ static ct_axes taken(const struct ct_rule *rule, const struct splits *c, int fac
     return axes;
 }
 
-/* Of tied factors, the first is so many equal groups as the second counts, the last group shorter.
-   Axes split the second into equal shards; the first must come apart at the same groups. */
+/* Of tied factors, the second counts groups of the first, all equal except a shorter last one. Axes
+   split the second into equal shards; they must split the first at the same groups. */
 static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_axes axes)
 {
     int64_t many = rule->factor[rule->tie[0]].size, few = rule->factor[rule->tie[1]].size;
@@ -69,7 +69,7 @@ static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_
            (!(axes & (axes - 1)) && (many + degree - 1) / degree == few / degree * group);
 }
 
-/* Split the factors of operand o as its sharding does, where that is still possible. */
+/* Split the factors of operand o as in its sharding, where that is still possible. */
 static void follow(const struct propagation *p, const struct ct_rule *rule, struct splits *c, int o,
                    const struct ct_sharding *s)
 {
@@ -93,13 +93,13 @@ static void follow(const struct propagation *p, const struct ct_rule *rule, stru
     }
 }
 
-/* Is it a sum of its own in each repetition? */
+/* Does each repetition have its own sum over this factor? */
 static bool is_repeated_sum(const struct ct_factor *f)
 {
     return f->kind == CT_FACTOR_REDUCTION && f->repetition >= 0;
 }
 
-/* Do the sums of all repetitions have the axis? */
+/* Is the axis used in the sums of all repetitions? */
 static bool in_every_sum(const struct ct_rule *rule, const struct splits *c, ct_axes bit)
 {
     int last = -1;
@@ -119,7 +119,7 @@ static bool in_every_sum(const struct ct_rule *rule, const struct splits *c, ct_
     return true;
 }
 
-/* Take an axis, and those inside it, away from a factor. */
+/* Remove an axis, and those inside it, from a factor. */
 static bool drop_axis(struct splits *c, int factor, int axis)
 {
     for (int i = 0; i < c->count[factor]; i++)
@@ -182,7 +182,7 @@ static bool same_shape(const struct ct_value *a, const struct ct_value *b)
     return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(*a->shape) * (size_t)a->ndim);
 }
 
-/* Along linear ops to a redistribution with a given target. */
+/* The target of a redistribution that v reaches through linear ops. */
 static struct target target_for(const struct ct_value *v)
 {
     const struct ct_op *user = only_user(v);
@@ -207,7 +207,7 @@ static double target_cost(const struct propagation *p, const struct ct_value *v,
     return ct_redistribute_bytes(&p->graph->mesh, v, made, &steps);
 }
 
-/* Inputs and outputs under these splits, and the cost. */
+/* The shardings of inputs and outputs under these splits, and the cost. */
 static void evaluate(const struct propagation *p, const struct ct_op *op,
                      const struct ct_rule *rule, const struct splits *c,
                      const struct target *targets, struct choice *choice)
@@ -245,7 +245,7 @@ static struct ct_sharding unsplit(struct ct_sharding s, ct_axes axes)
     return s;
 }
 
-/* Axes over which all inputs are pending sums. Pending maxima pass through nothing. */
+/* Axes over which all inputs are pending sums. No op passes on a pending maximum. */
 static ct_axes common_pending(const struct ct_op *op)
 {
     ct_axes pending = ~(ct_axes)0;
@@ -256,7 +256,7 @@ static ct_axes common_pending(const struct ct_op *op)
     return pending;
 }
 
-/* Linear ops on pending sums leave them pending: the sum is made once, later. */
+/* Linear ops pass on pending sums; the reduction happens once, later. */
 static void pass_pending(const struct propagation *p, const struct ct_op *op,
                          const struct target *target, struct choice *best)
 {
@@ -294,12 +294,12 @@ static void choice_init(struct propagation *p, const struct ct_op *op, struct ch
     choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
 }
 
-/* What may suggest first how to split: an input, or nobody in particular, or a target. */
+/* The first to suggest a split: an input, or nobody, or a target. */
 #define NOBODY (-1)
 #define TARGET (-2)
 
-/* An output whose dimension no input has is made in the shards that are wanted, even if inputs must
-   be gathered for that, but for the axes of the data: what is made of data stays with it. */
+/* If no input has an output's dimension, it is computed in the target's shards, even if inputs must
+   be gathered. Axes of the data are excluded: what is computed from data stays with it. */
 static void follow_first(const struct propagation *p, const struct ct_op *op,
                          const struct ct_rule *rule, const struct target *targets, struct splits *c)
 {
@@ -315,8 +315,8 @@ static void follow_first(const struct propagation *p, const struct ct_op *op,
     }
 }
 
-/* Split what the operands suggest: what is updated in place first, then `first`, then the other
-   inputs, last the targets. */
+/* Split as the operands suggest: those updated in place, then `first`, then the other inputs, and
+   last the targets. */
 static void suggest(struct propagation *p, const struct ct_op *op, const struct ct_rule *rule,
                     const struct target *targets, int first, struct splits *c)
 {
@@ -339,7 +339,7 @@ static void suggest(struct propagation *p, const struct ct_op *op, const struct 
         even_out(rule, c);
 }
 
-/* Is there anything that could suggest first? */
+/* Can `first` suggest a split? */
 static bool may_be_first(const struct ct_op *op, const struct ct_rule *rule, int first)
 {
     bool output_only = false;

@@ -1,7 +1,7 @@
 /*
- * Redistribution: what the target splits next comes first, replicas by a slice, which is free and
- * makes all that follows smaller, pending sums by a reduce-scatter. Then other pending sums, axes
- * that change their dimension, what must be gathered, and slices that had to wait for that.
+ * Redistribution. Splits that the target needs come first: replicas by a slice, which is free and
+ * makes all later steps smaller, pending sums by a reduce-scatter. Then come other pending sums,
+ * axes that change their dimension, gathers, and slices that had to wait for those.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool is_prefix(const struct ct_sharding *a, const struct ct_sharding *b, 
     return a->count[dim] <= b->count[dim] && !memcmp(a->axis[dim], b->axis[dim], a->count[dim]);
 }
 
-/* Would appending axis to s on dim keep it a prefix of what `to` has there? */
+/* Would appending axis to s on dim keep it a prefix of the axes in `to`? */
 static bool may_append(const struct ct_sharding *s, const struct ct_sharding *to, int dim, int axis)
 {
     return is_prefix(s, to, dim) && s->count[dim] < to->count[dim] &&
@@ -52,7 +52,7 @@ static void extend(struct ct_step *s, int axis, const struct ct_sharding *now)
     s->after = *now;
 }
 
-/* The last step, if it scatters along dim: what comes next there joins it. */
+/* The last step, if it scatters along dim; the next scatter along dim joins it. */
 static struct ct_step *scattering(struct ct_steps *steps, int dim)
 {
     struct ct_step *last = steps->count ? &steps->step[steps->count - 1] : NULL;
@@ -60,7 +60,7 @@ static struct ct_step *scattering(struct ct_steps *steps, int dim)
     return last && last->op == &ct_op_reduce_scatter && last->dim == dim ? last : NULL;
 }
 
-/* One more split that the target has next, by an axis that is pending, or by one that is free. */
+/* Add the target's next split, by a pending axis or by a free one. */
 static bool split_next(int ndim, struct ct_sharding *now, const struct ct_sharding *to,
                        bool pending, struct ct_steps *steps)
 {
@@ -103,7 +103,7 @@ static void reduce(const struct ct_mesh *mesh, struct ct_sharding *now,
     }
 }
 
-/* An axis that is last on one dimension and next on another. */
+/* Move an axis that is last on one dimension and next on another. */
 static bool move(int ndim, struct ct_sharding *now, const struct ct_sharding *to,
                  struct ct_steps *steps)
 {
@@ -124,7 +124,7 @@ static bool move(int ndim, struct ct_sharding *now, const struct ct_sharding *to
     return false;
 }
 
-/* All axes of a dimension behind those that the target has there, too. */
+/* Gather all axes of a dimension after those shared with the target. */
 static bool gather(int ndim, struct ct_sharding *now, const struct ct_sharding *to,
                    struct ct_steps *steps)
 {

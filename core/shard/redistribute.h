@@ -1,5 +1,5 @@
 /*
- * From one sharding to another: the cheapest chain of collectives, and what it costs.
+ * The cheapest chain of collectives from one sharding to another, and its cost.
  */
 #ifndef CT_REDISTRIBUTE_H
 #define CT_REDISTRIBUTE_H
@@ -21,12 +21,12 @@ struct ct_steps {
     int count;
 };
 
-/* Steps that take a value from one sharding to another. `to` may keep axes unreduced that `from`
-   has unreduced; it cannot make an axis unreduced: CT_EINVAL. */
+/* Find the steps from one sharding to another. `to` may keep axes unreduced that are so in `from`.
+   CT_EINVAL: it makes another axis unreduced. */
 int ct_redistribute_steps(const struct ct_mesh *mesh, int ndim, const struct ct_sharding *from,
                           const struct ct_sharding *to, struct ct_steps *steps);
 
-/* Bytes that a rank sends, as the collectives of the steps say. */
+/* Bytes that a rank sends, according to the collectives of the steps. */
 double ct_redistribute_bytes(const struct ct_mesh *mesh, const struct ct_value *value,
                              const struct ct_sharding *from, const struct ct_steps *steps);
 

@@ -1,8 +1,7 @@
 /*
- * A folder is a set of mapped files. Each header is parsed once, and everything it claims is
- * checked against the file before a tensor is handed out: dtypes, shapes, and that the tensors
- * cover the data section without overlap or hole. Reading a tensor then cannot fail but by the
- * caller's fault.
+ * A folder is a set of mapped files. Each header is parsed once and checked against the file before
+ * a tensor is handed out: dtypes, shapes, and that the tensors cover the data section without
+ * overlap or hole. After that, reading a tensor fails only through a caller's error.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,11 +25,11 @@
 struct file {
     const char *path, *name;
     const unsigned char *base;
-    size_t size, data; /* of the file; where its data section begins */
+    size_t size, data; /* of the file; start of its data section */
 };
 
 struct entry {
-    struct ct_weight weight; /* first: entries are handed out as weights */
+    struct ct_weight weight; /* first member: entries are handed out as weights */
     size_t file, bytes;
 };
 
@@ -38,7 +37,7 @@ struct ct_weights {
     struct ct_arena arena;
     struct file *files;
     size_t file_count, file_room;
-    struct entry *entries; /* by name, once open */
+    struct entry *entries; /* sorted by name, once open */
     size_t count, room;
 };
 
@@ -156,7 +155,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct ct_weight *)a)->name, ((const struct ct_weight *)b)->name);
 }
 
-/* The entries from first on, all of one file, must fill its data section, each byte once. */
+/* Entries from `first` on, all of one file, must cover every byte of its data section once. */
 static int check_coverage(struct ct_weights *w, size_t first, const struct file *file)
 {
     const unsigned char *at = file->base + file->data, *end = file->base + file->size;
@@ -233,7 +232,7 @@ static int parse_header(struct ct_weights *w, size_t file_index)
     return rc;
 }
 
-/* Map and parse the file called name; *index is its place in w->files. */
+/* Map and parse the file called name; *index is its position in w->files. */
 static int add_file(struct ct_weights *w, const char *folder, const char *name, size_t *index)
 {
     struct file *file;
@@ -256,7 +255,7 @@ static int add_file(struct ct_weights *w, const char *folder, const char *name, 
     return parse_header(w, *index);
 }
 
-/* After sorting by name: no name twice, and the index (if any) agrees with the files. */
+/* After sorting: names are unique, and the index (if any) agrees with the files. */
 static int check_names(const struct ct_weights *w, const char *path, json_t *map)
 {
     for (size_t i = 0; i < w->count; i++) {

@@ -1,6 +1,5 @@
 /*
- * A shard of a mapped tensor, copied out in runs as long as memory is contiguous, converted on the
- * way.
+ * Copies a shard of a mapped tensor in contiguous runs, and converts its dtype.
  */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /*
- * What reading and writing safetensors share: the names of dtypes, and the prefix of a file.
+ * Shared by the reader and writer of safetensors: the names of dtypes, and the prefix of a file.
  */
 #ifndef CT_SAFETENSORS_FORMAT_H
 #define CT_SAFETENSORS_FORMAT_H
@@ -18,7 +18,7 @@ static const struct {
     {"F8_E5M2", CT_E5M2}, {"I64", CT_I64}, {"I32", CT_I32}, {"U8", CT_U8},
 };
 
-/* -1: none of that name. */
+/* -1: no dtype has that name. */
 static inline int ct_safetensors_dtype(const char *name, enum ct_dtype *dtype)
 {
     for (size_t i = 0; i < CT_COUNT(ct_safetensors_dtypes); i++)

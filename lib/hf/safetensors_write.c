@@ -18,7 +18,7 @@ static size_t weight_bytes(const struct ct_weight *weight)
     return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
 }
 
-/* Largest elements first: every tensor is then aligned to its own elements. */
+/* Largest elements come first, so every tensor is aligned to its element size. */
 #define for_each_in_file(w, weights, count)                                                        \
     for (size_t size_ = 8; size_; size_ /= 2)                                                      \
         for (const struct ct_weight *w = (weights); w < (weights) + (count); w++)                  \
@@ -93,7 +93,7 @@ static int write_file(const char *path, const char *header, const struct ct_weig
         char message[1024];
 
         snprintf(message, sizeof(message), "%s", ct_error_message());
-        produce_all(weights, count, produce, NULL, context); /* others may wait for it */
+        produce_all(weights, count, produce, NULL, context); /* other ranks may wait for it */
         return ct_fail(rc, "%s", message);
     }
     sink.out = file.out;

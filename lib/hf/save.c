@@ -1,6 +1,6 @@
 /*
- * Saving a run's weights as a Hugging Face folder. Rank 0 writes a tensor some rows at a time; of
- * each it gets the boxes that lie in them from the ranks that hold them, each box from one rank.
+ * Saving a run's weights as a Hugging Face folder. Rank 0 writes a tensor some rows at a time. It
+ * receives each box of those rows from one rank that holds it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 
-/* Rows of so many bytes are put together at once; a longer row by itself. */
+/* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)
 
 struct save {
@@ -20,10 +20,10 @@ struct save {
     struct ct_weight *weights;
     size_t count;
     char *window, *box;
-    size_t room; /* bytes of either */
+    size_t room; /* bytes of each */
 };
 
-/* Some rows of a tensor, or what lies in them of a rank's shard; offsets are in the whole. */
+/* Some rows of a tensor, or their part in a rank's shard; offsets are in the whole. */
 struct part {
     int ndim;
     int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
@@ -34,7 +34,7 @@ static size_t bytes_of(const struct part *p, enum ct_dtype dtype)
     return (size_t)ct_shape_count(p->ndim, p->shape) * ct_dtype_size(dtype);
 }
 
-/* Copy a dense box into its place in a dense window. */
+/* Copy a dense box to its position in a dense window. */
 static void place_box(char *window, const struct part *w, const char *box, const struct part *b,
                       size_t item)
 {
@@ -54,7 +54,7 @@ static void place_box(char *window, const struct part *w, const char *box, const
     }
 }
 
-/* What of the window is in the shard of a rank that has to give it; false: nothing. */
+/* The part of the window that `rank` must send; false: nothing. */
 static bool box_of(const struct save *s, const struct ct_state *param, int64_t rank,
                    const struct part *window, struct part *box)
 {
@@ -77,7 +77,7 @@ static bool box_of(const struct save *s, const struct ct_state *param, int64_t r
     return true;
 }
 
-/* This rank's own box, from the device. */
+/* Read this rank's own box from the device. */
 static int read_box(const struct save *s, const struct ct_state *param, const struct part *box)
 {
     int64_t offset[CT_MAX_DIMS] = {0};
@@ -88,7 +88,7 @@ static int read_box(const struct save *s, const struct ct_state *param, const st
     return ct_run_read(s->run, param, offset, box->shape, s->box);
 }
 
-/* One rank's box goes to rank 0, which puts it into the window. */
+/* Move one rank's box to rank 0, which copies it into the window. */
 static int move_box(const struct save *s, const struct ct_state *param, int64_t rank,
                     const struct part *window, const struct part *box)
 {
@@ -121,7 +121,7 @@ static int gather_window(const struct save *s, const struct ct_state *param,
     return rc;
 }
 
-/* The first rows of a tensor that fit into so many bytes, at least one. */
+/* The first rows of a tensor that fit into `bytes`, at least one. */
 static struct part first_rows(const struct ct_state *param, size_t bytes)
 {
     struct part w = {.ndim = param->ndim};
@@ -136,7 +136,7 @@ static struct part first_rows(const struct ct_state *param, size_t bytes)
     return w;
 }
 
-/* A failure to write is kept by the sink: the other ranks must get rid of what they send. */
+/* A failure to write is stored in the sink, so that the other ranks can finish sending. */
 static int produce(size_t index, struct ct_safetensors_sink *sink, void *context)
 {
     const struct save *s = context;
@@ -198,7 +198,7 @@ static int save_config(const struct ct_run *run, const char *folder)
     return rc < 0 ? rc : ct_file_end(&file, run->model_ops->write_config(run->model, file.out));
 }
 
-/* All ranks fail where one does; each with its own message if it has one. */
+/* All ranks fail if one does, each with its own message if it has one. */
 static int agree(const struct save *s, int rc)
 {
     int32_t failed = rc < 0, any = 0;

@@ -1,11 +1,11 @@
 /*
  * The launcher: starts ranks, relays their output, and ends them together.
  *
- * One loop polls the pipes, a signalfd and the time. Each rank leads a process group of its own, so
- * that a signal reaches what it started too, and a Ctrl-C reaches it once, through us; the kernel
- * kills a rank when its launcher is gone.
+ * One loop polls the pipes, a signalfd and the time. Each rank leads its own process group. A
+ * signal thus also reaches the processes that it started, and a Ctrl-C reaches it once, through us.
+ * The kernel kills a rank when its launcher dies.
  *
- * Ranks that fail for the same reason say so in the same words, which are passed on once.
+ * Ranks that fail for the same reason print the same message, which is relayed once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,10 +26,10 @@
 #define LINE 4096
 #define LAST 400 /* characters kept of a rank's last line */
 
-/* One output of a rank: read in shards, passed on in lines. */
+/* One output stream of a rank, relayed line by line. */
 struct stream {
     int from, to; /* from -1: closed */
-    bool raw;     /* pass shards on as they come */
+    bool raw;     /* relay data as it arrives */
     size_t used;
     char line[LINE];
 };
@@ -39,8 +39,8 @@ struct rank {
     bool running;
     int status;
     struct stream out, err;
-    char last[LAST]; /* line on standard error */
-    bool echoed;     /* another rank had said it before */
+    char last[LAST]; /* last line on standard error */
+    bool echoed;     /* another rank had printed it before */
 };
 
 struct launcher {
@@ -52,10 +52,10 @@ struct launcher {
     char job[64];
     const char *program;
 
-    int first;         /* rank that failed first of itself, -1: none */
-    bool failed;       /* some rank did, perhaps because it was told to end */
+    int first;         /* first rank that failed by itself, or -1 */
+    bool failed;       /* some rank failed, perhaps because it was told to end */
     int received;      /* signals */
-    double term, kill; /* when to send them; 0: not yet known */
+    double term, kill; /* when to send them; 0: not scheduled */
     double patience, grace;
 };
 
@@ -83,7 +83,7 @@ static void write_all(int fd, const char *data, size_t bytes)
     }
 }
 
-/* The last words are those of the last line that has any. */
+/* Keep the last line that is not blank. */
 static void keep_last(struct rank *r, const char *line, size_t length)
 {
     while (length && (line[length - 1] == '\n' || line[length - 1] == ' '))
@@ -96,7 +96,7 @@ static void keep_last(struct rank *r, const char *line, size_t length)
     r->echoed = false;
 }
 
-/* "ctitan: ..", what a program says before it fails, in words that another rank has used. */
+/* Is it a "ctitan: .." message, printed before failing, that another rank has printed, too? */
 static bool is_echo(const struct launcher *l, const struct rank *r)
 {
     size_t n = strlen(l->program);
@@ -141,7 +141,7 @@ static void take_lines(struct launcher *l, struct rank *r, struct stream *s)
         end_line(l, r, s, LINE);
 }
 
-/* False at the end of the stream. */
+/* False: the stream has ended. */
 static bool relay(struct launcher *l, struct rank *r, struct stream *s)
 {
     ssize_t n = read(s->from, s->line + s->used, LINE - s->used);
@@ -167,7 +167,7 @@ static void close_stream(struct launcher *l, struct rank *r, struct stream *s)
     s->from = -1;
 }
 
-/* What is left in the pipes of a rank that has ended; its own children may still hold them open. */
+/* Relay the rest of an ended rank's pipes; its own children may still hold them open. */
 static void drain(struct launcher *l, struct rank *r, struct stream *s)
 {
     struct pollfd ready = {.fd = s->from, .events = POLLIN};
@@ -263,7 +263,7 @@ static void signal_all(struct launcher *l, int number)
 {
     for (int i = 0; i < l->count; i++)
         if (l->ranks[i].running && kill(-l->ranks[i].pid, number) < 0)
-            kill(l->ranks[i].pid, number); /* not yet leader of its group */
+            kill(l->ranks[i].pid, number); /* it does not lead its group yet */
 }
 
 static void schedule_end(struct launcher *l, double term)
@@ -310,7 +310,7 @@ static void end_in_time(struct launcher *l)
 
     if (l->term > 0 && t >= l->term) {
         signal_all(l, SIGTERM);
-        signal_all(l, SIGCONT); /* a stopped rank could not act on it */
+        signal_all(l, SIGCONT); /* a stopped rank cannot react to it */
         l->term = l->kill;
     }
     if (l->kill > 0 && t >= l->kill)
@@ -348,7 +348,7 @@ static void turn(struct launcher *l)
     end_in_time(l);
 }
 
-/* Ranks that ended with the first one's words, beside it. */
+/* The number of other ranks that ended with first's message. */
 static int count_likewise(const struct launcher *l, const struct rank *first)
 {
     int count = 0;
@@ -390,7 +390,7 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/* A job under nohup goes on when its terminal is closed. */
+/* A job under nohup continues when its terminal is closed. */
 static int catch_signals(struct launcher *l)
 {
     static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};

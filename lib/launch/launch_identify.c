@@ -1,6 +1,6 @@
 /*
- * Which rank is this? Each launcher has its own variables; the first in the table whose rank and
- * world are both set has started us.
+ * Finds this process's rank. Each launcher has its own variables; the first in the table whose rank
+ * and world are both set has started us.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static const struct scheme {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
-    /* Only srun sets the step's size; a batch script itself is no rank. */
+    /* Only srun sets the step's size; a batch script itself is not a rank. */
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
      "SLURM_JOB_ID"},
 };
@@ -38,8 +38,7 @@ static int read_number(const char *name, int min, int *value)
     return 0;
 }
 
-/* "2(x3),1": three nodes of 2 tasks, one of 1. The number for a node, 0 if the text has no such
- * node. */
+/* "2(x3),1": three nodes of 2 tasks, one of 1. The number for a node; 0: not in the text. */
 static int tasks_of_node(const char *text, int node)
 {
     while (*text) {
@@ -74,7 +73,7 @@ static int read_slurm_tasks(const struct scheme *s, int *value)
                    node);
 }
 
-/* Without a word about hosts there is one. */
+/* Without variables about hosts, assume one host. */
 static int read_local(const struct scheme *s, struct ct_identity *id)
 {
     int rc = 0;

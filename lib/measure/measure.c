@@ -7,17 +7,17 @@
 #include <ctitan/program.h>
 #include <ctitan/run.h>
 
-/* Elements before the contents of a tensor repeat; rows that are looked up must not all be in a
- * cache. */
+/* Number of elements after which a tensor's contents repeat. Rows that are looked up must not all
+ * fit a cache. */
 #define PATTERN 4096
 #define INDICES ((int64_t)1 << 20)
-#define ENOUGH 0.03   /* seconds of calls */
-#define SHORT 0.002   /* a call under this is mostly overhead */
+#define ENOUGH 0.03   /* seconds of calls to measure */
+#define SHORT 0.002   /* a shorter call is mostly overhead */
 #define SMALLEST 1024 /* rows and columns of the matrices */
 #define LARGEST 8192
-#define ELEMENTS (16 << 20) /* of the tensors that are added */
+#define ELEMENTS (16 << 20) /* of the tensors to add */
 
-/* Untouched memory is one page of zeroes, always in cache: write something to every source. */
+/* Untouched memory is one cached page of zeroes, so write something to every source. */
 static int fill(struct ct_executor *executor, const struct ct_value *v, ct_element *element)
 {
     size_t size = ct_dtype_size(v->dtype);
@@ -51,7 +51,7 @@ static int fill_sources(struct ct_executor *executor, const struct ct_graph *gra
     return rc;
 }
 
-/* Seconds of the fastest step of a program of one microbatch. */
+/* Seconds of the fastest step of a program with one microbatch. */
 static int best_step(struct ct_executor *executor, double enough, double *seconds)
 {
     double spent = 0, best = 0;

@@ -1,10 +1,10 @@
 /*
- * Attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023). The row statistic
- * lse, the log of the sum of exponentials of the scaled scores, is all that the backward needs
- * besides the operands: p = exp(s - lse) (Dao et al. 2022).
+ * Attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023). The row statistic lse is
+ * the log of the sum of exponentials of the scaled scores. Besides the operands, the backward needs
+ * only lse: p = exp(s - lse) (Dao et al. 2022).
  *
- * Queries and keys may be shards of a sequence, in any order: who sees whom is said by positions
- * and documents. With the statistics of the whole, gradients of shards simply add up.
+ * Queries and keys may be shards of a sequence, in any order: positions and documents determine
+ * which query sees which key. With the statistics of the whole, gradients of shards simply add up.
  */
 #include <math.h>
 
@@ -23,11 +23,11 @@ const struct ct_option ct_attention_attrs[] = {
     {0},
 };
 
-/* Addresses into q[b, t, h, d], k, v[b, s, g, d] and lse[b, h, t]; who sees whom. */
+/* Addresses into q[b, t, h, d], k, v[b, s, g, d] and lse[b, h, t], and the masks. */
 struct heads {
     int64_t batch, t, s, h, g, d;
     const double *documents, *k_documents; /* [b, t], [b, s]; NULL: one document */
-    const double *positions, *k_positions; /* likewise; NULL: in order, from here on */
+    const double *positions, *k_positions; /* the same; NULL: consecutive from first, k_first */
     int64_t first, k_first;
     double scale, window; /* window 0: none */
     bool causal;
@@ -99,7 +99,7 @@ static void add_scaled(double *y, double a, const double *x, int64_t n)
         y[k] += a * x[k];
 }
 
-/* Scores of one query; -inf where it does not see. Returns their log sum exp. */
+/* Scores of one query; -inf for keys that it does not see. Returns their log sum exp. */
 static double scores(const struct heads *a, const double *q, const double *k, int64_t b, int64_t i,
                      int64_t h, double *s)
 {
@@ -154,7 +154,7 @@ static void join_factors(const struct ct_op *op, struct ct_rule *rule, int from,
                 rule->operand[o].factor[d] = to;
 }
 
-/* Queries can be split where what is said of them is not what is said of the keys. */
+/* Queries can be split unless they share documents with the keys. */
 static int shards(const struct ct_op *op, struct ct_rule *rule, int at, int more)
 {
     int t = rule->operand[at].factor[1], s = rule->operand[at + 1].factor[1];
@@ -189,8 +189,8 @@ static int attention_grad_factors(const struct ct_op *op, struct ct_arena *arena
 
 /* ---- types ---- */
 
-/* Of the pairs of a query and a key of a sequence, the share that is seen. A causal query sees half
-   of the keys; with a window, pairs are counted one by one. */
+/* The share of query-key pairs of a sequence that is seen. A causal query sees half of the keys;
+   with a window, pairs are counted one by one. */
 static double share_seen(const struct ct_attention *how, double tokens)
 {
     double w = (double)how->window, seen;
@@ -201,8 +201,8 @@ static double share_seen(const struct ct_attention *how, double tokens)
     return seen / (tokens * tokens);
 }
 
-/* Two products of the queries with the keys that they see. q is input `at`, k the next one. Where
-   queries are a shard, or both are, it is the mean over the ranks. */
+/* FLOPs of two products of the queries with the keys that they see. q is input `at`, k the next. If
+   queries are a shard, or both are, this is the mean over the ranks. */
 static double pair_flops(const struct ct_op *op, const struct ct_tensor *in, int at)
 {
     double tokens = (double)op->in[at + 1]->shape[1];

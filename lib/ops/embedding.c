@@ -1,12 +1,12 @@
 /*
- * Rows of a table by token. Of a table that is split by rows, a rank has those of its tokens that
- * lie there; the others are zero, and the ranks' results add up to the whole.
+ * Looks up rows of a table by token. If the table is split by rows, a rank has those of its tokens
+ * that its shard holds; the others are zero, and the ranks' results add up to the whole.
  */
 #include <string.h>
 
 #include "list.h"
 
-/* The row of this rank's shard of table for token i; -1: it lies in another rank's. */
+/* The row of this rank's shard of table for token i; -1: another rank holds it. */
 static int local_row(const struct ct_launch *l, const double *tokens, int64_t i,
                      const struct ct_value *table, int64_t rows, int64_t *row)
 {

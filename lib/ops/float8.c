@@ -1,8 +1,8 @@
 /*
- * Float8 products with factors (Micikevicius et al. 2022): x is multiplied by a factor that makes
- * its largest element the dtype's largest, rounded, and the product is multiplied by the factors'
+ * Float8 products with factors (Micikevicius et al. 2022). x is multiplied by a factor that makes
+ * its largest element the dtype's largest, then rounded. The product is multiplied by the factors'
  * inverses. A factor belongs to the whole tensor, or to each row or column; rows are all dimensions
- * but the last. Factors are made in float64 and kept in float32, as torchao does.
+ * but the last. Factors are computed in float64 and stored in float32, as in torchao.
  */
 #include <math.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 
 #include "list.h"
 
-#define SMALLEST 1e-12 /* largest elements below it are taken for it */
+#define SMALLEST 1e-12 /* lower bound for the largest element */
 
-/* Factors come from all of a tensor, row or column, and a transpose changes what is a row: nothing
-   is split. (Factors of dimensions here are those of sharding rules.) */
+/* Factors depend on all of a tensor, row or column, and a transpose changes what a row is, so
+   nothing is split. ("Factors" of dimensions here are those of sharding rules.) */
 static int whole_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     int n = op->ins + op->outs;
@@ -67,7 +67,7 @@ static int scale_infer(struct ct_op *op)
     return 0;
 }
 
-/* The factor of element i of a tensor with so many columns. */
+/* Index of the factor for element i of a tensor with this many columns. */
 static int64_t factor_of(enum ct_float8_per per, int64_t i, int64_t columns)
 {
     return per == CT_PER_TENSOR ? 0 : per == CT_PER_ROW ? i / columns : i % columns;

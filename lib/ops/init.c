@@ -1,6 +1,6 @@
 /*
- * Parameters and the ops that fill them. An element depends on the seed, the parameter's name and
- * the element's index in the whole parameter, and on nothing else.
+ * Parameters and the ops that fill them. An element depends only on the seed, the parameter's name
+ * and the element's index in the whole parameter.
  */
 #include <math.h>
 

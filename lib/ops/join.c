@@ -1,18 +1,18 @@
 /*
- * Plain ops of a model become ops that do several of them at once:
+ * Replaces several plain ops of a model by one op that does all of them:
  *
  *   add, rms_norm            add_rms_norm: the sum is read once
  *   linear, linear, ..       one linear of several weights, where they have one input
  *   silu, mul                swiglu
- *   linear, cross_entropy    linear_cross_entropy, where nobody else takes the logits: they are
- *                            made and consumed in chunks
+ *   linear, cross_entropy    linear_cross_entropy, where nothing else uses the logits: they are
+ *                            computed and consumed in chunks
  *
- * Ops of different stages are not joined, so what crosses a split is what the model says. The
- * weights of one op are sharded alike. A sum and its norm may stand in two regions; the joined op
- * then belongs to the norm's.
+ * Ops of different stages are not joined, so the values that cross a split are those of the model.
+ * The weights of one op have the same sharding. A sum and its norm may be in two regions; the
+ * joined op then belongs to the norm's.
  *
- * A joined op takes the place of the first of its ops, and weights that are made later (gathered,
- * say) are brought there. It takes over their values' users and names.
+ * A joined op takes the place of the first of its ops. Weights that are computed later (gathered,
+ * say) are moved before it. It takes over the users and names of the ops' values.
  */
 #include <string.h>
 
@@ -21,10 +21,10 @@
 struct join {
     struct ct_graph *graph;
     struct ct_arena scratch;
-    struct ct_users users; /* as the graph was before */
-    bool *gone;            /* by id of output 0: the op is joined already */
-    uint32_t *place;       /* by value id: of its producer in the graph, two apart; 0: a source */
-    size_t count;          /* values before */
+    struct ct_users users; /* of the original graph */
+    bool *gone;            /* by id of output 0: the op was already joined */
+    uint32_t *place;       /* by value id: position of its producer, in steps of two; 0: a source */
+    size_t count;          /* original number of values */
 };
 
 static void begin(struct join *j)
@@ -42,7 +42,7 @@ static void begin(struct join *j)
     }
 }
 
-/* The op of this type that makes v, if it was there before. */
+/* The op of this type in the original graph that computes v. */
 static struct ct_op *maker(const struct join *j, const struct ct_value *v,
                            const struct ct_op_type *type)
 {
@@ -61,7 +61,7 @@ static bool together(const struct ct_op *a, const struct ct_op *b)
     return a->section == b->section;
 }
 
-/* by takes the place of old, and its name. */
+/* Replace old by `by`, which takes its name. */
 static void take_over(struct join *j, struct ct_value *old, struct ct_value *by)
 {
     const char *name = old->name;
@@ -77,11 +77,11 @@ static void drop(struct join *j, struct ct_op *op)
     ct_graph_remove(j->graph, op);
 }
 
-/* ---- what is needed earlier ---- */
+/* ---- values needed earlier ---- */
 
-#define DEEP 4 /* ops that make a weight of a parameter: a gather, a cast, .. */
+#define DEEP 4 /* longest chain of ops from a parameter to a weight: a gather, a cast, .. */
 
-/* Is v there in front of op, or can what makes it be moved there? */
+/* Is v available before op, or can the ops that compute it be moved there? */
 static bool can_bring(const struct join *j, const struct ct_value *v, const struct ct_op *op,
                       int depth)
 {
@@ -167,7 +167,7 @@ static int make_one_linear(struct join *j, struct ct_op *const *ops, int count)
     return b.status;
 }
 
-/* Of the users of one value. */
+/* Join linears that use one value. */
 static int join_linears(struct join *j, size_t value)
 {
     uint32_t from = j->users.first[value], to = j->users.first[value + 1];

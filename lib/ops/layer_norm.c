@@ -1,6 +1,6 @@
 /*
- * Layer norm (Ba et al. 2016). The row statistics mean and rstd, 1 over the standard deviation, are
- * what the gradient needs besides the operands.
+ * Layer norm (Ba et al. 2016). Besides the operands, the gradient needs the row statistics mean and
+ * rstd, 1 over the standard deviation.
  */
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /*
- * Linear layers: one input through one or several weights, and their gradients.
+ * Linear layers: one input times one or several weights, and their gradients.
  *
- * Several weights in one op are one matrix product where the device can lay them, or the outputs,
- * side by side; `join` asks for that.
+ * Several weights in one op are one matrix product if the device can make them, or the outputs,
+ * contiguous; `join` asks for that.
  */
 #include <string.h>
 
@@ -57,7 +57,7 @@ static int linear_join(const struct ct_op *op, struct ct_value ***values)
     return join_if_several(op->out, op->outs, values);
 }
 
-/* dx = sum of dy_i w_i, over the outputs that a gradient arrives at */
+/* dx = sum of dy_i w_i, over the outputs that have a gradient */
 static void linear_vjp_input(struct ct_vjp *v)
 {
     struct ct_value **in = ct_arena_array(v->b->graph->arena, struct ct_value *, 2 * v->op->outs);
@@ -198,7 +198,7 @@ const struct ct_op_type ct_op_linear_dw = {
     .join = linear_dw_join,
 };
 
-/* ---- as model authors write it ---- */
+/* ---- for model authors ---- */
 
 struct ct_value *ct_linear(struct ct_builder *b, const char *name, struct ct_value *x,
                            struct ct_value *w)

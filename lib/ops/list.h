@@ -1,5 +1,5 @@
 /*
- * What the sources of the op types share.
+ * Shared by the sources of the op types.
  */
 #ifndef CT_LIB_OPS_LIST_H
 #define CT_LIB_OPS_LIST_H
@@ -8,7 +8,7 @@
 #include <ctitan/pass.h>
 #include <ctitan/lib/ops.h>
 
-/* Plain ops that stand beside each other become the op that does them at once. */
+/* Replaces adjacent plain ops by one op that does all of them. */
 extern const struct ct_transform ct_join;
 
 #endif

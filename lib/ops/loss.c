@@ -2,8 +2,8 @@
  * Token cross entropy, summed: -log softmax(logits)[label] over the tokens whose label is not
  * masked.
  *
- * Joined with the last linear layer, logits need not exist as a whole. The joined gradient makes
- * the loss on its way, so in a graph with a backward it replaces the forward op.
+ * When joined with the last linear layer, the logits need not exist as a whole. The joined gradient
+ * op also computes the loss, so in a graph with a backward it replaces the forward op.
  */
 #include <math.h>
 
@@ -103,7 +103,7 @@ struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name, struct
                          NULL);
 }
 
-/* ---- with the linear layer in front ---- */
+/* ---- with the linear layer before it ---- */
 
 static void logits_of(const double *x, const double *w, int64_t k, int64_t v, double *logits)
 {
@@ -177,7 +177,7 @@ const struct ct_op_type ct_op_linear_cross_entropy = {
     .reference = linear_cross_entropy_reference,
 };
 
-/* One token: d becomes the gradient of its logits, which is carried on to x and w. */
+/* One token: d becomes the gradient of its logits, which is propagated to x and w. */
 static double carry_back(const double *x, const double *w, int64_t k, int64_t v, int64_t label,
                          double dloss, double *d, double *dx, double *dw)
 {

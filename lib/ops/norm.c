@@ -72,7 +72,7 @@ static int add_rms_norm_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-/* The gradient that arrives at the sum itself joins that of the norm. */
+/* The gradient of the sum itself is added to that of the norm. */
 static int add_rms_norm_vjp(struct ct_vjp *v)
 {
     struct ct_value *dy = v->dout[0], *dsum = v->dout[1], *dx = dsum;

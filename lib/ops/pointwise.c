@@ -1,5 +1,5 @@
 /*
- * Pointwise ops of models. Of the gradients, none needs more than the inputs of its op.
+ * Pointwise ops of models. Each gradient needs only the inputs of its op.
  */
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /*
- * Models' ops, for a program that uses them.
+ * Registers the models' ops in a program that uses them.
  */
 #include "list.h"
 

@@ -1,8 +1,8 @@
 /*
  * Rotary position embedding (Su et al. 2021), rotate-half convention: pair i of a head is its
- * elements i and i + d/2, turned by position * frequency(i). Frequencies may be stretched as in
- * Llama 3.1: kept where a wave is short against the original context, divided by a factor where it
- * is long, blended between.
+ * elements i and i + d/2, rotated by position * frequency(i). Frequencies may be stretched as in
+ * Llama 3.1: kept if the wave is short against the original context, divided by a factor if it is
+ * long, blended between.
  */
 #include <math.h>
 

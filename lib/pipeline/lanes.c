@@ -1,7 +1,7 @@
 /*
- * A lane waits for one thing at a time: an item that is not done, in whose list it then stands, or
- * one that has not come to where they meet. So what is stuck can be followed, to a circle or to an
- * item that cannot be done.
+ * A lane waits for one thing at a time: an unfinished item, in whose list the lane is then kept, or
+ * a partner that has not arrived. A stuck lane can thus be followed to a circle, or to an item that
+ * can never be done.
  */
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 #include "lanes.h"
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 void ct_lanes_init(struct ct_lanes *l, struct ct_arena *arena, int lanes)
 {
@@ -57,7 +57,7 @@ static void look_at(struct ct_lanes *l, int32_t lane)
     l->lane[lane].queued = true;
 }
 
-/* Is all done that the head comes after? Else the lane waits. */
+/* Are all items done that the head comes after? If not, the lane waits. */
 static bool is_clear(struct ct_lanes *l, int32_t lane)
 {
     struct ct_lane_state *s = &l->lane[lane];
@@ -80,7 +80,7 @@ static bool is_clear(struct ct_lanes *l, int32_t lane)
     return true;
 }
 
-/* Have all come that the head meets? */
+/* Have all partners of the head arrived? */
 static bool all_there(struct ct_lanes *l, int32_t lane)
 {
     struct ct_lane_state *s = &l->lane[lane];
@@ -154,7 +154,7 @@ bool ct_lanes_run(struct ct_lanes *l)
 
 /* ---- who waits for whom ---- */
 
-/* The lane that a stuck lane waits for; itself: for an item that cannot be done. */
+/* The lane that a stuck lane waits for; itself: it waits for an item that cannot be done. */
 static int32_t waits_for(const struct ct_lanes *l, int32_t lane)
 {
     int32_t blocker = l->lane[lane].blocker;
@@ -162,8 +162,7 @@ static int32_t waits_for(const struct ct_lanes *l, int32_t lane)
     return blocker < 0 ? lane : l->item[blocker].lane;
 }
 
-/* The number of steps of the circle that begins at lane, if it is in one that steps have not met.
- */
+/* Length of the circle reached from lane, or 0 if an earlier search has seen it. */
 static int circle_from(const struct ct_lanes *l, int32_t lane, int *seen, int mark,
                        int32_t *in_circle)
 {
@@ -201,7 +200,7 @@ static int32_t shortest_circle(const struct ct_lanes *l, int *length)
     return best;
 }
 
-/* At most this many waits of a circle are told. */
+/* Report at most this many waits of a circle. */
 #define TOLD 8
 
 int ct_lanes_stuck(const struct ct_lanes *l, const struct ct_lane_words *words)

@@ -1,13 +1,13 @@
 /*
- * A dry run of the programs of all ranks along an axis, to prove that they come to their end.
+ * A dry run of the programs of all ranks along an axis, to prove that they terminate.
  *
- * Schedules are proven before they are lowered; this looks at what became of them: every
- * instruction of every rank, streams, events (waits for memory that is used again among them), and
- * transfers that end only when both sides are there. Ranks that differ along other axes run the
- * same program, so collectives without this axis are no obstacle; those along it wait for all.
+ * Schedules are proven before they are lowered; this checks the result. It covers every instruction
+ * of every rank, streams, events (including waits for reused memory), and transfers that end only
+ * when both sides are there. Ranks that differ along other axes run the same program, so
+ * collectives without this axis cannot block; those along it wait for all.
  *
- * The host is taken to be as patient as on a CPU: what stands behind a compute instruction in the
- * program is enqueued only when that is done. In order: all streams are as one.
+ * The host is assumed to wait as it does on a CPU: an instruction after a compute instruction in
+ * the program is enqueued only when that is done. in_order: all streams act as one.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@ struct dry_rank {
     const struct ct_program *program;
     struct lane lane[CT_STREAMS];
     bool *happened;  /* by event */
-    size_t computed; /* all compute instructions below this one are done */
+    size_t computed; /* all compute instructions before this one are done */
 };
 
 struct dry {
@@ -62,7 +62,7 @@ static bool is_along_axis(const struct dry *d, const struct ct_instruction *i)
     return axis >= 0 && ct_op_axes(i->op, "axes") >> axis & 1;
 }
 
-/* Nothing of its own rank is in its way. */
+/* Does nothing on its own rank block the head? */
 static bool ready(const struct dry *d, const struct dry_rank *r, int stream)
 {
     const struct ct_instruction *i = head(r, stream);
@@ -91,7 +91,7 @@ static int stream_of(const struct dry *d, int stream)
     return d->in_order ? CT_STREAM_COMPUTE : stream;
 }
 
-/* The other side of a transfer: its rank, and it if it is at the head there, else NULL. */
+/* The other side of a transfer, if it is at its rank's head; else NULL. */
 static const struct ct_instruction *partner(const struct dry *d, const struct ct_instruction *i)
 {
     const struct dry_rank *r = &d->rank[ct_op_int(i->op, sends(i) ? "to" : "from")];
@@ -116,7 +116,7 @@ static bool all_there(const struct dry *d, int stream, const struct ct_op_type *
     return true;
 }
 
-/* One step of rank n on a stream; *moved if there was one. */
+/* Advance rank n by one step on a stream; *moved: it advanced. */
 static int step(struct dry *d, int n, int stream, bool *moved)
 {
     struct dry_rank *r = &d->rank[n], *there;
@@ -157,7 +157,7 @@ static bool at_end(const struct dry *d)
     return true;
 }
 
-/* What every rank is about to do. */
+/* Report what every rank is about to do. */
 static int stuck(const struct dry *d)
 {
     char text[1024] = "";

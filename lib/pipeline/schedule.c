@@ -65,7 +65,7 @@ static int number(const char **at, const char *what, const char *text, int *valu
     return 0;
 }
 
-/* The longest type name at *at. */
+/* Parse the longest type name at *at. */
 static int type_at(const char **at, const char *text, enum ct_action_type *type)
 {
     size_t longest = 0;
@@ -84,7 +84,7 @@ static int type_at(const char **at, const char *text, enum ct_action_type *type)
     return 0;
 }
 
-/* One that stands alone: "2F0", "1UNSHARD". */
+/* A single action: "2F0", "1UNSHARD". */
 static int parse_single(const char **at, const char *text, struct ct_action *action)
 {
     int rc = number(at, "stage", text, &action->stage);

@@ -1,13 +1,13 @@
 /*
  * Communication for compute actions.
  *
- * Transfers: the compute actions are run on a clock on which they take the times they are said to,
- * or all the same. What an action made is sent as soon as both ranks are between two actions: the
- * SEND goes to the end of one new list, the RECV to the end of the other. So all lists agree with
- * the order in which this happened, and each transfer's ends are neighbours in it: whoever runs the
- * lists in order, one stream for each rank, can always do the next thing in that order. Neither end
- * waits for the other to finish an action unless it has nothing else to do, so that where actions
- * take these times, and transfers none, one stream is as fast as several.
+ * Transfers: the compute actions run on a clock with the given times, or with equal ones. The
+ * result of an action is sent as soon as both ranks are between two actions: the SEND is appended
+ * to one new list, the RECV to the other. So all lists agree with the order of these events, and
+ * the two ends of each transfer are neighbours in it. Whoever runs the lists in order, with one
+ * stream for each rank, can always do the next thing in that order. Neither end waits for the other
+ * to finish an action unless it has nothing else to do. So if actions take these times, and
+ * transfers none, one stream is as fast as several.
  */
 #include <assert.h>
 
@@ -15,8 +15,7 @@
 
 #include "schedule_internal.h"
 
-/* Ticks of the shortest action: times are whole numbers, so that what ends together does so
- * exactly. */
+/* Ticks of the shortest action. Times are whole numbers, so simultaneous ends are exactly equal. */
 #define TICKS 1000
 
 struct running {
@@ -30,20 +29,20 @@ struct clock {
     const struct ct_costs *costs;
     double ticks;                       /* in a unit of the costs */
     struct ct_action_list *out;         /* by rank */
-    size_t *next;                       /* by rank: place of its next action */
+    size_t *next;                       /* by rank: index of its next action */
     bool *busy;                         /* by rank */
     bool *forward_done;                 /* by stage and microbatch */
-    bool *forward_here, *backward_here; /* what the stage needs for it has come */
-    struct ct_action_list *pending; /* by rank: SENDs, its own and those to it, not placed yet */
-    struct running *heap;           /* what runs, the first to end in front */
+    bool *forward_here, *backward_here; /* the stage has received its input */
+    struct ct_action_list *pending; /* by rank: SENDs from it and to it that are not placed yet */
+    struct running *heap;           /* running actions, the first to end in front */
     int runs;
     int *ended, ends; /* ranks whose action has just ended */
     int *idle, idles; /* ranks that may be able to start */
-    bool *queued;     /* by rank: is among these */
+    bool *queued;     /* by rank: is in idle */
     int64_t now;
 };
 
-/* ---- what runs: a binary heap ---- */
+/* ---- running actions: a binary heap ---- */
 
 static void begin(struct clock *x, int rank, int64_t end)
 {
@@ -174,7 +173,7 @@ static void end(struct clock *x, int rank)
     }
 }
 
-/* Transfers of a rank between two actions with others that are. */
+/* Place a rank's transfers with others that are not busy either. */
 static void transfer(struct clock *x, int rank)
 {
     struct ct_schedule *s = x->schedule;
@@ -199,7 +198,7 @@ static void transfer(struct clock *x, int rank)
     pending->count = kept;
 }
 
-/* Even ranks first: else each would wait for the transfer of the rank before it. */
+/* Even ranks go first; otherwise each would wait for the transfer of the rank before it. */
 static void end_what_ends(struct clock *x)
 {
     x->now = x->heap[0].end;

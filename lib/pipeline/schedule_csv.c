@@ -1,6 +1,5 @@
 /*
- * Schedules as torch's pipelining reads and writes them: a row for each rank, a cell for each
- * action.
+ * Schedules in the format of torch's pipelining: a row for each rank, a cell for each action.
  */
 #include <limits.h>
 #include <string.h>
@@ -17,7 +16,7 @@ struct reader {
     const char *path;
     struct ct_arena *arena;
     struct ct_schedule *schedule;
-    int *rank_of; /* by stage; -1: not met yet */
+    int *rank_of; /* by stage; -1: not seen yet */
     size_t room;
     int row, column; /* from 1 */
 };
@@ -77,7 +76,7 @@ static int read_action(struct reader *x, const char *text)
     return 0;
 }
 
-/* The text up to `end`, without blanks around it; empty: idle. */
+/* Read the text up to `end`, without blanks around it; empty: idle. */
 static int read_cell(struct reader *x, char *cell, char *end)
 {
     while (cell < end && strchr(" \t\r", *cell))

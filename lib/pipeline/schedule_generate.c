@@ -1,5 +1,5 @@
 /*
- * Whole schedules from a plugin, or of forwards alone.
+ * Whole schedules, from a plugin or of forwards alone.
  */
 #include <limits.h>
 #include <string.h>
@@ -102,8 +102,8 @@ int ct_schedule_generate(const struct ct_schedule_ops *ops, const char *name,
 }
 
 /*
- * In rounds of as many microbatches as there are ranks, each through all stages: ranks with
- * several stages are busy as soon as with one.
+ * Rounds have as many microbatches as there are ranks, each through all stages: ranks with several
+ * stages are then busy as soon as ranks with one.
  */
 static void fill_forwards(struct ct_schedule *s)
 {

@@ -1,6 +1,6 @@
 /*
- * Where each microbatch's actions stand. Everything else about schedules asks this table, in one
- * look-up, instead of searching lists.
+ * Positions of each microbatch's actions. All other code about schedules looks positions up in this
+ * table instead of searching lists.
  */
 #include <ctitan/error.h>
 

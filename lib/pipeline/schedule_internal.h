@@ -1,5 +1,5 @@
 /*
- * What the sources of schedules share: where actions stand in lists, and lists run without work.
+ * Shared by the sources of schedules: positions of actions in lists, and dry runs of lists.
  */
 #ifndef CT_SCHEDULE_INTERNAL_H
 #define CT_SCHEDULE_INTERNAL_H
@@ -14,66 +14,65 @@ bool ct_action_computes(const struct ct_action *action);
 bool ct_action_sends(const struct ct_action *action);
 bool ct_action_receives(const struct ct_action *action);
 
-/* An overlapped pair is an F and a B; any other action is itself. Returns how many. */
+/* Split an overlapped pair into an F and a B; any other action is itself. Returns how many. */
 int ct_action_parts(const struct ct_action *action, struct ct_action part[2]);
 
-/* The F, I and W that a compute action is; none of others. Returns how many. */
+/* Split a compute action into F, I and W; others give none. Returns how many. */
 int ct_action_atoms(const struct ct_action *action, struct ct_action atom[3]);
 /* Time of an F, I or W of a stage. */
 double ct_atom_cost(const struct ct_costs *costs, enum ct_action_type atom, int stage);
 
-/* The other end of a transfer. Its stage may be one that is not there. */
+/* The other end of a transfer. Its stage may not exist. */
 struct ct_action ct_action_partner(const struct ct_action *transfer);
 
-/* ---- where actions stand ---- */
+/* ---- positions of actions ---- */
 
-/* What a microbatch does once on each stage. B is both I and W. */
+/* Events of a microbatch, each once on each stage. B is both I and W. */
 enum ct_event { EVENT_F, EVENT_I, EVENT_W, EVENT_SEND_F, EVENT_RECV_F, EVENT_SEND_B, EVENT_RECV_B };
 #define EVENTS 7
 
 struct ct_action_index {
     const struct ct_schedule *schedule;
-    int32_t *at[EVENTS]; /* by stage and microbatch: place in its rank's list; -1: nowhere */
+    int32_t *at[EVENTS]; /* by stage and microbatch: position in its rank's list; -1: none */
 };
 
-/* CT_EINVAL: an action is out of range, on a rank without its stage, or there twice. */
+/* CT_EINVAL: an action is out of range, on a rank without its stage, or repeated. */
 int ct_action_index_make(const struct ct_schedule *schedule, struct ct_arena *arena,
                          struct ct_action_index *index);
 int32_t ct_action_place(const struct ct_action_index *index, enum ct_event event, int stage,
                         int microbatch);
-/* The event that an action is; of a B, EVENT_I. Not for UNSHARD and the like, nor pairs. */
+/* The event of an action; of a B, EVENT_I. Not for UNSHARD and the like, nor pairs. */
 enum ct_event ct_action_event(const struct ct_action *action);
 
 /* ---- rules ---- */
 
-/* Every action and transfer is there once, in the order of its own microbatch. CT_EINVAL. */
+/* Check that each action and transfer occurs once, in its microbatch's order. CT_EINVAL. */
 int ct_schedule_check_actions(const struct ct_schedule *schedule, struct ct_arena *arena,
                               struct ct_action_index *index);
 
-/* Stages are whole where they compute, if anything is unsharded; reduced once, if any is.
+/* Check that stages are whole where they compute, if any is unsharded, and reduced once, if any is.
  * CT_EINVAL. */
 int ct_schedule_check_sharding(const struct ct_schedule *schedule, struct ct_arena *arena);
 
-/* Activations fit into the limits. CT_EINVAL. */
+/* Check that activations fit into the limits. CT_EINVAL. */
 int ct_schedule_check_memory(const struct ct_schedule *schedule,
                              const struct ct_schedule_limits *limits);
 
 /* ---- communication within a rank ---- */
 
-/* Add UNSHARD, RESHARD and REDUCE_GRAD, as the options say. */
+/* Add UNSHARD, RESHARD and REDUCE_GRAD according to the options. */
 void ct_schedule_shard(struct ct_schedule *schedule, const struct ct_communicate_options *options,
                        struct ct_arena *scratch);
 
-/* ---- lists run without work ---- */
+/* ---- dry runs ---- */
 
 enum ct_run_mode {
-    /* Everything of a rank in its list's order. */
+    /* All actions of a rank run in its list's order. */
     RUN_ONE_STREAM,
-    /* Only receives run beside the rest: each may begin when what stands before it is done.
-       Whatever memory a plan uses again, a rank with streams of its own for transfers waits for no
-       more. */
+    /* Only receives run apart: each may begin when what precedes it is done. With separate transfer
+       streams, a rank waits for no more than this, however a plan reuses memory. */
     RUN_RECEIVES_ASIDE,
-    /* Compute actions, sends and receives each in their own order. */
+    /* Compute actions, sends and receives each run in their own order. */
     RUN_OWN_STREAMS,
 };
 
@@ -86,10 +85,10 @@ struct ct_dry_run {
     int32_t *first;               /* by rank: item of its first action; the others follow */
 };
 
-/* Run until nothing moves. True: every list came to its end. Fill in the first group of fields. */
+/* Run until nothing moves. The caller sets the fields up to costs. True: every list ended. */
 bool ct_dry_run(struct ct_dry_run *run, struct ct_arena *arena);
 
-/* The failure of a run that did not: who waits for whom, in the shortest circle. CT_EINVAL. */
+/* Describe a failed run: who waits for whom, in the shortest circle. CT_EINVAL. */
 int ct_dry_run_stuck(const struct ct_dry_run *run);
 
 #endif

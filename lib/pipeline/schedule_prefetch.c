@@ -1,7 +1,7 @@
 /*
- * Receives that are asked for ahead of their use. A receive that moves towards the front of its
- * list waits for less than before, and nothing but its consumer waits for it; so a schedule that
- * cannot deadlock with streams of their own for transfers still cannot.
+ * Receives posted ahead of their use. A receive that moves towards the front of its list waits for
+ * less than before, and only its consumer waits for it. So a schedule that cannot deadlock with
+ * separate streams for transfers still cannot.
  */
 #include <ctitan/error.h>
 
@@ -12,7 +12,7 @@ static enum ct_event consumer_event(const struct ct_action *receive)
     return receive->type == CT_ACTION_RECV_F ? EVENT_F : EVENT_I;
 }
 
-/* The place of the compute action before the one at `at`; 0 if there is none. */
+/* Position of the compute action before the one at `at`; 0 if there is none. */
 static size_t compute_before(const struct ct_action_list *list, size_t at)
 {
     while (at > 0 && !ct_action_computes(&list->item[--at]))
@@ -21,9 +21,8 @@ static size_t compute_before(const struct ct_action_list *list, size_t at)
 }
 
 /*
- * place[i]: in front of which action the receive at i is to stand. Receives keep their order, and
- * none moves back: one that is asked for sooner waits for less, and nothing but its consumer waits
- * for it.
+ * place[i]: the action that the receive at i is to precede. Receives keep their order, and none
+ * moves back. A receive posted sooner waits for less, and only its consumer waits for it.
  */
 static size_t *receive_places(const struct ct_action_list *list,
                               const struct ct_action_index *index, struct ct_arena *scratch)

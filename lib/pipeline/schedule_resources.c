@@ -1,5 +1,5 @@
 /*
- * What the actions of a rank hold on to: parameters that are gathered, and activations.
+ * Memory held by the actions of a rank: gathered parameters, and activations.
  */
 #include <ctitan/error.h>
 

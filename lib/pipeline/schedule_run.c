@@ -1,8 +1,8 @@
 /*
- * Lists run without work: each rank does its actions in order, as soon as it can.
+ * Dry runs of lists: each rank does its actions in order, as soon as it can.
  *
- * A rank has up to three lanes of the same list: the main one, sends, receives; with one stream,
- * all actions are the main lane's. A compute action comes after its inputs, a send after what it
+ * A rank has up to three lanes for its list: the main one, sends, receives. With one stream, all
+ * actions are in the main lane. A compute action comes after its inputs, a send after what it
  * sends, and the two ends of a transfer meet.
  */
 #include "schedule_internal.h"
@@ -29,7 +29,7 @@ static void comes_after(struct ct_dry_run *x, enum ct_event event, int stage, in
     ct_lanes_after(&x->lanes, item_of(x, event, stage, microbatch), delay);
 }
 
-/* What another stage makes for this one: made on this rank, received, or sent somehow. */
+/* An input from another stage: computed on this rank, received, or sent implicitly. */
 static void after_input(struct ct_dry_run *x, const struct ct_action *a, int from)
 {
     const struct ct_schedule *s = x->schedule;
@@ -109,7 +109,7 @@ static void add_all(struct ct_dry_run *x)
     }
 }
 
-/* Both ends of every transfer. */
+/* Let both ends of every transfer meet. */
 static void join_transfers(struct ct_dry_run *x)
 {
     const struct ct_schedule *s = x->schedule;

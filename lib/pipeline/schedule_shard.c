@@ -1,7 +1,6 @@
 /*
- * Gathering parameters before they are used, freeing them when others come first, and reducing
- * gradients once they are whole. Each rank for itself: what the lists of others say does not
- * matter.
+ * Gathers parameters before use, frees them when other stages come first, and reduces gradients
+ * once they are whole. Ranks are independent: the lists of others do not matter.
  */
 #include "schedule_internal.h"
 
@@ -9,9 +8,9 @@ struct sharding {
     struct ct_arena *scratch;
     const struct ct_communicate_options *options;
     struct ct_action_list *out;
-    size_t *next_use; /* by stage: place in the list, or NEVER */
+    size_t *next_use; /* by stage: position in the list, or NEVER */
     bool *whole;      /* by stage */
-    int *soonest;     /* the rank's stages, by their next use */
+    int *soonest;     /* the rank's stages, sorted by next use */
     int count;
 };
 #define NEVER ((size_t)-1)
@@ -22,7 +21,7 @@ static void add(struct ct_arena *arena, struct ct_action_list *list, enum ct_act
     ct_action_append(arena, list, (struct ct_action){type, stage, -1, .microbatch_b = -1});
 }
 
-/* following[2 i + part]: the place of the next action on the stage of part of action i. */
+/* following[2 i + part]: the position of the next action on the stage of part of action i. */
 static size_t *following_uses(struct sharding *x, const struct ct_action_list *list)
 {
     size_t *following = ct_arena_array(x->scratch, size_t, 2 * list->count + 1);
@@ -41,7 +40,7 @@ static size_t *following_uses(struct sharding *x, const struct ct_action_list *l
     return following;
 }
 
-/* The rank's stages, those that are used sooner first; equal uses in the order of stages. */
+/* Sort the rank's stages by next use; ties by stage. */
 static void sort_by_use(struct sharding *x)
 {
     for (int k = 1; k < x->count; k++) {
@@ -59,7 +58,7 @@ static void sort_by_use(struct sharding *x)
     }
 }
 
-/* Keep the stages that come next, and no others. */
+/* Keep unsharded the stages used next, and no others. */
 static void evict_and_fetch(struct sharding *x, struct ct_arena *arena)
 {
     sort_by_use(x);

@@ -1,5 +1,5 @@
 /*
- * A schedule on a virtual clock, and the activations that live while its lists run.
+ * Runs a schedule on a virtual clock, and tracks the activations alive as its lists run.
  */
 #include <ctitan/error.h>
 

@@ -1,6 +1,6 @@
 /*
- * Proof that a schedule is right. Rules are checked from the simple to the global, and each may
- * rely on those before it; the first that is broken gives the message.
+ * Proof that a schedule is correct. Rules are checked from simple to global, and each may rely on
+ * those before it. The first broken rule gives the message.
  */
 #include <string.h>
 
@@ -71,12 +71,12 @@ static int check_complete(const struct proof *x)
     return rc;
 }
 
-/* ---- every transfer has its ends, between what makes and what uses it ---- */
+/* ---- every transfer has both ends, between producer and consumer ---- */
 
 struct link {
-    enum ct_event made, send, receive; /* used by the same event as made, on the other stage */
+    enum ct_event made, send, receive; /* the same event uses it, on the other stage */
     const char *made_name, *send_name, *receive_name;
-    int step; /* from the stage that makes to the one that uses */
+    int step; /* from the producing stage to the consuming one */
 };
 
 static const struct link links[] = {
@@ -95,7 +95,7 @@ static int check_unneeded(const struct proof *x, int32_t at, const char *name, i
         x->schedule->rank_of[stage], at + 1, stage, name, m, stage);
 }
 
-/* What a stage sends. */
+/* Check a stage's sends. */
 static int check_sent(const struct proof *x, const struct link *k, int stage, int m)
 {
     const int *rank_of = x->schedule->rank_of;
@@ -158,21 +158,20 @@ static int check_no_transfers(const struct proof *x)
     return 0;
 }
 
-/* ---- messages between two ranks leave and come in the same order ---- */
+/* ---- messages between two ranks are sent and received in the same order ---- */
 
-/* The number of each transfer of a kind, by stage and microbatch, among those between its two
- * ranks. */
+/* Numbers of transfers of one kind between the same two ranks, by stage and microbatch. */
 struct numbers {
     int *sent, *received;
 };
 
 struct order {
     const struct proof *x;
-    struct numbers forward, backward; /* by the stage that sends */
+    struct numbers forward, backward; /* by the sending stage */
     int *count[2];                    /* by the other rank: sent to it, received from it */
 };
 
-/* The transfer's own number, as its sender or its receiver counts. */
+/* The transfer's number as counted by its sender or its receiver. */
 static int *number_of(struct order *o, const struct ct_action *transfer)
 {
     struct ct_action send = ct_action_sends(transfer) ? *transfer : ct_action_partner(transfer);

@@ -1,14 +1,13 @@
 /*
- * Collectives, as ops: a global value stays what it is, its sharding changes. Transforms ask for
- * `redistribute`; propagation turns that into the others, one change each.
+ * Collectives as ops. The global value stays the same; its sharding changes. Transforms emit
+ * `redistribute`. Propagation replaces it by the other collectives, one change each.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/op_author.h>
 
 /* ---- redistribute ---- */
 
-/* The gradient finds its own way by propagation, or is redistributed here where the op says to
- * what. */
+/* Propagation decides the gradient's sharding, unless the op states it: redistribute it here. */
 static int redistribute_vjp(struct ct_vjp *v)
 {
     const struct ct_redistribute *attrs = v->op->attrs;
@@ -47,7 +46,7 @@ struct ct_value *ct_redistribute(struct ct_builder *b, const char *name, struct 
     return ct_emit_type1(b, &ct_op_redistribute, name, &x, 1, &attrs);
 }
 
-/* ---- what it becomes ---- */
+/* ---- the ops that replace it ---- */
 
 #define AXES CT_OPT_AXES(struct ct_collective_attrs, axes, "axes", "Axes of the group")
 #define DIM                                                                                        \
@@ -63,7 +62,7 @@ struct ct_value *ct_redistribute(struct ct_builder *b, const char *name, struct 
     CT_OPT_ENUM(struct ct_collective_attrs, reduction, "reduction", "sum", "sum|max",              \
                 "What is made of the ranks' values")
 
-/* One value, or several in one op: what travels together. */
+/* One value, or several transferred together in one op. */
 #define ONE "x[.] A -> y[.] A"
 #define SEVERAL "*x[.] A -> *y[.] A"
 

@@ -1,5 +1,5 @@
 /*
- * Parts of a value along one dimension that no axis splits: taken out, and put together.
+ * Parts of a value along one unsplit dimension: narrow takes one out, concat joins several.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static int check_dim(const struct ct_value *x, int64_t dim)
                                    dim, x->name, x->ndim);
 }
 
-/* Dimension dim is whole on every rank, all others are parallel. */
+/* Dimension dim is whole on every rank; all others are parallel. */
 static int part_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     int dim = (int)ct_op_int(op, "dim"), ndim = op->in[0]->ndim, count = op->ins + op->outs;

@@ -1,5 +1,5 @@
 /*
- * The gradient norm and what follows from it: clipping to a largest norm.
+ * The gradient norm, and clipping to a largest norm.
  */
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /*
- * Values that some ranks along an axis have and others need: sent by one and received by another,
- * or summed up over all of them.
+ * Values that some ranks along an axis have and others need: sent and received, or summed over all
+ * ranks of the axis.
  *
- * Ranks are numbered along the axis: `from` and `to` are coordinates, all others being equal.
+ * `from` and `to` are coordinates along the axis; the other coordinates are equal.
  */
 #include <string.h>
 
@@ -56,7 +56,7 @@ const struct ct_op_type ct_op_receive = {
              CT_OPT_SHAPE(struct ct_transfer, shape, "shape", "", "Sizes, with commas between"), ),
 };
 
-/* The attributes of a transfer of v: its tag is the value's id, the same in all ranks' graphs. */
+/* The attributes of a transfer of v. Its tag is the value's id, the same in all ranks' graphs. */
 static struct ct_transfer transfer_of(const struct ct_graph *graph, const struct ct_value *v,
                                       int from, int to)
 {

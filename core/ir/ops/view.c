@@ -1,5 +1,5 @@
 /*
- * The same elements, in the same order, in another shape.
+ * Views: the same elements in the same order, with another shape.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include <ctitan/op_author.h>
 #include <ctitan/rule.h>
 
-/* Dimensions in front and behind that two shapes share. */
+/* Number of leading and trailing dimensions that two shapes share. */
 struct shared {
     int front, back;
 };
@@ -26,7 +26,7 @@ static struct shared shared(const struct ct_value *x, const struct ct_value *y)
     return s;
 }
 
-/* Between the shared dimensions, one of the two has at most one. */
+/* Between the shared dimensions, one of the two shapes has at most one dimension. */
 static bool one_run(const struct ct_value *x, const struct ct_value *y)
 {
     int shorter = x->ndim < y->ndim ? x->ndim : y->ndim;
@@ -74,8 +74,8 @@ static int add_factor(struct ct_rule *rule, enum ct_factor_kind kind, int operan
     return rule->count++;
 }
 
-/* Factors of the dimensions of v between the shared ones: only the outermost can be split. Returns
- * it. */
+/* Add factors for the dimensions of v between the shared ones; only the outermost can be split.
+ * Return its factor. */
 static int add_run(struct ct_rule *rule, int operand, const struct ct_value *v, struct shared s)
 {
     for (int d = s.front; d < v->ndim - s.back; d++)
@@ -84,8 +84,8 @@ static int add_run(struct ct_rule *rule, int operand, const struct ct_value *v, 
     return s.front < v->ndim - s.back ? rule->operand[operand].factor[s.front] : -1;
 }
 
-/* Shared dimensions are parallel. A run that is split or merged is split along the outermost
-   dimension on both sides; dimensions of one that come or go are whole. */
+/* Shared dimensions are parallel. Dimensions that are merged or divided are split along the
+   outermost on both sides; dimensions of size one that come or go are whole. */
 static int view_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     const struct ct_value *x = op->in[0], *y = op->out[0];
