@@ -1,7 +1,7 @@
 /*
  * Host memory with the lifetime of its arena: process, run, plan.
  *
- * Small objects (graphs, ops, names, programs) are never freed one by one; the arena goes as a
+ * Small objects (graphs, ops, names, programs) are never freed one by one; the arena is freed as a
  * whole. Allocation does not fail: an arena that cannot get memory ends the process, as a host that
  * cannot hold a graph cannot hold the model either. Not thread-safe: one arena, one thread.
  */
@@ -17,7 +17,7 @@ struct ct_arena {
     size_t used, total; /* bytes in the head block; bytes in all of them */
 };
 
-/* An empty arena needs no more than `struct ct_arena a = {0};`. */
+/* Free all memory of the arena. `struct ct_arena a = {0};` is an empty one. */
 CT_API void ct_arena_finish(struct ct_arena *arena);
 
 /* size zeroed bytes, aligned for any object. */
@@ -31,8 +31,8 @@ CT_API char *ct_arena_printf(struct ct_arena *arena, const char *fmt, ...) CT_PR
 CT_API void *ct_arena_copy(struct ct_arena *arena, const void *data, size_t size);
 
 /*
- * A growing array in an arena: returns items with room for at least need elements, moved if it had
- * to grow; *capacity follows.
+ * Grow an array in an arena. Returns items with room for at least need elements, moved if it had to
+ * grow, and updates *capacity.
  */
 CT_API void *ct_arena_grow(struct ct_arena *arena, void *items, size_t *capacity, size_t need,
                            size_t item_size);

@@ -1,5 +1,5 @@
 /*
- * Time, as everything here measures it.
+ * Time, from the one clock that is used everywhere.
  */
 #ifndef CT_CLOCK_H
 #define CT_CLOCK_H
@@ -10,7 +10,7 @@ CT_BEGIN_DECLS
 
 /* Seconds of CLOCK_MONOTONIC. */
 CT_API double ct_now(void);
-/* Sleep for so many seconds, or until a signal comes. */
+/* Sleep for this many seconds, or until a signal arrives. */
 CT_API void ct_nap(double seconds);
 
 CT_END_DECLS

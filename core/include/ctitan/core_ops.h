@@ -1,8 +1,8 @@
 /*
  * The op types that the core itself emits: their attributes, and functions that add one to a graph.
  *
- * A struct is named like its op. Functions return the (first) output; all take NULL inputs and
- * return NULL once the builder has failed.
+ * A struct has the name of its op. Functions return the op's (first) output. All accept NULL inputs
+ * and return NULL once the builder has failed.
  */
 #ifndef CT_CORE_OPS_H
 #define CT_CORE_OPS_H
@@ -64,11 +64,11 @@ CT_API struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct
 struct ct_concat {
     int64_t dim;
 };
-/* Values one behind the other along a dimension; all others are equal. */
+/* Concatenate values along a dimension; their other dimensions are equal. */
 CT_API struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,
                                   int count, int dim);
 
-/* A builder for ops that fill parameters: behind the other init ops, in front of all the rest. */
+/* A builder for ops that fill parameters: after the other init ops, before everything else. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
 
 /* ---- the gradient's norm ---- */
@@ -78,9 +78,9 @@ CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
                                         struct ct_value *const *x, int count);
 
 struct ct_clip_coefficient {
-    double max_norm; /* 0 or less: any */
+    double max_norm; /* 0 or less: no limit */
 };
-/* Outputs: the norm from sums of squares; the factor that clips it, -1 if it is not finite. */
+/* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
 CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
                                          struct ct_value *const *sums, int count, double max_norm);
 
@@ -88,23 +88,23 @@ CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
 
 struct ct_redistribute {
     struct ct_target to;       /* not given: replicated */
-    struct ct_target gradient; /* made in each microbatch; not given: as it comes */
+    struct ct_target gradient; /* of the gradient in each microbatch; not given: left as it is */
 };
 /* The same value in the sharding `to`. gradient NULL: not given. */
 CT_API struct ct_value *ct_redistribute(struct ct_builder *b, const char *name, struct ct_value *x,
                                         const struct ct_sharding *to,
                                         const struct ct_sharding *gradient);
 
-/* Of all collectives, and of slice. Each reads what it needs. */
+/* Attributes of all collectives, and of slice. Each op reads those that it needs. */
 struct ct_collective_attrs {
     ct_axes axes;                /* of the group */
-    int64_t dim;                 /* that is split: before (all_gather, all_to_all) or afterwards */
-    int64_t to;                  /* all_to_all: that is split afterwards */
-    int64_t shift;               /* permute: ranks by which a shard moves, round the group */
+    int64_t dim;                 /* split before the op (all_gather, all_to_all) or after it */
+    int64_t to;                  /* all_to_all: split after the op */
+    int64_t shift;               /* permute: a shard moves by this many ranks, round the group */
     enum ct_reduction reduction; /* all_reduce, reduce_scatter */
 };
 
-/* count values in one call; the outputs are the op's. */
+/* Each takes count values in one call; its results are the outputs of the op. */
 CT_API struct ct_op *ct_all_gather(struct ct_builder *b, const char *name,
                                    struct ct_value *const *x, int count, ct_axes axes, int dim);
 CT_API struct ct_op *ct_reduce_scatter(struct ct_builder *b, const char *name,
@@ -120,15 +120,15 @@ CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, st
 CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
                                  ct_axes axes, int dim);
 
-/* ---- between ranks of which some have a value ---- */
+/* ---- between ranks, where only some have a value ---- */
 
 struct ct_transfer {     /* send, receive; emitted by ct_send and ct_receive (op.h) */
-    ct_axes axes;        /* along which ranks count */
+    ct_axes axes;        /* ranks are numbered along these */
     enum ct_dtype dtype; /* receive: of the value, and its shape */
     struct ct_shape shape;
     int64_t from, to, tag;
 };
-struct ct_contribution { /* dtype and shape: where the input is absent */
+struct ct_contribution { /* dtype and shape: for an absent input */
     ct_axes axes;
     enum ct_dtype dtype;
     struct ct_shape shape;

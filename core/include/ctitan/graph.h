@@ -2,32 +2,32 @@
  * The graph: one training step as data.
  *
  * A graph holds values and a list of operations ("ops") in an order in which they may run. Every
- * value is global: it has the shape of the whole tensor, and its sharding says how that lies over
- * the mesh. No memory is touched.
+ * value is global: it has the shape of the whole tensor, and its sharding says how the tensor is
+ * distributed over the mesh. A graph has no tensor memory.
  *
- * Every op stands in a section. A section has a name, and belongs to a part of the step:
+ * Every op is in a section. A section has a name, and belongs to a part of the step:
  *
  *   init  once, before the first step: fills parameters and states
- *   pre   once per step, before what needs it in a microbatch: casts, layout changes, gathers
+ *   pre   once per step, before what uses it in a microbatch: casts, layout changes, gathers
  *   F     forward, once per microbatch
  *   I     the backward towards the inputs, once per microbatch
  *   W     the rest of the backward, towards the weights; may run later (zero bubble schedules)
  *   post  once per step, after the last microbatch: reductions, clipping, the optimizer
  *
- * A part may have several sections, which a step may run apart and in any order that its values
- * allow: "0F" and "1F", "1SEND_F", "0UNSHARD". Sections with one group number belong together: the
- * backward of an op in section "1F" stands in "1I" and "1W". Without groups there is one section
- * for each part, and it has the part's name. What a step runs when is a list (program.h).
+ * A part may have several sections, which a step may run separately and in any order that their
+ * values allow: "0F" and "1F", "1SEND_F", "0UNSHARD". Sections with one group number belong
+ * together: the backward of an op in section "1F" is in "1I" and "1W". Without groups each part has
+ * one section, with the part's name. A list says what a step runs in which order (struct ct_order).
  *
  * A value made in F, I or W and used in post (or fetched) stands for its sum over the microbatches
- * of the step. That is all there is to gradient accumulation; kernels add in place where they can.
+ * of the step. Gradient accumulation is nothing else; kernels add in place where they can.
  *
- * Values are made once and never changed, but for parameters and states, which ops that say so
- * ('!' in their signatures) update in place; of what lies in another memory, a copy that was
- * loaded.
+ * A value is made once and never changes. Only parameters and states are updated in place, by ops
+ * with '!' in their signatures. If a parameter or state lies in another memory, such an op updates
+ * a copy of it that was loaded.
  *
- * Everything lives in the graph's arena. Names are unique in a graph, and are what people see: in
- * `ctitan explain`, in plans, in checkpoints. Values without a producer are sources.
+ * Everything is in the graph's arena. Names are unique in a graph. Users see them in
+ * `ctitan explain`, in plans and in checkpoints. Values without a producer are sources.
  */
 #ifndef CT_GRAPH_H
 #define CT_GRAPH_H
@@ -46,8 +46,8 @@ enum ct_part { CT_PART_INIT, CT_PART_PRE, CT_PART_F, CT_PART_I, CT_PART_W, CT_PA
 struct ct_section {
     const char *name; /* unique in its graph */
     enum ct_part part;
-    int group;   /* CT_NO_GROUP, or a number from 0 on */
-    uint32_t id; /* dense, by creation; index for side tables */
+    int group;   /* CT_NO_GROUP, or at least 0 */
+    uint32_t id; /* dense, in order of creation; index for side tables */
 };
 
 enum ct_role {
@@ -68,8 +68,8 @@ struct ct_op;
 struct ct_op_type;
 
 /*
- * One input of an op that stands in the graph, as an element of the list of uses of the value that
- * it takes. The lists are kept by the functions below: nobody else writes op->in[].
+ * One input of an op in the graph, as an element of its value's list of uses. Only the functions
+ * below maintain these lists and write op->in[].
  */
 struct ct_use {
     struct ct_op *op;
@@ -82,23 +82,23 @@ typedef uint64_t ct_marks;
 
 struct ct_value {
     const char *name;
-    uint32_t id; /* dense, by creation; index for side tables */
+    uint32_t id; /* dense, in order of creation; index for side tables */
     enum ct_role role;
     enum ct_dtype dtype;
-    bool dtype_fixed; /* chosen by a transform: `infer` leaves it; for CT_OP_ANY_DTYPE */
+    bool dtype_fixed; /* chosen by a transform and kept by `infer`; for CT_OP_ANY_DTYPE */
     int ndim;
     int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
-    size_t opaque_bytes; /* not 0: in a layout known only to its ops, this many bytes on a rank */
-    enum ct_space space; /* set before the ops that use it */
-    ct_marks marks;      /* what plugins say of it: ct_mark */
+    size_t opaque_bytes;    /* bytes on a rank if only its ops know the layout; else 0 */
+    enum ct_space space;    /* set it before adding ops that use the value */
+    ct_marks marks;         /* set by plugins: ct_mark */
     struct ct_op *producer; /* NULL: a source */
-    struct ct_value *grad;  /* after differentiation; NULL where none flows: ct_value_set_grad */
+    struct ct_value *grad;  /* set by differentiation (ct_value_set_grad); NULL: none */
     uint64_t holders; /* ranks that have a parameter or state, as bits of their coordinates along
                          the graph's partition_axis; 0: all */
-    struct ct_use *first_use, *last_use;  /* in the order in which they came to be */
+    struct ct_use *first_use, *last_use;  /* in order of creation */
     uint32_t use_count, fetch_count;      /* inputs of ops; fetches */
-    struct ct_value *grad_of, *next_grad; /* first value with this as its grad; the next one */
+    struct ct_value *grad_of, *next_grad; /* first value with this as its grad; next one */
 };
 
 struct ct_op {
@@ -108,12 +108,12 @@ struct ct_op {
     int stream; /* CT_STREAM_* */
     int ins, outs;
     bool in_graph;        /* between ct_graph_insert and ct_graph_remove */
-    ct_marks marks;       /* what plugins say of it: ct_mark */
+    ct_marks marks;       /* set by plugins: ct_mark */
     struct ct_value **in; /* NULL entries: optional inputs that are absent; ct_op_set_input */
     struct ct_value **out;
     struct ct_use *use; /* by input */
     void *attrs;        /* struct of type->attrs_size, or NULL */
-    const char *why;    /* what put it here, for `explain`; NULL: the model said so */
+    const char *why;    /* what added it, for `explain`; NULL: the model */
     struct ct_op *prev, *next;
 };
 
@@ -127,8 +127,8 @@ struct ct_graph {
     const char *name;
     struct ct_mesh mesh;
     struct ct_op *first, *last;
-    struct ct_op *last_init; /* of the init ops in front, as far as they are known; NULL: unknown */
-    struct ct_value **values; /* all, by id; unused ones too until ct_graph_sweep */
+    struct ct_op *last_init;  /* last known init op at the front; NULL: unknown */
+    struct ct_value **values; /* all, by id; with unused ones until ct_graph_sweep */
     size_t value_count, value_room;
     struct ct_section **sections; /* all, by id */
     size_t section_count, section_room;
@@ -137,13 +137,13 @@ struct ct_graph {
     bool update_by_region; /* one optimizer op for each region's parameters, not one for all */
     int partition_axis;    /* of the mesh: its ranks run different groups of sections; -1: none */
     uint64_t seed;         /* of the initial weights: copied into init ops */
-    int chunks; /* sequences are fed in another order: split into so many equal chunks.. */
-    const int32_t *chunk_order; /* ..of which these come one after the other; 0: as they are */
+    int chunks;            /* sequences are split into equal chunks and reordered; 0: in order */
+    const int32_t *chunk_order; /* numbers of the chunks, in the order of feeding */
     struct ct_name_table *names;
 };
 
-/* The uses of a value, in the order in which they came to be; the safe form allows to change the
-   one at hand. */
+/* The uses of a value, in order of creation. The body of the safe form may change the current
+   one. */
 #define ct_for_each_use(use, value)                                                                \
     for (struct ct_use *use = (value)->first_use; use; use = use->next)
 #define ct_for_each_use_safe(use, value)                                                           \
@@ -162,18 +162,18 @@ CT_API const char *ct_role_name(enum ct_role role);
 CT_API bool ct_part_is_microbatch(enum ct_part part);
 
 /*
- * The main section of a part and group: "F", or "1F" for group 1. init, pre and post have no
- * groups: for them group is ignored. Made if it is not there.
+ * The main section of a part and group: "F", or "1F" for group 1. init, pre and post have no groups
+ * and ignore group. Created if missing.
  */
 CT_API const struct ct_section *ct_graph_section(struct ct_graph *graph, enum ct_part part,
                                                  int group);
-/* A section apart from the main one of its part and group; the one of that name if it is there. */
+/* A section besides the main one of its part and group; created unless one has that name. */
 CT_API const struct ct_section *ct_graph_section_named(struct ct_graph *graph, const char *name,
                                                        enum ct_part part, int group);
 /* The section called name, or NULL. */
 CT_API const struct ct_section *ct_graph_section_find(const struct ct_graph *graph,
                                                       const char *name);
-/* Move op into the main section of a part, of the same group; its place in the list stays. */
+/* Move op to the main section of a part, in the same group; its place in the list stays. */
 CT_API void ct_op_set_part(struct ct_graph *graph, struct ct_op *op, enum ct_part part);
 
 CT_API struct ct_graph *ct_graph_create(struct ct_arena *arena, const char *name);
@@ -186,18 +186,18 @@ CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
 CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value);
 CT_API struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name);
-/* Let fetch number index read another value. */
+/* Make fetch number index read another value. */
 CT_API void ct_graph_set_fetch(struct ct_graph *graph, size_t index, struct ct_value *value);
 /* grad may be NULL. */
 CT_API void ct_value_set_grad(struct ct_value *value, struct ct_value *grad);
 
-/* The position, in a sequence of so many tokens, of the token that is fed as number index. */
+/* The position of the token that is fed at `index`, in a sequence of this many tokens. */
 CT_API int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index);
 
 /* Where new ops go, and the section and region that they get. */
 struct ct_builder {
     struct ct_graph *graph;
-    struct ct_op *before; /* insert in front of this op; NULL: at the end */
+    struct ct_op *before; /* insert before this op; NULL: at the end */
     const struct ct_section *section;
     const char *region;
     const char *why;
@@ -207,64 +207,63 @@ struct ct_builder {
 
 CT_API struct ct_builder ct_builder_at_end(struct ct_graph *graph, enum ct_part part,
                                            const char *region);
-/* In front of op, with its section and region. */
+/* Before op, with its section and region. */
 CT_API struct ct_builder ct_builder_before(struct ct_graph *graph, struct ct_op *op);
 CT_API struct ct_builder ct_builder_after(struct ct_graph *graph, struct ct_op *op);
-/* Go on in the main section of a part, of the builder's group. */
+/* Continue in the main section of a part, in the builder's group. */
 CT_API void ct_builder_set_part(struct ct_builder *builder, enum ct_part part);
 
 /*
- * Add an op. Its type is registered if it is new to the process. name is given to its first output
- * ("layers.0.q"; NULL: made from the region and the type); further outputs get the names of the
- * signature as a suffix. attrs: the type's attribute struct (copied), NULL for the defaults. Its
- * outputs' shapes and dtypes are inferred. Returns the op, or NULL with builder->status set and the
- * failure recorded.
+ * Add an op. Its type is registered if it is new to the process. name is the name of its first
+ * output ("layers.0.q"; NULL: made from the region and the type). Further outputs have the names in
+ * the signature as a suffix. attrs: the type's attribute struct (copied), NULL for the defaults.
+ * Shapes and dtypes of the outputs are inferred. Returns the op, or NULL with builder->status set
+ * and the failure recorded.
  */
 CT_API struct ct_op *ct_emit_type(struct ct_builder *builder, const struct ct_op_type *type,
                                   const char *name, struct ct_value *const *in, int ins,
                                   const void *attrs);
-/* The same with one output wanted: returns it. */
+/* The same; returns the first output. */
 CT_API struct ct_value *ct_emit_type1(struct ct_builder *builder, const struct ct_op_type *type,
                                       const char *name, struct ct_value *const *in, int ins,
                                       const void *attrs);
-/* The same by the name of a registered type: for text. */
+/* The same for the name of a registered type, as in graph text. */
 CT_API struct ct_op *ct_emit(struct ct_builder *builder, const char *type, const char *name,
                              struct ct_value *const *in, int ins, const void *attrs);
 CT_API struct ct_value *ct_emit1(struct ct_builder *builder, const char *type, const char *name,
                                  struct ct_value *const *in, int ins, const void *attrs);
 
-/* Run `infer` again on every op in order: after dtypes or shapes of sources changed. */
+/* Run `infer` again on every op in order. Needed after changes to dtypes or shapes of sources. */
 CT_API int ct_graph_infer(struct ct_graph *graph);
 
 /*
- * Editing. Each costs as much as the uses that it changes, whatever the size of the graph.
+ * Editing. The cost of each function grows with the uses that it changes, not with the graph.
  */
 
-/* Take an op out of the list; its inputs forget it. */
+/* Remove an op from the list, and from the uses of its inputs. */
 CT_API void ct_graph_remove(struct ct_graph *graph, struct ct_op *op);
-/* Put an op that was removed in front of `before`; NULL: at the end. */
+/* Insert a removed op before `before`; NULL: at the end. */
 CT_API void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
-/* Move an op in front of another one; NULL: to the end. */
+/* Move an op before another one; NULL: to the end. */
 CT_API void ct_op_move(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
 CT_API void ct_op_set_input(struct ct_op *op, int index, struct ct_value *value);
-/* Take other inputs, in another number. */
+/* Replace all inputs; their number may change. */
 CT_API void ct_op_set_inputs(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *in,
                              int ins);
-/* Turn op into one of another type, with other inputs and attributes (NULL: zeroed); its outputs
-   stay. */
+/* Change the type, inputs and attributes (NULL: zeroed) of op; its outputs stay. */
 CT_API void ct_op_become(struct ct_graph *graph, struct ct_op *op, const struct ct_op_type *type,
                          struct ct_value *const *in, int ins, const void *attrs);
-/* Let op make a value that another op made: output index of op becomes value. */
+/* Make value, which another op produced, output number index of op. */
 CT_API void ct_op_set_output(struct ct_op *op, int index, struct ct_value *value);
-/* All that uses old (inputs, fetches, values of which it is the gradient) takes value instead, but
-   for the op that makes value: so old -> f(old) can take the place of old. */
+/* Make everything that uses old (inputs, fetches, values of which it is the gradient) use value
+   instead. The op that makes value keeps old, so f(old) can replace old. */
 CT_API void ct_value_replace(struct ct_graph *graph, struct ct_value *old, struct ct_value *value);
 /* The only op that uses value, or NULL if there are none or several; a fetch counts as a user. */
 CT_API struct ct_op *ct_value_only_user(const struct ct_value *value);
 
 /*
- * The users of every value in the order of the ops, for passes for which that counts: wrong after
- * the next edit. users.op[users.first[v->id] .. users.first[v->id + 1]] are the ops that take v.
+ * The users of every value in the order of the ops, for passes that depend on it. Invalid after the
+ * next edit. users.op[users.first[v->id] .. users.first[v->id + 1]] are the ops that use v.
  */
 struct ct_users {
     uint32_t *first;
@@ -273,21 +272,21 @@ struct ct_users {
 CT_API struct ct_users ct_graph_users(const struct ct_graph *graph, struct ct_arena *arena);
 
 /*
- * A second op like this one where the builder stands: type, attributes, stream, marks; of its
- * outputs dtype, sharding, layout and marks. in: its inputs; NULL: the same. Outputs are called as
- * op's with a suffix, "x.again" for "again". A builder without a reason leaves op's own.
+ * Emit a copy of op: type, attributes, stream and marks, and of its outputs dtype, sharding, layout
+ * and marks. in: its inputs; NULL: those of op. Outputs have the names of op's with a suffix,
+ * "x.again" for "again". If the builder has no `why`, the copy has that of op.
  */
 CT_API struct ct_op *ct_op_clone(struct ct_builder *builder, const struct ct_op *op,
                                  struct ct_value *const *in, const char *suffix);
 
 /*
- * Marks are how plugins find again what they, or others, said of ops and values: "fsdp.gather" on
- * the gather of a parameter, "save" on a value that is to be kept for the backward. A name gets its
- * number when it is first asked for, for the whole process; there are 64. Clones keep marks,
- * and so do the collectives that a redistribution becomes. The text form prints them.
+ * Marks are labels that plugins set on ops and values to find them again: "fsdp.gather" on the
+ * gather of a parameter, "save" on a value that is to be kept for the backward. A name gets its
+ * number, for the whole process, when it is first used; there are 64. Clones keep marks, and so do
+ * the collectives that a redistribution becomes. The text form prints them.
  */
 #define CT_MARKS 64
-/* The set with the mark of that name only; empty, with the failure recorded, if all are taken. */
+/* The set with only this mark; empty, with the failure recorded, if all numbers are taken. */
 CT_API ct_marks ct_mark(const char *name);
 /* The name of mark number index, NULL if there is none (yet). */
 CT_API const char *ct_mark_name(int index);
@@ -299,7 +298,7 @@ CT_API size_t ct_value_bytes(const struct ct_graph *graph, const struct ct_value
 CT_API double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, int64_t rank);
 
 /*
- * A copy with the same ids, in another arena. Texts (attributes, reasons, names of mesh axes) are
+ * A copy with the same ids, in another arena. Strings (attributes, reasons, names of mesh axes) are
  * shared with the original, which must outlive it.
  */
 CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_arena *arena);
@@ -309,18 +308,18 @@ CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_a
 CT_API void ct_graph_sweep(struct ct_graph *graph);
 
 /*
- * Text form, one line an op; what is printed parses back to an equal graph. ct_graph_parse records
- * "line N: ..." on a fault and returns NULL. Op types must be registered.
+ * Text form, one line per op. What is printed parses back to an equal graph. On a fault
+ * ct_graph_parse returns NULL and records "line N: ...". Op types must be registered.
  */
 CT_API void ct_graph_print(const struct ct_graph *graph, FILE *out);
 CT_API char *ct_graph_text(const struct ct_graph *graph, struct ct_arena *arena);
 CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text);
 
 /*
- * Every fault in the graph: undefined or twice defined values, uses before definition, shapes or
- * dtypes that `infer` would not give, parts out of order, updates of what may not be updated,
- * shardings that do not fit. Writes a line each to report (may be NULL); returns 0, or CT_EINVAL
- * with the first fault as the message.
+ * Find every fault in the graph: undefined or twice defined values, uses before definition, shapes
+ * or dtypes that `infer` would not give, parts out of order, updates of values that may not be
+ * updated, shardings that do not fit. Writes one line for each to report (may be NULL). Returns 0,
+ * or CT_EINVAL with the first fault as the message.
  */
 CT_API int ct_graph_verify(const struct ct_graph *graph, FILE *report);
 

@@ -1,40 +1,39 @@
 /*
- * Hooks: where observers see a run. Metrics, profiler, recorder, checkpoints and progress are
- * hooks.
+ * Hooks: observers of a run. Metrics, profiler, recorder, checkpoints and progress are hooks.
  *
  * A subscriber names the events that it wants; an event without subscribers costs one test. Hooks
  * are called in order of registration, on the thread that drives the run. A negative return ends
- * the run with that failure, which is given the subscriber's name. FAILURE and RUN_END go to every
- * subscriber, whatever the others return: a failure from FAILURE is ignored, the first from RUN_END
- * is the run's.
+ * the run with that failure, to which the subscriber's name is added. FAILURE and RUN_END go to
+ * every subscriber, whatever the others return. A failure returned from FAILURE is ignored; the
+ * first one returned from RUN_END becomes the run's.
  *
- *   PLAN_READY           the program is there; there is no memory yet (also in `plan`)
- *   RUN_READY            memory and initial values are there; a hook may set values (ct_run_write)
- *                        and progress (run->progress) before the first step
+ *   PLAN_READY           the program exists, its memory does not yet (also in `plan`)
+ *   RUN_READY            memory and initial values exist; a hook may set values (ct_run_write) and
+ *                        progress (run->progress) before the first step
  *   STEP_BEGIN, _END     around a step; between END and the next BEGIN nothing runs, and values may
  *                        be read, written and copied out
  *   SECTION_BEGIN, _END  around the enqueueing of one item of the program's order
  *   OP_BEGIN, _END       around the enqueueing of one instruction. On stream 0 of the devices cpu
- *                        and reference this is when it runs. On other streams and on GPUs it is
- * not: a device is asked when an instruction has been done with `query` (device.h)
+ *                        and reference the instruction runs at this time. On other streams and on
+ *                        GPUs it does not: `query` (device.h) tells when it has been done
  *   COLLECTIVE_ENQUEUED  before a collective is enqueued
- *   COLLECTIVE_STARTED   the collective's turn has come on its stream on the device
- *   COLLECTIVE_FINISHED  it has been done on the device
+ *   COLLECTIVE_STARTED   the collective begins on its stream on the device
+ *   COLLECTIVE_FINISHED  the collective has been done on the device
  *   VALIDATED            after a validation, with its result
  *   FAILURE              the run ends with a failure, in `message`
  *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
  *
- * STARTED and FINISHED are the device's own. Where kernels run on the host's threads (cpu,
- * reference, and cuda without nccl) they are sent by the thread of the stream, right before and
- * after the call. Where kernels are only enqueued (struct ct_device's `enqueues`) the core records
- * an event before and after, and asks for both while it enqueues and while it waits for the end of
- * the step: then they are sent by the thread that drives the run, at most about a tenth of a
- * millisecond late in that wait. Where a device replays a whole step as one graph ([cuda] graph)
- * its events cannot be asked for: both are sent after the end of the step.
+ * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
+ * and cuda without nccl), the thread of the stream sends them right before and after the call.
+ * Where kernels are only enqueued (struct ct_device's `enqueues`), the core records a device event
+ * before and after, and polls both while it enqueues and while it waits for the end of the step.
+ * The thread that drives the run then sends them, at most about a tenth of a millisecond late in
+ * that wait. Where a device replays a whole step as one graph ([cuda] graph), its events cannot be
+ * polled: both are sent after the end of the step.
  *
- * The three events of one collective have the same index, group and sequence. A group is known by
- * its ranks, name and instance (comm.h), and its calls are numbered 1, 2, .. by all its ranks
- * alike, so that what one rank reports can be matched with what the others do.
+ * The three events of one collective have the same index, group and sequence. A group is identified
+ * by its ranks, name and instance (comm.h). All its ranks number its calls 1, 2, .. alike, so what
+ * one rank reports can be matched with what the others report.
  */
 #ifndef CT_HOOK_H
 #define CT_HOOK_H
@@ -73,24 +72,24 @@ struct ct_launch;
 struct ct_group;
 struct ct_step_result;
 
-/* What is not said below to be there is 0 or NULL. */
+/* A field that is not said below to be set for an event is 0 or NULL. */
 struct ct_event_data {
     size_t size; /* of this struct */
     enum ct_event event;
     double time;         /* seconds of CLOCK_MONOTONIC */
-    struct ct_run *run;  /* NULL: the program is of no run (the metrics' measuring of the peak) */
+    struct ct_run *run;  /* NULL: the program is of no run (metrics measuring the peak) */
     int64_t step;        /* 1-based; 0: before the first */
     const char *message; /* FAILURE */
     const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
 
     /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
     const struct ct_program *program;
-    /* Of the instruction in program->step; below 0: in program->init, from its end. */
+    /* Index of the instruction in program->step; below 0: in program->init, from its end. */
     int64_t index;
     const struct ct_instruction *instruction; /* as lowered: &program->step[index] */
     const struct ct_launch *launch;           /* the same call, with addresses */
     const char *section;                      /* of its op: "F", "2SEND_F" */
-    int microbatch;                           /* -1: of the step */
+    int microbatch;                           /* -1: once per step */
 
     /* COLLECTIVE events. */
     const struct ct_group *group; /* NULL: this rank alone, or the op has no ct_collective_ops */
@@ -104,11 +103,11 @@ struct ct_hook {
     void *context;
 };
 
-/* owner: named where the hook fails, "plugin trace"; NULL: nobody. */
+/* owner: named in a failure of the hook, "plugin trace"; NULL: none. */
 CT_API int ct_hook_register(const struct ct_hook *hook, const char *owner);
-/* Is anybody listening? */
+/* Whether the event has a subscriber. */
 CT_API bool ct_hook_wanted(enum ct_event event);
-/* Sends a copy of *data whose size is set, and whose time is now if it is 0. */
+/* Send a copy of *data with its size set, and with its time set to now if that is 0. */
 CT_API int ct_hook_fire(const struct ct_event_data *data);
 /* "STEP_END" */
 CT_API const char *ct_event_name(enum ct_event event);

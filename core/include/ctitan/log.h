@@ -1,8 +1,8 @@
 /*
  * Log lines. Libraries and plugins never print: they log, and main() decides where lines go.
  *
- * A status is a line that the next one replaces: progress. Terminals show it, files never see it.
- * Safe from any thread; sinks are called one at a time.
+ * A status is a line that shows progress and that the next line replaces. Terminals show it; files
+ * never get it. Safe from any thread; the sink is called by one thread at a time.
  */
 #ifndef CT_LOG_H
 #define CT_LOG_H
@@ -15,8 +15,8 @@ enum ct_log_level { CT_LOG_ERROR, CT_LOG_WARNING, CT_LOG_INFO, CT_LOG_DEBUG, CT_
 
 typedef void ct_log_sink(enum ct_log_level level, const char *line, void *context);
 
-/* Lines above level are dropped before they are formatted (a status with CT_LOG_INFO); sink NULL
-   drops all (the default). */
+/* Lines above level are dropped before they are formatted; a status counts as CT_LOG_INFO. sink
+   NULL drops everything (the default). */
 CT_API void ct_log_to(ct_log_sink *sink, void *context, enum ct_log_level level);
 CT_API void ct_log(enum ct_log_level level, const char *fmt, ...) CT_PRINTF(2, 3);
 #define ct_info(...) ct_log(CT_LOG_INFO, __VA_ARGS__)

@@ -17,7 +17,7 @@ CT_BEGIN_DECLS
 typedef uint32_t ct_axes; /* bit i: axis i of the mesh */
 #define CT_ALL_AXES ((ct_axes)-1)
 
-/* What is made of the values of several ranks; a maximum over NaN is NaN. */
+/* How the values of several ranks are combined. A maximum over a NaN is NaN. */
 enum ct_reduction { CT_REDUCE_SUM, CT_REDUCE_MAX };
 
 struct ct_axis {
@@ -30,7 +30,7 @@ struct ct_mesh {
     struct ct_axis axis[CT_MAX_AXES];
 };
 
-/* Position of the axis called name, or -1: an axis of size 1 is not there. */
+/* Position of the axis called name, or -1. Axes of size 1 are not in the mesh. */
 CT_API int ct_mesh_find(const struct ct_mesh *mesh, const char *name);
 /* Coordinate of rank along an axis. */
 CT_API int64_t ct_mesh_coordinate(const struct ct_mesh *mesh, int64_t rank, int axis);

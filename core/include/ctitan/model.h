@@ -1,5 +1,6 @@
 /*
- * Models, optimizers, learning-rate schedules, data sources, tokenizers: what their plugins offer.
+ * The interfaces of plugins: models, optimizers, learning-rate schedules, data sources, tokenizers,
+ * mesh axes, orders and verbs.
  */
 #ifndef CT_MODEL_H
 #define CT_MODEL_H
@@ -20,34 +21,34 @@ struct ct_model_request {
     bool documents;  /* the data has document ids: attention must not cross them */
 };
 
-/* One entry of a model's plan of how ranks that compute a layer together split its weights;
-   patterns are fnmatch(3) on parameter names. */
+/* One entry of a model's shard plan: how ranks that compute a layer together split its weights.
+   Patterns are those of fnmatch(3), on parameter names. */
 struct ct_shard_rule {
     const char *pattern;
     enum { CT_SHARD_COLWISE = 1, CT_SHARD_ROWWISE, CT_SHARD_VOCAB, CT_SHARD_REPLICATE } how;
 };
 
-struct ct_model; /* one model, the plugin's own: its sizes */
+struct ct_model; /* one model, defined by the plugin: its sizes */
 
 struct ct_model_ops {
     size_t size; /* of this struct */
-    /* A model of the sizes that the recipe asks for ([model] flavor, init_from's config.json, the
-       plugin's section). A process may have several, of different sizes. */
+    /* Create a model of the sizes that the recipe asks for ([model] flavor, init_from's
+       config.json, the plugin's section). A process may have several, of different sizes. */
     int (*create)(struct ct_run *run, struct ct_model **model);
     /* NULL is allowed. */
     void (*destroy)(struct ct_model *model);
-    /* Describe the forward pass of one microbatch: declare with ct_input (input.h) the inputs
-       "tokens", "labels" unless logits are asked for, "documents" if asked for, and "positions" if
-       the model has use for them, all [batch, seq_len]; parameters under their Hugging Face names;
-       fetch "loss", a scalar: the sum of cross entropies over unmasked tokens (or "logits",
-       [batch, seq_len, vocabulary]). Regions "embedding", "layers.N", "head". A transform may feed
-       sequences in another order: what depends on positions uses the input, or
+    /* Build the forward pass of one microbatch. Declare with ct_input (input.h) the inputs
+       "tokens", "labels" unless logits are requested, "documents" if requested, and "positions" if
+       the model uses them, all [batch, seq_len]. Give parameters their Hugging Face names. Fetch
+       "loss", a scalar: the sum of cross entropies over unmasked tokens (or "logits",
+       [batch, seq_len, vocabulary]). Regions are "embedding", "layers.N", "head". A transform may
+       feed sequences in another order: what depends on positions must use the input, or
        ct_launch_position (op.h). */
     int (*build)(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request);
     int64_t (*vocabulary)(const struct ct_model *model);
-    /* Model FLOPs per trained token, forward and backward, at a sequence length: causal attention
-       counted whole (TorchTitan's convention) and halved. */
+    /* Model FLOPs per trained token, forward and backward, at a sequence length, with causal
+       attention counted whole (TorchTitan's convention) and halved. */
     void (*flops_per_token)(const struct ct_model *model, int64_t seq_len, double *whole,
                             double *halved);
     const struct ct_shard_rule *shard_plan; /* ended by {0}; NULL: none */
@@ -59,9 +60,9 @@ struct ct_model_ops {
 
 struct ct_optimizer_ops {
     size_t size; /* of this struct */
-    /* Append the update of all parameters with a gradient (value->grad) to the post part, creating
-       states. Scalars: "lr", "step" (float64; 1 for the first applied update), and the value `clip`
-       (float32: multiply gradients by it; negative: skip this update). */
+    /* Append to the post part the update of all parameters with a gradient (value->grad), and
+       create states. Scalars: "lr"; "step", float64, 1 for the first applied update; and `clip`,
+       float32: multiply gradients by it, or skip this update if it is negative. */
     int (*build)(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip);
     /* Peak learning rate of the recipe. */
@@ -70,11 +71,11 @@ struct ct_optimizer_ops {
 
 struct ct_lr_schedule_ops {
     size_t size; /* of this struct */
-    /* Factor of the learning rate for a 0-based step of total, in place of [lr_scheduler]. */
+    /* Factor of the learning rate for a 0-based step of total; replaces [lr_scheduler]. */
     double (*factor)(int64_t step, int64_t total);
 };
 
-/* The core's rule, TorchTitan's warm-up, stable, decay: [lr_scheduler]. */
+/* The core's rule for [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
 struct ct_lr_config;
 CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
 
@@ -89,20 +90,20 @@ struct ct_data_request {
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none loaded */
 };
 
-struct ct_data; /* the source's own */
+struct ct_data; /* defined by the source */
 
 struct ct_data_ops {
     size_t size; /* of this struct */
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
     void (*close)(struct ct_data *data);
-    /* Sample `index` of the endless or finite sequence: a pure function of the index and the
-       request, so the position of a run is one number, and any rank can read any sample. tokens and
-       labels have seq_len entries, label -100 is masked; documents (may be NULL) gets ids that
-       change at document boundaries. Returns 0, or 1 at a normal end of the data (nothing written).
-       Safe to call from one thread at a time. */
+    /* Read sample `index` of the endless or finite sequence. A sample is a pure function of the
+       index and the request, so the position of a run is one number, and any rank can read any
+       sample. tokens and labels have seq_len entries; label -100 is masked. documents (may be NULL)
+       gets ids that change at document boundaries. Returns 0, or 1 at a normal end of the data
+       (nothing written). Used by one thread at a time. */
     int (*read)(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                 int32_t *documents);
-    /* Whether `read` gives documents: by the options alone, as planning opens no data. */
+    /* Whether `read` gives documents. Depends on the options only, as planning opens no data. */
     bool (*has_documents)(void);
     /* Smallest vocabulary that holds all tokens; 0: unknown. */
     int64_t (*vocabulary)(struct ct_data *data);
@@ -113,24 +114,24 @@ struct ct_tokenizer_ops {
     int64_t (*vocabulary)(void);
     int32_t (*bos)(void); /* -1: none */
     int32_t (*eos)(void);
-    /* Encode size bytes of UTF-8 into tokens with room for `room`; returns how many there are, or a
-       failure. With tokens NULL only counts. */
+    /* Encode size bytes of UTF-8 into tokens, which has room for `room`. Returns their number,
+       or a failure. tokens NULL: only count. */
     int64_t (*encode)(const char *text, size_t size, int32_t *tokens, size_t room);
-    /* The bytes of one token into text; returns their number (may be part of a character). */
+    /* Write the bytes of one token to text; returns their number. May be part of a character. */
     int (*decode)(int32_t token, char *text, size_t room);
 };
 
 /* ---- mesh axes ---- */
 
-/* One axis of the mesh. The offer's name is the axis'. */
+/* One axis of the mesh. The offer's name is the axis's. */
 struct ct_axis_ops {
     size_t size; /* of this struct */
-    /* Where it stands: axes of lower places are outside, those of higher ones run faster. pp has
+    /* Its position: axes of lower places are further out, those of higher places run faster. pp has
        100, dp_replicate 200, dp_shard 300, cp 400, tp 500. */
     int place;
-    bool splits_batch; /* the sequences of a batch are split over it */
-    bool fills;        /* its degree may be -1: what is left of the ranks */
-    /* From the plugin's options: at least 1. */
+    bool splits_batch; /* it splits the sequences of a batch */
+    bool fills;        /* its degree may be -1: all remaining ranks */
+    /* From the plugin's options: at least 1, or -1 if `fills`. */
     int64_t (*degree)(void);
 };
 
@@ -139,13 +140,13 @@ struct ct_axis_ops {
 struct ct_graph;
 struct ct_order;
 
-/* What a step runs when, if it is not microbatch by microbatch. */
+/* The order of a step, if it is not microbatch by microbatch. */
 struct ct_order_ops {
     size_t size; /* of this struct */
-    /* Sequences of a data-parallel rank in one microbatch; 0: all that it has at a time. */
+    /* Sequences per data-parallel rank in one microbatch; 0: its whole local batch. */
     int64_t (*microbatch_size)(void);
-    /* Append this rank's items for so many microbatches: of training (several accumulated batches
-       if these are more than one batch makes) or of evaluation. All in arena. */
+    /* Append this rank's items for this many microbatches of training or evaluation. In training
+       these may be several accumulated batches. Allocate in arena. */
     int (*order)(const struct ct_run *run, struct ct_graph *graph, int microbatches, bool training,
                  struct ct_arena *arena, struct ct_order *order);
 };

@@ -1,10 +1,10 @@
 /*
  * Number formats of 16 and 8 bits: bfloat16, float16, float8_e4m3 and float8_e5m2.
  *
- * To float32 every code is exact. To a format, values are rounded to nearest even, in one rounding.
- * What is too large becomes infinity in 16 bits, and the largest number in 8. NaN stays NaN.
- * No subnormal float32 is computed with: threads that have switched them off get the same results.
- * (A subnormal bfloat16 is itself a subnormal float32.)
+ * Conversions to float32 are exact. Conversions to a format round to nearest even, once. Values
+ * that are too large become infinity in 16 bits and the largest number in 8 bits. NaN stays NaN. No
+ * computation uses a subnormal float32, so threads that flush subnormals get the same results. (A
+ * subnormal bfloat16 is itself a subnormal float32.)
  *
  * The functions from and to float32 have no branches: loops over them become vector instructions.
  */
@@ -50,7 +50,7 @@ CT_NUMBER_INLINE float ct_number_widen(uint32_t code, int e, int m)
     return ct_float_of(normal | sign);
 }
 
-/* What is above the largest code becomes `over`. */
+/* Values above the largest code become `over`. */
 CT_NUMBER_INLINE uint32_t ct_number_narrow(float f, int e, int m, uint32_t largest, uint32_t over,
                                            uint32_t nan)
 {
@@ -117,9 +117,10 @@ CT_NUMBER_INLINE uint8_t ct_f32_to_e4m3(float f)
     return (uint8_t)ct_number_narrow(f, 4, 3, 0x7e, 0x7e, 0x7f);
 }
 
-/* To float32, so that a second rounding, to a format of at most 21 bits of mantissa, gives what one
-   alone would: what is not exact becomes the neighbour whose last bit is 1 (Boldo and Melquiond
-   2008). Loops over it become vector instructions. Subnormal results need subnormals. */
+/* Round to odd: an inexact value becomes the float32 neighbour whose last bit is 1. A second
+   rounding, to a format of at most 21 bits of mantissa, then gives the same as a single one (Boldo
+   and Melquiond 2008). Loops over it become vector instructions. Subnormal results need threads
+   that do not flush them. */
 CT_NUMBER_INLINE float ct_f64_to_odd_f32(double value)
 {
     float f = (float)value;
@@ -129,7 +130,7 @@ CT_NUMBER_INLINE float ct_f64_to_odd_f32(double value)
     return magnitude < 0x7f800000u && wide != wanted ? ct_float_of((u - (wide > wanted)) | 1) : f;
 }
 
-/* From float64, in one rounding too: not by way of float32. */
+/* From float64, also in one rounding: not by way of float32. */
 CT_API uint16_t ct_f64_to_bf16(double value);
 CT_API uint16_t ct_f64_to_f16(double value);
 CT_API uint8_t ct_f64_to_e4m3(double value);

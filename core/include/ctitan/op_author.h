@@ -1,5 +1,5 @@
 /*
- * For authors of op types: the frame of a reference kernel, and what gradients need.
+ * For authors of op types: the frame of a reference kernel, and helpers for gradients.
  */
 #ifndef CT_OP_AUTHOR_H
 #define CT_OP_AUTHOR_H
@@ -10,9 +10,9 @@
 CT_BEGIN_DECLS
 
 /*
- * The frame of a reference kernel: inputs as dense arrays of doubles (NULL: absent), outputs as
- * zeroed ones, which ct_reference_end stores, rounds and accumulates. Strides, dtypes and outputs
- * in the memory of inputs are thus no concern of the arithmetic in between.
+ * The frame of a reference kernel. Inputs are dense arrays of doubles (NULL: absent). Outputs are
+ * zeroed arrays, which ct_reference_end stores, rounds and accumulates. The arithmetic in between
+ * need not handle strides, dtypes, or outputs in the memory of inputs.
  */
 struct ct_reference {
     const struct ct_launch *launch;
@@ -21,10 +21,10 @@ struct ct_reference {
 };
 
 CT_API struct ct_reference ct_reference_begin(const struct ct_launch *launch);
-/* Stores the outputs if rc is 0; returns rc. */
+/* Store the outputs if rc is 0; returns rc. */
 CT_API int ct_reference_end(struct ct_reference *r, int rc);
 
-/* value as dtype would hold it */
+/* value rounded to dtype */
 CT_API double ct_rounded(enum ct_dtype dtype, double value);
 
 /* Size of the last dimension, and number of rows of that size. */
@@ -35,10 +35,10 @@ CT_API int64_t ct_rows(const struct ct_tensor *t);
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
 #define CT_MASKED (-100) /* a label that does not count */
 
-/* "d.<name>" of an input: what its gradient is called. */
+/* "d.<name>": the name of the gradient of an input. */
 CT_API const char *ct_gradient_name(const struct ct_vjp *v, int input);
-/* Emits a gradient op: din of the inputs listed gets the outputs in order. Nothing, where none of
-   them is wanted. */
+/* Emit a gradient op, and set din of the listed inputs to its outputs, in order. Does nothing if
+   none of them is wanted. */
 CT_API int ct_emit_gradients(struct ct_vjp *v, const struct ct_op_type *type,
                              struct ct_value *const *in, int ins, const void *attrs,
                              const int *inputs, int count);

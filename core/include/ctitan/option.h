@@ -3,7 +3,7 @@
  *
  * A table is the only description of an option. The INI reader, the command line, `ctitan help`,
  * attributes in graph text and the run's saved recipe are all produced from it, so a default or a
- * range is written once. Defaults are strings and take the path that a user's value takes.
+ * range is written once. Defaults are strings and are parsed like a user's value.
  *
  * Strings and choices are not copied: the text that a field is set from must outlive the struct.
  */
@@ -14,7 +14,7 @@
 
 CT_BEGIN_DECLS
 
-/* The last four are of attributes of ops only: their values are written as in graph text, and
+/* The last four are for attributes of ops only. Their values are written as in graph text;
    ct_attribute_set and ct_attribute_format (op.h) read and write them. */
 enum ct_option_type {
     CT_BOOL,
@@ -67,7 +67,7 @@ struct ct_option {
         sizeof(struct ct_option), name, fallback, doc, CT_CHOICE, CT_OPT_AT(T, f, const char *),   \
             0, 0, choices                                                                          \
     }
-/* f: an enum whose constants count the choices from 0. */
+/* f: an enum whose constants number the choices from 0. */
 #define CT_OPT_ENUM(T, f, name, fallback, choices, doc)                                            \
     {                                                                                              \
         sizeof(struct ct_option), name, fallback, doc, CT_ENUM, CT_OPT_AT(T, f, unsigned), 0, 0,   \
@@ -75,15 +75,16 @@ struct ct_option {
     }
 
 /*
- * Set every field that has a fallback to it, and the others to zero: those are the user's to set.
- * CT_ECONFIG: a fallback that its own option refuses.
+ * Set every field to its fallback, or to zero if it has none: then the user must set it.
+ * CT_ECONFIG: an option refuses its own fallback.
  */
 CT_API int ct_options_reset(const struct ct_option *table, void *config);
 CT_API int ct_option_reset(const struct ct_option *option, void *config);
 
 /*
  * Set one field from text. where names the source in a failure: "a.ini:41". CT_ECONFIG: no option
- * of that name (says the nearest), text of the wrong type, outside the range, none of the choices.
+ * of that name (the message has the nearest), or text of the wrong type, out of range, or not a
+ * choice.
  */
 CT_API int ct_options_set(const struct ct_option *table, void *config, const char *name,
                           const char *text, const char *where);
@@ -97,14 +98,14 @@ CT_API const struct ct_option *ct_option_find(const struct ct_option *table, con
  */
 CT_API int ct_option_format(const struct ct_option *option, const void *config, char *text,
                             size_t room);
-/* What an option takes, for people: "0 to 1", "at least 1", "stop, skip"; "" for anything. */
+/* The values that an option takes, for messages: "0 to 1", "at least 1", "stop, skip"; "": any. */
 CT_API int ct_option_range(const struct ct_option *option, char *text, size_t room);
 /* "bool", "int", "float", "string", "choice", "dtype", .. */
 CT_API const char *ct_option_type_name(enum ct_option_type type);
 
 /*
- * Among count names the one nearest to word, or NULL if none is near: edit distance, where swapped
- * neighbours count once, of at most a third of the word.
+ * The one of count names that is nearest to word, or NULL if none is near: within an edit distance
+ * of a third of the word, where swapped neighbours count once.
  */
 CT_API const char *ct_nearest(const char *word, const char *const *names, size_t count);
 

@@ -1,13 +1,13 @@
 /*
  * Transforms of the graph, and the manager that runs them.
  *
- * A transform declares its phase; within a phase, what it needs and gives (names of properties,
- * such as "gradients") orders it, so the order of the manifest does not matter. The manager, not
- * the transform, verifies after each, times it, dumps on request, and on failure writes a
- * reproducer: the graph before it and the list of transforms.
+ * A transform declares its phase. Within a phase, transforms are ordered by the properties that
+ * they need and give (names such as "gradients"), so their order in the manifest does not matter.
+ * After each transform the manager verifies the graph, times the transform, and dumps on request.
+ * On failure it writes a reproducer: the graph before the transform and the list of transforms.
  *
- * Properties are words between transforms; nothing else is known of them. docs/plugins.md lists
- * those in use.
+ * Properties are names that transforms agree on; the core attaches no meaning to them.
+ * docs/plugins.md lists those in use.
  */
 #ifndef CT_PASS_H
 #define CT_PASS_H
@@ -20,10 +20,10 @@ enum ct_phase {
     CT_PHASE_PARTITION,
     CT_PHASE_SHARD,
     CT_PHASE_PRECISION,
-    CT_PHASE_JOIN, /* plain ops become ops that do several at once */
+    CT_PHASE_JOIN, /* joins plain ops into ops that compute several at once */
     CT_PHASE_DIFFERENTIATE,
     CT_PHASE_UPDATE,     /* gradient norm, clipping, optimizer */
-    CT_PHASE_COLLECTIVE, /* shardings propagated through all of that, collectives inserted */
+    CT_PHASE_COLLECTIVE, /* propagates shardings through the above, inserts collectives */
     CT_PHASE_MEMORY,
     CT_PHASE_OVERLAP,
     CT_PHASE_FUSE,
@@ -39,10 +39,10 @@ struct ct_transform {
     const char *const *needs; /* property names, NULL ends; NULL: none */
     const char *const *gives;
     const char *const *breaks; /* properties that are gone afterwards */
-    const char *const *after;  /* as needs, but only an order: nobody has to give them */
+    const char *const *after;  /* as needs, but only for the order: may be missing */
     bool evaluation;           /* runs on graphs without a backward too */
     int (*apply)(struct ct_graph *graph, struct ct_run *run);
-    /* What it makes depends on run->rank, in more than offsets. Up to the first such transform the
+    /* The result depends on run->rank, in more than offsets. Before the first such transform the
        graph is the same on all ranks, and a plan of several ranks makes it once. */
     bool by_rank;
 };
@@ -50,14 +50,14 @@ struct ct_transform {
 CT_API const char *ct_phase_name(enum ct_phase phase);
 
 /*
- * Transforms of libraries, which every run of this process takes beside the core's and those of its
- * plugins. CT_EINVAL on a second one of one name.
+ * Register a library's transform. Every run of this process uses it, beside those of the core and
+ * of the run's plugins. CT_EINVAL: its name is registered already.
  */
 CT_API int ct_transform_register(const struct ct_transform *transform);
-/* The i-th registered one, NULL after the last. */
+/* The i-th registered transform, NULL after the last. */
 CT_API const struct ct_transform *ct_transform_at(size_t index);
 
-/* Which transforms are run, of those in their order. */
+/* Which of the ordered transforms are run. */
 enum ct_pass_range {
     CT_PASSES_ALL,
     CT_PASSES_OF_ALL_RANKS, /* those before the first by_rank */
@@ -67,15 +67,15 @@ enum ct_pass_range {
 struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */
     enum ct_pass_range range;
-    const char *behind;     /* only those behind the transform of that name; NULL: all of range */
+    const char *behind;     /* only those after this transform; NULL: all of range */
     const char *dump_after; /* NULL, a name, "all" or "changed" */
     FILE *dump;             /* where dumps go */
     const char *reproducer; /* path written on failure; NULL: none */
 };
 
 /*
- * Run the transforms (an array of pointers, any order) on graph. CT_ECONFIG: a need that nobody
- * gives, or a cycle. On success *seconds (may be NULL) is the time spent in them.
+ * Run the transforms (an array of pointers, in any order) on graph. CT_ECONFIG: no transform gives
+ * a property that another one needs, or there is a cycle.
  */
 CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
                          size_t count, struct ct_run *run, const struct ct_pass_options *options);
@@ -89,10 +89,10 @@ CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate
     ct_pass_propagate;
 
 /*
- * Reverse-mode differentiation of the fetch called "loss": appends I and W ops; sets value->grad of
- * every parameter. The seed is 1 / (scalar "valid_tokens"), so gradients are those of the mean over
- * the global batch's unmasked tokens. I and W are told apart by reachability: what only a
- * parameter's gradient needs is W.
+ * Reverse-mode differentiation of the fetch called "loss": appends I and W ops, and sets
+ * value->grad of every parameter. The seed is 1 / (scalar "valid_tokens"), so gradients are those
+ * of the mean over the global batch's unmasked tokens. An op that only the gradients of parameters
+ * need is W; all others are I.
  */
 CT_API int ct_differentiate(struct ct_graph *graph);
 

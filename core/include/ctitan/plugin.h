@@ -3,19 +3,20 @@
  *
  * A plugin is a shared object that exports one constant, ct_plugin_v1. The loader reads it before
  * any code of the plugin runs, so `ctitan plugins` can list plugins that this build cannot use.
- * Nothing registers itself: what a plugin offers, needs and clashes with is data.
+ * Nothing registers itself: what a plugin offers, needs and conflicts with is data.
  *
  *     static struct config { double beta1; } config;
  *     static const struct ct_option options[] = {
  *         CT_OPT_FLOAT(struct config, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
- * {0}};
+ *         {0}};
  *
  *     CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled weight decay",
  *               .options = options, .config = &config, .config_size = sizeof(config),
  *               .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &ops}, {CT_OP, "adamw", &op_type}));
  *
- * Its options are the section of its name in the manifest; config is filled before any other code
- * of the plugin runs. All plugins of a run are loaded before any offer is used. Never unloaded.
+ * The manifest section with the plugin's name sets its options. config is filled before any other
+ * code of the plugin runs. All plugins of a run are loaded before any offer is used. Plugins are
+ * never unloaded.
  */
 #ifndef CT_PLUGIN_H
 #define CT_PLUGIN_H
@@ -29,13 +30,13 @@ CT_BEGIN_DECLS
  * The version of this interface. MAJOR: old plugins no longer work. MINOR: something was added at
  * the end of a struct.
  *
- * Every struct that a plugin hands over begins with its size as built; so do the elements of
- * arrays. The loader gives a struct that was built against an older minor version the fields that
- * it lacks, as zeroes, and refuses plugins of a newer one. Structs that plugins only read may grow
- * at their end without more ado. struct ct_device, ct_comm and ct_group, which plugins extend,
+ * Every struct that a plugin passes to the core begins with its size as built; so do the elements
+ * of arrays. If a struct was built against an older minor version, the loader adds the missing
+ * fields as zeros. It refuses plugins of a newer version. Structs that plugins only read may grow
+ * at their end without a new version. struct ct_device, ct_comm and ct_group, which plugins extend,
  * never grow.
  */
-#define CT_ABI_MAJOR 3 /* 3: kinds are numbered anew */
+#define CT_ABI_MAJOR 3 /* 3: kinds were renumbered */
 #define CT_ABI_MINOR 0
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
@@ -45,7 +46,7 @@ struct ct_abi {
     size_t plugin_size; /* sizeof(struct ct_plugin) as built */
 };
 
-/* kind, name for people, type of what the offer points to */
+/* kind, name in messages, type that the offer points to */
 #define CT_KINDS(X)                                                                                \
     X(OP, "op", struct ct_op_type)                                                                 \
     X(KERNELS, "kernels", struct ct_kernel) /* array ended by {0}; offer's name: the device */     \
@@ -82,7 +83,7 @@ struct ct_offer {
 
 /* Fields are only ever appended; a field that the plugin was built without is 0. */
 struct ct_plugin {
-    struct ct_abi abi; /* first, and never changes */
+    struct ct_abi abi; /* always first; never changes */
     const char *name;  /* also the file: <name>.so */
     const char *version;
     const char *summary;      /* one line, for `ctitan plugins` */
@@ -92,8 +93,8 @@ struct ct_plugin {
     void *config; /* the plugin's own static struct */
     size_t config_size;
     const struct ct_offer *offers; /* ended by CT_NOTHING */
-    /* An option whose value names one more plugin to load: "schedule". NULL: none. And the kind of
-       which that plugin must have an offer. */
+    /* Option whose value names one more plugin to load, "schedule" (NULL: none), and the kind that
+       this plugin must offer. */
     const char *brings;
     enum ct_kind brings_kind;
 };
@@ -105,16 +106,16 @@ struct ct_plugin {
 
 /*
  * Load the plugin in the file at path. On success *plugin is valid until the process ends. Loading
- * a file twice gives the same plugin. CT_ENOENT: no such file, or it does not link (the linker's
- * own words and a cure); CT_EABI: no plugin, or one for another interface; CT_EINVAL: its
- * descriptor lacks something.
+ * a file twice gives the same plugin. CT_ENOENT: no such file, or it does not link (with the
+ * linker's message and a remedy); CT_EABI: not a plugin, or one for another interface; CT_EINVAL:
+ * its descriptor is incomplete.
  */
 CT_API int ct_plugin_open(const char *path, const struct ct_plugin **plugin);
 
 /*
- * The folders where plugins are looked for, in order: those in $CTITAN_PLUGIN_PATH (':' between
- * them), then the ones beside libctitan, installed or in its build tree. A folder holds NAME.so or
- * NAME/NAME.so. Entry i, NULL after the last; read from the environment at the first call.
+ * Folder number `index` of those that are searched for plugins; NULL after the last. First come
+ * those in $CTITAN_PLUGIN_PATH (separated by ':'), then those beside libctitan, installed or in its
+ * build tree. A folder holds NAME.so or NAME/NAME.so. The environment is read at the first call.
  */
 CT_API const char *ct_plugin_folder(size_t index);
 
@@ -122,31 +123,31 @@ CT_API const char *ct_plugin_folder(size_t index);
    folders searched and the nearest name. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 
-/* The names of all plugins in the folders, sorted, each once; the array lives in arena. */
+/* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
 CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
 
 /*
- * Take a plugin into the process: its ops, kernels and hooks are registered, its other offers can
- * be found. CT_ECONFIG: two offers of one kind and name, or a conflict. Requirements are checked by
- * ct_plugin_check_all once everything is loaded.
+ * Register a plugin: its ops, kernels and hooks, and its other offers for ct_offer_find.
+ * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all checks
+ * requirements once everything is loaded.
  */
 CT_API int ct_plugin_register(const struct ct_plugin *plugin);
 CT_API int ct_plugin_check_all(void);
-/* The i-th plugin taken in; NULL after the last. */
+/* The i-th registered plugin; NULL after the last. */
 CT_API const struct ct_plugin *ct_plugin_at(size_t index);
 
-/* The offer of a kind by name; name NULL: the only one. CT_ENOENT: none, and which plugins would
-   have one; CT_ECONFIG: several where one was asked for. */
+/* The offer of a kind by name; name NULL: the only one of that kind. CT_ENOENT: none; the message
+   names plugins that have one. CT_ECONFIG: name is NULL and there are several. */
 CT_API int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **offer);
-/* The i-th offer of a kind over all plugins taken in; NULL after the last. */
+/* The i-th offer of a kind over all registered plugins; NULL after the last. */
 CT_API const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index);
 CT_API const char *ct_kind_name(enum ct_kind kind);
 
 /*
- * given, which begins with its size, with at least `size` bytes: itself, or a copy of the process
- * in which further fields are 0. The loader has done this to offers of kinds that the core itself
- * uses; it is for those who use other kinds, such as schedules. CT_EABI: it is larger than `size`
- * or smaller than `least`.
+ * Widen a struct, which begins with its size, to at least `size` bytes. *widened is given itself,
+ * or a copy, which lives as long as the process and has 0 in the added fields. The loader does this
+ * for offers of kinds that the core uses. Those who use other kinds, such as schedules, call it
+ * themselves. CT_EABI: the struct is larger than `size` or smaller than `least`.
  */
 CT_API int ct_struct_widen(const void *given, size_t least, size_t size, const void **widened);
 

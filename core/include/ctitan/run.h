@@ -1,8 +1,8 @@
 /*
- * A run: one recipe brought to life on one rank.
+ * A run: one recipe on one rank.
  *
  * ct_run_open does everything up to the first step (mesh, graph, transforms, program, memory,
- * weights); ct_run_train walks it. `plan` and `explain` stop half way.
+ * weights); ct_run_train runs the steps. `plan` and `explain` stop half way.
  */
 #ifndef CT_RUN_H
 #define CT_RUN_H
@@ -22,24 +22,24 @@ struct ct_step_result {
     int64_t step; /* 1-based */
     double loss, grad_norm, lr;
     int64_t tokens;      /* trained in this step, over all ranks, masked ones included */
-    int64_t tokens_seen; /* since the first step of all, this one included */
+    int64_t tokens_seen; /* since step 1, this step included */
     double seconds;      /* of this step, data included */
     double data_seconds;
     bool skipped; /* non-finite: nothing was updated */
 };
 
 /*
- * How far a run is. A hook on RUN_READY may set it, on all ranks alike: the run goes on from there,
- * with the learning rate of that step and the samples that come next.
+ * Progress of a run. A hook on RUN_READY may set it, equally on all ranks. The run then continues
+ * from there, with the learning rate of that step and the next samples.
  */
 struct ct_progress {
     int64_t step;    /* being run; between two steps, the next one. 1-based */
-    int64_t updates; /* applied so far; fewer than steps where one was skipped */
+    int64_t updates; /* applied so far; fewer than steps if one was skipped */
     int64_t tokens;  /* trained so far, over all ranks, masked ones included */
     int64_t samples; /* read so far, over all ranks: number of the next one */
 };
 
-/* A parameter or state of the whole run, wherever it lies. */
+/* A parameter or state of the whole run, whichever ranks hold it. */
 struct ct_state {
     const char *name;
     enum ct_role role; /* CT_ROLE_PARAM or CT_ROLE_STATE (the optimizer's) */
@@ -56,7 +56,7 @@ struct ct_run {
     struct ct_recipe *recipe;
     int64_t rank, world;
     struct ct_mesh mesh;
-    ct_axes batch_axes; /* over which the sequences of a batch are split */
+    ct_axes batch_axes; /* these split the sequences of a batch */
 
     const struct ct_model_ops *model_ops;
     struct ct_model *model;
@@ -75,17 +75,17 @@ struct ct_run {
     double start_time;       /* of the process, seconds of CLOCK_MONOTONIC */
     size_t arena_bytes;      /* on the device: training and validation */
     size_t host_bytes;       /* in its host memory */
-    int64_t parameters;      /* elements, each once, over all ranks */
+    int64_t parameters;      /* elements over all ranks, each counted once */
     struct ct_state *states; /* every parameter and state, the same list on all ranks */
     size_t state_count;
     struct ct_progress progress;
-    int (*save)(struct ct_run *run, const char *folder); /* of the options */
+    int (*save)(struct ct_run *run, const char *folder); /* from the options */
     const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
     struct ct_group *world_group;
 
-    /* Of a run with peers: the graphs up to the first transform by_rank. */
+    /* Only with peers: the graphs before the first transform by_rank. */
     struct ct_graph *common_graph, *common_validation_graph;
-    const struct ct_run *peer_of; /* whose device and model it uses; NULL: they are its own */
+    const struct ct_run *peer_of; /* its device and model are used; NULL: this run has its own */
 
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;
@@ -103,91 +103,92 @@ struct ct_run_options {
     enum ct_run_depth depth;
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
-    const char *job;             /* unique on this host; with more than one rank */
-    /* How [model] init_from is read, before RUN_READY, and save_to written at the end of the steps
-       (not if the run was stopped); all ranks call. NULL: CT_ECONFIG where the recipe asks for it.
+    const char *job;             /* unique on this host; needed for more than one rank */
+    /* load reads [model] init_from before RUN_READY. save writes save_to after the last step,
+       unless the run was stopped. All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
        lib/hf.h has both. */
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);
     bool logits; /* no training: a forward of one sequence that fetches "logits" */
-    bool peers;  /* ct_run_open_peer will be asked for */
-    struct ct_pass_options passes; /* dumps; `training` is set here */
+    bool peers;  /* ct_run_open_peer will be called */
+    struct ct_pass_options passes; /* for dumps; ct_run_open sets `training` */
 };
 
-/* recipe has been applied. On failure everything is undone. */
+/* recipe must have been applied. On failure everything is undone. */
 CT_API int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options,
                        struct ct_run **run);
 CT_API void ct_run_close(struct ct_run *run);
 /*
- * The same run as another rank has it: its graphs and programs, made of what all ranks have in
- * common. run was opened with .peers to CT_RUN_PROGRAM; close the peer before it.
+ * Open the same run as another rank sees it: its graphs and programs, made from what all ranks have
+ * in common. run must have been opened with .peers to CT_RUN_PROGRAM. Close the peer before run.
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
-/* All steps of the recipe, validation included; hooks see each. 0 at the end of steps or data. */
+/* Run all steps of the recipe, validation included. 0: the steps or the data ended. */
 CT_API int ct_run_train(struct ct_run *run);
 /*
- * Ask the run to end behind the step that is being run, as if it were the last: RUN_END follows.
- * All ranks must ask in the same step. why: for people; it must live as long as the run. From any
- * thread, and from a signal's handler.
+ * Ask the run to end after the current step, as if it were the last; RUN_END follows. All ranks
+ * must ask in the same step. why is a message for the user and must live as long as the run. May be
+ * called from any thread and from a signal handler.
  */
 CT_API void ct_run_stop(struct ct_run *run, const char *why);
 
 /*
  * For transforms that choose by trying: the program that this rank would get if the transform
- * called `behind` made `graph`, a clone of what it was given. Nothing of the run changes, but that
- * the device is opened if it was not. All is in the graph's arena.
+ * called `behind` turned its input into `graph`, a clone. Nothing in the run changes, except that
+ * the device is opened if it was not. Everything is allocated in the graph's arena.
  */
 CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *behind,
                       struct ct_program **program);
 
-/* ---- for hooks: what a run keeps. On the main thread, between two steps. ---- */
+/* ---- for hooks: parameters and states. On the main thread, between two steps. ---- */
 
-/* By name; NULL: none. */
+/* The state called name, or NULL. */
 CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char *name);
-/* The shard of a rank: its shape, and where it begins in the whole (each may be NULL). False: the
-   rank has none of it. */
+/* The shard of a rank: its shape, and its offset in the whole (each may be NULL). False: the rank
+   has no shard. */
 CT_API bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_t rank,
                          int64_t *shape, int64_t *offset);
-/* Of the ranks that have equal shards, exactly one is the first: who would write it to a file. */
+/* Whether rank is the first of the ranks with the same shard: the one to write it to a file. */
 CT_API bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state,
                                int64_t rank);
 /* Bytes of this rank's shard, dense. */
 CT_API size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state *state);
 
 /*
- * A box of this rank's shard, dense in host: from offset (NULL: 0) on, of a shape (NULL: the whole
- * shard). CT_EINVAL: the state is not on this rank, or the box is not in the shard. Writing waits
- * for copies that go on.
+ * Copy a box of this rank's shard to or from dense host memory. The box begins at offset (NULL: 0)
+ * and has this shape (NULL: the whole shard). CT_EINVAL: the state is not on this rank, or the box
+ * is not inside the shard. Writing waits for copies in progress.
  */
 CT_API int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                        const int64_t *shape, void *host);
 CT_API int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                         const int64_t *shape, const void *host);
-/* A box of the whole state, dense in host: what this rank holds of it is written, if anything. So a
-   shard that a run on another mesh saved is read. CT_EINVAL: the box is not in the whole. */
+/* Write the part of a box that this rank holds, if any. The box is in coordinates of the whole
+   state and dense in host. So a run can read a shard that was saved on another mesh. CT_EINVAL: the
+   box is not inside the whole. */
 CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                        const int64_t *shape, const void *host);
 
 /*
- * Copy this rank's shard to staging while the next steps are run: from STEP_END on, which is behind
- * the optimizer's last write. The run waits before it first writes a value that is being copied, so
- * nobody else has to. Where the device has no such copies, it is done when begin returns.
+ * Begin to copy this rank's shard to staging while the next steps run. Call it from STEP_END on,
+ * which is after the optimizer's last write. The run waits before it first writes a value that is
+ * being copied, so callers need not. On a device without such copies it is done on return.
  */
 CT_API int ct_run_copy_out_begin(struct ct_run *run, const struct ct_state *state, void *staging);
-/* 1: all that was begun is done; 0: not yet, only if not to `block`. */
+/* 1: all copies that were begun are done; 0: not yet (never if `block`). */
 CT_API int ct_run_copy_out_wait(struct ct_run *run, bool block);
-/* Host memory that the device copies to at full speed (pinned, for a GPU); zeroed. */
+/* Zeroed host memory that the device copies to at full speed (pinned, for a GPU). */
 CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
 
 /*
  * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like
- * (device/comm.h), on host memory. All ranks make the same calls, on the main thread. Of
- * one rank, it does what is right for one rank.
+ * (device/comm.h), on host memory. All ranks make the same calls, on the main thread. In a run of
+ * one rank, calls act as in a group of one.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
 
-/* A path in the run's dump folder, which is made: "events-0.jsonl". CT_ECONFIG: it is too long. */
+/* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
 CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
     CT_PRINTF(3, 4);
 

@@ -1,16 +1,16 @@
 /*
  * How a global tensor lies over the mesh.
  *
- * For each dimension an ordered list of axes, major first: {tp, dp_shard} on dimension 0 means that
- * tp splits it, and dp_shard splits each shard again. On the axes in `unreduced` every rank holds a
- * part of the true value, which is the sum of the ranks' parts, or their maximum. On all other axes
- * the value is replicated. An axis appears at most once.
+ * A sharding has for each dimension an ordered list of axes, major first: {tp, dp_shard} on
+ * dimension 0 means that tp splits it, and dp_shard splits each shard again. On the axes in
+ * `unreduced` every rank holds a part of the true value, which is the sum of the ranks' parts, or
+ * their maximum. On all other axes the value is replicated. An axis appears at most once.
  *
  * The gradient of a value has the dual sharding: replicated becomes unreduced and the reverse;
  * dimensions keep their axes. (Ordered axes per dimension follow Shardy; the unreduced set, JAX.)
  *
  * Text form, as in graph text: `[dp_shard, -, tp.cp]+{dp_replicate}`, or `max{dp_replicate}` for a
- * maximum; all replicated is ``.
+ * maximum. The text of a replicated value is empty.
  */
 #ifndef CT_SHARDING_H
 #define CT_SHARDING_H
@@ -24,13 +24,13 @@ struct ct_sharding {
     uint8_t count[CT_MAX_DIMS];             /* axes on this dimension */
     uint8_t axis[CT_MAX_DIMS][CT_MAX_AXES]; /* their positions in the mesh, major first */
     ct_axes unreduced;
-    enum ct_reduction reduction; /* what `unreduced` waits for; no meaning where that is empty */
+    enum ct_reduction reduction; /* pending over `unreduced`; meaningless if that is empty */
 };
 
-/* A sharding that may be left out: as an attribute, "" where it is. */
+/* An optional sharding; as an attribute, "" if it is not given. */
 struct ct_target {
     bool given;
-    struct ct_sharding sharding; /* replicated where it is not given */
+    struct ct_sharding sharding; /* replicated if it is not given */
 };
 
 CT_API bool ct_sharding_is_replicated(const struct ct_sharding *s);
@@ -41,7 +41,7 @@ CT_API ct_axes ct_sharding_axes(const struct ct_sharding *s);
 /* Split dimension dim by axis, inside the axes already there. */
 CT_API void ct_sharding_split(struct ct_sharding *s, int dim, int axis);
 
-/* Each axis once, all inside the mesh, dimensions inside rank; CT_EINVAL names the fault. */
+/* CT_EINVAL names an axis that is used twice or is not in the mesh, or a dimension beyond rank. */
 CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank);
 
 /*
@@ -54,7 +54,7 @@ CT_API void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh 
 /* Print into text; returns the length that it needs, as snprintf does. */
 CT_API int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int dims,
                              char *text, size_t room);
-/* Parse what ct_sharding_print wrote; *end is set after it. CT_EINVAL. */
+/* Parse what ct_sharding_print wrote; *end points after it. CT_EINVAL. */
 CT_API int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struct ct_sharding *s,
                              const char **end);
 

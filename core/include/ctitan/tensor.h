@@ -1,9 +1,9 @@
 /*
  * Tensors as kernels see them: an address, a dtype, a shape and strides.
  *
- * Strides count elements, not bytes; the last dimension usually has stride 1 but nothing promises
- * it: a kernel that needs more says so in its `accepts`. Rank 0 is a scalar of one element.
- * Nothing here owns memory.
+ * Strides count elements, not bytes. The last dimension usually has stride 1, but this is not
+ * guaranteed: a kernel that needs it checks it in its `accepts`. A scalar has ndim 0 and one
+ * element. Nothing here owns memory.
  */
 #ifndef CT_TENSOR_H
 #define CT_TENSOR_H
@@ -14,7 +14,7 @@ CT_BEGIN_DECLS
 
 #define CT_MAX_DIMS 6
 
-/* id, name as in recipes and graph text, bytes, is it a floating-point type */
+/* id, name as in recipes and graph text, bytes, whether it is a floating-point type */
 #define CT_DTYPES(X)                                                                               \
     X(F32, "float32", 4, 1)                                                                        \
     X(BF16, "bfloat16", 2, 1)                                                                      \
@@ -54,10 +54,10 @@ CT_API bool ct_dtype_is_float(enum ct_dtype dtype);
 CT_API int ct_dtype_parse(const char *name, enum ct_dtype *dtype);
 
 CT_API struct ct_shape ct_shape_of(int ndim, const int64_t *sizes);
-/* "8,256": sizes with commas between; "" is a scalar's. Printed as snprintf does; CT_EINVAL. */
+/* "8,256": sizes separated by commas; "" for a scalar. Prints as snprintf does; CT_EINVAL. */
 CT_API int ct_shape_print(const struct ct_shape *shape, char *text, size_t room);
 CT_API int ct_shape_parse(const char *text, struct ct_shape *shape);
-/* Product of the dimensions; 1 for a scalar; INT64_MAX if it is more. */
+/* Product of the dimensions; 1 for a scalar; INT64_MAX if it is larger. */
 CT_API int64_t ct_shape_count(int ndim, const int64_t *shape);
 CT_API int64_t ct_tensor_count(const struct ct_tensor *t);
 
@@ -66,12 +66,12 @@ CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ndi
                                         const int64_t *shape);
 CT_API bool ct_tensor_is_dense(const struct ct_tensor *t);
 
-/* A tensor as a matrix: all dimensions but the last as rows. Strides are in elements, that of a
-   row's elements is 1. */
+/* A tensor as a matrix: the last dimension gives the columns, the others the rows. stride is the
+   distance of rows in elements; within a row the stride is 1. */
 struct ct_matrix {
     int64_t rows, columns, stride;
 };
-/* False: rows do not lie at one stride, or overlap. */
+/* False: the rows do not have one common stride, or overlap, or are not contiguous. */
 CT_API bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *matrix);
 
 /*

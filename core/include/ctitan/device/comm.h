@@ -1,17 +1,17 @@
 /*
  * Communicators: how ranks find each other and what they do together.
  *
- * A communicator plugin offers one ct_comm_ops. A group is the ranks along some axes; what its
- * ranks do together is a call, one struct for all kinds. The core checks calls before a
- * communicator sees them, so no communicator does that again.
+ * A communicator plugin offers one ct_comm_ops. A group is the ranks along some axes. What its
+ * ranks do together is a call; one struct describes calls of all kinds. The core checks calls
+ * before a communicator gets them, so communicators need not.
  *
- * Every call blocks the thread that makes it, and has a deadline. A rank that dies, hangs, or
- * enters another call than its peers becomes CT_EPEER on all others, with the call, the missing
- * ranks and what they did last. The first such failure ends the communicator: all later calls, in
- * every group, return it.
+ * Every call blocks the thread that makes it, and has a deadline. If a rank dies, hangs, or makes
+ * another call than its peers, all others get CT_EPEER with the call, the missing ranks and what
+ * they did last. The first such failure ends the communicator: all later calls, in every group,
+ * return it.
  *
- * Threads: one thread at a time in a group; different groups may be used by different threads at
- * once. open, close, reserve and group are the main thread's.
+ * Threads: a group is used by one thread at a time; different groups may be used by different
+ * threads at once. Only the main thread calls open, close, reserve and group.
  */
 #ifndef CT_COMM_H
 #define CT_COMM_H
@@ -37,8 +37,8 @@ struct ct_group {
     const char *name;
     int position, size; /* of this rank among the group's */
     const int *ranks;   /* size of them */
-    /* The core's, 0 at first: its number among this rank's groups of the same ranks and name, and
-       the calls of programs so far. Both are the same on all members. */
+    /* Set by the core, 0 at first: the group's number among this rank's groups of the same ranks
+       and name, and the number of calls by programs so far. Both are the same on all members. */
     int instance;
     int64_t calls;
 };
@@ -46,14 +46,14 @@ struct ct_group {
 /* ---- calls ---- */
 
 /*
- * kind, name, what `in` and `out` hold: nothing, one count of elements, or one for every rank in
- * rank order; whether it reduces.
+ * kind, name, what `in` and `out` hold (nothing, `count` elements, or `count` elements for every
+ * rank in rank order), whether it reduces.
  *
- * reduce_scatter gives rank i the i-th count of the reduction; all_to_all moves the i-th count of
- * in to rank i. broadcast: every rank gets what position `from` has at in. exchange, send and
- * receive: in goes to position `to`, out comes from position `from`; they are in order for each
- * pair of ranks, and tag and bytes must match. send may wait for its receive; exchange does both at
- * once, so that rings and pairs cannot deadlock.
+ * reduce_scatter gives rank i the i-th `count` elements of the reduction; all_to_all moves the i-th
+ * `count` elements of in to rank i. broadcast: every rank gets what position `from` has at in.
+ * exchange, send and receive: in goes to position `to`, out comes from position `from`. These stay
+ * in order for each pair of ranks, and tag and bytes must match. send may wait for its receive;
+ * exchange does both at once, so that rings and pairs cannot deadlock.
  */
 #define CT_CALLS(X)                                                                                \
     X(BARRIER, "barrier", NOTHING, NOTHING, false)                                                 \
@@ -74,8 +74,8 @@ enum ct_call_kind {
 };
 
 /*
- * Counts are in elements of dtype; 0 is a rendezvous without data. Reductions are made in rank
- * order; bf16, f16 and float8 accumulate in float32 and round once: on the host the result is
+ * Counts are in elements of dtype; 0 is a rendezvous without data. Reductions run in rank
+ * order; bf16, f16 and float8 accumulate in float32 and round once. So on the host the result is
  * bitwise the same on every rank, in every run and in every communicator. (NCCL has its own order
  * and rounding.) A maximum with a NaN is NaN.
  *
@@ -96,7 +96,7 @@ struct ct_call {
 };
 
 CT_API const char *ct_call_name(enum ct_call_kind kind);
-/* exchange, send or receive: between two ranks, not all. */
+/* Whether kind is exchange, send or receive: between two ranks, not all. */
 CT_API bool ct_call_is_message(enum ct_call_kind kind);
 /* Bytes that a call reads at `in` and writes at `out`. */
 CT_API size_t ct_call_in_bytes(const struct ct_call *call);
@@ -104,11 +104,11 @@ CT_API size_t ct_call_out_bytes(const struct ct_call *call);
 /* CT_EINVAL: no such kind, dtype or reduction; a position that is not in the group, or of this rank
    itself; more bytes than can be counted. */
 CT_API int ct_call_check(const struct ct_call *call);
-/* Check it, and have the group's communicator do it. in and out are host memory. An exchange of a
+/* Check a call and run it on the group's communicator. in and out are host memory. An exchange of a
    rank with itself is a copy. */
 CT_API int ct_call_run(const struct ct_call *call);
 
-/* The same, by kind. */
+/* ct_call_run for each kind of call. */
 CT_API int ct_group_barrier(struct ct_group *group);
 CT_API int ct_group_all_gather(struct ct_group *group, const void *in, void *out, size_t count,
                                enum ct_dtype dtype);
@@ -128,7 +128,7 @@ CT_API int ct_group_exchange(struct ct_group *group, const void *out, int to, vo
 /* ---- communicators ---- */
 
 struct ct_comm_request {
-    int rank, world; /* -1: the communicator knows itself (mpi) */
+    int rank, world; /* -1: the communicator determines them (mpi) */
     int local_rank, local_ranks;
     const char *job; /* unique on this host while the job runs */
     double timeout;  /* seconds for any call, above 0 */
@@ -136,32 +136,34 @@ struct ct_comm_request {
 
 struct ct_comm_ops {
     size_t size; /* of this struct */
-    /* Waits for all ranks. CT_ECONFIG: the communicator cannot serve such a job; CT_EPEER: ranks
-       that did not come in time, by number. */
+    /* Wait for all ranks. CT_ECONFIG: the communicator cannot serve such a job; CT_EPEER: some
+       ranks did not join in time; the message numbers them. */
     int (*open)(const struct ct_comm_request *request, struct ct_comm **comm);
-    /* Returns at once; peers that still wait for this rank fail. NULL is allowed. */
+    /* Returns at once; peers that still wait for this rank fail. comm may be NULL. */
     void (*close)(struct ct_comm *comm);
-    /* A memory segment of at least bytes at the same offset for all ranks of this host: each rank
-       gets its own zeroed part, aligned to 4096; peers' parts are mapped, and calls on it take the
-       zero-copy way. Collective over all ranks; the largest request counts. Unmapped by close.
-       NULL: not offered. */
+    /* Reserve a memory segment of at least bytes at the same offset for all ranks of this host.
+       Each rank gets its own zeroed part, aligned to 4096. Peers' parts are mapped, and calls on
+       the segment are zero-copy. Collective over all ranks; the largest request counts. close
+       unmaps it. NULL: not offered. */
     int (*reserve)(struct ct_comm *comm, size_t bytes, void **base);
-    /* Ranks are distinct, in the same order on all members; this rank is one of them. Repeated
-       creation gives independent groups, the n-th on one rank being the n-th on the others. */
+    /* Create a group. Ranks are distinct, in the same order on all members; this rank is one of
+       them. Repeated creation gives independent groups: the n-th on one rank is the n-th on the
+       others. */
     int (*group)(struct ct_comm *comm, const int64_t *ranks, int count, const char *name,
                  struct ct_group **group);
 
-    /* Collectives of this group between the two are one call: they are only noted, and `end` does
-       them all, or fails for any of them. No barrier, no messages, none that reads what another
-       writes; kinds, dtypes and order are the same on all ranks. NULL: not offered. */
+    /* Collectives of this group between begin and end are batched: they are only recorded, and
+       `end` runs them all, or fails for any of them. No barrier, no messages, no call that reads
+       what another one writes. Kinds, dtypes and order are the same on all ranks. NULL: not
+       offered. */
     int (*begin)(struct ct_group *group);
     int (*end)(struct ct_group *group);
-    /* Do a call that ct_call_check has passed. */
+    /* Run a call that ct_call_check has accepted. */
     int (*call)(const struct ct_call *call);
 
-    /* The first failure so far, for communicators with kernels whose calls are only enqueued: asked
-       when the device has come to rest, before what it computed is believed. NULL: calls say it
-       themselves. */
+    /* The first failure so far, for communicators with kernels whose calls are only enqueued.
+       Called when the device has finished, before its results are used. NULL: the calls themselves
+       return failures. */
     int (*check)(struct ct_comm *comm);
 };
 
@@ -174,19 +176,19 @@ struct ct_communicator {
 
 /* ---- for those who write communicators ---- */
 
-/* For `open`. CT_EINVAL: no such rank, or no time. */
+/* For `open`. CT_EINVAL: the rank is not in the world, or the timeout is not above 0. */
 CT_API int ct_comm_check_request(const struct ct_comm_request *request);
 
 /*
- * For `group`: a zeroed struct of `size` bytes, which begins with a struct ct_group that is filled
- * in; free() releases it with its name and ranks. CT_EINVAL: a rank is outside of the world, or
- * there twice, or this rank is none of them.
+ * For `group`: allocate a zeroed struct of `size` bytes, which begins with a struct ct_group, and
+ * fill that in. free() releases it with its name and ranks. CT_EINVAL: a rank is outside the world
+ * or listed twice, or this rank is not listed.
  */
 CT_API int ct_group_new(const struct ct_comm *comm, const int64_t *ranks, int count,
                         const char *name, size_t size, struct ct_group **group);
 
-/* The share of [0, bytes) that is `position`'s of n, in whole cache lines: its size and beginning.
- */
+/* The share of [0, bytes) of `position` among n, in whole cache lines: returns its size, sets
+   *begin. */
 CT_API size_t ct_comm_share(size_t bytes, int n, int position, size_t *begin);
 
 /*
@@ -197,16 +199,16 @@ CT_API size_t ct_comm_share(size_t bytes, int n, int position, size_t *begin);
 CT_API void ct_reduce(void *out, const void *const *in, int inputs, size_t count,
                       enum ct_dtype dtype, enum ct_reduction reduction);
 
-/* The failure that ended a communicator. Zeroed at first; any thread, and, in shared memory, any
-   process may write it, and the first does. */
+/* The failure that ended a communicator. Zeroed at first. Any thread may set it, and in shared
+   memory any process; only the first one does. */
 struct ct_first_failure {
     uint32_t state; /* 0: none; 1: being written; 2: written */
     char text[636];
 };
 
-/* Note a failure unless there was one. Returns CT_EPEER with the words of the first. */
+/* Record a failure unless there is one already. Returns CT_EPEER with the message of the first. */
 CT_API int ct_first_failure_set(struct ct_first_failure *failure, const char *words, va_list args);
-/* CT_EPEER with the words of the first; 0: there was none. */
+/* CT_EPEER with the message of the first failure; 0: there is none. */
 CT_API int ct_first_failure_get(const struct ct_first_failure *failure);
 
 CT_END_DECLS

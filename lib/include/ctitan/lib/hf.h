@@ -8,12 +8,12 @@
 
 CT_BEGIN_DECLS
 
-/* For struct ct_run_options: fill all parameters from folder. Tensors that the model does not have
-   are named in a warning; CT_ENOENT: one that it has is not there; CT_EINVAL: it has another
+/* For struct ct_run_options: fill all parameters from folder. A warning names tensors that the
+   model does not have. CT_ENOENT: a tensor of the model is missing; CT_EINVAL: it has another
    shape. */
 CT_API int ct_hf_load(struct ct_run *run, const char *folder);
-/* The same the other way, all ranks together: rank 0 writes, and needs memory for some rows of one
-   tensor. Files are complete or absent; a failure of rank 0 is one of all. */
+/* Write all parameters to folder. All ranks call; rank 0 writes, and needs memory for some rows of
+   one tensor. Files are complete or absent. A failure of rank 0 is returned on all ranks. */
 CT_API int ct_hf_save(struct ct_run *run, const char *folder);
 
 CT_END_DECLS

@@ -1,10 +1,10 @@
 /*
- * Starting ranks, and knowing which rank one is.
+ * Starting ranks, and finding out which rank a process is.
  *
- * `ctitan train -n N` is a supervisor of N processes that run the same program again, told apart by
- * torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, and by CTITAN_JOB, a name
- * for what they share on this host. torchrun itself, mpirun and srun start ranks as well; a program
- * asks ct_launch_identify and need not know by whom it was started.
+ * `ctitan train -n N` supervises N processes that run the same program again. They are told apart
+ * by torchrun's variables RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. CTITAN_JOB names what
+ * they share on this host. torchrun itself, mpirun and srun start ranks as well; a program calls
+ * ct_launch_identify and need not know what started it.
  */
 #ifndef CT_LAUNCH_H
 #define CT_LAUNCH_H
@@ -16,13 +16,13 @@ CT_BEGIN_DECLS
 struct ct_identity {
     int rank, world;
     int local_rank, local_ranks; /* on this host */
-    char job[64];                /* the same for all ranks of a host, and no other job's there */
-    const char *by;              /* "torchrun", "Open MPI", "PMI", "Slurm"; NULL: alone */
+    char job[64];                /* the same for all ranks of a host, unique among its jobs */
+    const char *by;              /* "torchrun", "Open MPI", "PMI", "Slurm"; NULL: started alone */
 };
 
 /*
- * This process's place, from the environment; rank 0 of 1 if nothing says otherwise. CT_ECONFIG:
- * variables that contradict each other or are no numbers, by name.
+ * This process's rank, from the environment; rank 0 of 1 if nothing says otherwise. CT_ECONFIG:
+ * variables contradict each other or are not numbers; the message names them.
  */
 CT_API int ct_launch_identify(struct ct_identity *identity);
 
@@ -38,11 +38,11 @@ struct ct_launch_request {
 
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
- * standard error passes through unchanged (CTITAN_TERMINAL=1 tells it that a terminal is behind
- * it); lines of the others appear as "[rank N] line", but for a line "argv[0]: .." that another
- * rank has said last, too. SIGINT, SIGTERM and (unless it is ignored: nohup) SIGHUP are passed on;
- * a second one kills. When a rank fails, the others get `patience`, then SIGTERM, then SIGKILL.
- * Ranks do not outlive this process, however it ends.
+ * standard error passes through unchanged (CTITAN_TERMINAL=1 tells it that this is a terminal).
+ * Lines of the others appear as "[rank N] line". A line "argv[0]: .." on standard error is dropped
+ * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
+ * SIGHUP are passed on; a second signal kills. When a rank fails, the others get `patience`, then
+ * SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
  *
  * 0 if all ranks returned 0. Otherwise the first failure: CT_ECONFIG if that rank returned 2, else
  * CT_EPEER, with the rank, its exit status or signal, and its last line on standard error.

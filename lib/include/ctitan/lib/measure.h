@@ -1,6 +1,6 @@
 /*
- * What a device can do, measured: with programs lowered as any other, so the numbers are those of
- * the kernels that training uses.
+ * Measuring a device. Programs are lowered like any other, so the numbers are those of the kernels
+ * that training uses.
  */
 #ifndef CT_MEASURE_H
 #define CT_MEASURE_H
@@ -12,20 +12,21 @@ CT_BEGIN_DECLS
 /*
  * Floating-point operations per second of one large square matrix product (multiply and add are
  * two) on operands of dtype: the best of the calls that fit into about 30 ms. The plugin of the
- * device has been taken in. CT_ENOENT: the device has no kernel for it.
+ * device must be registered. CT_ENOENT: the device has no kernel for it.
  */
 CT_API int ct_measure_gemm(struct ct_device *device, enum ct_dtype dtype, double *flops_per_second);
 
 /* Bytes per second that z = x + y moves on tensors larger than caches: read, read, write. */
 CT_API int ct_measure_bandwidth(struct ct_device *device, double *bytes_per_second);
 
-/* Element i of what is fed into a source of a graph. */
+/* Element i of the data that fills a source of a graph. */
 typedef double ct_element(const struct ct_value *value, int64_t i);
 
 /*
  * Seconds of one step of graph's forward with one microbatch on device: the fastest of those that
- * fit into `enough` seconds. All sources of the graph are filled first; what element says repeats
- * after 4096 elements, or 2^20 of an integer dtype. CT_ENOENT: the device has no kernel for an op.
+ * fit into `enough` seconds. All sources of the graph are filled first, with values from element
+ * that repeat after 4096 elements, or 2^20 of an integer dtype. CT_ENOENT: the device has no kernel
+ * for an op.
  */
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
                             ct_element *element, double enough, double *seconds);

@@ -1,9 +1,9 @@
 /*
- * The common ops, as model authors write them. A model says plain ops; a transform, "join", makes
- * of those that stand beside each other the ones that do them at once (add and rms_norm; several
- * linear layers on one input; silu and mul; linear and cross_entropy).
+ * The common ops, for model authors. A model uses plain ops. The transform "join" combines adjacent
+ * ones into ops that do them at once (add and rms_norm; several linear layers on one input; silu
+ * and mul; linear and cross_entropy).
  *
- * Each function adds one op and returns its (first) output. All take NULL inputs and return NULL
+ * Each function adds one op and returns its (first) output. All accept NULL inputs and return NULL
  * once the builder has failed, so a model is written without a check per line. b = batch, t =
  * tokens, k, n = features, h = heads, g = key/value heads, d = head size, v = vocabulary.
  */
@@ -55,8 +55,8 @@ CT_LIB_OPS(X)
 
 CT_BEGIN_DECLS
 
-/* Registers the op types of this header and the transform "join". A program calls it before it
-   opens a run; a second call does nothing. */
+/* Register the op types of this header and the transform "join". A program calls it before it opens
+   a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
@@ -69,8 +69,8 @@ struct ct_embedding_grad {
 /* x[.., k], w[n, k] -> x w^T [.., n] */
 CT_API struct ct_value *ct_linear(struct ct_builder *b, const char *name, struct ct_value *x,
                                   struct ct_value *w);
-/* The same input through several weights at once: y[i] = x w[i]^T. One matrix product where the
-   device can. names[i] names y[i]. */
+/* Several weights on one input: y[i] = x w[i]^T. One matrix product where the device can do that.
+   names[i] names y[i]. */
 CT_API void ct_linears(struct ct_builder *b, const char *const *names, struct ct_value *x,
                        struct ct_value *const *w, int count, struct ct_value **y);
 
@@ -82,7 +82,7 @@ struct ct_rms_norm { /* and of add_rms_norm */
     double eps;
 };
 /* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich
- * 2019) */
+   2019) */
 CT_API struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                     struct ct_value *w, double eps);
 struct ct_layer_norm {
@@ -91,7 +91,7 @@ struct ct_layer_norm {
 /* (x[.., k] - mean) * rsqrt(variance + eps) * w[k] + bias[k] (Ba et al. 2016); bias may be NULL. */
 CT_API struct ct_value *ct_layer_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                       struct ct_value *w, struct ct_value *bias, double eps);
-/* *sum = x + r, and the norm of it. */
+/* *sum = x + r; returns rms_norm of it. */
 CT_API struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                         struct ct_value *r, struct ct_value *w, double eps,
                                         struct ct_value **sum);
@@ -118,7 +118,7 @@ struct ct_attention {
     bool causal;    /* a query sees no later key */
     double scale;   /* 0: 1 / sqrt(d) */
     int64_t window; /* a query sees keys closer to it than this: itself and window - 1 before it
-                       (and, unless causal, behind it); 0: any */
+                       (and, unless causal, after it); 0: no limit */
     bool blockwise; /* for transforms: keys are split as queries are, and each rank sees the block
                        that it holds */
 };
@@ -142,7 +142,7 @@ enum ct_gelu_kind { CT_GELU_EXACT, CT_GELU_TANH };
 struct ct_gelu { /* and of gelu_grad */
     enum ct_gelu_kind approximate;
 };
-/* x Phi(x) (Hendrycks and Gimpel 2016), or its approximation by tanh, as GPT-2 has it */
+/* x Phi(x) (Hendrycks and Gimpel 2016), or its approximation by tanh, as in GPT-2 */
 CT_API struct ct_value *ct_gelu(struct ct_builder *b, const char *name, struct ct_value *x,
                                 bool approximate);
 /* Over the last dimension. */
@@ -152,18 +152,18 @@ CT_API struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct
                                   struct ct_value *up);
 
 /* Sum over tokens of -log softmax(x w^T)[label], float32 scalar; labels int32 [b, t], -100 masked.
-   The logits are made and consumed in shards. Multiply-free: scaling is the caller's. */
+   The logits are computed and consumed in shards. The sum is not scaled: the caller does that. */
 CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char *name,
                                                 struct ct_value *x, struct ct_value *w,
                                                 struct ct_value *labels);
-/* The same on logits that exist: logits[b, t, v]. */
+/* The same on given logits[b, t, v]. */
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
 
 /* ---- parameters ---- */
 
 struct ct_init_normal {
-    double std, truncate; /* redrawn beyond so many deviations; 0: never */
+    double std, truncate; /* truncate: redrawn beyond this many deviations; 0: never */
     int64_t seed;
 };
 CT_API void ct_init_normal(struct ct_builder *b, struct ct_value *p,
@@ -181,7 +181,7 @@ struct ct_init_constant {
 };
 CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
 
-/* How a parameter starts; {0} is zeros. */
+/* Initial values of a parameter; {0} is zeros. */
 struct ct_init {
     enum ct_init_kind {
         CT_INIT_ZERO,
@@ -190,7 +190,7 @@ struct ct_init {
         CT_INIT_UNIFORM,  /* between a and b */
     } kind;
     double a, b;
-    double truncate; /* normal: redrawn beyond so many deviations; 0: never */
+    double truncate; /* normal: redrawn beyond this many deviations; 0: never */
 };
 #define CT_INIT_ONE ((struct ct_init){.kind = CT_INIT_CONSTANT, .a = 1})
 #define CT_INIT_STD(std) ((struct ct_init){.kind = CT_INIT_NORMAL, .a = (std)})
@@ -201,7 +201,7 @@ CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int
 
 /* ---- Float8 ---- */
 
-enum ct_float8_per { CT_PER_TENSOR, CT_PER_ROW, CT_PER_COLUMN }; /* what has a factor of its own */
+enum ct_float8_per { CT_PER_TENSOR, CT_PER_ROW, CT_PER_COLUMN }; /* what has its own factor */
 
 struct ct_float8_scale {
     enum ct_dtype dtype;

@@ -3,7 +3,7 @@
  *
  * An action is as in torch.distributed.pipelining: text "<stage><type><microbatch>", "2F0",
  * "1UNSHARD", "3SEND_F1". F is a forward, B a whole backward; I and W are a backward in two parts,
- * towards the inputs and towards the weights. A SEND bears the stage that made what it sends, a
+ * towards the inputs and towards the weights. A SEND names the stage that made what it sends, a
  * RECV the stage that uses what it receives: 1SEND_F3 and 2RECV_F3 are one transfer, 2SEND_B3 and
  * 1RECV_B3 another.
  *
@@ -71,15 +71,15 @@ struct ct_schedule_ops {
     int stages_per_rank_min, stages_per_rank_max; /* 0: no limit */
     /* Rank that holds a stage. NULL: stage % ranks (looped). */
     int (*placement)(int stage, int ranks, int stages);
-    /* Fill lists[rank] with compute actions. CT_ECONFIG: what the schedule cannot do, in words. */
+    /* Fill lists[rank] with compute actions. CT_ECONFIG says what the schedule cannot do. */
     int (*generate)(const struct ct_schedule_request *request, struct ct_action_list *lists);
 };
 
 struct ct_offer;
-/* What an offer of the kind CT_SCHEDULE points to, in this build's layout; CT_EABI: it is not. */
+/* The ops of an offer of kind CT_SCHEDULE, in this build's layout. CT_EABI: another layout. */
 CT_API int ct_schedule_offered(const struct ct_offer *offer, const struct ct_schedule_ops **ops);
 
-/* Append an action of one stage and microbatch to a list: what plugins do. */
+/* Append an action of one stage and microbatch to a list; for plugins. */
 CT_API void ct_schedule_add(const struct ct_schedule_request *request, struct ct_action_list *list,
                             enum ct_action_type type, int stage, int microbatch);
 
@@ -92,7 +92,7 @@ CT_API void ct_schedule_forward(const struct ct_schedule_request *request,
 
 /* Rank that holds a stage: stage % ranks. */
 CT_API int ct_schedule_looped(int stage, int ranks, int stages);
-/* The same, but every second loop runs back: with two stages per rank, a V. */
+/* The same, but every second loop runs backwards: with two stages per rank, a V. */
 CT_API int ct_schedule_v(int stage, int ranks, int stages);
 
 /* ---- whole schedules ---- */
@@ -104,27 +104,27 @@ struct ct_schedule {
     struct ct_action_list *lists; /* by rank */
     bool forward_only;
     bool communicates; /* has more than compute actions */
-    bool own_streams;  /* right only where transfers have streams of their own */
+    bool own_streams;  /* valid only where transfers have streams of their own */
     struct ct_arena *arena;
 };
 
 /*
- * The compute actions of a schedule, in request->arena. CT_ECONFIG: it cannot be had for this
- * number of ranks, stages or microbatches, in words. What the plugin made is not verified here.
+ * Generate the compute actions of a schedule, in request->arena. CT_ECONFIG: it does not exist for
+ * this number of ranks, stages or microbatches; the message says why. The result is not verified.
  */
 CT_API int ct_schedule_generate(const struct ct_schedule_ops *ops, const char *name,
                                 const struct ct_schedule_request *request,
                                 struct ct_schedule **schedule);
 
-/* Forwards alone, for evaluation, of stages that lie as rank_of says (by stage; copied). */
+/* A schedule of forwards only, for evaluation. rank_of: rank of each stage; copied. */
 CT_API int ct_schedule_forward_only(const struct ct_schedule_request *request, const int *rank_of,
                                     struct ct_schedule **schedule);
 
 /*
- * A schedule from torch's CSV: a row for each rank, an action in each cell, empty cells are idle;
- * of compute actions alone, or with communication (then it `communicates`). ranks, stages,
- * microbatches: what the file must hold; -1: whatever it holds. CT_ECONFIG: it holds something
- * else, with row and column; CT_ENOENT, CT_EIO.
+ * Read a schedule from torch's CSV: a row for each rank, an action in each cell; empty cells are
+ * idle. It has compute actions only, or communication too (then it `communicates`). ranks, stages,
+ * microbatches: what the file must hold; -1: any number. CT_ECONFIG: it holds something else, with
+ * row and column; CT_ENOENT, CT_EIO.
  */
 CT_API int ct_schedule_read_csv(struct ct_arena *arena, const char *path, int ranks, int stages,
                                 int microbatches, struct ct_schedule **schedule);
@@ -137,38 +137,38 @@ struct ct_costs {
     double forward, input, weight;                   /* F, I, W; a B takes I + W */
     const double *forward_of, *input_of, *weight_of; /* by stage, instead; or NULL */
     double send;                                     /* of a transfer between two ranks */
-    double overlap;  /* share of its F + B that OVERLAP_F_B takes; 0: all of it */
-    bool one_stream; /* transfers wait for compute actions, and these for them */
+    double overlap;  /* time of OVERLAP_F_B, as a share of its F + B; 0: all of it */
+    bool one_stream; /* transfers and compute actions wait for each other */
 };
 
 struct ct_communicate_options {
-    bool unshard;       /* UNSHARD stages before their use, RESHARD them when others come first */
-    int unsharded_most; /* at a time, on a rank; torch: 3. The next distinct stages are kept. */
-    bool reduce_grad;   /* REDUCE_GRAD after a stage's last backward */
-    const struct ct_costs *costs; /* that the order of transfers is made for; NULL: F = I = W */
+    bool unshard;       /* add UNSHARD before a stage's use, RESHARD when other stages come first */
+    int unsharded_most; /* at a time, on a rank: the next stages to be used; torch: 3 */
+    bool reduce_grad;   /* add REDUCE_GRAD after a stage's last backward */
+    const struct ct_costs *costs; /* used to order transfers; NULL: F = I = W */
 };
 
 /*
- * Add communication to compute actions. Every list stays consistent with one global order, in which
- * a SEND and its RECV are neighbours: no deadlock, even where each rank has one stream and a send
- * ends only when its receive does. The order is that of a run in which F, I and W take the times
- * of options->costs: a transfer stands where both its ranks are between two actions for the first
- * time after what it sends was made. CT_EINVAL: the compute actions do not verify.
+ * Add communication to compute actions. Every list is consistent with one global order, in which a
+ * SEND and its RECV are neighbours. So there is no deadlock, even if each rank has one stream and a
+ * send ends only when its receive does. The order is that of a run in which F, I and W take the
+ * times of options->costs. A transfer comes when both its ranks are between two actions for the
+ * first time after its data was made. CT_EINVAL: the compute actions do not verify.
  */
 CT_API int ct_schedule_communicate(struct ct_schedule *schedule,
                                    const struct ct_communicate_options *options);
 
 /*
- * Let each RECV stand in front of the compute action before its consumer's at the latest, in the
- * same order. For transfers that have streams of their own; on one stream such lists may deadlock.
+ * Move each RECV to before the compute action that precedes its consumer's, or earlier; RECVs keep
+ * their order. For transfers that have streams of their own; on one stream such lists may deadlock.
  */
 CT_API int ct_schedule_prefetch(struct ct_schedule *schedule);
 
 /* ---- verification ---- */
 
 /*
- * Memory that the activations of a rank may take. A stage keeps activations of one microbatch from
- * F to I (of B: its end), and others, which W uses too, from F to W.
+ * Memory for the activations of a rank. A stage keeps some activations of a microbatch from F to I
+ * (or to the end of B), and others, which W uses too, from F to W.
  */
 struct ct_schedule_limits {
     const size_t *until_i, *until_w; /* bytes of one microbatch, by stage */
@@ -176,12 +176,15 @@ struct ct_schedule_limits {
 };
 
 /*
- * Prove that a schedule is right: each action there once, on the rank of its stage, in order;
- * transfers complete, matched, after what makes and before what uses them, in the same order on
- * both ends; stages unsharded where they compute, and reduced once; no deadlock where a send ends
- * only with its receive, neither with transfers on two streams of their own on each rank (sends,
- * receives) nor (unless own_streams) with one stream for everything; memory within limits, if not
- * NULL.
+ * Prove that a schedule is right:
+ *
+ *   - each action occurs once, on the rank of its stage, in order;
+ *   - transfers are complete and matched, after what makes and before what uses their data, in the
+ *     same order on both ends;
+ *   - stages are unsharded where they compute, and reduced once;
+ *   - nothing deadlocks where a send ends only with its receive: with two streams for transfers on
+ *     each rank (sends, receives) and, unless own_streams, with one stream for everything;
+ *   - memory is within limits, if not NULL.
  *
  * CT_EINVAL: the message is the shortest counter-example found. What was proven is written to
  * report, if not NULL. Time and memory are linear in the number of actions.
@@ -196,13 +199,13 @@ struct ct_simulation {
     double bubble;   /* of the busiest rank: makespan - its compute time */
     double fraction; /* bubble / makespan */
     double *busy;    /* compute time, by rank */
-    /* Most activations alive, by rank, in those of one stage and one microbatch: if I frees them,
-       and if only W does. */
+    /* Peak of live activations, by rank, in units of those of one stage and one microbatch: if I
+       frees them, and if only W does. */
     double *peak_freed_at_i, *peak_freed_at_w;
     double **start, **end; /* by rank, by action */
 };
 
-/* Run a schedule that verifies on a virtual clock; results lie in arena. CT_EINVAL: it is stuck. */
+/* Run a verified schedule on a virtual clock; results are in arena. CT_EINVAL: it is stuck. */
 CT_API int ct_schedule_simulate(const struct ct_schedule *schedule, const struct ct_costs *costs,
                                 struct ct_arena *arena, struct ct_simulation *simulation);
 
@@ -210,9 +213,9 @@ CT_API int ct_schedule_simulate(const struct ct_schedule *schedule, const struct
 
 /*
  * Prove that the programs of all ranks along an axis (by coordinate; equal in all other
- * coordinates) come to their end together: with sends that end only with their receives, and events
- * as they are. in_order: on devices that are (device.h). CT_EINVAL: a deadlock, with what each rank
- * is about to do; or two ends of a transfer that are not of one value.
+ * coordinates) reach their end together, if a send ends only with its receive and programs wait for
+ * their events. in_order: the devices are in order (device.h). CT_EINVAL: a deadlock, with the next
+ * instruction of each rank; or the two ends of a transfer have different values.
  */
 CT_API int ct_programs_prove(const struct ct_program *const *programs, int count, int axis,
                              bool in_order);

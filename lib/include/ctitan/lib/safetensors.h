@@ -27,19 +27,19 @@ CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
 CT_API void ct_weights_close(struct ct_weights *weights);
 CT_API size_t ct_weights_count(const struct ct_weights *weights);
 CT_API const struct ct_weight *ct_weights_at(const struct ct_weights *weights, size_t index);
-/* NULL if there is none of that name. */
+/* The weight called name, or NULL. */
 CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights, const char *name);
-/* The shard [offset, offset + shape) of a weight as dense dtype elements. */
+/* Read the shard [offset, offset + shape) of a weight as dense dtype elements. */
 CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
                            const int64_t *shape, enum ct_dtype dtype, void *to);
 
 /* Write one file, complete or absent. Data is read at call time. */
 CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count);
 
-/* The same of data that is produced meanwhile: for each weight, in the order of the file, `produce`
-   puts all of its bytes, in any number of calls. A failure to write is kept until the end. path
-   NULL: nothing is written, and `produce` is called all the same, for ranks that send their part.
- */
+/* The same for data that is produced while writing. For each weight, in the order of the file,
+   `produce` puts all of its bytes, in any number of calls. A failure to write is returned at the
+   end. path NULL: nothing is written, but `produce` is still called, for ranks that send their
+   part. */
 struct ct_safetensors_sink;
 typedef int ct_safetensors_source(size_t index, struct ct_safetensors_sink *sink, void *context);
 CT_API void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size_t bytes);
