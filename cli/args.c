@@ -24,7 +24,7 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"rank", required_argument, NULL, RANK},
                                              {0}};
 
-/* What a verb must accept for an option to be its own; 0: every verb does. */
+/* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
 static unsigned needed(int option)
 {
     switch (option) {
@@ -95,7 +95,7 @@ static int take(struct args *args, int option)
     return 0;
 }
 
-/* The option that getopt stopped at, as the user would write it. */
+/* The option that getopt stopped at, in the form that the user would write. */
 static const char *option_name(int option, char **argv, char text[32])
 {
     for (const struct option *o = long_options; o->name; o++)
@@ -137,7 +137,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
     return rc;
 }
 
-/* Plugins first: a --set may be for one that comes with --with. */
+/* Plugins first: a --set may be for a plugin that --with adds. */
 static int change(const struct args *args, struct ct_recipe *recipe)
 {
     int rc = 0;

@@ -1,8 +1,8 @@
 /*
- * `ctitan check FILE.so`: what a plugin offers, tried. It is taken into the process as by a run, so
- * that structs, signatures and names of offers are checked; ops must have a reference, and kernels
- * an op. Schedules are generated, verified, given communication, verified again, and simulated,
- * over a grid of ranks, stages and microbatches.
+ * `ctitan check FILE.so`: tests what a plugin offers. The plugin is loaded as in a run, so structs,
+ * signatures and names of offers are checked. Ops must have a reference, and kernels an op.
+ * Schedules are generated, verified, given communication, verified again, and simulated, over a
+ * grid of ranks, stages and microbatches.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 struct row {
     int passed, refused;
     double least_bubble, most_bubble; /* in units of F + B of a rank's layers */
-    double peak;   /* of any rank, freed at W, in microbatches of all its layers */
+    double peak;   /* most of any rank, freed at W, in microbatches of all its layers */
     char why[256]; /* the last refusal */
 };
 

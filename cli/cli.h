@@ -30,20 +30,20 @@ int verb_schedule(int argc, char **argv);
 int verb_check(int argc, char **argv);
 int verb_new(int argc, char **argv);
 
-/* The overview that `ctitan help` and a lone `ctitan` print. */
+/* The overview that `ctitan help` and `ctitan` alone print. */
 void print_overview(FILE *out);
 
 struct ct_verb_ops;
-/* The verb of that name that a plugin in the folders brings; NULL: none, and `unusable` says why
-   one that can have it cannot be loaded, or is empty. CT_ECONFIG: two have it. Plugins that cannot
-   have it are not loaded. */
+/* The verb called name that a plugin in the folders offers. NULL: none; `unusable` then says why a
+   plugin that may have it is empty or cannot be loaded. CT_ECONFIG: two plugins have it. Plugins
+   that cannot have it are not loaded. */
 int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room);
-/* A line for each verb that a plugin brings, as in the overview. */
+/* A line for each verb that a plugin offers, as in the overview. */
 void print_plugin_verbs(FILE *out);
 
-/* Log lines of this level and above go to stderr. */
+/* Send log lines of this level and above to stderr. */
 void log_to_terminal(enum ct_log_level level);
-/* Take a progress line off the terminal. */
+/* Erase a progress line from the terminal. */
 void log_finish(void);
 
 /* ---- arguments of verbs that take a recipe ---- */
@@ -52,7 +52,7 @@ void log_finish(void);
 #define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed */
 #define ARG_JSON 4u       /* --json */
 #define ARG_PROGRAM 8u    /* --program */
-#define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many would see it */
+#define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many */
 
 struct change; /* one --set, --with or --without */
 
@@ -61,16 +61,16 @@ struct args {
     const char *path; /* the recipe */
     struct change *changes;
     size_t count, room;
-    int64_t ranks; /* 0: not said */
-    bool here;     /* they are all on this machine: -n */
-    int64_t rank;  /* of these, the one looked at */
+    int64_t ranks; /* 0: not given */
+    bool here;     /* all ranks are on this machine: -n */
+    int64_t rank;  /* the rank to look at */
     const char *dump_after;
     bool json, program;
 };
 
-/* RECIPE, --set, --with, --without, and those of `accepts`. CT_ECONFIG: says what is wrong. */
+/* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
 int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
-/* Read the recipe, change it as the command line says, apply it. It lives in args->arena. */
+/* Read the recipe, change it as the command line says, and apply it. It is in args->arena. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
 void args_finish(struct args *args);
 
@@ -80,13 +80,13 @@ struct ct_schedule;
 struct ct_schedule_ops;
 struct ct_simulation;
 
-/* The schedule called name of any plugin in the folders, with default options. CT_ENOENT: the
-   nearest name. */
+/* The schedule called name of any plugin in the folders, with default options. CT_ENOENT: none; the
+   message has the nearest name. */
 int find_schedule(const char *name, const struct ct_schedule_ops **ops);
 
-/* A timeline, a row for each rank, to stdout. */
+/* Print a timeline to stdout, with one row per rank. */
 void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulation *simulation);
-/* The same as SVG, written to path. */
+/* Write the same as SVG to path. */
 int write_svg(const struct ct_schedule *schedule, const struct ct_simulation *simulation,
               const char *path);
 

@@ -100,7 +100,7 @@ static void print_machine(struct ct_arena *arena)
     print_huge_pages();
 }
 
-/* The best of several looks: other processes only ever make a machine seem slower. */
+/* The best of several measurements counts, because other processes only make a machine slower. */
 #define LOOKS 5
 
 static void print_gemm(struct ct_device *device, enum ct_dtype dtype)
@@ -171,7 +171,7 @@ static void try_device(const char *name, const struct ct_device_ops *ops)
     ops->close(device);
 }
 
-/* Open, take in, fill in the defaults: as a recipe without its section would. */
+/* Open and load the plugin with default options, like a recipe without its section. */
 static int load(const char *name, const struct ct_plugin **plugin)
 {
     char path[PATH_MAX];

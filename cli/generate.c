@@ -2,9 +2,9 @@
  * generate: the recipe's model continues a prompt.
  *
  * The graph is the model's own with its logits fetched, for one sequence of [training] seq_len
- * tokens, through the same transforms and kernels as in training. Each token is one forward pass
- * over the last seq_len tokens; what stands behind the newest is padding, which causal attention
- * does not see.
+ * tokens, with the same transforms and kernels as in training. Each token takes one forward pass
+ * over the last seq_len tokens. Positions after the newest token are padding, which causal
+ * attention ignores.
  */
 #include <errno.h>
 #include <math.h>
@@ -68,7 +68,7 @@ static int take_option(struct options *o, const char *name, const char *text)
     return 1;
 }
 
-/* Take this verb's own options out of argv; the others are left for args_parse. */
+/* Remove this verb's own options from argv; args_parse gets the others. */
 static int take_options(int *argc, char **argv, struct options *o)
 {
     int kept = 1, total = *argc;
@@ -93,7 +93,7 @@ static int take_options(int *argc, char **argv, struct options *o)
 
 /* ---- the model ---- */
 
-/* What the recipe trained; without it, what the recipe would start from. */
+/* Use the weights that the recipe trained, or else the ones that it would start from. */
 static int choose_weights(struct args *args)
 {
     struct ct_model_config *model = &ct_config.model;
@@ -111,7 +111,7 @@ static int choose_weights(struct args *args)
     return 0;
 }
 
-/* Once: they are the same for each token. */
+/* Done once, because positions are the same for each token. */
 static int write_positions(struct generator *g)
 {
     const struct ct_value *positions = ct_graph_find_input(g->run->graph, "positions");
@@ -173,7 +173,7 @@ static int start_history(struct args *args, struct generator *g)
 
 /* ---- tokens ---- */
 
-/* The logits that follow the history, into g->row. */
+/* Compute the logits after the history, in g->row. */
 static int forward(struct generator *g)
 {
     int64_t used = g->count < g->seq_len ? g->count : g->seq_len;

@@ -31,7 +31,7 @@ static bool help_verb(const char *name)
     return false;
 }
 
-/* 1: shown; 0: no plugin has it. */
+/* 1: help was shown; 0: no plugin has the verb. */
 static int help_plugin_verb(const char *name)
 {
     const struct ct_verb_ops *ops;
@@ -103,7 +103,7 @@ int verb_help(int argc, char **argv)
     if (argc > 2)
         return ct_fail(CT_ECONFIG, "help takes one name, and not also %s", argv[2]);
     if (argc == 2) {
-        /* A verb may have the name of a section: show both. */
+        /* A verb and a section may have the same name: show both. */
         bool verb = help_verb(argv[1]), section = help_section(argv[1]);
         int brought = verb ? 1 : help_plugin_verb(argv[1]);
 

@@ -48,7 +48,7 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
-/* unusable: why a plugin that can have it cannot be loaded. */
+/* unusable: why a plugin that may have it cannot be loaded. */
 static int unknown_verb(const char *name, const char *unusable)
 {
     const char *names[32], *near;
@@ -92,9 +92,8 @@ int main(int argc, char **argv)
 {
     int rc;
 
-    /* OpenMP runtimes read this when a plugin brings them in. Their own default spins for
-       milliseconds at every join: a second busy process on the machine would make a step ten times
-       slower. */
+    /* OpenMP runtimes read this when a plugin loads them. Their default spins for milliseconds at
+       every join, so a second busy process on the machine would make a step ten times slower. */
     setenv("GOMP_SPINCOUNT", "2000", 0);
     log_to_terminal(CT_LOG_WARNING);
     if (argc < 2) {

@@ -1,6 +1,6 @@
 /*
- * `ctitan new schedule NAME`: a folder with a plugin that builds and passes `ctitan check`, to be
- * changed from there.
+ * `ctitan new schedule NAME`: writes a folder with a plugin that builds and passes `ctitan check`,
+ * as a starting point.
  */
 #include <ctype.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static const char makefile[] =
     "\t$(CC) $(CFLAGS) $(shell pkg-config --cflags ctitan) -shared -Wl,-z,defs -o $@@ $< "
     "$(shell pkg-config --libs ctitan)\n";
 
-/* Writes text to folder/file, each @ replaced by name; @@ is one @. */
+/* Write text to folder/file, with each @ replaced by name, and @@ by one @. */
 static int write_file(struct ct_arena *arena, const char *name, const char *file, const char *text)
 {
     size_t room = strlen(text) * (strlen(name) + 1) + 1, used = 0;

@@ -47,7 +47,7 @@ static void print_memory(const char *what, size_t bytes, const struct ct_memory 
 struct traffic {
     const char *op;
     ct_axes axes;
-    char along[128]; /* their names */
+    char along[128]; /* names of the axes */
     int64_t calls;
     double bytes;
 };
@@ -189,7 +189,7 @@ static int plan(const struct ct_run *run, const struct args *args)
     return ct_program_verify(run->program, stderr);
 }
 
-/* The programs of all ranks of this one's pipeline come to their end. */
+/* Prove that the programs of all ranks of this rank's pipeline run to their end. */
 static int prove(const struct ct_run *run)
 {
     int axis = run->graph->partition_axis, count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
@@ -241,7 +241,7 @@ int verb_plan(int argc, char **argv)
 
     if (rc < 0)
         return rc;
-    log_to_terminal(CT_LOG_INFO); /* what transforms say of their choices */
+    log_to_terminal(CT_LOG_INFO); /* transforms report their choices */
     options.world = args.ranks;
     options.rank = args.rank;
     options.local_ranks = args.here ? (int)args.ranks : 1;

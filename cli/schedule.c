@@ -1,6 +1,6 @@
 /*
- * `ctitan schedule`: a pipeline schedule, from a plugin or from torch's CSV, drawn, timed,
- * verified.
+ * `ctitan schedule`: draws, times and verifies a pipeline schedule, from a plugin or from torch's
+ * CSV.
  */
 #include <getopt.h>
 #include <limits.h>
@@ -22,8 +22,8 @@ struct request {
     const char *name, *csv, *svg, *write_csv;
     char *set[SETTINGS]; /* "PLUGIN.KEY=VALUE" */
     int settings;
-    int ranks, stages, microbatches; /* -1: not said */
-    double costs[4];                 /* F, I, W of all layers of a rank; of a transfer */
+    int ranks, stages, microbatches; /* -1: not given */
+    double costs[4];                 /* F, I, W of all layers of a rank; one transfer */
     bool comm;
 };
 
@@ -138,7 +138,7 @@ static int parse(int argc, char **argv, struct request *r)
     return check_request(r, argc, argv);
 }
 
-/* ---- finding it ---- */
+/* ---- finding the schedule ---- */
 
 static const struct ct_schedule_ops *offered(const struct ct_plugin *plugin, const char *name)
 {
@@ -255,7 +255,7 @@ static int make(const struct request *r, struct ct_arena *arena, struct ct_sched
     return ct_schedule_generate(ops, r->name, &request, schedule);
 }
 
-/* ---- what is known about it ---- */
+/* ---- facts about the schedule ---- */
 
 static struct ct_costs costs_of(const struct request *r, const struct ct_schedule *s)
 {
@@ -267,7 +267,7 @@ static struct ct_costs costs_of(const struct request *r, const struct ct_schedul
                              .send = r->costs[3]};
 }
 
-/* A copy with communication; the schedule itself if it has some. */
+/* A copy with communication added, or the schedule itself if it has communication. */
 static int with_communication(const struct request *r, struct ct_schedule *schedule,
                               struct ct_schedule **full)
 {
@@ -283,7 +283,7 @@ static int with_communication(const struct request *r, struct ct_schedule *sched
     return ct_schedule_communicate(*full, &everything);
 }
 
-/* Proof of both, as text: what a CSV has without one stream is valid too, but that is said. */
+/* Verify both and write the proof. A CSV that deadlocks with one stream is valid, with a note. */
 static int prove(struct ct_schedule *schedule, struct ct_schedule *full, FILE *proof)
 {
     char *deadlock;

@@ -1,6 +1,4 @@
-/*
- * Timelines of schedules: a row for each rank, from left to right, as text or as SVG.
- */
+/* Timelines of schedules: one row per rank, from left to right, as text or as SVG. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +11,13 @@
 
 #include "cli.h"
 
-/* ---- looks ---- */
+/* ---- appearance ---- */
 
 struct look {
     enum ct_action_type type;
     char letter;
     const char *name;
-    int terminal[2]; /* colours of 256, for even and odd loops */
+    int terminal[2]; /* of 256 colours, for even and odd loops */
     const char *svg[2];
 };
 
@@ -52,14 +50,14 @@ static bool odd_loop(const struct ct_schedule *s, const struct ct_action *action
 
 #define MOST_ROWS 32
 #define MOST_COLUMNS 400
-#define WIDEST 4 /* columns of the shortest action */
+#define WIDEST 4 /* most columns of the shortest action */
 
 struct sheet {
     const struct ct_schedule *schedule;
     const struct ct_simulation *times;
     bool colour;
     int columns;
-    double unit; /* time of a column */
+    double unit; /* time per column */
 };
 
 static int terminal_width(void)
@@ -87,7 +85,7 @@ static double shortest_action(const struct ct_schedule *s, const struct ct_simul
     return least;
 }
 
-/* As many columns for the shortest action as fit; below one, columns are left out. */
+/* Use as many columns for the shortest action as fit. If that is less than one, skip columns. */
 static void choose_unit(struct sheet *x)
 {
     double least = shortest_action(x->schedule, x->times);
@@ -101,7 +99,7 @@ static void choose_unit(struct sheet *x)
     x->columns = (int)(x->times->makespan / x->unit + 0.5);
 }
 
-/* "F12": what an action says about itself in `width` columns. */
+/* "F12": the label of an action, in `width` columns. */
 static void label(const struct sheet *x, const struct ct_action *action, char *text, int width)
 {
     char letter = look_of(action)->letter, whole[32];
@@ -193,7 +191,7 @@ void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulatio
 #define ROW 26
 #define LEFT 70
 #define TOP 40
-#define WIDE 16384 /* no browser draws wider ones well */
+#define WIDE 16384 /* browsers draw wider ones badly */
 
 static void svg_action(FILE *out, const struct ct_schedule *s, const struct ct_simulation *x,
                        int rank, size_t i, double scale)

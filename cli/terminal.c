@@ -6,8 +6,8 @@
 
 #include "cli.h"
 
-static bool terminal;        /* stderr is one */
-static bool status_is_shown; /* the cursor stands behind a progress line */
+static bool terminal;        /* stderr is a terminal */
+static bool status_is_shown; /* the cursor is after a progress line */
 
 static void erase_status(void)
 {

@@ -10,9 +10,9 @@
 
 #include "cli.h"
 
-#define RANKS_PER_PROCESSOR 64 /* that -n starts: a typing error shall not stop the machine */
+#define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
 
-/* What the last step gave, for the line at the end. */
+/* Results of the last step, for the line at the end. */
 static struct ct_step_result last;
 
 static int remember(const struct ct_event_data *data, void *context)
@@ -42,7 +42,7 @@ static void report(double seconds)
 static struct ct_run *running;
 static volatile sig_atomic_t interrupted;
 
-/* The step ends, and then the run, in order; a second signal ends the process at once. */
+/* The first signal ends the run in order after the step; a second ends the process at once. */
 static void interrupt(int number)
 {
     static const char said[] =
@@ -69,7 +69,7 @@ static void release_signals(void)
     signal(SIGTERM, SIG_DFL);
 }
 
-/* Ranks of a job end together, by their launcher; one alone ends in order. */
+/* The launcher ends the ranks of a job together; a single rank ends in order. */
 static int train_one(struct ct_run *run)
 {
     int rc;
@@ -93,7 +93,7 @@ static int save_recipe(struct args *args, const struct ct_recipe *recipe)
     return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
-/* This process as one rank. */
+/* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
     struct ct_run_options options = {.depth = CT_RUN_READY,
@@ -127,7 +127,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     return rc;
 }
 
-/* -n: this process supervises that many copies of itself. */
+/* -n: supervise that many copies of this process. */
 static int launch(struct args *args, int argc, char **argv)
 {
     char **copy = ct_arena_array(&args->arena, char *, argc + 2);
@@ -144,7 +144,7 @@ static int launch(struct args *args, int argc, char **argv)
     return ct_launch(&(struct ct_launch_request){.ranks = (int)args->ranks, .argv = copy});
 }
 
-/* What the command line says against what a launcher around this process says. */
+/* Compare the number of ranks on the command line with that of a launcher around this process. */
 static int check_ranks(int64_t asked, const struct ct_identity *id)
 {
     if (!id->by || asked == 0 || asked == id->world)

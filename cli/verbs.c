@@ -1,8 +1,8 @@
 /*
- * Verbs that plugins bring: those of all plugins in the folders, whatever a recipe loads.
+ * Verbs offered by plugins: those of all plugins in the folders, whatever a recipe loads.
  *
- * Loading a plugin runs code of its own and of its libraries. So only those are loaded that can
- * have the verb: its name stands in the file as a string.
+ * Loading a plugin runs code of the plugin and of its libraries. Therefore only plugins that may
+ * have the verb are loaded: those whose file contains its name as a string.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -18,13 +18,13 @@
 
 #include "cli.h"
 
-/* The offers of verbs called name (NULL: any) of all plugins: {plugin, offer}, in arena. */
+/* The verbs called name (NULL: any) of all plugins, as {plugin, offer}, in arena. */
 struct brought {
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
 };
 
-/* Whether the file has name, and a 0 behind it, in it. */
+/* True if the file contains name with a terminating 0. */
 static bool contains(const char *path, const char *name)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,7 +43,7 @@ static bool contains(const char *path, const char *name)
     return found;
 }
 
-/* name NULL: of any name. unusable: why one that can have it cannot be loaded; NULL: none. */
+/* name NULL: any name. unusable: why a plugin that may have it cannot be loaded; NULL: none. */
 static size_t collect(struct ct_arena *arena, const char *name, struct brought **list,
                       const char **unusable)
 {

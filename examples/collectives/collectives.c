@@ -1,10 +1,10 @@
 /*
- * A record of every collective, a line of JSON each, in DUMP_FOLDER/collectives-RANK.jsonl.
+ * A record of every collective, one line of JSON each, in DUMP_FOLDER/collectives-RANK.jsonl.
  *
- * A group is known by its ranks, name and instance, and numbers its calls: of two ranks' files, the
- * lines with one group and one sequence are of one call. A run that fails ends its file with the
- * calls that were enqueued and have not finished: those that never began wait for others, those
- * that began wait for a peer.
+ * A group is identified by its ranks, name and instance, and numbers its calls. Lines of two ranks'
+ * files with the same group and sequence are of the same call. A run that fails ends its file with
+ * the calls that were enqueued and have not finished. Those that never began wait for other work,
+ * those that began wait for a peer.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,14 +19,14 @@
 struct call {
     struct ct_event_data enqueued;
     double started; /* 0: not yet */
-    bool open;      /* enqueued, and not finished */
+    bool open;      /* enqueued and not finished */
 };
 
 /* Events of a collective come from the thread of its stream. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *out;
-static const struct ct_program *program; /* of which calls are open */
-static struct call *calls;               /* by index, from that of the first init op on */
+static const struct ct_program *program; /* program of the calls */
+static struct call *calls;               /* by index, starting at the first init op */
 static size_t count;
 static bool ended;
 
@@ -67,7 +67,7 @@ static void put_time(const char *name, double time)
         fprintf(out, ", \"%s\": null", name);
 }
 
-/* Bytes are those of the larger side, which is the same on all ranks: the whole of a gather. */
+/* The bytes of the larger side (the whole tensor of a gather), which are the same on all ranks. */
 static void put(const struct call *c, double finished)
 {
     const struct ct_event_data *e = &c->enqueued;
@@ -89,7 +89,7 @@ static void put(const struct call *c, double finished)
     fprintf(out, "}\n");
 }
 
-/* The table of calls fits the program that runs: training's, or validation's. */
+/* The table of calls is rebuilt for the program that runs: training's, or validation's. */
 static struct call *find(const struct ct_event_data *data)
 {
     const struct ct_program *p = data->program;

@@ -1,8 +1,8 @@
 /*
  * A pipeline schedule: one forward, one backward, with more forwards ahead.
  *
- * As 1f1b, but each rank begins with `extra` more forwards for every rank behind it. Transfers have
- * more time to arrive, and more activations are alive.
+ * It is like 1f1b, except that each rank starts with `extra` more forwards for every rank after it.
+ * Transfers have more time to arrive, and more activations are alive.
  */
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/plugin.h>

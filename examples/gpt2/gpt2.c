@@ -1,7 +1,7 @@
 /*
- * A model as a plugin of its own, built outside ctitan's tree: GPT-2 (Radford et al. 2019), with
- * learned positions, layer norms, biases, GELU and a tied head. It says plain ops and nothing of
- * parallelism, but for a plan of which weights tensor parallelism splits.
+ * A model as a separate plugin, built outside ctitan's tree: GPT-2 (Radford et al. 2019), with
+ * learned positions, layer norms, biases, GELU and a tied head. It uses plain ops. Its only
+ * statement about parallelism is the plan of which weights tensor parallelism splits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static const struct ct_option options[] = {
                "Longest sequence: rows of the table of positions"),
     {0}};
 
-/* A process may have several models: each keeps the sizes that it was made with. */
+/* A process may have several models, each with its own sizes. */
 struct ct_model {
     struct config sizes;
 };
@@ -59,7 +59,7 @@ struct build {
     char layer[32], name[128];
 };
 
-/* "h.3.attn.q.weight": a parameter of the layer that is being built. */
+/* "h.3.attn.q.weight": a parameter of the current layer. */
 static struct ct_value *parameter(struct build *m, const char *what, int ndim, int64_t rows,
                                   int64_t columns, struct ct_init init)
 {

@@ -1,10 +1,10 @@
 /*
- * A mesh axis: data parallelism over pods, machines whose ranks are close to each other.
+ * A mesh axis: data parallelism over pods, which are machines whose ranks are close to each other.
  *
- * The axis stands outside of all others but pp, so the ranks of a pod are neighbours. Sequences are
- * split over it, and nothing else is said: parameters lie whole on every pod, so their gradients
- * are sums still to be made over "pod", and the core adds the all-reduces. fsdp, which keeps shards
- * of parameters over all axes that split the batch, does so over this one.
+ * The axis is outside all others except pp, so the ranks of a pod are neighbours. The plugin only
+ * states that sequences are split over the axis. Parameters are whole on every pod, so their
+ * gradients are unreduced over "pod", and the core adds the all-reduces. fsdp stores shards of
+ * parameters over all axes that split the batch, including this one.
  */
 #include <ctitan/error.h>
 #include <ctitan/graph.h>

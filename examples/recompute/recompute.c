@@ -1,9 +1,9 @@
 /*
- * Activations computed again (Chen et al. 2016): a region of the model, such as a layer, keeps what
- * comes into it. What else its backward needs is computed again there, from that.
+ * Recomputation of activations (Chen et al. 2016): a region of the model, such as a layer, keeps
+ * its inputs. Its backward recomputes everything else that it needs from them.
  *
- * Kept are values that other regions read, and those that a model or a plugin has marked "save".
- * What is made of parameters alone is left as it is: fsdp gathers them again by a rule of its own.
+ * Values that other regions read, and those that a model or a plugin has marked "save", are kept.
+ * Values computed from parameters alone are left alone: fsdp gathers them again by its own rule.
  */
 #include <fnmatch.h>
 #include <string.h>
@@ -23,9 +23,9 @@ static const struct ct_option options[] = {
 
 struct recompute {
     struct ct_graph *graph;
-    size_t count;            /* of values, before the first is computed again */
-    bool *weight;            /* by id: made of parameters alone */
-    struct ct_value **again; /* by id: what the backward takes instead; NULL: not there yet */
+    size_t count;            /* number of values before recomputation */
+    bool *weight;            /* by id: computed from parameters alone */
+    struct ct_value **again; /* by id: the backward's replacement; NULL: none yet */
     int status;
 };
 
@@ -59,9 +59,9 @@ static bool same_region(const struct ct_op *a, const struct ct_op *b)
     return a->section == b->section && a->region == b->region;
 }
 
-/* A collective with which a region begins, such as a reduce-scatter of what the region before left
-   pending: what it gives is kept if that takes no more than what it takes, on the
-   first rank: all do alike. */
+/* True for a collective at the start of a region, such as a reduce-scatter of the previous region's
+   unreduced output. Its result is kept if it is no larger than its input. Sizes are those of the
+   first rank, so that all ranks decide alike. */
 static bool arrives(const struct recompute *r, const struct ct_op *op)
 {
     size_t in = 0, out = 0;
@@ -78,7 +78,7 @@ static bool arrives(const struct recompute *r, const struct ct_op *op)
     return out <= in;
 }
 
-/* Is v there in the backward without being computed again? */
+/* True if the backward can use v without recomputing it. */
 static bool is_kept(const struct recompute *r, const struct ct_value *v)
 {
     const struct ct_op *op = v->producer;
@@ -92,8 +92,8 @@ static bool is_kept(const struct recompute *r, const struct ct_value *v)
     return false;
 }
 
-/* What the backward takes for v. New ops stand in front of user, the first that needs them, and in
-   the section I: a schedule may run W, the gradients of weights, much later. */
+/* The backward's replacement for v. New ops are placed in front of user, their first user, in
+   section I: a schedule may run W, the gradients of weights, much later. */
 static struct ct_value *again(struct recompute *r, struct ct_value *v, struct ct_op *user)
 {
     struct ct_op *op, *copy;
@@ -137,7 +137,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
         }
     ct_arena_finish(&scratch);
     if (r.status == 0)
-        ct_graph_sweep(graph); /* what was there for the backward alone */
+        ct_graph_sweep(graph); /* removes ops that only the backward needed */
     return r.status;
 }
 

@@ -1,11 +1,11 @@
 /*
- * Saving a run, and going on from what was saved, on any mesh.
+ * Saving a run, and resuming it on any mesh.
  *
- * Every so many steps a rank copies out the shards that it is the first to have, while the next
- * steps run, and a thread writes them into FOLDER/step-N.tmp/rank-R: a line for each that says what
- * it is of and where it lies, an empty line, the data. When all ranks are done, rank 0 adds the
- * run's progress and renames the folder to step-N, so that is there whole or not at all. A run
- * begins behind the newest: each rank reads what it holds itself from the shards of all.
+ * Every so many steps, each rank copies out the shards that it is the first to have, while the next
+ * steps run. A thread writes them into FOLDER/step-N.tmp/rank-R: for each shard a line with its
+ * state and position, then an empty line, then the data. When all ranks are done, rank 0 adds the
+ * run's progress and renames the folder to step-N, so that a save is complete or absent. A run
+ * starts from the newest save: each rank reads its own parts from the shards of all ranks.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -98,7 +98,7 @@ static void put_shards(FILE *out)
     fwrite(save.staging, 1, save.bytes, out);
 }
 
-/* The folder of the save that goes on, as it is called once it is whole. */
+/* The final name of the folder of the current save. */
 static const char *folder_of_save(struct ct_arena *arena)
 {
     return ct_arena_printf(arena, "%s/step-%lld", config.folder, (long long)save.progress.step - 1);
@@ -126,12 +126,12 @@ static void *write_aside(void *context)
 {
     (void)context;
     save.rc = write_file();
-    if (save.rc < 0) /* a message is its thread's */
+    if (save.rc < 0) /* the thread has its own message */
         snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
     return NULL;
 }
 
-/* All ranks have written: the folder gets its name. */
+/* All ranks have written: give the folder its final name. */
 static int publish(void)
 {
     const struct ct_progress *p = &save.progress;
@@ -151,7 +151,7 @@ static int publish(void)
     return rc;
 }
 
-/* Take the save that goes on as far as it gets; block: to its end. All ranks call. */
+/* Advance the current save as far as possible; block: until it is finished. All ranks call this. */
 static int advance(struct ct_run *run, bool block)
 {
     enum { DONE, GOES_ON, FAILED };
@@ -182,14 +182,14 @@ static int advance(struct ct_run *run, bool block)
     return run->rank == 0 ? publish() : 0;
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
 /* A shard in a file. */
 struct shard {
     char name[512];
     enum ct_dtype dtype;
     int ndim;
-    int64_t offset[CT_MAX_DIMS], shape[CT_MAX_DIMS]; /* in the whole */
+    int64_t offset[CT_MAX_DIMS], shape[CT_MAX_DIMS]; /* in the whole tensor */
     int64_t elements;
 };
 
@@ -219,7 +219,7 @@ static int fill(struct ct_run *run, const struct ct_state *state, const struct s
     return ct_run_fill(run, state, s->offset, s->shape, data);
 }
 
-/* A run that only evaluates has no states of an optimizer, and leaves them out. */
+/* A run that only evaluates has no optimizer states, and skips them. */
 static bool trains(const struct ct_run *run)
 {
     for (size_t i = 0; i < run->state_count; i++)
@@ -228,7 +228,7 @@ static bool trains(const struct ct_run *run)
     return false;
 }
 
-/* found: by state, how many of its elements were there. */
+/* found: by state, the number of elements read. */
 static int read_shards(struct ct_run *run, char *text, size_t size, int64_t *found)
 {
     char *data = memmem(text, size, "\n\n", 2), *end = text + size, *line;
@@ -268,7 +268,7 @@ static int read_file(struct ct_run *run, const char *path, int64_t *found)
 
     if (fd < 0 || fstat(fd, &st) < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
-    /* Private: ends of lines are written over. */
+    /* Private, because line ends are overwritten. */
     text = mmap(NULL, (size_t)st.st_size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
     close(fd);
     if (text == MAP_FAILED)
@@ -306,7 +306,7 @@ static int restore(struct ct_run *run, int64_t step)
     return rc;
 }
 
-/* The newest that was saved whole; -1: none. */
+/* The newest complete save; -1: none. */
 static int64_t newest(void)
 {
     DIR *folder = opendir(config.folder);

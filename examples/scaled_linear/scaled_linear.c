@@ -1,12 +1,12 @@
 /*
- * Linear layers on 8-bit numbers (Micikevicius et al. 2022): x and w are divided by scales that
- * make their largest elements the largest of float8_e4m3, and rounded to it.
+ * Linear layers on 8-bit numbers (Micikevicius et al. 2022): x and w are divided by scales that map
+ * their largest elements to the largest float8_e4m3, and rounded to float8_e4m3.
  *
- * A row of x has a scale of its own, w one for all. A scale comes from the largest magnitude; where
- * that is of a shard it is a pending maximum, and propagation adds the all-reduce, so that every
- * mesh has the scales of one rank. A weight is quantised once a step, and then gathered: what fsdp
- * moves is a byte for each element. The backward takes the 8-bit operands; gradients pass through
- * the rounding as they are.
+ * Each row of x has a scale of its own; w has a single scale. A scale comes from the largest
+ * magnitude. For a shard this is a pending maximum, and propagation adds the all-reduce, so that
+ * scales are the same on every mesh. A weight is quantised once a step and then gathered, so fsdp
+ * moves one byte per element. The backward uses the 8-bit operands; gradients pass through the
+ * rounding unchanged.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -28,13 +28,13 @@ static const struct ct_option options[] = {
                   "Regions whose linear layers take 8-bit numbers, as a pattern"),
     {0}};
 
-/* What is divided by, given the largest magnitude. */
+/* The divisor for a given largest magnitude. */
 static double scale_of(double largest)
 {
     return fmax(largest, 1e-12) / 448;
 }
 
-/* Element i of t, which is of 8 bits, bfloat16 or float32. */
+/* Element i of t, whose dtype is 8-bit, bfloat16 or float32. */
 static float element(const struct ct_tensor *t, int64_t i)
 {
     if (t->dtype == CT_E4M3)
@@ -44,7 +44,7 @@ static float element(const struct ct_tensor *t, int64_t i)
     return ((const float *)t->data)[i];
 }
 
-/* ---- largest magnitudes, of rows or of all ---- */
+/* ---- largest magnitudes, of rows or of the whole tensor ---- */
 
 static int largest_reference(const struct ct_launch *l)
 {
@@ -147,15 +147,15 @@ static const struct ct_op_type quantise_rows = {
 
 /* ---- products: y = x w^T, dx = dy w, dw = dy^T x ---- */
 
-/* Which inputs are the factors of c = a b, and their scales (NONE: they have none); the other way
-   round means the transpose. */
+/* Which inputs are the factors of c = a b and their scales (NONE: no scale). The flags transpose a
+   and b. */
 struct product {
     int a, a_largest, b, b_largest;
     bool a_turned, b_turned;
 };
 #define NONE (-1)
 
-/* c[i, j] is the sum over o of a[i, o] b[o, j]; k values of o. */
+/* c[i, j] is the sum over o of a[i, o] b[o, j], for k values of o. */
 struct sizes {
     int64_t m, n, k;
 };
@@ -190,7 +190,7 @@ static int product_reference(const struct ct_launch *l, const struct product *p)
     return ct_reference_end(&r, 0);
 }
 
-/* t times its scales. */
+/* Load t times its scales. */
 static void load(const struct ct_launch *l, int in, int largest, bool turned, float *to)
 {
     const struct ct_tensor *t = &l->in[in];
@@ -208,7 +208,7 @@ static void load(const struct ct_launch *l, int in, int largest, bool turned, fl
     }
 }
 
-/* Row by row, so that a row is the same whatever else the shard has. */
+/* Computed row by row, so that a row does not depend on the other rows of the shard. */
 static int product_run(const struct ct_launch *l, const struct product *p)
 {
     struct sizes s = sizes_of(p, l->in, l->out);
@@ -243,7 +243,7 @@ static double product_flops(const struct product *p, const struct ct_tensor *in,
     return 2.0 * (double)s.m * (double)s.n * (double)s.k;
 }
 
-/* The functions of the op types and kernels of each. */
+/* The functions of each product's op type and kernel. */
 #define PRODUCT(name, ...)                                                                         \
     static const struct product name = {__VA_ARGS__};                                              \
     static int name##_reference(const struct ct_launch *l)                                         \
@@ -346,13 +346,13 @@ static const struct ct_kernel kernels[] = {
 
 struct scaled {
     struct ct_graph *graph;
-    size_t count;              /* of values, at first */
-    struct ct_value **weight;  /* by id of a parameter, or of what gathers it: in 8 bits */
+    size_t count;              /* number of values at the start */
+    struct ct_value **weight;  /* by id of a parameter or its gather: in 8 bits */
     struct ct_value **rows;    /* by id of an x: in 8 bits */
     struct ct_value **largest; /* by id of a parameter or x */
 };
 
-/* The parameter that w is, perhaps in another dtype, perhaps gathered. */
+/* The parameter behind w, which may have been cast or gathered. */
 static struct ct_value *parameter_of(struct ct_value *w)
 {
     while (w->producer &&
@@ -361,7 +361,7 @@ static struct ct_value *parameter_of(struct ct_value *w)
     return w;
 }
 
-/* Once a step: in front of all microbatches, and of gathers that are done there. */
+/* Done once a step, before all microbatches and any gathers there. */
 static struct ct_value *quantise_weight(struct scaled *p, struct ct_builder *b, struct ct_value *w)
 {
     struct ct_value **q = &p->weight[w->id], **largest = &p->largest[w->id];
@@ -380,7 +380,7 @@ static struct ct_value *quantise_weight(struct scaled *p, struct ct_builder *b, 
     return *q;
 }
 
-/* The gather of w, of 8 bits: as it is, with its marks, on another input. */
+/* Clone the gather of w, with its marks, onto the 8-bit input. */
 static struct ct_value *gather(struct scaled *p, struct ct_builder *b, struct ct_value *w,
                                struct ct_value *q)
 {
@@ -442,7 +442,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
             rc = replace(&p, op);
     ct_arena_finish(&scratch);
     if (rc == 0)
-        ct_graph_sweep(graph); /* casts and gathers of what is no longer used */
+        ct_graph_sweep(graph); /* removes casts and gathers that are unused now */
     return rc;
 }
 

@@ -1,8 +1,8 @@
 /*
- * Where the time of a step goes: the milliseconds that rank 0 spends in each section of the step's
- * order, told every so many steps. I and W are one item of it where they run together. On the cpu
- * device it is the time of computing, and of waiting for other ranks; a GPU computes while the host
- * goes on, so there it is the time of enqueueing.
+ * Time per section: the milliseconds that rank 0 spends in each section of the step's order,
+ * printed every so many steps. I and W are one item where they run together. On the cpu device this
+ * is the time to compute and to wait for other ranks. A GPU computes while the host goes on, so
+ * there it is the time to enqueue.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,10 +18,10 @@ static struct config {
 static const struct ct_option options[] = {
     CT_OPT_INT(struct config, every, "every", "10", 1, 1e15, "Steps between two lines"), {0}};
 
-#define MOST 64 /* sections; what is beyond is not told */
+#define MOST 64 /* sections; later ones are not printed */
 
 static struct {
-    const struct ct_section *section[MOST], *with[MOST]; /* with: NULL, or W beside I */
+    const struct ct_section *section[MOST], *with[MOST]; /* with: NULL, or W together with I */
     double seconds[MOST], begin;
     int count;
     int64_t steps;

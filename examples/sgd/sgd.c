@@ -1,7 +1,7 @@
 /*
- * An optimizer as a plugin of its own, built outside ctitan's tree: stochastic gradient descent
- * with momentum, as torch.optim.SGD does it. It brings an op type with its plain reference, a
- * faster kernel for the cpu device, and the optimizer that puts the op into the graph.
+ * An optimizer as a separate plugin, built outside ctitan's tree: stochastic gradient descent with
+ * momentum, equal to torch.optim.SGD. It provides an op type with its plain reference, a faster
+ * kernel for the cpu device, and the optimizer that inserts the op into the graph.
  */
 #include <math.h>
 
@@ -78,7 +78,7 @@ static const struct ct_op_type op_type = {
     .reference = reference,
 };
 
-/* ---- a kernel for it: float32 alone; without CT_KERNEL_STRIDED, all tensors are dense ---- */
+/* ---- a kernel: float32 only; without CT_KERNEL_STRIDED, all tensors are dense ---- */
 
 static bool accepts(const struct ct_prepare *p)
 {

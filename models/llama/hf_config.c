@@ -1,6 +1,6 @@
 /*
- * config.json as transformers writes it for LlamaForCausalLM. What changes the computation and is
- * not supported is an error; everything else in the file is none of our business.
+ * config.json in the form that transformers writes for LlamaForCausalLM. Unsupported settings that
+ * change the computation are errors; everything else in the file is ignored.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -12,7 +12,7 @@
 
 #include "llama.h"
 
-/* Sizes: required unless the fallback, what transformers assumes, is not negative. */
+/* Sizes. A key is required unless its fallback, the default of transformers, is not negative. */
 struct size_key {
     const char *key;
     size_t offset;
@@ -32,7 +32,7 @@ static const struct size_key size_keys[] = {
 
 /* Keys that must be absent, null, or equal to what this model computes. */
 static const struct {
-    const char *key, *expected; /* as JSON; NULL: only absent or null will do */
+    const char *key, *expected; /* as JSON; NULL: key must be absent or null */
 } fixed_keys[] = {
     {"hidden_act", "\"silu\""},      {"attention_bias", "false"},      {"mlp_bias", "false"},
     {"pretraining_tp", "1"},         {"partial_rotary_factor", "1.0"}, {"sliding_window", NULL},

@@ -1,10 +1,11 @@
 /*
  * The llama model: embedding, pre-norm layers of grouped-query attention and SwiGLU, a head.
  *
- * Weights start as TorchTitan's do: the embedding at deviation 1; q, k, v and gate at 0.02; o, up
- * and down at 0.02 / sqrt(2 (layer + 1)); the head at dim^-0.5, truncated at three deviations (its
- * other truncations are at the absolute value 2, a hundred deviations away, and change nothing). A
- * tied embedding starts as a head, since that is what it scales.
+ * Weights are initialised as in TorchTitan: the embedding with standard deviation 1; q, k, v and
+ * gate with 0.02; o, up and down with 0.02 / sqrt(2 (layer + 1)); the head with dim^-0.5, truncated
+ * at three deviations. TorchTitan's other truncations are at the absolute value 2, a hundred
+ * deviations away, and change nothing. A tied embedding is initialised as a head, whose scale
+ * matters.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -126,7 +127,7 @@ static int create(struct ct_run *run, struct ct_model **out)
 
 /* ---- graph ---- */
 
-/* What the functions below share while one graph is built. */
+/* State shared by the functions below while one graph is built. */
 struct build {
     struct ct_builder b;
     const struct llama_sizes *sizes;
@@ -150,7 +151,7 @@ static struct ct_value *parameter(struct build *s, const char *what, int64_t row
     return ct_parameter(&s->b, s->name, columns ? 2 : 1, (int64_t[]){rows, columns}, init);
 }
 
-/* x through a new weight: value `name`, parameter `what`. */
+/* Multiply x by a new weight: value `name`, parameter `what`. */
 static struct ct_value *linear(struct build *s, const char *name, struct ct_value *x,
                                const char *what, int64_t rows, int64_t columns, double std)
 {
@@ -273,9 +274,9 @@ static int64_t vocabulary(const struct ct_model *model)
 }
 
 /*
- * Six per parameter that a matrix product reads (TorchTitan leaves out an embedding even where it
- * is the head too; the head's product is done all the same, so here it counts), and 12 L H d s for
- * attention.
+ * Six per parameter that a matrix product reads, and 12 L H d s for attention. TorchTitan leaves
+ * out an embedding even if it is also the head; here it counts, because the head's product is
+ * computed.
  */
 static void flops_per_token(const struct ct_model *model, int64_t seq_len, double *whole,
                             double *halved)

@@ -7,8 +7,8 @@
 #include "llama.h"
 
 /*
- * Published sizes. Llama 3.1 scales RoPE by 8 from 8192 positions, Llama 3.2 by 32; the debug model
- * follows TorchTitan's, which is a small Llama 3.1. kv_heads 0: as many as heads.
+ * Published sizes. Llama 3.1 scales RoPE by 8 from 8192 positions, Llama 3.2 by 32. The debug model
+ * follows TorchTitan's, which is a small Llama 3.1. kv_heads 0: the same as heads.
  */
 static const struct flavor {
     const char *name;

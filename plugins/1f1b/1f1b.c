@@ -1,7 +1,7 @@
 /*
- * One forward, one backward (PipeDream-Flush, Narayanan et al. 2021): a rank begins with as many
- * forwards as there are ranks from it to the end, and then does a backward for each forward, so
- * that no more activations than these live at once.
+ * One forward, one backward (PipeDream-Flush, Narayanan et al. 2021). A rank starts with one
+ * forward for each rank from itself to the end of the pipeline. It then runs one backward per
+ * forward, so it never holds more activations than that.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>

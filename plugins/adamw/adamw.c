@@ -1,7 +1,6 @@
 /*
- * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), as
- * torch.optim.AdamW does it. All parameters are updated by one op, so that a device can run them in
- * one launch.
+ * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), equal to
+ * torch.optim.AdamW. One op updates all parameters, so that a device can run them in one launch.
  */
 #include <math.h>
 
@@ -83,7 +82,7 @@ static const struct ct_op_type op_type = {
 
 /* ---- the optimizer ---- */
 
-/* A zeroed moment of param, laid out as it is. */
+/* A zeroed moment with the sharding of param. */
 static struct ct_value *moment(struct ct_builder *init, const struct ct_value *param,
                                const char *which)
 {
@@ -118,7 +117,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
     }
     if (init.status < 0)
         return init.status;
-    hyper.lr = 0; /* not an attribute: it comes with each step */
+    hyper.lr = 0; /* not an attribute: the value is passed in at each step */
     ct_emit_type(b, &op_type, "adamw", in, (int)ins, &hyper);
     return b->status;
 }

@@ -1,8 +1,8 @@
 /*
- * Bytes as tokens: the tokenizer that needs no files and loses nothing.
+ * Bytes as tokens: a lossless tokenizer that needs no files.
  *
- * Token i below 256 is the byte i, whatever it means: text that is not valid UTF-8 is data like any
- * other. 256 begins a document, 257 ends one. The vocabulary is 258 tokens.
+ * Token i below 256 is the byte i. Text that is not valid UTF-8 is treated like any other. Token
+ * 256 begins a document and 257 ends one. The vocabulary is 258 tokens.
  */
 #include <ctitan/error.h>
 #include <ctitan/model.h>

@@ -1,18 +1,19 @@
 /*
  * Context parallelism: the sequence is split over `cp`.
  *
- * Everything but attention works on tokens one by one, and follows from the split of the inputs. An
- * attention op is told the positions of its queries and keys, so that it can work on shards. Then
+ * All ops except attention work on each token separately, so their shardings follow from the split
+ * of the inputs. Each attention op receives the positions of its queries and keys, so that it can
+ * work on shards. The methods differ in how attention gets keys and values:
  *
- *   allgather   nothing more: its factor rule wants keys and values whole, which gathers them, and
+ *   allgather   the factor rule needs keys and values whole, so propagation gathers them and
  *               scatters their gradients (Llama 3: Dubey et al. 2024)
  *   ulysses     each rank gets all tokens of some heads, by all-to-all (Jacobs et al. 2023)
  *   ring        keys and values travel round the ranks, block by block (Liu et al. 2023)
  *
- * Causal attention costs more the later a token stands. Head-tail balancing splits the sequence
- * into 2 x degree chunks and gives rank r the chunks r and 2 x degree - 1 - r: the order in which
- * sequences are fed is changed so that these lie side by side. Ops that depend on positions say so
- * in their signatures and ask for them; those that would be wrong are refused (sequence.c).
+ * With causal attention, later tokens cost more. Head-tail balancing splits the sequence into 2 x
+ * degree chunks and gives rank r the chunks r and 2 x degree - 1 - r. Sequences are fed in an order
+ * that makes these two chunks adjacent. Ops that depend on positions say so in their signatures and
+ * take them as an input; ops that would be wrong are rejected (sequence.c).
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Context parallelism: what its sources share. */
+/* Context parallelism: declarations shared by its sources. */
 #ifndef CP_H
 #define CP_H
 
@@ -11,15 +11,15 @@ struct cp_config {
 
 extern struct cp_config cp_config;
 
-/* Position of the axis in the mesh; -1: degree 1. */
+/* Position of the axis in the mesh, or -1 if the degree is 1. */
 int cp_axis(const struct ct_graph *graph);
 
-/* The inputs of attention and attention_grad that follow k and v. */
+/* The optional inputs of attention and attention_grad, which follow k and v. */
 enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL };
 
 /* ---- sequence.c ---- */
 
-/* CT_ECONFIG: an op that would be wrong on sequences which are fed in another order. */
+/* CT_ECONFIG: the graph has an op that would be wrong on reordered sequences. */
 int cp_check_order(const struct ct_graph *graph);
 
 /* ---- ulysses.c ---- */
@@ -30,14 +30,14 @@ int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention);
 /* ---- ring.c ---- */
 
 /*
- * Attention whose keys are split along the sequence as the queries are:
+ * Attention whose keys are split along the sequence in the same way as its queries:
  *
  *     ring_attention(q, k, v, documents?, positions?) -> o, lse
  *     ring_attention_grad(do, q, k, v, o, lse, documents?, positions?) -> dq, dk, dv
  */
 extern const struct ct_op_type cp_ring_attention, cp_ring_attention_grad;
 
-/* Turn an attention op with all of CP_OPTIONAL into a ring_attention. */
+/* Turn an attention op that has all inputs of CP_OPTIONAL into a ring_attention. */
 void cp_make_ring(struct ct_graph *graph, struct ct_op *attention);
 
 /* ---- merge.c ---- */
@@ -46,7 +46,7 @@ extern const struct ct_op_type cp_attention_merge;
 
 /* ---- expand.c ---- */
 
-/* Ring ops become rotations of keys and values, attention on blocks, and merges. */
+/* Replace ring ops by rotations of keys and values, attention on blocks, and merges. */
 int cp_expand_rings(struct ct_graph *graph, struct ct_run *run);
 
 #endif

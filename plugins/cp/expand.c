@@ -1,14 +1,14 @@
 /*
- * A ring as a rank runs it (Liu et al. 2023; merging by log-sum-exp: Dao et al. 2022).
+ * The ops that a rank runs for a ring (Liu et al. 2023; merging by log-sum-exp: Dao et al. 2022).
  *
- * Forward: keys and values move on by one rank while attention runs on the block that is there;
- * results are merged in float32. Backward: with lse of the whole, the gradient of each block is
- * exact by itself. dq adds up at home; dk and dv travel with their block, every rank adds its
- * share, and a last hop brings them home. Keys and values make their round again instead of being
- * kept.
+ * Forward: keys and values move on by one rank while attention runs on the current block. Results
+ * are merged in float32. Backward: given the lse of the whole sequence, the gradient of each block
+ * is exact by itself. dq is summed on its own rank. dk and dv travel with their block, each rank
+ * adds its contribution, and a last hop returns them. Keys and values are rotated again rather than
+ * saved.
  *
- * Which tokens a block holds is known by documents and positions that travel likewise, once per
- * microbatch for all layers.
+ * Documents and positions identify the tokens of a block. They are rotated in the same way, once
+ * per microbatch for all layers.
  */
 #include <string.h>
 
@@ -18,12 +18,12 @@
 
 #include "cp.h"
 
-/* Documents and positions, NULL where absent. */
+/* Documents and positions; NULL if absent. */
 struct places {
     struct ct_value *value[2];
 };
 
-/* Those of the tokens of a block, for all rings that have the same ones at home. */
+/* Documents and positions of each block, shared by all rings that start from the same ones. */
 struct moved {
     struct places home, here;
     int step, group;
@@ -36,13 +36,13 @@ struct expansion {
     struct moved *moved;
 };
 
-/* One ring op being replaced. */
+/* One ring op that is being replaced. */
 struct ring {
     struct expansion *x;
     struct ct_builder b;
     struct ct_op *op;
     struct places places;
-    ct_axes axes; /* that split the sequence */
+    ct_axes axes; /* axes that split the sequence */
     int ranks;
 };
 
@@ -55,7 +55,7 @@ static struct ct_value *placed(struct ct_value *v, const struct ct_value *like)
     return v;
 }
 
-/* A result in float32 at least, whatever the operands are: it is summed. */
+/* Make v at least float32, whatever the dtype of the operands, because it is summed. */
 static void widen(struct ct_value *v)
 {
     if (ct_dtype_size(v->dtype) >= ct_dtype_size(CT_F32))
@@ -69,7 +69,7 @@ static const char *numbered(const struct ring *r, const struct ct_value *v, int 
     return ct_arena_printf(r->x->graph->arena, "%s.block%d", v->name, step);
 }
 
-/* Values move on by one rank, together; they are what `home` was, `step` ranks on. */
+/* Move values on by one rank, in one op. They then hold `home` of the rank `step` hops away. */
 static void rotate(struct ring *r, struct ct_value **values, struct ct_value *const *home,
                    int count, int step)
 {
@@ -120,7 +120,7 @@ static struct places places_of_block(struct ring *r, int step)
     return here;
 }
 
-/* Keys and values of block `step` become those of the next, sent while something else runs. */
+/* Turn keys and values of block `step` into those of the next; the transfer overlaps other work. */
 static void fetch_next(struct ring *r, struct ct_value *kv[2], struct ct_value *const *home,
                        int step)
 {
@@ -130,7 +130,7 @@ static void fetch_next(struct ring *r, struct ct_value *kv[2], struct ct_value *
     places_of_block(r, step + 1);
 }
 
-/* `type` on block number step: operands, then documents and positions of both sides. */
+/* `type` on block number step, with operands, then documents and positions of both sides. */
 static struct ct_op *on_block(struct ring *r, const struct ct_op_type *type,
                               struct ct_value *const *operands, int count, int step)
 {
@@ -148,7 +148,7 @@ static struct ct_op *on_block(struct ring *r, const struct ct_op_type *type,
                         &how);
 }
 
-/* value, in the dtype of old, takes its place and its name. */
+/* Cast value to the dtype of old; it replaces old and takes its name. */
 static void deliver(struct ring *r, struct ct_value *value, struct ct_value *old)
 {
     const char *name = old->name;
@@ -186,7 +186,7 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
     return r;
 }
 
-/* Attention on one block; o in float32. */
+/* Attention on one block, with o in float32. */
 static struct ct_op *attend(struct ring *r, struct ct_value *const *kv, int step)
 {
     struct ct_op *op =
@@ -213,7 +213,7 @@ static struct ct_op *merge(struct ring *r, const struct ct_op *so_far, const str
     return op;
 }
 
-/* The last result is in the op's own dtype. */
+/* Give the last result the op's own dtype. */
 static void finish(struct ring *r, struct ct_op *last)
 {
     if (last->out[0]->dtype != r->op->out[0]->dtype) {
@@ -261,7 +261,7 @@ static struct ct_op *attend_grad(struct ring *r, struct ct_value *const *kv, int
     return op;
 }
 
-/* Adds a block's share, output i of the ring, to what the blocks before it gave. */
+/* Add a block's contribution to output i of the ring to the sum over earlier blocks. */
 static struct ct_value *sum(struct ring *r, struct ct_value *so_far, struct ct_value *share, int i,
                             int step)
 {
@@ -271,7 +271,7 @@ static struct ct_value *sum(struct ring *r, struct ct_value *so_far, struct ct_v
     return step ? placed(ct_add(&r->b, name, so_far, share), whole) : share;
 }
 
-/* dk and dv are rounded before their last hop: only float32 sums need float32. */
+/* dk and dv are rounded before their last hop, because only sums need float32. */
 static int expand_backward(struct expansion *x, struct ct_op *ring)
 {
     struct ring r = ring_of(x, ring, 1, 6);

@@ -1,6 +1,4 @@
-/*
- * Attention on two sets of keys from that on each: results are weighted by their statistics.
- */
+/* Combine attention on two sets of keys: each result is weighted by its softmax statistic. */
 #include <math.h>
 
 #include <ctitan/op_author.h>
@@ -12,7 +10,7 @@ static double weight(double lse, double largest)
     return lse > -INFINITY ? exp(lse - largest) : 0;
 }
 
-/* Weights of two results whose statistics are a and b; returns the statistic of both. */
+/* Weights of two results with statistics a and b; returns the statistic of the merged result. */
 static double merged(double a, double b, double *of_a, double *of_b)
 {
     double largest = fmax(a, b);

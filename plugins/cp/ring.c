@@ -1,7 +1,7 @@
 /*
  * The ring's op types: attention on a sequence of which every rank holds a shard of queries, keys
- * and values. They stand in the graph while shardings are propagated, so that nothing is gathered
- * for them; expand.c replaces them by what a rank does.
+ * and values. They are in the graph during propagation of shardings, so that nothing is gathered
+ * for them. expand.c then replaces them by the ops that a rank runs.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 /* ---- on one rank: ordinary attention ---- */
 
-/* The same call of another op type: in[0..fixed), then documents and positions for both sides. */
+/* Call another op type with operands in[0..fixed), then documents and positions of both sides. */
 static int run_as(const struct ct_op_type *type, const struct ct_launch *l, int fixed)
 {
     struct ct_tensor in[6 + CP_OPTIONAL];
@@ -39,7 +39,7 @@ static int attention_grad_reference(const struct ct_launch *l)
 
 /* ---- types ---- */
 
-/* As of the whole: a rank's queries meet the keys of all. */
+/* FLOPs as for the whole sequence: a rank's queries attend to the keys of all ranks. */
 static double attention_flops(const struct ct_op *op, const struct ct_tensor *in,
                               const struct ct_tensor *out)
 {

@@ -1,11 +1,11 @@
 /*
- * Sequences in another order: which dimensions run along them, and who cannot take them so.
+ * Reordered sequences: which dimensions run along sequences, and which ops cannot be reordered.
  *
- * Dimension 1 of every input runs along sequences, and so do all dimensions that an op makes of
- * one. Two kinds of ops would silently be wrong. One wants whole sequences: it sees them in the
- * order in which they are fed, and must say in its signature that it knows positions ("@"). The
- * other puts a dimension beside a sequence that does not run along one, as the rows of a parameter
- * do: those are in order.
+ * Dimension 1 of every input runs along sequences, and so does every dimension derived from one.
+ * Two kinds of ops would silently be wrong. The first needs whole sequences: it sees them in the
+ * order in which they are fed, so its signature must declare that it knows positions ("@"). The
+ * second combines a sequence dimension with one that is not along a sequence, such as the rows of a
+ * parameter, which stay in order.
  */
 #include <ctitan/error.h>
 #include <ctitan/input.h>
@@ -15,10 +15,10 @@
 
 struct trace {
     struct ct_arena arena;
-    uint8_t *dims; /* by value: bit d: dimension d runs along sequences */
+    uint8_t *dims; /* by value; bit d is set if dimension d runs along sequences */
 };
 
-/* An op, its rule, and by factor: does it run along sequences? */
+/* An op, its rule, and for each factor whether it runs along sequences. */
 struct step {
     const struct ct_op *op;
     struct ct_rule rule;
@@ -51,7 +51,7 @@ static int mark_factors(const struct trace *t, struct step *s)
                 return refuse(op, op->in[i], "takes whole tensors");
             s->along[s->rule.operand[i].factor[d]] = true;
         }
-    for (int f = 0; f < s->rule.count; f++) /* positions themselves, made of nothing */
+    for (int f = 0; f < s->rule.count; f++) /* without inputs: the positions themselves */
         s->along[f] |= s->rule.factor[f].position && s->rule.factor[f].operand >= op->ins;
     return 0;
 }

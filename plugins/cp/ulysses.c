@@ -1,6 +1,6 @@
 /*
- * Ulysses (Jacobs et al. 2023): before attention, ranks trade tokens for heads. Each then has all
- * tokens of its heads, and attention is the ordinary one; an all-to-all each way.
+ * Ulysses (Jacobs et al. 2023): ranks exchange tokens for heads before attention and back after it,
+ * by all-to-all. In between, each rank has all tokens of its heads and runs ordinary attention.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 #include "cp.h"
 
-/* How q, k, v and o lie as the rest of the model has them, and during attention. */
+/* Shardings of q, k, v and o outside attention and during attention. */
 struct places {
     struct ct_sharding by_token, by_head;
 };

@@ -1,8 +1,9 @@
 /*
  * AdamW (Loshchilov and Hutter 2019) over all tensors at once.
  *
- * Tensors whose p, g, m and v all follow the ones before in memory are one run; the plan lays them
- * out so. The elements of all runs are shared among the threads by number, in shards of 64 bytes.
+ * Tensors whose p, g, m and v each follow the previous tensor's in memory form one run; the memory
+ * plan places them that way. The elements of all runs are divided evenly among the threads, in
+ * shards of 64 bytes.
  */
 #include <math.h>
 
@@ -13,16 +14,16 @@
 
 #define HEAD 3     /* lr, step, clip */
 #define OPERANDS 4 /* p, g, m, v */
-#define SHARD 32   /* elements: a multiple of 64 bytes in every dtype */
+#define SHARD 32   /* elements; a multiple of 64 bytes in every dtype */
 
 struct run {
     char *data[OPERANDS];
     enum ct_dtype dtype[OPERANDS];
-    int64_t count, first; /* elements; of all runs before */
+    int64_t count, first; /* number of elements; elements of all earlier runs */
 };
 
 struct adamw {
-    struct run *run; /* room for one per tensor */
+    struct run *run; /* capacity: one run per tensor */
 };
 
 struct call {

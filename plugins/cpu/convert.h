@@ -1,8 +1,8 @@
 /*
- * Between bfloat16 and float32: the ends of a matrix product.
+ * Conversions between bfloat16 and float32, before and after a matrix product.
  *
  * rows describes the bfloat16 side; the float32 side is dense. cpu_widen and cpu_round run on the
- * calling thread, the _all variants on the team.
+ * calling thread, the _all variants on all threads of the team.
  */
 #ifndef CPU_CONVERT_H
 #define CPU_CONVERT_H

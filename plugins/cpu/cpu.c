@@ -1,6 +1,4 @@
-/*
- * The cpu plugin: its options, what it offers, and its team of threads.
- */
+/* The cpu plugin: its options, its offers, and its team of threads. */
 #include <omp.h>
 
 #include <ctitan/plugin.h>

@@ -1,12 +1,12 @@
 /*
  * The cpu plugin's own header: device, threads, instruction sets, kernel tables.
  *
- * Instruction sets: the sources of vector kernels are built once per level (kernels/isa.h); the
+ * Instruction sets: the sources of vector kernels are built once per level (kernels/isa.h). The
  * level is chosen once per process from the CPU's feature bits, so one binary runs everywhere,
- * valgrind included. Matrix products are oneDNN's (gemm.h), held to the same level.
+ * including under valgrind. Matrix products use oneDNN (gemm.h), restricted to the same level.
  *
  * Threads: kernels of stream 0 run on the thread that drives the run and its OpenMP team, which
- * oneDNN uses too. Other streams are one thread each. Denormals are flushed on all of them.
+ * oneDNN uses too. Every other stream is one thread. Denormals are flushed on all threads.
  */
 #ifndef CPU_H
 #define CPU_H
@@ -21,27 +21,27 @@ struct cpu_config {
     const char *isa;            /* auto, portable, avx2, avx512 */
     const char *streams;        /* threads, in_order */
     const char *bf16_matmul;    /* auto, native, widen */
-    const char *offload_folder; /* of the host memory's file; "": there is none */
+    const char *offload_folder; /* of the file behind host memory; "": no host memory */
     bool huge_pages, pack_weights;
 };
 extern struct cpu_config cpu_config;
 
 /* The level that every kernel of this process uses: $CTITAN_CPU_ISA, else [cpu] isa. */
 const char *cpu_isa_name(enum cpu_isa isa);
-/* CT_ECONFIG: the level asked for is unknown, or this CPU does not have it. */
+/* CT_ECONFIG: the requested level is unknown, or this CPU lacks it. */
 int cpu_isa_check(void);
-/* bfloat16 products in hardware, faster than float32's: AMX, or AVX512_BF16 where it runs at full
-   rate. Otherwise they are widened to float32. */
+/* True if the hardware multiplies bfloat16 faster than float32: with AMX, or with AVX512_BF16 at
+   full rate. Otherwise operands are widened to float32. */
 bool cpu_bf16_native(void);
-/* On the calling thread; threads that it starts inherit it. */
+/* Affects the calling thread and the threads that it starts later. */
 void cpu_flush_denormals(void);
 
-/* The team of compute threads; fixed when the device is opened. */
+/* Number of compute threads; fixed when the device is opened. */
 int cpu_threads(void);
 /* Run body on every compute thread. */
 void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context);
 
-/* Thread's part of count items, split at multiples of align. */
+/* One thread's part of count items; boundaries are multiples of align. */
 struct cpu_range {
     int64_t begin, end;
 };
@@ -60,7 +60,7 @@ static inline bool cpu_is_compute_dtype(enum ct_dtype dtype)
     return dtype == CT_F32 || dtype == CT_BF16;
 }
 
-/* A chunk of a workspace: 64-byte aligned, advancing *at. */
+/* Allocate a 64-byte aligned part of a workspace; advances *at. */
 static inline size_t cpu_carve(size_t *at, size_t bytes)
 {
     size_t offset = *at;
@@ -80,7 +80,7 @@ struct cpu_device {
 
 extern const struct ct_device_ops cpu_device_ops;
 
-/* streams.c. All calls from the thread that drives the run. */
+/* streams.c. All calls come from the thread that drives the run. */
 int cpu_streams_create(bool in_order, struct cpu_streams **streams);
 void cpu_streams_destroy(struct cpu_streams *streams);
 int cpu_streams_events(struct cpu_streams *streams, int count);
@@ -95,11 +95,11 @@ int cpu_streams_copy(struct cpu_streams *streams, void *to, const void *from, si
                      int64_t *ticket);
 int cpu_streams_copied(struct cpu_streams *streams, int64_t ticket, bool block);
 
-/* offload.c: the host memory */
+/* offload.c: host memory */
 int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base);
 void cpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
-/* ---- what it offers: tables ended by {0} ---- */
+/* ---- offers: tables ended by {0} ---- */
 
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
     cpu_cross_entropy_kernels[], cpu_loss_shard_kernels[], cpu_adamw_kernels[],

@@ -1,6 +1,4 @@
-/*
- * Cross entropy of logits that exist, row by row, and what all losses share.
- */
+/* Cross entropy of materialised logits, row by row, and helpers shared by all losses. */
 #include <math.h>
 #include <string.h>
 

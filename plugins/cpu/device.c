@@ -1,8 +1,8 @@
 /*
- * The device: its arena, and the way from the core's calls to the streams.
+ * The device: its arena, and the mapping from the core's calls to the streams.
  *
- * The arena is one anonymous mapping at a huge-page boundary, kept until the end: the kernel's page
- * faults are paid once, not in every step.
+ * The arena is one anonymous mapping at a huge-page boundary, kept until the end, so that page
+ * faults occur once and not in every step.
  */
 #include <omp.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /*
  * A product is run in one of three ways.
  *
- * Whole: one oneDNN primitive over all threads. Operands that it cannot take as they are (bfloat16
- * without AMX) are widened into the workspace before, the result rounded after.
+ * Whole: one oneDNN primitive over all threads. Operands that it cannot read directly (bfloat16
+ * without AMX) are first widened into the workspace, and the result is rounded afterwards.
  *
- * By rows: where A or C must be converted, A is split into chunks of rows, and each thread takes a
- * chunk through widening, a one-thread primitive and rounding while it stays in its cache.
+ * By rows: if A or C must be converted, A is split into chunks of rows. Each thread widens a chunk,
+ * runs a one-thread primitive on it and rounds the result while it is in the thread's cache.
  *
- * By depth: where A is stored transposed (the gradient of a weight), both operands are widened in
- * chunks of their common dimension, each added to C by a primitive over all threads.
+ * By depth: if A is stored transposed (the gradient of a weight), both operands are widened in
+ * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@
 
 #define CHUNK 256 /* rows */
 #define DEPTH 512
-#define CHUNK_BYTES (2 << 20) /* of A and C widened; beyond, half the rows */
+#define CHUNK_BYTES (2 << 20) /* of A and C widened; above it, half the rows */
 
-/* One oneDNN primitive; `lanes` sets of arguments, one for each thread that runs it. */
+/* One oneDNN primitive, with `lanes` sets of arguments, one for each thread that runs it. */
 struct primitive {
     dnnl_primitive_t handle;
     dnnl_memory_t (*lane)[4]; /* A, B, C, scratchpad */
@@ -41,7 +41,7 @@ struct cpu_gemm {
     int64_t chunk;                     /* of m or k */
     int lanes;                         /* threads that run primitives of their own */
     struct primitive main, next, tail; /* next: by depth, from the second chunk on */
-    /* In the workspace, the first three once per lane. */
+    /* Offsets in the workspace; the first three areas exist once per lane. */
     size_t a_at, c_at, scratch_at, b_at, lane_bytes, workspace;
     struct cpu_gemm *next_in_cache;
 };
@@ -55,7 +55,7 @@ struct call {
 
 static struct cpu_gemm *cache;
 
-/* The primitive, for one thread or for `lanes` that run it side by side. */
+/* Create the primitive for one thread, or for `lanes` threads that run it concurrently. */
 static int create_primitive(struct primitive *p, const struct cpu_gemm_spec *s, int lanes)
 {
     dnnl_memory_desc_t md[4];
@@ -116,7 +116,7 @@ static int run_primitive(struct primitive *p, int lane, const void *a, const voi
 
 /* ---- preparing ---- */
 
-/* A and B as they lie in memory: rows of contiguous elements. */
+/* A or B as stored in memory: rows of contiguous elements. */
 static struct ct_matrix stored(int64_t rows, int64_t columns, int64_t row_stride,
                                int64_t column_stride)
 {
@@ -166,7 +166,7 @@ static void choose_way(struct cpu_gemm *g)
     }
 }
 
-/* The spec of a primitive for a chunk: operands that are converted are dense in the workspace. */
+/* Spec of the primitive for a chunk; converted operands are dense in the workspace. */
 static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g, int64_t chunk)
 {
     struct cpu_gemm_spec s = g->spec;
@@ -341,7 +341,7 @@ static int run_whole(struct call *call)
     return rc;
 }
 
-/* Rows first .. first + count of an operand as it is stored, widened. */
+/* Widen rows first .. first + count of an operand, in its stored order. */
 static void widen_rows(char *to, const char *from, struct ct_matrix rows, int64_t first,
                        int64_t count)
 {
@@ -373,7 +373,7 @@ static int run_by_depth(struct call *call)
     return rc;
 }
 
-/* An empty sum. */
+/* Set C to zero. */
 static void clear(const struct call *call)
 {
     const struct cpu_gemm_spec *s = &call->gemm->spec;

@@ -1,23 +1,23 @@
 /*
  * Matrix products: C = A B, or C += A B, through oneDNN.
  *
- * Operands are float32 or bfloat16 in any mixture. bfloat16 goes to the hardware as it is where
- * that pays (cpu_bf16_native); elsewhere it is widened to float32 on the way, in shards that stay
- * in the cache, and the result is rounded once. Both give products of bfloat16 numbers summed in
+ * Operands are float32 or bfloat16 in any mixture. bfloat16 is passed to the hardware directly
+ * where that is faster (cpu_bf16_native). Elsewhere it is widened to float32 in shards that stay in
+ * the cache, and the result is rounded once. Both give products of bfloat16 numbers summed in
  * float32.
  *
  * Products and packings are prepared once per distinct spec and kept for the life of the process.
- * Prepare and run on the thread that drives the run; they are not reentrant.
+ * Call prepare and run on the thread that drives the run; they are not reentrant.
  */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
 #include "cpu.h"
 
-/* What a weight w[n, k] is multiplied as: B = w^T[k, n] or B = w[n, k]. */
+/* How a weight w[n, k] is used: B = w^T[k, n] or B = w[n, k]. */
 enum cpu_use { CPU_FORWARD, CPU_BACKWARD };
 
-/* Element (i, j) of A lies at i * a_row + j * a_col; one of the two is 1. The same for B. */
+/* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
     enum ct_dtype a_type, b_type, c_type;
@@ -30,22 +30,22 @@ struct cpu_gemm_spec {
 
 struct cpu_gemm;
 
-/* CT_EINVAL: oneDNN's own status, with the spec. */
+/* CT_EINVAL: oneDNN failed; the message has its status and the spec. */
 int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
 
 /*
- * Packed B: the layout that oneDNN likes best for a use of a weight w[n, k]. Its elements are of
- * cpu_packed_type(): what products of that dtype are computed in. Weights that share k may lie in
- * one packed matrix, one below the other.
+ * Packed B: the layout that oneDNN prefers for one use of a weight w[n, k]. Elements have the type
+ * cpu_packed_type(), in which products of that dtype are computed. Weights that share k may be
+ * stacked in one packed matrix.
  */
 #define CPU_MAX_WEIGHTS 32
 
 struct cpu_packing_spec {
     enum cpu_use use;
     int count;
-    const int64_t *n, *stride; /* of each weight: rows; elements from row to row */
+    const int64_t *n, *stride; /* per weight: its rows; elements between row starts */
     int64_t k;
     enum ct_dtype from, to;
     bool round; /* float32 elements are rounded to bfloat16 */
@@ -55,11 +55,11 @@ struct cpu_packing;
 
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
-/* CT_EINVAL: weights cannot lie in one matrix, as an inner n is no multiple of the block. */
+/* CT_EINVAL: weights do not fit in one matrix: an n before the last is no multiple of the block. */
 int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);
 int cpu_packing_run(struct cpu_packing *packing, const void *const *weights, void *packed);
 
-/* Called before anything else: the engine, held to cpu_isa(). */
+/* Create the engine, restricted to cpu_isa(). Must be called first. */
 int cpu_gemm_start(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Initial weights. A rank that holds a shard of a parameter fills it row by row: a row's elements
- * are neighbours in the whole parameter too.
+ * Initial weights. A rank that holds a shard of a parameter fills it row by row, because a row's
+ * elements are also contiguous in the whole parameter.
  */
 #include <string.h>
 
@@ -10,10 +10,10 @@
 #include "cpu.h"
 #include "loops.h"
 
-#define GRAIN 4096 /* elements of one call */
+#define GRAIN 4096 /* elements per call */
 
 struct init {
-    int64_t offset[CT_MAX_DIMS], global[CT_MAX_DIMS]; /* of the shard; the whole */
+    int64_t offset[CT_MAX_DIMS], global[CT_MAX_DIMS]; /* shard's offset; whole shape */
 };
 
 struct call {
@@ -43,7 +43,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-/* Index in the whole parameter of element 0 of a row of the shard. */
+/* Index in the whole parameter of the first element of a row of the shard. */
 static uint64_t global_index(const struct call *c, int64_t row)
 {
     const struct ct_tensor *t = c->shard;

@@ -1,10 +1,10 @@
 /*
- * Which instructions the kernels of this process use. The compiler's feature test covers the
- * operating system's support for the registers; AMX it does not know, so CPUID and XCR0 are read.
+ * Which instructions the kernels of this process use. The compiler's feature test includes the
+ * operating system's support for the registers. It does not know AMX, so CPUID and XCR0 are read.
  *
- * Dot products of bfloat16 (AVX512_BF16) run at half the rate of float32's in multiplications on
- * Intel's cores, and at twice that rate on AMD's from Zen 5 on: the feature bit alone does not
- * tell.
+ * Compared with float32 multiplications, bfloat16 dot products (AVX512_BF16) run at half the rate
+ * on Intel's cores, and at twice the rate on AMD's from Zen 5 on. The feature bit alone is
+ * therefore not enough.
  */
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -122,7 +122,7 @@ int cpu_isa_check(void)
     return 0;
 }
 
-/* Asked once: in a virtual machine CPUID traps, and kernels are chosen by the thousand. */
+/* Cached: CPUID traps in virtual machines, and kernels are chosen thousands of times. */
 static bool has_fast_bf16(void)
 {
     static _Atomic int known = -1;

@@ -1,10 +1,10 @@
 /*
  * linear, linear_dx and linear_dw as matrix products.
  *
- * All three may have several weights (q, k, v of one x): one product each. Where weights or their
- * gradients happen to be neighbours in memory, one product of them all would do, and would sum in
- * another order: the bits of a result would hang on where the plan found room. Weights that are
- * packed are one matrix by themselves, and one product (packed.c).
+ * All three may have several weights (q, k, v of one x), with one product each. Weights or
+ * gradients that happen to be adjacent in memory are not joined into one product: it would sum in
+ * another order, so results would depend on the memory plan. Packed weights always form one matrix,
+ * and use one product (packed.c).
  */
 #include <assert.h>
 #include <string.h>
@@ -14,14 +14,14 @@
 #include "convert.h"
 #include "gemm.h"
 
-/* Where the operands of one product lie: shards as columns of one matrix, or as rows of one. */
+/* Operands of one product: shards as columns of one matrix, or as rows of one. */
 struct shard {
     const struct ct_tensor *wide;   /* y or dy: [.., n] */
     const struct ct_tensor *weight; /* w or dw: [n, k] */
 };
 
 struct linear {
-    bool summed; /* dx of several shards, to be rounded once: summed in float32 */
+    bool summed; /* dx of several shards: summed in float32, then rounded once */
     size_t sum_at;
     struct cpu_gemm **each[2]; /* [accumulate][shard] */
 };

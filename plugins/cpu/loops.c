@@ -99,7 +99,7 @@ CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum c
     }
 }
 
-/* m and v have one dtype. */
+/* m and v have the same dtype. */
 static void adamw(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v, int64_t n)
 {
     if (a->p == CT_F32 && a->g == CT_F32 && a->m == CT_F32)

@@ -1,8 +1,8 @@
 /*
- * Vector loops under the kernels of this folder: one table per instruction set (kernels/isa.h).
+ * Vector loops used by the kernels of this folder: one table per instruction set (kernels/isa.h).
  *
  * All run on the calling thread, on contiguous elements. dtypes are float32 or bfloat16; arithmetic
- * is float32 unless said otherwise.
+ * is float32 unless stated otherwise.
  */
 #ifndef CPU_LOOPS_H
 #define CPU_LOOPS_H
@@ -16,13 +16,13 @@ struct cpu_adamw {
     float beta1, rest1, beta2, rest2; /* rest: 1 - beta */
     float step_size;                  /* lr / (1 - beta1^t) */
     float root_correction, eps;       /* 1 / sqrt(1 - beta2^t) */
-    float clip;                       /* factor on the gradient */
+    float clip;                       /* factor applied to the gradient */
     enum ct_dtype p, g, m, v;
 };
 
 struct cpu_normal {
     uint64_t seed, stream;
-    float std, truncate; /* truncate 0: never */
+    float std, truncate; /* truncate 0: no truncation */
 };
 
 struct cpu_loops {
@@ -39,18 +39,18 @@ struct cpu_loops {
 
     /* log sum exp of a row of logits. */
     float (*log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
-    /* The largest of n logits; returns the sum of e^(logit - largest). */
+    /* Store the largest of n logits; returns the sum of e^(logit - largest). */
     float (*sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n, float *largest);
     /* out = softmax(logits) * scale, given the row's log sum exp; add: out += it. out may be logits
-       where the dtypes agree. */
+       if the dtypes are equal. */
     void (*softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype, const void *logits,
                     int64_t n, float log_sum, float scale, bool add);
-    /* Both at once for a row that is no longer needed: returns log sum exp; logits are destroyed,
-       out = softmax * scale. */
+    /* Both steps at once, destroying the row of logits: out = softmax * scale; returns log sum
+       exp. */
     float (*softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                              float scale);
 
-    /* Elements first .. first + n of the stream that rng.h defines, times std. */
+    /* Elements first .. first + n of the stream defined in rng.h, times std. */
     void (*normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out, uint64_t first,
                    int64_t n);
 };
@@ -65,7 +65,7 @@ static inline const struct cpu_loops *cpu_loops(void)
     return all[cpu_isa()];
 }
 
-/* The parts of the tables, by source. */
+/* The parts of the tables, grouped by source. */
 float CPU_ISA(cpu_log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);
 float CPU_ISA(cpu_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n, float *largest);
 void CPU_ISA(cpu_softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype,

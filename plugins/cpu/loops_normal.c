@@ -1,6 +1,6 @@
 /*
- * ct_normal of rng.h over ranges: blocks of four numbers share one Philox call, and a vector of
- * blocks is computed at once. Elements that the cut refuses are redrawn one by one.
+ * ct_normal of rng.h over ranges. A block of four numbers shares one Philox call, and a vector of
+ * blocks is computed at once. Elements beyond the truncation limit are redrawn one by one.
  */
 #include <ctitan/rng.h>
 
@@ -11,7 +11,7 @@
 #define REDRAW 0x9E3779B97F4A7C15u
 typedef uint64_t vw __attribute__((vector_size(8 * CPU_LANES)));
 
-/* sin and cos of 2 pi u, u in (0, 1): the angle is reduced to an eighth of the circle. */
+/* sin and cos of 2 pi u for u in (0, 1); the angle is reduced to an eighth of the circle. */
 CPU_INLINE void v_circle(vf u, vf *sine, vf *cosine)
 {
     vi octant = (__builtin_convertvector(u * 8.0f, vi) + 1) & ~1; /* nearest even eighth */
@@ -34,7 +34,7 @@ CPU_INLINE void multiply_wide(vu a, uint32_t b, vu *high, vu *low)
     *high = __builtin_convertvector(product >> 32, vu);
 }
 
-/* CPU_LANES blocks from `block` on: c[j] lane i is number j of block + i. */
+/* CPU_LANES blocks starting at `block`: lane i of c[j] is number j of block + i. */
 CPU_INLINE void philox_blocks(uint64_t seed, uint64_t stream, uint64_t block, vu c[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -95,7 +95,7 @@ static float redrawn(const struct cpu_normal *n, uint64_t index)
     return value;
 }
 
-/* 4 CPU_LANES numbers, from element 4 block on. */
+/* 4 CPU_LANES numbers, starting at element 4 * block. */
 static void fill(const struct cpu_normal *n, uint64_t block, float *out)
 {
     float part[4][CPU_LANES];

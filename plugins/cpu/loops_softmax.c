@@ -1,12 +1,12 @@
 /*
- * Rows of the softmax. Passes over a row: its largest element; the exponentials and their sum; the
- * result. A row stays in the second-level cache between them.
+ * Softmax of rows. It makes three passes over a row: the largest element, the exponentials and
+ * their sum, the result. The row stays in the second-level cache between passes.
  */
 #include "loops.h"
 
 #include "kernels/vector.h"
 
-/* v_get for the maximum: what lies beyond the end is the first element again. */
+/* v_get for the maximum: lanes past the end repeat the first element. */
 CPU_INLINE float largest_of(enum ct_dtype dtype, const void *x, int64_t n)
 {
     float first = dtype == CT_F32 ? *(const float *)x : ct_bf16_to_f32(*(const uint16_t *)x), last;
@@ -26,7 +26,7 @@ CPU_INLINE float largest_of(enum ct_dtype dtype, const void *x, int64_t n)
     return first;
 }
 
-/* Sum of e^(x - most); stores the exponentials over x where asked. */
+/* Sum of e^(x - most); stores the exponentials over x if requested. */
 CPU_INLINE float exponentials(enum ct_dtype dtype, const void *x, float *store, int64_t n,
                               float most)
 {

@@ -1,6 +1,4 @@
-/*
- * See loss.h. Tokens whose label is masked go through the products with a gradient of zero.
- */
+/* See loss.h. Tokens with a masked label go through the products with a zero gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -11,17 +9,17 @@
 #include "loops.h"
 #include "loss.h"
 
-#define CHUNK_BYTES ((int64_t)16 << 20) /* of logits, while there are enough tokens */
-#define CHUNK_TOKENS 512                /* enough */
+#define CHUNK_BYTES ((int64_t)16 << 20) /* of logits, as long as that gives enough tokens */
+#define CHUNK_TOKENS 512                /* enough tokens */
 
-/* The products for one number of tokens. */
+/* The products for a given number of tokens. */
 struct products {
     int64_t tokens;
     struct cpu_gemm *logits, *dx[2], *dw[2]; /* [accumulate] */
 };
 
 struct head {
-    struct cpu_head weight; /* as the products read it: after widening */
+    struct cpu_head weight; /* as the products read it, after widening */
     int64_t k;
     bool widen_weight, round_dw;
     enum ct_dtype dlogits_type;
@@ -35,12 +33,12 @@ struct rows_call {
     const int32_t *labels;
     double *losses;
     float *logits;
-    char *dlogits; /* NULL: the loss only */
+    char *dlogits; /* NULL: compute the loss only */
     int64_t tokens;
     float dloss;
 };
 
-/* The gradient of a label's logit loses 1 in float32, before anything is rounded. */
+/* The gradient of a label's logit is reduced by 1 in float32, before rounding. */
 static float consume_row(const struct head *h, const struct rows_call *c, int64_t i)
 {
     const struct cpu_loops *loops = cpu_loops();
@@ -283,7 +281,7 @@ int cpu_head_run(const struct ct_launch *l, const struct cpu_head_operands *o, u
     return 0;
 }
 
-/* ---- linear_cross_entropy and its gradient, on plain weights ---- */
+/* ---- linear_cross_entropy and its gradient, on unpacked weights ---- */
 
 static struct cpu_head plain_head(const struct ct_tensor *w)
 {

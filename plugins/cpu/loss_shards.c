@@ -1,7 +1,7 @@
 /*
- * Cross entropy on shards of the vocabulary (the plugin tp says what the numbers mean).
- * The logits are read once for the statistics and once for their gradient; the rest is three
- * numbers a shard.
+ * Cross entropy on shards of the vocabulary (plugins/tp defines what the numbers mean). The logits
+ * are read once for the statistics and once for their gradient; all other work is on three numbers
+ * per shard.
  */
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* Which part of the vocabulary lies here, in how many shards of which length. */
+/* The local part of the vocabulary: the number of shards and their length. */
 struct span {
     int64_t first, count, shards, length;
 };
@@ -29,7 +29,7 @@ static struct span span_of(const struct ct_launch *l, int input, const struct ct
                          .length = (v->shape[v->ndim - 1] + whole - 1) / whole};
 }
 
-/* The last shard of the vocabulary is shorter, or empty. */
+/* The last shard of the vocabulary may be shorter, or empty. */
 static int64_t shard_length(const struct span *s, int64_t p)
 {
     int64_t left = s->count - p * s->length;
@@ -137,7 +137,7 @@ static void put(enum ct_dtype dtype, char *row, int64_t i, float value)
         ((uint16_t *)row)[i] = ct_f32_to_bf16(value);
 }
 
-/* A shard of a row. The label's element is made apart, so that it is rounded once. */
+/* One shard of a row. The label's element is computed separately, so that it is rounded once. */
 static void partial_grad_shard(const struct partial_grad_call *c, const char *logits, char *out,
                                int64_t n, int64_t label, const float *d, float largest)
 {

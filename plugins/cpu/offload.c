@@ -1,6 +1,6 @@
 /*
- * The CPU's host memory: a file, for what does not fit into the first. It has no name while it is
- * in use, so nothing of it is left behind, however the run ends.
+ * The CPU's host memory: a file, for data that does not fit into the main arena. The file has no
+ * name while in use, so nothing is left behind however the run ends.
  */
 #include <errno.h>
 #include <fcntl.h>

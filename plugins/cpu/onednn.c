@@ -17,7 +17,7 @@ int cpu_onednn_check(dnnl_status_t status, const char *what)
                    (size_t)status < CT_COUNT(words) ? words[status] : "unknown status");
 }
 
-/* Without hardware for it oneDNN has no product of bfloat16 at all. */
+/* Without hardware support, oneDNN has no bfloat16 product at all. */
 static int check_native(void)
 {
     dnnl_memory_desc_t md;

@@ -1,10 +1,10 @@
 /*
- * The transform "pack_weights", and the op types that it puts into graphs.
+ * The transform "pack_weights", and the op types that it inserts into graphs.
  *
  * Every weight that a matrix product reads once per microbatch is packed once per step (cpu.pack,
- * part pre) for each of its uses: forward and backward want different layouts. A cast in front of
- * it is folded in: the packing reads the float32 parameter and rounds on the way. The op that read
- * the weight becomes its twin on packed weights: linear -> cpu.linear.
+ * part pre) for each of its uses, because forward and backward need different layouts. A preceding
+ * cast is folded in: packing reads the float32 parameter and rounds. The op that read the weight
+ * becomes its counterpart on packed weights: linear -> cpu.linear.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -208,10 +208,10 @@ struct packer {
     struct ct_builder before_microbatches;
 };
 
-/* What is packed for a weight: the value that a cast in `pre` reads, or the weight itself. */
+/* The value that is packed for a weight: the input of its cast in `pre`, or the weight itself. */
 struct source {
     struct ct_value *value;
-    enum ct_dtype dtype; /* that the product sees */
+    enum ct_dtype dtype; /* dtype in the product */
 };
 
 static bool find_source(const struct ct_value *w, struct source *source)
@@ -233,7 +233,7 @@ static void local_shape(const struct packer *p, const struct ct_value *v, int64_
     ct_sharding_local(&v->sharding, &p->graph->mesh, p->run->rank, v->ndim, v->shape, local, NULL);
 }
 
-/* Can the weights lie in one packed matrix? Asks oneDNN. */
+/* Ask oneDNN whether the weights fit into one packed matrix. */
 static int try_packing(const struct packer *p, enum cpu_use use, const struct source *source,
                        int count, size_t *bytes)
 {
@@ -266,7 +266,7 @@ static bool equal_sources(const struct ct_op *pack, const struct source *source,
     return true;
 }
 
-/* A pack op that is there already: the op was cloned (recomputation), or the weight is tied. */
+/* An existing pack op: present if the op was cloned (recomputation) or the weight is tied. */
 static struct ct_value *find_packed(const struct packer *p, const struct pack_attrs *attrs,
                                     const struct source *source, int count)
 {
@@ -291,7 +291,7 @@ static struct ct_value *emit_pack(struct packer *p, const struct pack_attrs *att
         in[i] = source[i].value;
     name = ct_arena_printf(p->graph->arena, "%s.packed.%s", in[0]->name,
                            attrs->use == CPU_FORWARD ? "forward" : "backward");
-    for (int i = 0; i < count; i++) /* what is gathered late, or again, is packed then */
+    for (int i = 0; i < count; i++) /* late or repeated gathers are packed there */
         if (in[i]->producer && in[i]->producer->section->group >= 0)
             b.section = in[i]->producer->section;
     packed = ct_emit_type1(&b, &cpu_op_pack, name, in, count, attrs);
@@ -304,7 +304,7 @@ static struct ct_value *emit_pack(struct packer *p, const struct pack_attrs *att
     return packed;
 }
 
-/* The weights w, packed for a use; NULL where they had better stay as they are. */
+/* The weights w packed for a use, or NULL if they should stay unpacked. */
 static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct_value *const *w,
                                    int count)
 {
@@ -330,7 +330,7 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
     return emit_pack(p, &attrs, source, count, bytes);
 }
 
-/* The op becomes its twin in place: its outputs keep their names and users. */
+/* Turn the op into its counterpart in place: its outputs keep their names and users. */
 static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *type,
                    struct ct_value *const *in, int ins, const void *attrs)
 {

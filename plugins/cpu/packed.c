@@ -1,6 +1,6 @@
 /*
- * Kernels on packed weights. Shards (q, k, v) that lie side by side are one product; where the plan
- * could not place them so, they go through a matrix in the workspace.
+ * Kernels on packed weights. Adjacent shards (q, k, v) are one product. If the memory plan could
+ * not make them adjacent, they are copied through a matrix in the workspace.
  */
 #include <string.h>
 
@@ -54,7 +54,7 @@ static int run_pack(const struct ct_launch *l)
 
 struct packed_linear {
     struct cpu_gemm *gemm[2]; /* [accumulate] */
-    bool gathered;            /* shards go through the workspace */
+    bool gathered;            /* shards are copied through the workspace */
     size_t matrix_at;
     int64_t width;
 };
@@ -83,7 +83,7 @@ static int64_t row_stride(const struct ct_tensor *t)
     return rows.stride;
 }
 
-/* Only members of a joined matrix have rows as long as all shards together. */
+/* Only members of a joined matrix have a row stride equal to the width of all shards together. */
 static bool side_by_side(const struct ct_tensor *shard, int count, int64_t width)
 {
     for (int i = 0; i < count; i++)
@@ -131,7 +131,7 @@ struct columns_call {
     bool out;
 };
 
-/* Between the shards and the matrix of them all. */
+/* Copy between the shards and the joined matrix. */
 static void move_columns(void *context, int thread, int threads)
 {
     const struct columns_call *c = context;

@@ -1,9 +1,9 @@
 /*
  * Packed weights: oneDNN's own blocked layout, one matrix for all the weights of an op.
  *
- * The layout is asked for with a fixed number of rows, so that all who name the same weight agree
- * on it. Where oneDNN has none of its own (without AVX-512) the weight stays in the order that it
- * is stored in, and packing is no more than widening.
+ * The layout is always requested for a fixed number of rows, so that all users of a weight get the
+ * same one. If oneDNN has no layout of its own (without AVX-512), the weight keeps its stored
+ * order, and packing only widens it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "loops.h"
 #include "onednn.h"
 
-#define ROWS 256 /* of A, when oneDNN is asked */
+#define ROWS 256 /* of A, in the request to oneDNN */
 
 struct cpu_packing {
     struct cpu_packing_spec spec;
@@ -70,7 +70,7 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     return rc;
 }
 
-/* The place of weight i, rows first .. of all, in the packed matrix. */
+/* The part of the packed matrix for weight i, which starts at row `first`. */
 static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int i, int64_t first)
 {
     const struct cpu_packing_spec *s = &p->spec;

@@ -1,12 +1,12 @@
 /*
  * Streams and events.
  *
- * Stream 0 is the thread that drives the run: what is enqueued there has run when enqueue returns.
- * Every other stream is a thread that is started on first use, fed through a ring with one writer
- * and one reader. An event is a word that becomes 1. Whoever waits yields a hundred times, then
- * sleeps on a futex: prompt when cores are free, and nobody spins when ranks outnumber them.
+ * Stream 0 is the thread that drives the run: its tasks have run when enqueue returns. Every other
+ * stream is a thread started on first use and fed through a single-producer, single-consumer ring.
+ * An event is a word that becomes 1. A waiter yields a hundred times, then sleeps on a futex. This
+ * is prompt when cores are free, and avoids spinning when ranks outnumber cores.
  *
- * After the first failure kernels are skipped but events still happen, so that nothing hangs.
+ * After the first failure kernels are skipped, but events still complete, so that nothing hangs.
  */
 #include <linux/futex.h>
 #include <omp.h>
@@ -33,7 +33,7 @@ struct task {
     int event;
     const struct ct_kernel *kernel;
     const struct ct_launch *launch;
-    void *to; /* of a copy */
+    void *to; /* destination of a copy */
     const void *from;
     size_t bytes;
 };
@@ -42,7 +42,7 @@ struct stream {
     struct cpu_streams *all;
     pthread_t thread;
     bool started;
-    _Atomic uint32_t written, done; /* tasks, ever; modulo RING they index the ring */
+    _Atomic uint32_t written, done; /* tasks since the start; modulo RING they index the ring */
     struct task ring[RING];
 };
 
@@ -51,10 +51,10 @@ struct cpu_streams {
     struct stream stream[CT_STREAMS];
     _Atomic uint32_t *events;
     int event_count;
-    int64_t copies;              /* begun */
-    _Atomic int64_t copies_done; /* in order */
+    int64_t copies;              /* copies begun */
+    _Atomic int64_t copies_done; /* copies finished, in order */
     _Atomic int failure;
-    pthread_mutex_t lock; /* of message */
+    pthread_mutex_t lock; /* protects message */
     char message[1024];
 };
 

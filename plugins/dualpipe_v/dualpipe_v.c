@@ -1,7 +1,7 @@
 /*
- * DualPipeV (DeepSeek-AI 2025; "split in half" by Qi et al.): each rank has two stages, which lie
- * as a V. In the steady part, every forward runs together with a backward of the rank's other stage
- * (OVERLAP_F_B), so that the communication inside of one hides behind the other's computing.
+ * DualPipeV (DeepSeek-AI 2025; "split in half" by Qi et al.): each rank has two stages, placed as a
+ * V. In the steady phase, every forward runs together with a backward of the rank's other stage
+ * (OVERLAP_F_B), so that one's communication overlaps the other's computation.
  */
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
@@ -11,8 +11,8 @@ struct rank {
     const struct ct_schedule_request *request;
     struct ct_action_list *list;
     int stage[2];                /* down, and up again */
-    int forward[2], backward[2]; /* of these, the next microbatch */
-    struct ct_action *owed;      /* weight gradients that are still to be made, oldest first */
+    int forward[2], backward[2]; /* next microbatch of each stage */
+    struct ct_action *owed;      /* weight gradients still to be computed, oldest first */
     int owed_first, owed_count;
 };
 
@@ -31,7 +31,7 @@ static void backward(struct rank *x, int leg)
     add(x, CT_ACTION_B, leg, x->backward[leg]++);
 }
 
-/* The input gradient alone; that of the weights is owed. */
+/* Compute the input gradient only; the weight gradient becomes owed. */
 static void backward_input(struct rank *x, int leg)
 {
     x->owed[x->owed_count++] =
@@ -73,7 +73,7 @@ static void steady(struct rank *x, int rank, int ranks)
 
     for (int i = 0; i < rounds; i++) {
         if (i == 0 && rank == ranks - 1) {
-            /* the first backward is that of the forward just done: nothing to overlap yet */
+            /* the first backward needs the forward just done, so nothing overlaps yet */
             forward(x, 0);
             backward(x, 1);
         } else {
@@ -87,7 +87,7 @@ static void steady(struct rank *x, int rank, int ranks)
     }
 }
 
-/* From half of the last backwards on, only input gradients, as others wait for them. */
+/* In the second half of this phase, only input gradients, because other ranks wait for them. */
 static void cool_down(struct rank *x, int rank, int ranks)
 {
     for (int i = 0; i < 2 * (rank + 1); i++) {

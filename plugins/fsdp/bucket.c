@@ -1,10 +1,11 @@
 /*
- * Collectives of one unit as one.
+ * Merge the collectives of one unit.
  *
- * A unit is a region of the model: the embedding, a layer, the head. The gathers of its parameters,
- * and the reductions of their gradients, that are alike (op, axes, dtype, part, stream) become one
- * op of several values. Gathers in a microbatch stand where the first of them stood, as parameters
- * are there already; all else where the last did, and none joins once a result is needed.
+ * A unit is a region of the model: the embedding, a layer, the head. Gathers of its parameters that
+ * are alike (op, axes, dtype, part, stream) become one op of several values, and so do reductions
+ * of their gradients. In a microbatch, merged gathers take the place of the first one, because
+ * parameters already exist there. All other merged ops take the place of the last one. Nothing
+ * joins a bucket once one of its results is needed.
  */
 #include <string.h>
 
@@ -14,12 +15,12 @@
 
 #include "fsdp.h"
 
-#define MOST 32 /* outputs of an op that may add up over microbatches */
+#define MOST 32 /* outputs of an op that may accumulate over microbatches */
 
 struct bucket {
-    struct ct_op *op[MOST]; /* in the graph's order */
+    struct ct_op *op[MOST]; /* in graph order */
     int count;
-    size_t older; /* 1 + the bucket of the same slot before it; 0: none */
+    size_t older; /* 1 + index of the previous bucket in the slot; 0: none */
 };
 
 struct buckets {
@@ -27,15 +28,15 @@ struct buckets {
     struct ct_arena scratch;
     struct bucket *item;
     size_t count, room;
-    bool *reduces;  /* by value id: made by a reduction of a gradient */
-    size_t *bucket; /* by value id: 1 + that of its producer, while it may grow */
+    bool *reduces;  /* by value id: output of a gradient reduction */
+    size_t *bucket; /* by value id: 1 + bucket of its producer, while the bucket is open */
     size_t ids;
     size_t *newest; /* by slot of a unit's region: 1 + the newest bucket there */
     size_t slots;   /* a power of two */
 };
 
-/* The op that says which unit a collective is of. After the microbatches that is the op that made
-   the gradient, or the receive that brought it from another stage. */
+/* The op that tells which unit a collective belongs to. After the microbatches that is the op that
+   produced the gradient, or the receive that delivered it from another stage. */
 static const struct ct_op *origin(const struct ct_op *op)
 {
     while (op->section->part == CT_PART_POST && op->ins > 0 && op->in[0]->producer)
@@ -57,7 +58,7 @@ static bool alike(const struct ct_op *a, const struct ct_op *b)
            x->dim == y->dim && x->reduction == y->reduction;
 }
 
-/* One op with the values of all, where the first or the last of them stood. */
+/* Create one op with the values of all, at the position of the first or the last one. */
 static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_last)
 {
     struct ct_op *first, *op;
@@ -85,7 +86,7 @@ static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_la
     return 0;
 }
 
-/* Names of regions are unique: the address tells them apart. */
+/* Region names are unique strings, so the address identifies a region. */
 static size_t slot_of(const struct buckets *all, const struct ct_op *op)
 {
     uint64_t hash = (uint64_t)(uintptr_t)origin(op)->region * UINT64_C(0x9e3779b97f4a7c15);
@@ -93,7 +94,7 @@ static size_t slot_of(const struct buckets *all, const struct ct_op *op)
     return (size_t)(hash >> 32) & (all->slots - 1);
 }
 
-/* The last bucket for ops like this one, if it may grow; else a new one. */
+/* The newest bucket for ops like this one if it is still open, else a new one. */
 static struct bucket *bucket_for(struct buckets *all, const struct ct_op *op)
 {
     size_t *newest = &all->newest[slot_of(all, op)];
@@ -140,7 +141,7 @@ static int merge_ahead(struct buckets *all)
     return rc;
 }
 
-/* ---- reductions, and gathers that are done once a step ---- */
+/* ---- reductions, and gathers that run once a step ---- */
 
 static bool is_reduction(const struct ct_op *op)
 {
@@ -158,7 +159,7 @@ static void mark_reductions(struct buckets *all)
             all->reduces[v->id] = true;
 }
 
-/* Buckets whose results op needs are full. */
+/* Close the buckets whose results op needs. */
 static int close_for(struct buckets *all, const struct ct_op *op)
 {
     int rc = 0;

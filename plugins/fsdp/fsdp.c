@@ -1,18 +1,18 @@
 /*
- * Data parallelism, with parameters in shards (FSDP2, ZeRO-3) or whole (DDP), or both (HSDP).
+ * Data parallelism with sharded parameters (FSDP2, ZeRO-3), replicated ones (DDP), or both (HSDP).
  *
- * All that is said here: the batch is split over dp_replicate and dp_shard, and a parameter is kept
- * split along dimension 0 over dp_shard (and what else splits the data) but used whole. The gather
- * is written down; reduce-scatter and all-reduce of gradients follow from the factor rules.
+ * This file states only two things. The batch is split over dp_replicate and dp_shard. A parameter
+ * is stored split along dimension 0 over dp_shard (and other axes that split the data) but used
+ * whole. It inserts the gathers; reduce-scatter and all-reduce of gradients follow from the factor
+ * rules.
  *
  *   shard_degree = 1                      DDP
  *   reshard_after_forward = never         one gather a step: ZeRO-1 with reduce = step, ZeRO-2 with
  *                                         reduce = microbatch
- *   reshard_after_forward = always        gathered for the forward and again for the backward:
- * ZeRO-3
+ *   reshard_after_forward = always        ZeRO-3: gathered for the forward, again for the backward
  *
- * What stands in a microbatch has its gradient reduced there; so a gather that is done once a step
- * stands there too, until prefetch.c moves it.
+ * The gradient of a gather in a microbatch is reduced in the microbatch. With reduce = microbatch,
+ * a gather that runs once a step is therefore placed there too, until prefetch.c moves it.
  */
 #include <string.h>
 
@@ -101,7 +101,7 @@ static void replace_forward(const struct ct_op *gather, const struct ct_value *p
             ct_op_set_input(use->op, use->index, whole);
 }
 
-/* What a microbatch makes of its gradient: a shard; copies are summed up once a step. */
+/* Sharding of the gradient after a microbatch: a shard. Replicas are summed once a step. */
 static struct ct_sharding gradient_of(const struct ct_graph *graph, const struct ct_value *param)
 {
     struct ct_sharding s = param->sharding;
@@ -122,7 +122,7 @@ const struct ct_section *fsdp_unshard_section(struct ct_graph *graph, int group)
     return ct_graph_section_named(graph, name, CT_PART_PRE, group);
 }
 
-/* Gather param where a section of the forward uses it first. */
+/* Gather param at its first use in a section of the forward. */
 static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *user,
                   const struct ct_sharding *to, const struct ct_sharding *gradient)
 {
@@ -141,7 +141,7 @@ static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *
     return b.status;
 }
 
-/* Parameters are sharded over dp_shard, and over what splits the data in other ways, such as cp:
+/* Parameters are sharded over dp_shard and over other axes that split the data, such as cp, because
    all ranks along these have the same parameters. */
 static ct_axes shard_axes(const struct ct_graph *graph)
 {
@@ -157,7 +157,7 @@ static ct_axes shard_axes(const struct ct_graph *graph)
 /* The first op of each forward section that uses a parameter. */
 struct first_user {
     struct ct_op *op;
-    struct first_user *next; /* of a section that was made later */
+    struct first_user *next; /* the next section, created later */
 };
 
 static void note_user(struct first_user **list, struct ct_op *op, struct ct_arena *scratch)
@@ -173,7 +173,7 @@ static void note_user(struct first_user **list, struct ct_op *op, struct ct_aren
     *list = user;
 }
 
-/* By id of the parameter. */
+/* Returns an array indexed by parameter id. */
 static struct first_user **find_users(const struct ct_graph *graph, struct ct_arena *scratch)
 {
     struct first_user **users = ct_arena_array(scratch, struct first_user *, graph->value_count);

@@ -1,4 +1,4 @@
-/* Fully sharded data parallelism: what its two transforms share. */
+/* Fully sharded data parallelism: declarations shared by its transforms. */
 #ifndef FSDP_H
 #define FSDP_H
 
@@ -12,24 +12,24 @@ struct fsdp_config {
 
 extern struct fsdp_config fsdp_config;
 
-/* The mark of gathers of parameters, this plugin's and others': they are gathered again for the
-   backward, ahead of their use, and in one call for a unit. */
+/* Mark of parameter gathers, by this plugin or others. Marked gathers are repeated for the
+   backward, prefetched, and merged into one call per unit. */
 #define FSDP_GATHER "fsdp.gather"
 
-/* Are parameters gathered anew for the backward? */
+/* True if parameters are gathered again for the backward. */
 bool fsdp_reshards(const struct ct_graph *graph);
 
-/* Clones gathers into the backward, puts them on their stream, in front of the region before. */
+/* Clone gathers into the backward, and move them to their stream and to the preceding region. */
 int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run);
 
-/* One collective for what is alike in a unit. */
+/* Merge similar collectives of a unit into one. */
 int fsdp_bucket(struct ct_graph *graph, struct ct_run *run);
 
-/* Where parameters of a group's sections are gathered once a step: "1UNSHARD", so that the order of
-   a step can have it done late, or again; without groups, pre. */
+/* Section for gathers that run once a step: "1UNSHARD" for a group's parameters, so that the step's
+   order can delay or repeat them; `pre` without groups. */
 const struct ct_section *fsdp_unshard_section(struct ct_graph *graph, int group);
 
-/* Does it gather what has the mark? */
+/* True if op is a gather with the mark. */
 bool fsdp_is_gather(const struct ct_op *op);
 
 #endif

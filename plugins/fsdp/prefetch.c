@@ -1,12 +1,12 @@
 /*
  * When gathers and reductions run.
  *
- * A gather whose parameter the backward needs too is done again there (reshard), but for the last
- * region of the forward, whose backward comes at once. Then gathers move to the gather stream and
- * to the front of the region before their own, so that they run while that one computes; the memory
- * plan sees two regions' parameters alive at a time and no more. Without reshard they move in front
- * of all microbatches. Reductions move to the reduce stream, where they stand: nothing in the
- * backward waits for them.
+ * A gather whose parameter the backward needs too is repeated there (reshard). The exception is the
+ * last region of the forward, whose backward follows at once. Gathers then move to the gather
+ * stream and to the front of the preceding region, so that they overlap its computation. At most
+ * two regions' parameters are alive at a time. Without reshard, gathers move in front of all
+ * microbatches. Reductions move to the reduce stream and keep their position, because nothing in
+ * the backward waits for them.
  */
 #include <string.h>
 
@@ -38,10 +38,10 @@ static const struct ct_op *last_forward(const struct ct_graph *graph)
 
 /* ---- reshard ---- */
 
-/* Gathers that are done again for the backward. */
+/* Gathers that are repeated for the backward. */
 struct again {
-    const struct ct_op *last;   /* of the forward */
-    struct ct_value **gathered; /* by id of a gather's output: what the backward takes instead */
+    const struct ct_op *last;   /* last op of the forward */
+    struct ct_value **gathered; /* by id of a gather's output: the backward's replacement */
     size_t count;
 };
 
@@ -54,7 +54,7 @@ static bool is_dropped(const struct again *a, const struct ct_value *v)
            !(keep_last && !strcmp(op->region, a->last->region));
 }
 
-/* The same gather in front of op, the first of the backward that needs it. */
+/* Clone the gather in front of op, the first op of the backward that needs it. */
 static int gather_again(struct ct_graph *graph, struct again *a, struct ct_op *op, int input)
 {
     const struct ct_op *gather = op->in[input]->producer;
@@ -73,7 +73,7 @@ static int gather_again(struct ct_graph *graph, struct again *a, struct ct_op *o
     return b.status;
 }
 
-/* What is not resharded is gathered once, before the microbatches. */
+/* Gathers that are not repeated run once, before the microbatches. */
 static void gather_once(struct ct_graph *graph)
 {
     struct ct_op *first = graph->first;
@@ -108,16 +108,16 @@ static int reshard(struct ct_graph *graph)
     ct_arena_finish(&scratch);
     if (rc < 0)
         return rc;
-    ct_graph_sweep(graph); /* of gathers that only the backward needs, the first */
+    ct_graph_sweep(graph); /* removes original gathers that only the backward needed */
     return 0;
 }
 
 /* ---- prefetch ---- */
 
-/* Ops that follow each other, of one pass and one region. */
+/* Consecutive ops of one pass and one region. */
 struct stretch {
     const struct ct_op *any;
-    struct ct_op *first; /* that is no gather; NULL: none yet */
+    struct ct_op *first; /* first op that is not a gather; NULL: none yet */
 };
 
 static bool same_pass(const struct ct_op *a, const struct ct_op *b)
@@ -126,7 +126,7 @@ static bool same_pass(const struct ct_op *a, const struct ct_op *b)
            ct_part_is_microbatch(b->section->part) && a->section->group == b->section->group;
 }
 
-/* Let op follow: `before` and `here` are the stretches that end with it, and the one before. */
+/* Advance to op. `here` is the stretch that ends with op, and `before` the previous one. */
 static void walk_to(struct stretch *before, struct stretch *here, struct ct_op *op)
 {
     bool same = here->any && same_pass(here->any, op);
@@ -155,7 +155,7 @@ static void hoist(struct ct_graph *graph)
     }
 }
 
-/* A sum over the microbatches: a gradient, as it arrives behind them. */
+/* True for sums over the microbatches: gradients, which are complete only after them. */
 static bool reduces_sum(const struct ct_op *op)
 {
     return op->section->part == CT_PART_POST && op->ins == 1 && op->in[0]->ndim > 0 &&
@@ -171,9 +171,9 @@ static void reduce_aside(struct ct_graph *graph)
             op->stream = CT_STREAM_REDUCE;
 }
 
-/* ---- sections of a group's own, for orders that name them ---- */
+/* ---- sections of a group, for orders that name them ---- */
 
-/* What else works on a gathered parameter before the microbatches belongs to the gather. */
+/* Move other ops on gathered parameters before the microbatches to the section of the gather. */
 static void follow_gathers(struct ct_graph *graph)
 {
     ct_for_each_op (op, graph)
@@ -185,7 +185,7 @@ static void follow_gathers(struct ct_graph *graph)
         }
 }
 
-/* The group whose gradients v is, or is reduced from; CT_NO_GROUP: neither. */
+/* The group whose gradient v is or is reduced from, or CT_NO_GROUP. */
 static int group_of_sum(const struct ct_value *v)
 {
     const struct ct_op *maker = v ? v->producer : NULL;
@@ -193,7 +193,7 @@ static int group_of_sum(const struct ct_value *v)
     return maker && maker->section->part != CT_PART_PRE ? maker->section->group : CT_NO_GROUP;
 }
 
-/* Reductions of a group's gradients, and steps on the way to one: "1REDUCE_GRAD". */
+/* Put reductions of a group's gradients, and the ops that lead to them, in "1REDUCE_GRAD". */
 static void name_reductions(struct ct_graph *graph)
 {
     ct_for_each_op (op, graph) {

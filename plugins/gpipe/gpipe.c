@@ -1,6 +1,6 @@
 /*
- * GPipe (Huang et al. 2019): all forwards, then all backwards. All activations of a step live at
- * once.
+ * GPipe (Huang et al. 2019): all forwards, then all backwards. All activations of a step are alive
+ * at once.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>

@@ -1,12 +1,12 @@
 /*
  * Interleaved 1F1B (Narayanan et al. 2021): each rank has several stages, so that the pipeline
- * fills in a fraction of the time. Microbatches come in rounds of about as many as there are ranks;
- * a round passes through all stages of the rank, first to last in the forward, last to first in the
- * backward.
+ * fills in a fraction of the time. Microbatches are divided into rounds of about as many as there
+ * are ranks. A round passes through all stages of the rank, first to last in the forward, last to
+ * first in the backward.
  *
- * A rank begins with the forwards that the first backward of its last stage needs, and two more for
- * each rank behind it (one transfer there, one back). Rounds need not be equal: the longer ones
- * come first, as their length decides how many forwards have to be ahead.
+ * A rank starts with the forwards that the first backward of its last stage needs, and two more for
+ * each rank after it (one transfer each way). Rounds need not be equal. The longer ones come first,
+ * because their length determines how many forwards must run ahead.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>
@@ -15,7 +15,7 @@ struct step {
     int loop, microbatch;
 };
 
-/* The order in which a rank's forwards go over its loops and the microbatches. */
+/* The order in which a rank's forwards visit its loops and the microbatches. */
 static struct step *order_of(const struct ct_schedule_request *r)
 {
     int loops = r->stages / r->ranks, rounds = r->microbatches / r->ranks, first = 0;

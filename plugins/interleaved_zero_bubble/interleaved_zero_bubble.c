@@ -1,12 +1,13 @@
 /*
- * Interleaved 1F1B with the backward in two parts (Qi et al. 2024, on Narayanan et al. 2021): a
- * rank passes the gradient of inputs (I) on at once, and is rank backwards behind with those of its
- * weights (W), which fill the time when it would wait at the end. As an I is half a B, one forward
- * for each rank behind is enough to be ahead.
+ * Interleaved 1F1B with the backward in two parts (Qi et al. 2024, on Narayanan et al. 2021). A
+ * rank passes the gradient of inputs (I) on at once. It delays those of its weights (W) by `rank`
+ * backwards, to fill the time when it would wait at the end. An I is half a B, so running one
+ * forward ahead for each rank after it is enough.
  *
- * Microbatches come in rounds of about as many as there are ranks; a round passes through all
- * stages of the rank, first to last in the forward, last to first in the backward. Rounds need not
- * be equal: the longer ones come first, as their length decides how many forwards have to be ahead.
+ * Microbatches are divided into rounds of about as many as there are ranks. A round passes through
+ * all stages of the rank, first to last in the forward, last to first in the backward. Rounds need
+ * not be equal. The longer ones come first, because their length determines how many forwards must
+ * run ahead.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>
@@ -15,7 +16,7 @@ struct step {
     int loop, microbatch;
 };
 
-/* The order in which a rank's forwards go over its loops and the microbatches. */
+/* The order in which a rank's forwards visit its loops and the microbatches. */
 static struct step *order_of(const struct ct_schedule_request *r)
 {
     int loops = r->stages / r->ranks, rounds = r->microbatches / r->ranks, first = 0;

@@ -1,6 +1,6 @@
 /*
- * Reaching the memory of other ranks: directly where it lies in the symmetric arena, else through
- * the kernel (process_vm_readv and process_vm_writev: one copy, no staging).
+ * Access to the memory of other ranks: directly if it is in the symmetric arena, else through the
+ * kernel (process_vm_readv and process_vm_writev: one copy, no staging).
  */
 #include <errno.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * Several collectives as one: members note them, exchange the lists of their buffers through the
- * slots, arrive once, make all transfers, and arrive once more. That needs buffers in the symmetric
- * arena; others are done one by one.
+ * Several collectives in one. Members record the calls, exchange the lists of their buffers through
+ * the slots, arrive once, make all transfers, and arrive again. This requires buffers in the
+ * symmetric arena; calls on other buffers are made one by one.
  */
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ static int run_alone(const struct batch *b)
     return rc;
 }
 
-/* What all must agree on: the first call, and how many calls and elements there are. */
+/* What all members must agree on: the first call, the number of calls, the number of elements. */
 static struct announcement announce(const struct batch *b)
 {
     struct announcement a = b->jobs[0].a;

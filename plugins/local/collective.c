@@ -1,15 +1,15 @@
 /*
  * Collectives, each in two ways.
  *
- * Staged: every member puts its data into its slot, all arrive once, every member takes what it
- * needs from the slots. One wait, two copies; for small data, and, slot by slot, for memory that
- * other ranks cannot reach.
+ * Staged: every member copies its data into its slot, all arrive once, and every member copies what
+ * it needs from the slots. This costs one wait and two copies. It is used for small data, and, slot
+ * by slot, for memory that other ranks cannot access.
  *
- * Direct: all arrive, members read each other's inputs where they are (and, in all_reduce, write
- * each other's outputs), all arrive again, so that nobody reuses a buffer that is still read.
+ * Direct: all arrive, then members read each other's inputs in place (all_reduce also writes each
+ * other's outputs). All arrive again, so that nobody reuses a buffer that is still being read.
  *
- * All ranks must choose alike. Size decides first, and is the same everywhere; who can reach what
- * is known from the announcements.
+ * All ranks must choose the same way. They decide by size, which is the same everywhere, and then
+ * by the announcements, which tell whose memory is accessible.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static struct place out_of(const struct job *j, int position)
     return buffers_of(j, position)->out;
 }
 
-/* The input of every member, at + [0, bytes), as far as it has to be copied for that. */
+/* The input of every member, at + [0, bytes), copied only if it cannot be read in place. */
 static int peek_inputs(const struct job *j, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++) {
@@ -142,7 +142,7 @@ static int scatter_direct(const struct job *j)
 
 /* ---- all_reduce ---- */
 
-/* Each member reduces everything by itself. */
+/* Every member reduces the whole range by itself. */
 static int reduce_alone(const struct job *j, size_t at, size_t bytes)
 {
     for (int i = 0; i < j->n; i++)
@@ -150,7 +150,7 @@ static int reduce_alone(const struct job *j, size_t at, size_t bytes)
     return reduce(j, j->out + at, bytes);
 }
 
-/* Each member reduces a slice, into its slot, from which the others take it. */
+/* Each member reduces a slice into its slot, and the others copy it from there. */
 static int reduce_together(const struct job *j, size_t at, size_t bytes)
 {
     size_t begin, length = ct_comm_share(bytes, j->n, j->me, &begin);
@@ -184,7 +184,7 @@ static int push(const struct job *j, size_t at, size_t bytes)
     return rc;
 }
 
-/* Nobody else touches this member's slice of any buffer, so inputs may be outputs. */
+/* Nobody else touches this member's slice of any buffer, so inputs may alias outputs. */
 static int all_reduce_direct(const struct job *j)
 {
     size_t block = block_bytes(j), begin, length = ct_comm_share(j->shard, j->n, j->me, &begin);
@@ -240,7 +240,7 @@ static int broadcast_take(const struct job *j, size_t at, size_t bytes)
     return 0;
 }
 
-/* The receivers read, and so that nobody is idle, the root writes the last n-th for them. */
+/* The receivers read. To use the root as well, it writes the last n-th for them. */
 static int broadcast_direct(const struct job *j)
 {
     size_t tail = j->shard / (size_t)j->n / LINE * LINE, rest = j->shard - tail;
@@ -295,7 +295,7 @@ bool local_all_in_arena(const struct job *j)
     return true;
 }
 
-/* Going through the kernel pays from some size on only. */
+/* Access through the kernel is faster only from a certain size on. */
 static bool is_direct(const struct job *j)
 {
     size_t unit = j->shard / (j->method->sliced ? (size_t)j->n : 1);
@@ -303,7 +303,7 @@ static bool is_direct(const struct job *j)
     return local_all_in_arena(j) || (j->g->comm->single_copy && unit >= KERNEL_LEAST);
 }
 
-/* One staged step for each slotful; announced: all have arrived for the call already. */
+/* Run one staged step per slotful; announced: all members have already arrived for the call. */
 static int run_staged(struct job *j, bool announced)
 {
     size_t parts = j->method->split ? (size_t)j->n : 1;

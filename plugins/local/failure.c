@@ -1,11 +1,10 @@
 /*
- * Failures: finding who is missing and saying what they did last.
+ * Failures: finding which ranks are missing and reporting what they did last.
  *
- * The first failure of any rank is written into the control block; every other rank that waits
- * finds it there and returns the same words. A rank is dead when its process is (pidfd), and has
- * left when it closed the communicator. A rank that is missing here may be waiting in another
- * group: its status there is printed too, and whom it waits for, so that the first cause is in the
- * message.
+ * The first failure of any rank is written to the control block. Every other rank that waits finds
+ * it there and returns the same message. A rank is dead if its process is (pidfd), and has left if
+ * it closed the communicator. A missing rank may be waiting in another group. The message then
+ * includes its status there and which rank it waits for, so that it shows the first cause.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,7 +22,7 @@
 
 #include "local.h"
 
-#define DEPTH 3 /* of "which waits for" */
+#define DEPTH 3 /* of nested "which waits for" in a message */
 
 static const char *name_of(uint32_t call)
 {
@@ -123,7 +122,7 @@ static bool behind(const struct status *s, const struct status *than)
 
 /* ---- other groups ---- */
 
-/* Map a group's block to read it; g is valid until unpeeked. */
+/* Map a group's block to read it; g is valid until it is unpeeked. */
 static bool peek_group(struct comm *comm, const struct group_entry *entry, struct group *g)
 {
     *g = (struct group){.comm = comm, .map_bytes = entry->bytes};
@@ -144,7 +143,7 @@ static int position_of(const struct group *g, int rank)
 
 static void say_rank(struct text *t, struct comm *comm, int rank, int depth);
 
-/* The first member that the one at position waits for. */
+/* Report the first member that the member at `position` waits for. */
 static void say_awaited(struct text *t, struct group *g, int position, int depth)
 {
     const struct status *s = &g->status[position];
@@ -226,7 +225,7 @@ static void say_rank(struct text *t, struct comm *comm, int rank, int depth)
     say_activity(t, comm, rank, depth);
 }
 
-/* At the start: later a dead rank's number may be another process's. */
+/* Done at startup: later, a dead rank's pid may belong to another process. */
 void local_watch_members(struct comm *comm)
 {
     for (int r = 0; r < comm->base.world; r++)
@@ -305,7 +304,7 @@ int local_look(struct group *g, double deadline, local_find_missing *find_missin
     for (int i = 0; i < g->base.size; i++) {
         if (!g->comm->control->members[g->ranks[i]].left)
             continue;
-        find_missing(g); /* it may have come and left since */
+        find_missing(g); /* the rank may have arrived and left in the meantime */
         if (g->missing[i])
             return fail_for_rank(g, g->ranks[i], "has left");
     }

@@ -1,8 +1,8 @@
 /*
- * Groups: their blocks in the segment, and the arrivals on which everything waits.
+ * Groups: their blocks in the segment, and the arrivals on which all waits are built.
  *
- * All add to one word and look at that word only: where ranks outnumber processors, every line that
- * each of them touches is paid for one after the other.
+ * All members add to a single word and poll only that word. If ranks outnumber processors, every
+ * further cache line that each of them touched would add its cost serially.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -67,7 +67,8 @@ static bool key_taken(const struct comm *comm, uint64_t key)
     return false;
 }
 
-/* The same on all members: the n-th group of these ranks and this name is hashed n times. */
+/* The same on all members. For the n-th group of these ranks and this name, it is hashed n
+   times. */
 static uint64_t make_key(const struct comm *comm, const int *ranks, int count, const char *name)
 {
     uint64_t h = hash(0xcbf29ce484222325u, name, strlen(name));
@@ -89,7 +90,7 @@ static int map_block(struct group *g, const struct group_entry *entry)
     return ct_fail(CT_ENOMEM, "mapping a group's block: %s", strerror(errno));
 }
 
-/* With the lock held: the first member makes the block. */
+/* Called with the lock held; the first member creates the block. */
 static int create_block(struct group *g)
 {
     int count = g->base.size;
@@ -186,7 +187,7 @@ static bool all_there(const struct group *g, uint64_t sum)
     return (uint16_t)(sum - g->passed[g->arrivals & 1]) == (uint16_t)g->base.size;
 }
 
-/* Leaves the gate's sum when all are there. The last to arrive rings for those who sleep. */
+/* Returns the gate's sum when all members have arrived. The last to arrive wakes the sleepers. */
 static int wait_for_all(struct group *g, uint64_t *sum)
 {
     struct gate *gate = &g->block->gate;
@@ -210,7 +211,7 @@ static int wait_for_all(struct group *g, uint64_t *sum)
     return rc;
 }
 
-/* Wait until all members got here. 1: they have, and all with this digest; 0: not all with it. */
+/* Wait until all members have arrived. 1: all have this digest; 0: some digest differs. */
 static int pass(struct group *g, uint64_t digest)
 {
     uint64_t step = (digest << 16) + 1, *passed, sum, expected;

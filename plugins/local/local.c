@@ -1,6 +1,6 @@
 /*
- * The local communicator: ranks are processes of one host that share memory. Opening, closing, and
- * the table of its functions.
+ * The local communicator: ranks are processes of one host that share memory. This file opens and
+ * closes it, and holds the table of its functions.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static bool can_read(const struct member *m)
     return process_vm_readv(m->pid, &local, 1, &remote, 1, 0) == sizeof(word) && word == PROBE;
 }
 
-/* Every rank tries to read a word of the next one; all must be able to. */
+/* Every rank tries to read a word of the next one; single copy is used only if all can. */
 static int probe_single_copy(struct comm *comm)
 {
     struct member *members = comm->control->members, *me = &members[comm->base.rank];
@@ -70,7 +70,7 @@ static int probe_single_copy(struct comm *comm)
     comm->probe = PROBE;
     me->probe = (uintptr_t)&comm->probe;
     if (local_config.single_copy)
-        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* refused where it is not needed */
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* may fail where not needed */
     rc = local_barrier(comm->world);
     if (rc < 0)
         return rc;
@@ -138,7 +138,7 @@ static int start(struct comm *comm, const char *job)
     return rc;
 }
 
-/* Rank 0, for all: a part for each. */
+/* Rank 0 reserves one part for each rank. */
 static int reserve_parts(struct comm *comm, size_t part)
 {
     size_t bytes;

@@ -1,11 +1,11 @@
 /*
- * Messages between two members: a channel for each ordered pair, a ring of packets in it.
+ * Messages between two members: a channel for each ordered pair, with a ring of packets.
  *
- * A small message is copied into a packet, and its sender goes on. A large one is a packet that
- * says where it is; the receiver copies it from there, once, and the sender waits until it has.
- * Where that memory cannot be reached, a large message is split into packets. Channels share
- * nothing with the slots of collectives. Each member has a doorbell, rung by everything that
- * happens on its channels.
+ * A small message is copied into a packet, and its sender continues. A large message is a packet
+ * with the buffer's location. The receiver copies the data from there in one copy, and the sender
+ * waits until it has. If that memory is not accessible, a large message is split into packets.
+ * Channels share nothing with the slots of collectives. Each member has a doorbell, rung by every
+ * event on its channels.
  */
 #include <string.h>
 
@@ -13,15 +13,15 @@
 
 #include "local.h"
 
-/* One direction of a call, and how far it is. */
+/* One direction of a call, and its progress. */
 struct transfer {
     struct channel *channel;
-    struct doorbell *bell; /* of the peer */
+    struct doorbell *bell; /* doorbell of the peer */
     char *ring, *data;
     size_t bytes, done;
     int peer, tag;
     bool active, started, direct;
-    uint32_t last; /* packets taken when a direct send is complete */
+    uint32_t last; /* number of packets received when a direct send is complete */
 };
 
 static struct transfer make_transfer(const struct ct_call *c, bool sends)
@@ -72,7 +72,7 @@ static void post(struct group *g, struct transfer *t)
     local_ring(t->bell);
 }
 
-/* True if something moved. */
+/* True if there was progress. */
 static int progress_send(struct group *g, struct transfer *t)
 {
     if (t->done < t->bytes || !t->started) {

@@ -1,6 +1,6 @@
 /*
- * How ranks meet: rank 0 listens on an abstract socket named after the job and hands its memfd to
- * all others. The name vanishes with the process, so a killed job leaves nothing behind.
+ * Rendezvous of ranks: rank 0 listens on an abstract socket named after the job and passes its
+ * memfd to all others. The name vanishes with the process, so a killed job leaves nothing behind.
  */
 #include <errno.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 
 #include "local.h"
 
-#define GRACE 1.0 /* s for late ranks to learn of a failure */
+#define GRACE 1.0 /* seconds for late ranks to learn of a failure */
 
 struct hello {
     int32_t rank, world, pid;
@@ -51,7 +51,7 @@ static int check_peer(int s, struct ucred *peer)
     return 0;
 }
 
-/* 1: there is something to read or accept; 0: not until the deadline. */
+/* 1: fd is ready to read or accept; 0: the deadline has passed. */
 static int wait_for(int fd, double deadline)
 {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
@@ -82,10 +82,10 @@ static void send_answer(int s, const struct answer *answer, int fd)
             .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
         memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
     }
-    sendmsg(s, &message, MSG_NOSIGNAL); /* a guest that died is found missing later */
+    sendmsg(s, &message, MSG_NOSIGNAL); /* a guest that died is reported as missing later */
 }
 
-/* CT_EPEER with the words of rank 0, or its memfd. */
+/* Receive rank 0's memfd, or CT_EPEER with its message. */
 static int take_answer(int s)
 {
     union {
@@ -129,7 +129,7 @@ static int judge(const struct comm *comm, const struct hello *h, const struct uc
     return 0;
 }
 
-/* Rank 0's guests: everyone who came is answered, once all have or something is wrong. */
+/* Rank 0's guests. All that came are answered once every rank has come or something is wrong. */
 struct guests {
     int *sockets, count;
     double deadline;
@@ -144,7 +144,7 @@ static void refuse(struct guests *guests, int code)
     snprintf(guests->answer.text, sizeof(guests->answer.text), "%s", ct_error_message());
 }
 
-/* Strangers are dropped. A wrong rank is refused, and so are then all: who comes soon is told. */
+/* Drop strangers. A wrong rank is refused; then so are all others that come soon, and told why. */
 static void admit(struct comm *comm, struct guests *guests, int s)
 {
     double soon = ct_now() + GRACE;

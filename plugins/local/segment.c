@@ -1,8 +1,8 @@
 /*
- * The segment: one memfd, handed out from its beginning.
+ * The segment: one memfd, allocated from its start.
  *
- * It grows by ftruncate under a robust lock; each rank maps the extents that it needs. Pages cost
- * memory only once they are touched, so blocks and regions may be generous.
+ * It grows by ftruncate under a robust lock, and each rank maps the extents that it needs. Pages
+ * cost memory only once they are touched, so blocks and regions may be generous.
  */
 #include <errno.h>
 #include <string.h>
@@ -109,7 +109,7 @@ int local_segment_extend(struct comm *comm, size_t bytes, size_t align, uint64_t
     return 0;
 }
 
-/* Aligned in memory as in the file, so that huge pages can be used where the system has them. */
+/* Memory has the same alignment as the file, so that the system can use huge pages. */
 int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **base)
 {
     size_t bytes = part * (size_t)comm->base.world;

@@ -1,7 +1,7 @@
 /*
- * Waiting: look again after a few pauses (only while every rank can have a processor), then after
- * some sched_yield, which lets the rank that is awaited run, then sleep on a futex. Sleepers look
- * around every tenth of a second for dead ranks and the deadline.
+ * Waiting: poll after a few pauses (only if every rank can have a processor), then after some
+ * sched_yield, which let the awaited rank run, then sleep on a futex. Sleepers wake every tenth of
+ * a second to check for dead ranks and the deadline.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -13,7 +13,7 @@
 #include "local.h"
 
 #define SPINS 10
-#define LOOK_AROUND 0.1 /* s */
+#define LOOK_AROUND 0.1 /* seconds */
 
 double local_deadline(const struct comm *comm)
 {
@@ -34,7 +34,7 @@ static inline void relax(void)
 #endif
 }
 
-/* For less than a second. */
+/* seconds is less than 1. */
 static void sleep_on(struct doorbell *bell, uint32_t seen, double seconds)
 {
     struct timespec timeout = {.tv_nsec = (long)(seconds * 1e9)};

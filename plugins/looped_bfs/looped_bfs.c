@@ -1,7 +1,7 @@
 /*
- * Looped, breadth-first (Lamy-Poirier 2023): each rank has several stages, and takes all
- * microbatches through one before it begins the next; backwards in the opposite order. The weights
- * of a stage are needed in one shard of time per pass, so that sharded ones are gathered twice a
+ * Looped, breadth-first (Lamy-Poirier 2023): each rank has several stages, and runs all
+ * microbatches through one before it begins the next; backwards go in the opposite order. The
+ * weights of a stage are needed in one interval per pass, so sharded weights are gathered twice a
  * step.
  */
 #include <ctitan/plugin.h>

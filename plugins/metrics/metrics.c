@@ -1,10 +1,10 @@
 /*
- * Metrics: the console line, metrics.jsonl, and the progress between two lines.
+ * Metrics: the console line, metrics.jsonl, and progress between two lines.
  *
- * Rates are means over the steps since the last line, of the time spent in the steps themselves.
- * Utilisation is against the device's own peak for matrix products, measured once after the first
- * step unless the recipe gives it; "mfu" counts causal attention whole, as TorchTitan does,
- * "mfu_halved" counts the half that is needed.
+ * Rates are means over the steps since the last line, using only the time spent in the steps.
+ * Utilisation is relative to the device's peak for matrix products, which is measured once after
+ * the first step unless the recipe gives it. "mfu" counts causal attention in full, like
+ * TorchTitan; "mfu_halved" counts only the half that is needed.
  */
 #include <errno.h>
 #include <math.h>
@@ -37,10 +37,10 @@ static const struct ct_option options[] = {
 static struct {
     FILE *out;             /* metrics.jsonl */
     double peak;           /* FLOP/s */
-    double whole, halved;  /* FLOPs per token */
+    double whole, halved;  /* FLOPs per token, with attention in full and halved */
     double memory;         /* bytes of the device */
     int64_t steps, tokens; /* since the last line */
-    double seconds;        /* spent in them */
+    double seconds;        /* spent in those steps */
     double all_seconds;    /* in all steps */
 } now;
 
@@ -96,7 +96,7 @@ static void put(const char *key, double value, const char *end)
         fprintf(now.out, "\"%s\": null%s", key, end);
 }
 
-/* A line is one write, so that a reader never sees half of one. */
+/* Each line is one write, so that a reader never sees part of one. */
 static int end_line(void)
 {
     fputs("}\n", now.out);

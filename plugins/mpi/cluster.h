@@ -1,10 +1,10 @@
 /*
  * The mpi communicator's own structures.
  *
- * Every call is made of messages between pairs, begun at once and then waited for together. That is
- * what lets a time-out name the ranks that did not answer, and lets sums be made in rank order, so
- * that results are bitwise those of `local`. The tag of a message says which call it belongs to: a
- * rank that is in another call is recognised by the tags that it sends.
+ * Every call consists of messages between pairs, which are all started at once and then waited for
+ * together. A time-out can therefore name the ranks that did not answer. Sums are made in rank
+ * order, so results are bitwise equal to those of `local`. The tag of a message identifies its
+ * call, so tags reveal a rank that is in another call.
  */
 #ifndef CLUSTER_H
 #define CLUSTER_H
@@ -18,14 +18,14 @@
 struct comm {
     struct ct_comm base;
     double timeout;
-    bool serialized; /* MPI takes one thread at a time */
-    bool owner;      /* MPI was started here, and is ended here */
+    bool serialized; /* MPI allows one thread at a time */
+    bool owner;      /* this plugin started MPI, and finalizes it */
     pthread_mutex_t lock;
     struct group *groups;
     struct ct_first_failure failure;
 };
 
-/* A message under way. */
+/* A message in flight. */
 struct part {
     int peer;
     bool sends;
@@ -37,11 +37,11 @@ struct group {
     struct comm *comm;
     struct group *next;
     MPI_Comm mpi;
-    const void **inputs; /* of a reduction, by position */
+    const void **inputs; /* inputs of a reduction, by position */
     char *scratch;
     size_t scratch_bytes;
 
-    enum ct_call_kind call; /* the current one */
+    enum ct_call_kind call; /* of the current call */
     uint32_t number;
     int tag;
     MPI_Request *requests;
@@ -50,18 +50,18 @@ struct group {
 };
 
 /* transfer.c */
-/* Begin a call. CT_EPEER if the communicator is dead. */
+/* Begin a call. CT_EPEER if the communicator has failed. */
 int transfer_begin(struct group *g, const struct ct_call *call);
 int transfer_send(struct group *g, const void *data, size_t bytes, int peer);
 int transfer_receive(struct group *g, void *data, size_t bytes, int peer);
-/* Wait for all that was begun; or, where beginning failed with rc, give it up. CT_EPEER: the
-   deadline has passed, or a peer is in another call. No buffer is touched afterwards. */
+/* Wait for all messages of the call, or cancel them if starting them failed with rc. CT_EPEER: the
+   deadline has passed, or a peer is in another call. Buffers are not touched afterwards. */
 int transfer_finish(struct group *g, int rc);
 void cluster_lock(struct comm *comm);
 void cluster_unlock(struct comm *comm);
-/* CT_EPEER, for this call and all later ones. */
+/* Returns CT_EPEER, for this call and all later ones. */
 int cluster_fail(struct comm *comm, const char *fmt, ...) CT_PRINTF(2, 3);
-/* code is what MPI returned from `what`. */
+/* code is the return value of the MPI function `what`. */
 int cluster_check(struct comm *comm, int code, const char *what);
 
 /* collective.c */

@@ -1,6 +1,6 @@
 /*
- * Collectives as messages between pairs. Reductions: every rank gets all contributions to its shard
- * and adds them in rank order; all_reduce then gathers the shards.
+ * Collectives as messages between pairs. In reductions every rank receives all contributions to its
+ * shard and adds them in rank order; all_reduce then gathers the shards.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 
 #include "cluster.h"
 
-#define SMALL ((size_t)4 << 10)  /* all_reduce: everybody gets everything */
-#define BLOCK ((size_t)32 << 20) /* bytes reduced at once, which bounds the scratch memory */
+#define SMALL ((size_t)4 << 10)  /* all_reduce: everybody receives everything */
+#define BLOCK ((size_t)32 << 20) /* bytes reduced at once; limits the scratch memory */
 #define LINE 64
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -34,7 +34,7 @@ static int need_scratch(struct group *g, size_t bytes)
     return 0;
 }
 
-/* Shards to and from all others, the nearest first. A shard lies at stride x position. */
+/* Exchange shards with all others, nearest first. A shard lies at stride x position. */
 static int all_pairs(struct group *g, const char *in, size_t in_stride, char *out,
                      size_t out_stride, size_t bytes)
 {
@@ -53,7 +53,7 @@ static int all_pairs(struct group *g, const char *in, size_t in_stride, char *ou
     return transfer_finish(g, rc);
 }
 
-/* Rounds of doubling distance (Hensgen, Finkel and Manber 1988). */
+/* Rounds with doubling distance (Hensgen, Finkel and Manber 1988). */
 static int barrier(struct group *g)
 {
     int n = g->base.size, me = g->base.position, rc = 0;
@@ -81,7 +81,7 @@ static int all_to_all(struct group *g, const struct ct_call *c, size_t bytes)
     return all_pairs(g, c->in, bytes, c->out, bytes, bytes);
 }
 
-/* Contributions to this rank's shard come into the scratch memory, one after the other. */
+/* Receive the contributions to this rank's shard into the scratch memory, one after the other. */
 static void reduce(struct group *g, const struct ct_call *c, const void *own, void *out,
                    size_t bytes)
 {
@@ -110,7 +110,7 @@ static int reduce_scatter(struct group *g, const struct ct_call *c, size_t bytes
 
 /* ---- all_reduce ---- */
 
-/* Shares to their owners, contributions to this rank's into the scratch memory. */
+/* Send shards to their owners; receive contributions to this rank's into the scratch memory. */
 static int scatter(struct group *g, const char *in, size_t bytes, size_t mine)
 {
     int n = g->base.size, rc = 0;
@@ -178,7 +178,7 @@ static int all_reduce(struct group *g, const struct ct_call *c, size_t bytes)
     return rc;
 }
 
-/* A binomial tree: who has the data passes them on to who is 1, 2, 4, .. positions away. */
+/* A binomial tree: a rank with the data sends it to those 1, 2, 4, .. positions away. */
 static int broadcast(struct group *g, const struct ct_call *c, size_t bytes)
 {
     int n = g->base.size, root = c->from, away = (g->base.position - root + n) % n;

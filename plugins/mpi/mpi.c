@@ -1,9 +1,10 @@
 /*
- * The mpi communicator: ranks of many hosts, over MPI. Opening, closing, groups.
+ * The mpi communicator: ranks on many hosts, over MPI. Opening, closing, groups.
  *
- * MPI itself cannot say which rank did not start, and ends all ranks when one dies; everything
- * after the start is ours (transfer.c). Closing waits for the others, as MPI_Finalize does, unless
- * the communicator has failed: then the process should end, and mpirun ends the rest.
+ * MPI itself cannot tell which rank did not start, and ends all ranks when one dies. After the
+ * start, failures are handled here (transfer.c). Closing waits for the others, as MPI_Finalize
+ * does, unless the communicator has failed. In that case the process should end, and mpirun ends
+ * the rest.
  */
 #include <signal.h>
 #include <stdlib.h>

@@ -1,6 +1,4 @@
-/*
- * Messages under way: begun one by one, waited for together, with a deadline.
- */
+/* Messages in flight: started one by one, waited for together, with a deadline. */
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,12 +11,12 @@
 #include "cluster.h"
 
 #define CHUNK ((size_t)1 << 30) /* MPI counts in int */
-#define YIELDS 1000             /* looks before naps begin */
-#define NAP 50e-6               /* s */
-#define LOOK_AROUND 0.1         /* s between looks for peers in another call */
+#define YIELDS 1000             /* polls before it starts to sleep */
+#define NAP 50e-6               /* seconds */
+#define LOOK_AROUND 0.1         /* seconds between checks for peers in another call */
 
-/* Tags of collectives: 11 bits hash of count and root, 10 of the number, 1 reduction, 4 dtype, 3
- * call. */
+/* Tags of collectives: 11 bits hash of count and root, 10 call number, 1 reduction, 4 dtype, 3 call
+ * kind. */
 #define MESSAGE_TAG (1 << 29)
 
 void cluster_lock(struct comm *comm)
@@ -55,7 +53,7 @@ int cluster_check(struct comm *comm, int code, const char *what)
     return cluster_fail(comm, "%s: %s", what, text);
 }
 
-/* Which call a message of a collective belongs to. */
+/* The tag of the call that a message belongs to. */
 static int tag_of(const struct group *g, const struct ct_call *c)
 {
     int root = c->kind == CT_CALL_BROADCAST ? c->from : 0;
@@ -157,7 +155,7 @@ static void describe(const struct group *g, char *text, size_t room)
         snprintf(text, room, "%s %u of group '%s'", ct_call_name(g->call), g->number, g->base.name);
 }
 
-/* Ranks with which something is not done, once each. */
+/* List each rank with an unfinished message once. */
 static int time_out(struct group *g)
 {
     char what[160], list[200];
@@ -193,7 +191,7 @@ static int disagreement(struct group *g, int peer, int tag)
                         ct_dtype_name((enum ct_dtype)((tag >> 22 & 15) % CT_DTYPE_COUNT)));
 }
 
-/* A peer whose message is awaited but has sent one of another collective is elsewhere. */
+/* A peer that sends a message of a collective other than the awaited one is in another call. */
 static int look_around(struct group *g)
 {
     for (int i = 0; i < g->count; i++) {
@@ -226,7 +224,7 @@ static int check_size(struct group *g, int index, const MPI_Status *status)
                         g->base.ranks[p->peer], bytes, g->comm->base.rank, p->bytes);
 }
 
-/* Requests that are done become MPI_REQUEST_NULL. Returns how many are left. */
+/* Completed requests become MPI_REQUEST_NULL. Returns the number of remaining ones. */
 static int poll_requests(struct group *g)
 {
     int left = 0;
@@ -276,7 +274,7 @@ static int wait_for_all(struct group *g)
     }
 }
 
-/* What is still under way must not write into memory that its owner takes back. */
+/* Messages in flight must not write into memory that the owner takes back. */
 static void give_up(struct group *g)
 {
     cluster_lock(g->comm);

@@ -1,12 +1,10 @@
-/*
- * Collectives on the device: NCCL's calls, enqueued on the stream of the launch.
- */
+/* Collectives on the device: NCCL calls, enqueued on the stream of the launch. */
 #include <ctitan/device/collective.h>
 
 #include "cluster.h"
 
 #define UINT8 1
-#define FLOAT8_SUMS 22400 /* the version from which NCCL reduces float8 */
+#define FLOAT8_SUMS 22400 /* first version that reduces float8 */
 
 static const int types[] = {
     [CT_F32] = 7,   [CT_BF16] = 9, [CT_F64] = 8, [CT_F16] = 6,    [CT_E4M3] = 10,
@@ -28,7 +26,7 @@ static int check_reduction(const struct ct_call *c)
                          version / 100 % 100);
 }
 
-/* NCCL must not be aborted by the watchdog while it is in a call. */
+/* Take the lock, so that the watchdog does not abort NCCL during a call. */
 static int begin(struct group *g)
 {
     if (g->together)
@@ -54,7 +52,7 @@ static int end(struct group *g, int code, const char *what, CUstream stream)
     return rc < 0 ? rc : nccl_watch(g, what, stream);
 }
 
-/* A group of NCCL's that was begun is ended, whatever its calls returned. */
+/* End an NCCL group that was begun, whatever its calls returned. */
 static int end_group(int code)
 {
     int ended = nccl.ncclGroupEnd();
@@ -62,8 +60,8 @@ static int end_group(int code)
     return code == ncclSuccess ? ended : code;
 }
 
-/* The arena that holds a buffer, registered once for each group: all ranks gather from the same
-   place of theirs. */
+/* Register the arena that holds a buffer, once per group. All ranks gather from the same offset in
+   their arenas. */
 static int register_window(struct group *g, const void *data)
 {
     CUdeviceptr base;
@@ -163,7 +161,7 @@ static int call(const struct ct_launch *l, const struct ct_call *c)
     return nccl_enqueue(c, l->stream);
 }
 
-/* One call of NCCL's for all values of an op. Windows are registered between calls. */
+/* One NCCL group for all values of an op. Windows are registered between calls. */
 static int begin_together(const struct ct_launch *l, struct ct_group *group)
 {
     struct group *g = (struct group *)group;

@@ -1,10 +1,10 @@
 /*
- * Calls on memory anywhere, as ranks make them outside of programs: through memory on the device,
- * waited for. Small and rare, so plain.
+ * Blocking calls on memory anywhere, made by ranks outside of programs. They are staged through
+ * device memory. Such calls are small and rare, so the code is simple.
  */
 #include "cluster.h"
 
-/* Memory on the device for `bytes`; what was there before is lost. */
+/* Make device memory for `bytes`; earlier contents are lost. */
 static int make_room(struct group *g, size_t bytes)
 {
     int rc;
@@ -33,7 +33,7 @@ static int copy(struct group *g, uintptr_t to, uintptr_t from, size_t bytes)
                  : 0;
 }
 
-/* The same call on memory of the device, with its input there. */
+/* Set up the same call on device memory, and copy its input there. */
 static int stage(const struct ct_call *c, struct ct_call *staged)
 {
     struct group *g = (struct group *)c->group;
@@ -74,7 +74,7 @@ int nccl_host_call(const struct ct_call *c)
 {
     float one = 1;
 
-    if (c->kind == CT_CALL_BARRIER) /* NCCL has none */
+    if (c->kind == CT_CALL_BARRIER) /* NCCL has no barrier */
         return run(&(struct ct_call){.kind = CT_CALL_ALL_REDUCE,
                                      .group = c->group,
                                      .in = &one,

@@ -1,6 +1,4 @@
-/*
- * Finding NCCL and the driver.
- */
+/* Finds and loads NCCL and the driver. */
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /*
- * The parts of NCCL and of the CUDA driver that this plugin calls, found at run time: it builds
- * without their headers and loads without their libraries. The declarations are the libraries'
- * binary interface; tests/cuda compares them with the headers where those are installed.
+ * The parts of NCCL and of the CUDA driver that this plugin calls. Both are loaded at run time, so
+ * the plugin builds without their headers and loads without their libraries. The declarations
+ * follow the libraries' binary interface; tests/cuda compares them with the headers if those are
+ * installed.
  */
 #ifndef NCCL_LIBRARY_H
 #define NCCL_LIBRARY_H
@@ -25,7 +26,7 @@ enum {
     NCCL_UNDEFINED = INT32_MIN,
 };
 
-/* As of 2.28; older libraries take what they know of it, by its size and version. */
+/* Layout of 2.28; older libraries read the fields that they know, by size and version. */
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -97,12 +98,12 @@ struct nccl_library {
     CUDA_CALLS(X)
 #undef X
     const char *(*ncclGetErrorString)(int);
-    /* NULL before 2.27 */
+    /* NULL if older than 2.27 */
     int (*ncclCommWindowRegister)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
 };
 extern struct nccl_library nccl;
 
-/* Load both libraries, once. CT_ENOENT: one is missing, or older. */
+/* Load both libraries, once. CT_ENOENT: one is missing or too old. */
 int nccl_library_open(void);
 
 #endif

@@ -32,11 +32,11 @@ static const struct ct_option options[] = {
 
 /* ---- failures ---- */
 
-#define GROUP_ABORT 22200 /* the version from which aborts can be grouped */
+#define GROUP_ABORT 22200 /* first version that can group aborts */
 
 /*
- * An abort waits for its communicator's last call on the device, which may stand behind a call of
- * another communicator: all are told before any is waited for.
+ * An abort waits for its communicator's last call on the device, which may be queued after a call
+ * of another communicator. Therefore all aborts are requested before any is waited for.
  */
 static void abort_groups(struct comm *comm)
 {
@@ -81,7 +81,7 @@ int nccl_check_cuda(struct comm *comm, int code, const char *what)
     return code == CUDA_SUCCESS ? 0 : nccl_fail(comm, "%s: CUDA error %d", what, code);
 }
 
-/* NCCL's own threads take tens of microseconds for most calls, seconds for some. */
+/* NCCL's own threads take tens of microseconds for most calls, and seconds for some. */
 static void pause_before(int look)
 {
     if (look < 200)
@@ -116,8 +116,8 @@ int nccl_check(struct group *g, int code, const char *what)
 
 /* ---- groups ---- */
 
-/* Where the first member leaves the id of this group: its ranks, and how many with these ranks
-   there were before. */
+/* The key under which the first member stores the id of this group: its ranks, and the number of
+   earlier groups with these ranks. */
 static void key_of(const struct group *g, char *key)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -183,9 +183,9 @@ static int make_group(struct group *g)
         "starting");
 }
 
-/* NCCL connects two ranks when they first exchange something, and that waits until both are there.
-   The ranks of a pipeline send in orders of their own, so a host that waits could wait for ever:
-   pairs connect while groups are made, which is in one order. */
+/* NCCL connects two ranks at their first exchange, and blocks until both are there. Pipeline ranks
+   send in different orders, so a blocked host could wait for ever. Pairs are therefore connected
+   while groups are created, which happens in one order. */
 static int connect_pair(struct group *g)
 {
     char byte = 0;
@@ -225,10 +225,11 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
 
 /* ---- opening and closing ---- */
 
-#define PATIENCE 2.0 /* seconds, for ranks that are not done yet */
+#define PATIENCE 2.0 /* seconds to wait for ranks that are not finished */
 
-/* What a rank has sent may still lie in NCCL's buffers when its own stream is done, and an abort
-   would drop it: wait until all are done. A store that is gone means that rank 0 has seen them. */
+/* Data that a rank has sent may be in NCCL's buffers when its own stream is done, and an abort
+   would drop it, so wait for all ranks. If the store is gone, rank 0 has seen that they are
+   done. */
 static void wait_for_others(struct comm *comm)
 {
     double deadline = ct_now() + PATIENCE;
@@ -253,7 +254,7 @@ static void close_comm(struct ct_comm *base)
     if (comm->store && comm->groups && !comm->failed)
         wait_for_others(comm);
     nccl_watchdog_stop(comm);
-    abort_groups(comm); /* returns at once: peers may be gone */
+    abort_groups(comm); /* returns at once: peers may have exited */
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
         if (g->staging)
@@ -275,8 +276,8 @@ static int check_request(const struct ct_comm_request *r)
     return rc == 0 && open_comm ? ct_fail(CT_EINVAL, "nccl is open already") : rc;
 }
 
-/* What NCCL reads from the environment when it is loaded: it refuses two ranks on one device only
-   if they are on one host, and tells hosts apart by this. Everything then goes through sockets. */
+/* NCCL reads this variable when it is loaded. It refuses two ranks on one device only if they are
+   on one host, and tells hosts apart by this id. All traffic then uses sockets. */
 static void pretend_hosts(int rank)
 {
     static const char *const settings[][2] = {

@@ -1,5 +1,5 @@
 /*
- * The store: rank 0's thread answers one request after the other; all others, and rank 0 itself,
+ * The store: a thread of rank 0 answers one request after the other. All ranks, including rank 0,
  * are its clients.
  */
 #include <errno.h>
@@ -17,13 +17,13 @@
 
 #include "cluster.h"
 
-#define NAP 2e-3 /* s */
+#define NAP 2e-3 /* seconds */
 
-/* A rank 0 that was stopped must not stop the others, who have to say so. */
+/* If rank 0 is stopped, the others must not block, because they have to report it. */
 static const struct timeval answer_time = {.tv_sec = 10};
 
 struct message {
-    uint32_t magic, found; /* found: in answers; in requests 1 to set */
+    uint32_t magic, found; /* found: result in answers; in requests, 1 means set */
     char key[STORE_KEY], value[STORE_VALUE];
 };
 #define MAGIC 0x63746e32u
@@ -34,13 +34,13 @@ struct entry {
 };
 
 struct store {
-    int socket;   /* to the server */
-    int listener; /* rank 0's; -1 elsewhere */
-    int stop[2];  /* a pipe that ends the server */
+    int socket;   /* connected to the server */
+    int listener; /* on rank 0; -1 elsewhere */
+    int stop[2];  /* a pipe; tells the server to stop */
     pthread_t server;
     bool serves;
     struct entry *entries;
-    pthread_mutex_t lock; /* of socket */
+    pthread_mutex_t lock; /* protects socket */
 };
 
 /* ---- the server ---- */
@@ -70,7 +70,7 @@ static void answer(struct store *s, struct message *m)
         memcpy(m->value, e->value, sizeof(e->value));
 }
 
-/* false: the client is gone, or is no client. */
+/* false: the client has left, or is not a client. */
 static bool serve_one(struct store *s, int client)
 {
     struct message m;
@@ -110,14 +110,14 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* ---- the way there ---- */
+/* ---- connecting ---- */
 
 struct address {
     struct sockaddr_storage at;
     socklen_t length;
 };
 
-/* Ranks of one host, known by the name of their job, meet at a socket without a file. */
+/* Ranks of one host, identified by the job's name, use an abstract socket. */
 static int name_address(const char *job, struct address *a)
 {
     struct sockaddr_un *local = (struct sockaddr_un *)&a->at;
@@ -203,7 +203,7 @@ static int join(struct store *s, const struct address *a, double timeout)
 
 /* ---- requests ---- */
 
-/* After a failure nothing more is asked: an answer that comes late would be taken for another's. */
+/* No requests after a failure: a late answer would be taken for that of a later request. */
 static int ask(struct store *s, struct message *m)
 {
     bool ok;
@@ -257,7 +257,7 @@ int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, 
 
 /* ---- all ranks ---- */
 
-/* What a rank says of itself. */
+/* What a rank reports about itself. */
 struct hello {
     int32_t world, pid;
 };

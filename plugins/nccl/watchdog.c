@@ -1,11 +1,11 @@
 /*
- * The watchdog: an event behind each call. Calls of one stream get done in order, those of two in
- * any: a receive that is asked for early is done after much that was enqueued later. The clock
- * starts anew whenever a call gets done, so long computations between two calls cost nothing but
- * patience; the oldest call that is not done is the one to blame.
+ * The watchdog: it records an event after each call. Calls of one stream finish in order, those of
+ * different streams in any order: a receive that is posted early finishes after many later calls.
+ * The clock restarts whenever a call finishes, so a long computation between two calls only adds
+ * waiting time. The oldest unfinished call is the one to report.
  *
- * Calls inside of a captured step have no events that could be asked. There the whole is watched:
- * it may take as long as the longest step before, and the time-out.
+ * Calls inside a captured step have no events that can be queried. The whole step is watched
+ * instead. Its limit is the duration of the longest earlier step plus the time-out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #define RING 4096
 #define STREAMS 16
-#define NAP 0.02 /* s between looks */
+#define NAP 0.02 /* seconds between polls */
 
 struct watched {
     const struct group *group;
@@ -26,7 +26,7 @@ struct watched {
     bool over;
 };
 
-/* Streams whose oldest call is not done: what is behind it is not, either. */
+/* Streams whose oldest call is unfinished; later calls on them are unfinished too. */
 struct busy {
     CUstream stream[STREAMS];
     int count;
@@ -37,10 +37,10 @@ struct watchdog {
     pthread_t thread;
     bool started;
     _Atomic bool stop;
-    _Atomic uint32_t written, done; /* all below are over */
-    _Atomic bool captured;          /* some step is */
-    _Atomic double enqueued;        /* when the step's last call was; 0: the device is at rest */
-    _Atomic double longest;         /* s from there to its rest */
+    _Atomic uint32_t written, done; /* calls below done have finished */
+    _Atomic bool captured;          /* a step was captured */
+    _Atomic double enqueued;        /* time of the step's last call; 0: the device is idle */
+    _Atomic double longest;         /* seconds from that call until the device was idle */
     struct watched ring[RING];
 };
 
@@ -52,7 +52,7 @@ static bool is_busy(const struct busy *b, CUstream stream)
     return false;
 }
 
-/* True if it gets done now. */
+/* True if the call has finished since the last look. */
 static bool look(struct watched *call, struct busy *b)
 {
     if (call->over || is_busy(b, call->stream))
@@ -63,7 +63,7 @@ static bool look(struct watched *call, struct busy *b)
     return call->over;
 }
 
-/* All that is done; true if something is. */
+/* Skip calls that have finished; true if any has. */
 static bool advance(struct watchdog *w)
 {
     struct busy busy = {.count = 0};
@@ -78,7 +78,7 @@ static bool advance(struct watchdog *w)
     return more;
 }
 
-/* Which of these ranks have noticed nothing: those that hang or died. NULL: of all. */
+/* List the ranks that noticed no time-out: they hang or died. ranks NULL: check all ranks. */
 static void find_silent(const struct comm *comm, const int *ranks, int count, char *list,
                         size_t room)
 {
@@ -89,7 +89,7 @@ static void find_silent(const struct comm *comm, const int *ranks, int count, ch
     list[0] = '\0';
     snprintf(key, sizeof(key), "late/%d", comm->base.rank);
     if (nccl_store_set(comm->store, key, &one, sizeof(one)) < 0) {
-        snprintf(list, room, "0"); /* which has the store */
+        snprintf(list, room, "0"); /* rank 0 has the store */
         return;
     }
     ct_nap(0.9);
@@ -221,7 +221,7 @@ static int note(struct watchdog *w, struct group *g, const char *call, CUstream 
     return code;
 }
 
-/* An event of a captured call belongs to the graph, and cannot be asked. */
+/* Captured calls are skipped: their events belong to the graph and cannot be queried. */
 int nccl_watch(struct group *g, const char *call, CUstream stream)
 {
     struct watchdog *w = g->comm->watchdog;

@@ -1,15 +1,16 @@
 /*
- * Parameters and optimizer states in the device's host memory (ZeRO-Offload): pinned memory of
- * the host beside a GPU, a file beside a CPU.
+ * Parameters and optimizer states in the device's host memory (ZeRO-Offload): pinned memory for a
+ * GPU, a file for a CPU.
  *
- * What lies there is marked; an op that needs it gets a copy that is loaded before it, and what it
- * updates there is stored behind it. The optimizer works region by region, so that only two
- * regions' states are on the device at a time. A parameter that is computed with in another dtype
- * is cast once a step, and the copy is offloaded in its turn, so that microbatches load only that.
+ * Offloaded values are marked. An op that needs one gets a copy that is loaded before it, and
+ * updates are stored after it. The optimizer works region by region, so that only two regions'
+ * states are on the device at a time. A parameter used in another dtype is cast once a step, and
+ * the cast copy is offloaded as well, so that microbatches load only that.
  *
  * A copy is loaded anew for the forward and for the backward of each region, one region ahead, on a
- * stream of its own: it comes while the region before computes, and its memory is free after its
- * own. Gathers of fsdp stand one region ahead already, so theirs come two ahead.
+ * stream of its own. The load overlaps the previous region, and the copy's memory is freed after
+ * its own region. Gathers of fsdp run one region ahead already, so their inputs are loaded two
+ * regions ahead.
  */
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
@@ -31,24 +32,24 @@ static const struct ct_option options[] = {
 
 #define WHY "offload: it lies in the device's host memory"
 
-/* A copy of an offloaded value, and what it is there for. */
+/* A copy of an offloaded value, and the use that it was loaded for. */
 struct loaded {
     struct ct_value *copy; /* NULL: none yet */
     const struct ct_op *user;
 };
 
-/* Ops of one part, as they are walked through. */
+/* The current position while the ops of one part are visited. */
 struct section {
     int group;
-    const char *region;       /* of the last op that computes */
-    struct ct_op *run, *last; /* where that region begins, and the one before; NULL: nowhere */
+    const char *region;       /* of the last compute op */
+    struct ct_op *run, *last; /* first op of that region; first of the region before; NULL: none */
 };
 
 struct offloading {
     struct ct_graph *graph;
     struct ct_arena scratch;
     struct loaded *loaded;   /* by value id */
-    const char *last_region; /* of the forward */
+    const char *last_region; /* last region of the forward */
     struct section section[CT_PARTS];
 };
 
@@ -65,7 +66,7 @@ static bool moves(const struct ct_op *op)
 
 /* ---- copies in another dtype ---- */
 
-/* What a part before the microbatches makes of one parameter for them, shard by shard. */
+/* True for values computed before the microbatches from one parameter, shard by shard. */
 static bool is_working_copy(const struct ct_graph *graph, const struct ct_op *op)
 {
     if (op->section->part != CT_PART_PRE || op->ins != 1 || op->outs != 1 ||
@@ -118,7 +119,7 @@ static bool needs_load(const struct ct_op *op)
     return false;
 }
 
-/* In microbatches regions follow each other; before and after them, ops that need something. */
+/* Regions follow each other in microbatches. Elsewhere the steps are ops that need a load. */
 static void walk_to(struct offloading *o, struct ct_op *op)
 {
     struct section *s = &o->section[op->section->part];
@@ -133,7 +134,7 @@ static void walk_to(struct offloading *o, struct ct_op *op)
     s->run = op;
 }
 
-/* Where a copy for op is loaded; op itself: no sooner. */
+/* The op before which a copy for op is loaded; op itself if it cannot be earlier. */
 static struct ct_op *load_point(const struct offloading *o, struct ct_op *op,
                                 const struct ct_value *v)
 {
@@ -146,7 +147,7 @@ static struct ct_op *load_point(const struct offloading *o, struct ct_op *op,
     return ahead ? ahead : op;
 }
 
-/* The last region's backward follows its forward at once. */
+/* The last region's backward directly follows its forward, so both use one copy. */
 static bool same_use(const struct offloading *o, const struct ct_op *a, const struct ct_op *b)
 {
     bool turn = a->section->part == CT_PART_F && b->section->part == CT_PART_I &&

@@ -1,6 +1,4 @@
-/*
- * Ops between the device's memory and its host memory. What lies in host memory is offloaded.
- */
+/* Ops that copy between the device's memory and its host memory. Values there are "offloaded". */
 #include <string.h>
 
 #include <ctitan/op_author.h>

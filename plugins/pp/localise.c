@@ -1,13 +1,14 @@
 /*
  * One pipeline rank's part of a step.
  *
- * Until here the graph is that of all stages, so that all ranks agree on shardings. pp_collect
- * makes what the host reads a sum over the ranks. pp_localise then leaves one rank's ops: those of
- * its stages, and those before and after the microbatches that they need. A value that a later
- * stage uses is sent on from stage to stage, and gradients in the other direction; what is needed
- * after the microbatches goes straight to the rank that needs it.
+ * Up to here the graph holds all stages, so that all ranks agree on shardings. pp_collect turns
+ * values that the host reads into sums over the ranks. pp_localise then keeps one rank's ops: those
+ * of its stages, and the ops before and after the microbatches that they need. A value used by a
+ * later stage is passed on from stage to stage; gradients are passed in the other direction. After
+ * the microbatches, values go directly to the rank that needs them.
  *
- * Which ranks have a value is a set of coordinates along pp: 64 bits, so at most 64 of them.
+ * The set of ranks that have a value is a 64-bit set of coordinates along pp, so there can be at
+ * most 64.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ int pp_collect(struct ct_graph *graph, struct ct_run *run)
     return 0;
 }
 
-/* ---- who has what ---- */
+/* ---- which ranks have a value ---- */
 
 static bool is_microbatch(const struct ct_op *op)
 {
@@ -68,7 +69,7 @@ static bool persistent(const struct ct_value *v)
     return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
 }
 
-/* Parameters, and what is made of them before the microbatches, are where their users are. */
+/* Parameters, and values computed from them before the microbatches, are where they are used. */
 static void find_holders(struct pp_local *c)
 {
     for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
@@ -96,8 +97,8 @@ static void find_holders(struct pp_local *c)
     }
 }
 
-/* An op after the microbatches runs where all that it needs is; if that is nowhere, where any of it
-   is, and the rest is sent there. */
+/* An op after the microbatches runs where all of its inputs are. If there is no such rank, it runs
+   where any input is, and the others are sent there. */
 static uint64_t place_after(const struct pp_local *c, const struct ct_op *op)
 {
     uint64_t all = EVERYWHERE, any = 0;
@@ -137,7 +138,7 @@ static void place_values(struct pp_local *c)
             where = is_sum(op) ? EVERYWHERE : place_after(c, op);
         for (int i = 0; i < op->outs; i++)
             c->where[op->out[i]->id] = where;
-        for (int i = 0; i < op->ins; i++) /* an optimizer's states are where its parameters are */
+        for (int i = 0; i < op->ins; i++) /* states are where their parameters are */
             if (op->section->part == CT_PART_POST && ct_op_mutates(op, i) &&
                 op->in[i]->role == CT_ROLE_STATE)
                 c->where[op->in[i]->id] = where;
@@ -149,7 +150,7 @@ bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank)
     return c->where[v->id] & bit(rank);
 }
 
-/* Ranks that have something which op updates in place. */
+/* Ranks that have a value which op updates in place. */
 static uint64_t updaters(const struct pp_local *c, const struct ct_op *op)
 {
     uint64_t ranks = 0;
@@ -172,7 +173,7 @@ uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op)
     return ranks;
 }
 
-/* What is summed over the ranks is given by one of them only. */
+/* Only one rank contributes each value that is summed over the ranks. */
 uint64_t pp_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v)
 {
     return is_sum(op) ? c->where[v->id] & -c->where[v->id] : EVERYWHERE;
@@ -198,7 +199,7 @@ void pp_find_needed(struct pp_local *c)
     }
 }
 
-/* ---- what is left ---- */
+/* ---- removing the other ranks' ops ---- */
 
 static void drop_foreign_terms(struct pp_local *c)
 {
@@ -207,7 +208,7 @@ static void drop_foreign_terms(struct pp_local *c)
             ct_op_set_input(op, 0, NULL);
 }
 
-/* Decided before anything is moved: what is added then stays. */
+/* Called before transfers are inserted, so that the new ops stay. */
 static struct ct_op **find_foreign(struct pp_local *c, size_t *count)
 {
     struct ct_op **foreign = NULL;

@@ -1,9 +1,9 @@
 /*
  * The order of a step on this rank: the actions of a schedule, as sections of the graph.
  *
- * The schedule's plugin gives compute actions (or a file does); lib/pipeline adds communication and
- * proves the lists of all ranks. "2F3" then runs section 2F for microbatch 3, "2B3" sections 2I and
- * 2W together, "1UNSHARD" section 1UNSHARD, and so on; RESHARD releases what UNSHARD made.
+ * The schedule's plugin or a file gives compute actions; lib/pipeline adds communication and proves
+ * the lists of all ranks. "2F3" then runs section 2F for microbatch 3, "2B3" sections 2I and 2W
+ * together, "1UNSHARD" section 1UNSHARD, and so on. RESHARD frees the results of UNSHARD.
  */
 #include <string.h>
 
@@ -30,7 +30,7 @@ static int64_t microbatch_size(void)
 
 /* ---- the schedule of all ranks ---- */
 
-/* The file's ranks must be those of the placement: a stage's parameters are there. */
+/* Stages must be on the same ranks in the file as in the placement, which has their parameters. */
 static int check_placement(const struct pp_stages *stages, const struct ct_schedule *schedule)
 {
     for (int s = 0; s < stages->count; s++)
@@ -65,7 +65,7 @@ static int make_schedule(const struct pp_stages *stages, const struct ct_schedul
                : ct_schedule_generate(ops, pp_config.schedule, request, schedule);
 }
 
-/* Gathered parameters of more stages than these are not kept all the time, as in torch. */
+/* If a rank has more stages than this, not all are kept gathered all the time, as in torch. */
 #define UNSHARDED_MOST 3
 
 static int communicate(const struct ct_run *run, struct ct_schedule *schedule)
@@ -83,7 +83,7 @@ static int communicate(const struct ct_run *run, struct ct_schedule *schedule)
 
 /* ---- from actions to sections ---- */
 
-/* The sections that an action runs, after its stage's number; the second may be NULL. */
+/* Names of the sections that an action runs, without the stage's number; the second may be NULL. */
 static const char *const sections_of[CT_ACTION_TYPES][2] = {
     [CT_ACTION_F] = {"F"},
     [CT_ACTION_I] = {"I"},
@@ -131,8 +131,8 @@ static struct ct_order_item item_of(const struct ct_graph *graph, const struct c
     return item;
 }
 
-/* The schedule of one batch, for the next microbatches each time; gradients are reduced the last
-   time. */
+/* Append the schedule of one batch several times, each time for the next microbatches. Gradients
+   are reduced the last time. */
 static void append_times(const struct ct_graph *graph, const struct ct_action_list *once, int times,
                          int microbatches, struct ct_arena *arena, struct ct_order *order)
 {
@@ -165,7 +165,7 @@ static int schedule_of(const struct ct_run *run, const struct pp_stages *stages,
     return rc < 0 ? ct_context(rc, "the schedule of %d microbatches", microbatches) : 0;
 }
 
-/* A step of several accumulated batches runs the schedule for one after the other. */
+/* A step of several accumulated batches repeats the schedule for each. */
 static int make_order(const struct ct_run *run, struct ct_graph *graph, int microbatches,
                       bool training, struct ct_arena *arena, struct ct_order *order)
 {

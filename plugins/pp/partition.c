@@ -1,10 +1,9 @@
 /*
- * Which stage a region of the model belongs to.
+ * Assigns the model's regions to stages.
  *
- * Regions (embedding, layers, head) stay whole and in their order. Without split points, the splits
- * are those that make the costliest stage as cheap as can be, by the floating-point operations of
- * the forward, and among these the most even ones; with layers_per_stage every region costs the
- * same.
+ * Regions (embedding, layers, head) stay whole and in order. Without split points, the splits
+ * minimise the cost of the costliest stage, in floating-point operations of the forward. Among
+ * those the most even ones are taken. With layers_per_stage every region costs the same.
  */
 #include <float.h>
 #include <string.h>
@@ -28,7 +27,7 @@ static int find(const struct regions *r, const char *name)
     return -1;
 }
 
-/* In the order of their first op. */
+/* In the order of their first ops. */
 static void find_regions(const struct ct_graph *graph, struct regions *r)
 {
     size_t names = 0, costs = 0;
@@ -56,7 +55,7 @@ static void find_regions(const struct ct_graph *graph, struct regions *r)
 /* The best splits of the first n regions into s stages. */
 struct best {
     double costliest, squares; /* cost of the costliest stage; sum of squared costs */
-    int last;                  /* the region with which the last stage begins */
+    int last;                  /* first region of the last stage */
 };
 
 static bool better(double costliest, double squares, const struct best *than)
@@ -86,7 +85,7 @@ static void extend(const struct regions *r, const struct best *shorter, struct b
     }
 }
 
-/* begins[i]: a stage begins with region i. */
+/* begins[i]: region i is the first of a stage. */
 static void balance(struct regions *r, int stages, bool *begins)
 {
     int room = r->count + 1;
@@ -106,7 +105,7 @@ static void balance(struct regions *r, int stages, bool *begins)
     }
 }
 
-/* The names in [pp] split_points; CT_ECONFIG for one that is no region. */
+/* The names in [pp] split_points; CT_ECONFIG: one is not a region. */
 static int read_points(struct regions *r, bool *begins)
 {
     char *rest = ct_arena_strdup(&r->arena, pp_config.split_points);

@@ -1,10 +1,10 @@
 /*
- * Pipeline parallelism: the model's regions become stages, which lie on the ranks along pp.
+ * Pipeline parallelism: the model's regions become stages, placed on the ranks along pp.
  *
- * partition.c gives every op the section of its stage. After differentiation and propagation
- * localise.c leaves one rank's ops, and transfer.c inserts what it sends and receives. order.c
- * takes what a rank runs when from the schedule's own plugin, which [pp] schedule brings in, or
- * from a table of actions in a file.
+ * partition.c moves every op to the section of its stage. After differentiation and propagation,
+ * localise.c keeps one rank's ops, and transfer.c inserts its sends and receives. order.c
+ * determines the order of a rank's work, from the schedule's own plugin, which [pp] schedule brings
+ * in, or from a table of actions in a file.
  */
 #include <string.h>
 
@@ -36,7 +36,7 @@ static const struct ct_option options[] = {
 
 /* ---- stages ---- */
 
-/* Stages of a rank where the recipe does not say: one, or two in schedules that loop. */
+/* Stages per rank if the recipe does not say: one, or two in schedules that loop. */
 static int stages_per_rank(const struct ct_schedule_ops *ops)
 {
     int usual = ops->stages_per_rank_max == 1 ? 1 : 2;

@@ -1,8 +1,8 @@
 /*
- * What crosses the boundaries between pipeline stages: sends and receives.
+ * Values that cross the boundaries between pipeline stages: sends and receives.
  *
- * In the microbatches a value is handed on from stage to stage, so that ranks only talk to their
- * neighbours, as schedules expect; after them it goes straight to the rank that needs it.
+ * In the microbatches a value is passed on from stage to stage, so that ranks communicate only with
+ * their neighbours, as schedules expect. After them it goes directly to the rank that needs it.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@
 struct direction {
     enum ct_part part;
     int step;                     /* +1: to later stages */
-    struct ct_op **first, **last; /* by stage: of the pass; NULL: none here */
+    struct ct_op **first, **last; /* by stage: of the pass; NULL: not on this rank */
 };
 
 static bool of_pass(const struct direction *d, const struct ct_op *op)
@@ -68,7 +68,7 @@ static void replace_in_stage(const struct ct_value *v, int stage, struct ct_valu
             ct_op_set_input(use->op, use->index, here);
 }
 
-/* Send v on to stage `last`, from neighbour to neighbour. */
+/* Pass v on to stage `last`, from neighbour to neighbour. */
 static int send_on(struct pp_local *c, const struct direction *d, struct ct_value *v, int last)
 {
     const int *rank = c->stages.rank_of;
@@ -100,7 +100,7 @@ static int send_on(struct pp_local *c, const struct direction *d, struct ct_valu
     return rc;
 }
 
-/* By value: the stage that is farthest away from the one that made it; -1: it stays. */
+/* By value: the stage farthest from its producer that needs it; -1: it is not sent. */
 static int find_sent_on(struct pp_local *c, const struct direction *d, int *farthest)
 {
     ct_for_each_op (op, c->graph)
@@ -159,7 +159,7 @@ static bool add_message(struct pp_local *c, struct ct_value *v, int to, struct c
     return true;
 }
 
-/* What a rank needs and does not have comes from one that has it, and so that one needs it, too. */
+/* A value that a rank needs and lacks comes from a rank that has it, which then needs it too. */
 static bool find_more_messages(struct pp_local *c)
 {
     uint64_t all = UINT64_MAX >> (64 - c->stages.ranks);
@@ -177,7 +177,7 @@ static bool find_more_messages(struct pp_local *c)
     return found;
 }
 
-/* All ranks find the same list. */
+/* The list is the same on all ranks. */
 void pp_find_messages(struct pp_local *c)
 {
     while (find_more_messages(c))
@@ -200,7 +200,7 @@ static struct ct_builder in_front_of_user(struct pp_local *c, const struct pp_me
     return b;
 }
 
-/* Every message stands in front of the op that wanted it first, on both ranks: in one order. */
+/* Each message is placed in front of its first user, on both ranks, so both have the same order. */
 int pp_exchange(struct pp_local *c)
 {
     int rc = 0;

@@ -1,11 +1,11 @@
 /*
- * All layers of a rank: what to keep in so many bytes, so that the least time goes into
- * recomputation.
+ * All layers of a rank: choose what to keep within a number of bytes, with the least recomputation
+ * time.
  *
- * Each layer has a front (front.c), identical layers the same one; a choice of one point of each
- * is a multiple-choice knapsack. It is solved for every size at once, over STEPS steps of bytes, of
- * which each holds the fastest choice that ends in it with its exact bytes: the result is within a
- * step of the best, and never above its bytes.
+ * Each layer has a front (front.c), shared by identical layers. Choosing one point of each front is
+ * a multiple-choice knapsack. It is solved for every size at once, over STEPS steps of bytes. Each
+ * step holds the fastest choice that ends in it, with its exact bytes. The result is within a step
+ * of the best, and never exceeds its bytes.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@
 
 /* ---- layers as problems ---- */
 
-/* Bytes of the results that somebody needs, by as many microbatches as hold them at a time. */
+/* Bytes of the needed results, times the number of microbatches that hold them at a time. */
 static size_t held_bytes(const struct sac *s, const struct ct_op *op, const struct sac_flight *f)
 {
     size_t bytes = 0;
@@ -30,7 +30,7 @@ static size_t held_bytes(const struct sac *s, const struct ct_op *op, const stru
     return bytes;
 }
 
-/* What a value that shows v, or v itself, is used for. */
+/* Record a use of v, directly or through a view. */
 static void note_use(struct sac *s, const struct ct_value *v, enum sac_use use)
 {
     enum sac_use *of = &s->use[s->root[v->id]->id];
@@ -63,7 +63,7 @@ static bool used_by_backward(const struct sac *s, const struct ct_op *op)
     return false;
 }
 
-/* What leaves its layer, itself or as a view, is kept whatever is chosen. */
+/* Values that leave their layer, directly or as a view, are always kept. */
 static bool *find_boundary(struct sac *s)
 {
     bool *leaves = ct_arena_array(&s->scratch, bool, s->forward->value_count + 1);
@@ -192,10 +192,10 @@ static size_t saved_without(struct sac *s)
 struct cell {
     size_t bytes;
     double seconds, flops;
-    int from, choice; /* cell of the layers before; -1: none */
+    int from, choice; /* cell of the previous layers; -1: none */
 };
 
-/* cells[STEPS + 1]: of the layers up to one. */
+/* cells[STEPS + 1]: the best choices for all layers up to one. */
 static void add_layer(const struct sac_front *front, const struct cell *before, struct cell *cells,
                       size_t step)
 {

@@ -1,12 +1,12 @@
 /*
- * What it costs to run an op again: a roofline.
+ * Cost of running an op again, by a roofline.
  *
- * An op takes as long as its floating-point operations at the device's peak, or the bytes that it
- * reads and writes at the bandwidth of its memory, or what it sends at that of its links, whichever
- * is longest. Nothing is measured: all ranks must choose alike, and a plan must say what a run
- * does. Rates that are not given follow from the peak: the memory of an H200 moves a byte in the
- * time of 200 operations, that of a processor with vector units in about 20; links are ten times
- * slower than memory.
+ * An op takes the longest of three times: its floating-point operations at the device's peak, the
+ * bytes that it reads and writes at its memory bandwidth, and the bytes that it sends at its link
+ * bandwidth. Nothing is measured, because all ranks must make the same choice, and a plan must
+ * match the run. Rates that are not given follow from the peak: the memory of an H200 moves a byte
+ * in the time of 200 operations, that of a processor with vector units in about 20. Links are ten
+ * times slower than memory.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/device/collective.h>
@@ -19,7 +19,7 @@
 #define FLOPS_PER_BYTE_OF_HOST 20
 #define LINKS_SLOWER 10
 
-/* The dtype that matrix products are in: that of the first op with FLOPs. */
+/* The dtype of matrix products: that of the first op with FLOPs. */
 static enum ct_dtype compute_dtype(const struct sac *s)
 {
     ct_for_each_op (op, s->graph)
@@ -45,8 +45,7 @@ void sac_find_rates(struct sac *s, struct ct_run *run)
         sac_config.link_gbps > 0 ? sac_config.link_gbps * 1e9 : s->rates.memory / LINKS_SLOWER;
 }
 
-/* A rank's share of the whole: an attention over a split sequence meets keys of other ranks, too.
- */
+/* A rank's share of the whole op: attention over a split sequence also uses other ranks' keys. */
 double sac_flops(const struct sac *s, const struct ct_op *op)
 {
     ct_axes axes = 0;

@@ -1,6 +1,4 @@
-/*
- * What there is to decide upon: the values of the forward, by layers.
- */
+/* The candidates: the values of the forward, by layers. */
 #include <ctype.h>
 #include <string.h>
 
@@ -56,7 +54,7 @@ static bool crosses(const struct ct_value *v, const struct ct_op *op)
            v->producer->region != op->region;
 }
 
-/* The region from which op takes all that another region makes; NULL: none, or several. */
+/* The only other region whose results op takes; NULL: none or several. */
 static const char *source(const struct sac *s, const struct ct_op *op)
 {
     const char *region = NULL;
@@ -71,7 +69,7 @@ static const char *source(const struct sac *s, const struct ct_op *op)
     return region;
 }
 
-/* Bytes of v if nobody behind its region but op takes it. */
+/* Bytes of v if op is its only user behind its region. */
 static size_t taken(const struct sac *s, const struct ct_value *v, const struct ct_op *op)
 {
     ct_for_each_use (use, v)
@@ -80,7 +78,7 @@ static size_t taken(const struct sac *s, const struct ct_value *v, const struct 
     return ct_value_bytes(s->forward, v, s->rank);
 }
 
-/* A sum at the entry of a layer belongs to the layer whose output it is. */
+/* Move a sum at the entry of a layer to the layer whose output it is. */
 static void move_entry(struct sac *s, struct ct_op *op)
 {
     const char *region = source(s, op);
@@ -134,7 +132,7 @@ static bool is_pure(const struct ct_op *op)
     return !(op->type->flags & (CT_OP_EFFECT | CT_OP_RENDEZVOUS));
 }
 
-/* What depends on the data; what is made of parameters alone (gathered, say) does not. */
+/* True for values that depend on the data, not on parameters alone (such as gathered ones). */
 static bool is_activation(const bool *active, const struct ct_op *op)
 {
     for (int i = 0; i < op->ins; i++)
@@ -167,7 +165,7 @@ static void describe(struct sac *s)
             s->layer_of[op->out[i]->id] = layer_of(s, op, &room);
 }
 
-/* ---- what others recompute already ---- */
+/* ---- values that other transforms recompute ---- */
 
 static bool same_call(const struct ct_op *a, const struct ct_op *b)
 {
@@ -176,7 +174,7 @@ static bool same_call(const struct ct_op *a, const struct ct_op *b)
            (!a->type->attrs_size || !memcmp(a->attrs, b->attrs, a->type->attrs_size));
 }
 
-/* The op of the forward that an op of the backward does again; NULL: none. */
+/* The op of the forward that an op of the backward repeats; NULL: none. */
 static const struct ct_op *original(const struct ct_op *op)
 {
     if (op->ins == 0 || op->outs == 0 || !op->in[0])
@@ -187,15 +185,15 @@ static const struct ct_op *original(const struct ct_op *op)
     return NULL;
 }
 
-/* A transform has let the backward make something again: sac does that for it from here on, so that
-   it is made once, and of what is there. */
+/* Another transform lets the backward recompute something. Take that over, so that it is recomputed
+   once, from kept values. */
 static void take_over(struct sac *s, struct ct_op *again, const struct ct_op *op)
 {
     for (int i = 0; i < op->outs; i++) {
         s->must[op->out[i]->id] = true;
         s->stream[op->out[i]->id] = again->stream;
         ct_value_replace(s->graph, again->out[i], op->out[i]);
-        ct_value_rename(s->graph, again->out[i], "replaced"); /* its name is free for the clone */
+        ct_value_rename(s->graph, again->out[i], "replaced"); /* frees its name for the clone */
     }
     ct_graph_remove(s->graph, again);
 }
@@ -212,7 +210,7 @@ static void take_over_all(struct sac *s)
 
 /* ---- the whole ---- */
 
-/* The first rank of this rank's stage: sizes, and so decisions, are the same on all of them. */
+/* The first rank of this rank's stage. Sizes, and so decisions, are the same on all its ranks. */
 static int64_t first_of_stage(struct sac *s, const struct ct_run *run)
 {
     const struct ct_mesh *mesh = &s->graph->mesh;

@@ -1,11 +1,11 @@
 /*
  * One layer: every sensible choice of what to keep, as a front of bytes against seconds.
  *
- * Ops are decided from the last to the first: one whose result the backward, or an op that is
- * recomputed, needs is either kept (bytes) or recomputed (seconds, and its inputs are needed). Each
- * op is decided once, so ancestors that several share count once, and a set of kept values is
- * always closed. Of choices that leave the same needs open, those that cost more of both are
- * dropped: the front is exact.
+ * Ops are decided from the last to the first. If the backward or a recomputed op needs an op's
+ * result, the op is either kept (costing bytes) or recomputed (costing seconds, and needing its
+ * inputs). Each op is decided once, so shared ancestors count once, and a set of kept values is
+ * always closed. Of choices that leave the same values needed, those that cost more of both are
+ * dropped, so the front is exact.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct label {
     size_t bytes;
     double seconds, flops;
     int words;
-    uint64_t *needed; /* bit i: result of op i; and behind it, what is kept */
+    uint64_t *needed; /* bit i: result of op i is needed; then what is kept */
 };
 
 struct labels {
@@ -55,7 +55,7 @@ static int compare(const void *a, const void *b)
     return memcmp(saved_of(x), saved_of(y), sizeof(uint64_t) * (size_t)x->words);
 }
 
-/* Drop what costs more of both and leaves the same open. */
+/* Drop choices that cost more of both and leave the same values needed. */
 static void prune(struct labels *l)
 {
     const struct label *best = NULL;
@@ -83,7 +83,7 @@ static struct label *branch(struct sac *s, struct labels *l, struct label from)
     return &l->item[l->count++];
 }
 
-/* Keep, or recompute, what op i makes. */
+/* Keep or recompute the result of op i. */
 static void decide(struct sac *s, const struct sac_problem *p, int i, const struct labels *from,
                    struct labels *to)
 {

@@ -1,9 +1,9 @@
 /*
  * What is kept, by rule: TorchTitan's modes.
  *
- *   full   of every layer, what others take of it; the backward makes the rest again
+ *   full   of every layer, the values used outside it; the backward recomputes the rest
  *   layer  the same for every k-th layer
- *   op     what ops of a list make
+ *   op     the results of listed ops
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ bool sac_leaves(const struct sac *s, const struct ct_value *v)
     return v->fetch_count > 0;
 }
 
-/* Of a layer, keep what leaves it. */
+/* Keep only the values that leave the layer. */
 static void keep_boundary(struct sac *s, int layer)
 {
     for (size_t i = 0; i < s->forward->value_count; i++)
@@ -41,7 +41,7 @@ static void keep_boundary(struct sac *s, int layer)
             s->kept[s->root[i]->id] = true;
 }
 
-/* "layers.3" is the fourth, whatever the stages. */
+/* "layers.3" is the fourth layer, whichever stage has it. */
 static int64_t number(const struct sac_layer *layer)
 {
     return 1 + strtoll(strrchr(layer->name, '.') + 1, NULL, 10);
@@ -54,15 +54,15 @@ static void choose_layers(struct sac *s, int64_t every)
             keep_boundary(s, n);
 }
 
-/* ---- ops of a list ---- */
+/* ---- listed ops ---- */
 
-/* TorchTitan's: "/2": every second one of a layer is made again. */
+/* TorchTitan's list. "/2": every second one of a layer is recomputed. */
 static const char default_ops[] =
     "linear/2, linear_float8/2, attention, ring_attention, reduce_scatter, all_to_all";
 
 struct listed {
     char *name;
-    int every; /* 0: all are kept; k: all but every k-th */
+    int every; /* 0: all are kept; k: all except every k-th */
     int count; /* in this layer, so far */
 };
 

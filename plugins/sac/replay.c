@@ -1,9 +1,9 @@
 /*
- * Recomputation: what the backward needs and is not kept is made again in front of the op that
- * needs it first, from what is kept.
+ * Recomputation: values that the backward needs and that are not kept are recomputed, from kept
+ * values, in front of the first op that needs them.
  *
- * An op is made again in I if an op of I needs it, else in W. What ran beside others in the
- * backward, on a stream of its own, stands one op ahead.
+ * An op is repeated in I if an op of I needs it, else in W. An op that another transform recomputed
+ * on a stream of its own runs one op ahead.
  */
 #include <string.h>
 
@@ -14,9 +14,9 @@
 
 struct replay {
     struct sac *s;
-    bool *needed;            /* by value id of the forward: made again */
-    struct ct_value **again; /* by value id of the forward, once it is there */
-    struct ct_op *user;      /* that is being served */
+    bool *needed;            /* by value id of the forward: to be recomputed */
+    struct ct_value **again; /* by value id of the forward, once recomputed */
+    struct ct_op *user;      /* the current user */
 };
 
 static bool backward(const struct ct_op *op)
@@ -42,8 +42,8 @@ static void find_needed(struct replay *r)
                 need(r, r->s->forward->values[op->in[i]->id]);
 }
 
-/* Outputs that lie side by side live as long as the longest. Where some are kept and others are
-   not, each is made by itself. */
+/* Adjacent outputs live as long as the longest-lived one. If only some are kept, each is made by
+   itself. */
 static bool lies_with_others(const struct replay *r, const struct ct_op *op)
 {
     struct ct_value **values = NULL;
@@ -67,7 +67,7 @@ static int part_outputs(const struct replay *r)
     return rc;
 }
 
-/* The op to clone for v: all of a joined op if all of it is needed. */
+/* The op to clone for v: the whole joined op if all of its outputs are needed. */
 static const struct ct_op *model(const struct replay *r, const struct ct_value *v)
 {
     const struct ct_op *joined = r->s->graph->values[v->id]->producer;
@@ -78,7 +78,7 @@ static const struct ct_op *model(const struct replay *r, const struct ct_value *
     return v->id < r->s->count ? joined : v->producer;
 }
 
-/* W may be run after all of I: what I needs, too, is made in I. */
+/* W may run after all of I, so values that I needs too are recomputed in I. */
 static void hasten(const struct replay *r, struct ct_op *op)
 {
     if (op->section->part <= r->user->section->part || !(op->marks & ct_mark("sac.recompute")))
@@ -97,7 +97,7 @@ static bool makes(const struct ct_op *op, struct ct_value *const *in, int ins)
     return false;
 }
 
-/* In front of the user, or, beside another op of the same backward, one op ahead. */
+/* In front of the user, or one op earlier to overlap another op of the same backward. */
 static struct ct_op *place(const struct replay *r, int stream, struct ct_value *const *in, int ins)
 {
     struct ct_op *before = r->user->prev;
@@ -180,7 +180,7 @@ static int serve(struct replay *r, struct ct_op *op)
     return 0;
 }
 
-/* ---- for people ---- */
+/* ---- output for people ---- */
 
 static void mark_kept(const struct sac *s)
 {

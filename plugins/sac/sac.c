@@ -1,10 +1,10 @@
 /*
  * Selective activation checkpointing (Chen et al. 2016, Korthikanti et al. 2022).
  *
- * Of what the backward needs of the forward, some is kept, and the rest is made again in front of
- * its use. forward.c finds the values of each layer. policy.c chooses those to keep by a rule;
- * search.c by bytes and time, of the plans that front.c (a layer) and budget.c (all layers) find.
- * replay.c lets the backward recompute the others.
+ * Some of the forward's values that the backward needs are kept; the rest are recomputed in front
+ * of their use. forward.c finds the values of each layer. policy.c chooses what to keep by a rule.
+ * search.c chooses by bytes and time, from the plans that front.c (one layer) and budget.c (all
+ * layers) find. replay.c lets the backward recompute the others.
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /*
- * What is kept, by search: within a budget, or in the memory that the device has.
+ * What is kept, by search: within a budget, or within the device's memory.
  *
- * The plans of budget.c say how many bytes are kept, not how high memory is when it is highest:
- * that is known of a lowered program only. So `auto` lowers some, from the one whose memory should
- * just fit, and takes the fastest of those that do.
+ * The plans of budget.c give the bytes that are kept, but not the peak of memory, which is known
+ * only for a lowered program. `auto` therefore lowers some plans, starting with the one whose
+ * memory should just fit, and takes the fastest that fits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static struct sac_flight *flight_of(struct sac *s, int group, size_t *room)
     return &s->flight[s->flights++];
 }
 
-/* The section that holds a part of a stage's layers, not its transfers: "F", "1F". */
+/* A section with a part of a stage's layers, not its transfers: "F", "1F". */
 static bool is_main(const struct ct_section *section)
 {
     return !strcmp(section->name + strspn(section->name, "0123456789"),
@@ -113,7 +113,7 @@ static void find_flights(struct sac *s, const struct ct_order *order)
 
 /* ---- trying ---- */
 
-/* The program of the graph with what is kept now, in arena. */
+/* Lower the graph with what is kept now; the program is in arena. */
 static int lower(const struct sac *s, struct ct_run *run, struct ct_arena *arena,
                  struct ct_program **program)
 {
@@ -143,7 +143,7 @@ static int try_plan(struct sac *s, struct ct_run *run, struct sac_plan *plan)
     return rc;
 }
 
-/* Memory without sac, and the order of a step. */
+/* The memory of a step without sac, and its order. */
 static int try_without(struct sac *s, struct ct_run *run, size_t *planned)
 {
     struct ct_arena arena = {0};
@@ -159,7 +159,7 @@ static int try_without(struct sac *s, struct ct_run *run, size_t *planned)
     return rc;
 }
 
-/* ---- for people ---- */
+/* ---- output for people ---- */
 
 static void print_row(const struct sac *s, const struct sac_plan *plan, const char *note)
 {
@@ -174,7 +174,7 @@ static void print_row(const struct sac *s, const struct sac_plan *plan, const ch
 
 #define ROWS 12
 
-/* What the choice was made from: some of the plans, those that were planned, and the chosen one. */
+/* The basis of the choice: some of the plans, those that were lowered, and the chosen one. */
 static void print_table(const struct sac *s, const struct sac_plan *chosen, size_t without)
 {
     struct sac_plan none = {.bytes = s->saved, .planned = without};
@@ -194,7 +194,7 @@ static void print_table(const struct sac *s, const struct sac_plan *chosen, size
 
 /* ---- the modes ---- */
 
-/* The fastest plan in so many bytes; -1: none. */
+/* The fastest plan within the given bytes; -1: none. */
 static int plan_within(const struct sac *s, double bytes)
 {
     int best = -1;
@@ -221,8 +221,8 @@ static int choose_budget(struct sac *s, size_t without)
     return 0;
 }
 
-/* The fastest plan whose program takes no more than limit; -1: none. Memory is about that without
-   sac, less what is no longer kept; what that is off by corrects the next try. */
+/* The fastest plan whose program takes no more than limit; -1: none. The estimate is memory without
+   sac, less what is no longer kept; the error of each try corrects the next. */
 static int search(struct sac *s, struct ct_run *run, size_t limit, size_t without, int *best)
 {
     double above = (double)without - (double)s->saved;

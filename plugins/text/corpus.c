@@ -25,7 +25,7 @@ static void add_path(struct corpus *c, const char *path)
     c->files[c->file_count++] = (struct corpus_file){.path = ct_arena_strdup(&c->arena, path)};
 }
 
-/* A file, or all files below a folder. */
+/* Add a file, or all files below a folder. */
 static int add_tree(struct corpus *c, char *path)
 {
     size_t before = c->file_count;
@@ -63,7 +63,7 @@ static int add_pattern(struct corpus *c, const char *pattern)
     return rc;
 }
 
-/* The next item of a list with commas, those in braces apart; NULL after the last. */
+/* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */
 static char *next_item(struct ct_arena *arena, const char **list)
 {
     const char *from = *list + strspn(*list, ", \t\n"), *to = from;

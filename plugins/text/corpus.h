@@ -1,8 +1,8 @@
 /*
  * The text files that [text] path names, and the documents in them.
  *
- * Files are found once, mapped, and sorted by path, so that the numbering of documents depends on
- * the files' names and contents only.
+ * Files are found once, mapped, and sorted by path. The numbering of documents therefore depends
+ * only on the files' names and contents.
  */
 #ifndef CORPUS_H
 #define CORPUS_H
@@ -11,8 +11,8 @@
 
 enum corpus_split {
     CORPUS_DOCUMENT,  /* a file is a document */
-    CORPUS_PARAGRAPH, /* lines between empty lines; the newlines belong to it */
-    CORPUS_LINE,      /* each line that is not empty; its newline belongs to it */
+    CORPUS_PARAGRAPH, /* lines between empty lines, with their newlines */
+    CORPUS_LINE,      /* each line that is not empty, with its newline */
 };
 
 struct document {
@@ -29,8 +29,9 @@ struct corpus {
 };
 
 /*
- * paths is a list with commas: files, folders (all files below them but hidden ones), patterns as
- * in the shell, braces included. CT_ECONFIG: a path that names nothing, an empty file, no document.
+ * paths is a comma-separated list of files, folders (all files below them except hidden ones) and
+ * shell patterns, including braces. CT_ECONFIG: a path that names nothing, an empty file, no
+ * document.
  */
 int corpus_open(struct corpus *corpus, const char *paths, enum corpus_split split);
 void corpus_close(struct corpus *corpus);

@@ -1,6 +1,6 @@
 /*
  * A random order of 0 .. size-1 without a table: a keyed Feistel network on the smallest even
- * number of bits that holds size, applied again while the result is outside (Black and Rogaway
+ * number of bits that holds size, applied again while the result is out of range (Black and Rogaway
  * 2002).
  */
 #ifndef PERMUTATION_H
@@ -12,11 +12,11 @@
 
 struct permutation {
     uint64_t size;
-    int half; /* bits on either side */
+    int half; /* bits in each half */
     uint32_t key[PERMUTATION_ROUNDS];
 };
 
-/* The permutation of a seed and a stream. size is at least 1. */
+/* The permutation for a seed and a stream. size is at least 1. */
 static inline struct permutation permutation_make(uint64_t size, uint64_t seed, uint64_t stream)
 {
     struct permutation p = {.size = size, .half = 1};

@@ -1,12 +1,11 @@
 /*
  * Text files as training data.
  *
- * All documents of the run's part (trained or held out) are tokenised once, when the data is
- * opened, into one array of the narrowest type that holds the vocabulary. An epoch is an order of
- * the documents; their tokens, one document after the other, are split into windows of seq_len + 1
- * that overlap by one token. Every epoch has the same number of windows, so a sample's index alone
- * tells its epoch and its window; the order of the current epoch and the sums of its documents'
- * lengths are kept.
+ * When the data is opened, all documents of the run's part (trained or held out) are tokenised
+ * once, into one array of the narrowest type that holds the vocabulary. An epoch is an order of the
+ * documents. Their concatenated tokens are split into windows of seq_len + 1 that overlap by one
+ * token. Every epoch has the same number of windows, so a sample's index determines its epoch and
+ * its window. The order of the current epoch and the sums of its documents' lengths are cached.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +20,8 @@
 #include "permutation.h"
 
 #define IGNORED (-100)
-#define WINDOWS (UINT64_C(1) << 63) /* keeps their random numbers apart from the documents' */
-#define HELD_OUT_SEED 0x68656c64u   /* the held-out part is the same in every run */
+#define WINDOWS (UINT64_C(1) << 63) /* separates their random numbers from the documents' */
+#define HELD_OUT_SEED 0x68656c64u   /* makes the held-out part the same in every run */
 
 static struct config {
     const char *path, *split;
@@ -53,13 +52,13 @@ static const struct {
     {"document", CORPUS_DOCUMENT}, {"paragraph", CORPUS_PARAGRAPH}, {"line", CORPUS_LINE}};
 
 struct ct_data {
-    int64_t seq_len, samples; /* samples in an epoch */
+    int64_t seq_len, samples; /* samples per epoch */
     uint64_t seed;
     bool repeat, shuffle, document_mask;
     int64_t vocabulary;
 
     void *tokens; /* document d is tokens[start[d] .. start[d + 1]) */
-    int width;    /* bytes of a token: 2 or 4 */
+    int width;    /* bytes per token: 2 or 4 */
     int64_t *start, count;
     size_t room;
 
@@ -109,7 +108,7 @@ static int reserve_tokens(struct ct_data *data, size_t need)
     return 0;
 }
 
-/* A document between its marks, at the end of the tokens. */
+/* Append a document with its begin and end tokens. */
 static int append(struct ct_data *data, const struct ct_tokenizer_ops *tokenizer,
                   const int32_t *tokens, int64_t count)
 {
@@ -147,7 +146,7 @@ static int encode_document(struct ct_data *data, const struct ct_tokenizer_ops *
     return rc;
 }
 
-/* How many of count documents are held out. */
+/* Number of held-out documents among count. */
 static int64_t held_out(size_t count)
 {
     int64_t wanted = llround(config.validation_fraction * (double)count);

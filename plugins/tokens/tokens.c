@@ -1,8 +1,8 @@
 /*
- * Ready-made tokens: one file of little-endian uint32, mapped.
+ * Ready-made tokens: one mapped file of little-endian uint32.
  *
- * Sample i is tokens[i*seq_len .. i*seq_len + seq_len], its labels are the same shifted by one, so
- * n tokens make (n - 1) / seq_len samples.
+ * Sample i is tokens[i*seq_len .. i*seq_len + seq_len], and its labels are shifted by one, so n
+ * tokens make (n - 1) / seq_len samples.
  */
 #include <endian.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
-/* Larger files are not searched for their largest token when they are opened. */
+/* Larger files are not scanned for their largest token when they are opened. */
 #define SCAN_BYTES ((size_t)64 << 20)
 
 static struct config {
@@ -36,7 +36,7 @@ static const struct ct_option options[] = {
 
 struct ct_data {
     const char *path;
-    const uint32_t *tokens; /* as in the file */
+    const uint32_t *tokens; /* in the file's byte order */
     size_t bytes;
     int64_t seq_len, samples;
     bool repeat;

@@ -1,9 +1,9 @@
 /*
  * Losses under tensor parallelism.
  *
- * Logits come out of a linear layer whose weight is split by vocabulary. With loss parallelism each
- * rank condenses its shard of a token's logits to three numbers (largest, sum of exponentials, the
- * label's logit), and only those are gathered. Without it the logits are.
+ * Logits come from a linear layer whose weight is split by vocabulary. With loss parallelism each
+ * rank reduces its shard of a token's logits to three numbers (largest, sum of exponentials, the
+ * label's logit), and only those are gathered. Without it the logits are gathered.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 #include "tp.h"
 
-/* Logits with the vocabulary whole, split otherwise as the labels are. */
+/* Logits with the whole vocabulary; other dimensions are split like the labels. */
 static struct ct_value *gather_logits(struct ct_builder *b, struct ct_value *logits,
                                       const struct ct_value *labels)
 {

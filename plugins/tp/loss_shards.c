@@ -1,12 +1,12 @@
 /*
  * Token cross entropy in two steps, for logits that are split by vocabulary. The vocabulary is
- * taken in `shards` parts as shardings have them: equal ones, the last shorter or empty. Of each, a
- * token keeps three numbers: its largest logit, the sum of exp(logit - largest), and the label's
- * logit, 0 if the label lies in another shard. Merged, they give the loss. A rank needs its own
- * shards only for the first step, and that is where the logits are.
+ * divided into `shards` parts in the way of shardings: equal parts, the last ones shorter or empty.
+ * Each part gives three numbers per token: its largest logit, the sum of exp(logit - largest), and
+ * the label's logit, or 0 if the label is in another shard. Merged, they give the loss. A rank
+ * needs only its own shards for the first step, which has the logits.
  *
- * The largest logit is a shift without an influence on the loss. Both gradients take it as a
- * constant: apart they are not derivatives, together they are.
+ * The largest logit is a shift that does not change the loss. Both gradients treat it as a
+ * constant. Neither is a derivative by itself, but together they are.
  */
 #include <math.h>
 
@@ -17,7 +17,7 @@
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* Dimension `shards` of an operand is split where the vocabulary is. */
+/* Dimension `shards` of an operand is split in the same way as the vocabulary. */
 static void tie_shards(struct ct_rule *rule, int vocabulary, int shards, int64_t count)
 {
     const struct ct_rule_operand *of_v = &rule->operand[vocabulary], *of_p = &rule->operand[shards];
@@ -46,7 +46,7 @@ static int64_t length_of_shard(const struct ct_value *logits, const struct ct_va
     return (logits->shape[logits->ndim - 1] + shards - 1) / shards;
 }
 
-/* Logits of shard p of those in `columns` that lie here, n in each but the last. */
+/* Logits of local shard p, of `columns` in all; n in each shard except the last. */
 static int64_t shard_length(int64_t columns, int64_t n, int64_t p)
 {
     return columns < p * n ? 0 : columns < (p + 1) * n ? columns - p * n : n;

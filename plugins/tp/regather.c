@@ -1,10 +1,10 @@
 /*
  * Sequence-parallel inputs, gathered again for the backward (Korthikanti et al. 2022).
  *
- * A linear layer whose input is split along the sequence gathers it; the gradient of its weights
- * needs it whole once more. Kept, it would be an activation that does not fall with the degree. So
- * the shard is kept, and gathered again on a stream of its own, beside the product in front of the
- * one that needs it.
+ * A linear layer gathers an input that is split along the sequence, and the gradient of its weights
+ * needs the whole input again. If kept, this activation would not shrink with the degree. So only
+ * the shard is kept. It is gathered again on a stream of its own, overlapping the product before
+ * the one that needs it.
  */
 #include <string.h>
 
@@ -27,7 +27,7 @@ static bool gathers_sequence(const struct ct_op *op, int axis)
            attrs->axes == (ct_axes)1 << axis && attrs->dim == 1 && op->in[0]->ndim == 3;
 }
 
-/* In front of the op before the one that needs it, if that is one of the same backward. */
+/* In front of the op before user, if that is of the same backward; else in front of user. */
 static struct ct_op *place(struct ct_op *user)
 {
     struct ct_op *before = user->prev;
@@ -51,14 +51,14 @@ static struct ct_value *gather_again(struct ct_graph *graph, const struct ct_op 
     return again->out[0];
 }
 
-/* Let input i of an op of the backward take what is gathered again. */
+/* Let input i of an op of the backward take the value that is gathered again. */
 static int take_again(struct ct_graph *graph, struct ct_op *op, int i, struct ct_value **again)
 {
     if (!*again)
         *again = gather_again(graph, op->in[i]->producer, op);
     if (!*again)
         return CT_EINVAL;
-    if (op->section->part < (*again)->producer->section->part) /* W may be run after all of I */
+    if (op->section->part < (*again)->producer->section->part) /* W may run after all of I */
         (*again)->producer->section = op->section;
     ct_op_set_input(op, i, *again);
     return 0;
@@ -68,7 +68,7 @@ int tp_regather(struct ct_graph *graph, struct ct_run *run)
 {
     size_t count = graph->value_count;
     struct ct_arena scratch = {0};
-    struct ct_value **again; /* by id of what is gathered in the forward */
+    struct ct_value **again; /* by id of a value gathered in the forward */
     int rc = 0;
 
     (void)run;

@@ -1,11 +1,11 @@
 /*
  * Tensor parallelism (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022).
  *
- * The model's plan says how each weight is split; everything else follows from the factor rules:
- * heads and hidden features come out split, products over split features come out as pending sums,
- * and those are all-reduced where they are needed whole. Sequence parallelism is one more
- * annotation: the embedding's output, split along the sequence. The residual stream inherits that,
- * pending sums become reduce-scatters into it, and inputs of linear layers are gathered from it.
+ * The model's plan gives the split of each weight; everything else follows from the factor rules.
+ * Heads and hidden features are split, products over split features are pending sums, and those are
+ * all-reduced where they are needed whole. Sequence parallelism is one more annotation: the
+ * embedding's output is split along the sequence. The residual stream inherits that split, pending
+ * sums are reduce-scattered into it, and inputs of linear layers are gathered from it.
  */
 #include <fnmatch.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static const struct ct_shard_rule *find_rule(const struct ct_shard_rule *plan, c
     return NULL;
 }
 
-/* Shards are of one length, the last ones shorter: is none of them empty? */
+/* Shards have one length, the last ones less. True if none of them is empty. */
 static bool every_shard_has_rows(int64_t rows, int64_t shards)
 {
     int64_t length = (rows + shards - 1) / shards;
@@ -84,7 +84,7 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
     return 0;
 }
 
-/* Heads are split whole: a key/value head cannot serve two ranks. */
+/* Heads are not divided: a key/value head cannot be on two ranks. */
 static int check_heads(const struct ct_graph *graph)
 {
     ct_for_each_op (op, graph) {

@@ -1,4 +1,4 @@
-/* Tensor parallelism: what its sources share. */
+/* Tensor parallelism: declarations shared by its sources. */
 #ifndef TP_H
 #define TP_H
 
@@ -12,12 +12,12 @@ struct tp_config {
 
 extern struct tp_config tp_config;
 
-/* Position of the axis in the mesh; -1: degree 1. */
+/* Position of the axis in the mesh, or -1 if the degree is 1. */
 int tp_axis(const struct ct_graph *graph);
 
-/* What each of so many parts of the vocabulary says of a token (its largest logit, the sum of
-   exponentials, the label's logit), and the loss from all of them. Parts are of one length, the
-   last ones shorter or empty. */
+/* Two ops: the statistics of a token in each part of the vocabulary (largest logit, sum of
+   exponentials, the label's logit), and the loss from all of them. Parts have one length, the last
+   ones may be shorter or empty. */
 struct tp_cross_entropy_partial {
     int64_t shards;
 };
@@ -29,9 +29,9 @@ struct ct_value *tp_cross_entropy_partial(struct ct_builder *b, const char *name
 struct ct_value *tp_cross_entropy_merge(struct ct_builder *b, const char *name,
                                         struct ct_value *stats, struct ct_value *labels);
 
-/* Losses whose weight is split by vocabulary: on logits, in shards or gathered. */
+/* Rewrite losses whose weight is split by vocabulary: on sharded or gathered logits. */
 int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
-/* What was gathered along the sequence is gathered again for the backward. */
+/* Repeat gathers along the sequence for the backward. */
 int tp_regather(struct ct_graph *graph, struct ct_run *run);
 /* Products and the collectives beside them become pipelines of chunks. */
 int tp_pipeline(struct ct_graph *graph, struct ct_run *run);

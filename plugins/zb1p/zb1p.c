@@ -1,8 +1,8 @@
 /*
- * ZB-H1 (Qi et al. 2024), which torch has as InterleavedZeroBubble with one stage on each rank:
- * 1F1B with the backward in two parts. A rank passes the gradient of inputs (I) on at once, and is
- * rank microbatches behind with those of its weights (W), which fill the time when it would wait at
- * the end. No rank keeps more microbatches between F and W than the first one of 1F1B does.
+ * ZB-H1 (Qi et al. 2024), which torch has as InterleavedZeroBubble with one stage per rank: 1F1B
+ * with the backward in two parts. A rank passes the gradient of inputs (I) on at once. It delays
+ * those of its weights (W) by `rank` microbatches, to fill the time when it would wait at the end.
+ * No rank holds more microbatches between F and W than the first rank of 1F1B.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>

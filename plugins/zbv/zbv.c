@@ -1,11 +1,12 @@
 /*
  * ZB-V (Qi et al. 2024, "Pipeline parallelism with controllable memory"): each rank has two stages,
- * which lie as a V, so that the last stage is on the first rank, and a microbatch turns around on
- * the last rank without a transfer. With F, I and W of the same length, ranks wait only while the
- * first microbatch comes and the last goes, with the activations of 1F1B's first rank on each.
+ * placed as a V. The last stage is on the first rank, and a microbatch turns around on the last
+ * rank without a transfer. With F, I and W of equal length, ranks wait only while the first
+ * microbatch arrives and the last one leaves. Each rank holds as many activations as the first rank
+ * of 1F1B.
  *
- * The pattern is for at least 2 ranks - 1 microbatches; of shorter steps, those that are not there
- * are left out.
+ * The pattern is for at least 2 ranks - 1 microbatches; in shorter steps, the missing ones are
+ * skipped.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>
@@ -14,7 +15,7 @@ struct rank {
     const struct ct_schedule_request *request;
     struct ct_action_list *list;
     int stage[2];                           /* down, and up again */
-    int forward[2], backward[2], weight[2]; /* of these, the next microbatch */
+    int forward[2], backward[2], weight[2]; /* next microbatch of each stage */
 };
 
 static void add(struct rank *x, enum ct_action_type type, int leg, int *next)
@@ -39,7 +40,7 @@ static void weight(struct rank *x, int leg)
     add(x, CT_ACTION_W, leg, &x->weight[leg]);
 }
 
-/* Until the first backward of the way down: as many forwards as fit into a round trip. */
+/* Until the first backward of the downward leg: as many forwards as fit into a round trip. */
 static void warm_up(struct rank *x, int rank, int ranks)
 {
     for (int i = 0; i < 2 * (ranks - rank) - 1; i++)
@@ -55,7 +56,7 @@ static void warm_up(struct rank *x, int rank, int ranks)
     }
 }
 
-/* Each leg in turn, F I W, until all forwards are done. */
+/* Alternate between the legs, F I W on each, until all forwards are done. */
 static void steady(struct rank *x, int all)
 {
     while (x->forward[1] < x->forward[0] || x->forward[0] < all) {
@@ -69,7 +70,7 @@ static void steady(struct rank *x, int all)
     }
 }
 
-/* Input gradients are passed on first; those of weights fill the waits, and the end. */
+/* Input gradients are passed on first; weight gradients fill the waits and the end. */
 static void cool_down(struct rank *x, int rank, int ranks)
 {
     for (int i = 0; i < rank; i++) {
