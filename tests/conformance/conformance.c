@@ -302,7 +302,8 @@ static size_t place_beside(struct ct_tensor *t, struct ct_value *const *value, i
     return bytes;
 }
 
-/* Bits of a result do not depend on neighbours in memory: the call again, operands side by side. */
+/* Bits of a result do not depend on neighbours in memory: the call again, operands side by side. A
+   GPU may multiply neighbours as one matrix (docs/gpu.md). */
 static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint32_t bits,
                           const char *how)
 {
@@ -365,7 +366,7 @@ static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_k
         else if (s->faults++ < 5)
             printf("FAULT %s (%s), case \"%s\", %s: %s\n", op->type->name, kernel->name,
                    bed->test->name, how, ct_error_message());
-        if (rc >= 0 && has_members(op))
+        if (rc >= 0 && bed->device->host_memory && has_members(op))
             rc = try_neighbours(s, bed, &call, bits, how);
         s->calls++;
         rc = 0; /* of other kernels more can be learned */

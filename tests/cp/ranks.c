@@ -254,7 +254,7 @@ static void check_refusal(const char *settings, const char *message)
 static const char *const meshes[] = {
     "-n 2 --set cp.degree=2",
     "-n 3 --set cp.degree=3 --set cp.method=allgather",
-    "-n 2 --set cp.degree=2" NONE,
+    "-n 2 --set cp.degree=2 --set cp.load_balancer=none",
     "-n 4 --with fsdp --set cp.degree=2 --set training.local_batch_size=2",
     "-n 4 --with pp --set cp.degree=2 --set pp.degree=2 --set pp.microbatch_size=1",
     "-n 4 --with tp --set cp.degree=2 --set tp.degree=2",

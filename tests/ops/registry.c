@@ -490,47 +490,6 @@ static void test_flops(void **state)
     assert_true(flops_of("linear_cross_entropy_grad", 4, 3, loss, &y) == 6 * 3 * 5 * 7);
 }
 
-/* ---- kernels ---- */
-
-static const struct ct_plugin *opened(const char *name)
-{
-    const struct ct_plugin *plugin = NULL;
-    char path[4096];
-
-    if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0)
-        fail_msg("%s: %s", name, ct_error_message());
-    return plugin;
-}
-
-static size_t check_kernels(const struct ct_plugin *plugin)
-{
-    size_t count = 0;
-
-    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        for (const struct ct_kernel *k = o->ops; o->kind == CT_KERNELS && k->op; k++, count++)
-            if (!ct_op_find(k->op))
-                fail_msg("plugin %s has a kernel for %s: %s", plugin->name, k->op,
-                         ct_error_message());
-    return count;
-}
-
-/* A device's kernels may be for ops of plugins that are not loaded; some plugin has them. The last
-   test: it registers the ops of all plugins. */
-static void kernels_are_for_ops_that_some_plugin_has(void **state)
-{
-    struct ct_arena arena = {0};
-    const char **names;
-    size_t plugins = ct_plugin_names(&arena, &names), kernels = 0;
-
-    (void)state;
-    for (size_t i = 0; i < plugins; i++)
-        assert_int_equal(register_ops_of(names[i]), 0);
-    for (size_t i = 0; i < plugins; i++)
-        kernels += check_kernels(opened(names[i]));
-    assert_true(kernels > 0);
-    ct_arena_finish(&arena);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -549,7 +508,6 @@ int main(void)
         cmocka_unit_test(test_failed_builder),
         cmocka_unit_test(test_flops),
         cmocka_unit_test(attention_counts_pairs_that_are_seen),
-        cmocka_unit_test(kernels_are_for_ops_that_some_plugin_has),
     };
     if (REGISTER_OPS("cp", "offload", "tp") < 0)
         return 1;
