@@ -388,7 +388,7 @@ static void join_all(struct ct_lowering *l)
         int count = ct_op_join(op, &values);
 
         try_join(l, values, count, joined);
-        if (count > MOST)
+        if (count == 0 || count > MOST)
             continue;
         memcpy(wholes, values, sizeof(*wholes) * (size_t)count);
         if (find_wholes(wholes, count))
