@@ -3,19 +3,7 @@
 # installed, and trains with it.
 set -euo pipefail
 
-build=$1 source=$2
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-
-DESTDIR=$root meson install -C "$build" --no-rebuild --quiet >/dev/null
-pc=$(find "$root" -name ctitan.pc)
-library=$(dirname "$(find "$root" -name libctitan.so)")
-ctitan=$(find "$root" -path '*/bin/ctitan')
-export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$library
-
-cp -r "$source/examples/sgd" "$root/sgd"
-make -s -C "$root/sgd" CC="${CC:-cc}"
-export CTITAN_PLUGIN_PATH=$root/sgd
+. "$(dirname "$0")/installed.sh" "$1" "$2" sgd
 
 cat >"$root/recipe.ini" <<INI
 [plugins]
@@ -56,7 +44,6 @@ expect() {
     }
 }
 
-cd "$root"
 expect 'Stochastic gradient descent' "$ctitan" plugins
 expect 'Share of the last step that is taken again' "$ctitan" help sgd
 expect 'op sgd: lr\[\] d' "$ctitan" check sgd
