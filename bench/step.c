@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/ops.h>
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
 
 #include "cli.h"
 

@@ -8,6 +8,7 @@
 #ifndef CT_CLI_H
 #define CT_CLI_H
 
+#include <ctitan/lib/recipe.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/run.h>
 
 #include "cli.h"

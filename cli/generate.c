@@ -14,6 +14,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
 

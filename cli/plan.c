@@ -4,6 +4,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/pipeline.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/run.h>
 
 #include "cli.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/pipeline.h>
 
 #include "cli.h"

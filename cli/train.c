@@ -6,6 +6,8 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -103,7 +105,8 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .local_ranks = id->local_ranks,
                                      .job = id->job,
                                      .load = ct_hf_load,
-                                     .save = ct_hf_save};
+                                     .save = ct_hf_save,
+                                     .compare = ct_recipe_compare};
     double begin = ct_now();
     struct ct_run *run = NULL;
     int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;

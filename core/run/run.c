@@ -2,7 +2,6 @@
  * Opening a run: recipe to graph, graph to program, program to memory that holds the weights.
  */
 #include <assert.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,28 +12,9 @@
 #include <ctitan/run.h>
 
 #include "comm/collective.h"
-#include "run/compare.h"
 #include "run/mesh.h"
 #include "run/states.h"
 #include "run/world.h"
-
-int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
-{
-    const char *folder = ct_config.job.dump_folder;
-    int rc = ct_file_make_folder(folder), at = snprintf(path, CT_PATH_ROOM, "%s/", folder);
-    va_list arguments;
-
-    (void)run;
-    if (rc < 0)
-        return rc;
-    va_start(arguments, fmt);
-    if (at < CT_PATH_ROOM)
-        at += vsnprintf(path + at, CT_PATH_ROOM - (size_t)at, fmt, arguments);
-    va_end(arguments);
-    return at < CT_PATH_ROOM
-               ? 0
-               : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters", at);
-}
 
 /* ---- the offers of the recipe's plugins ---- */
 
@@ -409,7 +389,7 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
         return rc;
     run->communicator.comm->ops = run->communicator.ops; /* in this build's layout */
     rc = ct_world_open(run);
-    return rc < 0 ? rc : ct_run_compare(run);
+    return rc == 0 && options->compare ? options->compare(run) : rc;
 }
 
 struct ct_group *ct_run_world(const struct ct_run *run)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 

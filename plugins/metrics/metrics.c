@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>

@@ -13,6 +13,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/ops.h>

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/run.h>
 
 #include "support.h"

@@ -2,6 +2,7 @@
  * What events say of a run of one rank, and what becomes of hooks that fail.
  */
 #include <ctitan/lib/measure.h>
+#include <ctitan/lib/train.h>
 
 #include "toy.h"
 

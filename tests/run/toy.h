@@ -15,6 +15,9 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/ops.h>

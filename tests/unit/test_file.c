@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 
 static char folder[] = "/tmp/ctitan-file-XXXXXX";
 

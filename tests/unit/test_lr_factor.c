@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <ctitan/lib/train.h>
 #include <ctitan/model.h>
 #include <ctitan/recipe.h>
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 

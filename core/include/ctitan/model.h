@@ -75,10 +75,6 @@ struct ct_lr_schedule_ops {
     double (*factor)(int64_t step, int64_t total);
 };
 
-/* The core's rule for [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
-struct ct_lr_config;
-CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
-
 /* ---- data ---- */
 
 struct ct_tokenizer;

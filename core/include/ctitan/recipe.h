@@ -1,75 +1,14 @@
 /*
- * Recipes: INI manifests.
- *
- *     [plugins]
- *     load = cpu, llama, tokens,
- *            adamw, metrics
- *     [training]
- *     steps = 100
- *
- * Parsing is strict: an unknown or repeated section or key, a bad value, or a line over 4,000
- * characters is an error. The message names the file, the line, what was expected and the nearest
- * valid name. A line that begins with white space continues the previous value. ';' and '#' begin
- * comments, at the beginning of a line or after white space. Keys are looked up in the option
- * tables of the core and of the loaded plugins. Every value records its source: built-in default,
- * file:line, or the command line. The resolved recipe that each run saves shows the sources.
+ * The values of a recipe that the core reads, and the options that describe them. <ctitan/lib/recipe.h>
+ * reads recipes and fills this in, like the configurations of plugins.
  */
 #ifndef CT_RECIPE_H
 #define CT_RECIPE_H
 
-#include <stdio.h>
-
-#include <ctitan/arena.h>
 #include <ctitan/option.h>
 
 CT_BEGIN_DECLS
 
-struct ct_setting {
-    const char *section, *key, *value;
-    const char *source; /* "recipe.ini:12", "--set" */
-};
-
-struct ct_recipe {
-    struct ct_arena *arena;
-    const char *path;
-    struct ct_setting *settings;
-    size_t count, room;
-    struct ct_setting *sections; /* in order of appearance; key and value are NULL */
-    size_t section_count, section_room;
-    const char **plugins; /* names to load, in order, after --with and --without */
-    const char **plugin_sources;
-    size_t plugin_count, plugin_room;
-};
-
-/* Read the file. CT_ECONFIG with "path:line: ..."; CT_ENOENT. */
-CT_API int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
-/* The same from text; path appears in messages. */
-CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
-                           struct ct_recipe **recipe);
-
-/* Apply "section.key=value" from the command line; it overrides the file. */
-CT_API int ct_recipe_set(struct ct_recipe *recipe, const char *assignment);
-CT_API int ct_recipe_with(struct ct_recipe *recipe, const char *plugin);
-/* Drop the plugin and its section. CT_ECONFIG: it is not in the list. */
-CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);
-
-/* The value of a key, or NULL. For the few keys that are needed before plugins are loaded. */
-CT_API const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section,
-                                 const char *key);
-
-/*
- * Load the listed plugins, then fill the core's and every plugin's config: first the defaults, then
- * the recipe's values. Every error that leads to exit status 2 is found here, before anything runs.
- * May be called once per process.
- */
-CT_API int ct_recipe_apply(struct ct_recipe *recipe);
-
-/* Print every option of every section, with its source as a comment. Parses back as a recipe. */
-CT_API void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out);
-/* Write the same to a file, which is complete or absent. */
-CT_API int ct_recipe_save(const struct ct_recipe *recipe, const char *path);
-
-/* The sections that the core itself reads, filled by ct_recipe_apply. */
 struct ct_job_config {
     const char *name, *dump_folder, *description;
 };

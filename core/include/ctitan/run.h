@@ -2,14 +2,13 @@
  * A run: one recipe on one rank.
  *
  * ct_run_open does everything up to the first step (mesh, graph, transforms, program, memory,
- * weights); ct_run_train runs the steps. `plan` and `explain` stop half way.
+ * weights). lib/train.h runs the steps. `plan` and `explain` stop half way.
  */
 #ifndef CT_RUN_H
 #define CT_RUN_H
 
 #include <ctitan/clock.h>
 #include <ctitan/device/comm.h>
-#include <ctitan/file.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
@@ -109,6 +108,9 @@ struct ct_run_options {
        lib/hf.h has both. */
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);
+    /* Check that all ranks run the same, as soon as they can talk (lib/recipe.h). All ranks of
+       several call it. NULL: not checked. */
+    int (*compare)(struct ct_run *run);
     bool logits; /* no training: a forward of one sequence that fetches "logits" */
     bool peers;  /* ct_run_open_peer will be called */
     struct ct_pass_options passes; /* for dumps; ct_run_open sets `training` */
@@ -123,14 +125,6 @@ CT_API void ct_run_close(struct ct_run *run);
  * in common. run must have been opened with .peers to CT_RUN_PROGRAM. Close the peer before run.
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
-/* Run all steps of the recipe, validation included. 0: the steps or the data ended. */
-CT_API int ct_run_train(struct ct_run *run);
-/*
- * Ask the run to end after the current step, as if it were the last; RUN_END follows. All ranks
- * must ask in the same step. why is a message for the user and must live as long as the run. May be
- * called from any thread and from a signal handler.
- */
-CT_API void ct_run_stop(struct ct_run *run, const char *why);
 
 /*
  * For transforms that choose by trying: the program that this rank would get if the transform
@@ -187,10 +181,6 @@ CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
  * one rank, calls act as in a group of one.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
-
-/* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
-CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
-    CT_PRINTF(3, 4);
 
 CT_END_DECLS
 

@@ -1,9 +1,8 @@
-/* Functions that recipe_read.c and recipe.c share. */
-#ifndef CT_RECIPE_INTERNAL_H
-#define CT_RECIPE_INTERNAL_H
+/* Functions that the sources of recipes share. */
+#ifndef CT_RECIPE_SETTINGS_H
+#define CT_RECIPE_SETTINGS_H
 
-#include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
+#include <ctitan/lib/recipe.h>
 
 /* The strings are kept, not copied. */
 void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const char *source);

@@ -41,6 +41,11 @@ CT_API int ct_file_rename(const char *from, const char *to);
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
 
+struct ct_run;
+/* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
+CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
+    CT_PRINTF(3, 4);
+
 CT_END_DECLS
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
-#include <ctitan/run.h>
+#include <ctitan/lib/train.h>
 
 enum { END_OF_DATA = 1 };
 

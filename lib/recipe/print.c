@@ -1,11 +1,15 @@
+/*
+ * The resolved recipe: every option with its value and where that is from.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/plugin.h>
 
-#include "plugin/recipe_internal.h"
+#include "settings.h"
 
 #define COMMENT_COLUMN 48
 

@@ -8,11 +8,9 @@
 
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
-
-#include "run/compare.h"
 
 static void print_options(const char *section, const struct ct_option *options, const void *config,
                           struct ct_arena *arena, FILE *out)
@@ -84,7 +82,7 @@ static int show(struct ct_group *world, const char *mine, const struct digest *a
     return rc < 0 ? rc : complain(texts[0], texts[1], rank);
 }
 
-int ct_run_compare(struct ct_run *run)
+int ct_recipe_compare(struct ct_run *run)
 {
     struct digest mine, *all = ct_arena_array(&run->arena, struct digest, run->world);
     char *text = print_setup(&run->arena);

@@ -1,13 +1,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/recipe.h>
 
 static int read_all(int fd, char *text, size_t size, const char *path)
 {
@@ -154,4 +156,22 @@ int ct_file_write(const char *path, const void *data, size_t size)
         return rc;
     fwrite(data, 1, size, file.out);
     return ct_file_end(&file, 0);
+}
+
+int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
+{
+    const char *folder = ct_config.job.dump_folder;
+    int rc = ct_file_make_folder(folder), at = snprintf(path, CT_PATH_ROOM, "%s/", folder);
+    va_list arguments;
+
+    (void)run;
+    if (rc < 0)
+        return rc;
+    va_start(arguments, fmt);
+    if (at < CT_PATH_ROOM)
+        at += vsnprintf(path + at, CT_PATH_ROOM - (size_t)at, fmt, arguments);
+    va_end(arguments);
+    return at < CT_PATH_ROOM
+               ? 0
+               : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters", at);
 }

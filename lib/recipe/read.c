@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
-#include <ctitan/recipe.h>
+#include <ctitan/lib/file.h>
 
-#include "plugin/recipe_internal.h"
+#include "settings.h"
 
 #define LINE_MAX_LENGTH 4000
 #define NAME_MAX_LENGTH 48 /* inih's own buffers hold 49 characters */

@@ -1,0 +1,212 @@
+/*
+ * From a recipe's settings to filled configurations: the core's sections, the list of plugins, and
+ * the plugins' sections.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+
+#include "settings.h"
+
+static bool is_core_section(const char *name)
+{
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
+        if (!strcmp(ct_recipe_section_at(i)->name, name))
+            return true;
+    return !strcmp(name, "plugins");
+}
+
+static int load_plugin(const char *name, const char *source)
+{
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    if (rc == 0)
+        rc = ct_plugin_open(path, &plugin);
+    if (rc == 0 && is_core_section(plugin->name))
+        rc = ct_fail(CT_ECONFIG, "plugin %s has the name of one of the core's own sections", path);
+    if (rc == 0)
+        rc = ct_plugin_register(plugin);
+    return rc < 0 ? ct_context(rc == CT_EINVAL ? CT_ECONFIG : rc, "%s", source) : 0;
+}
+
+static const char *default_of(const struct ct_plugin *plugin, const char *key)
+{
+    for (const struct ct_option *o = plugin->options; o && o->name; o++)
+        if (!strcmp(o->name, key))
+            return o->fallback ? o->fallback : "";
+    return "";
+}
+
+static bool is_loaded(const char *name)
+{
+    const struct ct_plugin *plugin;
+
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        if (!strcmp(plugin->name, name))
+            return true;
+    return false;
+}
+
+static bool has_offer(const char *name, enum ct_kind kind)
+{
+    const struct ct_plugin *plugin;
+
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+            if (!strcmp(plugin->name, name) && o->kind == kind)
+                return true;
+    return false;
+}
+
+/* Load the plugin named by an option of another one. */
+static int load_brought(const struct ct_recipe *recipe, const struct ct_plugin *by)
+{
+    const struct ct_setting *s = ct_recipe_find(recipe, by->name, by->brings);
+    const char *name = s ? s->value : default_of(by, by->brings);
+    const char *source =
+        s ? s->source : ct_arena_printf(recipe->arena, "[%s] %s", by->name, by->brings);
+    int rc = 0;
+
+    if (!*name)
+        return 0;
+    if (!is_loaded(name))
+        rc = load_plugin(name, source);
+    if (rc == 0 && by->brings_kind && !has_offer(name, by->brings_kind))
+        rc = ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: plugin %s offers no %s", source, by->name,
+                     by->brings, name, name, ct_kind_name(by->brings_kind));
+    return rc;
+}
+
+static int load_plugins(const struct ct_recipe *recipe)
+{
+    const struct ct_plugin *plugin;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < recipe->plugin_count; i++)
+        rc = load_plugin(recipe->plugins[i], recipe->plugin_sources[i]);
+    for (size_t i = 0; rc == 0 && (plugin = ct_plugin_at(i)); i++)
+        rc = plugin->brings ? load_brought(recipe, plugin) : 0;
+    if (rc < 0)
+        return rc;
+    rc = ct_plugin_check_all();
+    return rc < 0 ? ct_context(rc, "%s", recipe->path) : 0;
+}
+
+/* A table of options and the destination of its values: a section of the core or of a plugin. */
+struct target {
+    const char *name;
+    const struct ct_option *options;
+    void *config;
+};
+
+static bool target_at(size_t index, struct target *target)
+{
+    const struct ct_plugin *p;
+    size_t cores = 0;
+
+    for (; ct_recipe_section_at(cores)->name; cores++) {
+        const struct ct_recipe_section *s = ct_recipe_section_at(cores);
+
+        *target = (struct target){s->name, s->options, s->config};
+        if (cores == index)
+            return true;
+    }
+    p = ct_plugin_at(index - cores);
+    if (p)
+        *target = (struct target){p->name, p->options, p->config};
+    return p;
+}
+
+static int unknown_section(const struct ct_recipe *recipe, const char *name, const char *source)
+{
+    struct ct_arena scratch = {0};
+    const char **available, **names = NULL, *near;
+    size_t count = ct_plugin_names(&scratch, &available), known = 0, room = 0;
+    struct target target;
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(available[i], name)) {
+            ct_arena_finish(&scratch);
+            return ct_fail(CT_ECONFIG,
+                           "%s: section [%s], but plugin %s is not loaded: add it to [plugins] "
+                           "load, or drop the section",
+                           source, name, name);
+        }
+    for (; target_at(known, &target); known++) {
+        names = ct_arena_grow(&scratch, names, &room, known + 2, sizeof(*names));
+        names[known] = target.name;
+    }
+    names[known++] = "plugins";
+    near = ct_nearest(name, names, known);
+    ct_fail(CT_ECONFIG,
+            "%s: no section [%s]%s%s%s: the core has none of that name, nor has any plugin that %s "
+            "loads",
+            source, name, near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "",
+            recipe->path);
+    ct_arena_finish(&scratch);
+    return CT_ECONFIG;
+}
+
+static bool target_find(const char *name, struct target *target)
+{
+    for (size_t i = 0; target_at(i, target); i++)
+        if (!strcmp(target->name, name))
+            return true;
+    return false;
+}
+
+static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting *s)
+{
+    struct target target;
+    char where[PATH_MAX + 128];
+
+    if (!strcmp(s->section, "plugins")) {
+        if (strcmp(s->key, "load"))
+            return ct_fail(CT_ECONFIG, "%s: [plugins] has one key, load, and not %s", s->source,
+                           s->key);
+        return 0;
+    }
+    if (!target_find(s->section, &target))
+        return unknown_section(recipe, s->section, s->source);
+    if (!target.options)
+        return ct_fail(CT_ECONFIG, "%s: plugin %s has no options", s->source, s->section);
+    snprintf(where, sizeof(where), "%s: [%s]", s->source, s->section);
+    return ct_options_set(target.options, target.config, s->key, s->value, where);
+}
+
+/* Options without a default must be set by the user. */
+static int check_set(const struct ct_recipe *recipe, const struct target *target)
+{
+    for (const struct ct_option *o = target->options; o && o->name; o++)
+        if (!o->fallback && !ct_recipe_find(recipe, target->name, o->name))
+            return ct_fail(CT_ECONFIG, "%s: [%s] %s must be set (%s)", recipe->path, target->name,
+                           o->name, o->doc);
+    return 0;
+}
+
+int ct_recipe_apply(struct ct_recipe *recipe)
+{
+    struct target target;
+    int rc = load_plugins(recipe);
+
+    for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
+        if (target.options)
+            rc = ct_options_reset(target.options, target.config);
+    for (size_t i = 0; rc == 0 && i < recipe->section_count; i++) {
+        const struct ct_setting *s = &recipe->sections[i];
+
+        if (strcmp(s->section, "plugins") && !target_find(s->section, &target))
+            rc = unknown_section(recipe, s->section, s->source);
+    }
+    for (size_t i = 0; rc == 0 && i < recipe->count; i++)
+        rc = apply_setting(recipe, &recipe->settings[i]);
+    for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
+        rc = check_set(recipe, &target);
+    return rc;
+}

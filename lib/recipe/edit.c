@@ -1,0 +1,180 @@
+/*
+ * The settings of a recipe, and the changes that the command line makes to them.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "settings.h"
+
+/* ---- settings ---- */
+
+void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const char *source)
+{
+    recipe->sections = ct_arena_grow(recipe->arena, recipe->sections, &recipe->section_room,
+                                     recipe->section_count + 1, sizeof(*recipe->sections));
+    recipe->sections[recipe->section_count++] = (struct ct_setting){name, NULL, NULL, source};
+}
+
+void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *key,
+                   const char *value, const char *source)
+{
+    recipe->settings = ct_arena_grow(recipe->arena, recipe->settings, &recipe->room,
+                                     recipe->count + 1, sizeof(*recipe->settings));
+    recipe->settings[recipe->count++] =
+        (struct ct_setting){ct_arena_strdup(recipe->arena, section),
+                            ct_arena_strdup(recipe->arena, key), value, source};
+}
+
+const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const char *name)
+{
+    for (size_t i = 0; i < recipe->section_count; i++)
+        if (!strcmp(recipe->sections[i].section, name))
+            return &recipe->sections[i];
+    return NULL;
+}
+
+struct ct_setting *ct_recipe_find(const struct ct_recipe *recipe, const char *section,
+                                  const char *key)
+{
+    for (size_t i = 0; i < recipe->count; i++)
+        if (!strcmp(recipe->settings[i].section, section) && !strcmp(recipe->settings[i].key, key))
+            return &recipe->settings[i];
+    return NULL;
+}
+
+const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section, const char *key)
+{
+    const struct ct_setting *setting = ct_recipe_find(recipe, section, key);
+
+    return setting ? setting->value : NULL;
+}
+
+int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
+{
+    size_t section = strcspn(assignment, ".="), key;
+    struct ct_arena *arena = recipe->arena;
+    struct ct_setting *old;
+    const char *name, *value;
+    char *copy;
+
+    if (assignment[section] != '.')
+        return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
+    key = strcspn(assignment + section + 1, "=");
+    if (!section || !key || !assignment[section + 1 + key])
+        return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
+    value = assignment + section + key + 2;
+    if (strlen(assignment) > 3900 || strpbrk(value, "\n\r") || strstr(value, " ;") ||
+        strstr(value, " #") || *value == ';' || *value == '#')
+        return ct_fail(CT_ECONFIG,
+                       "--set %.80s: a value has one line of at most 3900 characters, and no "
+                       "comment",
+                       assignment);
+    copy = ct_arena_strdup(arena, assignment);
+    copy[section] = copy[section + 1 + key] = '\0';
+    name = copy + section + 1;
+    value = copy + section + key + 2;
+    old = ct_recipe_find(recipe, copy, name);
+    if (old) {
+        old->value = value;
+        old->source = "--set";
+    } else {
+        ct_recipe_add(recipe, copy, name, value, "--set");
+    }
+    if (!strcmp(copy, "plugins"))
+        return ct_recipe_list_plugins(recipe);
+    return 0;
+}
+
+/* ---- plugins ---- */
+
+static size_t plugin_index(const struct ct_recipe *recipe, const char *plugin)
+{
+    size_t i = 0;
+
+    while (i < recipe->plugin_count && strcmp(recipe->plugins[i], plugin))
+        i++;
+    return i;
+}
+
+static void add_plugin(struct ct_recipe *recipe, const char *plugin, const char *source)
+{
+    size_t room = recipe->plugin_room;
+
+    recipe->plugins = ct_arena_grow(recipe->arena, recipe->plugins, &recipe->plugin_room,
+                                    recipe->plugin_count + 1, sizeof(*recipe->plugins));
+    recipe->plugin_sources = ct_arena_grow(recipe->arena, recipe->plugin_sources, &room,
+                                           recipe->plugin_count + 1, sizeof(*recipe->plugins));
+    recipe->plugins[recipe->plugin_count] = plugin;
+    recipe->plugin_sources[recipe->plugin_count++] = source;
+}
+
+int ct_recipe_with(struct ct_recipe *recipe, const char *plugin)
+{
+    if (!*plugin)
+        return ct_fail(CT_ECONFIG, "--with: expected the name of a plugin");
+    if (plugin_index(recipe, plugin) == recipe->plugin_count)
+        add_plugin(recipe, ct_arena_strdup(recipe->arena, plugin), "--with");
+    return 0;
+}
+
+static void drop_section(struct ct_recipe *recipe, const char *section)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < recipe->count; i++)
+        if (strcmp(recipe->settings[i].section, section))
+            recipe->settings[kept++] = recipe->settings[i];
+    recipe->count = kept;
+    kept = 0;
+    for (size_t i = 0; i < recipe->section_count; i++)
+        if (strcmp(recipe->sections[i].section, section))
+            recipe->sections[kept++] = recipe->sections[i];
+    recipe->section_count = kept;
+}
+
+int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)
+{
+    size_t at = plugin_index(recipe, plugin);
+
+    if (at == recipe->plugin_count) {
+        const char *near = ct_nearest(plugin, recipe->plugins, recipe->plugin_count);
+
+        return ct_fail(CT_ECONFIG, "--without %s: the recipe does not load it%s%s%s", plugin,
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    for (size_t i = at + 1; i < recipe->plugin_count; i++) {
+        recipe->plugins[i - 1] = recipe->plugins[i];
+        recipe->plugin_sources[i - 1] = recipe->plugin_sources[i];
+    }
+    recipe->plugin_count--;
+    drop_section(recipe, plugin);
+    return 0;
+}
+
+int ct_recipe_list_plugins(struct ct_recipe *recipe)
+{
+    const struct ct_setting *load = ct_recipe_find(recipe, "plugins", "load");
+    char *rest;
+
+    recipe->plugin_count = 0;
+    if (!load || !*load->value)
+        return 0;
+    rest = ct_arena_strdup(recipe->arena, load->value);
+    while (rest) {
+        char *name = strsep(&rest, ",");
+        size_t length = strlen(name += strspn(name, " \t"));
+
+        while (length && strchr(" \t", name[length - 1]))
+            name[--length] = '\0';
+        if (!length)
+            return ct_fail(CT_ECONFIG, "%s: load: expected a plugin's name %s a comma",
+                           load->source, rest ? "before" : "after");
+        if (strpbrk(name, " \t"))
+            return ct_fail(CT_ECONFIG, "%s: load: expected a comma in '%s'", load->source, name);
+        if (plugin_index(recipe, name) < recipe->plugin_count)
+            return ct_fail(CT_ECONFIG, "%s: load: %s is there twice", load->source, name);
+        add_plugin(recipe, name, load->source);
+    }
+    return 0;
+}
