@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/device/comm.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 

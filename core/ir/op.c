@@ -118,7 +118,7 @@ static void copy_whole(struct ct_signature *s, const struct ct_op_type *type)
 
 static int check_collective(const struct ct_collective_ops *c)
 {
-    if (!c || (c->size == sizeof(*c) && c->kernel && c->prepare && c->run))
+    if (!c || (c->size == sizeof(*c) && c->kernel && !c->prepare == !c->run))
         return 0;
     return ct_fail(CT_EINVAL, "its collective lacks a function: make it with CT_COLLECTIVE");
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/device/collective.h>
+#include <ctitan/device/comm.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
@@ -29,7 +29,6 @@ static const struct layout {
     const char *type;
 } layouts[CT_KIND_COUNT] = {
     [CT_KERNELS] = LAYOUT(struct ct_kernel, run),
-    [CT_TRANSPORT] = LAYOUT(struct ct_transport, call),
     [CT_TRANSFORM] = LAYOUT(struct ct_transform, apply),
     [CT_MODEL] = LAYOUT(struct ct_model_ops, write_config),
     [CT_DEVICE] = LAYOUT(struct ct_device_ops, diagnose),

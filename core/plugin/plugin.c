@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/device/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/op.h>
@@ -116,8 +115,6 @@ static int register_offers(const struct ct_plugin *p)
             rc = ct_op_register(o->ops);
         else if (o->kind == CT_KERNELS)
             rc = register_kernels(o);
-        else if (o->kind == CT_TRANSPORT)
-            rc = ct_transport_register(o->name, o->ops);
         else if (o->kind == CT_HOOK)
             rc = ct_hook_register(o->ops, ct_arena_printf(&arena, "plugin %s", p->name));
     }

@@ -11,10 +11,8 @@
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
 
-#include "comm/collective.h"
 #include "run/mesh.h"
 #include "run/states.h"
-#include "run/world.h"
 
 /* ---- the offers of the recipe's plugins ---- */
 
@@ -255,7 +253,7 @@ static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *ar
     else if (rc == 0)
         ct_order_default(graph, microbatches, arena, order);
     if (rc == 0 && communicator)
-        rc = ct_communicator_pairs(communicator, graph, run->rank);
+        rc = ct_collective_installed()->open(communicator, graph, run->rank, &run->arena);
     return rc == 0 ? ct_lower(&request, program) : rc;
 }
 
@@ -365,6 +363,8 @@ static int open_data(struct ct_run *run)
 
 /* ---- the whole ---- */
 
+static const int self[] = {0};
+
 static int open_communicator(struct ct_run *run, const struct ct_run_options *options)
 {
     struct ct_comm_request request = {.rank = (int)run->rank,
@@ -373,22 +373,29 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
                                       .local_ranks = options->local_ranks,
                                       .job = options->job,
                                       .timeout = ct_config.comm.timeout};
+    int64_t *ranks = ct_arena_array(&run->arena, int64_t, run->world);
     const struct ct_offer *offer;
     int rc;
 
-    if (run->world == 1)
-        return ct_world_open(run);
+    if (run->world == 1) {
+        run->world_group = ct_arena_new(&run->arena, struct ct_group);
+        *run->world_group = (struct ct_group){.name = "world", .size = 1, .ranks = self};
+        return 0;
+    }
+    if (!ct_collective_installed())
+        return ct_fail(CT_EINVAL, "this program has no library that runs collectives");
     rc = ct_offer_find(CT_COMMUNICATOR, NULL, &offer);
     if (rc < 0)
         return ct_context(rc, "%lld ranks", (long long)run->world);
     run->communicator.ops = offer->ops;
-    run->communicator.groups = ct_arena_new(&run->arena, struct ct_communicator_groups);
-    run->communicator.groups->arena = &run->arena;
     rc = run->communicator.ops->open(&request, &run->communicator.comm);
     if (rc < 0)
         return rc;
     run->communicator.comm->ops = run->communicator.ops; /* in this build's layout */
-    rc = ct_world_open(run);
+    for (int64_t i = 0; i < run->world; i++)
+        ranks[i] = i;
+    rc = run->communicator.ops->group(run->communicator.comm, ranks, (int)run->world, "world",
+                                      &run->world_group);
     return rc == 0 && options->compare ? options->compare(run) : rc;
 }
 

@@ -22,6 +22,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

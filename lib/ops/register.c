@@ -1,6 +1,8 @@
 /*
  * Registers the models' ops in a program that uses them.
  */
+#include <ctitan/lib/collective.h>
+
 #include "list.h"
 
 int ct_ops_register(void)
@@ -17,6 +19,7 @@ int ct_ops_register(void)
         rc = ct_op_need(types[i]);
     if (!done && rc == 0)
         rc = ct_transform_register(&ct_join);
+    ct_collective_register();
     done |= rc == 0;
     return rc;
 }

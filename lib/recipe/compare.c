@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/rng.h>

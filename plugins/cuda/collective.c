@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include <ctitan/device/collective.h>
+#include <ctitan/lib/collective.h>
 
 #include "graph.h"
 

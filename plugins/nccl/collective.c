@@ -1,5 +1,5 @@
 /* Collectives on the device: NCCL calls, enqueued on the stream of the launch. */
-#include <ctitan/device/collective.h>
+#include <ctitan/lib/collective.h>
 
 #include "cluster.h"
 

@@ -9,7 +9,7 @@
  * times slower than memory.
  */
 #include <ctitan/core_ops.h>
-#include <ctitan/device/collective.h>
+#include <ctitan/lib/collective.h>
 #include <ctitan/error.h>
 
 #include "sac.h"

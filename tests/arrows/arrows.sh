@@ -9,17 +9,16 @@
 set -uo pipefail
 cd "$1" || exit
 
-order=(base ir shard lower comm plugin run)
+order=(base ir shard lower plugin run)
 techniques='fsdp|ddp|hsdp|tp|pp|cp|ep|sac|offload|offloaded|float8|pipeline|pipelines|stage|stages|zero_bubble|1f1b|unshard|reshard|llama|gpt2|qwen3|adamw|muon|nccl|mpi|cuda|cpu'
 
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
     arena.h | base.h | clock.h | error.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
-    core_ops.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | signature.h | tensor.h | toolkit.h) echo ir ;;
+    core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | signature.h | tensor.h | toolkit.h) echo ir ;;
     propagate.h | redistribute.h) echo shard ;;
     program.h | section.h) echo lower ;;
-    device/collective.h | device/comm.h | comm.h) echo comm ;;
     model.h | plugin.h | recipe.h) echo plugin ;;
     run.h) echo run ;;
     *) echo unknown ;;

@@ -3,6 +3,8 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/comm.h>
+
 #include "toy.h"
 
 #define STATES 16

@@ -4,7 +4,7 @@
 
 #include <ctitan/error.h>
 
-#include "comm/collective.h"
+#include "collective/groups.h"
 #include "team.h"
 
 #define MOST 64 /* ranks */

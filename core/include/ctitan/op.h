@@ -55,7 +55,7 @@ CT_BEGIN_DECLS
 struct ct_rule;         /* rule.h */
 struct ct_communicator; /* comm.h */
 struct ct_event_data;   /* hook.h */
-struct ct_transport;    /* device/collective.h */
+struct ct_transport;    /* lib/collective.h */
 struct ct_group;        /* device/comm.h */
 struct ct_device;       /* device/device.h */
 
@@ -163,13 +163,14 @@ struct ct_kernel {
    step that computes has ended. */
 #define CT_OP_RENDEZVOUS 64u
 
-/* How a collective runs on every device; defined with CT_COLLECTIVE (device/collective.h). */
+/* How a collective runs on every device; defined with CT_COLLECTIVE (lib/collective.h). */
 struct ct_collective_ops {
     size_t size; /* of this struct */
     /* The kernel that runs it over the device's transport; NULL: the device has no transport. */
     const struct ct_kernel *(*kernel)(const struct ct_device *device);
     /* Called once for each call of the op: set p->state, p->workspace, and p->group through
-       ct_collective_prepare_axes or ct_collective_prepare_ranks. */
+       ct_collective_prepare_axes or ct_collective_prepare_ranks. The core's own have neither
+       function: the library knows how they run. */
     int (*prepare)(struct ct_prepare *p);
     int (*run)(const struct ct_launch *l, const struct ct_transport *by);
     /* Bytes that each of the `ranks` ranks along the attribute "axes" sends, by the algorithm that
@@ -208,7 +209,7 @@ struct ct_op_type {
     /* Values (op->in + i or op->out + i) that should be adjacent in memory, as columns of one
        matrix. The plan tries to do so; kernels check the strides. NULL: none. */
     int (*join)(const struct ct_op *op, struct ct_value ***values);
-    /* Runs it on a device without a kernel of its own (device/collective.h). NULL: none. */
+    /* Runs it on a device without a kernel of its own (lib/collective.h). NULL: none. */
     const struct ct_collective_ops *collective;
     /* Emit ops of fewer outputs each that compute the same, for callers that need only some
        outputs. out[i] replaces output i and is bitwise equal. NULL: the op cannot be split up. */
@@ -320,6 +321,23 @@ CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collec
     ct_collective_all_reduce, ct_collective_all_to_all, ct_collective_permute, ct_collective_slice,
     ct_collective_narrow, ct_collective_concat, ct_collective_send, ct_collective_receive,
     ct_collective_contribution;
+
+/*
+ * The library that runs the core's collectives. The core decides where they are and what they cost;
+ * how shards are packed and sent is in lib/collective.h.
+ */
+struct ct_collective_library {
+    size_t size; /* of this struct */
+    /* The kernel of all collectives on a device; NULL: the device has no transport. */
+    const struct ct_kernel *(*kernel)(const struct ct_device *device);
+    /* Make the groups that all ranks have to make in one order, before graph is lowered. Sets
+       communicator->groups at the first call; lives in arena. */
+    int (*open)(struct ct_communicator *communicator, const struct ct_graph *graph, int64_t rank,
+                struct ct_arena *arena);
+};
+CT_API void ct_collective_install(const struct ct_collective_library *library);
+/* The installed library, or NULL. */
+CT_API const struct ct_collective_library *ct_collective_installed(void);
 
 CT_END_DECLS
 

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <ctitan/device/comm.h>
+#include <ctitan/lib/comm.h>
 
 #include "library.h"
 #include "simulator.h"

@@ -55,8 +55,8 @@ CT_LIB_OPS(X)
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header and the transform "join". A program calls it before it opens
-   a run; a second call does nothing. */
+/* Register the op types of this header, the transform "join", and lib/collective.h for the core's
+   collectives. A program calls it before it opens a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */

@@ -1,12 +1,12 @@
 /*
- * Shared by the two sources of the standard collectives. collective_layout.c finds once where
- * shards lie; collective.c moves them over a transport.
+ * Shared by the two sources of the standard collectives. layout.c finds once where shards lie;
+ * collective.c moves them over a transport.
  */
 #ifndef CT_COLLECTIVE_LAYOUT_H
 #define CT_COLLECTIVE_LAYOUT_H
 
 #include <ctitan/core_ops.h>
-#include <ctitan/device/collective.h>
+#include <ctitan/lib/collective.h>
 
 /* A rank's shard along a dimension. */
 struct ct_shard {

@@ -7,7 +7,7 @@
 
 #include <ctitan/error.h>
 
-#include "comm/collective.h"
+#include "groups.h"
 
 static struct ct_group *find(const struct ct_communicator_groups *known, const char *key)
 {
@@ -131,8 +131,8 @@ int ct_communicator_pair(const struct ct_communicator *c, const struct ct_mesh *
 }
 
 /* All ranks make groups in the same, sorted order, so they cannot deadlock. */
-int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_graph *graph,
-                          int64_t rank)
+int ct_communicator_open(struct ct_communicator *c, const struct ct_graph *graph, int64_t rank,
+                         struct ct_arena *arena)
 {
     ct_axes axes = graph->partition_axis < 0 ? 0 : (ct_axes)1 << graph->partition_axis;
     struct ct_arena scratch = {0};
@@ -141,6 +141,10 @@ int ct_communicator_pairs(const struct ct_communicator *c, const struct ct_graph
     size_t count = find_pairs(graph, &scratch, &pairs);
     int rc = 0;
 
+    if (!c->groups) {
+        c->groups = ct_arena_new(arena, struct ct_communicator_groups);
+        c->groups->arena = arena;
+    }
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = ct_communicator_pair(c, &graph->mesh, rank, axes, pairs[i].from, pairs[i].to, &group);
     ct_arena_finish(&scratch);

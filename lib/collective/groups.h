@@ -1,8 +1,8 @@
-/* Groups of ranks. Private to the core. */
-#ifndef CT_COLLECTIVE_H
-#define CT_COLLECTIVE_H
+/* Groups of ranks, and how the collectives of the core run. For the sources of this folder. */
+#ifndef CT_COLLECTIVE_GROUPS_H
+#define CT_COLLECTIVE_GROUPS_H
 
-#include <ctitan/device/collective.h>
+#include <ctitan/lib/collective.h>
 
 struct ct_known_group {
     const char *key;
@@ -27,7 +27,15 @@ int ct_communicator_pair(const struct ct_communicator *communicator, const struc
                          int64_t rank, ct_axes axes, int64_t from, int64_t to,
                          struct ct_group **group);
 /* Make a group for every pair named by the graph's sends and receives. */
-int ct_communicator_pairs(const struct ct_communicator *communicator, const struct ct_graph *graph,
-                          int64_t rank);
+int ct_communicator_open(struct ct_communicator *communicator, const struct ct_graph *graph,
+                         int64_t rank, struct ct_arena *arena);
+
+/* How an op's collective is prepared and run. */
+struct ct_collective_way {
+    const struct ct_collective_ops *of;
+    int (*prepare)(struct ct_prepare *p);
+    int (*run)(const struct ct_launch *l, const struct ct_transport *by);
+};
+extern const struct ct_collective_way ct_ways_moved[], ct_ways_transfer[], ct_ways_part[];
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The standard collectives. Shards that are not laid out for transport (collective_layout.c) are
+ * The standard collectives. Shards that are not laid out for transport (layout.c) are
  * packed, moved by a transport, and unpacked.
  *
  * all_gather, reduce_scatter and all_reduce may take several values. They are then one call, if the
@@ -9,7 +9,8 @@
 
 #include <ctitan/error.h>
 
-#include "comm/collective_layout.h"
+#include "groups.h"
+#include "layout.h"
 
 /* ---- packing ---- */
 
@@ -290,28 +291,11 @@ static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
 
 /* ---- by op ---- */
 
-static double sent_by_gather(double in, double out, double ranks)
-{
-    return (in > out ? in : out) * (ranks - 1) / ranks;
-}
-
-static double sent_by_all_reduce(double in, double out, double ranks)
-{
-    return 2 * sent_by_gather(in, out, ranks);
-}
-
-static double sent_by_permute(double in, double out, double ranks)
-{
-    (void)out, (void)ranks;
-    return in;
-}
-
-#define COLLECTIVE(op, prepare, run, sent)                                                         \
-    const struct ct_collective_ops ct_collective_##op = CT_COLLECTIVE(prepare, run, sent);
-
-COLLECTIVE(all_gather, ct_prepare_gather, run_gather, sent_by_gather)
-COLLECTIVE(reduce_scatter, ct_prepare_scatter, run_scatter, sent_by_gather)
-COLLECTIVE(all_reduce, ct_prepare_all_reduce, run_all_reduce, sent_by_all_reduce)
-COLLECTIVE(all_to_all, ct_prepare_exchange, run_exchange, sent_by_gather)
-COLLECTIVE(permute, ct_prepare_permute, run_permute, sent_by_permute)
-COLLECTIVE(slice, ct_prepare_slice, run_slice, NULL)
+const struct ct_collective_way ct_ways_moved[] = {
+    {&ct_collective_all_gather, ct_prepare_gather, run_gather},
+    {&ct_collective_reduce_scatter, ct_prepare_scatter, run_scatter},
+    {&ct_collective_all_reduce, ct_prepare_all_reduce, run_all_reduce},
+    {&ct_collective_all_to_all, ct_prepare_exchange, run_exchange},
+    {&ct_collective_permute, ct_prepare_permute, run_permute},
+    {&ct_collective_slice, ct_prepare_slice, run_slice},
+    {NULL, NULL, NULL}};

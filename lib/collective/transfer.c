@@ -3,7 +3,7 @@
  */
 #include <ctitan/core_ops.h>
 
-#include "comm/collective.h"
+#include "groups.h"
 
 /* ---- send and receive: in a pair's group, the sender is first ---- */
 
@@ -52,17 +52,6 @@ static int run_receive(const struct ct_launch *l, const struct ct_transport *by)
                     (struct ct_call){.kind = CT_CALL_RECEIVE, .out = l->out[0].data, .from = 0});
 }
 
-static double sent_by_send(double in, double out, double ranks)
-{
-    (void)out, (void)ranks;
-    return in;
-}
-
-const struct ct_collective_ops ct_collective_send =
-    CT_COLLECTIVE(prepare_transfer, run_send, sent_by_send);
-const struct ct_collective_ops ct_collective_receive =
-    CT_COLLECTIVE(prepare_transfer, run_receive, NULL);
-
 /* ---- this rank's own term of a sum, if any; nothing is sent ---- */
 
 static int prepare_contribution(struct ct_prepare *p)
@@ -82,5 +71,8 @@ static int run_contribution(const struct ct_launch *l, const struct ct_transport
                : ct_launch_clear(l, y->data, bytes);
 }
 
-const struct ct_collective_ops ct_collective_contribution =
-    CT_COLLECTIVE(prepare_contribution, run_contribution, NULL);
+const struct ct_collective_way ct_ways_transfer[] = {
+    {&ct_collective_send, prepare_transfer, run_send},
+    {&ct_collective_receive, prepare_transfer, run_receive},
+    {&ct_collective_contribution, prepare_contribution, run_contribution},
+    {NULL, NULL, NULL}};

@@ -3,8 +3,8 @@
  */
 #include <string.h>
 
-#include <ctitan/device/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 
 enum part { NOTHING, ONE, EACH };
 
@@ -103,9 +103,9 @@ int ct_call_run(const struct ct_call *c)
 
     if (rc < 0)
         return rc;
-    if (!is_self(c))
+    if (!is_self(c) && c->group->ops)
         return c->group->ops->call(c);
-    if (c->count)
+    if (c->count && c->in != c->out)
         memmove(c->out, c->in, ct_call_out_bytes(c));
     return 0;
 }

@@ -10,8 +10,8 @@
 
 #include <ctitan/error.h>
 
-#include "comm/collective.h"
-#include "comm/collective_layout.h"
+#include "groups.h"
+#include "layout.h"
 
 /* A rank's shard if all but the last are of equal size. */
 static struct ct_shard regular_shard(const struct ct_layout *l, int64_t rank)

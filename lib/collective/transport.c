@@ -7,8 +7,10 @@
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
 
-#include "comm/collective.h"
+#include "groups.h"
 
 int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
                       const struct ct_call *call)
@@ -82,9 +84,26 @@ static const struct ct_transport host = {
 
 /* ---- the kernel ---- */
 
+/* The functions of a type of the core are here; other types have their own. */
+static struct ct_collective_way way_of(const struct ct_op_type *type)
+{
+    static const struct ct_collective_way *const lists[] = {ct_ways_moved, ct_ways_transfer,
+                                                            ct_ways_part};
+    const struct ct_collective_ops *ops = type->collective;
+
+    for (size_t i = 0; !ops->run && i < CT_COUNT(lists); i++)
+        for (const struct ct_collective_way *way = lists[i]; way->of; way++)
+            if (way->of == ops)
+                return *way;
+    return (struct ct_collective_way){ops, ops->prepare, ops->run};
+}
+
 static int prepare(struct ct_prepare *p)
 {
-    int rc = p->op->type->collective->prepare(p);
+    struct ct_collective_way way = way_of(p->op->type);
+    int rc = way.prepare ? way.prepare(p)
+                         : ct_fail(CT_EINVAL, "op type %s: its collective lacks a function",
+                                   p->op->type->name);
 
     if (rc == 0)
         ((struct ct_collective *)p->state)->transport = ct_transport_find(p->device);
@@ -104,17 +123,17 @@ static int fire(const struct ct_launch *l, enum ct_event event)
 
 static int run(const struct ct_launch *l)
 {
-    const struct ct_collective_ops *ops = l->op->type->collective;
+    struct ct_collective_way way = way_of(l->op->type);
     const struct ct_collective *c = l->state;
     int rc;
 
     if (!(l->op->type->flags & CT_OP_COLLECTIVE))
-        return ops->run(l, c->transport);
+        return way.run(l, c->transport);
     if (!c->group)
         return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
     rc = fire(l, CT_EVENT_COLLECTIVE_STARTED);
     if (rc == 0)
-        rc = ops->run(l, c->transport);
+        rc = way.run(l, c->transport);
     return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
@@ -131,7 +150,7 @@ struct carrier {
 static const struct carrier host_carrier = {NULL, &host, KERNEL("host")};
 static struct ct_arena arena;
 static struct carrier **carriers;
-static size_t count, room;
+static size_t count, room, offers; /* offers: those of plugins that are in carriers */
 
 int ct_transport_register(const char *device, const struct ct_transport *t)
 {
@@ -145,10 +164,31 @@ int ct_transport_register(const char *device, const struct ct_transport *t)
     return 0;
 }
 
+/* Register the transports that plugins have offered since. */
+static int register_offers(void)
+{
+    const size_t least = offsetof(struct ct_transport, call) + sizeof(host.call);
+    const struct ct_offer *offer;
+    const void *widened;
+    int rc = 0;
+
+    while (rc == 0 && (offer = ct_offer_at(CT_TRANSPORT, offers))) {
+        rc = ct_struct_widen(offer->ops, least, sizeof(host), &widened);
+        if (rc == 0)
+            rc = ct_transport_register(offer->name, widened);
+        offers++;
+    }
+    if (rc < 0)
+        ct_warn("a transport of device %s cannot be used: %s", offer->name, ct_error_message());
+    return rc;
+}
+
 static const struct carrier *carrier_of(const struct ct_device *device)
 {
     const struct carrier *found = NULL;
 
+    while (register_offers() < 0)
+        continue;
     for (size_t i = 0; i < count; i++)
         if (!strcmp(carriers[i]->device, device->name) &&
             (!found || (found->transport->waits && !carriers[i]->transport->waits)))
@@ -168,4 +208,12 @@ const struct ct_kernel *ct_collective_kernel(const struct ct_device *device)
     const struct carrier *c = carrier_of(device);
 
     return c ? &c->kernel : NULL;
+}
+
+void ct_collective_register(void)
+{
+    static const struct ct_collective_library library = {
+        .size = sizeof(library), .kernel = ct_collective_kernel, .open = ct_communicator_open};
+
+    ct_collective_install(&library);
 }

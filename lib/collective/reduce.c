@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include <ctitan/device/comm.h>
+#include <ctitan/lib/comm.h>
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))

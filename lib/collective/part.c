@@ -3,7 +3,7 @@
  */
 #include <ctitan/core_ops.h>
 
-#include "comm/collective.h"
+#include "groups.h"
 
 static int prepare_part(struct ct_prepare *p)
 {
@@ -91,5 +91,6 @@ static int run_concat(const struct ct_launch *l, const struct ct_transport *by)
     return rc;
 }
 
-const struct ct_collective_ops ct_collective_narrow = CT_COLLECTIVE(prepare_part, run_narrow, NULL);
-const struct ct_collective_ops ct_collective_concat = CT_COLLECTIVE(prepare_part, run_concat, NULL);
+const struct ct_collective_way ct_ways_part[] = {{&ct_collective_narrow, prepare_part, run_narrow},
+                                                 {&ct_collective_concat, prepare_part, run_concat},
+                                                 {NULL, NULL, NULL}};
