@@ -431,6 +431,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = ct_run_make_mesh(run);
     if (rc == 0)
         rc = run->model_ops->create(run, &run->model);
+    if (rc == 0 && options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
+        rc = run->tokenizer->open();
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = open_data(run);
     if (rc == 0 && options->depth > CT_RUN_GRAPH)

@@ -110,11 +110,13 @@ struct ct_tokenizer_ops {
     int64_t (*vocabulary)(void);
     int32_t (*bos)(void); /* -1: none */
     int32_t (*eos)(void);
-    /* Encode size bytes of UTF-8 into tokens, which has room for `room`. Returns their number,
-       or a failure. tokens NULL: only count. */
+    /* Encode size bytes of UTF-8. The first `room` tokens are written to tokens (NULL: none).
+       Returns the number of all, or a failure. */
     int64_t (*encode)(const char *text, size_t size, int32_t *tokens, size_t room);
     /* Write the bytes of one token to text; returns their number. May be part of a character. */
     int (*decode)(int32_t token, char *text, size_t room);
+    /* Read files, before anything else is called. NULL: nothing to read. */
+    int (*open)(void);
 };
 
 /* ---- mesh axes ---- */

@@ -1,0 +1,107 @@
+/*
+ * The tokenizer of a Hugging Face folder: see tokenizer.h for its forms.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+
+#include "bpe.h"
+
+static struct config {
+    const char *path, *bos_token, *eos_token;
+    bool add_bos, add_eos;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_STRING(struct config, path, "path", "",
+                  "tokenizer.json, tiktoken's tokenizer.model, or a folder that has one; empty: "
+                  "[model] init_from"),
+    CT_OPT_BOOL(struct config, add_bos, "add_bos", "true",
+                "Begin each document with bos_token, unless it is eos_token as well"),
+    CT_OPT_BOOL(struct config, add_eos, "add_eos", "true", "End each document with eos_token"),
+    CT_OPT_STRING(struct config, bos_token, "bos_token", "",
+                  "The token that begins documents; empty: that of tokenizer_config.json"),
+    CT_OPT_STRING(struct config, eos_token, "eos_token", "",
+                  "The token that ends documents; empty: that of tokenizer_config.json"),
+    {0},
+};
+
+static struct tokenizer tokenizer;
+
+static int choose(const char *key, const char *content, int32_t *id)
+{
+    if (!*content)
+        return 0;
+    *id = tokenizer_id(&tokenizer, content);
+    return *id >= 0 ? 0
+                    : ct_fail(CT_ECONFIG, "[bpe] %s: '%s' is not in the vocabulary", key, content);
+}
+
+static int open_tokenizer(void)
+{
+    const char *path = *config.path ? config.path : ct_config.model.init_from;
+    int rc;
+
+    if (!*path)
+        return ct_fail(CT_ECONFIG, "[bpe] path is not set, and neither is [model] init_from");
+    tokenizer_close(&tokenizer);
+    rc = tokenizer_open(&tokenizer, path);
+    if (rc < 0)
+        return ct_context(rc, *config.path ? "[bpe] path" : "bpe: [model] init_from");
+    rc = choose("bos_token", config.bos_token, &tokenizer.bos);
+    return rc < 0 ? rc : choose("eos_token", config.eos_token, &tokenizer.eos);
+}
+
+static int64_t vocabulary(void)
+{
+    return (int64_t)tokenizer.vocabulary.count;
+}
+
+static int32_t eos(void)
+{
+    return config.add_eos ? tokenizer.eos : -1;
+}
+
+static int32_t bos(void)
+{
+    return config.add_bos && tokenizer.bos != eos() ? tokenizer.bos : -1;
+}
+
+static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
+{
+    struct ids ids = {tokens, 0, tokens ? room : 0};
+    int rc = tokenizer_encode(&tokenizer, text, size, false, &ids);
+
+    return rc < 0 ? rc : (int64_t)ids.count;
+}
+
+static int decode(int32_t token, char *text, size_t room)
+{
+    const struct vocabulary_token *t;
+
+    if (token < 0 || (size_t)token >= tokenizer.vocabulary.count)
+        return ct_fail(CT_EINVAL, "token %d is not in the vocabulary of %zu", (int)token,
+                       tokenizer.vocabulary.count);
+    t = &tokenizer.vocabulary.tokens[token];
+    if (t->size > room)
+        return ct_fail(CT_EINVAL, "no room for the %zu bytes of token %d", t->size, (int)token);
+    if (t->size)
+        memcpy(text, t->bytes, t->size);
+    return (int)t->size;
+}
+
+static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
+                                            .vocabulary = vocabulary,
+                                            .bos = bos,
+                                            .eos = eos,
+                                            .encode = encode,
+                                            .decode = decode,
+                                            .open = open_tokenizer};
+
+CT_PLUGIN(.name = "bpe", .version = "1.0",
+          .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_TOKENIZER, "bpe", &ops}, {CT_VERB, "tokenize", &tokenize_verb}));

@@ -1,0 +1,208 @@
+#include <string.h>
+#include <sys/stat.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+
+#include "tokenizer.h"
+
+#define FILE_BYTES ((size_t)256 << 20)
+
+/* ---- encoding ---- */
+
+/* The parts of a text before the next added token, in turn. */
+static int
+encode_between(struct tokenizer *t, const struct added *added, const char *text, size_t size,
+               int (*encode)(struct tokenizer *t, const char *text, size_t size, struct ids *ids),
+               struct ids *ids)
+{
+    const char *from = text, *at = text, *end = text + size;
+    struct added_match m;
+    int rc = 0;
+
+    while (rc == 0 && added_find(added, text, from, at, end, &m)) {
+        if (m.begin > from)
+            rc = encode(t, from, (size_t)(m.begin - from), ids);
+        ids_put(ids, m.id);
+        from = m.stop;
+        at = m.resume;
+    }
+    return rc == 0 && from < end ? encode(t, from, (size_t)(end - from), ids) : rc;
+}
+
+static int encode_step(struct tokenizer *t, int number, const char *text, size_t size,
+                       struct ids *ids)
+{
+    struct tokenizer_step *step = &t->steps[number];
+    const char *at, *end, *begin, *stop;
+    int rc = 0;
+
+    if (number == t->step_count)
+        return vocabulary_encode(&t->vocabulary, text, size, ids);
+    if (step->space && *text != ' ') {
+        step->prefixed.size = 0;
+        rc = text_append(&step->prefixed, " ", 1);
+        if (rc == 0)
+            rc = text_append(&step->prefixed, text, size);
+        text = step->prefixed.data;
+        size++;
+    }
+    if (rc < 0 || !step->cuts)
+        return rc < 0 ? rc : encode_step(t, number + 1, text, size, ids);
+    for (at = text, end = text + size;
+         (rc = pattern_next(&step->pattern, text, at, end, &begin, &stop)) > 0; at = stop) {
+        rc = encode_step(t, number + 1, begin, (size_t)(stop - begin), ids);
+        if (rc < 0)
+            return rc;
+    }
+    return rc;
+}
+
+static int encode_normal(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
+{
+    return encode_step(t, 0, text, size, ids);
+}
+
+static int encode_raw(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < t->form_count; i++)
+        rc = unicode_normalize(t->forms[i], text, &size, &t->normal[i % 2], &text);
+    return rc < 0 ? rc : encode_between(t, &t->normalized, text, size, encode_normal, ids);
+}
+
+int tokenizer_encode(struct tokenizer *t, const char *text, size_t size, bool special,
+                     struct ids *ids)
+{
+    int rc = unicode_repair(text, &size, &t->repaired, &text);
+
+    for (int i = 0; special && i < t->before_count; i++)
+        ids_put(ids, t->before[i]);
+    if (rc == 0)
+        rc = encode_between(t, &t->raw, text, size, encode_raw, ids);
+    for (int i = 0; special && i < t->after_count; i++)
+        ids_put(ids, t->after[i]);
+    return rc;
+}
+
+int32_t tokenizer_id(const struct tokenizer *t, const char *content)
+{
+    size_t size = strlen(content);
+
+    for (size_t i = t->vocabulary.count; i-- > 0;) {
+        const struct vocabulary_token *token = &t->vocabulary.tokens[i];
+
+        if (token->bytes && token->size == size && !memcmp(token->bytes, content, size))
+            return (int32_t)i;
+    }
+    return -1;
+}
+
+/* ---- opening ---- */
+
+static int find_file(struct tokenizer *t, const char *path, const char **file)
+{
+    struct stat s;
+
+    *file = path;
+    if (stat(path, &s) < 0)
+        return ct_fail(CT_ENOENT, "no file or folder %s", path);
+    if (!S_ISDIR(s.st_mode))
+        return 0;
+    *file = ct_arena_printf(&t->arena, "%s/tokenizer.json", path);
+    if (stat(*file, &s) == 0)
+        return 0;
+    *file = ct_arena_printf(&t->arena, "%s/tokenizer.model", path);
+    if (stat(*file, &s) == 0)
+        return 0;
+    return ct_fail(CT_ENOENT, "neither tokenizer.json nor tokenizer.model is in %s", path);
+}
+
+static int read_file(struct tokenizer *t, const char *file)
+{
+    struct ct_arena scratch = {0};
+    size_t size;
+    char *text;
+    int rc = ct_file_read(&scratch, file, FILE_BYTES, &text, &size);
+
+    if (rc == 0 && size && text[strspn(text, " \t\r\n")] == '{')
+        rc = tokenizer_read_json(t, text, size);
+    else if (rc == 0)
+        rc = tokenizer_read_tiktoken(t, text, size);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* "<s>" or {"content": "<s>"} */
+static int read_named(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id)
+{
+    const json_t *value = json_object_get(config, key);
+    const char *content =
+        json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+
+    if (!content)
+        return 0;
+    *id = tokenizer_id(t, content);
+    return *id >= 0
+               ? 0
+               : ct_fail(CT_ECONFIG, "%s is '%s', which is not in the vocabulary", key, content);
+}
+
+static int read_config(struct tokenizer *t, const char *file)
+{
+    const char *slash = strrchr(file, '/');
+    const char *path = ct_arena_printf(&t->arena, "%.*stokenizer_config.json",
+                                       slash ? (int)(slash - file) + 1 : 0, file);
+    json_error_t error;
+    struct stat s;
+    json_t *config;
+    int rc;
+
+    if (stat(path, &s) < 0)
+        return 0;
+    config = json_load_file(path, 0, &error);
+    if (!config)
+        return ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
+    rc = read_named(t, config, "bos_token", &t->bos);
+    if (rc == 0)
+        rc = read_named(t, config, "eos_token", &t->eos);
+    json_decref(config);
+    return ct_context(rc, "%s", path);
+}
+
+int tokenizer_open(struct tokenizer *t, const char *path)
+{
+    const char *file;
+    int rc = unicode_init();
+
+    *t = (struct tokenizer){.bos = -1, .eos = -1};
+    if (rc == 0)
+        rc = find_file(t, path, &file);
+    if (rc == 0) {
+        rc = read_file(t, file);
+        if (rc < 0)
+            ct_context(rc, "%s", file);
+    }
+    if (rc == 0)
+        rc = read_config(t, file);
+    if (rc < 0)
+        tokenizer_close(t);
+    return rc;
+}
+
+void tokenizer_close(struct tokenizer *t)
+{
+    vocabulary_close(&t->vocabulary);
+    for (int i = 0; i < TOKENIZER_STEPS; i++) {
+        pattern_close(&t->steps[i].pattern);
+        text_finish(&t->steps[i].prefixed);
+    }
+    text_finish(&t->repaired);
+    text_finish(&t->normal[0]);
+    text_finish(&t->normal[1]);
+    ct_arena_finish(&t->arena);
+    *t = (struct tokenizer){0};
+}

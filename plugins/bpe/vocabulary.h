@@ -1,0 +1,59 @@
+/*
+ * Byte pair encoding (Sennrich et al. 2016) of parts of text: tokens by their bytes, and merges of
+ * two adjacent tokens by rank. The lowest rank is merged first, the leftmost of equals. Parts that
+ * were encoded before are found in a cache.
+ */
+#ifndef VOCABULARY_H
+#define VOCABULARY_H
+
+#include <ctitan/arena.h>
+
+#define VOCABULARY_LIMIT (1 << 24) /* ids are below this */
+#define VOCABULARY_BYTES 4096      /* of a token, at most */
+
+struct vocabulary_token {
+    const char *bytes; /* NULL: there is no such token */
+    size_t size;
+};
+
+struct vocabulary {
+    struct ct_arena arena;
+    struct vocabulary_token *tokens; /* by id */
+    size_t count;                    /* largest id + 1 */
+    int32_t byte[256];               /* the token of one byte; -1: none */
+    bool whole_first;                /* a part that is a token is not merged ("ignore_merges") */
+    struct vocabulary_table *table;
+};
+
+/* Where encode puts tokens. */
+struct ids {
+    int32_t *at;
+    size_t count, room; /* tokens beyond room are counted only */
+};
+
+static inline void ids_put(struct ids *ids, int32_t id)
+{
+    if (ids->count < ids->room)
+        ids->at[ids->count] = id;
+    ids->count++;
+}
+
+/* An empty vocabulary for ids below count. */
+int vocabulary_open(struct vocabulary *v, size_t count);
+void vocabulary_close(struct vocabulary *v);
+
+/* Add a token. found: text may become this token. bytes are copied. CT_ECONFIG: a wrong id. */
+int vocabulary_add(struct vocabulary *v, int64_t id, const char *bytes, size_t size, bool found);
+/* The token with these bytes; -1: none. */
+int32_t vocabulary_find(const struct vocabulary *v, const char *bytes, size_t size);
+/* Make room for this many merges, once. */
+int vocabulary_open_merges(struct vocabulary *v, size_t merges);
+/* Merge left and right at this rank, into the token of both's bytes. CT_ECONFIG: there is none. */
+int vocabulary_merge(struct vocabulary *v, int32_t left, int32_t right, uint32_t rank);
+/* Call after the last token. CT_ECONFIG: a byte that occurs in UTF-8 has no token. */
+int vocabulary_seal(struct vocabulary *v);
+
+/* Encode one part. CT_ENOMEM. */
+int vocabulary_encode(struct vocabulary *v, const char *part, size_t size, struct ids *out);
+
+#endif
