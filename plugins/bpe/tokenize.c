@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 
 #include "bpe.h"
 

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/file.h>
+#include <ctitan/lib/file.h>
 
 #include "tokenizer.h"
 

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include <ctitan/file.h>
-#include <ctitan/recipe.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/recipe.h>
 
 #include "../plugin_under_test.h"
 

@@ -41,13 +41,13 @@ static void broken_plugins_say_why(void **state)
         const char *expected, *cure;
     } broken[] = {
         {"wrong_magic", CT_EABI, "not a ctitan plugin: its descriptor begins with 0x12345678", ""},
-        {"wrong_abi", CT_EABI, "built for plugin interface 4.0, this program has 3.0",
+        {"wrong_abi", CT_EABI, "built for plugin interface 4.0, this program has 3.1",
          "rebuild the plugin"},
         {"wrong_size", CT_EABI, "its descriptor has 8 bytes", "rebuild the plugin"},
         {"undefined_symbol", CT_ENOENT, "undefined symbol: ct_from_the_future",
          "build both from one source"},
         {"newer", CT_EABI, "undefined symbol: ct_from_the_future",
-         "built for plugin interface 3.1, this program has 3.0"},
+         "built for plugin interface 3.1, this program has 3.1"},
         {"no_export", CT_EABI, "exports no ct_plugin_v1", "CT_PLUGIN(...)"},
         {"misnamed", CT_EINVAL, "calls itself other_name", "must be called other_name.so"},
         {"no_summary", CT_EINVAL, "lacks name, version, summary or offers", ""},
