@@ -47,7 +47,7 @@ static void broken_plugins_say_why(void **state)
         {"undefined_symbol", CT_ENOENT, "undefined symbol: ct_from_the_future",
          "build both from one source"},
         {"newer", CT_EABI, "undefined symbol: ct_from_the_future",
-         "built for plugin interface 3.1, this program has 3.1"},
+         "built for plugin interface 3.2, this program has 3.1"},
         {"no_export", CT_EABI, "exports no ct_plugin_v1", "CT_PLUGIN(...)"},
         {"misnamed", CT_EINVAL, "calls itself other_name", "must be called other_name.so"},
         {"no_summary", CT_EINVAL, "lacks name, version, summary or offers", ""},
