@@ -9,36 +9,114 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 
-static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
-                          const struct ct_state *param)
+#include "stored.h"
+
+/* The tensor called name. Files of a base model lack the first part of the names. */
+static const struct ct_weight *find(const struct ct_weights *weights, const char *name)
 {
-    const struct ct_weight *w = ct_weights_find(weights, param->name);
-    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
-    size_t bytes = ct_run_shard_bytes(run, param);
-    void *host;
+    const struct ct_weight *w = ct_weights_find(weights, name);
+    const char *rest = strchr(name, '.');
+
+    return w || !rest ? w : ct_weights_find(weights, rest + 1);
+}
+
+/* Read a box of a parameter, which one tensor holds, to host; swap is scratch of the same size. */
+static int read_box(const struct ct_run *run, const struct ct_weights *weights,
+                    const struct ct_state *param, const struct ct_stored_box *box, void *swap,
+                    void *host)
+{
+    const struct ct_stored_rule *rule = ct_stored_rule(run, param->name);
+    struct ct_stored_box t = ct_stored_to_tensor(rule, param, box);
+    bool transposed = rule && rule->transposed;
+    struct ct_arena arena = {0};
+    struct ct_weight want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
+    const struct ct_weight *w = find(weights, want.name);
     int rc;
 
     if (!w)
-        return ct_fail(CT_ENOENT, "no tensor %s in it", param->name);
-    if (w->ndim != param->ndim ||
-        memcmp(w->shape, param->shape, sizeof(*w->shape) * (size_t)w->ndim))
-        return ct_fail(CT_EINVAL, "tensor %s has another shape than the model's", param->name);
-    host = malloc(bytes ? bytes : 1);
-    if (!host)
-        return ct_fail(CT_ENOMEM, "%zu bytes to read %s", bytes, param->name);
-    ct_run_shard(run, param, run->rank, shape, offset);
-    rc = ct_weights_read(w, offset, shape, param->dtype, host);
-    if (rc == 0)
-        rc = ct_run_write(run, param, NULL, NULL, host);
-    free(host);
+        rc = ct_fail(CT_ENOENT, "no tensor %s in it", want.name);
+    else if (w->ndim != want.ndim ||
+             memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
+        rc = ct_fail(CT_EINVAL, "tensor %s has another shape than the model's", want.name);
+    else
+        rc = ct_weights_read(w, t.offset, t.shape, param->dtype, transposed ? swap : host);
+    if (rc == 0 && transposed)
+        ct_stored_transpose(swap, t.shape, ct_dtype_size(param->dtype), host);
+    ct_arena_finish(&arena);
     return rc;
 }
 
-static bool is_parameter(const struct ct_run *run, const char *name)
+static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
+                          const struct ct_state *param)
 {
-    const struct ct_state *state = ct_run_state(run, name);
+    size_t bytes = ct_run_shard_bytes(run, param);
+    char *host = malloc(bytes + 1), *swap = malloc(bytes + 1);
+    struct ct_stored_box box = {.ndim = param->ndim};
+    int64_t count = 1;
+    int rc = 0;
 
-    return state && state->role == CT_ROLE_PARAM;
+    if (!host || !swap)
+        rc = ct_fail(CT_ENOMEM, "twice %zu bytes to read %s", bytes, param->name);
+    ct_run_shard(run, param, run->rank, box.shape, box.offset);
+    if (ct_stored_count(ct_stored_rule(run, param->name), param) > 1) {
+        count = box.shape[0];
+        box.shape[0] = 1;
+    }
+    for (int64_t i = 0; rc == 0 && i < count; i++, box.offset[0]++)
+        rc = read_box(run, weights, param, &box, swap, host + bytes / (size_t)count * (size_t)i);
+    if (rc == 0)
+        rc = ct_run_write(run, param, NULL, NULL, host);
+    free(host);
+    free(swap);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The names of all tensors that hold parameters, as the files have them, sorted. */
+static const char **list_used(struct ct_arena *arena, const struct ct_run *run,
+                              const struct ct_weights *weights, size_t *count)
+{
+    const char **names;
+    size_t room = 0;
+
+    for (size_t i = 0; i < run->state_count; i++)
+        room += (size_t)ct_stored_count(ct_stored_rule(run, run->states[i].name), &run->states[i]);
+    names = ct_arena_array(arena, const char *, room + 1);
+    *count = 0;
+    for (size_t i = 0; i < run->state_count; i++) {
+        const struct ct_state *p = &run->states[i];
+        const struct ct_stored_rule *rule = ct_stored_rule(run, p->name);
+
+        for (int64_t k = 0; p->role == CT_ROLE_PARAM && k < ct_stored_count(rule, p); k++) {
+            const struct ct_weight *w = find(weights, ct_stored_tensor(arena, rule, p, k).name);
+
+            if (w)
+                names[(*count)++] = w->name;
+        }
+    }
+    qsort(names, *count, sizeof(*names), by_name);
+    return names;
+}
+
+static void warn_unused(const struct ct_run *run, const struct ct_weights *weights,
+                        const char *folder)
+{
+    struct ct_arena arena = {0};
+    size_t count;
+    const char **names = list_used(&arena, run, weights, &count);
+
+    for (size_t i = 0; i < ct_weights_count(weights); i++) {
+        const char *name = ct_weights_at(weights, i)->name;
+        const struct ct_stored_rule *rule = ct_stored_rule(run, name);
+
+        if ((!rule || rule->stored) && !bsearch(&name, names, count, sizeof(*names), by_name))
+            ct_warn("%s: tensor %s is not used by the model", folder, name);
+    }
+    ct_arena_finish(&arena);
 }
 
 int ct_hf_load(struct ct_run *run, const char *folder)
@@ -51,10 +129,8 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
         if (run->states[i].role == CT_ROLE_PARAM && run->states[i].value)
             rc = load_parameter(run, weights, &run->states[i]);
-    for (size_t i = 0; rc == 0 && i < ct_weights_count(weights); i++)
-        if (!is_parameter(run, ct_weights_at(weights, i)->name))
-            ct_warn("%s: tensor %s is not used by the model", folder,
-                    ct_weights_at(weights, i)->name);
+    if (rc == 0)
+        warn_unused(run, weights, folder);
     ct_weights_close(weights);
     return rc;
 }

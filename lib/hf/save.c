@@ -1,6 +1,7 @@
 /*
  * Saving a run's weights as a Hugging Face folder. Rank 0 writes a tensor some rows at a time. It
- * receives each box of those rows from one rank that holds it.
+ * receives each box of those rows from one rank that holds it, in the parameter's layout, and puts
+ * it to its place in the tensor's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,33 +12,37 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 
+#include "stored.h"
+
 /* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)
+
+/* A tensor to write: the parameter in it, or the first one, and which of the parameter's tensors
+   it is. */
+struct output {
+    const struct ct_state *param;
+    int64_t index;
+};
 
 struct save {
     struct ct_run *run;
     struct ct_group *world;
-    const struct ct_state **params; /* by index of the weights */
+    struct ct_arena arena;
+    struct output *outputs; /* by index of the weights */
     struct ct_weight *weights;
     size_t count;
-    char *window, *box;
+    char *rows, *window, *box;
     size_t room; /* bytes of each */
 };
 
-/* Some rows of a tensor, or their part in a rank's shard; offsets are in the whole. */
-struct part {
-    int ndim;
-    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
-};
-
-static size_t bytes_of(const struct part *p, enum ct_dtype dtype)
+static size_t bytes_of(const struct ct_stored_box *p, enum ct_dtype dtype)
 {
     return (size_t)ct_shape_count(p->ndim, p->shape) * ct_dtype_size(dtype);
 }
 
 /* Copy a dense box to its position in a dense window. */
-static void place_box(char *window, const struct part *w, const char *box, const struct part *b,
-                      size_t item)
+static void place_box(char *window, const struct ct_stored_box *w, const char *box,
+                      const struct ct_stored_box *b, size_t item)
 {
     int n = b->ndim;
     int64_t inner = n ? b->shape[n - 1] : 1, rows = ct_shape_count(n, b->shape) / inner;
@@ -57,29 +62,27 @@ static void place_box(char *window, const struct part *w, const char *box, const
 
 /* The part of the window that `rank` must send; false: nothing. */
 static bool box_of(const struct save *s, const struct ct_state *param, int64_t rank,
-                   const struct part *window, struct part *box)
+                   const struct ct_stored_box *window, struct ct_stored_box *box)
 {
-    struct part shard = {.ndim = param->ndim};
-
-    if (!ct_run_shard(s->run, param, rank, shard.shape, shard.offset) ||
+    box->ndim = param->ndim;
+    if (!ct_run_shard(s->run, param, rank, box->shape, box->offset) ||
         !ct_run_shard_first(s->run, param, rank))
         return false;
-    *box = shard;
-    if (param->ndim) {
-        int64_t begin = shard.offset[0], end = begin + shard.shape[0];
-        int64_t from = window->offset[0], to = from + window->shape[0];
+    for (int d = 0; d < box->ndim; d++) {
+        int64_t begin = box->offset[d], end = begin + box->shape[d];
+        int64_t from = window->offset[d], to = from + window->shape[d];
 
-        box->offset[0] = begin > from ? begin : from;
-        box->shape[0] = (end < to ? end : to) - box->offset[0];
-    }
-    for (int d = 0; d < box->ndim; d++)
+        box->offset[d] = begin > from ? begin : from;
+        box->shape[d] = (end < to ? end : to) - box->offset[d];
         if (box->shape[d] <= 0)
             return false;
+    }
     return true;
 }
 
 /* Read this rank's own box from the device. */
-static int read_box(const struct save *s, const struct ct_state *param, const struct part *box)
+static int read_box(const struct save *s, const struct ct_state *param,
+                    const struct ct_stored_box *box)
 {
     int64_t offset[CT_MAX_DIMS] = {0};
 
@@ -91,7 +94,7 @@ static int read_box(const struct save *s, const struct ct_state *param, const st
 
 /* Move one rank's box to rank 0, which copies it into the window. */
 static int move_box(const struct save *s, const struct ct_state *param, int64_t rank,
-                    const struct part *window, const struct part *box)
+                    const struct ct_stored_box *window, const struct ct_stored_box *box)
 {
     size_t bytes = bytes_of(box, param->dtype);
     int64_t me = s->run->rank;
@@ -111,9 +114,9 @@ static int move_box(const struct save *s, const struct ct_state *param, int64_t 
 }
 
 static int gather_window(const struct save *s, const struct ct_state *param,
-                         const struct part *window)
+                         const struct ct_stored_box *window)
 {
-    struct part box;
+    struct ct_stored_box box;
     int rc = 0;
 
     for (int64_t rank = 0; rc == 0 && rank < s->run->world; rank++)
@@ -122,18 +125,59 @@ static int gather_window(const struct save *s, const struct ct_state *param,
     return rc;
 }
 
-/* The first rows of a tensor that fit into `bytes`, at least one. */
-static struct part first_rows(const struct ct_state *param, size_t bytes)
+/* The parameter that is part i of the tensor of another one. */
+static const struct ct_state *part_of(const struct save *s, const struct ct_state *first, int i)
 {
-    struct part w = {.ndim = param->ndim};
+    const struct ct_stored_rule *own = ct_stored_rule(s->run, first->name);
+    int base = (int)(strlen(first->name) - strlen(own ? own->suffix : ""));
+    char name[512];
+
+    if (i == 0)
+        return first;
+    for (const struct ct_stored_rule *r = s->run->model_ops->stored; r->suffix; r++)
+        if (r->stored && !strcmp(r->stored, own->stored) && r->part == i) {
+            snprintf(name, sizeof(name), "%.*s%s", base, first->name, r->suffix);
+            return ct_run_state(s->run, name);
+        }
+    return NULL;
+}
+
+/* Gather one parameter's share of some rows of a tensor, and put it to its place in s->rows. */
+static int gather_part(const struct save *s, const struct output *o, const struct ct_state *param,
+                       const struct ct_stored_box *rows)
+{
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run, param->name);
+    size_t item = ct_dtype_size(param->dtype);
+    struct ct_stored_box window, place;
+    const char *data = s->window;
+    int rc;
+
+    if (!ct_stored_to_param(rule, param, o->index, rows, &window))
+        return 0;
+    rc = gather_window(s, param, &window);
+    if (rc < 0 || s->run->rank)
+        return rc;
+    place = ct_stored_to_tensor(rule, param, &window);
+    if (rule && rule->transposed) {
+        ct_stored_transpose(s->window, &window.shape[window.ndim - 2], item, s->box);
+        data = s->box;
+    }
+    place_box(s->rows, rows, data, &place, item);
+    return 0;
+}
+
+/* The first rows of a tensor that fit into `bytes`, at least one. */
+static struct ct_stored_box first_rows(const struct ct_weight *weight, size_t bytes)
+{
+    struct ct_stored_box w = {.ndim = weight->ndim};
     int64_t rows;
 
-    memcpy(w.shape, param->shape, sizeof(w.shape));
+    memcpy(w.shape, weight->shape, sizeof(w.shape));
     if (!w.ndim || !w.shape[0])
         return w;
     w.shape[0] = 1;
-    rows = (int64_t)(bytes / (bytes_of(&w, param->dtype) + !bytes_of(&w, param->dtype)));
-    w.shape[0] = rows < 1 ? 1 : rows < param->shape[0] ? rows : param->shape[0];
+    rows = (int64_t)(bytes / (bytes_of(&w, weight->dtype) + !bytes_of(&w, weight->dtype)));
+    w.shape[0] = rows < 1 ? 1 : rows < weight->shape[0] ? rows : weight->shape[0];
     return w;
 }
 
@@ -141,9 +185,11 @@ static struct part first_rows(const struct ct_state *param, size_t bytes)
 static int produce(size_t index, struct ct_safetensors_sink *sink, void *context)
 {
     const struct save *s = context;
-    const struct ct_state *param = s->params[index];
-    struct part window = first_rows(param, WINDOW);
-    int64_t step = window.ndim ? window.shape[0] : 1, rows = window.ndim ? param->shape[0] : 1;
+    const struct output *o = &s->outputs[index];
+    const struct ct_weight *weight = &s->weights[index];
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run, o->param->name);
+    struct ct_stored_box window = first_rows(weight, WINDOW);
+    int64_t step = window.ndim ? window.shape[0] : 1, rows = window.ndim ? weight->shape[0] : 1;
     int rc = 0;
 
     for (int64_t at = 0; rc == 0 && at < rows; at += step) {
@@ -151,37 +197,60 @@ static int produce(size_t index, struct ct_safetensors_sink *sink, void *context
             window.offset[0] = at;
             window.shape[0] = rows - at < step ? rows - at : step;
         }
-        rc = gather_window(s, param, &window);
+        rc = gather_part(s, o, o->param, &window);
+        for (int i = 1; rc == 0 && rule && i < rule->parts; i++)
+            rc = gather_part(s, o, part_of(s, o->param, i), &window);
         if (rc == 0 && s->run->rank == 0)
-            ct_safetensors_put(sink, s->window, bytes_of(&window, param->dtype));
+            ct_safetensors_put(sink, s->rows, bytes_of(&window, weight->dtype));
     }
     return rc;
+}
+
+/* All tensors of a parameter; none if it is in that of another one. */
+static int add_outputs(struct save *s, const struct ct_state *param)
+{
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run, param->name);
+
+    for (int i = 1; rule && i < rule->parts; i++)
+        if (rule->part == 0 && !part_of(s, param, i))
+            return ct_fail(CT_EINVAL, "no parameter for part %d of the tensor of %s", i,
+                           param->name);
+    if (rule && rule->part)
+        return 0;
+    for (int64_t i = 0; i < ct_stored_count(rule, param); i++) {
+        struct ct_weight *w = &s->weights[s->count];
+        struct ct_stored_box rows;
+
+        *w = ct_stored_tensor(&s->arena, rule, param, i);
+        rows = first_rows(w, WINDOW);
+        if (s->room < bytes_of(&rows, w->dtype))
+            s->room = bytes_of(&rows, w->dtype);
+        s->outputs[s->count++] = (struct output){param, i};
+    }
+    return 0;
 }
 
 static int make_list(struct save *s)
 {
     struct ct_run *run = s->run;
+    size_t count = 1;
+    int rc = 0;
 
-    s->params = calloc(run->state_count + 1, sizeof(const struct ct_state *));
-    s->weights = calloc(run->state_count + 1, sizeof(*s->weights));
-    if (!s->params || !s->weights)
-        return ct_fail(CT_ENOMEM, "a list of %zu tensors", run->state_count);
-    for (size_t i = 0; i < run->state_count; i++) {
-        const struct ct_state *from = &run->states[i];
-        struct ct_weight *w = &s->weights[s->count];
-        struct part rows = first_rows(from, WINDOW);
-
-        if (from->role != CT_ROLE_PARAM)
-            continue;
-        s->params[s->count++] = from;
-        *w = (struct ct_weight){.name = from->name, .dtype = from->dtype, .ndim = from->ndim};
-        memcpy(w->shape, from->shape, sizeof(w->shape));
-        if (s->room < bytes_of(&rows, from->dtype))
-            s->room = bytes_of(&rows, from->dtype);
-    }
+    for (size_t i = 0; i < run->state_count; i++)
+        if (run->states[i].role == CT_ROLE_PARAM)
+            count +=
+                (size_t)ct_stored_count(ct_stored_rule(run, run->states[i].name), &run->states[i]);
+    s->outputs = ct_arena_array(&s->arena, struct output, count);
+    s->weights = ct_arena_array(&s->arena, struct ct_weight, count);
+    for (size_t i = 0; rc == 0 && i < run->state_count; i++)
+        if (run->states[i].role == CT_ROLE_PARAM)
+            rc = add_outputs(s, &run->states[i]);
+    if (rc < 0)
+        return rc;
     s->box = malloc(s->room + 1);
     s->window = run->rank == 0 ? malloc(s->room + 1) : NULL;
-    if (s->box && (s->window || run->rank))
+    s->rows = run->rank == 0 ? malloc(s->room + 1) : NULL;
+    if (s->box && ((s->window && s->rows) || run->rank))
         return 0;
     return ct_fail(CT_ENOMEM, "%zu bytes to put a tensor together", s->room);
 }
@@ -238,8 +307,8 @@ int ct_hf_save(struct ct_run *run, const char *folder)
     struct save s = {.run = run, .world = ct_run_world(run)};
     int rc = save(&s, folder);
 
-    free(s.params);
-    free(s.weights);
+    ct_arena_finish(&s.arena);
+    free(s.rows);
     free(s.window);
     free(s.box);
     return rc < 0 ? ct_context(rc, "saving the model in %s", folder) : 0;

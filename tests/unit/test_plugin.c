@@ -33,6 +33,10 @@ static void a_sound_plugin_loads_once(void **state)
     assert_non_null(ct_option_find(first->options, "size"));
 }
 
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define VERSION TEXT(CT_ABI_MAJOR) "." TEXT(CT_ABI_MINOR)
+
 static void broken_plugins_say_why(void **state)
 {
     static const struct {
@@ -41,13 +45,12 @@ static void broken_plugins_say_why(void **state)
         const char *expected, *cure;
     } broken[] = {
         {"wrong_magic", CT_EABI, "not a ctitan plugin: its descriptor begins with 0x12345678", ""},
-        {"wrong_abi", CT_EABI, "built for plugin interface 4.0, this program has 3.1",
+        {"wrong_abi", CT_EABI, "built for plugin interface 4.0, this program has " VERSION,
          "rebuild the plugin"},
         {"wrong_size", CT_EABI, "its descriptor has 8 bytes", "rebuild the plugin"},
         {"undefined_symbol", CT_ENOENT, "undefined symbol: ct_from_the_future",
          "build both from one source"},
-        {"newer", CT_EABI, "undefined symbol: ct_from_the_future",
-         "built for plugin interface 3.2, this program has 3.1"},
+        {"newer", CT_EABI, "undefined symbol: ct_from_the_future", ", this program has " VERSION},
         {"no_export", CT_EABI, "exports no ct_plugin_v1", "CT_PLUGIN(...)"},
         {"misnamed", CT_EINVAL, "calls itself other_name", "must be called other_name.so"},
         {"no_summary", CT_EINVAL, "lacks name, version, summary or offers", ""},

@@ -28,6 +28,22 @@ struct ct_shard_rule {
     enum { CT_SHARD_COLWISE = 1, CT_SHARD_ROWWISE, CT_SHARD_VOCAB, CT_SHARD_REPLICATE } how;
 };
 
+/*
+ * How Hugging Face's files store a parameter that is not the tensor of its own name and layout. The
+ * first rule whose suffix the parameter's name has applies.
+ */
+struct ct_stored_rule {
+    const char *suffix; /* of the parameter's name; begins with '.' */
+    /* Replaces the suffix. With one '#', each index of the parameter's dimension 0 is a tensor of
+       its own, and the index stands in the place of '#'. NULL: tensors of the files with this
+       suffix are no parameters, and are ignored. */
+    const char *stored;
+    bool transposed; /* the tensor's two dimensions are swapped */
+    /* The tensor is cut into `parts` equal ranges along the parameter's dimension 0, and the
+       parameter is the range `part`. 0: it is the whole. Rules with one tensor give all parts. */
+    int part, parts;
+};
+
 struct ct_model; /* one model, defined by the plugin: its sizes */
 
 struct ct_model_ops {
@@ -54,6 +70,7 @@ struct ct_model_ops {
     const struct ct_shard_rule *shard_plan; /* ended by {0}; NULL: none */
     /* Write the config.json that `init_from` reads, into an open file. */
     int (*write_config)(const struct ct_model *model, FILE *out);
+    const struct ct_stored_rule *stored; /* ended by {0}; NULL: parameters are stored as they are */
 };
 
 /* ---- optimizers ---- */

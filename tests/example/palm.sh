@@ -1,9 +1,9 @@
 #!/bin/bash
 # A model of a third party, in plain ops, learns, and has one rank's losses on meshes of every technique.
 set -euo pipefail
-. "$(dirname "$0")/installed.sh" "$1" "$2" gpt2
+. "$(dirname "$0")/installed.sh" "$1" "$2" palm
 
-sed -i 's/llama, text/gpt2, text/; s/^name = llama/name = gpt2/; s/^\[llama\]/[gpt2]/' recipe.ini
+sed -i 's/llama, text/palm, text/; s/^name = llama/name = palm/; s/^\[llama\]/[palm]/' recipe.ini
 train one
 values one loss >expected
 awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.05) }' expected

@@ -1,0 +1,149 @@
+/*
+ * The graph of a decoder, one part of the model after the other.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include <ctitan/input.h>
+#include <ctitan/lib/decoder.h>
+
+const char *ct_decoder_named(struct ct_decoder *d, const char *what)
+{
+    snprintf(d->name, sizeof(d->name), "layers.%lld.%s", (long long)d->layer, what);
+    return d->name;
+}
+
+struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
+                                      const int64_t *shape, struct ct_init init)
+{
+    snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s.weight", (long long)d->layer, what);
+    return ct_parameter(&d->b, d->name, ndim, shape, init);
+}
+
+struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                   const char *what, int64_t rows, int64_t columns, double std)
+{
+    struct ct_value *w =
+        ct_decoder_parameter(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
+
+    return ct_linear(&d->b, ct_decoder_named(d, name), x, w);
+}
+
+struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                 const char *what, int64_t size)
+{
+    struct ct_value *w = ct_decoder_parameter(d, what, 1, &size, CT_INIT_ONE);
+
+    return ct_rms_norm(&d->b, ct_decoder_named(d, name), x, w, d->sizes->norm_eps);
+}
+
+static struct ct_value *heads(struct ct_decoder *d, const char *name, struct ct_value *x,
+                              int64_t count)
+{
+    return ct_view(&d->b, ct_decoder_named(d, name), x, 4,
+                   (int64_t[]){d->request->batch, d->request->seq_len, count, d->sizes->head_dim});
+}
+
+static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
+{
+    const struct ct_decoder_sizes *s = d->sizes;
+    int64_t dim = s->dim, q_dim = s->heads * s->head_dim, kv_dim = s->kv_heads * s->head_dim;
+    struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", dim);
+    struct ct_value *q = ct_decoder_linear(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02);
+    struct ct_value *k = ct_decoder_linear(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02);
+    struct ct_value *v = ct_decoder_linear(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02);
+
+    q = heads(d, "q_heads", q, s->heads);
+    k = heads(d, "k_heads", k, s->kv_heads);
+    v = heads(d, "v_heads", v, s->kv_heads);
+    if (s->qk_norm) {
+        q = ct_decoder_norm(d, "q_norm", q, "self_attn.q_norm", s->head_dim);
+        k = ct_decoder_norm(d, "k_norm", k, "self_attn.k_norm", s->head_dim);
+    }
+    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, NULL, &s->rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, NULL, &s->rope);
+    h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, NULL);
+    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
+                (int64_t[]){d->request->batch, d->request->seq_len, q_dim});
+    h = ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, q_dim, d->depth_std);
+    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+}
+
+struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *x)
+{
+    int64_t dim = d->sizes->dim, ffn = d->sizes->ffn_dim;
+    struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
+    struct ct_value *gate = ct_decoder_linear(d, "gate", h, "mlp.gate_proj", ffn, dim, 0.02);
+    struct ct_value *up = ct_decoder_linear(d, "up", h, "mlp.up_proj", ffn, dim, d->depth_std);
+
+    gate = ct_silu(&d->b, ct_decoder_named(d, "silu"), gate);
+    h = ct_mul(&d->b, ct_decoder_named(d, "swiglu"), gate, up);
+    h = ct_decoder_linear(d, "down", h, "mlp.down_proj", dim, ffn, d->depth_std);
+    return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, h);
+}
+
+static struct ct_init head_init(const struct ct_decoder *d)
+{
+    return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)d->sizes->dim), .truncate = 3};
+}
+
+static struct ct_value *embed(struct ct_decoder *d, struct ct_value *tokens)
+{
+    d->b.region = "embedding";
+    d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
+                                (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
+                                d->sizes->tied ? head_init(d) : CT_INIT_STD(1));
+    return ct_embedding(&d->b, "embedding", tokens, d->embedding);
+}
+
+static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labels)
+{
+    int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
+    struct ct_value *w = d->embedding;
+
+    d->b.region = "head";
+    x = ct_rms_norm(&d->b, "norm", x,
+                    ct_parameter(&d->b, "model.norm.weight", 1, &d->sizes->dim, CT_INIT_ONE),
+                    d->sizes->norm_eps);
+    if (!d->sizes->tied)
+        w = ct_parameter(&d->b, "lm_head.weight", 2, shape, head_init(d));
+    x = ct_linear(&d->b, "logits", x, w);
+    if (labels)
+        x = ct_cross_entropy(&d->b, "loss", x, labels);
+    ct_graph_fetch(d->b.graph, labels ? "loss" : "logits", x);
+}
+
+int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
+                          const struct ct_model_request *request,
+                          ct_decoder_feed_forward_fn *feed_forward)
+{
+    int64_t shape[] = {request->batch, request->seq_len};
+    struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+                           .sizes = (const struct ct_decoder_sizes *)(const void *)model,
+                           .request = request};
+    struct ct_value *tokens, *labels = NULL, *x;
+
+    tokens = ct_input(&d.b, "tokens", shape);
+    if (!request->logits)
+        labels = ct_input(&d.b, "labels", shape);
+    if (request->documents)
+        d.documents = ct_input(&d.b, "documents", shape);
+    x = embed(&d, tokens);
+    for (d.layer = 0; d.layer < d.sizes->layers; d.layer++) {
+        char region[32];
+
+        snprintf(region, sizeof(region), "layers.%lld", (long long)d.layer);
+        d.b.region = region;
+        d.depth_std = 0.02 / sqrt(2.0 * (double)(d.layer + 1));
+        x = attention(&d, x);
+        x = feed_forward(&d, x);
+    }
+    head(&d, x, labels);
+    return d.b.status;
+}
+
+int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
+                     const struct ct_model_request *request)
+{
+    return ct_decoder_build_with(model, graph, request, ct_decoder_feed_forward);
+}

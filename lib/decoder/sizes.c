@@ -1,0 +1,155 @@
+/*
+ * The sizes of a decoder: flavors, config.json, overrides of the recipe, and what follows from them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/arena.h>
+#include <ctitan/error.h>
+#include <ctitan/lib/decoder.h>
+#include <ctitan/recipe.h>
+
+static const struct ct_decoder_sizes *sizes_of(const void *model)
+{
+    return model;
+}
+
+static int take_flavor(const struct ct_decoder_family *f, const char *name, void *model)
+{
+    const char *flavor = f->flavors;
+    char known[512] = "";
+    size_t used = 0;
+
+    for (; sizes_of(flavor)->flavor; flavor += f->size) {
+        if (!strcmp(sizes_of(flavor)->flavor, name)) {
+            memcpy(model, flavor, f->size);
+            return 0;
+        }
+        if (used < sizeof(known))
+            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s",
+                                     !used                                ? ""
+                                     : sizes_of(flavor + f->size)->flavor ? ", "
+                                                                          : " and ",
+                                     sizes_of(flavor)->flavor);
+    }
+    return ct_fail(CT_ECONFIG, "[model] flavor = %s: %s has %s", name, f->name, known);
+}
+
+static void override(int64_t *size, int64_t value)
+{
+    if (value)
+        *size = value;
+}
+
+/* Two thirds of 4 dim, rounded up to a multiple of 256: Llama's rule. */
+static int64_t usual_ffn_dim(int64_t dim)
+{
+    return (2 * 4 * dim / 3 + 255) / 256 * 256;
+}
+
+static int check(const struct ct_decoder_sizes *s)
+{
+    if (s->dim < 1 || s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 ||
+        s->ffn_dim < 1 || s->vocabulary < 1)
+        return ct_fail(CT_ECONFIG, "every size of the model must be at least 1");
+    if (s->heads % s->kv_heads)
+        return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
+                       (long long)s->heads, (long long)s->kv_heads);
+    if (s->head_dim % 2)
+        return ct_fail(CT_ECONFIG, "a head of %lld features cannot be rotated in pairs",
+                       (long long)s->head_dim);
+    return 0;
+}
+
+static int apply(const struct ct_decoder_options *o, struct ct_decoder_sizes *sizes)
+{
+    if (o->n_heads || !sizes->kv_heads)
+        sizes->kv_heads = o->n_heads ? o->n_heads : sizes->heads;
+    override(&sizes->dim, o->dim);
+    override(&sizes->layers, o->n_layers);
+    override(&sizes->heads, o->n_heads);
+    override(&sizes->kv_heads, o->n_kv_heads);
+    override(&sizes->vocabulary, o->vocab_size);
+    if (o->dim)
+        sizes->ffn_dim = usual_ffn_dim(o->dim);
+    override(&sizes->ffn_dim, o->ffn_dim);
+    if ((o->dim || o->n_heads || !sizes->head_dim) && !o->head_dim) {
+        if (sizes->dim % sizes->heads)
+            return ct_fail(CT_ECONFIG, "a width of %lld does not divide by %lld heads",
+                           (long long)sizes->dim, (long long)sizes->heads);
+        sizes->head_dim = sizes->dim / sizes->heads;
+    }
+    override(&sizes->head_dim, o->head_dim);
+    if (o->rope_theta > 0)
+        sizes->rope.theta = o->rope_theta;
+    if (o->norm_eps > 0)
+        sizes->norm_eps = o->norm_eps;
+    if (strcmp(o->tie_embeddings, "auto"))
+        sizes->tied = !strcmp(o->tie_embeddings, "true");
+    return check(sizes);
+}
+
+int ct_decoder_create(const struct ct_decoder_family *f, const struct ct_decoder_options *options,
+                      struct ct_model **out)
+{
+    const struct ct_model_config *config = &ct_config.model;
+    void *model = calloc(1, f->size);
+    int rc;
+
+    if (!model)
+        return ct_fail(CT_ENOMEM, "a model");
+    /* What config.json does not say is as in the first flavor. */
+    memcpy(model, f->flavors, f->size);
+    rc = *config->init_from ? ct_hf_read_config(f->config, config->init_from, model)
+                            : take_flavor(f, config->flavor, model);
+    if (rc == 0 && (rc = apply(options, model)) < 0)
+        rc = ct_context(rc, "[%s]", f->name);
+    if (rc < 0)
+        free(model);
+    else
+        *out = model;
+    return rc;
+}
+
+void ct_decoder_destroy(struct ct_model *model)
+{
+    free(model);
+}
+
+int64_t ct_decoder_vocabulary(const struct ct_model *model)
+{
+    return sizes_of(model)->vocabulary;
+}
+
+int64_t ct_decoder_parameters(const struct ct_decoder_sizes *s)
+{
+    int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    int64_t attention = s->dim * (2 * q + 2 * kv) + (s->qk_norm ? 2 * s->head_dim : 0);
+    int64_t ffn = 3 * s->dim * s->ffn_dim;
+    int64_t embeddings = (s->tied ? 1 : 2) * s->vocabulary * s->dim;
+
+    return embeddings + s->layers * (attention + ffn + 2 * s->dim) + s->dim;
+}
+
+void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *whole, double *halved)
+{
+    const struct ct_decoder_sizes *s = sizes_of(model);
+    int64_t lookup = s->tied ? 0 : s->vocabulary * s->dim;
+    double products = 6 * (double)(ct_decoder_parameters(s) - lookup);
+    double attention = 12 * (double)(s->layers * s->heads * s->head_dim) * (double)seq_len;
+
+    *whole = products + attention;
+    *halved = products + attention / 2;
+}
+
+const struct ct_shard_rule ct_decoder_shard_plan[] = {
+    {"model.embed_tokens.weight", CT_SHARD_VOCAB},
+    {"*.self_attn.[qkv]_proj.weight", CT_SHARD_COLWISE},
+    {"*.self_attn.o_proj.weight", CT_SHARD_ROWWISE},
+    {"*.mlp.gate_proj.weight", CT_SHARD_COLWISE},
+    {"*.mlp.up_proj.weight", CT_SHARD_COLWISE},
+    {"*.mlp.down_proj.weight", CT_SHARD_ROWWISE},
+    {"*norm.weight", CT_SHARD_REPLICATE},
+    {"lm_head.weight", CT_SHARD_VOCAB},
+    {0},
+};

@@ -1,0 +1,146 @@
+/*
+ * The decoder of Llama and its relatives (Touvron et al. 2023): embedding, pre-norm layers of
+ * grouped-query attention and SwiGLU, a final norm, a head. A model plugin gives a table of
+ * flavors, the table of config.json, and what differs.
+ *
+ * Weights are initialised as in TorchTitan: the embedding with standard deviation 1; q, k, v and
+ * gate with 0.02; o, up and down with 0.02 / sqrt(2 (layer + 1)); the head with dim^-0.5, truncated
+ * at three deviations. TorchTitan's other truncations are at the absolute value 2, a hundred
+ * deviations away, and change nothing. A tied embedding is initialised as a head, whose scale
+ * matters.
+ */
+#ifndef CT_DECODER_H
+#define CT_DECODER_H
+
+#include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/model.h>
+
+CT_BEGIN_DECLS
+
+/* What a plugin's struct ct_model begins with. */
+struct ct_decoder_sizes {
+    const char *flavor;
+    int64_t dim, layers, heads, kv_heads, head_dim, ffn_dim, vocabulary;
+    int64_t max_position; /* written to config.json only */
+    double norm_eps;
+    struct ct_rope rope;
+    bool tied;    /* the head's weight is the embedding */
+    bool qk_norm; /* heads of q and k are normalised before rope, with one weight for all heads */
+};
+
+/* Rows of a table of struct ct_hf_key for the fields above but qk_norm. T: a struct ct_model whose
+   first member `sizes` is the struct above. */
+#define CT_DECODER_KEYS(T)                                                                         \
+    {"vocab_size", CT_HF_SIZE, offsetof(T, sizes.vocabulary), -1},                                 \
+        {"hidden_size", CT_HF_SIZE, offsetof(T, sizes.dim), -1},                                   \
+        {"intermediate_size", CT_HF_SIZE, offsetof(T, sizes.ffn_dim), -1},                         \
+        {"num_hidden_layers", CT_HF_SIZE, offsetof(T, sizes.layers), -1},                          \
+        {"num_attention_heads", CT_HF_SIZE, offsetof(T, sizes.heads), -1},                         \
+        {"num_key_value_heads", CT_HF_SIZE, offsetof(T, sizes.kv_heads), 0},                       \
+        {"head_dim", CT_HF_SIZE, offsetof(T, sizes.head_dim), 0},                                  \
+        {"max_position_embeddings", CT_HF_SIZE, offsetof(T, sizes.max_position), 2048},            \
+        {"rms_norm_eps", CT_HF_NUMBER, offsetof(T, sizes.norm_eps), 1e-6},                         \
+        {"tie_word_embeddings", CT_HF_BOOL, offsetof(T, sizes.tied), 0},                           \
+    {                                                                                              \
+        "rope_theta", CT_HF_ROPE, offsetof(T, sizes.rope), 10000                                   \
+    }
+
+/* The recipe's changes to a flavor: options of the plugin's section. */
+struct ct_decoder_options {
+    int64_t dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size;
+    double rope_theta, norm_eps;
+    const char *tie_embeddings;
+};
+
+/* Rows of an option table. T: a struct with a member m of the type above. */
+#define CT_DECODER_OPTIONS(T, m)                                                                   \
+    CT_OPT_INT(T, m.dim, "dim", "0", 0, 1e6, "Width of the model; 0: the flavor's"),               \
+        CT_OPT_INT(T, m.n_layers, "n_layers", "0", 0, 1e4, "Number of layers; 0: the flavor's"),   \
+        CT_OPT_INT(T, m.n_heads, "n_heads", "0", 0, 1e4,                                           \
+                   "Number of attention heads; 0: the flavor's"),                                  \
+        CT_OPT_INT(T, m.n_kv_heads, "n_kv_heads", "0", 0, 1e4,                                     \
+                   "Number of key/value heads; 0: the flavor's, or n_heads where that is set"),    \
+        CT_OPT_INT(T, m.head_dim, "head_dim", "0", 0, 1e5,                                         \
+                   "Features of a head; 0: the flavor's, or dim / n_heads where one of these is "  \
+                   "set"),                                                                         \
+        CT_OPT_INT(T, m.ffn_dim, "ffn_dim", "0", 0, 1e7,                                           \
+                   "Width of the feed-forward layers; 0: the flavor's, or 8/3 dim, rounded up to " \
+                   "a multiple of 256, where dim is set"),                                         \
+        CT_OPT_INT(T, m.vocab_size, "vocab_size", "0", 0, 1e8,                                     \
+                   "Size of the vocabulary; 0: the flavor's"),                                     \
+        CT_OPT_FLOAT(T, m.rope_theta, "rope_theta", "0", 0, 1e12,                                  \
+                     "Base of the rotary embedding; 0: the flavor's"),                             \
+        CT_OPT_FLOAT(T, m.norm_eps, "norm_eps", "0", 0, 1,                                         \
+                     "Added to the mean square in norms; 0: the flavor's"),                        \
+        CT_OPT_CHOICE(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",            \
+                      "Use the embedding as the head's weight; auto: as the flavor does")
+
+struct ct_decoder_family {
+    const char *name; /* of the plugin */
+    const struct ct_hf_config *config;
+    const void *flavors; /* an array of struct ct_model, ended by one without a flavor */
+    size_t size;         /* of struct ct_model */
+};
+
+/* A model of the size that the recipe asks for ([model] flavor or init_from, then options).
+   CT_ECONFIG: no model has these sizes; the message names them. */
+CT_API int ct_decoder_create(const struct ct_decoder_family *family,
+                             const struct ct_decoder_options *options, struct ct_model **model);
+
+/* ---- the members of struct ct_model_ops ---- */
+
+CT_API void ct_decoder_destroy(struct ct_model *model);
+CT_API int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
+                            const struct ct_model_request *request);
+CT_API int64_t ct_decoder_vocabulary(const struct ct_model *model);
+/* Six per parameter that a matrix product reads, and 12 L H d s for attention. TorchTitan leaves
+   out an embedding even if it is also the head; here it counts, because the head's product is
+   computed. */
+CT_API void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *whole,
+                             double *halved);
+CT_API extern const struct ct_shard_rule ct_decoder_shard_plan[];
+
+/* ---- for models whose layers differ ---- */
+
+/* What the functions below share while one graph is built. */
+struct ct_decoder {
+    struct ct_builder b;
+    const struct ct_decoder_sizes *sizes;
+    const struct ct_model_request *request;
+    struct ct_value *documents; /* NULL: none */
+    struct ct_value *embedding; /* its table */
+    int64_t layer;              /* the current one */
+    double depth_std;           /* standard deviation of its o, up and down */
+    char name[96];
+};
+
+/* The feed-forward part of the current layer: norm, layers, sum with x[b, t, n]. */
+typedef struct ct_value *ct_decoder_feed_forward_fn(struct ct_decoder *d, struct ct_value *x);
+CT_API ct_decoder_feed_forward_fn ct_decoder_feed_forward;
+
+/* ct_decoder_build with another feed-forward part. */
+CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
+                                 const struct ct_model_request *request,
+                                 ct_decoder_feed_forward_fn *feed_forward);
+
+/* "layers.3.WHAT", in d->name. */
+CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
+/* A parameter of the current layer, "model.layers.3.WHAT.weight". */
+CT_API struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
+                                             const int64_t *shape, struct ct_init init);
+/* x times a new weight, `what`; the value is called `name`. */
+CT_API struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name,
+                                          struct ct_value *x, const char *what, int64_t rows,
+                                          int64_t columns, double std);
+/* RMS norm of x, over its last dimension, with a new weight. */
+CT_API struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                        const char *what, int64_t size);
+
+/* Number of all parameters, and of those that a token's products read. Without layers: embedding,
+   head and final norm. */
+CT_API int64_t ct_decoder_parameters(const struct ct_decoder_sizes *sizes);
+
+CT_END_DECLS
+
+#endif

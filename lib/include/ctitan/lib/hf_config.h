@@ -1,0 +1,58 @@
+/*
+ * config.json of a Hugging Face folder. A model describes it with one table, which is used to read
+ * and to write: keys that fill fields of the model's sizes, and keys with the only value that the
+ * model supports. All other keys are ignored where a model is read.
+ */
+#ifndef CT_HF_CONFIG_H
+#define CT_HF_CONFIG_H
+
+#include <stdio.h>
+
+#include <ctitan/base.h>
+
+CT_BEGIN_DECLS
+
+enum ct_hf_kind {
+    CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required */
+    CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
+    CT_HF_BOOL,   /* bool */
+    CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta and rope_scaling, or rope_parameters */
+    CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
+};
+
+/* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
+#define CT_HF_MAX_LAYERS 1024
+struct ct_hf_layers {
+    uint64_t bits[CT_HF_MAX_LAYERS / 64];
+};
+
+struct ct_hf_key {
+    const char *key; /* "a|b": other names of it; the first is written */
+    enum ct_hf_kind kind;
+    size_t offset;   /* of the field in the sizes */
+    double fallback; /* what transformers assumes where the key is absent or null */
+};
+
+/* A key that must be absent, null, or equal to a value. */
+struct ct_hf_fixed {
+    const char *key;
+    const char *value; /* as JSON; NULL: the key must be absent or null */
+    bool warn;         /* another value is a warning: it is not applied */
+};
+
+struct ct_hf_config {
+    const char *model_type, *architecture; /* "llama", "LlamaForCausalLM" */
+    const struct ct_hf_key *keys;          /* ended by {0} */
+    const struct ct_hf_fixed *fixed;       /* ended by {0} */
+};
+
+/* Fill sizes from folder/config.json; fields without a key are left as they are. CT_ECONFIG: a
+   setting is missing, malformed or unsupported; the message names file and key. */
+CT_API int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, void *sizes);
+/* Write a config.json that ct_hf_read_config and transformers read. All other keys are those of
+   [model] init_from's, where the run has one. */
+CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out);
+
+CT_END_DECLS
+
+#endif

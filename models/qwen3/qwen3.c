@@ -1,0 +1,78 @@
+/*
+ * Qwen3 (Yang et al. 2025): a decoder whose heads of q and k are normalised, and whose head size is
+ * independent of width and heads. The debug model follows TorchTitan's.
+ */
+#include <ctitan/lib/decoder.h>
+#include <ctitan/plugin.h>
+
+struct ct_model {
+    struct ct_decoder_sizes sizes;
+};
+
+static struct config {
+    struct ct_decoder_options decoder;
+} config;
+
+static const struct ct_option options[] = {CT_DECODER_OPTIONS(struct config, decoder), {0}};
+
+#define FLAVOR(name, d, l, h, ffn, vocab, t)                                                       \
+    {                                                                                              \
+        {                                                                                          \
+            .flavor = name, .dim = d, .layers = l, .heads = h, .kv_heads = 8, .head_dim = 128,     \
+            .ffn_dim = ffn, .vocabulary = vocab, .max_position = 40960, .norm_eps = 1e-6,          \
+            .rope = {.theta = 1000000, .factor = 1}, .tied = t, .qk_norm = true                    \
+        }                                                                                          \
+    }
+
+static const struct ct_model flavors[] = {
+    FLAVOR("debug", 256, 8, 16, 3072, 2048, true),
+    FLAVOR("0.6B", 1024, 28, 16, 3072, 151936, true),
+    FLAVOR("1.7B", 2048, 28, 16, 6144, 151936, true),
+    FLAVOR("4B", 2560, 36, 32, 9728, 151936, true),
+    FLAVOR("8B", 4096, 36, 32, 12288, 151936, false),
+    FLAVOR("14B", 5120, 40, 40, 17408, 151936, false),
+    FLAVOR("32B", 5120, 64, 64, 25600, 151936, false),
+    {{0}},
+};
+
+static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
+
+static const struct ct_hf_fixed fixed[] = {
+    {"hidden_act", "\"silu\"", false},
+    {"attention_bias", "false", false},
+    {"sliding_window", NULL, false},
+    {"use_sliding_window", "false", false},
+    {"quantization_config", NULL, false},
+    {"attention_dropout", "0.0", true},
+    {0},
+};
+
+static const struct ct_hf_config hf_config = {"qwen3", "Qwen3ForCausalLM", keys, fixed};
+
+static const struct ct_decoder_family family = {"qwen3", &hf_config, flavors,
+                                                sizeof(struct ct_model)};
+
+static int create(struct ct_run *run, struct ct_model **model)
+{
+    (void)run;
+    return ct_decoder_create(&family, &config.decoder, model);
+}
+
+static int write_config(const struct ct_model *model, FILE *out)
+{
+    return ct_hf_write_config(&hf_config, model, out);
+}
+
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .create = create,
+                                        .destroy = ct_decoder_destroy,
+                                        .build = ct_decoder_build,
+                                        .vocabulary = ct_decoder_vocabulary,
+                                        .flops_per_token = ct_decoder_flops,
+                                        .shard_plan = ct_decoder_shard_plan,
+                                        .write_config = write_config};
+
+CT_PLUGIN(.name = "qwen3", .version = "1.0",
+          .summary = "Model: Qwen3 (debug, 0.6B, 1.7B, 4B, 8B, 14B, 32B)", .options = options,
+          .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_MODEL, "qwen3", &ops}));
