@@ -77,10 +77,10 @@ static void balance(struct ct_graph *graph)
 
 static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions)
 {
-    struct ct_value *documents = op->ins > 3 ? op->in[3] : NULL;
+    struct ct_value *documents = ct_op_input(op, 3);
 
-    if (op->type == &ct_op_rope && !op->in[1])
-        ct_op_set_input(op, 1, positions);
+    if (op->type == &ct_op_rope && !ct_op_input(op, 1))
+        ct_op_set_inputs(graph, op, (struct ct_value *[]){op->in[0], positions}, 2);
     if (op->type != &ct_op_attention)
         return;
     ct_op_set_inputs(graph, op,

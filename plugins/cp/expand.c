@@ -178,7 +178,7 @@ static struct ring ring_of(struct expansion *x, struct ct_op *op, int q, int opt
     const struct ct_mesh *mesh = &x->graph->mesh;
 
     r.b.why = "cp: keys and values go round the ranks";
-    r.places = (struct places){{op->in[optional], op->in[optional + 1]}};
+    r.places = (struct places){{ct_op_input(op, optional), ct_op_input(op, optional + 1)}};
     for (int i = 0; i < s->count[1]; i++) {
         r.axes |= (ct_axes)1 << s->axis[1][i];
         r.ranks *= (int)mesh->axis[s->axis[1][i]].size;

@@ -12,6 +12,11 @@
 
 /* ---- on one rank: ordinary attention ---- */
 
+static struct ct_tensor optional(const struct ct_launch *l, int i)
+{
+    return i < l->ins ? l->in[i] : (struct ct_tensor){.data = NULL};
+}
+
 /* Call another op type with operands in[0..fixed), then documents and positions of both sides. */
 static int run_as(const struct ct_op_type *type, const struct ct_launch *l, int fixed)
 {
@@ -20,8 +25,8 @@ static int run_as(const struct ct_op_type *type, const struct ct_launch *l, int 
 
     for (int i = 0; i < fixed; i++)
         in[i] = l->in[i];
-    in[fixed + CP_DOCUMENTS] = in[fixed + CP_K_DOCUMENTS] = l->in[fixed];
-    in[fixed + CP_POSITIONS] = in[fixed + CP_K_POSITIONS] = l->in[fixed + 1];
+    in[fixed + CP_DOCUMENTS] = in[fixed + CP_K_DOCUMENTS] = optional(l, fixed);
+    in[fixed + CP_POSITIONS] = in[fixed + CP_K_POSITIONS] = optional(l, fixed + 1);
     launch.in = in;
     launch.ins = fixed + CP_OPTIONAL;
     return type->reference(&launch);
@@ -52,10 +57,10 @@ static int attention_vjp(struct ct_vjp *v)
 
     if (!v->dout[0])
         return 0;
-    return ct_emit_gradients(
-        v, &cp_ring_attention_grad,
-        (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], out[0], out[1], in[3], in[4]}, 8,
-        v->op->attrs, (int[]){0, 1, 2}, 3);
+    return ct_emit_gradients(v, &cp_ring_attention_grad,
+                             (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], out[0], out[1],
+                                                   ct_op_input(v->op, 3), ct_op_input(v->op, 4)},
+                             8, v->op->attrs, (int[]){0, 1, 2}, 3);
 }
 
 const struct ct_op_type cp_ring_attention = {
@@ -85,10 +90,10 @@ const struct ct_op_type cp_ring_attention_grad = {
 
 void cp_make_ring(struct ct_graph *graph, struct ct_op *op)
 {
-    struct ct_value **in = op->in;
+    struct ct_value *documents = ct_op_input(op, 3 + CP_DOCUMENTS);
+    struct ct_value *positions = ct_op_input(op, 3 + CP_POSITIONS);
 
-    ct_op_become(
-        graph, op, &cp_ring_attention,
-        (struct ct_value *[]){in[0], in[1], in[2], in[3 + CP_DOCUMENTS], in[3 + CP_POSITIONS]}, 5,
-        op->attrs);
+    ct_op_become(graph, op, &cp_ring_attention,
+                 (struct ct_value *[]){op->in[0], op->in[1], op->in[2], documents, positions}, 5,
+                 op->attrs);
 }

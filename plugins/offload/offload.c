@@ -14,10 +14,9 @@
  */
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
-
-#include "offload.h"
 
 struct config {
     bool parameters, optimizer;
@@ -84,7 +83,7 @@ static int offload_copy(struct ct_graph *graph, struct ct_op *op)
     struct ct_value *copy = op->out[0], *away;
 
     b.why = WHY;
-    away = offload_out(&b, ct_arena_printf(graph->arena, "%s.offloaded", copy->name), copy);
+    away = ct_offload(&b, ct_arena_printf(graph->arena, "%s.offloaded", copy->name), copy);
     if (!away)
         return b.status;
     away->sharding = copy->sharding;
@@ -169,7 +168,7 @@ static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_v
     b.region = op->region;
     b.why = WHY;
     l->user = op;
-    l->copy = offload_load(&b, ct_arena_printf(o->graph->arena, "%s.here", v->name), v);
+    l->copy = ct_load(&b, ct_arena_printf(o->graph->arena, "%s.here", v->name), v);
     if (!l->copy)
         return NULL;
     l->copy->sharding = v->sharding;
@@ -184,7 +183,7 @@ static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, str
     struct ct_op *stored;
 
     b.why = WHY;
-    stored = offload_store(&b, v, copy);
+    stored = ct_store(&b, v, copy);
     if (stored && op->section->part != CT_PART_INIT)
         stored->stream = CT_STREAM_COPY_OUT;
     o->loaded[v->id].copy = NULL;
@@ -277,8 +276,5 @@ static const struct ct_transform update = {
 CT_PLUGIN(.name = "offload", .version = "1.0",
           .summary = "Parameters and optimizer states in host memory (ZeRO-Offload)",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_OP, "load", &offload_op_load},
-                              {CT_OP, "store", &offload_op_store},
-                              {CT_OP, "offload", &offload_op_offload},
-                              {CT_TRANSFORM, "offload.update", &update},
+          .offers = CT_OFFERS({CT_TRANSFORM, "offload.update", &update},
                               {CT_TRANSFORM, "offload", &transform}));

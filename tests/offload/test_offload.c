@@ -237,7 +237,7 @@ int main(void)
         cmocka_unit_test(what_is_not_loaded_cannot_be_used),
     };
 
-    if (REGISTER_OPS("offload") < 0)
+    if (ct_ops_register() < 0)
         return 1;
     return cmocka_run_group_tests(tests, register_adamw, NULL);
 }

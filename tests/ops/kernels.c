@@ -320,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_bfloat16),
         cmocka_unit_test(test_factors),
     };
-    if (REGISTER_OPS("cp", "offload", "tp") < 0)
+    if (REGISTER_OPS("cp", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("reference kernels", tests, NULL, NULL);
 }

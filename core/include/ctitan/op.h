@@ -270,6 +270,11 @@ CT_API int ct_op_count_outputs(const struct ct_op *op);
 /* Infer dtypes and shapes of the outputs. Values with dtype_fixed keep their dtype. The failure
    names the op. */
 CT_API int ct_op_infer(struct ct_op *op);
+/* Input i; NULL: it is absent, or omitted at the end. */
+static inline struct ct_value *ct_op_input(const struct ct_op *op, int i)
+{
+    return i < op->ins ? op->in[i] : NULL;
+}
 /* Whether an input is updated in place. */
 CT_API bool ct_op_mutates(const struct ct_op *op, int input);
 /* The type's `join`; 0 where it has none. */

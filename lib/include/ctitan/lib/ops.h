@@ -47,7 +47,10 @@
     X(cross_entropy_grad)                                                                          \
     X(float8_scale)                                                                                \
     X(float8_quantise)                                                                             \
-    X(float8_linear)
+    X(float8_linear)                                                                               \
+    X(load)                                                                                        \
+    X(store)                                                                                       \
+    X(offload)
 
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_LIB_OPS(X)
@@ -159,6 +162,15 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 /* The same on given logits[b, t, v]. */
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
+
+/* ---- host memory: between the device's memory and its larger, slower one ---- */
+
+/* A copy, on the device, of the offloaded x. */
+CT_API struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x);
+/* Store x, on the device, over the offloaded y: a parameter or state. */
+CT_API struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x);
+/* An offloaded copy of x: only ct_load may take it. */
+CT_API struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x);
 
 /* ---- parameters ---- */
 

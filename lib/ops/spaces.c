@@ -1,9 +1,7 @@
-/* Ops that copy between the device's memory and its host memory. Values there are "offloaded". */
+/* Copies between the device's memory and its host memory. Values there are "offloaded". */
 #include <string.h>
 
-#include <ctitan/op_author.h>
-
-#include "offload.h"
+#include "list.h"
 
 static int check(const struct ct_op *op, int input, enum ct_space space)
 {
@@ -35,7 +33,7 @@ static int load_infer(struct ct_op *op)
     return check(op, 0, CT_SPACE_HOST);
 }
 
-const struct ct_op_type offload_op_load = {
+const struct ct_op_type ct_op_load = {
     .size = sizeof(struct ct_op_type),
     .name = "load",
     .summary = "a copy, in the device's memory, of what is offloaded",
@@ -57,7 +55,7 @@ static int store_reference(const struct ct_launch *l)
     return copy(&l->in[0], &l->in[1], false);
 }
 
-const struct ct_op_type offload_op_store = {
+const struct ct_op_type ct_op_store = {
     .size = sizeof(struct ct_op_type),
     .name = "store",
     .summary = "puts x in the place of y, which is offloaded",
@@ -73,7 +71,7 @@ static int offload_infer(struct ct_op *op)
     return check(op, 0, CT_SPACE_DEVICE);
 }
 
-const struct ct_op_type offload_op_offload = {
+const struct ct_op_type ct_op_offload = {
     .size = sizeof(struct ct_op_type),
     .name = "offload",
     .summary = "a copy of x that is offloaded",
@@ -83,17 +81,17 @@ const struct ct_op_type offload_op_offload = {
     .reference = copy_out,
 };
 
-struct ct_value *offload_load(struct ct_builder *b, const char *name, struct ct_value *x)
+struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x)
 {
-    return ct_emit_type1(b, &offload_op_load, name, &x, 1, NULL);
+    return ct_emit_type1(b, &ct_op_load, name, &x, 1, NULL);
 }
 
-struct ct_op *offload_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x)
+struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct ct_value *x)
 {
-    return ct_emit_type(b, &offload_op_store, NULL, (struct ct_value *[]){y, x}, 2, NULL);
+    return ct_emit_type(b, &ct_op_store, NULL, (struct ct_value *[]){y, x}, 2, NULL);
 }
 
-struct ct_value *offload_out(struct ct_builder *b, const char *name, struct ct_value *x)
+struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x)
 {
-    return ct_emit_type1(b, &offload_op_offload, name, &x, 1, NULL);
+    return ct_emit_type1(b, &ct_op_offload, name, &x, 1, NULL);
 }
