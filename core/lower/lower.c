@@ -17,9 +17,9 @@ struct expansion {
     struct ct_instruction *item;
     size_t count, room, buffer_room;
     bool init;
-    int64_t start; /* number of the first instruction; negative in init */
-    size_t chunk;  /* 1 + the last instruction on CT_STREAM_CHUNK; 0: none */
-    bool *begun;   /* by op position: some microbatch has run it */
+    int64_t start;           /* number of the first instruction; negative in init */
+    size_t last[CT_STREAMS]; /* 1 + the stream's last instruction; 0: none. See keep_beside */
+    bool *begun;             /* by op position: some microbatch has run it */
 };
 
 static size_t slot(const struct ct_program *p, const struct ct_value *v, int microbatch)
@@ -215,9 +215,9 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
     p->flops += lowered->flops;
     p->comm_bytes += lowered->sent;
     if (op->type->flags & CT_OP_SPACES && op->in[0]->space == CT_SPACE_HOST && op->outs)
-        p->loaded_bytes += (double)l->bytes[op->out[0]->id];
+        p->loaded_bytes += (double)ct_value_bytes(l->graph, op->out[0], l->request->rank);
     else if (op->type->flags & CT_OP_SPACES)
-        p->stored_bytes += (double)l->bytes[op->in[0]->id];
+        p->stored_bytes += (double)ct_value_bytes(l->graph, op->in[0], l->request->rank);
 }
 
 /* An instruction's inputs keep their memory until `last`. */
@@ -232,14 +232,17 @@ static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int
     }
 }
 
-/* Otherwise compute beside an exchange might reuse its input memory, and wait for it. */
-static void keep_chunk(struct expansion *x, int item)
+/* Otherwise compute beside a copy or an exchange might reuse its input memory, and wait for it. */
+static void keep_beside(struct expansion *x, const struct ct_instruction *i)
 {
-    const struct ct_instruction *before = x->chunk ? &x->item[x->chunk - 1] : NULL;
+    size_t *last = &x->last[i->stream];
+    const struct ct_instruction *before = *last ? &x->item[*last - 1] : NULL;
 
-    if (before && before->item == item)
+    if (i->stream != CT_STREAM_CHUNK && (i->stream != CT_STREAM_COPY_OUT || i->microbatch < 0))
+        return;
+    if (before && before->item == i->item)
         keep_inputs(x, before, now(x));
-    x->chunk = x->count;
+    *last = x->count;
 }
 
 /* Check that every value that op takes has been computed. */
@@ -286,8 +289,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
                                    .graph = x->l->graph};
     set_tensors(x, i, op);
     add_workspace(x, i, lowered->workspace);
-    if (i->stream == CT_STREAM_CHUNK)
-        keep_chunk(x, item);
+    keep_beside(x, i);
     i->group = lowered->group;
     i->sent = lowered->sent;
     if (!x->init)
@@ -495,7 +497,7 @@ static int expand(struct ct_lowering *l)
     x.count = x.room = 0;
     x.init = false;
     x.start = 0;
-    x.chunk = 0;
+    memset(x.last, 0, sizeof(x.last));
     if (rc == 0)
         rc = expand_part(&x, CT_PART_PRE);
     if (rc == 0)

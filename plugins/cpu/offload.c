@@ -53,8 +53,29 @@ void cpu_release_host(struct ct_device *device, void *base, size_t bytes)
 
 static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
 {
-    memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
+    size_t item = ct_dtype_size(to->dtype);
+    struct ct_matrix y, x;
+
+    if (ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
+        memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * item);
+        return 0;
+    }
+    if (!ct_tensor_as_matrix(to, &y) || !ct_tensor_as_matrix(from, &x))
+        return ct_fail(CT_EINVAL, "a copy between rows of several strides");
+    for (int64_t i = 0; i < y.rows; i++)
+        memcpy((char *)to->data + (size_t)(i * y.stride) * item,
+               (const char *)from->data + (size_t)(i * x.stride) * item, (size_t)y.columns * item);
     return 0;
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    struct ct_matrix m;
+
+    for (int i = 0; i < p->ins + p->outs; i++)
+        if (!ct_tensor_as_matrix(i < p->ins ? &p->in[i] : &p->out[i - p->ins], &m))
+            return false;
+    return true;
 }
 
 static int copy_out(const struct ct_launch *l)
@@ -68,7 +89,7 @@ static int store(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_offload_kernels[] = {
-    CT_KERNEL("load", "memcpy", 0, NULL, NULL, copy_out),
-    CT_KERNEL("store", "memcpy", 0, NULL, NULL, store),
-    CT_KERNEL("offload", "memcpy", 0, NULL, NULL, copy_out),
+    CT_KERNEL("load", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, copy_out),
+    CT_KERNEL("store", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, store),
+    CT_KERNEL("offload", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, copy_out),
     {0}};

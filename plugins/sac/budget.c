@@ -9,6 +9,8 @@
  */
 #include <string.h>
 
+#include <ctitan/device/device.h>
+
 #include "sac.h"
 
 #define STEPS 4096
@@ -74,12 +76,37 @@ static bool *find_boundary(struct sac *s)
     return leaves;
 }
 
-static bool is_decided(const struct sac *s, const struct ct_op *op, const bool *leaves)
+enum choices { ONE, KEEP_OR_OFFLOAD, ALL };
+
+static enum choices choices_of(const struct sac *s, const struct ct_op *op, const bool *leaves)
 {
-    for (int i = 0; i < op->outs; i++)
-        if (!s->may[op->out[i]->id] || leaves[op->out[i]->id])
-            return false;
-    return true;
+    enum choices most = ALL;
+
+    for (int i = 0; i < op->outs; i++) {
+        const struct ct_value *v = op->out[i];
+
+        if (!s->may[v->id] || (leaves[v->id] && !s->may_leave[v->id]))
+            return ONE;
+        if (leaves[v->id])
+            most = KEEP_OR_OFFLOAD;
+    }
+    return most == ALL || used_by_backward(s, op) ? most : ONE;
+}
+
+/* Bytes of one microbatch that go to host memory if op's results do; 0: they may not. */
+static double copied(const struct sac *s, const struct ct_op *op)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < op->outs; i++) {
+        const struct ct_value *v = op->out[i];
+
+        if (!s->may_leave[v->id])
+            return 0;
+        if (s->use[v->id] >= SAC_USED_BY_I)
+            bytes += (double)ct_value_bytes(s->forward, v, s->rank);
+    }
+    return bytes;
 }
 
 static void add_inputs(struct sac *s, const struct ct_op *op, struct sac_decided *d)
@@ -94,8 +121,9 @@ static void add_inputs(struct sac *s, const struct ct_op *op, struct sac_decided
 }
 
 static void add_op(struct sac *s, struct sac_problem *p, const struct ct_op *op,
-                   const struct sac_flight *f)
+                   const struct sac_flight *f, enum choices choices)
 {
+    double bytes = copied(s, op);
     struct sac_decided *d;
 
     p->op = ct_arena_grow(&s->scratch, p->op, &p->room, (size_t)p->count + 1, sizeof(*p->op));
@@ -104,12 +132,34 @@ static void add_op(struct sac *s, struct sac_problem *p, const struct ct_op *op,
                               .bytes = held_bytes(s, op, f),
                               .seconds = sac_seconds(s, op),
                               .flops = sac_flops(s, op),
+                              .copy = bytes / s->rates.host,
+                              .may_leave = bytes > 0,
+                              .must_not = choices == KEEP_OR_OFFLOAD,
                               .needed = used_by_backward(s, op),
                               .must = op->out[0]->id < s->count && s->must[op->out[0]->id]};
     add_inputs(s, op, d);
     for (int i = 0; i < op->outs; i++)
         s->place[op->out[i]->id] = p->count;
     p->count++;
+}
+
+/* The time beside which copies run. */
+static void count_seconds(struct sac *s)
+{
+    int n = 0;
+
+    ct_for_each_op (op, s->forward) {
+        enum ct_part part = op->section->part;
+
+        if (!ct_part_is_microbatch(part) || op->stream != CT_STREAM_COMPUTE)
+            continue;
+        for (int i = 0; i < s->layers; i++, n = (n + 1) % s->layers)
+            if (s->layer[n].name == op->region && s->layer[n].group == op->section->group) {
+                *(part == CT_PART_F ? &s->problem[n].forward : &s->problem[n].backward) +=
+                    sac_seconds(s, op);
+                break;
+            }
+    }
 }
 
 static void describe_layers(struct sac *s)
@@ -122,15 +172,18 @@ static void describe_layers(struct sac *s)
     ct_for_each_op (op, s->forward) {
         int layer = op->outs ? s->layer_of[op->out[0]->id] : -1;
         const struct sac_flight *flight;
+        enum choices choices;
 
         if (layer < 0 || op->type->flags & CT_OP_VIEW)
             continue;
         flight = sac_flight_of(s, s->layer[layer].group);
-        if (is_decided(s, op, leaves))
-            add_op(s, &s->problem[layer], op, flight);
+        choices = choices_of(s, op, leaves);
+        if (choices != ONE)
+            add_op(s, &s->problem[layer], op, flight, choices);
         else if (s->may[op->out[0]->id] && used_by_backward(s, op))
             s->problem[layer].fixed += held_bytes(s, op, flight);
     }
+    count_seconds(s);
 }
 
 /* ---- identical layers ---- */
@@ -138,13 +191,14 @@ static void describe_layers(struct sac *s)
 static bool same_op(const struct sac_decided *a, const struct sac_decided *b)
 {
     return a->of->type == b->of->type && a->bytes == b->bytes && a->seconds == b->seconds &&
-           a->needed == b->needed && a->must == b->must && a->ins == b->ins &&
+           a->copy == b->copy && a->needed == b->needed && a->must == b->must &&
+           a->must_not == b->must_not && a->ins == b->ins &&
            !memcmp(a->in, b->in, sizeof(*a->in) * (size_t)a->ins);
 }
 
 static bool same_problem(const struct sac_problem *a, const struct sac_problem *b)
 {
-    if (a->count != b->count)
+    if (a->count != b->count || a->forward != b->forward || a->backward != b->backward)
         return false;
     for (int i = 0; i < a->count; i++)
         if (!same_op(&a->op[i], &b->op[i]))
@@ -191,7 +245,7 @@ static size_t saved_without(struct sac *s)
 
 struct cell {
     size_t bytes;
-    double seconds, flops;
+    double seconds, flops, copied;
     int from, choice; /* cell of the previous layers; -1: none */
 };
 
@@ -206,7 +260,10 @@ static void add_layer(const struct sac_front *front, const struct cell *before, 
             const struct sac_choice *choice = &front->choice[c];
             struct cell cell = {before[i].bytes + choice->bytes,
                                 before[i].seconds + choice->seconds,
-                                before[i].flops + choice->flops, i, c};
+                                before[i].flops + choice->flops,
+                                before[i].copied + choice->copied,
+                                i,
+                                c};
             struct cell *at = &cells[cell.bytes / step];
 
             if (at->choice < 0 || cell.seconds < at->seconds ||
@@ -219,7 +276,7 @@ static void read_back(struct sac *s, struct cell *const *cells, int at, struct s
 {
     const struct cell *last = &cells[s->layers][at];
 
-    *plan = (struct sac_plan){s->fixed + last->bytes, last->seconds, last->flops,
+    *plan = (struct sac_plan){s->fixed + last->bytes, last->seconds, last->flops, last->copied,
                               ct_arena_array(&s->scratch, int, s->layers + 1)};
     for (int n = s->layers; n > 0; n--) {
         plan->choice[n - 1] = cells[n][at].choice;
@@ -273,14 +330,19 @@ void sac_solve(struct sac *s)
 void sac_keep_plan(struct sac *s, const struct sac_plan *plan)
 {
     memset(s->kept, true, s->forward->value_count);
+    memset(s->away, false, s->forward->value_count);
     for (int n = 0; n < s->layers; n++) {
-        const uint64_t *saved = s->front[n].choice[plan->choice[n]].saved;
+        const struct sac_choice *choice = &s->front[n].choice[plan->choice[n]];
 
         for (int i = 0; i < s->problem[n].count; i++) {
-            const struct ct_op *op = s->problem[n].op[i].of;
+            const struct sac_decided *d = &s->problem[n].op[i];
 
-            for (int k = 0; k < op->outs; k++)
-                s->kept[op->out[k]->id] = saved[i / 64] >> (i % 64) & 1;
+            for (int k = 0; k < d->of->outs; k++) {
+                uint32_t id = d->of->out[k]->id;
+
+                s->kept[id] = d->must_not || choice->saved[i / 64] >> (i % 64) & 1;
+                s->away[id] = choice->away[i / 64] >> (i % 64) & 1;
+            }
         }
     }
     sac_settle(s);

@@ -6,7 +6,8 @@
  * bandwidth. Nothing is measured, because all ranks must make the same choice, and a plan must
  * match the run. Rates that are not given follow from the peak: the memory of an H200 moves a byte
  * in the time of 200 operations, that of a processor with vector units in about 20. Links are ten
- * times slower than memory.
+ * times slower than memory. Host memory is a hundred times slower than a GPU's (PCIe 5.0 x16 beside
+ * HBM3e), and ten times slower than a processor's, as a file is.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/lib/collective.h>
@@ -18,6 +19,8 @@
 #define FLOPS_PER_BYTE 200
 #define FLOPS_PER_BYTE_OF_HOST 20
 #define LINKS_SLOWER 10
+#define HOST_SLOWER 100
+#define FILE_SLOWER 10
 
 /* The dtype of matrix products: that of the first op with FLOPs. */
 static enum ct_dtype compute_dtype(const struct sac *s)
@@ -43,6 +46,8 @@ void sac_find_rates(struct sac *s, struct ct_run *run)
         sac_config.memory_gbps > 0 ? sac_config.memory_gbps * 1e9 : s->rates.flops / per_byte;
     s->rates.link =
         sac_config.link_gbps > 0 ? sac_config.link_gbps * 1e9 : s->rates.memory / LINKS_SLOWER;
+    s->rates.host = sac_config.host_gbps > 0 ? sac_config.host_gbps * 1e9
+                                             : s->rates.memory / (host ? FILE_SLOWER : HOST_SLOWER);
 }
 
 /* A rank's share of the whole op: attention over a split sequence also uses other ranks' keys. */

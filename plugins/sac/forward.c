@@ -239,6 +239,8 @@ int sac_begin(struct sac *s, struct ct_graph *graph, const struct ct_run *run)
     s->root = ct_arena_array(&s->scratch, struct ct_value *, count);
     s->may = ct_arena_array(&s->scratch, bool, count);
     s->kept = ct_arena_array(&s->scratch, bool, count);
+    s->may_leave = ct_arena_array(&s->scratch, bool, count);
+    s->away = ct_arena_array(&s->scratch, bool, count);
     memset(s->layer_of, -1, sizeof(*s->layer_of) * count);
     if (rc == 0)
         describe(s);

@@ -1,9 +1,12 @@
 /*
  * What is kept, by rule: TorchTitan's modes.
  *
+ *   none   everything
  *   full   of every layer, the values used outside it; the backward recomputes the rest
  *   layer  the same for every k-th layer
  *   op     the results of listed ops
+ *
+ * What is kept of the ops that [sac] offload lists is kept in host memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +74,7 @@ struct list {
     size_t count, room;
 };
 
-static int read_item(struct list *list, struct ct_arena *arena, char *text, bool check)
+static int read_item(struct list *list, struct ct_arena *arena, char *text, const char *check)
 {
     struct listed item = {.name = text + strspn(text, " \t")};
     char *slash;
@@ -84,29 +87,29 @@ static int read_item(struct list *list, struct ct_arena *arena, char *text, bool
         *slash++ = '\0';
         item.every = (int)strtol(slash, &end, 10);
         if (item.every < 2 || *end)
-            return ct_fail(CT_ECONFIG, "[sac] save_ops: %s/%s: a number from 2 on is expected",
+            return ct_fail(CT_ECONFIG, "[sac] %s: %s/%s: a number from 2 on is expected", check,
                            item.name, slash);
     }
     if (check && !ct_op_find(item.name))
-        return ct_context(CT_ECONFIG, "[sac] save_ops");
+        return ct_context(CT_ECONFIG, "[sac] %s", check);
     list->item =
         ct_arena_grow(arena, list->item, &list->room, list->count + 1, sizeof(*list->item));
     list->item[list->count++] = item;
     return 0;
 }
 
-static int read_list(struct sac *s, struct list *list)
+/* check: the text is the user's, as the value of that key. */
+static int read_list(struct sac *s, struct list *list, const char *text, const char *check)
 {
-    bool given = strcmp(sac_config.save_ops, "default") != 0;
-    char *rest = ct_arena_strdup(&s->scratch, given ? sac_config.save_ops : default_ops);
+    char *rest = ct_arena_strdup(&s->scratch, text);
     int rc = 0;
 
     while (rc == 0 && rest && *rest)
-        rc = read_item(list, &s->scratch, strsep(&rest, ","), given);
+        rc = read_item(list, &s->scratch, strsep(&rest, ","), check);
     return rc;
 }
 
-static bool is_saved(struct list *list, const struct ct_op *op)
+static bool is_listed(struct list *list, const struct ct_op *op)
 {
     for (size_t i = 0; i < list->count; i++) {
         struct listed *item = &list->item[i];
@@ -117,24 +120,51 @@ static bool is_saved(struct list *list, const struct ct_op *op)
     return false;
 }
 
-static int choose_ops(struct sac *s)
+/* Mark the values that the listed ops of layers make. */
+static void mark_listed(const struct sac *s, struct list *list, bool *marked)
 {
-    struct list list = {0};
-    int rc = read_list(s, &list), layer = -1;
+    int layer = -1;
 
-    for (int n = 0; n < s->layers; n++)
-        keep_boundary(s, n);
-    for (const struct ct_op *op = s->forward->first; rc == 0 && op; op = op->next) {
+    ct_for_each_op (op, s->forward) {
         if (op->section->part != CT_PART_F || !op->outs || s->layer_of[op->out[0]->id] < 0)
             continue;
         if (s->layer_of[op->out[0]->id] != layer)
-            for (size_t i = 0; i < list.count; i++)
-                list.item[i].count = 0;
+            for (size_t i = 0; i < list->count; i++)
+                list->item[i].count = 0;
         layer = s->layer_of[op->out[0]->id];
-        if (is_saved(&list, op))
+        if (is_listed(list, op))
             for (int i = 0; i < op->outs; i++)
-                s->kept[s->root[op->out[i]->id]->id] = true;
+                marked[s->root[op->out[i]->id]->id] = true;
     }
+}
+
+static int choose_ops(struct sac *s)
+{
+    bool given = strcmp(sac_config.save_ops, "default") != 0;
+    struct list list = {0};
+    int rc =
+        read_list(s, &list, given ? sac_config.save_ops : default_ops, given ? "save_ops" : NULL);
+
+    for (int n = 0; n < s->layers; n++)
+        keep_boundary(s, n);
+    if (rc == 0)
+        mark_listed(s, &list, s->kept);
+    return rc;
+}
+
+int sac_find_leaving(struct sac *s)
+{
+    bool *listed = ct_arena_array(&s->scratch, bool, s->forward->value_count + 1);
+    bool all = !strcmp(sac_config.offload, "all");
+    struct list list = {0};
+    int rc = all ? 0 : read_list(s, &list, sac_config.offload, "offload");
+
+    s->offloads = all || list.count;
+    if (rc == 0)
+        mark_listed(s, &list, listed);
+    for (size_t i = 0; i < s->count; i++)
+        s->may_leave[i] = (all || listed[i]) && s->root[i] == s->forward->values[i] && s->may[i] &&
+                          !s->must[i] && s->layer_of[i] >= 0;
     return rc;
 }
 
@@ -145,8 +175,10 @@ void sac_settle(struct sac *s)
     for (size_t i = 0; i < s->count; i++)
         if (s->must[i] && s->may[i])
             s->kept[i] = false;
-    for (size_t i = 0; i < s->forward->value_count; i++)
+    for (size_t i = 0; i < s->forward->value_count; i++) {
         s->kept[i] = s->kept[s->root[i]->id];
+        s->away[i] = s->kept[i] && s->away[s->root[i]->id];
+    }
 }
 
 int sac_choose_by_rule(struct sac *s, const char *mode)
@@ -154,11 +186,12 @@ int sac_choose_by_rule(struct sac *s, const char *mode)
     int rc = 0;
 
     memset(s->kept, true, s->forward->value_count);
+    memcpy(s->away, s->may_leave, s->forward->value_count);
     if (!strcmp(mode, "full"))
         choose_layers(s, 1);
     else if (!strcmp(mode, "layer"))
         choose_layers(s, sac_config.every);
-    else
+    else if (!strcmp(mode, "op"))
         rc = choose_ops(s);
     sac_settle(s);
     return rc;

@@ -4,19 +4,31 @@
  *
  * An op is repeated in I if an op of I needs it, else in W. An op that another transform recomputed
  * on a stream of its own runs one op ahead.
+ *
+ * A value that is kept in host memory is copied there behind the op that makes it, and loaded one
+ * region before the first op that needs it; both copies run on streams of their own.
  */
 #include <string.h>
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "sac.h"
 
+/* The current position among the ops of I or W. */
+struct position {
+    int group;
+    const char *region;
+    struct ct_op *first, *before; /* first op of the region, and of the one before; NULL: none */
+};
+
 struct replay {
     struct sac *s;
-    bool *needed;            /* by value id of the forward: to be recomputed */
-    struct ct_value **again; /* by value id of the forward, once recomputed */
+    bool *needed;            /* by value id of the forward: to be recomputed or loaded */
+    struct ct_value **again; /* by value id of the forward, once recomputed or loaded */
     struct ct_op *user;      /* the current user */
+    struct position position[CT_PARTS];
 };
 
 static bool backward(const struct ct_op *op)
@@ -24,11 +36,18 @@ static bool backward(const struct ct_op *op)
     return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
 }
 
+static bool is_loaded(const struct replay *r, const struct ct_value *v)
+{
+    return r->s->away[v->id] && r->s->root[v->id] == v;
+}
+
 static void need(struct replay *r, const struct ct_value *v)
 {
-    if (r->s->kept[v->id] || r->needed[v->id])
+    if ((r->s->kept[v->id] && !r->s->away[v->id]) || r->needed[v->id])
         return;
     r->needed[v->id] = true;
+    if (is_loaded(r, v))
+        return;
     for (int i = 0; i < v->producer->ins; i++)
         if (v->producer->in[i])
             need(r, v->producer->in[i]);
@@ -70,12 +89,13 @@ static int part_outputs(const struct replay *r)
 /* The op to clone for v: the whole joined op if all of its outputs are needed. */
 static const struct ct_op *model(const struct replay *r, const struct ct_value *v)
 {
-    const struct ct_op *joined = r->s->graph->values[v->id]->producer;
+    const struct sac *s = r->s;
+    const struct ct_op *joined = v->id < s->count ? s->graph->values[v->id]->producer : NULL;
 
-    for (int i = 0; v->id < r->s->count && i < joined->outs; i++)
-        if (!r->needed[joined->out[i]->id])
+    for (int i = 0; joined && i < joined->outs; i++)
+        if (!r->needed[joined->out[i]->id] || s->away[joined->out[i]->id])
             return v->producer;
-    return v->id < r->s->count ? joined : v->producer;
+    return joined ? joined : v->producer;
 }
 
 /* W may run after all of I, so values that I needs too are recomputed in I. */
@@ -120,14 +140,63 @@ static const char *reason(const struct replay *r, const struct ct_op *op)
                            ct_op_flops(s->forward, op, s->rank));
 }
 
+/* ---- host memory ---- */
+
+static void move_to(struct replay *r, struct ct_op *op)
+{
+    struct position *p = &r->position[op->section->part];
+
+    if (p->group != op->section->group || !p->first)
+        *p = (struct position){.group = op->section->group};
+    else if (p->region == op->region)
+        return;
+    p->before = p->first;
+    p->first = op;
+    p->region = op->region;
+}
+
+static struct ct_value *copy_away(struct replay *r, struct ct_value *v)
+{
+    struct ct_builder b = ct_builder_after(r->s->graph, v->producer);
+    struct ct_value *away;
+
+    b.why = ct_arena_printf(r->s->graph->arena, "sac: kept in host memory, %zu bytes",
+                            ct_value_bytes(r->s->graph, v, r->s->rank));
+    away = ct_offload(&b, ct_arena_printf(r->s->graph->arena, "%s.away", v->name), v);
+    if (!away)
+        return NULL;
+    away->sharding = v->sharding;
+    away->producer->stream = CT_STREAM_COPY_OUT;
+    return away;
+}
+
+static struct ct_value *load(struct replay *r, const struct ct_value *of)
+{
+    struct ct_value *v = r->s->graph->values[of->id], *away = copy_away(r, v), *here;
+    const struct position *p = &r->position[r->user->section->part];
+    struct ct_builder b = ct_builder_before(r->s->graph, p->before ? p->before : p->first);
+
+    b.section = r->user->section;
+    b.why = "sac: it was kept in host memory";
+    b.marks = ct_mark("sac.recompute");
+    here = away ? ct_load(&b, ct_arena_printf(r->s->graph->arena, "%s.here", v->name), away) : NULL;
+    if (!here)
+        return NULL;
+    here->sharding = v->sharding;
+    here->producer->stream = CT_STREAM_COPY_IN;
+    return r->again[of->id] = here;
+}
+
+/* ---- recomputation ---- */
+
 static struct ct_value *make_again(struct replay *r, const struct ct_value *v);
 
 static struct ct_value *take(struct replay *r, struct ct_value *v)
 {
     if (!v)
         return NULL;
-    return r->s->kept[v->id] ? r->s->graph->values[v->id]
-                             : make_again(r, r->s->forward->values[v->id]);
+    return r->needed[v->id] ? make_again(r, r->s->forward->values[v->id])
+                            : r->s->graph->values[v->id];
 }
 
 static struct ct_value *make_again(struct replay *r, const struct ct_value *v)
@@ -143,6 +212,8 @@ static struct ct_value *make_again(struct replay *r, const struct ct_value *v)
         hasten(r, r->again[v->id]->producer);
         return r->again[v->id];
     }
+    if (is_loaded(r, v))
+        return load(r, v);
     in = ct_arena_array(&s->scratch, struct ct_value *, op->ins);
     for (int i = 0; i < op->ins; i++) {
         in[i] = take(r, op->in[i]);
@@ -167,6 +238,7 @@ static struct ct_value *make_again(struct replay *r, const struct ct_value *v)
 static int serve(struct replay *r, struct ct_op *op)
 {
     r->user = op;
+    move_to(r, op);
     for (int i = 0; i < op->ins; i++) {
         struct ct_value *v = op->in[i], *again;
 
@@ -188,7 +260,8 @@ static void mark_kept(const struct sac *s)
         for (int i = 0; backward(op) && i < op->ins; i++) {
             const struct ct_value *v = op->in[i];
 
-            if (v && v->id < s->count && s->layer_of[v->id] >= 0 && s->kept[v->id])
+            if (v && v->id < s->count && s->layer_of[v->id] >= 0 && s->kept[v->id] &&
+                v->space == CT_SPACE_DEVICE)
                 s->graph->values[s->root[v->id]->id]->marks |= ct_mark("sac.save");
         }
 }

@@ -1,10 +1,10 @@
 /*
  * Selective activation checkpointing (Chen et al. 2016, Korthikanti et al. 2022).
  *
- * Some of the forward's values that the backward needs are kept; the rest are recomputed in front
- * of their use. forward.c finds the values of each layer. policy.c chooses what to keep by a rule.
- * search.c chooses by bytes and time, from the plans that front.c (one layer) and budget.c (all
- * layers) find. replay.c lets the backward recompute the others.
+ * Some of the forward's values that the backward needs are kept, on the device or in host memory;
+ * the rest are recomputed in front of their use. forward.c finds the values of each layer. policy.c
+ * chooses what to keep by a rule. search.c chooses by bytes and time, from the plans that front.c
+ * (one layer) and budget.c (all layers) find. replay.c lets the backward recompute the others.
  */
 #include <string.h>
 
@@ -26,6 +26,9 @@ static const struct ct_option options[] = {
         struct sac_config, save_ops, "save_ops", "default",
         "mode = op: ops whose results are kept, comma-separated; NAME/2: but every second "
         "one of a layer; default: TorchTitan's list"),
+    CT_OPT_STRING(struct sac_config, offload, "offload", "",
+                  "Ops whose results are kept in the device's host memory, where mode keeps them; "
+                  "budget, auto: may be; all: of every op in a layer"),
     CT_OPT_STRING(struct sac_config, budget, "budget", "0.5",
                   "mode = budget: what layers keep for the backward on a rank, as a fraction of "
                   "what they do without sac, or in bytes (12GiB)"),
@@ -38,6 +41,9 @@ static const struct ct_option options[] = {
                  "CPU for 20"),
     CT_OPT_FLOAT(struct sac_config, link_gbps, "link_gbps", "0", 0, 1e9,
                  "Bytes per second between ranks, in 1e9; 0: a tenth of the memory's"),
+    CT_OPT_FLOAT(struct sac_config, host_gbps, "host_gbps", "0", 0, 1e9,
+                 "Bytes per second to host memory, and as many back, in 1e9; 0: a hundredth of the "
+                 "memory's, on a CPU a tenth"),
     {0}};
 
 static int choose(struct sac *s, struct ct_run *run)
@@ -52,9 +58,11 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
     struct sac s;
     int rc;
 
-    if (!strcmp(sac_config.mode, "none"))
+    if (!strcmp(sac_config.mode, "none") && !*sac_config.offload)
         return 0;
     rc = sac_begin(&s, graph, run);
+    if (rc == 0)
+        rc = sac_find_leaving(&s);
     if (rc == 0)
         rc = choose(&s, run);
     if (rc == 0)

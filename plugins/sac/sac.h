@@ -5,9 +5,9 @@
 #include <ctitan/run.h>
 
 struct sac_config {
-    const char *mode, *save_ops, *budget, *memory;
+    const char *mode, *save_ops, *offload, *budget, *memory;
     int64_t every;
-    double tflops, memory_gbps, link_gbps;
+    double tflops, memory_gbps, link_gbps, host_gbps;
 };
 extern struct sac_config sac_config;
 
@@ -26,28 +26,34 @@ struct sac_flight {
 /* The last kind of use of a value. */
 enum sac_use { SAC_UNUSED, SAC_USED_BY_F, SAC_USED_BY_I, SAC_USED_BY_W };
 
-/* An op of a layer whose results are either kept or recomputed. */
+/* An op of a layer whose results are kept, offloaded or recomputed. */
 struct sac_decided {
     const struct ct_op *of;
     size_t bytes; /* of its results, for all microbatches in flight */
     double seconds, flops;
-    bool needed;  /* the backward itself needs it */
-    bool must;    /* it must be recomputed */
-    int ins, *in; /* ops of the layer whose results it takes */
+    double copy;    /* seconds to copy the results of one microbatch to host memory, or back */
+    bool needed;    /* the backward itself needs it */
+    bool must;      /* it must be recomputed */
+    bool must_not;  /* it must not be */
+    bool may_leave; /* it may be offloaded */
+    int ins, *in;   /* ops of the layer whose results it takes */
 };
 
 struct sac_problem {
     struct sac_decided *op;
     int count;
     size_t room;
-    size_t fixed; /* bytes that every choice keeps */
+    size_t fixed;             /* bytes that every choice keeps */
+    double forward, backward; /* seconds of one microbatch, beside which copies are free */
 };
 
 /* One point of a front: no other choice takes less of both bytes and seconds. */
 struct sac_choice {
     size_t bytes;
     double seconds, flops; /* to recompute one microbatch */
-    const uint64_t *saved; /* bit i: results of op i of the problem are kept */
+    double copied;         /* bytes offloaded for one microbatch */
+    const uint64_t *saved; /* bit i: results of op i of the problem are kept, or offloaded */
+    const uint64_t *away;  /* bit i: they are offloaded */
 };
 
 struct sac_front {
@@ -58,9 +64,9 @@ struct sac_front {
 /* A choice for all layers of a rank. */
 struct sac_plan {
     size_t bytes; /* kept for the backward at a time */
-    double seconds, flops;
-    int *choice;    /* by layer: index into its front */
-    size_t planned; /* memory of a step, if planned */
+    double seconds, flops, copied;
+    int *choice;                  /* by layer: index into its front */
+    size_t planned, planned_host; /* memory of a step, if planned */
 };
 
 /*
@@ -82,10 +88,13 @@ struct sac {
     bool *must;             /* by value id: another transform recomputes it */
     int *stream;            /* by value id: stream of that recomputation */
     bool *kept;             /* by value id: the backward uses the forward's value */
+    bool *may_leave;        /* by value id: an op of [sac] offload makes it */
+    bool *away;             /* by value id: kept in host memory */
+    bool offloads;          /* [sac] offload lists ops */
 
     /* for modes that search */
     struct {
-        double flops, memory, link; /* per second */
+        double flops, memory, link, host; /* per second */
     } rates;
     struct sac_flight *flight;
     int flights;
@@ -109,7 +118,9 @@ int sac_take_apart(struct ct_graph *graph, struct ct_op *op);
 
 /* ---- policy.c ---- */
 
-/* Choose what is kept, in the modes full, layer and op. */
+/* Find what may be offloaded. */
+int sac_find_leaving(struct sac *s);
+/* Choose what is kept, in the modes none, full, layer and op. */
 int sac_choose_by_rule(struct sac *s, const char *mode);
 /* True if another region or the host uses v. */
 bool sac_leaves(const struct sac *s, const struct ct_value *v);
@@ -138,7 +149,7 @@ int sac_choose_by_search(struct sac *s, struct ct_run *run);
 
 /* ---- replay.c ---- */
 
-/* Let the backward recompute the values that are not kept. */
+/* Let the backward recompute the values that are not kept, and load those that are away. */
 int sac_replay(struct sac *s);
 
 #endif

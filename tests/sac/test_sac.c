@@ -4,6 +4,7 @@
  */
 #include "plugin_under_test.h"
 #undef assert_message
+#include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
 
 #include "shuffle.h"
@@ -93,6 +94,21 @@ static void graphs_are_as_agreed(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Copies out follow what they copy; copies in come one region ahead. */
+static void offloaded_values_are_as_agreed(void **state)
+{
+    struct tiny tiny = {.layers = 2};
+    struct ct_arena arena = {0};
+    struct ct_graph *g = BACKWARD_OF(&arena, tiny, "mode=op", "save_ops=linear, attention",
+                                     "offload=attention, swiglu, linear/3");
+    const char *text = ct_graph_text(g, &arena);
+
+    (void)state;
+    assert_golden("offload.txt", text);
+    assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
+    ct_arena_finish(&arena);
+}
+
 static void none_changes_nothing(void **state)
 {
     struct ct_arena arena = {0};
@@ -151,6 +167,8 @@ static void faults_of_options_are_said(void **state)
         {"mode=op", "save_ops=liner", "the nearest is linear"},
         {"mode=op", "save_ops=linear/1, attention", "[sac] save_ops: linear/1"},
         {"mode=op", "save_ops=linear/x", "[sac] save_ops: linear/x"},
+        {"mode=none", "offload=liner", "the nearest is linear"},
+        {"mode=budget", "offload=linear/0", "[sac] offload: linear/0"},
         {"mode=budget", "budget=much", "[sac] budget = much: expected a fraction or bytes"},
         {"mode=budget", "budget=1Gib", "Gib is no unit"},
         {"mode=budget", "budget=100B", "the layers keep at least"}};
@@ -231,17 +249,79 @@ static void test_mem(void **state)
     ct_arena_finish(&arena);
 }
 
+/* With everything offloaded, the device keeps what one region needs. */
+static void offloading_moves_memory(void **state)
+{
+    enum { MICROBATCHES = 12 };
+    struct tiny tiny = {.layers = 6, .tokens = 64};
+    struct ct_arena arena = {0};
+    struct ct_graph *plain = backward_of(&arena, tiny, NULL);
+    struct ct_graph *g = BACKWARD_OF(&arena, tiny, "mode=none", "offload=all");
+    size_t kept = saved_bytes(plain), copied = 0, device, host;
+    struct machine m;
+
+    (void)state;
+    ct_for_each_op (op, g)
+        copied += op->type == &ct_op_offload ? ct_value_bytes(g, op->out[0], 0) : 0;
+    assert_true(copied > kept / 2);
+    assert_near(backward_flops(g), backward_flops(plain), 0);
+    machine_lower(&m, g, NULL, MICROBATCHES, FORWARDS_FIRST);
+    device = m.program->memory.bytes;
+    host = m.program->host.bytes;
+    assert_true(m.program->loaded_bytes == (double)(MICROBATCHES * copied));
+    assert_true(m.program->stored_bytes == m.program->loaded_bytes);
+    machine_finish(&m);
+    assert_true(host >= MICROBATCHES * copied);
+    assert_true(device <= planned(plain, MICROBATCHES) - (MICROBATCHES - 1) * copied);
+    ct_arena_finish(&arena);
+}
+
+/* The bytes of copies that are not hidden cost time: a slow memory is left alone, a fast one takes
+   what would be recomputed. */
+static void the_rate_decides_on_offloading(void **state)
+{
+    static const struct {
+        const char *rate;
+        bool away, again;
+    } cases[] = {{"host_gbps=1e9", true, false}, {"host_gbps=0.000001", false, true}};
+    struct tiny tiny = {.layers = 3, .tokens = 16, .heads = 4, .ffn = 40};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        double none = backward_flops(backward_of(&arena, tiny, NULL));
+        struct ct_graph *g = BACKWARD_OF(&arena, tiny, "mode=budget", "budget=0.3", "offload=all",
+                                         "tflops=0.001", "memory_gbps=1", cases[i].rate);
+
+        assert_int_equal(count_ops(g, "offload") > 0, cases[i].away);
+        assert_int_equal(backward_flops(g) > none, cases[i].again);
+        ct_arena_finish(&arena);
+    }
+}
+
 /* ---- the search ---- */
 
+/* Bytes that are kept outside layers: all but their outputs, where these alone are kept. */
+static size_t saved_outside(struct tiny tiny)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = BACKWARD_OF(&arena, tiny, "mode=full");
+    const struct ct_value *tokens = ct_graph_find_input(g, "tokens");
+    int64_t heads = tiny.heads ? tiny.heads : 2;
+    size_t output = (size_t)(tokens->shape[0] * tokens->shape[1] * heads * 4) * sizeof(float);
+    size_t outside = saved_bytes(g) - (size_t)tiny.layers * output;
+
+    ct_arena_finish(&arena);
+    return outside;
+}
+
 /* Whatever a list of ops keeps: in its bytes, no more FLOPs are recomputed. */
-static void budget_is_never_beaten(void **state)
+static void check_never_beaten(struct tiny tiny)
 {
     static const char *const ops[] = {"linear", "linear/2", "attention", "rope",
                                       "swiglu", "add",      "rms_norm"};
-    struct tiny tiny = {.layers = 3, .tokens = 16, .heads = 4, .ffn = 40};
-    size_t h = 2 * 16 * 16 * 4, outside = 2 * h + 2 * 16 * 4; /* the embedding, the head's norm */
+    size_t outside = saved_outside(tiny);
 
-    (void)state;
     for (unsigned set = 1; set < 1u << CT_COUNT(ops); set++) {
         struct ct_arena arena = {0};
         const char *list = "save_ops=", *budget;
@@ -259,6 +339,21 @@ static void budget_is_never_beaten(void **state)
             fail_msg("%s: %g FLOPs, in its %s %g", list, flops, budget, backward_flops(g));
         ct_arena_finish(&arena);
     }
+}
+
+static void budget_is_never_beaten(void **state)
+{
+    static const struct tiny models[] = {
+        {.layers = 3, .tokens = 16, .heads = 4, .ffn = 40},
+        {.layers = 1, .tokens = 5, .heads = 2, .ffn = 7},
+        {.layers = 2, .tokens = 64, .heads = 4, .kv_heads = 2, .ffn = 24},
+        {.layers = 2, .tokens = 9, .plain = true},
+        {.layers = 4, .tokens = 12, .documents = true, .tied = true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(models); i++)
+        check_never_beaten(models[i]);
 }
 
 static void a_budget_is_kept(void **state)
@@ -282,9 +377,11 @@ static void a_budget_is_kept(void **state)
 
 /* ---- numbers ---- */
 
-static struct ct_graph *with_gradients(struct ct_arena *arena, struct tiny tiny, const char *mode)
+static struct ct_graph *with_gradients(struct ct_arena *arena, struct tiny tiny, const char *mode,
+                                       const char *offload)
 {
-    struct ct_graph *g = mode ? BACKWARD_OF(arena, tiny, mode) : backward_of(arena, tiny, NULL);
+    struct ct_graph *g =
+        mode ? BACKWARD_OF(arena, tiny, mode, offload) : backward_of(arena, tiny, NULL);
 
     fetch_gradients(g);
     return g;
@@ -305,11 +402,11 @@ static void compare(struct machine *m, struct machine *plain)
     }
 }
 
-static void check_correctness(struct tiny tiny, const char *mode)
+static void check_correctness(struct tiny tiny, const char *mode, const char *offload)
 {
     struct ct_arena arena = {0};
-    struct ct_graph *g = with_gradients(&arena, tiny, mode);
-    struct ct_graph *plain = with_gradients(&arena, tiny, NULL);
+    struct ct_graph *g = with_gradients(&arena, tiny, mode, offload);
+    struct ct_graph *plain = with_gradients(&arena, tiny, NULL, NULL);
 
     for (int order = IN_TURN; order <= SPLIT; order++) {
         struct machine before;
@@ -331,14 +428,17 @@ static void check_correctness(struct tiny tiny, const char *mode)
 
 static void test_correctness(void **state)
 {
-    static const char *const modes[] = {"mode=full", "mode=layer", "mode=op", "mode=budget"};
+    static const char *const cases[][2] = {
+        {"mode=full", "offload="},     {"mode=layer", "offload="},    {"mode=op", "offload="},
+        {"mode=budget", "offload="},   {"mode=none", "offload=all"},  {"mode=full", "offload=all"},
+        {"mode=op", "offload=linear"}, {"mode=budget", "offload=all"}};
 
     (void)state;
-    for (size_t i = 0; i < CT_COUNT(modes); i++) {
-        check_correctness(tiny_sizes, modes[i]);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        check_correctness(tiny_sizes, cases[i][0], cases[i][1]);
         check_correctness((struct tiny){.tied = true, .documents = true, .dtype = CT_F64},
-                          modes[i]);
-        check_correctness((struct tiny){.plain = true, .dtype = CT_F64}, modes[i]);
+                          cases[i][0], cases[i][1]);
+        check_correctness((struct tiny){.plain = true, .dtype = CT_F64}, cases[i][0], cases[i][1]);
     }
 }
 
@@ -346,11 +446,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graphs_are_as_agreed),
+        cmocka_unit_test(offloaded_values_are_as_agreed),
         cmocka_unit_test(none_changes_nothing),
         cmocka_unit_test(effects_are_not_repeated),
         cmocka_unit_test(faults_of_options_are_said),
         cmocka_unit_test(test_flops),
         cmocka_unit_test(test_mem),
+        cmocka_unit_test(offloading_moves_memory),
+        cmocka_unit_test(the_rate_decides_on_offloading),
         cmocka_unit_test(budget_is_never_beaten),
         cmocka_unit_test(a_budget_is_kept),
         cmocka_unit_test(test_correctness),

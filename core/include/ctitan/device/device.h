@@ -20,10 +20,10 @@ enum ct_stream {
     CT_STREAM_COMPUTE,
     CT_STREAM_GATHER,
     CT_STREAM_REDUCE,
-    CT_STREAM_P2P,     /* rings */
-    CT_STREAM_COPY_IN, /* from and to host memory */
-    CT_STREAM_COPY_OUT,
-    CT_STREAM_SEND, /* to and from other stages of a pipeline */
+    CT_STREAM_P2P,      /* rings */
+    CT_STREAM_COPY_IN,  /* from and to host memory */
+    CT_STREAM_COPY_OUT, /* in microbatches, what it reads keeps its memory until the next copy */
+    CT_STREAM_SEND,     /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
     CT_STREAM_CHUNK, /* exchanges of one chunk beside what computes on another: what they read keeps
                         its memory until the next one begins */
