@@ -12,7 +12,7 @@
 #include "base/sorted.h"
 #include "lower/lower.h"
 
-#define ALIGNMENT 64
+#define ALIGNMENT 256 /* of every buffer: what libraries of devices ask of their workspaces */
 
 static size_t align(size_t bytes)
 {

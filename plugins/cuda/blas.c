@@ -1,6 +1,7 @@
 /*
  * Matrix products through cuBLASLt.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -399,6 +400,7 @@ int gpu_multiply(const struct ct_launch *l, const struct gpu_product *p, void *w
 
     if (p->m == 0 || p->n == 0)
         return 0;
+    assert((uintptr_t)workspace % 256 == 0);
     rc = find_plan(gpu_of(l->device)->blas, p, &call.plan);
     if (rc == 0)
         rc = run_product(&call);

@@ -263,7 +263,7 @@ static void touched(const struct ct_program *p, const struct ct_buffer *b, int64
 
 static size_t aligned(size_t bytes)
 {
-    return (bytes + 63) / 64 * 64;
+    return (bytes + 255) / 256 * 256;
 }
 
 /* Lives begin and end where memory is touched, the arena ends where the highest buffer does, and
@@ -276,7 +276,7 @@ static void check_exact(const struct ct_program *p)
         const struct ct_buffer *b = &p->buffers[i];
         int64_t first, last;
 
-        assert_int_equal(b->offset % 64, 0);
+        assert_int_equal(b->offset % 256, 0);
         if (b->offset + aligned(b->bytes) > highest)
             highest = b->offset + aligned(b->bytes);
         if (b->first < 0 && b->last == INT64_MAX) {

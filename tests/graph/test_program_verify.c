@@ -171,7 +171,7 @@ static void a_small_arena(void **state)
 
     (void)state;
     lower_model(&m, &arena, 1);
-    m.program->memory.bytes -= 64;
+    m.program->memory.bytes -= 256;
     must_complain(&m, "ends beyond the arena");
     finish(&m, &arena);
 }

@@ -245,7 +245,8 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
     (void)d_layout;
     if (algo->data[0])
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1)
+    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1 ||
+        (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
     return simulated_submit(stream, multiply, &p, sizeof(p));
 }

@@ -489,9 +489,10 @@ int cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
     missing = 0;
     for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], &r, look_for_missing);
-    if (missing || !workspace) {
-        snprintf(last_error, sizeof(last_error), "%d tensors without an address (simulated)",
-                 missing);
+    if (missing || !workspace || (uintptr_t)*workspace % 256) {
+        snprintf(last_error, sizeof(last_error),
+                 "%d tensors without an address, workspace at %p (simulated)", missing,
+                 workspace ? *workspace : NULL);
         return BAD_PARAM;
     }
     r.workspace = *workspace;
