@@ -8,8 +8,8 @@
  *
  * NCCL communicators are non-blocking: operations in progress are polled, with a deadline. A
  * watchdog thread checks that collectives finish. If one exceeds the time-out, or NCCL reports an
- * error, the communicator fails: all NCCL communicators are aborted, which releases the streams,
- * and every later call returns CT_EPEER with the same message.
+ * error, the communicator fails: all NCCL communicators are aborted by a thread of its own, which
+ * releases the streams, and every later call returns CT_EPEER with the same message.
  */
 #ifndef NCCL_CLUSTER_H
 #define NCCL_CLUSTER_H
@@ -41,7 +41,8 @@ struct comm {
     CUcontext context;
     struct group *groups;
     pthread_mutex_t lock; /* protects NCCL calls and aborts */
-    _Atomic bool failed;
+    _Atomic bool failed;  /* the communicators are being aborted; set under the lock */
+    _Atomic bool aborted; /* they are gone */
     struct ct_first_failure failure;
 };
 

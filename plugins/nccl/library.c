@@ -46,6 +46,17 @@ static int load(const char *file, const char *what, const struct call *calls, si
     return find(*library, what, calls, count);
 }
 
+static int check_version(void)
+{
+    int version = 0;
+
+    nccl.ncclGetVersion(&version);
+    return version >= NCCL_OLDEST
+               ? 0
+               : ct_fail(CT_ENOENT, "this NCCL is version %d.%d: 2.22 or newer is needed",
+                         version / 10000, version / 100 % 100);
+}
+
 int nccl_library_open(void)
 {
     void *library, *windows;
@@ -57,6 +68,8 @@ int nccl_library_open(void)
     rc = load("libcuda.so.1", "NVIDIA driver", cuda_calls, CT_COUNT(cuda_calls), &library);
     if (rc == 0)
         rc = load("libnccl.so.2", "NCCL", nccl_calls, CT_COUNT(nccl_calls), &library);
+    if (rc == 0)
+        rc = check_version();
     if (rc < 0)
         return rc;
     windows = dlsym(library, "ncclCommWindowRegister");

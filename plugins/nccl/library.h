@@ -43,6 +43,7 @@ typedef struct {
     X(ncclCommInitRankConfig,                                                                      \
       (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config))             \
     X(ncclCommGetAsyncError, (ncclComm_t comm, int *error))                                        \
+    X(ncclCommFinalize, (ncclComm_t comm))                                                         \
     X(ncclCommDestroy, (ncclComm_t comm))                                                          \
     X(ncclCommAbort, (ncclComm_t comm))                                                            \
     X(ncclGroupStart, (void))                                                                      \
@@ -102,6 +103,9 @@ struct nccl_library {
     int (*ncclCommWindowRegister)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
 };
 extern struct nccl_library nccl;
+
+/* The first NCCL that aborts several communicators as a group. */
+#define NCCL_OLDEST 22200
 
 /* Load both libraries, once. CT_ENOENT: one is missing or too old. */
 int nccl_library_open(void);

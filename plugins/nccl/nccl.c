@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/hook.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 
 #include "cluster.h"
@@ -32,26 +34,32 @@ static const struct ct_option options[] = {
 
 /* ---- failures ---- */
 
-#define GROUP_ABORT 22200 /* first version that can group aborts */
-
 /*
- * An abort waits for its communicator's last call on the device, which may be queued after a call
- * of another communicator. Therefore all aborts are requested before any is waited for.
+ * Runs on a thread of its own. An abort waits for its communicator's last call on the device, which
+ * may be queued after a call of another communicator, and for the destruction of graphs that hold
+ * its calls. So all aborts are requested in one group, and the lock is not held: the main thread
+ * sees the failure at once, and closes the device's graphs.
  */
-static void abort_groups(struct comm *comm)
+static void *abort_groups(void *argument)
 {
-    int version = 0;
-    bool together;
+    struct comm *comm = argument;
 
-    nccl.ncclGetVersion(&version);
-    together = version >= GROUP_ABORT && nccl.ncclGroupStart() == ncclSuccess;
-    for (struct group *g = comm->groups; g; g = g->next) {
-        if (g->nccl)
-            nccl.ncclCommAbort(g->nccl);
-        g->nccl = NULL;
-    }
-    if (together)
-        nccl.ncclGroupEnd();
+    nccl.cuCtxSetCurrent(comm->context);
+    nccl.ncclGroupStart();
+    for (struct group *g = comm->groups; g; g = g->next)
+        nccl.ncclCommAbort(g->nccl);
+    nccl.ncclGroupEnd();
+    comm->aborted = true;
+    return NULL;
+}
+
+/* The lock is held, so the list of groups is complete: none is added after a failure. */
+static void start_abort(struct comm *comm)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, abort_groups, comm) == 0)
+        pthread_detach(thread);
 }
 
 int nccl_fail(struct comm *comm, const char *fmt, ...)
@@ -65,7 +73,7 @@ int nccl_fail(struct comm *comm, const char *fmt, ...)
     va_end(args);
     if (!comm->failed) {
         comm->failed = true;
-        abort_groups(comm);
+        start_abort(comm);
     }
     pthread_mutex_unlock(&comm->lock);
     return rc;
@@ -148,7 +156,11 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
     return rc < 0 ? rc : 0;
 }
 
-static ncclConfig_t configuration(const char *name)
+/* Thread blocks of a call between two ranks: a receive that is posted early waits on the device, and
+   must leave room for products. */
+#define PAIR_CTAS 8
+
+static ncclConfig_t configuration(const char *name, int ranks)
 {
     ncclConfig_t c = {.size = sizeof(c), .magic = 0xcafebeef, .version = 22800, .blocking = 0};
     int *undefined[] = {&c.cgaClusterSize,      &c.minCTAs,           &c.maxCTAs,
@@ -160,6 +172,8 @@ static ncclConfig_t configuration(const char *name)
     for (size_t i = 0; i < CT_COUNT(undefined); i++)
         *undefined[i] = NCCL_UNDEFINED;
     c.commName = name;
+    if (ranks == 2)
+        c.maxCTAs = PAIR_CTAS;
     nccl.ncclGetVersion(&version);
     if (version < 22800) {
         c.size = offsetof(ncclConfig_t, trafficClass);
@@ -172,7 +186,7 @@ static ncclConfig_t configuration(const char *name)
 
 static int make_group(struct group *g)
 {
-    ncclConfig_t config = configuration(g->base.name);
+    ncclConfig_t config = configuration(g->base.name, g->base.size);
     ncclUniqueId id = {{0}};
     int rc = exchange_id(g, &id);
 
@@ -196,6 +210,20 @@ static int connect_pair(struct group *g)
                                  : ct_group_receive(&g->base, &byte, 1, 0, 0);
 }
 
+/* An abort ends all groups of the list, so a group that comes after it is not added. */
+static int keep(struct group *g)
+{
+    struct comm *comm = g->comm;
+
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->failed) {
+        g->next = comm->groups;
+        comm->groups = g;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return nccl_failed(comm);
+}
+
 static int open_group(struct ct_comm *base, const int64_t *ranks, int count, const char *name,
                       struct ct_group **group)
 {
@@ -210,27 +238,26 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
     g = (struct group *)*group;
     g->comm = comm;
     rc = make_group(g);
+    if (rc == 0)
+        rc = keep(g);
     if (rc < 0) {
         if (g->nccl)
             nccl.ncclCommAbort(g->nccl);
         free(g);
         return rc;
     }
-    pthread_mutex_lock(&comm->lock);
-    g->next = comm->groups;
-    comm->groups = g;
-    pthread_mutex_unlock(&comm->lock);
     return connect_pair(g);
 }
 
 /* ---- opening and closing ---- */
 
-#define PATIENCE 2.0 /* seconds to wait for ranks that are not finished */
+#define PATIENCE 2.0       /* seconds to wait for ranks that are not finished */
+#define ABORT_PATIENCE 5.0 /* seconds to wait for NCCL to end its communicators */
 
-/* Data that a rank has sent may be in NCCL's buffers when its own stream is done, and an abort
-   would drop it, so wait for all ranks. If the store is gone, rank 0 has seen that they are
-   done. */
-static void wait_for_others(struct comm *comm)
+/* Data that a rank has sent may be in NCCL's buffers when its own stream is done, and the end of a
+   communicator would drop it, so wait for all ranks. True: all are done. If the store is gone,
+   rank 0 has seen that they are. */
+static bool wait_for_others(struct comm *comm)
 {
     double deadline = ct_now() + PATIENCE;
     char key[STORE_KEY];
@@ -239,10 +266,41 @@ static void wait_for_others(struct comm *comm)
 
     snprintf(key, sizeof(key), "done/%d", comm->base.rank);
     rc = nccl_store_set(comm->store, key, &done, sizeof(done));
-    for (int i = 0; rc >= 0 && i < comm->base.world && ct_now() < deadline; i++) {
+    for (int i = 0; rc >= 0 && i < comm->base.world; i++) {
+        double left = deadline - ct_now();
+
         snprintf(key, sizeof(key), "done/%d", i);
-        rc = nccl_store_get(comm->store, key, &done, sizeof(done), deadline - ct_now());
+        rc = nccl_store_get(comm->store, key, &done, sizeof(done), left > 0 ? left : 0);
+        if (rc == 0)
+            return false;
     }
+    return true;
+}
+
+/* All ranks are done, and come here. */
+static void end_groups(struct comm *comm)
+{
+    comm->timeout = ABORT_PATIENCE;
+    for (struct group *g = comm->groups; g && !comm->failed; g = g->next)
+        nccl_check(g, nccl.ncclCommFinalize(g->nccl), "ending");
+    for (struct group *g = comm->groups; g && !comm->failed; g = g->next)
+        nccl.ncclCommDestroy(g->nccl);
+}
+
+/* What is left of a step may never end, and NCCL's thread with it. Nothing can be freed then. */
+static void wait_for_abort(struct comm *comm)
+{
+    double deadline = ct_now() + ABORT_PATIENCE;
+
+    while (!comm->aborted && ct_now() < deadline)
+        ct_nap(1e-3);
+    if (comm->aborted)
+        return;
+    nccl_failed(comm);
+    ct_log(CT_LOG_ERROR,
+           "%s; NCCL has not ended its communicators within %g s, so the process ends here",
+           ct_error_message(), ABORT_PATIENCE);
+    _exit(1);
 }
 
 static void close_comm(struct ct_comm *base)
@@ -251,10 +309,13 @@ static void close_comm(struct ct_comm *base)
 
     if (!comm)
         return;
-    if (comm->store && comm->groups && !comm->failed)
-        wait_for_others(comm);
+    if (comm->groups && !comm->failed && !wait_for_others(comm))
+        nccl_fail(comm, "other ranks are not done within %g s", PATIENCE);
     nccl_watchdog_stop(comm);
-    abort_groups(comm); /* returns at once: peers may have exited */
+    if (!comm->failed)
+        end_groups(comm);
+    if (comm->failed)
+        wait_for_abort(comm);
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
         if (g->staging)

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -112,14 +113,23 @@ static void *serve(void *argument)
 
 /* ---- connecting ---- */
 
+#define ADDRESSES 16 /* of one host, at most */
+
 struct address {
     struct sockaddr_storage at;
     socklen_t length;
 };
 
+/* Where rank 0 is: a name may have several addresses, which are tried in turn. */
+struct addresses {
+    struct address list[ADDRESSES];
+    int count;
+};
+
 /* Ranks of one host, identified by the job's name, use an abstract socket. */
-static int name_address(const char *job, struct address *a)
+static int name_address(const char *job, struct addresses *addresses)
 {
+    struct address *a = &addresses->list[0];
     struct sockaddr_un *local = (struct sockaddr_un *)&a->at;
     int n;
 
@@ -129,15 +139,35 @@ static int name_address(const char *job, struct address *a)
     if (n >= (int)sizeof(local->sun_path) - 1)
         return ct_fail(CT_EINVAL, "job name '%s' is too long", job);
     a->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    addresses->count = 1;
     return 0;
 }
 
-static int find_address(const struct ct_comm_request *request, struct address *a)
+static void add_address(struct addresses *a, const struct addrinfo *found)
+{
+    if (a->count == ADDRESSES)
+        return;
+    memcpy(&a->list[a->count].at, found->ai_addr, found->ai_addrlen);
+    a->list[a->count++].length = found->ai_addrlen;
+}
+
+static int look_up(const char *host, const char *port, struct addresses *a)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    int code = getaddrinfo(host, port, &hints, &found);
+
+    if (code)
+        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host, gai_strerror(code));
+    for (const struct addrinfo *f = found; f; f = f->ai_next)
+        add_address(a, f);
+    freeaddrinfo(found);
+    return 0;
+}
+
+static int find_addresses(const struct ct_comm_request *request, struct addresses *a)
 {
     const char *host = getenv("MASTER_ADDR"), *master = getenv("MASTER_PORT");
     char port[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    int code;
 
     if (!nccl_config.port && request->job && request->local_ranks == request->world)
         return name_address(request->job, a);
@@ -145,31 +175,54 @@ static int find_address(const struct ct_comm_request *request, struct address *a
         return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR and MASTER_PORT, or "
                                    "[nccl] port, to meet");
     snprintf(port, sizeof(port), "%d", nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
-    code = getaddrinfo(host ? host : "127.0.0.1", port, &hints, &found);
-    if (code)
-        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host ? host : "", gai_strerror(code));
-    memcpy(&a->at, found->ai_addr, found->ai_addrlen);
-    a->length = found->ai_addrlen;
-    freeaddrinfo(found);
-    return 0;
+    return look_up(host ? host : "127.0.0.1", port, a);
+}
+
+static in_port_t port_of(const struct address *a)
+{
+    return a->at.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)&a->at)->sin6_port
+                                       : ((const struct sockaddr_in *)&a->at)->sin_port;
 }
 
 static int listen_at(const struct address *a, int world, int *listener)
 {
-    int on = 1;
+    int on = 1, off = 0;
 
     *listener = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(*listener, (const struct sockaddr *)&a->at, a->length) < 0 ||
-        listen(*listener, world) < 0)
-        return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
-                       "rendezvous: %s; another place: [nccl] port", strerror(errno));
-    return 0;
+    if (a->at.ss_family == AF_INET6)
+        setsockopt(*listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    if (bind(*listener, (const struct sockaddr *)&a->at, a->length) == 0 &&
+        listen(*listener, world) == 0)
+        return 0;
+    if (*listener >= 0)
+        close(*listener);
+    *listener = -1;
+    return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
+                   "rendezvous: %s; another place: [nccl] port", strerror(errno));
 }
 
-static int host(struct store *s, const struct address *a, int world)
+/* All addresses of this host, as its own name often stands for its loopback address, which no
+   other host reaches. The address of IPv6 serves IPv4 too. */
+static int listen_everywhere(const struct address *a, int world, int *listener)
 {
-    int rc = listen_at(a, world, &s->listener);
+    struct address any = {.length = sizeof(struct sockaddr_in6)};
+
+    *(struct sockaddr_in6 *)&any.at =
+        (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_of(a)};
+    if (listen_at(&any, world, listener) == 0)
+        return 0;
+    any.length = sizeof(struct sockaddr_in);
+    *(struct sockaddr_in *)&any.at =
+        (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_of(a)};
+    return listen_at(&any, world, listener);
+}
+
+static int host(struct store *s, const struct address *a, const struct ct_comm_request *request)
+{
+    int rc = request->local_ranks == request->world
+                 ? listen_at(a, request->world, &s->listener)
+                 : listen_everywhere(a, request->world, &s->listener);
 
     if (rc < 0)
         return rc;
@@ -179,26 +232,36 @@ static int host(struct store *s, const struct address *a, int world)
     return 0;
 }
 
-static int join(struct store *s, const struct address *a, double timeout)
+static bool join_at(struct store *s, const struct address *a)
 {
-    double deadline = ct_now() + timeout;
     int on = 1;
 
-    for (;;) {
-        s->socket = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(s->socket, (const struct sockaddr *)&a->at, a->length) == 0)
-            break;
-        close(s->socket);
+    s->socket = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(s->socket, (const struct sockaddr *)&a->at, a->length) < 0) {
+        if (s->socket >= 0)
+            close(s->socket);
         s->socket = -1;
-        if (ct_now() > deadline)
-            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
-        ct_nap(NAP);
+        return false;
     }
     if (a->at.ss_family != AF_UNIX)
         setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(s->socket, SOL_SOCKET, SO_RCVTIMEO, &answer_time, sizeof(answer_time));
     setsockopt(s->socket, SOL_SOCKET, SO_SNDTIMEO, &answer_time, sizeof(answer_time));
-    return 0;
+    return true;
+}
+
+static int join(struct store *s, const struct addresses *a, double timeout)
+{
+    double deadline = ct_now() + timeout;
+
+    for (;;) {
+        for (int i = 0; i < a->count; i++)
+            if (join_at(s, &a->list[i]))
+                return 0;
+        if (ct_now() > deadline)
+            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
+        ct_nap(NAP);
+    }
 }
 
 /* ---- requests ---- */
@@ -298,7 +361,7 @@ static int meet(struct store *s, const struct ct_comm_request *r)
 int nccl_store_open(const struct ct_comm_request *request, struct store **store)
 {
     struct store *s = calloc(1, sizeof(*s));
-    struct address address = {.length = 0};
+    struct addresses addresses = {.count = 0};
     int rc;
 
     if (!s)
@@ -306,11 +369,11 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
     *store = s;
     s->socket = s->listener = s->stop[0] = s->stop[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
-    rc = find_address(request, &address);
+    rc = find_addresses(request, &addresses);
     if (rc == 0 && request->rank == 0)
-        rc = host(s, &address, request->world);
+        rc = host(s, &addresses.list[0], request);
     if (rc == 0)
-        rc = join(s, &address, request->timeout);
+        rc = join(s, &addresses, request->timeout);
     return rc < 0 ? rc : meet(s, request);
 }
 

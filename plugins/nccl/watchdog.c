@@ -142,16 +142,18 @@ void nccl_watch_step(struct comm *comm, bool rests)
 
 int nccl_look(struct comm *comm)
 {
-    for (struct group *g = comm->groups; g; g = g->next) {
-        int error = ncclSuccess;
+    const struct group *bad = NULL;
+    int error = ncclSuccess;
 
-        pthread_mutex_lock(&comm->lock);
-        if (!comm->failed)
-            nccl.ncclCommGetAsyncError(g->nccl, &error);
-        pthread_mutex_unlock(&comm->lock);
+    pthread_mutex_lock(&comm->lock);
+    for (const struct group *g = comm->failed ? NULL : comm->groups; g && !bad; g = g->next) {
+        nccl.ncclCommGetAsyncError(g->nccl, &error);
         if (error != ncclSuccess && error != ncclInProgress)
-            nccl_fail(comm, "group '%s': NCCL: %s", g->base.name, nccl.ncclGetErrorString(error));
+            bad = g;
     }
+    pthread_mutex_unlock(&comm->lock);
+    if (bad)
+        nccl_fail(comm, "group '%s': NCCL: %s", bad->base.name, nccl.ncclGetErrorString(error));
     return nccl_failed(comm);
 }
 

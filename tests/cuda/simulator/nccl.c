@@ -4,6 +4,10 @@
  * by the thread of their stream, and end when all ranks have come; a send, when its receiver has.
  * As with NCCL, the first message of a pair keeps its host until the other side is there, too. A
  * rank that waits longer than its patience fails, as an abort would make it.
+ *
+ * As with NCCL, the end of a communicator waits for its calls on the device and for the graphs that
+ * hold some of them. An abort lets calls of its own communicator fail, not those of others before
+ * them in the stream; several aborts of one group are all requested before one waits.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -44,6 +48,7 @@ struct ncclComm {
     int ranks, rank;
     char name[64];
     _Atomic int failed; /* a call of this rank found that a peer is gone */
+    _Atomic int calls;  /* in streams and graphs */
 };
 
 #define X(name, parameters) CT_API int name parameters;
@@ -130,8 +135,25 @@ int ncclCommGetAsyncError(ncclComm_t comm, int *error)
     return ncclSuccess;
 }
 
+/* ---- the end of a communicator ---- */
+
+static _Thread_local struct {
+    bool open; /* a group */
+    ncclComm_t comm[64];
+    int count;
+} ending;
+
+int ncclCommFinalize(ncclComm_t comm)
+{
+    return comm->failed ? SYSTEM_ERROR : ncclSuccess;
+}
+
 int ncclCommDestroy(ncclComm_t comm)
 {
+    int rounds = 0;
+
+    while (comm->calls)
+        rest(&rounds);
     munmap(comm->segment, sizeof(*comm->segment));
     free(comm);
     return ncclSuccess;
@@ -141,6 +163,11 @@ int ncclCommDestroy(ncclComm_t comm)
 int ncclCommAbort(ncclComm_t comm)
 {
     comm->segment->aborted = 1;
+    if (!ending.open)
+        return ncclCommDestroy(comm);
+    if (ending.count == 64)
+        return SYSTEM_ERROR;
+    ending.comm[ending.count++] = comm;
     return ncclSuccess;
 }
 
@@ -253,7 +280,7 @@ static int run_call(const void *arguments)
 
 static int submit(struct call c, void *stream)
 {
-    return simulated_submit_waiting(stream, run_call, &c, sizeof(c));
+    return simulated_submit_waiting(stream, run_call, &c, sizeof(c), &c.comm->calls);
 }
 
 int ncclAllGather(const void *in, void *out, size_t count, int type, ncclComm_t comm, void *stream)
@@ -349,6 +376,7 @@ static int run_messages(const void *arguments)
 int ncclGroupStart(void)
 {
     pending = (struct messages){.count = 0};
+    ending.open = true;
     return ncclSuccess;
 }
 
@@ -370,11 +398,15 @@ static int connect_all(const struct messages *m)
 
 int ncclGroupEnd(void)
 {
+    ending.open = false;
+    while (ending.count)
+        ncclCommDestroy(ending.comm[--ending.count]);
     if (!pending.count)
         return ncclSuccess;
     if (connect_all(&pending))
         return SYSTEM_ERROR;
-    return simulated_submit_waiting(pending.stream, run_messages, &pending, sizeof(pending));
+    return simulated_submit_waiting(pending.stream, run_messages, &pending, sizeof(pending),
+                                    &pending.call[0].comm->calls);
 }
 
 static int add(struct call c, void *stream)

@@ -34,7 +34,8 @@ struct task {
     enum { CALL, RECORD, WAIT } kind;
     int (*call)(const void *arguments);
     void *arguments;
-    bool waits, owns; /* for other ranks; its arguments */
+    bool waits, owns;     /* for other ranks; its arguments */
+    _Atomic int *holders; /* counts the queues and graphs that hold this task; NULL: not counted */
     CUevent event;
     struct moment *moment; /* NULL: nothing to wait for */
 };
@@ -105,6 +106,20 @@ static int perform(const struct task *t)
     return CUDA_SUCCESS;
 }
 
+static void hold(const struct task *t)
+{
+    if (t->holders)
+        ++*t->holders;
+}
+
+static void let_go(const struct task *t)
+{
+    if (t->owns)
+        free(t->arguments);
+    if (t->holders)
+        --*t->holders;
+}
+
 static void *work(void *argument)
 {
     CUstream s = argument;
@@ -120,9 +135,8 @@ static void *work(void *argument)
         t = s->queue[0];
         pthread_mutex_unlock(&lock);
         perform(&t);
-        if (t.owns)
-            free(t.arguments);
         pthread_mutex_lock(&lock);
+        let_go(&t);
         memmove(s->queue, s->queue + 1, --s->count * sizeof(*s->queue));
         pthread_cond_broadcast(&changed);
     }
@@ -156,6 +170,7 @@ static void append(CUstream s, struct task t)
         s->room = s->room ? 2 * s->room : 64;
         s->queue = realloc(s->queue, s->room * sizeof(*s->queue));
     }
+    hold(&t);
     s->queue[s->count++] = t;
     start(s);
     pthread_cond_broadcast(&changed);
@@ -198,6 +213,7 @@ static int submit(CUstream s, struct task t, size_t bytes)
         capture->room = capture->room ? 2 * capture->room : 64;
         capture->item = realloc(capture->item, capture->room * sizeof(*capture->item));
     }
+    hold(&t);
     capture->item[capture->count++] =
         (struct captured){s, bytes ? with_own_arguments(t, bytes) : t};
     return CUDA_SUCCESS;
@@ -211,12 +227,14 @@ int simulated_submit(void *stream, int (*call)(const void *arguments), const voi
 }
 
 int simulated_submit_waiting(void *stream, int (*call)(const void *arguments),
-                             const void *arguments, size_t bytes)
+                             const void *arguments, size_t bytes, _Atomic int *holders)
 {
-    return submit(
-        stream,
-        (struct task){.call = call, .arguments = (void *)(uintptr_t)arguments, .waits = true},
-        bytes);
+    return submit(stream,
+                  (struct task){.call = call,
+                                .arguments = (void *)(uintptr_t)arguments,
+                                .waits = true,
+                                .holders = holders},
+                  bytes);
 }
 
 /* ---- streams ---- */
@@ -372,8 +390,7 @@ int cuGraphExecDestroy(CUgraphExec exec)
     CUgraph graph = (CUgraph)(void *)exec;
 
     for (size_t i = 0; i < graph->count; i++)
-        if (graph->item[i].task.owns)
-            free(graph->item[i].task.arguments);
+        let_go(&graph->item[i].task);
     free(graph->item);
     free(graph);
     return CUDA_SUCCESS;
