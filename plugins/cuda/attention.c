@@ -71,15 +71,26 @@ static unsigned tiles(int64_t tokens)
     return (unsigned)gpu_blocks(tokens, TILE);
 }
 
+static size_t shared_bytes(const struct ct_tensor *q)
+{
+    return (size_t)(3 * TILE * (q->shape[3] + 1) + TILE * TILE) * sizeof(float);
+}
+
+static bool has_shared(const struct ct_prepare *p, size_t bytes)
+{
+    return bytes <= (size_t)gpu_of(p->device)->shared_memory;
+}
+
 static bool accepts(const struct ct_prepare *p)
 {
-    return suits(p, 3, 1, 3) && p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
+    return suits(p, 3, 1, 3) && has_shared(p, shared_bytes(&p->in[0])) &&
+           p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
 }
 
 static int run(const struct ct_launch *l)
 {
     struct gpu_attention a = arguments(l, 0, 3);
-    size_t shared = (size_t)(3 * TILE * a.padded + TILE * TILE) * sizeof(float);
+    size_t shared = shared_bytes(&l->in[0]);
 
     a.o = l->out[0].data;
     strides(a.o_stride, &l->out[0]);
@@ -93,9 +104,15 @@ static int run(const struct ct_launch *l)
 
 /* ---- the gradient ---- */
 
+static size_t shared_bytes_grad(const struct ct_tensor *q)
+{
+    return (size_t)(4 * TILE * (q->shape[3] + 1) + 2 * TILE * TILE) * sizeof(float);
+}
+
 static bool accepts_grad(const struct ct_prepare *p)
 {
-    return suits(p, 5, 3, 6) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
+    return suits(p, 5, 3, 6) && has_shared(p, shared_bytes_grad(&p->in[1])) &&
+           p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -109,7 +126,7 @@ static int run_grad(const struct ct_launch *l)
     struct gpu_attention a = arguments(l, 1, 6);
     enum ct_dtype dtype = l->in[1].dtype;
     struct gpu_size block = {THREADS, 1, 1};
-    size_t shared = (size_t)(4 * TILE * a.padded + 2 * TILE * TILE) * sizeof(float);
+    size_t shared = shared_bytes_grad(&l->in[1]);
     int64_t rows = ct_tensor_count(&l->in[5]);
     int rc;
 

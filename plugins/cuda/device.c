@@ -166,13 +166,16 @@ static int open_device(const struct ct_device_request *request, struct ct_device
 
 /* ---- what it is ---- */
 
-/* Dense bfloat16, as the vendor's data sheets say; float32 in TF32 is half, without it `scalar`. */
+/* Dense bfloat16, as the vendor's data sheets say; float32 in TF32 is half, without it `scalar`. The
+   first name that is found in the device's counts, so longer names come first. */
 static const struct {
     const char *name;
     double bf16, scalar;
-} peaks[] = {{"H100 PCIe", 756e12, 51e12}, {"H100 NVL", 835e12, 60e12}, {"H100", 989e12, 67e12},
-             {"H200", 989e12, 67e12},      {"GH200", 989e12, 67e12},    {"B200", 2250e12, 75e12},
-             {"A100", 312e12, 19.5e12},    {"A800", 312e12, 19.5e12},   {"L40S", 362e12, 91.6e12}};
+} peaks[] = {{"H100 PCIe", 756e12, 51e12}, {"H100 NVL", 835e12, 60e12}, {"H200 NVL", 835e12, 60e12},
+             {"GH200", 989e12, 67e12},     {"H100", 989e12, 67e12},     {"H200", 989e12, 67e12},
+             {"H800", 989e12, 67e12},      {"H20", 148e12, 44e12},      {"GB200", 2500e12, 80e12},
+             {"B200", 2250e12, 75e12},     {"A100", 312e12, 19.5e12},   {"A800", 312e12, 19.5e12},
+             {"L40S", 362e12, 91.6e12}};
 
 static double peak(const char *name, enum ct_dtype compute)
 {
@@ -374,9 +377,11 @@ static int copy_out_begin(struct ct_device *device, void *host, const void *from
     return rc;
 }
 
+/* Blocks that lie one behind the other are one copy, whose stride no limit of the device meets. */
 static int copy_blocks(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                        size_t from_stride, size_t bytes, int64_t count)
 {
+    bool whole = count == 1 || (to_stride == bytes && from_stride == bytes);
     CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                        .srcDevice = (uintptr_t)from,
                        .srcPitch = from_stride,
@@ -386,7 +391,10 @@ static int copy_blocks(const struct ct_launch *l, void *to, size_t to_stride, co
                        .WidthInBytes = bytes,
                        .Height = (size_t)count};
 
-    return gpu_check(gpu_driver.cuMemcpy2DAsync(&c, l->stream), "a copy on the device");
+    return gpu_check(whole ? gpu_driver.cuMemcpyDtoDAsync((uintptr_t)to, (uintptr_t)from,
+                                                          bytes * (size_t)count, l->stream)
+                           : gpu_driver.cuMemcpy2DAsync(&c, l->stream),
+                     "a copy on the device");
 }
 
 static int clear(const struct ct_launch *l, void *at, size_t bytes)

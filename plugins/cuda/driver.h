@@ -136,6 +136,8 @@ typedef struct {
       (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                           \
     X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                     \
       (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                                 \
+    X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                                     \
+      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                           \
     X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream))           \
     X(cuStreamCreateWithPriority, cuStreamCreateWithPriority,                                      \
       (CUstream * stream, unsigned flags, int priority))                                           \

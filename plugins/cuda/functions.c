@@ -23,11 +23,29 @@ struct gpu_functions {
     struct slot slot[SLOTS];
 };
 
+/* A driver loads images of its own major version of CUDA, and of older ones. */
+static int check_driver(void)
+{
+    int driver = 0, toolkit = gpu_images_toolkit;
+    int rc = gpu_check(gpu_driver.cuDriverGetVersion(&driver), "the driver's version");
+
+    if (rc < 0 || driver / 1000 >= toolkit / 1000)
+        return rc;
+    return ct_fail(CT_ENOENT,
+                   "the NVIDIA driver is for CUDA %d.%d, the kernels were built with CUDA %d.%d: "
+                   "install a newer driver, or build with nvcc %d",
+                   driver / 1000, driver % 1000 / 10, toolkit / 1000, toolkit % 1000 / 10,
+                   driver / 1000);
+}
+
 int gpu_functions_load(struct gpu *gpu)
 {
-    struct gpu_functions *f = calloc(1, sizeof(*f));
-    int count = 0, rc = 0;
+    struct gpu_functions *f;
+    int count = 0, rc = check_driver();
 
+    if (rc < 0)
+        return rc;
+    f = calloc(1, sizeof(*f));
     if (!f)
         return ct_fail(CT_ENOMEM, "the kernels of the device");
     gpu->functions = f;

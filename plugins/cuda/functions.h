@@ -9,5 +9,7 @@ struct gpu_image {
     const void *data;
 };
 extern const struct gpu_image gpu_images[];
+/* The CUDA toolkit that built them: 13.2 is 13020. */
+extern const int gpu_images_toolkit;
 
 #endif

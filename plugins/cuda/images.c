@@ -23,3 +23,5 @@ const struct gpu_image gpu_images[] = {
     IMAGES(X)
 #undef X
         {0}};
+
+const int gpu_images_toolkit = GPU_TOOLKIT;

@@ -110,13 +110,24 @@ static void test_refused_memory(void **state)
     unsetenv("SIMULATOR_REFUSES");
 }
 
+/* A second device, as the first is open: what it says of the driver comes before anything else. */
+static void test_driver(void **state)
+{
+    struct ct_device *other;
+
+    (void)state;
+    setenv("SIMULATOR_DRIVER", "12080", 1);
+    assert_int_equal(device->ops->open(&(struct ct_device_request){0, 1}, &other), CT_ENOENT);
+    assert_message("the NVIDIA driver is for CUDA 12.8, the kernels were built with CUDA 13.0");
+    unsetenv("SIMULATOR_DRIVER");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refused_memory),
+        cmocka_unit_test(test_tokens), cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_refused_memory),
+        cmocka_unit_test(test_driver),
     };
 
     if (ct_ops_register() < 0)

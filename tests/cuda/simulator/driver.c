@@ -17,6 +17,7 @@
 #define cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
 #define cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2
+#define cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2
 #define cuMemcpy2DAsync cuMemcpy2DAsync_v2
 #define cuMemGetAddressRange cuMemGetAddressRange_v2
 
@@ -30,7 +31,9 @@ int cuInit(unsigned flags)
 
 int cuDriverGetVersion(int *version)
 {
-    *version = 13000;
+    const char *other = getenv("SIMULATOR_DRIVER");
+
+    *version = other ? atoi(other) : 13000;
     return CUDA_SUCCESS;
 }
 
@@ -380,6 +383,11 @@ int cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
     return copy(to, (void *)(uintptr_t)from, bytes, stream);
 }
 
+int cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, stream);
+}
+
 int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, stream);
@@ -408,7 +416,8 @@ int cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     if (copy->srcMemoryType != CU_MEMORYTYPE_DEVICE ||
         copy->dstMemoryType != CU_MEMORYTYPE_DEVICE || copy->srcPitch < copy->WidthInBytes ||
-        copy->dstPitch < copy->WidthInBytes)
+        copy->dstPitch < copy->WidthInBytes || copy->srcPitch > INT32_MAX ||
+        copy->dstPitch > INT32_MAX)
         return CUDA_ERROR_NOT_FOUND;
     return simulated_submit(stream, run_copy_rows, copy, sizeof(*copy));
 }
