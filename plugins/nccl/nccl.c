@@ -253,6 +253,8 @@ static int open_group(struct ct_comm *base, const int64_t *ranks, int count, con
 
 #define PATIENCE 2.0       /* seconds to wait for ranks that are not finished */
 #define ABORT_PATIENCE 5.0 /* seconds to wait for NCCL to end its communicators */
+#define LAST_QUESTIONS                                                                             \
+    1.0 /* seconds for which rank 0 still answers others, which ask who is silent */
 
 /* Data that a rank has sent may be in NCCL's buffers when its own stream is done, and the end of a
    communicator would drop it, so wait for all ranks. True: all are done. If the store is gone,
@@ -316,6 +318,8 @@ static void close_comm(struct ct_comm *base)
         end_groups(comm);
     if (comm->failed)
         wait_for_abort(comm);
+    if (comm->failed && comm->base.rank == 0)
+        ct_nap(LAST_QUESTIONS);
     for (struct group *g = comm->groups, *next; g; g = next) {
         next = g->next;
         if (g->staging)

@@ -38,7 +38,7 @@ struct mailbox {
 };
 
 struct segment {
-    _Atomic uint32_t arrived, generation, attached, aborted;
+    _Atomic uint32_t arrived, generation;
     char slot[RANKS][SLOT];
     struct mailbox mail[RANKS][RANKS]; /* from, to */
 };
@@ -47,8 +47,9 @@ struct ncclComm {
     struct segment *segment;
     int ranks, rank;
     char name[64];
-    _Atomic int failed; /* a call of this rank found that a peer is gone */
-    _Atomic int calls;  /* in streams and graphs */
+    _Atomic int aborted; /* by this rank: as with NCCL, others wait on */
+    _Atomic int failed;  /* a call of this rank was given up */
+    _Atomic int calls;   /* in streams and graphs */
 };
 
 #define X(name, parameters) CT_API int name parameters;
@@ -98,9 +99,9 @@ static int barrier(struct ncclComm *c)
         s->generation++;
         return ncclSuccess;
     }
-    for (time_t begin = time(NULL); s->generation == generation && !s->aborted; rest(&rounds))
+    for (time_t begin = time(NULL); s->generation == generation && !c->aborted; rest(&rounds))
         if (time(NULL) - begin > PATIENCE)
-            s->aborted = 1;
+            c->aborted = 1;
     if (s->generation != generation)
         return ncclSuccess;
     c->failed = 1;
@@ -159,10 +160,9 @@ int ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* Those who still wait are told. */
 int ncclCommAbort(ncclComm_t comm)
 {
-    comm->segment->aborted = 1;
+    comm->aborted = 1;
     if (!ending.open)
         return ncclCommDestroy(comm);
     if (ending.count == 64)
@@ -362,7 +362,7 @@ static int run_messages(const void *arguments)
         left = 0;
         for (int i = 0; i < m.count; i++) {
             move(&m, i);
-            if (!m.over[i] && m.call[i].comm->segment->aborted) {
+            if (!m.over[i] && m.call[i].comm->aborted) {
                 m.call[i].comm->failed = 1;
                 return SYSTEM_ERROR;
             }
@@ -389,7 +389,7 @@ static int connect_all(const struct messages *m)
         atomic_fetch_or(&mailbox(&m->call[i])->met, m->call[i].kind == SEND ? 1 : 2);
     for (int i = 0; i < m->count; i++)
         for (time_t begin = time(NULL); mailbox(&m->call[i])->met != 3; rest(&rounds))
-            if (m->call[i].comm->segment->aborted || time(NULL) - begin > PATIENCE) {
+            if (m->call[i].comm->aborted || time(NULL) - begin > PATIENCE) {
                 m->call[i].comm->failed = 1;
                 return SYSTEM_ERROR;
             }
