@@ -127,7 +127,8 @@ static void bind_all(struct ct_executor *e)
     e->init_events = describe(e, p->init, e->init, p->init_count, -(int64_t)p->init_count);
     e->step_events = describe(e, p->step, e->step, p->step_count, 0);
     e->first_write = ct_arena_array(&e->arena, int64_t, p->graph->value_count + 1);
-    e->copy_before = INT64_MAX;
+    e->held = ct_arena_array(&e->arena, bool, p->graph->value_count + 1);
+    e->hold_before = INT64_MAX;
     for (size_t i = 0; i < p->graph->value_count; i++)
         e->first_write[i] = INT64_MAX;
     for (size_t i = 0; i < p->step_count; i++)
@@ -175,16 +176,27 @@ static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra
     return reserve_host(e);
 }
 
+static struct ct_executor *create(const struct ct_program *program, struct ct_device *device)
+{
+    struct ct_executor *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return NULL;
+    e->program = program;
+    e->device = device;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->released, NULL);
+    return e;
+}
+
 int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                        const struct ct_executor_memory *extra, struct ct_executor **executor)
 {
-    struct ct_executor *e = calloc(1, sizeof(*e));
+    struct ct_executor *e = create(program, device);
     int rc;
 
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
-    e->program = program;
-    e->device = device;
     rc = reserve(e, extra);
     if (rc < 0) {
         ct_executor_destroy(e);
@@ -229,11 +241,9 @@ int ct_executor_create_borrowing(const struct ct_program *program, struct ct_exe
         owner->program->host.persistent + program->host.bytes > owner->host_bytes)
         return ct_fail(CT_EINVAL, "the arena has no room for a second program of %zu bytes",
                        program->memory.bytes);
-    e = calloc(1, sizeof(*e));
+    e = create(program, owner->device);
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
-    e->program = program;
-    e->device = owner->device;
     e->owner = owner;
     e->base = owner->base + owner->program->memory.persistent;
     e->host = owner->host + owner->program->host.persistent;
@@ -246,12 +256,13 @@ void ct_executor_destroy(struct ct_executor *e)
 {
     if (!e)
         return;
-    ct_executor_copy_out_wait(e, true);
     if (!e->owner && !e->lent && e->base)
         e->device->ops->release(e->device, e->base, e->bytes);
     if (!e->owner && e->host)
         e->device->ops->release_host(e->device, e->host, e->host_bytes);
     ct_arena_finish(&e->arena);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->released);
     free(e);
 }
 
@@ -261,7 +272,7 @@ int ct_executor_write(struct ct_executor *e, const struct ct_value *v, int micro
     struct ct_tensor t = ct_executor_tensor(e, v, microbatch);
 
     assert(t.data && ct_tensor_is_dense(&t));
-    ct_executor_copy_out_wait(e, true);
+    ct_executor_await(e, v);
     assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
     if (v->space == CT_SPACE_DEVICE)
         return e->device->ops->copy_in(e->device, t.data, host, bytes);
@@ -297,30 +308,59 @@ int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here
                : ops->copy_in(e->device, here, host, bytes);
 }
 
-int ct_executor_copy_out_begin(struct ct_executor *e, const struct ct_value *v, void *host,
-                               size_t bytes)
-{
-    struct ct_tensor t = ct_executor_tensor(e, v, -1);
-    int rc;
+/* ---- values that are held ---- */
 
-    if (v->space != CT_SPACE_DEVICE || !e->device->ops->copy_out_begin)
-        return ct_executor_read(e, v, host, bytes);
-    if (!t.data || !ct_tensor_is_dense(&t))
-        return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
-    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
-    rc = e->device->ops->copy_out_begin(e->device, host, t.data, bytes, &e->copy_ticket);
-    if (rc == 0 && e->first_write[v->id] < e->copy_before)
-        e->copy_before = e->first_write[v->id];
-    return rc;
+void ct_executor_hold(struct ct_executor *e, const struct ct_value *v)
+{
+    pthread_mutex_lock(&e->lock);
+    e->held[v->id] = true;
+    pthread_mutex_unlock(&e->lock);
+    if (e->first_write[v->id] < e->hold_before)
+        e->hold_before = e->first_write[v->id];
 }
 
-int ct_executor_copy_out_wait(struct ct_executor *e, bool block)
+void ct_executor_release(struct ct_executor *e, const struct ct_value *v)
 {
-    int rc = e->copy_ticket ? e->device->ops->copy_out_wait(e->device, e->copy_ticket, block) : 1;
+    pthread_mutex_lock(&e->lock);
+    e->held[v->id] = false;
+    pthread_cond_broadcast(&e->released);
+    pthread_mutex_unlock(&e->lock);
+}
 
-    if (rc == 0)
-        return 0;
-    e->copy_ticket = 0;
-    e->copy_before = INT64_MAX;
-    return rc;
+void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->held[v->id])
+        pthread_cond_wait(&e->released, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ct_executor_await_next(struct ct_executor *e)
+{
+    int64_t next = INT64_MAX;
+
+    for (size_t i = 0; i < e->program->graph->value_count; i++) {
+        if (e->first_write[i] == e->hold_before)
+            ct_executor_await(e, e->program->graph->values[i]);
+        else if (e->held[i] && e->first_write[i] > e->hold_before && e->first_write[i] < next)
+            next = e->first_write[i];
+    }
+    e->hold_before = next;
+}
+
+int ct_executor_copy_out(struct ct_executor *e, const struct ct_value *v, size_t from, size_t bytes,
+                         void *host)
+{
+    struct ct_tensor t = ct_executor_tensor(e, v, -1);
+    const struct ct_device_ops *ops = e->device->ops;
+
+    if (!t.data || !ct_tensor_is_dense(&t))
+        return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
+    assert(from + bytes <= (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    if (v->space == CT_SPACE_DEVICE && !ops->copy_aside)
+        return ct_fail(CT_EINVAL, "device %s does not copy while steps run", e->device->name);
+    if (v->space == CT_SPACE_DEVICE && bytes)
+        return ops->copy_aside(e->device, host, (const char *)t.data + from, bytes);
+    memcpy(host, (const char *)t.data + from, bytes);
+    return 0;
 }

@@ -5,6 +5,8 @@
 #ifndef CT_EXECUTOR_H
 #define CT_EXECUTOR_H
 
+#include <pthread.h>
+
 #include <ctitan/hook.h>
 #include <ctitan/program.h>
 
@@ -36,13 +38,20 @@ struct ct_executor {
     struct ct_watch watch;
 
     int64_t *first_write; /* by value id: the first instruction of the step that writes it */
-    int64_t copy_before;  /* first instruction that must wait for the copies; INT64_MAX: none */
-    int64_t copy_ticket;  /* of the last copy; 0: none in progress */
+    int64_t hold_before;  /* first instruction that writes a held value; INT64_MAX: none */
+    bool *held;           /* by value id */
+    pthread_mutex_t lock; /* protects held */
+    pthread_cond_t released;
 };
 
 /* Copy the bytes of a value, at `here`, to the host (out) or from it. */
 int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
                      size_t bytes, bool out);
+
+/* Wait until v is not held. */
+void ct_executor_await(struct ct_executor *e, const struct ct_value *v);
+/* Before instruction hold_before: wait for the values that it writes. */
+void ct_executor_await_next(struct ct_executor *e);
 
 /* ---- watch.c ---- */
 

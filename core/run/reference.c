@@ -118,4 +118,5 @@ const struct ct_device_ops ct_device_reference = {
     .wait = ignore_event,
     .synchronize = synchronize,
     .query = query,
+    .copy_aside = copy_in,
 };

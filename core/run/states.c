@@ -102,18 +102,35 @@ bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_
 }
 
 /* Ranks with equal shards differ only along axes that do not split the state. */
-bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state, int64_t rank)
+int64_t ct_run_shard_copies(const struct ct_run *run, const struct ct_state *state, int64_t rank,
+                            int64_t *number)
 {
     ct_axes split = ct_sharding_axes(&state->sharding);
     int partition = state->holders ? run->graph->partition_axis : -1;
+    int64_t copies = 1;
 
+    *number = 0;
     for (int a = 0; a < run->mesh.count; a++) {
-        int64_t at = ct_mesh_coordinate(&run->mesh, rank, a);
+        int64_t size = run->mesh.axis[a].size, at = ct_mesh_coordinate(&run->mesh, rank, a);
 
-        if (a == partition ? at != __builtin_ctzll(state->holders) : !(split >> a & 1) && at)
-            return false;
+        if (split >> a & 1)
+            continue;
+        if (a == partition) { /* among the holders */
+            size = __builtin_popcountll(state->holders);
+            at = __builtin_popcountll(state->holders & ((UINT64_C(1) << at) - 1));
+        }
+        copies *= size;
+        *number = *number * size + at;
     }
-    return true;
+    return copies;
+}
+
+bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state, int64_t rank)
+{
+    int64_t number;
+
+    ct_run_shard_copies(run, state, rank, &number);
+    return holds(run, state, rank) && number == 0;
 }
 
 /* ---- access ---- */
@@ -216,9 +233,9 @@ int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t 
 int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                  const int64_t *shape, const void *host)
 {
-    int rc = ct_executor_copy_out_wait(run->executor, true);
-
-    return rc < 0 ? rc : move_own(run, state, offset, shape, (char *)(uintptr_t)host, false);
+    if (state->value)
+        ct_executor_await(run->executor, state->value);
+    return move_own(run, state, offset, shape, (char *)(uintptr_t)host, false);
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -231,7 +248,6 @@ int ct_run_fill(struct ct_run *run, const struct ct_state *s, const int64_t *off
 {
     int64_t begin[CT_MAX_DIMS], part[CT_MAX_DIMS]; /* of this rank's shard; the overlap */
     struct place here = {{0}, {0}}, there = {{0}, {0}};
-    int rc;
 
     for (int d = 0; d < s->ndim; d++)
         if (offset[d] < 0 || shape[d] < 0 || offset[d] > s->shape[d] - shape[d])
@@ -250,8 +266,8 @@ int ct_run_fill(struct ct_run *run, const struct ct_state *s, const int64_t *off
         if (part[d] <= 0)
             return 0;
     }
-    rc = ct_executor_copy_out_wait(run->executor, true);
-    return rc < 0 ? rc : move_box(run, s, part, &here, (char *)(uintptr_t)host, &there, false);
+    ct_executor_await(run->executor, s->value);
+    return move_box(run, s, part, &here, (char *)(uintptr_t)host, &there, false);
 }
 
 /* ---- copies while steps run ---- */
@@ -265,17 +281,29 @@ size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state *state
     return (size_t)ct_shape_count(state->ndim, local) * ct_dtype_size(state->dtype);
 }
 
-int ct_run_copy_out_begin(struct ct_run *run, const struct ct_state *state, void *staging)
+void ct_run_hold(struct ct_run *run, const struct ct_state *state)
 {
-    if (!state->value)
-        return ct_fail(CT_EINVAL, "%s is not on rank %lld", state->name, (long long)run->rank);
-    return ct_executor_copy_out_begin(run->executor, state->value, staging,
-                                      ct_run_shard_bytes(run, state));
+    if (state->value)
+        ct_executor_hold(run->executor, state->value);
 }
 
-int ct_run_copy_out_wait(struct ct_run *run, bool block)
+void ct_run_release(struct ct_run *run, const struct ct_state *state)
 {
-    return ct_executor_copy_out_wait(run->executor, block);
+    if (state->value)
+        ct_executor_release(run->executor, state->value);
+}
+
+int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from, size_t bytes,
+                    void *host)
+{
+    size_t all = ct_run_shard_bytes(run, state);
+
+    if (!state->value)
+        return ct_fail(CT_EINVAL, "%s is not on rank %lld", state->name, (long long)run->rank);
+    if (from > all || bytes > all - from)
+        return ct_fail(CT_EINVAL, "%zu bytes from %zu on of the %zu of %s", bytes, from, all,
+                       state->name);
+    return ct_executor_copy_out(run->executor, state->value, from, bytes, host);
 }
 
 /* A device that computes in host memory can copy to any; its host memory may be on a disk. */

@@ -104,21 +104,14 @@ static int change_item(const struct walk *w, size_t n, int *item)
     return rc == 0 && *item >= 0 ? fire(w, CT_EVENT_SECTION_BEGIN, n) : rc;
 }
 
-static int end_copies(struct ct_executor *e)
-{
-    int rc = ct_executor_copy_out_wait(e, true);
-
-    return rc < 0 ? rc : 0;
-}
-
 static int walk(const struct walk *w)
 {
     int rc = 0, item = -1;
 
     for (size_t n = 0; rc == 0 && n < w->count; n++) {
-        if (w->first + (int64_t)n == w->e->copy_before)
-            rc = end_copies(w->e);
-        if (rc == 0 && w->items && w->list[n].item != item)
+        if (w->first + (int64_t)n == w->e->hold_before)
+            ct_executor_await_next(w->e);
+        if (w->items && w->list[n].item != item)
             rc = change_item(w, n, &item);
         if (rc == 0)
             rc = perform(w, n);

@@ -1,9 +1,9 @@
 /*
  * Saving a run, and resuming it on any mesh.
  *
- * Every so many steps, each rank copies out the shards that it is the first to have, while the next
- * steps run. A thread writes them into FOLDER/step-N.tmp/rank-R: for each shard a line with its
- * state and position, then an empty line, then the data. When all ranks are done, rank 0 adds the
+ * Every so many steps, each rank holds the shards that it is the first to have. While the next step
+ * runs, a thread writes them into FOLDER/step-N.tmp/rank-R: for each shard a line with its state
+ * and position, then an empty line, then the data. When all ranks are done, rank 0 adds the
  * run's progress and renames the folder to step-N, so that a save is complete or absent. A run
  * starts from the newest save: each rank reads its own parts from the shards of all ranks.
  */
@@ -40,11 +40,9 @@ static const struct ct_option options[] = {
 /* ---- saving ---- */
 
 static struct {
-    enum { NOTHING, COPYING, WRITING, WRITTEN } phase;
+    enum { NOTHING, WRITING, WRITTEN } phase;
     struct ct_run *run;
     struct ct_progress progress;
-    char *staging;
-    size_t bytes;
     pthread_t thread;
     int rc; /* of the thread */
     char message[1024];
@@ -58,28 +56,7 @@ static size_t own_bytes(const struct ct_run *run, const struct ct_state *state)
                : 0;
 }
 
-static int begin_save(struct ct_run *run)
-{
-    size_t at = 0;
-    int rc = 0;
-
-    for (size_t i = 0; !save.run && i < run->state_count; i++)
-        save.bytes += own_bytes(run, &run->states[i]);
-    if (!save.run)
-        rc = ct_run_staging(run, save.bytes, (void **)&save.staging);
-    for (size_t i = 0; rc == 0 && i < run->state_count; i++) {
-        size_t bytes = own_bytes(run, &run->states[i]);
-
-        rc = bytes ? ct_run_copy_out_begin(run, &run->states[i], save.staging + at) : 0;
-        at += bytes;
-    }
-    save.run = run;
-    save.progress = run->progress;
-    save.phase = COPYING;
-    return rc;
-}
-
-static void put_shards(FILE *out)
+static void put_list(FILE *out)
 {
     const struct ct_run *run = save.run;
 
@@ -97,7 +74,34 @@ static void put_shards(FILE *out)
         fputc('\n', out);
     }
     fputc('\n', out);
-    fwrite(save.staging, 1, save.bytes, out);
+}
+
+static int put_shard(FILE *out, const struct ct_state *state)
+{
+    static char block[1 << 20];
+    size_t bytes = own_bytes(save.run, state), at = 0;
+    int rc = 0;
+
+    while (rc == 0 && at < bytes) {
+        size_t n = bytes - at < sizeof(block) ? bytes - at : sizeof(block);
+
+        rc = ct_run_copy_out(save.run, state, at, n, block);
+        if (rc == 0)
+            fwrite(block, 1, n, out); /* ct_file_end reports a failure */
+        at += n;
+    }
+    return rc;
+}
+
+/* Every state is released, whatever fails. */
+static int put_shards(FILE *out, int rc)
+{
+    for (size_t i = 0; i < save.run->state_count; i++) {
+        if (rc == 0)
+            rc = put_shard(out, &save.run->states[i]);
+        ct_run_release(save.run, &save.run->states[i]);
+    }
+    return rc;
 }
 
 /* The final name of the folder of the current save. */
@@ -110,16 +114,17 @@ static int write_file(void)
 {
     struct ct_arena scratch = {0};
     const char *folder = ct_arena_printf(&scratch, "%s.tmp", folder_of_save(&scratch));
-    struct ct_new_file file;
+    struct ct_new_file file = {0};
     int rc = ct_file_make_folder(folder);
 
     if (rc == 0)
         rc = ct_file_begin(
             &file, ct_arena_printf(&scratch, "%s/rank-%lld", folder, (long long)save.run->rank));
-    if (rc == 0) {
-        put_shards(file.out);
-        rc = ct_file_end(&file, 0);
-    }
+    if (rc == 0)
+        put_list(file.out);
+    rc = put_shards(file.out, rc);
+    if (file.out)
+        rc = ct_file_end(&file, rc);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -131,6 +136,18 @@ static void *write_aside(void *context)
     if (save.rc < 0) /* the thread has its own message */
         snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
     return NULL;
+}
+
+static int begin_save(struct ct_run *run)
+{
+    save.run = run;
+    save.progress = run->progress;
+    for (size_t i = 0; i < run->state_count; i++)
+        ct_run_hold(run, &run->states[i]);
+    if (pthread_create(&save.thread, NULL, write_aside, NULL))
+        return ct_fail(CT_ENOMEM, "resume: no thread to write with");
+    save.phase = WRITING;
+    return 0;
 }
 
 /* All ranks have written: give the folder its final name. */
@@ -159,17 +176,10 @@ static int advance(struct ct_run *run, bool block)
     enum { DONE, GOES_ON, FAILED };
     struct ct_group *world = ct_run_world(run);
     int32_t mine, all;
-    int rc = 0;
+    int rc;
 
-    if (save.phase == COPYING)
-        rc = ct_run_copy_out_wait(run, block);
-    if (rc == 1) {
-        if (pthread_create(&save.thread, NULL, write_aside, NULL))
-            return ct_fail(CT_ENOMEM, "resume: no thread to write with");
-        save.phase = WRITING;
-    }
-    if (rc < 0 || save.phase == NOTHING)
-        return rc;
+    if (save.phase == NOTHING)
+        return 0;
     if (save.phase == WRITING &&
         (block ? pthread_join(save.thread, NULL) : pthread_tryjoin_np(save.thread, NULL)) == 0)
         save.phase = WRITTEN;
@@ -337,13 +347,10 @@ static int resume(struct ct_run *run)
 
 /* ---- events ---- */
 
-static void finish(struct ct_run *run)
+static void finish(void)
 {
-    if (save.phase == COPYING)
-        ct_run_copy_out_wait(run, true);
     if (save.phase == WRITING)
         pthread_join(save.thread, NULL);
-    ct_run_staging_free(run, save.staging, save.bytes);
     memset(&save, 0, sizeof(save));
 }
 
@@ -357,12 +364,12 @@ static int hear(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_RUN_READY)
         return resume(run);
     if (data->event == CT_EVENT_FAILURE) {
-        finish(run);
+        finish();
         return 0;
     }
     rc = advance(run, due || data->event == CT_EVENT_RUN_END);
     if (data->event == CT_EVENT_RUN_END)
-        finish(run);
+        finish();
     else if (rc == 0 && due)
         rc = begin_save(run);
     return rc;

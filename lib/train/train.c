@@ -311,9 +311,7 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
         feed_init(&validation, run, run->validation_executor, run->validation_graph,
                   run->validation_data);
     rc = train(run, &feed, &validation, result);
-    if (rc == 0)
-        rc = ct_run_copy_out_wait(run, true);
-    if (rc >= 0 && *ct_config.model.save_to && !run->stop)
+    if (rc == 0 && *ct_config.model.save_to && !run->stop)
         rc = run->save(run, ct_config.model.save_to);
     return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result, NULL);
 }

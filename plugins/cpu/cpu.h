@@ -89,11 +89,8 @@ int cpu_streams_enqueue(struct cpu_streams *streams, int stream, const struct ct
 int cpu_streams_record(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_wait(struct cpu_streams *streams, int stream, int event);
 int cpu_streams_synchronize(struct cpu_streams *streams);
-/* The device's `query`, `copy_out_begin` and `copy_out_wait`. */
+/* The device's `query`. */
 int cpu_streams_query(const struct cpu_streams *streams, int event);
-int cpu_streams_copy(struct cpu_streams *streams, void *to, const void *from, size_t bytes,
-                     int64_t *ticket);
-int cpu_streams_copied(struct cpu_streams *streams, int64_t ticket, bool block);
 
 /* offload.c: host memory */
 int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base);

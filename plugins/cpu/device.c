@@ -184,17 +184,6 @@ static int query(struct ct_device *device, int event)
     return cpu_streams_query(streams(device), event);
 }
 
-static int copy_out_begin(struct ct_device *device, void *host, const void *from, size_t bytes,
-                          int64_t *ticket)
-{
-    return cpu_streams_copy(streams(device), host, from, bytes, ticket);
-}
-
-static int copy_out_wait(struct ct_device *device, int64_t ticket, bool block)
-{
-    return cpu_streams_copied(streams(device), ticket, block);
-}
-
 struct ranges {
     int64_t count;
     ct_range_body *body;
@@ -235,7 +224,6 @@ const struct ct_device_ops cpu_device_ops = {
     .wait = wait_event,
     .synchronize = synchronize,
     .query = query,
-    .copy_out_begin = copy_out_begin,
-    .copy_out_wait = copy_out_wait,
+    .copy_aside = copy,
     .parallel = parallel,
 };

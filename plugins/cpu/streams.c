@@ -26,16 +26,13 @@
 #define RING 1024u
 #define YIELDS 100
 
-enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_COPY, TASK_STOP };
+enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_STOP };
 
 struct task {
     enum task_kind kind;
     int event;
     const struct ct_kernel *kernel;
     const struct ct_launch *launch;
-    void *to; /* destination of a copy */
-    const void *from;
-    size_t bytes;
 };
 
 struct stream {
@@ -51,8 +48,6 @@ struct cpu_streams {
     struct stream stream[CT_STREAMS];
     _Atomic uint32_t *events;
     int event_count;
-    int64_t copies;              /* copies begun */
-    _Atomic int64_t copies_done; /* copies finished, in order */
     _Atomic int failure;
     pthread_mutex_t lock; /* protects message */
     char message[1024];
@@ -106,10 +101,6 @@ static void perform(struct cpu_streams *s, const struct task *task)
         break;
     case TASK_WAIT:
         sleep_while(&s->events[task->event], 0);
-        break;
-    case TASK_COPY:
-        memcpy(task->to, task->from, task->bytes);
-        atomic_fetch_add_explicit(&s->copies_done, 1, memory_order_release);
         break;
     case TASK_STOP:
         break;
@@ -207,32 +198,6 @@ int cpu_streams_events(struct cpu_streams *s, int count)
 int cpu_streams_query(const struct cpu_streams *s, int event)
 {
     return (int)atomic_load_explicit(&s->events[event], memory_order_acquire);
-}
-
-int cpu_streams_copy(struct cpu_streams *s, void *to, const void *from, size_t bytes,
-                     int64_t *ticket)
-{
-    struct task task = {.kind = TASK_COPY, .to = to, .from = from, .bytes = bytes};
-    int rc = submit(s, CT_STREAM_COPY_OUT, task);
-
-    if (rc == 0)
-        *ticket = ++s->copies;
-    return rc;
-}
-
-int cpu_streams_copied(struct cpu_streams *s, int64_t ticket, bool block)
-{
-    struct stream *stream = &s->stream[CT_STREAM_COPY_OUT];
-
-    for (;;) {
-        uint32_t done = atomic_load_explicit(&stream->done, memory_order_acquire);
-
-        if (atomic_load_explicit(&s->copies_done, memory_order_acquire) >= ticket)
-            return 1;
-        if (!block)
-            return 0;
-        sleep_while(&stream->done, done);
-    }
 }
 
 static void drain(struct stream *stream)

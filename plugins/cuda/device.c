@@ -61,6 +61,10 @@ static int create_streams(struct gpu *gpu)
             gpu_check(gpu_driver.cuStreamCreateWithPriority(&gpu->stream[i], CU_STREAM_NON_BLOCKING,
                                                             i == CT_STREAM_COMPUTE ? 0 : -1),
                       "a stream");
+    if (rc == 0)
+        rc =
+            gpu_check(gpu_driver.cuStreamCreateWithPriority(&gpu->aside, CU_STREAM_NON_BLOCKING, 0),
+                      "a stream");
     return rc;
 }
 
@@ -101,9 +105,6 @@ static void close_device(struct ct_device *base)
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
     drop_events(gpu);
-    for (int i = 0; i < GPU_COPIES; i++)
-        if (gpu->copied[i])
-            gpu_driver.cuEventDestroy(gpu->copied[i]);
     gpu_arena_destroy_all(gpu);
     if (gpu->staging)
         gpu_driver.cuMemFreeHost(gpu->staging);
@@ -112,6 +113,8 @@ static void close_device(struct ct_device *base)
     for (int i = 0; i < CT_STREAMS; i++)
         if (gpu->stream[i])
             gpu_driver.cuStreamDestroy(gpu->stream[i]);
+    if (gpu->aside)
+        gpu_driver.cuStreamDestroy(gpu->aside);
     gpu_functions_unload(gpu);
     if (gpu->context)
         gpu_driver.cuDevicePrimaryCtxRelease(gpu->device);
@@ -339,41 +342,17 @@ static int synchronize(struct ct_device *device)
     return rc < 0 ? rc : check_fault(gpu);
 }
 
-/* ---- copies while steps run ---- */
-
-static int copy_out_wait(struct ct_device *device, int64_t ticket, bool block)
+/* A context belongs to a thread. */
+static int copy_aside(struct ct_device *device, void *host, const void *from, size_t bytes)
 {
     struct gpu *gpu = gpu_of(device);
-    CUevent event = gpu->copied[ticket % GPU_COPIES];
-    int rc;
+    int rc = gpu_check(gpu_driver.cuCtxSetCurrent(gpu->context), "a context of the device");
 
-    if (ticket + GPU_COPIES <= gpu->copies)
-        return 1; /* its event has been waited for, to be used again */
-    rc = block ? gpu_driver.cuEventSynchronize(event) : gpu_driver.cuEventQuery(event);
-    if (rc == CUDA_ERROR_NOT_READY)
-        return 0;
-    return rc ? gpu_check(rc, "a copy from the device") : 1;
-}
-
-static int copy_out_begin(struct ct_device *device, void *host, const void *from, size_t bytes,
-                          int64_t *ticket)
-{
-    struct gpu *gpu = gpu_of(device);
-    CUevent *event = &gpu->copied[(gpu->copies + 1) % GPU_COPIES];
-    CUstream stream = gpu->stream[CT_STREAM_COPY_OUT];
-    int rc = 0;
-
-    if (!*event)
-        rc = gpu_check(gpu_driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "an event");
-    else
-        rc = gpu_check(gpu_driver.cuEventSynchronize(*event), "a copy from the device");
-    if (rc == 0 && bytes)
-        rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes, stream),
+    if (rc == 0)
+        rc = gpu_check(gpu_driver.cuMemcpyDtoHAsync(host, (uintptr_t)from, bytes, gpu->aside),
                        "a copy from the device");
     if (rc == 0)
-        rc = gpu_check(gpu_driver.cuEventRecord(*event, stream), "an event");
-    if (rc == 0)
-        *ticket = ++gpu->copies;
+        rc = gpu_check(gpu_driver.cuStreamSynchronize(gpu->aside), "a copy from the device");
     return rc;
 }
 
@@ -420,8 +399,7 @@ const struct ct_device_ops gpu_device_ops = {
     .wait = wait_event,
     .synchronize = synchronize,
     .query = query,
-    .copy_out_begin = copy_out_begin,
-    .copy_out_wait = copy_out_wait,
+    .copy_aside = copy_aside,
     .copy = copy_blocks,
     .clear = clear,
     .diagnose = gpu_diagnose,

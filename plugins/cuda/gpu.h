@@ -29,8 +29,6 @@ struct gpu_config {
 };
 extern struct gpu_config gpu_config;
 
-#define GPU_COPIES 64 /* to the host, at once, that are told apart */
-
 struct gpu_functions;
 struct gpu_arena;
 struct gpu_blas;
@@ -45,8 +43,7 @@ struct gpu {
     CUevent *event;
     int event_count;
     _Atomic unsigned char *recorded; /* by event: since the last `events` */
-    CUevent copied[GPU_COPIES];      /* by ticket, modulo: behind a copy to the host */
-    int64_t copies;                  /* begun */
+    CUstream aside;                  /* for copies from another thread */
     struct gpu_functions *functions;
     struct gpu_arena *arenas;
     struct gpu_blas *blas;

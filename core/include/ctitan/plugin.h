@@ -36,8 +36,8 @@ CT_BEGIN_DECLS
  * at their end without a new version. struct ct_device, ct_comm and ct_group, which plugins extend,
  * never grow.
  */
-#define CT_ABI_MAJOR 3 /* 3: kinds were renumbered */
-#define CT_ABI_MINOR 2
+#define CT_ABI_MAJOR 4 /* 4: devices copy aside */
+#define CT_ABI_MINOR 0
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

@@ -173,14 +173,14 @@ CT_API int ct_executor_step(struct ct_executor *executor);
 CT_API int ct_executor_write(struct ct_executor *executor, const struct ct_value *value,
                              int microbatch, const void *host, size_t bytes);
 /*
- * Begin to copy the local shard of a parameter or state to host, dense. Call it between two steps,
- * on the main thread. The next steps may begin meanwhile: a step waits before it first writes a
- * value that is still being copied. Leave host alone until ct_executor_copy_out_wait.
+ * Hold a parameter or state, between two steps, on the main thread. The next steps may begin, but
+ * wait before they first write a held value. Any thread releases it. Until then, any one thread may
+ * copy bytes of its local shard, which is dense, to host.
  */
-CT_API int ct_executor_copy_out_begin(struct ct_executor *executor, const struct ct_value *value,
-                                      void *host, size_t bytes);
-/* 1: all copies that were begun are done; 0: not yet (never if `block`). */
-CT_API int ct_executor_copy_out_wait(struct ct_executor *executor, bool block);
+CT_API void ct_executor_hold(struct ct_executor *executor, const struct ct_value *value);
+CT_API void ct_executor_release(struct ct_executor *executor, const struct ct_value *value);
+CT_API int ct_executor_copy_out(struct ct_executor *executor, const struct ct_value *value,
+                                size_t from, size_t bytes, void *host);
 CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
                             size_t bytes);
 /* The value's tensor, for hosts that can address the device's memory; data NULL: no memory. */

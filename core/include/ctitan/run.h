@@ -142,7 +142,11 @@ CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char 
    has no shard. */
 CT_API bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_t rank,
                          int64_t *shape, int64_t *offset);
-/* Whether rank is the first of the ranks with the same shard: the one to write it to a file. */
+/* How many ranks have the same shard as rank, which has it too; *number: of rank among them, from
+   0. */
+CT_API int64_t ct_run_shard_copies(const struct ct_run *run, const struct ct_state *state,
+                                   int64_t rank, int64_t *number);
+/* Whether rank is the first of the ranks with the same shard. */
 CT_API bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state,
                                int64_t rank);
 /* Bytes of this rank's shard, dense. */
@@ -151,7 +155,7 @@ CT_API size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state
 /*
  * Copy a box of this rank's shard to or from dense host memory. The box begins at offset (NULL: 0)
  * and has this shape (NULL: the whole shard). CT_EINVAL: the state is not on this rank, or the box
- * is not inside the shard. Writing waits for copies in progress.
+ * is not inside the shard. Writing a held state waits until it is released.
  */
 CT_API int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
                        const int64_t *shape, void *host);
@@ -164,13 +168,17 @@ CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const i
                        const int64_t *shape, const void *host);
 
 /*
- * Begin to copy this rank's shard to staging while the next steps run. Call it from STEP_END on,
- * which is after the optimizer's last write. The run waits before it first writes a value that is
- * being copied, so callers need not. On a device without such copies it is done on return.
+ * Copying while the next steps run. On STEP_END, which is after the optimizer's last write, the
+ * main thread holds the states to copy. The run goes on, but waits before it first writes a held
+ * state until that is released. Meanwhile a thread of the hook, one at a time, copies bytes of this
+ * rank's dense shard to staging. Any thread releases a state; all must be released before RUN_END
+ * or FAILURE ends. A state that is not on this rank is neither held nor released. CT_EINVAL: it is
+ * not on this rank, the bytes are not inside the shard, or the device offers no such copies.
  */
-CT_API int ct_run_copy_out_begin(struct ct_run *run, const struct ct_state *state, void *staging);
-/* 1: all copies that were begun are done; 0: not yet (never if `block`). */
-CT_API int ct_run_copy_out_wait(struct ct_run *run, bool block);
+CT_API void ct_run_hold(struct ct_run *run, const struct ct_state *state);
+CT_API void ct_run_release(struct ct_run *run, const struct ct_state *state);
+CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from,
+                           size_t bytes, void *staging);
 /* Zeroed host memory that the device copies to at full speed (pinned, for a GPU). */
 CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);

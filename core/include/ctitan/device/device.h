@@ -82,14 +82,10 @@ struct ct_device_ops {
        enqueued has been done. */
     int (*query)(struct ct_device *device, int event);
 
-    /* Copy from the device on CT_STREAM_COPY_OUT, after the work already there. Steps may run
-       meanwhile. Until the copy is done, the caller keeps host valid and makes sure that nothing
-       writes `from`. Sets *ticket, above 0; copies end in the order of their tickets. Main thread
-       only. NULL: not offered. */
-    int (*copy_out_begin)(struct ct_device *device, void *host, const void *from, size_t bytes,
-                          int64_t *ticket);
-    /* 1: the copy of that ticket is done; 0: not yet (never if `block`). */
-    int (*copy_out_wait)(struct ct_device *device, int64_t ticket, bool block);
+    /* Copy from the device while steps run; returns when it is done. The caller makes sure that
+       nothing writes `from` meanwhile. Called from any thread, by one thread at a time. NULL: not
+       offered. */
+    int (*copy_aside)(struct ct_device *device, void *host, const void *from, size_t bytes);
 
     /* Call body for ranges that cover [0, count), on the threads that compute; return when all are
        done. For kernels in host memory: see ct_parallel (op.h). NULL: there is one thread. */
