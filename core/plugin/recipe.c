@@ -34,8 +34,10 @@ static const struct ct_option training_options[] = {
                   "Type that float32 weights are used in, forward and backward"),
     CT_OPT_CHOICE(struct ct_training_config, mixed_precision_reduce, "mixed_precision_reduce",
                   "float32", "float32", "Type that gradients are summed in"),
-    CT_OPT_CHOICE(struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip",
-                  "What a non-finite loss or gradient norm does: end the run, or skip the update"),
+    CT_OPT_CHOICE(
+        struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip|rewind",
+        "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
+        "back to the last checkpoint and skip the batch"),
     {0}};
 
 static const struct ct_option model_options[] = {

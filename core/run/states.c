@@ -327,3 +327,10 @@ void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
     else
         free(staging);
 }
+
+void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes)
+{
+    run->kept = ct_arena_grow(&run->arena, run->kept, &run->kept_room, run->kept_count + 1,
+                              sizeof(*run->kept));
+    run->kept[run->kept_count++] = (struct ct_kept){name, data, bytes};
+}

@@ -24,12 +24,16 @@ static size_t weight_bytes(const struct ct_weight *weight)
         for (const struct ct_weight *w = (weights); w < (weights) + (count); w++)                  \
             if (ct_dtype_size(w->dtype) == size_)
 
-static char *make_header(const struct ct_weight *weights, size_t count)
+/* The JSON of a header. */
+static char *make_json(const struct ct_weight *weights, size_t count, const char *const *metadata)
 {
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     json_int_t at = 0;
     char *text;
 
+    for (; metadata && *metadata; metadata += 2)
+        json_object_set_new(json_object_get(root, "__metadata__"), metadata[0],
+                            json_string(metadata[1]));
     for_each_in_file(weight, weights, count)
     {
         json_int_t end = at + (json_int_t)weight_bytes(weight);
@@ -48,6 +52,26 @@ static char *make_header(const struct ct_weight *weights, size_t count)
     return text;
 }
 
+char *ct_safetensors_header(const struct ct_weight *weights, size_t count,
+                            const char *const *metadata, size_t align, size_t *bytes)
+{
+    char *json = make_json(weights, count, metadata), *header;
+    size_t used = json ? strlen(json) : 0;
+    uint64_t length;
+
+    *bytes = (CT_SAFETENSORS_PREFIX + used + align - 1) / align * align;
+    length = *bytes - CT_SAFETENSORS_PREFIX;
+    header = json ? malloc(*bytes) : NULL;
+    if (header) {
+        for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
+            header[i] = (char)(length >> 8 * i);
+        memcpy(header + CT_SAFETENSORS_PREFIX, json, used);
+        memset(header + CT_SAFETENSORS_PREFIX + used, ' ', (size_t)length - used);
+    }
+    free(json);
+    return header;
+}
+
 struct ct_safetensors_sink {
     FILE *out;
     int failed; /* errno of the first failure */
@@ -57,18 +81,6 @@ void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size
 {
     if (sink && !sink->failed && fwrite(data, 1, bytes, sink->out) != bytes)
         sink->failed = errno ? errno : EIO;
-}
-
-static void put_header(struct ct_safetensors_sink *sink, const char *header)
-{
-    uint64_t used = strlen(header), length = (used + 7) / 8 * 8;
-    unsigned char prefix[CT_SAFETENSORS_PREFIX];
-
-    for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
-        prefix[i] = (unsigned char)(length >> 8 * i);
-    ct_safetensors_put(sink, prefix, CT_SAFETENSORS_PREFIX);
-    ct_safetensors_put(sink, header, used);
-    ct_safetensors_put(sink, "       ", length - used);
 }
 
 static int produce_all(const struct ct_weight *weights, size_t count,
@@ -82,8 +94,9 @@ static int produce_all(const struct ct_weight *weights, size_t count,
     return rc;
 }
 
-static int write_file(const char *path, const char *header, const struct ct_weight *weights,
-                      size_t count, ct_safetensors_source *produce, void *context)
+static int write_file(const char *path, const char *header, size_t header_bytes,
+                      const struct ct_weight *weights, size_t count, ct_safetensors_source *produce,
+                      void *context)
 {
     struct ct_safetensors_sink sink = {0};
     struct ct_new_file file;
@@ -97,7 +110,7 @@ static int write_file(const char *path, const char *header, const struct ct_weig
         return ct_fail(rc, "%s", message);
     }
     sink.out = file.out;
-    put_header(&sink, header);
+    ct_safetensors_put(&sink, header, header_bytes);
     rc = produce_all(weights, count, produce, &sink, context);
     if (rc == 0 && sink.failed)
         rc = ct_fail(CT_EIO, "writing %s: %s", path, strerror(sink.failed));
@@ -107,13 +120,14 @@ static int write_file(const char *path, const char *header, const struct ct_weig
 int ct_safetensors_write_from(const char *path, const struct ct_weight *weights, size_t count,
                               ct_safetensors_source *produce, void *context)
 {
+    size_t bytes;
     char *header;
     int rc;
 
     if (!path)
         return produce_all(weights, count, produce, NULL, context);
-    header = make_header(weights, count);
-    rc = header ? write_file(path, header, weights, count, produce, context)
+    header = ct_safetensors_header(weights, count, NULL, CT_SAFETENSORS_PREFIX, &bytes);
+    rc = header ? write_file(path, header, bytes, weights, count, produce, context)
                 : ct_fail(CT_ENOMEM, "writing %s", path);
     free(header);
     return rc;

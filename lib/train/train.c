@@ -212,7 +212,7 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r)
         run->progress.updates++;
         return 0;
     }
-    if (!strcmp(ct_config.training.non_finite, "skip")) {
+    if (strcmp(ct_config.training.non_finite, "stop") != 0) {
         r->skipped = true;
         ct_warn("step %lld skipped: loss %g, grad_norm %g", (long long)r->step, r->loss,
                 r->grad_norm);
@@ -268,6 +268,12 @@ static int validate(struct feed *f, int64_t step)
 
 /* ---- the loop ---- */
 
+/* A hook has set the progress back. */
+static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
+{
+    return run->progress.step <= r->step;
+}
+
 static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
 {
     int rc = fire(run, CT_EVENT_STEP_BEGIN, r, NULL);
@@ -279,7 +285,12 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     if (rc)
         return rc;
     run->progress.step++;
-    return fire(run, CT_EVENT_STEP_END, r, NULL);
+    rc = fire(run, CT_EVENT_STEP_END, r, NULL);
+    if (rc == 0 && r->skipped && !went_back(run, r) &&
+        !strcmp(ct_config.training.non_finite, "rewind"))
+        return ct_fail(CT_EINVAL, "[training] non_finite = rewind: no plugin that goes back (ckpt) "
+                                  "is loaded");
+    return rc;
 }
 
 static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
@@ -291,7 +302,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
     while (rc == 0 && run->progress.step <= steps && !run->stop) {
         *r = (struct ct_step_result){.step = run->progress.step};
         rc = run_and_tell(run, feed, r);
-        if (rc == 0 && freq && (r->step % freq == 0 || r->step == steps))
+        if (rc == 0 && freq && !went_back(run, r) && (r->step % freq == 0 || r->step == steps))
             rc = validate(validation, r->step);
     }
     if (rc != END_OF_DATA)

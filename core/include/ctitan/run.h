@@ -28,8 +28,10 @@ struct ct_step_result {
 };
 
 /*
- * Progress of a run. A hook on RUN_READY may set it, equally on all ranks. The run then continues
- * from there, with the learning rate of that step and the next samples.
+ * Progress of a run. A hook on RUN_READY or STEP_END may set it, equally on all ranks. The run then
+ * continues from there, with the learning rate of that step and the next samples. On STEP_BEGIN a
+ * hook may set the samples. With [training] non_finite = rewind, a hook must set the steps back
+ * after a step that was skipped.
  */
 struct ct_progress {
     int64_t step;    /* being run; between two steps, the next one. 1-based */
@@ -48,6 +50,13 @@ struct ct_state {
     struct ct_sharding sharding;  /* over the run's mesh */
     uint64_t holders;             /* as in struct ct_value */
     const struct ct_value *value; /* in run->graph; NULL: not on this rank */
+};
+
+/* Memory of a plugin that belongs to a run's state. */
+struct ct_kept {
+    const char *name;
+    void *data;
+    size_t bytes;
 };
 
 struct ct_run {
@@ -81,6 +90,8 @@ struct ct_run {
     int (*save)(struct ct_run *run, const char *folder); /* from the options */
     const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
     struct ct_group *world_group;
+    struct ct_kept *kept;
+    size_t kept_count, kept_room;
 
     /* Only with peers: the graphs before the first transform by_rank. */
     struct ct_graph *common_graph, *common_validation_graph;
@@ -182,6 +193,13 @@ CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, siz
 /* Zeroed host memory that the device copies to at full speed (pinned, for a GPU). */
 CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
+
+/*
+ * For hooks on PLAN_READY: memory that belongs to the state of the run, besides parameters, states
+ * and progress. Checkpoints save rank 0's bytes as they are, and restore them on all ranks at
+ * RUN_READY. name ("metrics.seconds") and data live as long as the run.
+ */
+CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes);
 
 /*
  * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like

@@ -33,6 +33,14 @@ CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights,
 CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
                            const int64_t *shape, enum ct_dtype dtype, void *to);
 
+/*
+ * The first bytes of a file of these weights: length and JSON, padded so that the data begins at a
+ * multiple of align, which is a multiple of 8. The data follows without gaps: all weights with
+ * 8-byte elements in the order given, then those with 4, 2 and 1. metadata: key, value, .., NULL;
+ * NULL: none but the format. To be freed; NULL: out of memory.
+ */
+CT_API char *ct_safetensors_header(const struct ct_weight *weights, size_t count,
+                                   const char *const *metadata, size_t align, size_t *bytes);
 /* Write one file, complete or absent. Data is read at call time. */
 CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count);
 

@@ -1,0 +1,693 @@
+/*
+ * When to save and to load.
+ *
+ * After every interval-th step the states are held, and a thread of each rank writes its file while
+ * the next steps run (write.c). The ranks agree on how far they are after every step, together with
+ * whether one of them was told to end. When all files are on the disk, rank 0's thread writes the
+ * index and gives the folder its name.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
+#include <ctitan/lib/train.h>
+
+#include "ckpt.h"
+
+#define REWINDS 64 /* most of [ckpt] rewinds */
+
+static struct config {
+    bool enable, load_only, first_step, last_model_only, initial_model_only, verify;
+    const char *folder, *initial_load_path, *exclude, *export_dtype;
+    int64_t interval, load_step, keep_latest_k, keep_every, staging, rewinds;
+    unsigned async_mode, on_error;
+} config;
+
+enum { DISABLED, ASYNC };
+enum { STOP, WARN };
+
+static const struct ct_option options[] = {
+    CT_OPT_BOOL(struct config, enable, "enable", "true", "Save and load checkpoints"),
+    CT_OPT_STRING(struct config, folder, "folder", "checkpoint",
+                  "Folder of the checkpoints, in the dump folder unless it begins with '/'"),
+    CT_OPT_INT(struct config, interval, "interval", "500", 1, 1e15,
+               "Save after every so many steps, and after the last"),
+    CT_OPT_BOOL(struct config, first_step, "enable_first_step_checkpoint", "false",
+                "Save after step 1, too"),
+    CT_OPT_BOOL(struct config, load_only, "load_only", "false", "Never save"),
+    CT_OPT_INT(struct config, load_step, "load_step", "-1", -1, 1e15,
+               "Go on from this step; -1: from the newest good one"),
+    CT_OPT_STRING(struct config, initial_load_path, "initial_load_path", "",
+                  "Checkpoint, folder of checkpoints, or Hugging Face folder to begin with, if the "
+                  "run has none of its own"),
+    CT_OPT_BOOL(struct config, initial_model_only, "initial_load_model_only", "true",
+                "Take only the weights of initial_load_path"),
+    CT_OPT_STRING(struct config, exclude, "exclude_from_loading", "",
+                  "What not to load, separated by commas: optimizer, lr_scheduler, dataloader"),
+    CT_OPT_BOOL(struct config, last_model_only, "last_save_model_only", "false",
+                "After the last step save the weights only"),
+    CT_OPT_CHOICE(struct config, export_dtype, "export_dtype", "same",
+                  "same|float32|bfloat16|float16",
+                  "Dtype of weights in a last save of the model only"),
+    CT_OPT_ENUM(struct config, async_mode, "async_mode", "async", "disabled|async",
+                "async: write while the next steps run"),
+    CT_OPT_INT(struct config, staging, "staging", "256", 8, 1e9,
+               "MiB of host memory per rank for what is copied and not yet written; once it is "
+               "full, the optimizer waits for the disk"),
+    CT_OPT_INT(struct config, keep_latest_k, "keep_latest_k", "10", 0, 1e15,
+               "Complete checkpoints to keep, at least 2; 0: all"),
+    CT_OPT_INT(struct config, keep_every, "keep_every", "0", 0, 1e15,
+               "Keep those of steps that this divides, besides; 0: none"),
+    CT_OPT_BOOL(struct config, verify, "verify", "false", "Read each file back after writing it"),
+    CT_OPT_ENUM(struct config, on_error, "on_error", "stop", "stop|warn",
+                "When a checkpoint cannot be written: end the run, or go on without it"),
+    CT_OPT_INT(struct config, rewinds, "rewinds", "3", 1, REWINDS,
+               "How often [training] non_finite = rewind may go back"),
+    {0}};
+
+static struct {
+    char folder[CT_PATH_ROOM];
+    uint64_t nonce; /* in temporary names; the same on all ranks */
+    struct ckpt_load load;
+    struct ckpt_ring ring;
+    bool evaluates;       /* not trained: weights are read, and nothing is saved */
+    int64_t saved;        /* last step of which there is a complete checkpoint; -1: none */
+    int64_t verified;     /* newest step that was read; -1: none */
+    bool catches;         /* SIGTERM */
+    int64_t first_sample; /* of the current step */
+} now = {.saved = -1, .verified = -1};
+
+/* The current save. */
+static struct {
+    enum { IDLE, WRITING, PUBLISHING } phase;
+    bool aside;  /* in a thread */
+    bool joined; /* the thread of this phase has ended, or there is none */
+    struct ct_arena arena;
+    const char *path, *temporary;
+    struct ckpt_write write;
+    struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
+    struct ckpt index;       /* rank 0 */
+    char *header;
+    int64_t step;
+    double begin;
+    pthread_t thread;
+    int rc; /* of this phase */
+    char message[1024];
+} save;
+
+/* Batches that are skipped, by the number of their first sample. */
+static struct skipped {
+    int64_t count, sample[REWINDS];
+    int64_t samples; /* of a batch */
+} skipped;
+
+static volatile sig_atomic_t told;
+
+static void be_told(int number)
+{
+    told = number;
+}
+
+/* ---- writing ---- */
+
+static void keep_result(int rc)
+{
+    save.rc = rc;
+    if (rc < 0) /* a thread has its own message */
+        snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
+}
+
+static void *write_file(void *context)
+{
+    struct ckpt c = {.path = save.temporary, .chunk = CHUNK};
+    int rc = save.write.file->box_count ? ckpt_write(&save.write) : 0;
+
+    (void)context;
+    if (rc == 0 && config.verify && save.write.file->box_count)
+        rc = ckpt_read_file(&c, save.write.file, NULL);
+    if (rc == 0)
+        rc = ckpt_sync_folder(save.temporary);
+    keep_result(rc);
+    return NULL;
+}
+
+/* All files are on the disk. */
+static void *publish(void *context)
+{
+    int rc = ckpt_index_write(&save.index, save.temporary);
+
+    (void)context;
+    if (rc == 0)
+        rc = ckpt_publish(save.temporary, save.path);
+    keep_result(rc);
+    if (rc < 0)
+        return NULL;
+    ct_info("saved %s in %.2f s", save.path, ct_now() - save.begin);
+    if (config.verify)
+        now.verified = save.step;
+    ckpt_purge(now.folder,
+               &(struct ckpt_retention){config.keep_latest_k, config.keep_every, now.verified});
+    return NULL;
+}
+
+static int start(void *(*work)(void *))
+{
+    save.joined = !save.aside;
+    if (!save.aside)
+        work(NULL);
+    else if (pthread_create(&save.thread, NULL, work, NULL))
+        return ct_fail(CT_ENOMEM, "no thread to write a checkpoint with");
+    return 0;
+}
+
+static bool ended(bool block)
+{
+    if (!save.joined)
+        save.joined =
+            (block ? pthread_join(save.thread, NULL) : pthread_tryjoin_np(save.thread, NULL)) == 0;
+    return save.joined;
+}
+
+static void forget(void)
+{
+    free(save.header);
+    ct_arena_finish(&save.arena);
+    memset(&save, 0, sizeof(save));
+}
+
+/* Rank 0 lists the files of all ranks, the others their own. */
+static int plan(struct ct_run *run, bool model_only)
+{
+    struct ckpt_what what = {.model_only = model_only, .dtype = -1};
+    enum ct_dtype dtype;
+    int rc = 0;
+
+    if (model_only && ct_dtype_parse(config.export_dtype, &dtype) == 0)
+        what.dtype = (int)dtype;
+    save.files = ct_arena_array(&save.arena, struct ckpt_file, run->world);
+    if (run->rank == 0)
+        rc = ckpt_describe(&save.arena, run, &what, &save.index);
+    for (int64_t r = 0; rc == 0 && r < run->world; r++)
+        if (run->rank == 0 || r == run->rank)
+            rc = ckpt_plan(&save.arena, run, r, &what, &save.files[r],
+                           r == run->rank ? &save.header : NULL);
+    save.index.files = save.files;
+    save.index.file_count = (size_t)run->world;
+    return rc;
+}
+
+static int begin_save(struct ct_run *run, bool aside, bool model_only)
+{
+    struct ckpt_file *file;
+    int rc;
+
+    save.step = run->progress.step - 1;
+    save.begin = ct_now();
+    save.aside = aside;
+    save.path = ckpt_step_path(&save.arena, now.folder, save.step);
+    save.temporary =
+        ct_arena_printf(&save.arena, "%s.tmp-%016llx", save.path, (unsigned long long)now.nonce);
+    rc = plan(run, model_only);
+    if (rc < 0)
+        return rc;
+    file = &save.files[run->rank];
+    ct_file_make_folder(save.temporary); /* a failure shows when the file is created */
+    save.write = (struct ckpt_write){
+        .run = run,
+        .file = file,
+        .path = ct_arena_printf(&save.arena, "%s/%s", save.temporary, file->name),
+        .header = save.header,
+        .ring = &now.ring,
+        .hold = aside};
+    for (size_t i = 0; aside && i < file->box_count; i++)
+        ct_run_hold(run, file->boxes[i].state);
+    save.phase = WRITING;
+    return start(write_file);
+}
+
+/* ---- agreement ---- */
+
+/* Rank 0 gets the hashes of all chunks. */
+static int gather_hashes(struct ct_run *run)
+{
+    const struct ckpt_file *mine = &save.files[run->rank];
+    int64_t own = (int64_t)ckpt_chunks(mine, CHUNK), most = 0;
+    uint64_t *in, *out;
+    int rc = ct_group_all_reduce(ct_run_world(run), &own, &most, 1, CT_I64, CT_REDUCE_MAX);
+
+    if (rc < 0 || !most)
+        return rc;
+    in = ct_arena_array(&save.arena, uint64_t, most);
+    out = ct_arena_array(&save.arena, uint64_t, most * run->world);
+    memcpy(in, mine->hash, sizeof(*in) * (size_t)own);
+    rc = ct_group_all_gather(ct_run_world(run), in, out, (size_t)most, CT_I64);
+    for (int64_t r = 0; rc == 0 && run->rank == 0 && r < run->world; r++)
+        memcpy(save.files[r].hash, out + r * most,
+               sizeof(*out) * ckpt_chunks(&save.files[r], CHUNK));
+    return rc;
+}
+
+static int fail(struct ct_run *run)
+{
+    bool mine = save.rc < 0;
+    long long step = (long long)save.step;
+    int rc = mine ? ct_fail(save.rc, "%s", save.message)
+                  : ct_fail(CT_EPEER, "another rank could not write its part of it");
+
+    if (run->rank == 0) {
+        char message[1024];
+
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+        ckpt_remove(save.temporary);
+        ct_fail(rc, "%s", message);
+    }
+    forget();
+    ct_context(rc, "the checkpoint of step %lld", step);
+    if (config.on_error == STOP)
+        return rc;
+    if (mine)
+        ct_warn("training goes on without %s", ct_error_message());
+    return 0;
+}
+
+/* All ranks have ended this phase. */
+static int next_phase(struct ct_run *run)
+{
+    int rc = 0;
+
+    if (save.phase == WRITING) {
+        rc = gather_hashes(run);
+        save.phase = PUBLISHING;
+        if (rc == 0 && run->rank == 0)
+            rc = start(publish);
+    } else {
+        now.saved = save.step;
+        forget();
+    }
+    return rc;
+}
+
+/* Advance the current save; block: to its end. *any_told: whether a rank was told to end. All ranks
+   call this. */
+static int advance(struct ct_run *run, bool block, bool *any_told)
+{
+    enum { DONE, FAILED, GOES_ON };
+    int rc = 0;
+
+    do {
+        bool over = save.phase == IDLE || ended(block);
+        int32_t mine[2] = {!over ? GOES_ON : save.rc < 0 ? FAILED : DONE, told}, all[2];
+
+        rc = ct_group_all_reduce(ct_run_world(run), mine, all, 2, CT_I32, CT_REDUCE_MAX);
+        if (rc < 0)
+            return rc;
+        *any_told = all[1] != 0;
+        if (save.phase == IDLE)
+            return 0;
+        if (all[0] == FAILED)
+            return fail(run);
+        if (all[0] == DONE)
+            rc = next_phase(run);
+    } while (rc == 0 && block && save.phase != IDLE);
+    return rc;
+}
+
+/* ---- loading ---- */
+
+/* Agree on a result: a damaged checkpoint is one on all ranks. 1: it is good; 0: it is not. */
+static int agree(struct ct_run *run, int rc, const char *path)
+{
+    enum { GOOD, DAMAGED, OTHER };
+    int32_t mine = rc == 0 ? GOOD : rc == CT_EIO || rc == CT_ENOENT ? DAMAGED : OTHER, all;
+    char message[1024];
+    int sum;
+
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    sum = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I32, CT_REDUCE_MAX);
+    if (sum < 0)
+        return sum;
+    if (mine == DAMAGED)
+        ct_warn("%s is damaged, and is not loaded: %s", path, message);
+    if (all == OTHER)
+        return mine == OTHER ? ct_fail(rc, "%s", message)
+                             : ct_fail(CT_EPEER, "another rank could not load %s", path);
+    return all == GOOD;
+}
+
+/* Load one checkpoint. 1: it was good; 0: it was not. */
+static int load(struct ct_run *run, const char *path, struct ckpt_load what)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt c;
+    double begin = ct_now();
+    int rc = ckpt_open(&scratch, path, &c);
+
+    /* After the last step only the weights are of use. */
+    if (rc == 0 && c.model_only && c.progress.step > ct_config.training.steps)
+        what.optimizer = false;
+    if (rc == 0)
+        rc = ckpt_load(run, &c, &what);
+    rc = agree(run, rc, path);
+    if (rc == 1 && run->rank == 0) {
+        ct_info("loaded %s (%s) in %.2f s", path, c.mesh, ct_now() - begin);
+        if (what.lr)
+            ckpt_tell_changes(&c, run->recipe);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int none_good(size_t count)
+{
+    if (config.load_step >= 0)
+        return ct_fail(CT_ECONFIG, "no good checkpoint of step %lld in %s",
+                       (long long)config.load_step, now.folder);
+    return ct_fail(
+        CT_EIO,
+        "none of the %zu checkpoints in %s is good; without them ([ckpt] folder) the run "
+        "begins anew",
+        count, now.folder);
+}
+
+/* Load the newest good checkpoint of the run's own folder, or the one asked for. 0: there is none
+   at all. Rank 0 lists them. */
+static int load_newest(struct ct_run *run, int64_t wanted, const struct ckpt_load *what)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps = NULL, step, count = 0;
+    int rc = 0;
+
+    if (run->rank == 0)
+        count = (int64_t)ckpt_steps(&scratch, now.folder, &steps);
+    rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        step = steps ? steps[i] : 0;
+        rc = ct_group_broadcast(ct_run_world(run), &step, 1, CT_I64, 0);
+        if (rc == 0 && (wanted < 0 || step == wanted))
+            rc = load(run, ckpt_step_path(&scratch, now.folder, step), *what);
+    }
+    if (rc == 1)
+        now.saved = now.verified = step;
+    if (rc == 0 && (count || wanted >= 0))
+        rc = none_good((size_t)count);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* Begin with other weights, or with another run's checkpoint. */
+static int load_initial(struct ct_run *run)
+{
+    struct ckpt_load what = now.load;
+    struct ct_arena scratch = {0};
+    const char *path = config.initial_load_path;
+    struct ckpt c;
+    int rc;
+
+    if (config.initial_model_only)
+        what = (struct ckpt_load){0};
+    if (!access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK)) {
+        rc = agree(run, ct_hf_load(run, path), path);
+    } else {
+        rc = ckpt_locate(&scratch, path, &c);
+        rc = agree(run, rc, path);
+        if (rc == 1)
+            rc = load(run, c.path, what);
+    }
+    ct_arena_finish(&scratch);
+    return rc == 0 ? ct_fail(CT_ECONFIG, "[ckpt] initial_load_path = %s cannot be loaded", path)
+                   : rc;
+}
+
+static int resume(struct ct_run *run)
+{
+    int rc = load_newest(run, config.load_step, &now.load);
+
+    if (rc == 0 && *config.initial_load_path)
+        rc = load_initial(run);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- going back ---- */
+
+/* Whether the step read a batch that is to be skipped; it then reads the next one. */
+static void skip_batches(struct ct_run *run)
+{
+    for (bool again = true; again;) {
+        again = false;
+        for (int64_t i = 0; i < skipped.count; i++)
+            if (skipped.sample[i] == run->progress.samples) {
+                run->progress.samples += skipped.samples;
+                again = true;
+            }
+    }
+    now.first_sample = run->progress.samples;
+}
+
+static int rewind_run(struct ct_run *run, int64_t step)
+{
+    struct skipped before = skipped; /* loading restores an older list */
+    int64_t first = now.first_sample;
+    bool any_told;
+    int rc = advance(run, true, &any_told);
+
+    if (rc < 0)
+        return rc;
+    if (skipped.count == config.rewinds)
+        return ct_fail(CT_EINVAL, "step %lld is not finite, after %lld rewinds ([ckpt] rewinds)",
+                       (long long)step, (long long)skipped.count);
+    before.samples = run->progress.samples - first;
+    rc = load_newest(run, -1, &(struct ckpt_load){true, true, true});
+    if (rc == 0)
+        rc = ct_fail(CT_EINVAL,
+                     "step %lld is not finite, and there is no checkpoint yet to go "
+                     "back to",
+                     (long long)step);
+    if (rc < 0)
+        return rc;
+    skipped = before;
+    skipped.sample[skipped.count++] = first;
+    if (run->rank == 0)
+        ct_warn("step %lld was not finite: the run goes back to step %lld, and will skip the "
+                "batch of samples %lld to %lld (rewind %lld of %lld)",
+                (long long)step, (long long)run->progress.step - 1, (long long)first,
+                (long long)(first + skipped.samples - 1), (long long)skipped.count,
+                (long long)config.rewinds);
+    return 0;
+}
+
+/* ---- events ---- */
+
+static int parse_exclusions(void)
+{
+    static const char *const names[] = {"optimizer", "lr_scheduler", "dataloader"};
+    bool *parts[] = {&now.load.optimizer, &now.load.lr, &now.load.data};
+    char *list = strdup(config.exclude), *at = list, *word;
+    int rc = list ? 0 : ct_fail(CT_ENOMEM, "a list");
+
+    now.load = (struct ckpt_load){true, true, true};
+    while (rc == 0 && (word = strsep(&at, ", \t"))) {
+        size_t i = 0;
+
+        while (i < CT_COUNT(names) && strcmp(names[i], word) != 0)
+            i++;
+        if (i < CT_COUNT(names))
+            *parts[i] = false;
+        else if (*word)
+            rc = ct_fail(CT_ECONFIG,
+                         "[ckpt] exclude_from_loading: '%s' is none of optimizer, lr_scheduler, "
+                         "dataloader",
+                         word);
+    }
+    free(list);
+    if (rc == 0 && !now.load.optimizer && now.load.lr)
+        rc = ct_fail(CT_ECONFIG, "[ckpt] exclude_from_loading: a new optimizer begins at step 1: "
+                                 "exclude lr_scheduler, too");
+    return rc;
+}
+
+static int check_config(void)
+{
+    if (config.keep_latest_k == 1)
+        return ct_fail(CT_ECONFIG, "[ckpt] keep_latest_k = 1: a checkpoint that turns out damaged "
+                                   "would be the only one; expected 0 or at least 2");
+    if (strcmp(config.export_dtype, "same") != 0 && !config.last_model_only)
+        return ct_fail(CT_ECONFIG,
+                       "[ckpt] export_dtype is of weights alone: set last_save_model_only = true");
+    return parse_exclusions();
+}
+
+static int make_ring(struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt_file file;
+    size_t most = (size_t)config.staging << 20;
+    int rc = ckpt_plan(&scratch, run, run->rank, &(struct ckpt_what){false, -1}, &file, NULL);
+
+    if (rc == 0) {
+        most = file.bytes < most ? file.bytes : most;
+        now.ring.slots = most / CHUNK + 2;
+        rc = ct_run_staging(run, now.ring.slots * CHUNK, (void **)&now.ring.memory);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int make_nonce(struct ct_run *run)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    now.nonce = (uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 16 ^ (uint64_t)getpid();
+    return ct_group_broadcast(ct_run_world(run), &now.nonce, 1, CT_I64, 0);
+}
+
+/* Rank 0 takes the folder; its failure is that of all. */
+static int take_folder(struct ct_run *run)
+{
+    int32_t rc = 0;
+    int mine = run->rank == 0 && !config.load_only ? ckpt_folder_take(now.folder) : 0, sum;
+    char message[1024];
+
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    rc = mine;
+    sum = ct_group_broadcast(ct_run_world(run), &rc, 1, CT_I32, 0);
+    if (sum < 0)
+        return sum;
+    if (mine < 0)
+        return ct_fail(mine, "%s", message);
+    return rc < 0 ? ct_fail(rc, "rank 0 cannot use the folder of checkpoints") : 0;
+}
+
+static int ready(struct ct_run *run)
+{
+    int rc = check_config();
+
+    now.evaluates = !run->data;
+    if (rc == 0 && *config.folder == '/')
+        snprintf(now.folder, sizeof(now.folder), "%s", config.folder);
+    else if (rc == 0)
+        rc = ct_run_path(run, now.folder, "%s", config.folder);
+    if (rc < 0)
+        return rc;
+    if (now.evaluates) {
+        now.load = (struct ckpt_load){0};
+        return resume(run);
+    }
+    rc = take_folder(run);
+    if (rc == 0)
+        rc = make_nonce(run);
+    if (rc == 0 && !config.load_only)
+        rc = make_ring(run);
+    return rc < 0 ? rc : resume(run);
+}
+
+static void step_begin(struct ct_run *run)
+{
+    if (!now.catches && !config.load_only)
+        sigaction(SIGTERM, &(struct sigaction){.sa_handler = be_told, .sa_flags = SA_RESTART},
+                  NULL);
+    now.catches = true;
+    skip_batches(run);
+}
+
+static int step_end(struct ct_run *run, const struct ct_step_result *r)
+{
+    bool last = r->step == ct_config.training.steps, any_told = false;
+    bool due = r->step % config.interval == 0 || (r->step == 1 && config.first_step);
+    int rc;
+
+    if (r->skipped && !strcmp(ct_config.training.non_finite, "rewind"))
+        return rewind_run(run, r->step);
+    if (config.load_only)
+        return 0;
+    rc = advance(run, due && !last, &any_told);
+    if (rc < 0)
+        return rc;
+    if (any_told && run->rank == 0)
+        ct_info("SIGTERM: the run ends after step %lld, with a checkpoint", (long long)r->step);
+    if (any_told)
+        ct_run_stop(run, "SIGTERM");
+    else if (due && !last)
+        rc = begin_save(run, config.async_mode == ASYNC, false);
+    return rc;
+}
+
+static void finish(struct ct_run *run)
+{
+    if (save.phase != IDLE)
+        ended(true);
+    forget();
+    if (now.catches)
+        signal(SIGTERM, SIG_DFL);
+    if (now.ring.memory)
+        ct_run_staging_free(run, now.ring.memory, now.ring.slots * CHUNK);
+    ckpt_folder_leave();
+    now.ring.memory = NULL;
+}
+
+static int run_end(struct ct_run *run)
+{
+    bool any_told, last = run->progress.step > ct_config.training.steps;
+    int64_t step = run->progress.step - 1;
+    int rc = advance(run, true, &any_told);
+
+    if (rc == 0 && !config.load_only && step > 0 && step != now.saved) {
+        rc = begin_save(run, false, config.last_model_only && last);
+        if (rc == 0)
+            rc = advance(run, true, &any_told);
+    }
+    finish(run);
+    return rc;
+}
+
+static int hear(const struct ct_event_data *data, void *context)
+{
+    struct ct_run *run = data->run;
+
+    (void)context;
+    if (!config.enable || !run)
+        return 0;
+    switch (data->event) {
+    case CT_EVENT_PLAN_READY:
+        ct_run_keep(run, "ckpt.skipped", &skipped, sizeof(skipped));
+        return 0;
+    case CT_EVENT_RUN_READY:
+        return ready(run);
+    case CT_EVENT_STEP_BEGIN:
+        step_begin(run);
+        return 0;
+    case CT_EVENT_STEP_END:
+        return step_end(run, data->result);
+    case CT_EVENT_RUN_END:
+        return run_end(run);
+    default:
+        finish(run);
+        return 0;
+    }
+}
+
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
+                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
+                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    .call = hear};
+
+static const struct ct_verb_ops verb = {.size = sizeof(struct ct_verb_ops),
+                                        .summary = "list, verify and show checkpoints",
+                                        .usage = "ls FOLDER | verify FOLDER | show FOLDER",
+                                        .run = ckpt_verb};
+
+CT_PLUGIN(.name = "ckpt", .version = "1.0",
+          .summary = "Checkpoints: saved while training goes on, loaded on any mesh",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_HOOK, "ckpt", &hook}, {CT_VERB, "ckpt", &verb}));

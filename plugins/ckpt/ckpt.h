@@ -1,0 +1,191 @@
+/*
+ * Checkpoints: interface between the sources of the plugin.
+ *
+ * A checkpoint is a folder step-N. Each rank that wrote has one safetensors file, whose data begins
+ * at a page. The file has at most one box of each tensor; torch's sharding metadata in the header
+ * says where in the whole tensor it is, so that PyTorch's reader of sharded safetensors accepts the
+ * folder. index.json lists the progress, the recipe, all tensors, and of each file the boxes and
+ * the XXH3 of every chunk of its data. The last line of the index is the XXH3 of what is before it.
+ *
+ *   plan.c    which rank writes which rows       write.c   writes a rank's file
+ *   index.c   index.json                         read.c    reads what is wanted of all files
+ *   load.c    fills a run                        folder.c  the folder of checkpoints
+ *   ckpt.c    when to do what                    verb.c    the verbs; export.c: Hugging Face
+ */
+#ifndef CKPT_H
+#define CKPT_H
+
+#include <ctitan/run.h>
+
+#define CHUNK ((size_t)4 << 20) /* bytes of data with one hash */
+#define PAGE 4096
+#define INDEX "index.json"
+
+/* A box of a tensor in a file. */
+struct ckpt_box {
+    const char *name;
+    enum ct_dtype dtype; /* in the file */
+    int ndim;
+    int64_t offset[CT_MAX_DIMS], shape[CT_MAX_DIMS]; /* in the whole */
+    size_t at, bytes;                                /* in the data of the file */
+    /* For writers: the state, and the first byte of the box in this rank's shard. */
+    const struct ct_state *state;
+    size_t from;
+};
+
+struct ckpt_file {
+    const char *name;
+    size_t header, bytes; /* of the header with its length, and of the data */
+    uint64_t header_hash;
+    struct ckpt_box *boxes; /* in the order of the file, without gaps */
+    size_t box_count;
+    uint64_t *hash; /* of each chunk */
+};
+
+struct ckpt_tensor {
+    const char *name;
+    enum ct_role role;
+    enum ct_dtype dtype;
+    int ndim;
+    int64_t shape[CT_MAX_DIMS];
+};
+
+struct ckpt_kept {
+    const char *name;
+    const unsigned char *data;
+    size_t bytes;
+};
+
+struct ckpt {
+    struct ct_arena *arena;
+    const char *path; /* of the folder */
+    struct ct_progress progress;
+    int64_t world, time; /* ranks; seconds since 1970 */
+    bool model_only;
+    const char *mesh, *recipe; /* the recipe with every option, as ct_recipe_print_resolved */
+    const char *config;        /* config.json of the model; NULL: none */
+    size_t chunk;
+    struct ckpt_tensor *tensors;
+    size_t tensor_count;
+    struct ckpt_file *files;
+    size_t file_count;
+    struct ckpt_kept *kept;
+    size_t kept_count;
+};
+
+static inline size_t ckpt_chunks(const struct ckpt_file *f, size_t chunk)
+{
+    return (f->bytes + chunk - 1) / chunk;
+}
+
+/* ---- plan.c ---- */
+
+struct ckpt_what {
+    bool model_only;
+    int dtype; /* of floating-point parameters; -1: as they are */
+};
+
+/* The file that rank writes; box_count 0: none. Allocated in arena. *header: its first bytes, to be
+   freed; may be NULL. */
+int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
+              const struct ckpt_what *what, struct ckpt_file *file, char **header);
+/* Set file->header and header_hash from its boxes. *header as above. */
+int ckpt_make_header(struct ckpt_file *file, char **header);
+/* Everything but the files' hashes. */
+int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
+                  struct ckpt *c);
+
+/* ---- write.c ---- */
+
+struct ckpt_ring {
+    char *memory;
+    size_t slots; /* of CHUNK bytes */
+};
+
+struct ckpt_write {
+    struct ct_run *run;
+    struct ckpt_file *file; /* its hashes are set */
+    const char *path;
+    const char *header;
+    const struct ckpt_ring *ring;
+    bool hold;   /* states are held, and are released when they have been copied */
+    bool verify; /* read the file back */
+};
+
+/* Copy, hash and write; sync the file to disk. The folder of path exists. */
+int ckpt_write(const struct ckpt_write *w);
+int ckpt_write_all(int fd, const char *path, const void *data, size_t bytes, size_t at);
+int ckpt_sync_folder(const char *path);
+uint64_t ckpt_hash(const void *data, size_t bytes);
+
+/* ---- index.c ---- */
+
+int ckpt_index_write(const struct ckpt *c, const char *folder);
+/* Read and check the index of a folder, and the sizes of its files. CT_EIO: it is damaged or not
+   complete; CT_ENOENT: it has none. */
+int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
+
+/* ---- read.c ---- */
+
+/* What to read. want: the bytes [*from, *to) of the box are of use; false: none. put: a box within
+   the whole tensor, dense. */
+struct ckpt_sink {
+    bool (*want)(void *context, const struct ckpt_box *box, size_t *from, size_t *to);
+    int (*put)(void *context, const struct ckpt_box *box, const int64_t *offset,
+               const int64_t *shape, const void *data);
+    void *context;
+};
+
+/* Read all that is wanted of a file; every chunk is compared with its hash. CT_EIO names the file,
+   the bytes, and the box. sink NULL: read everything, the header included, and only compare. */
+int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
+                   const struct ckpt_sink *sink);
+int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
+
+/* ---- load.c ---- */
+
+struct ckpt_load {
+    bool optimizer, lr, data; /* not the model alone */
+};
+
+/* CT_EIO: the checkpoint is damaged; CT_ECONFIG: it is of another model, with all differences as
+   warnings of rank 0. */
+int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load);
+/* Tell what a recipe that has changed since changes. */
+void ckpt_tell_changes(const struct ckpt *c, const struct ct_recipe *recipe);
+typedef void ckpt_difference(const char *section, const char *key, const char *before,
+                             const char *now, void *context);
+/* Call `tell` for every option of two resolved recipes that differs. */
+int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *tell, void *context);
+
+/* ---- folder.c ---- */
+
+/* Steps of the folders step-N in folder, newest first; complete or not. */
+size_t ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps);
+const char *ckpt_step_path(struct ct_arena *arena, const char *folder, int64_t step);
+/* Open the checkpoint that path names: a folder step-N, or the newest good one in a folder of
+   checkpoints or in a run's dump folder. Warns of newer ones that are not good. */
+int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
+/* Create the folder, and lock it for this run until the process ends. CT_ECONFIG: another run has
+   it. Removes what runs that were killed have left. */
+int ckpt_folder_take(const char *folder);
+void ckpt_folder_leave(void);
+int ckpt_remove(const char *folder);
+/* Move a new checkpoint to its final place; one that is there is replaced. */
+int ckpt_publish(const char *temporary, const char *path);
+
+struct ckpt_retention {
+    int64_t latest, every; /* 0: all; 0: none */
+    int64_t verified;      /* the newest step that was read and found good; -1: none */
+};
+/* Remove checkpoints that are not to be kept. Only complete ones count. */
+void ckpt_purge(const char *folder, const struct ckpt_retention *r);
+
+/* ---- verb.c, export.c ---- */
+
+int ckpt_verb(int argc, char **argv);
+int ckpt_export(int argc, char **argv);
+int ckpt_import(int argc, char **argv);
+
+#endif

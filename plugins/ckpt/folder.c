@@ -1,0 +1,201 @@
+/*
+ * The folder of checkpoints. A new checkpoint grows under a temporary name, and an old one is
+ * renamed before its files go, so that whatever is called step-N was complete once. One run at a
+ * time has the folder, by a lock that ends with its process.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/log.h>
+
+#include "ckpt.h"
+
+static int lock = -1;
+
+/* N of "step-N", -1: another name. */
+static int64_t step_of(const char *name)
+{
+    long long n;
+    char end;
+
+    return sscanf(name, "step-%lld%c", &n, &end) == 1 && n >= 0 ? n : -1;
+}
+
+static int newer_first(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x < y) - (x > y);
+}
+
+size_t ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps)
+{
+    DIR *dir = opendir(folder);
+    size_t count = 0, room = 0;
+
+    *steps = NULL;
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        if (step_of(d->d_name) < 0)
+            continue;
+        *steps = ct_arena_grow(arena, *steps, &room, count + 1, sizeof(**steps));
+        (*steps)[count++] = step_of(d->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    if (count)
+        qsort(*steps, count, sizeof(**steps), newer_first);
+    return count;
+}
+
+const char *ckpt_step_path(struct ct_arena *arena, const char *folder, int64_t step)
+{
+    return ct_arena_printf(arena, "%s/step-%lld", folder, (long long)step);
+}
+
+static int locate_newest(struct ct_arena *arena, const char *folder, struct ckpt *c)
+{
+    int64_t *steps;
+    size_t count = ckpt_steps(arena, folder, &steps);
+
+    for (size_t i = 0; i < count; i++) {
+        if (ckpt_open(arena, ckpt_step_path(arena, folder, steps[i]), c) == 0)
+            return 0;
+        ct_warn("%s", ct_error_message());
+    }
+    return ct_fail(CT_ENOENT, "there is no complete checkpoint in %s", folder);
+}
+
+int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
+{
+    const char *inside = ct_arena_printf(arena, "%s/checkpoint", path);
+
+    if (!access(ct_arena_printf(arena, "%s/" INDEX, path), F_OK))
+        return ckpt_open(arena, path, c);
+    if (access(path, F_OK))
+        return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
+    return locate_newest(arena, access(inside, F_OK) ? path : inside, c);
+}
+
+/* ---- removing ---- */
+
+int ckpt_remove(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct ct_arena scratch = {0};
+    int failed = dir ? 0 : errno;
+
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (strcmp(d->d_name, ".") && strcmp(d->d_name, "..") &&
+            unlink(ct_arena_printf(&scratch, "%s/%s", folder, d->d_name)) < 0)
+            failed = errno;
+    if (dir)
+        closedir(dir);
+    if (!failed && rmdir(folder) < 0)
+        failed = errno;
+    ct_arena_finish(&scratch);
+    return failed && failed != ENOENT ? ct_fail(CT_EIO, "removing %s: %s", folder, strerror(failed))
+                                      : 0;
+}
+
+static bool is_left_over(const char *name)
+{
+    return !strncmp(name, "step-", 5) && (strstr(name, ".tmp-") || strstr(name, ".trash-"));
+}
+
+static void remove_left_overs(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct ct_arena scratch = {0};
+
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (is_left_over(d->d_name) &&
+            ckpt_remove(ct_arena_printf(&scratch, "%s/%s", folder, d->d_name)) < 0)
+            ct_warn("%s", ct_error_message());
+    if (dir)
+        closedir(dir);
+    ct_arena_finish(&scratch);
+}
+
+int ckpt_folder_take(const char *folder)
+{
+    struct ct_arena scratch = {0};
+    const char *path = ct_arena_printf(&scratch, "%s/lock", folder);
+    int rc = ct_file_make_folder(folder);
+
+    if (rc == 0 && (lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666)) < 0)
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (rc == 0 && flock(lock, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        rc = ct_fail(CT_ECONFIG,
+                     "another run saves its checkpoints in %s: give this one its own "
+                     "[job] dump_folder or [ckpt] folder",
+                     folder);
+    if (rc == 0)
+        remove_left_overs(folder);
+    else
+        ckpt_folder_leave();
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+void ckpt_folder_leave(void)
+{
+    if (lock >= 0)
+        close(lock);
+    lock = -1;
+}
+
+int ckpt_publish(const char *temporary, const char *path)
+{
+    struct ct_arena scratch = {0};
+    int rc;
+
+    if (access(path, F_OK))
+        return ct_file_rename(temporary, path);
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    rc = ckpt_sync_folder(ct_arena_printf(&scratch, "%s/..", path));
+    ct_arena_finish(&scratch);
+    return rc < 0 ? rc : ckpt_remove(temporary);
+}
+
+/* ---- retention ---- */
+
+static void drop(struct ct_arena *arena, const char *path)
+{
+    const char *trash = ct_arena_printf(arena, "%s.trash-%ld", path, (long)getpid());
+    int rc = ct_file_rename(path, trash);
+
+    if (rc == 0)
+        rc = ckpt_remove(trash);
+    if (rc < 0)
+        ct_warn("%s", ct_error_message());
+}
+
+void ckpt_purge(const char *folder, const struct ckpt_retention *r)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps, complete = 0;
+    size_t count = r->latest ? ckpt_steps(&scratch, folder, &steps) : 0;
+    struct ckpt c;
+
+    for (size_t i = 0; i < count; i++) {
+        const char *path = ckpt_step_path(&scratch, folder, steps[i]);
+
+        if (ckpt_open(&scratch, path, &c) < 0) {
+            ct_warn("not counted as a checkpoint: %s", ct_error_message());
+            continue;
+        }
+        if (++complete > r->latest && steps[i] != r->verified &&
+            !(r->every && steps[i] % r->every == 0))
+            drop(&scratch, path);
+    }
+    ct_arena_finish(&scratch);
+}

@@ -1,0 +1,295 @@
+/*
+ * Filling a run from a checkpoint of any mesh: each rank reads the chunks in which its shards have
+ * bytes. Everything that does not fit is named before anything is read.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/log.h>
+
+#include "ckpt.h"
+
+/* ---- recipes ---- */
+
+static bool is_load_list(const struct ct_setting *s)
+{
+    return !strcmp(s->section, "plugins");
+}
+
+static const char *value_of(const struct ct_recipe *recipe, const struct ct_setting *s)
+{
+    return is_load_list(s) ? NULL : ct_recipe_get(recipe, s->section, s->key);
+}
+
+/* Plugins of the first recipe that the other lacks. */
+static void compare_plugins(const struct ct_recipe *a, const struct ct_recipe *b, bool first,
+                            ckpt_difference *tell, void *context)
+{
+    for (size_t i = 0; i < a->plugin_count; i++) {
+        bool found = false;
+
+        for (size_t k = 0; k < b->plugin_count; k++)
+            found |= !strcmp(a->plugins[i], b->plugins[k]);
+        if (!found)
+            tell("plugins", a->plugins[i], first ? "loaded" : "not loaded",
+                 first ? "not loaded" : "loaded", context);
+    }
+}
+
+int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *tell, void *context)
+{
+    struct ct_arena scratch = {0};
+    struct ct_recipe *a, *b;
+    int rc = ct_recipe_parse(&scratch, "the recipe of the checkpoint", before, &a);
+
+    if (rc == 0)
+        rc = ct_recipe_parse(&scratch, "the recipe", now, &b);
+    if (rc == 0) {
+        compare_plugins(a, b, true, tell, context);
+        compare_plugins(b, a, false, tell, context);
+    }
+    for (size_t i = 0; rc == 0 && i < a->count; i++) {
+        const struct ct_setting *s = &a->settings[i];
+        const char *value = value_of(b, s);
+
+        if (value && strcmp(value, s->value) != 0)
+            tell(s->section, s->key, s->value, value, context);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* What a changed option changes in a run that goes on; those not listed change nothing in it. */
+static const struct {
+    const char *section, *key, *what;
+} effects[] = {
+    {"lr_scheduler", NULL, "the learning rate follows another curve from here on"},
+    {"training", "steps", "the learning rate follows the curve of the new number of steps"},
+    {"training", "seq_len", "samples have another length, so their numbers mean other text"},
+    {"training", "global_batch_size", "steps have another number of samples from here on"},
+    {"training", "local_batch_size", "batches are divided otherwise: sums may round otherwise"},
+    {"training", "dtype", "weights have another precision"},
+    {"training", "mixed_precision_param", "products have another precision from here on"},
+    {"training", "max_norm", "gradients are clipped otherwise from here on"},
+    {"training", "seed", "nothing, unless a state is new"},
+    {"adamw", NULL, "updates differ from here on"},
+    {"tokens", NULL, "the text may be another one"},
+    {"text", NULL, "the text may be another one"},
+    {"fsdp", NULL, "another mesh: sums may round otherwise"},
+    {"tp", NULL, "another mesh: sums may round otherwise"},
+    {"cp", NULL, "another mesh: sums may round otherwise"},
+    {"pp", NULL, "another mesh: sums may round otherwise"},
+};
+
+static void tell_change(const char *section, const char *key, const char *before, const char *now,
+                        void *context)
+{
+    (void)context;
+    if (!strcmp(section, "job") || !strcmp(section, "metrics") || !strcmp(section, "ckpt"))
+        return;
+    for (size_t i = 0; i < CT_COUNT(effects); i++)
+        if (!strcmp(effects[i].section, section) &&
+            (!effects[i].key || !strcmp(effects[i].key, key))) {
+            ct_info("changed since the checkpoint: [%s] %s = %s, now %s: %s", section, key, before,
+                    now, effects[i].what);
+            return;
+        }
+    ct_info("changed since the checkpoint: [%s] %s = %s, now %s", section, key, before, now);
+}
+
+static char *resolved(const struct ct_recipe *recipe)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    if (!out)
+        return NULL;
+    ct_recipe_print_resolved(recipe, out);
+    fclose(out);
+    return text;
+}
+
+void ckpt_tell_changes(const struct ckpt *c, const struct ct_recipe *recipe)
+{
+    char *now = resolved(recipe);
+
+    if (now && c->recipe && ckpt_compare_recipes(c->recipe, now, tell_change, NULL) < 0)
+        ct_warn("%s", ct_error_message());
+    free(now);
+}
+
+/* ---- differences ---- */
+
+struct check {
+    struct ct_run *run;
+    const struct ckpt *c;
+    const struct ckpt_load *load;
+    int count;
+    char first[256];
+};
+
+static void differ(struct check *k, const char *fmt, ...) CT_PRINTF(2, 3);
+
+static void differ(struct check *k, const char *fmt, ...)
+{
+    char text[256];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (k->count++ == 0)
+        memcpy(k->first, text, sizeof(text));
+    if (k->run->rank == 0)
+        ct_warn("%s", text);
+}
+
+static bool wanted(const struct ckpt_load *load, enum ct_role role)
+{
+    return role == CT_ROLE_PARAM || load->optimizer;
+}
+
+static const char *shape_text(int ndim, const int64_t *sizes, char text[128])
+{
+    struct ct_shape shape = ct_shape_of(ndim, sizes);
+
+    ct_shape_print(&shape, text, 128);
+    return text;
+}
+
+static void compare_state(struct check *k, const struct ct_state *s)
+{
+    const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
+    char a[128], b[128];
+
+    if (!t) {
+        differ(k, "%s is not in the checkpoint%s", s->name,
+               k->c->model_only && s->role != CT_ROLE_PARAM ? ", which has the model only" : "");
+        return;
+    }
+    if (t->ndim != s->ndim || memcmp(t->shape, s->shape, sizeof(*t->shape) * (size_t)t->ndim))
+        differ(k, "%s is [%s] in the checkpoint and [%s] here", s->name,
+               shape_text(t->ndim, t->shape, a), shape_text(s->ndim, s->shape, b));
+    if (t->dtype != s->dtype)
+        differ(k, "%s is %s in the checkpoint and %s here", s->name, ct_dtype_name(t->dtype),
+               ct_dtype_name(s->dtype));
+}
+
+static int compare_all(struct check *k)
+{
+    for (size_t i = 0; i < k->run->state_count; i++)
+        if (wanted(k->load, k->run->states[i].role))
+            compare_state(k, &k->run->states[i]);
+    for (size_t i = 0; i < k->c->tensor_count; i++)
+        if (wanted(k->load, k->c->tensors[i].role) && !ct_run_state(k->run, k->c->tensors[i].name))
+            differ(k, "%s of the checkpoint is not in this model or optimizer",
+                   k->c->tensors[i].name);
+    if (!k->count)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s does not fit this run: %s%s. ckpt.exclude_from_loading = optimizer, "
+                   "lr_scheduler takes its weights only",
+                   k->c->path, k->first, k->count > 1 ? ", and more, listed above" : "");
+}
+
+/* ---- filling ---- */
+
+struct fill {
+    struct ct_run *run;
+    const struct ckpt_load *load;
+};
+
+/* The rows in which this rank's shard and the box overlap. */
+static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t *to)
+{
+    const struct fill *f = context;
+    const struct ct_state *s = ct_run_state(f->run, box->name);
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], begin[CT_MAX_DIMS], end[CT_MAX_DIMS];
+    size_t row;
+
+    if (!s || !s->value || !wanted(f->load, s->role) ||
+        !ct_run_shard(f->run, s, f->run->rank, shape, offset))
+        return false;
+    for (int d = 0; d < box->ndim; d++) {
+        int64_t mine = offset[d] + shape[d], theirs = box->offset[d] + box->shape[d];
+
+        begin[d] = offset[d] > box->offset[d] ? offset[d] : box->offset[d];
+        end[d] = mine < theirs ? mine : theirs;
+        if (begin[d] >= end[d])
+            return false;
+    }
+    row = box->ndim ? box->bytes / (size_t)box->shape[0] : 0;
+    *from = box->ndim ? (size_t)(begin[0] - box->offset[0]) * row : 0;
+    *to = box->ndim ? (size_t)(end[0] - box->offset[0]) * row : box->bytes;
+    return true;
+}
+
+static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
+               const int64_t *shape, const void *data)
+{
+    const struct fill *f = context;
+
+    return ct_run_fill(f->run, ct_run_state(f->run, box->name), offset, shape, data);
+}
+
+static void restore_kept(struct ct_run *run, const struct ckpt *c)
+{
+    for (size_t i = 0; i < run->kept_count; i++)
+        for (size_t k = 0; k < c->kept_count; k++)
+            if (!strcmp(run->kept[i].name, c->kept[k].name) &&
+                run->kept[i].bytes == c->kept[k].bytes)
+                memcpy(run->kept[i].data, c->kept[k].data, c->kept[k].bytes);
+}
+
+static int64_t seq_len_of(const struct ckpt *c, struct ct_arena *scratch)
+{
+    struct ct_recipe *recipe;
+    const char *text = NULL;
+
+    if (c->recipe && ct_recipe_parse(scratch, c->path, c->recipe, &recipe) == 0)
+        text = ct_recipe_get(recipe, "training", "seq_len");
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* The position in the data counts samples, so their length must be the same. */
+static int check_data(const struct ckpt *c)
+{
+    struct ct_arena scratch = {0};
+    int64_t before = seq_len_of(c, &scratch), now = ct_config.training.seq_len;
+
+    ct_arena_finish(&scratch);
+    if (!before || before == now)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s counts samples of %lld tokens, and [training] seq_len is %lld: "
+                   "ckpt.exclude_from_loading = dataloader begins with the first sample again",
+                   c->path, (long long)before, (long long)now);
+}
+
+int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load)
+{
+    struct check check = {.run = run, .c = c, .load = load};
+    struct fill fill = {run, load};
+    struct ct_progress *p = &run->progress;
+    int rc = compare_all(&check);
+
+    if (rc == 0 && load->data)
+        rc = check_data(c);
+    if (rc == 0)
+        rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill});
+    if (rc < 0)
+        return rc;
+    if (load->lr)
+        *p = (struct ct_progress){c->progress.step, p->updates, c->progress.tokens, p->samples};
+    if (load->optimizer)
+        p->updates = c->progress.updates;
+    if (load->data)
+        p->samples = c->progress.samples;
+    if (load->optimizer && load->lr && load->data)
+        restore_kept(run, c);
+    return 0;
+}

@@ -1,0 +1,220 @@
+/*
+ * Which rank writes what. Every rank can tell for every other, without communication: ranks that
+ * hold equal shards of a state divide its rows, or take turns in writing small states whole.
+ */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/safetensors.h>
+
+#include "ckpt.h"
+
+#define SMALL ((size_t)64 << 10) /* bytes of a shard that one rank writes alone */
+
+static enum ct_dtype dtype_of(const struct ct_state *s, const struct ckpt_what *what)
+{
+    return what->dtype >= 0 && s->role == CT_ROLE_PARAM && ct_dtype_is_float(s->dtype)
+               ? (enum ct_dtype)what->dtype
+               : s->dtype;
+}
+
+/* The rows of a state that rank writes, as a box; false: none. */
+static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
+                   const struct ckpt_what *what, struct ckpt_box *box)
+{
+    const struct ct_state *s = &run->states[index];
+    int64_t number, copies, rows, begin, end;
+    size_t row;
+
+    *box =
+        (struct ckpt_box){.name = s->name, .dtype = dtype_of(s, what), .ndim = s->ndim, .state = s};
+    if ((what->model_only && s->role != CT_ROLE_PARAM) ||
+        !ct_run_shard(run, s, rank, box->shape, box->offset))
+        return false;
+    copies = ct_run_shard_copies(run, s, rank, &number);
+    rows = s->ndim ? box->shape[0] : 1;
+    row = rows ? (size_t)(ct_shape_count(s->ndim, box->shape) / rows) : 0;
+    if (!row || !rows)
+        return false;
+    if (!s->ndim || row * (size_t)rows * ct_dtype_size(s->dtype) <= SMALL) {
+        begin = 0;
+        end = number == (int64_t)index % copies ? rows : 0;
+    } else {
+        begin = rows * number / copies;
+        end = rows * (number + 1) / copies;
+    }
+    if (begin == end)
+        return false;
+    if (s->ndim) {
+        box->shape[0] = end - begin;
+        box->offset[0] += begin;
+    }
+    box->from = (size_t)begin * row * ct_dtype_size(s->dtype);
+    box->bytes = (size_t)(end - begin) * row * ct_dtype_size(box->dtype);
+    return true;
+}
+
+/* {"NAME": {"saved_offsets": [..]}, ..}; to be freed. */
+static char *sharding_info(const struct ckpt_file *file)
+{
+    json_t *all = json_object();
+    char *text;
+
+    for (size_t i = 0; i < file->box_count; i++) {
+        const struct ckpt_box *b = &file->boxes[i];
+        json_t *offsets = json_array();
+
+        for (int d = 0; d < b->ndim; d++)
+            json_array_append_new(offsets, json_integer(b->offset[d]));
+        json_object_set_new(all, b->name, json_pack("{s:o}", "saved_offsets", offsets));
+    }
+    text = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    return text;
+}
+
+int ckpt_make_header(struct ckpt_file *file, char **header)
+{
+    struct ct_weight *weights = calloc(file->box_count + 1, sizeof(*weights));
+    char *info = sharding_info(file);
+    const char *metadata[] = {"DCP_SHARDING_INFO", info, "DCP_VERSION", "1.0", NULL};
+
+    *header = NULL;
+    for (size_t i = 0; weights && i < file->box_count; i++) {
+        const struct ckpt_box *b = &file->boxes[i];
+
+        weights[i] = (struct ct_weight){.name = b->name, .dtype = b->dtype, .ndim = b->ndim};
+        memcpy(weights[i].shape, b->shape, sizeof(b->shape));
+    }
+    if (weights && info)
+        *header = ct_safetensors_header(weights, file->box_count, metadata, PAGE, &file->header);
+    free(weights);
+    free(info);
+    if (!*header)
+        return ct_fail(CT_ENOMEM, "the header of %s", file->name);
+    file->header_hash = ckpt_hash(*header, file->header);
+    return 0;
+}
+
+/* Largest elements first, as in the header: every box is aligned to its elements. */
+static void place(struct ckpt_file *file)
+{
+    for (size_t size = 8; size; size /= 2)
+        for (size_t i = 0; i < file->box_count; i++)
+            if (ct_dtype_size(file->boxes[i].dtype) == size) {
+                file->boxes[i].at = file->bytes;
+                file->bytes += file->boxes[i].bytes;
+            }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    size_t x = ((const struct ckpt_box *)a)->at, y = ((const struct ckpt_box *)b)->at;
+
+    return (x > y) - (x < y);
+}
+
+int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
+              const struct ckpt_what *what, struct ckpt_file *file, char **header)
+{
+    char *text;
+    int rc;
+
+    *file = (struct ckpt_file){
+        .name = ct_arena_printf(arena, "rank-%05lld.safetensors", (long long)rank),
+        .boxes = ct_arena_array(arena, struct ckpt_box, run->state_count + 1)};
+    for (size_t i = 0; i < run->state_count; i++)
+        file->box_count += box_of(run, i, rank, what, &file->boxes[file->box_count]);
+    place(file);
+    qsort(file->boxes, file->box_count, sizeof(*file->boxes), by_place);
+    file->hash = ct_arena_array(arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
+    rc = ckpt_make_header(file, &text);
+    if (rc == 0 && header)
+        *header = text;
+    else
+        free(text);
+    return rc;
+}
+
+static void describe_tensors(const struct ct_run *run, const struct ckpt_what *what, struct ckpt *c)
+{
+    c->tensors = ct_arena_array(c->arena, struct ckpt_tensor, run->state_count + 1);
+    for (size_t i = 0; i < run->state_count; i++) {
+        const struct ct_state *s = &run->states[i];
+        struct ckpt_tensor *t = &c->tensors[c->tensor_count];
+
+        if (what->model_only && s->role != CT_ROLE_PARAM)
+            continue;
+        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(s, what), s->ndim, {0}};
+        memcpy(t->shape, s->shape, sizeof(t->shape));
+        c->tensor_count++;
+    }
+}
+
+static const char *mesh_text(struct ct_arena *arena, const struct ct_mesh *mesh)
+{
+    const char *text = "";
+
+    for (int a = 0; a < mesh->count; a++)
+        text = ct_arena_printf(arena, "%s%s%s=%lld", text, a ? " " : "", mesh->axis[a].name,
+                               (long long)mesh->axis[a].size);
+    return *text ? text : "one rank";
+}
+
+/* What print writes, in arena. */
+static int printed(struct ct_arena *arena, int (*print)(struct ct_run *run, FILE *out),
+                   struct ct_run *run, const char **text)
+{
+    size_t size;
+    char *memory = NULL;
+    FILE *out = open_memstream(&memory, &size);
+    int rc = out ? print(run, out) : ct_fail(CT_ENOMEM, "a text");
+
+    if (out && fclose(out) && rc == 0)
+        rc = ct_fail(CT_ENOMEM, "a text");
+    if (rc == 0)
+        *text = ct_arena_strdup(arena, memory);
+    free(memory);
+    return rc;
+}
+
+static int print_recipe(struct ct_run *run, FILE *out)
+{
+    ct_recipe_print_resolved(run->recipe, out);
+    return 0;
+}
+
+static int print_config(struct ct_run *run, FILE *out)
+{
+    return run->model_ops->write_config(run->model, out);
+}
+
+int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
+                  struct ckpt *c)
+{
+    int rc;
+
+    *c = (struct ckpt){.arena = arena,
+                       .progress = run->progress,
+                       .world = run->world,
+                       .time = (int64_t)time(NULL),
+                       .model_only = what->model_only,
+                       .mesh = mesh_text(arena, &run->mesh),
+                       .chunk = CHUNK};
+    describe_tensors(run, what, c);
+    c->kept = ct_arena_array(arena, struct ckpt_kept, run->kept_count + 1);
+    for (; c->kept_count < run->kept_count; c->kept_count++) {
+        const struct ct_kept *k = &run->kept[c->kept_count];
+
+        c->kept[c->kept_count] =
+            (struct ckpt_kept){k->name, ct_arena_copy(arena, k->data, k->bytes), k->bytes};
+    }
+    rc = printed(arena, print_recipe, run, &c->recipe);
+    if (rc == 0 && run->model_ops->write_config)
+        rc = printed(arena, print_config, run, &c->config);
+    return rc;
+}

@@ -1,0 +1,160 @@
+/*
+ * `ctitan ckpt`: what checkpoints there are, whether they are good, what is in them, and how two of
+ * them differ.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "ckpt.h"
+
+static size_t bytes_of(const struct ckpt *c)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < c->file_count; i++)
+        bytes += c->files[i].header + c->files[i].bytes;
+    return bytes;
+}
+
+static int64_t elements_of(const struct ckpt *c, enum ct_role role)
+{
+    int64_t count = 0;
+
+    for (size_t i = 0; i < c->tensor_count; i++)
+        if (c->tensors[i].role == role)
+            count += ct_shape_count(c->tensors[i].ndim, c->tensors[i].shape);
+    return count;
+}
+
+static const char *time_text(int64_t seconds, char text[32])
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+
+    strftime(text, 32, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
+    return text;
+}
+
+/* The folder of checkpoints that path is, or that is in it. */
+static const char *folder_of(struct ct_arena *arena, const char *path)
+{
+    const char *inside = ct_arena_printf(arena, "%s/checkpoint", path);
+
+    return access(inside, F_OK) ? path : inside;
+}
+
+/* Call work for every checkpoint of a folder, oldest first, or for the one that path is. */
+static int for_each(const char *path, int (*work)(const struct ckpt *c, const char *path, int rc))
+{
+    struct ct_arena scratch = {0};
+    const char *folder = folder_of(&scratch, path);
+    int64_t *steps;
+    size_t count = ckpt_steps(&scratch, folder, &steps);
+    struct ckpt c;
+    int rc = 0, worst = 0;
+
+    if (!access(ct_arena_printf(&scratch, "%s/" INDEX, path), F_OK))
+        worst = work(&c, path, ckpt_open(&scratch, path, &c));
+    else if (!count)
+        worst = ct_fail(CT_ENOENT, "there is no checkpoint in %s", path);
+    else
+        while (count--) {
+            const char *one = ckpt_step_path(&scratch, folder, steps[count]);
+
+            rc = work(&c, one, ckpt_open(&scratch, one, &c));
+            worst = rc < 0 ? rc : worst;
+        }
+    ct_arena_finish(&scratch);
+    return worst;
+}
+
+/* ---- ls, verify ---- */
+
+static int list(const struct ckpt *c, const char *path, int rc)
+{
+    char when[32];
+
+    if (rc < 0) {
+        printf("%-24s  damaged: %s\n", path, ct_error_message());
+        return 0;
+    }
+    printf("%-24s  %s  %8.1f MB  %14lld tokens  %s, %s\n", path, time_text(c->time, when),
+           (double)bytes_of(c) / 1e6, (long long)c->progress.tokens,
+           c->model_only ? "model only" : "complete", c->mesh);
+    return 0;
+}
+
+static int verify(const struct ckpt *c, const char *path, int rc)
+{
+    int bad = rc < 0;
+
+    if (rc < 0)
+        printf("%s: damaged: %s\n", path, ct_error_message());
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        if (ckpt_read_file(c, &c->files[i], NULL) < 0) {
+            printf("%s: damaged: %s\n", path, ct_error_message());
+            bad++;
+        }
+    if (!bad)
+        printf("%s: good, %.1f MB in %zu files\n", path, (double)bytes_of(c) / 1e6, c->file_count);
+    return bad ? ct_fail(CT_EIO, "%s is damaged", path) : 0;
+}
+
+/* ---- show ---- */
+
+static void show_tensor(const struct ckpt *c, const struct ckpt_tensor *t)
+{
+    struct ct_shape shape = ct_shape_of(t->ndim, t->shape);
+    size_t boxes = 0;
+    char text[128];
+
+    for (size_t i = 0; i < c->file_count; i++)
+        for (size_t k = 0; k < c->files[i].box_count; k++)
+            boxes += !strcmp(c->files[i].boxes[k].name, t->name);
+    ct_shape_print(&shape, text, sizeof(text));
+    printf("  %-56s %-10s [%s] in %zu %s\n", t->name, ct_dtype_name(t->dtype), text, boxes,
+           boxes == 1 ? "file" : "files");
+}
+
+static int show(const char *path)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt c;
+    char when[32];
+    int rc = ckpt_locate(&scratch, path, &c);
+
+    if (rc == 0) {
+        printf("%s: after step %lld (%lld updates, %lld tokens, %lld samples), %s\n", c.path,
+               (long long)c.progress.step - 1, (long long)c.progress.updates,
+               (long long)c.progress.tokens, (long long)c.progress.samples,
+               time_text(c.time, when));
+        printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu files; %s\n",
+               (long long)elements_of(&c, CT_ROLE_PARAM), (long long)elements_of(&c, CT_ROLE_STATE),
+               (double)bytes_of(&c) / 1e6, c.file_count, c.mesh);
+        for (size_t i = 0; i < c.tensor_count; i++)
+            show_tensor(&c, &c.tensors[i]);
+        if (c.recipe)
+            printf("\n%s", c.recipe);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int ckpt_verb(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+
+    if (argc == 3 && !strcmp(what, "ls"))
+        return for_each(argv[2], list);
+    if (argc == 3 && !strcmp(what, "verify"))
+        return for_each(argv[2], verify);
+    if (argc == 3 && !strcmp(what, "show"))
+        return show(argv[2]);
+    return ct_fail(CT_ECONFIG, "ckpt: expected ls FOLDER, verify FOLDER, or show FOLDER");
+}
