@@ -1,72 +1,117 @@
 /*
- * generate: the recipe's model continues a prompt.
+ * generate: the recipe's model continues prompts.
  *
- * The graph is the model's own with its logits fetched, for one sequence of [training] seq_len
- * tokens, with the same transforms and kernels as in training. Each token takes one forward pass
- * over the last seq_len tokens. Positions after the newest token are padding, which causal
- * attention ignores.
+ * One prompt is continued on the terminal, token by token. Several are continued together, and
+ * printed at the end, in their order. What is asked in ids is answered in ids.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/hf.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/generate.h>
+#include <ctitan/log.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/rng.h>
-#include <ctitan/run.h>
 
 #include "cli.h"
 
+#define PROMPTS 1024
+
+struct prompt {
+    const char *text;
+    bool ids; /* text is a list of ids */
+    int32_t *tokens;
+    int64_t count; /* with what was generated */
+    int64_t given; /* of the prompt */
+    bool done;
+};
+
 struct options {
-    const char *prompt;
-    int64_t tokens, top_k, seed;
-    double temperature;
+    struct prompt prompts[PROMPTS];
+    int64_t count, tokens, seed;
+    struct ct_sampling sampling;
+    bool no_cache;
+    const char *logits;
 };
 
-struct candidate {
-    int32_t token;
-    double weight; /* logit, then unnormalised probability */
-};
-
-struct generator {
-    struct ct_run *run;
-    struct options options;
-    struct ct_value *input, *logits;
-    int64_t seq_len, vocabulary; /* tokens that the tokenizer can write */
-    int32_t *history;
-    int64_t count;
-    int32_t *window;
-    void *row; /* logits of one position */
-    struct candidate *candidates;
+struct writer {
+    struct options *o;
+    struct ct_arena *arena;
+    struct ct_generator *generator;
+    const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
+    int64_t vocabulary;                       /* tokens that may be chosen */
+    struct ct_candidate *candidates;
 };
 
 /* ---- the command line ---- */
 
+static int add_prompt(struct options *o, const char *text, bool ids)
+{
+    if (o->count == PROMPTS)
+        return ct_fail(CT_ECONFIG, "more than %d prompts", PROMPTS);
+    o->prompts[o->count++] = (struct prompt){.text = text, .ids = ids};
+    return 1;
+}
+
+static int take_number(struct options *o, const char *name, const char *text)
+{
+    const struct {
+        const char *name;
+        int64_t *whole;
+        double *number;
+    } numbers[] = {{"--tokens", &o->tokens, NULL},
+                   {"--top-k", &o->sampling.top_k, NULL},
+                   {"--seed", &o->seed, NULL},
+                   {"--temperature", NULL, &o->sampling.temperature},
+                   {"--top-p", NULL, &o->sampling.top_p}};
+
+    for (size_t i = 0; i < CT_COUNT(numbers); i++) {
+        char *end = NULL;
+        double value;
+
+        if (strcmp(name, numbers[i].name))
+            continue;
+        errno = 0;
+        value = strtod(text, &end);
+        if (numbers[i].whole)
+            *numbers[i].whole = strtoll(text, &end, 10);
+        else
+            *numbers[i].number = value;
+        if (end == text || *end || errno)
+            return ct_fail(CT_ECONFIG, "%s %s: not a number", name, text);
+        if (!(value >= 0) || (!strcmp(name, "--top-p") && !(value > 0 && value <= 1)))
+            return ct_fail(CT_ECONFIG, "%s %s: must %s", name, text,
+                           strcmp(name, "--top-p") ? "not be negative"
+                                                   : "be above 0, and 1 at most");
+        return 1;
+    }
+    return 0;
+}
+
+/* 1: name took its value. 0: it is no option of this verb. */
 static int take_option(struct options *o, const char *name, const char *text)
 {
-    char *end = NULL;
+    if (!strcmp(name, "--prompt") || !strcmp(name, "--prompt-ids"))
+        return add_prompt(o, text, name[8] != '\0');
+    if (!strcmp(name, "--logits")) {
+        o->logits = text;
+        return 1;
+    }
+    return take_number(o, name, text);
+}
 
-    errno = 0;
-    if (!strcmp(name, "--prompt"))
-        o->prompt = text;
-    else if (!strcmp(name, "--tokens"))
-        o->tokens = strtoll(text, &end, 10);
-    else if (!strcmp(name, "--top-k"))
-        o->top_k = strtoll(text, &end, 10);
-    else if (!strcmp(name, "--seed"))
-        o->seed = strtoll(text, &end, 10);
-    else if (!strcmp(name, "--temperature"))
-        o->temperature = strtod(text, &end);
+static bool take_flag(struct options *o, const char *name)
+{
+    if (!strcmp(name, "--greedy"))
+        o->sampling.temperature = 0;
+    else if (!strcmp(name, "--no-cache"))
+        o->no_cache = true;
     else
-        return 0;
-    if (end && (end == text || *end || errno))
-        return ct_fail(CT_ECONFIG, "%s %s: not a number", name, text);
-    if (o->tokens < 0 || o->top_k < 0 || !(o->temperature >= 0))
-        return ct_fail(CT_ECONFIG, "%s %s: must not be negative", name, text);
-    return 1;
+        return false;
+    return true;
 }
 
 /* Remove this verb's own options from argv; args_parse gets the others. */
@@ -76,8 +121,11 @@ static int take_options(int *argc, char **argv, struct options *o)
 
     for (int i = 1; i < total; i++) {
         const char *value = i + 1 < total ? argv[i + 1] : NULL;
-        int rc = take_option(o, argv[i], value ? value : "");
+        int rc;
 
+        if (take_flag(o, argv[i]))
+            continue;
+        rc = take_option(o, argv[i], value ? value : "");
         if (rc < 0)
             return rc;
         if (rc == 0)
@@ -89,6 +137,8 @@ static int take_options(int *argc, char **argv, struct options *o)
     }
     argv[kept] = NULL;
     *argc = kept;
+    if (!o->count)
+        add_prompt(o, "", false);
     return 0;
 }
 
@@ -112,185 +162,203 @@ static int choose_weights(struct args *args)
     return 0;
 }
 
-/* Done once, because positions are the same for each token. */
-static int write_positions(struct generator *g)
-{
-    const struct ct_value *positions = ct_graph_find_input(g->run->graph, "positions");
+/* ---- prompts ---- */
 
-    for (int64_t i = 0; i < g->seq_len; i++)
-        g->window[i] = (int32_t)i;
-    return positions ? ct_executor_write(g->run->executor, positions, 0, g->window,
-                                         (size_t)g->seq_len * sizeof(*g->window))
-                     : 0;
+static int read_ids(struct writer *w, struct prompt *p)
+{
+    const char *at = p->text;
+    char *end;
+
+    p->tokens = ct_arena_array(w->arena, int32_t, (int64_t)strlen(at) + 1 + w->o->tokens);
+    do {
+        long id = strtol(at, &end, 10);
+
+        if (end == at || id < 0 || id > INT32_MAX)
+            return ct_fail(CT_ECONFIG, "--prompt-ids %s: ids are written as 1,2,3", p->text);
+        p->tokens[p->count++] = (int32_t)id;
+        at = end + 1;
+    } while (*end == ',');
+    return *end ? ct_fail(CT_ECONFIG, "--prompt-ids %s: ids are written as 1,2,3", p->text) : 0;
 }
 
-static int open_generator(struct args *args, struct ct_recipe *recipe, struct generator *g)
+static int read_text(struct writer *w, struct prompt *p)
 {
-    const struct ct_run_options options = {
-        .depth = CT_RUN_READY, .world = 1, .logits = true, .load = ct_hf_load};
-    int64_t own;
-    int rc = ct_run_open(recipe, &options, &g->run);
+    int64_t count;
 
-    if (rc < 0)
-        return rc;
-    if (!g->run->tokenizer)
+    if (!w->tokenizer)
         return ct_fail(CT_ECONFIG, "generate needs a tokenizer: add --with bytes");
-    g->input = ct_graph_find_input(g->run->graph, "tokens");
-    g->logits = ct_graph_fetched(g->run->graph, "logits");
-    own = g->run->tokenizer->vocabulary();
-    g->seq_len = g->logits->shape[1];
-    g->vocabulary = own < g->logits->shape[2] ? own : g->logits->shape[2];
-    g->window = ct_arena_array(&args->arena, int32_t, g->seq_len);
-    g->row =
-        ct_arena_alloc(&args->arena, (size_t)g->logits->shape[2] * ct_dtype_size(g->logits->dtype));
-    g->candidates = ct_arena_array(&args->arena, struct candidate, g->vocabulary);
-    return write_positions(g);
-}
-
-static int start_history(struct args *args, struct generator *g)
-{
-    const struct ct_tokenizer_ops *tokenizer = g->run->tokenizer;
-    const char *prompt = g->options.prompt;
-    int64_t count = tokenizer->encode(prompt, strlen(prompt), NULL, 0);
-
+    count = w->tokenizer->encode(p->text, strlen(p->text), NULL, 0);
     if (count < 0)
         return ct_context((int)count, "--prompt");
-    g->history = ct_arena_array(&args->arena, int32_t, count + g->options.tokens + 1);
-    if (tokenizer->bos() >= 0)
-        g->history[g->count++] = tokenizer->bos();
-    count = tokenizer->encode(prompt, strlen(prompt), g->history + g->count, (size_t)count);
+    p->tokens = ct_arena_array(w->arena, int32_t, count + 1 + w->o->tokens);
+    if (w->tokenizer->bos() >= 0)
+        p->tokens[p->count++] = w->tokenizer->bos();
+    count = w->tokenizer->encode(p->text, strlen(p->text), p->tokens + p->count, (size_t)count);
     if (count < 0)
         return ct_context((int)count, "--prompt");
-    g->count += count;
-    if (!g->count)
-        return ct_fail(CT_ECONFIG, "--prompt is needed: the tokenizer has no token that begins a "
-                                   "document");
-    for (int64_t i = 0; i < g->count; i++)
-        if (g->history[i] >= g->logits->shape[2])
-            return ct_fail(CT_ECONFIG, "token %d of the prompt is outside the model's vocabulary",
-                           (int)g->history[i]);
-    return 0;
+    p->count += count;
+    return p->count ? 0
+                    : ct_fail(CT_ECONFIG, "--prompt is needed: the tokenizer has no token that "
+                                          "begins a document");
 }
 
-/* ---- tokens ---- */
-
-/* Compute the logits after the history, in g->row. */
-static int forward(struct generator *g)
+static int read_prompts(struct writer *w)
 {
-    int64_t used = g->count < g->seq_len ? g->count : g->seq_len;
-    struct ct_tensor logits;
-    int rc;
+    int rc = 0;
 
-    memcpy(g->window, g->history + g->count - used, (size_t)used * sizeof(*g->window));
-    rc = ct_executor_write(g->run->executor, g->input, 0, g->window,
-                           (size_t)g->seq_len * sizeof(*g->window));
-    if (rc == 0)
-        rc = ct_executor_step(g->run->executor);
-    if (rc < 0)
-        return rc;
-    logits = ct_executor_tensor(g->run->executor, g->logits, -1);
-    return g->run->device_ops->copy_out(g->run->device, g->row,
-                                        (const char *)logits.data +
-                                            (size_t)((used - 1) * logits.stride[1]) *
-                                                ct_dtype_size(logits.dtype),
-                                        (size_t)logits.shape[2] * ct_dtype_size(logits.dtype));
+    for (int64_t i = 0; rc == 0 && i < w->o->count; i++) {
+        struct prompt *p = &w->o->prompts[i];
+
+        rc = p->ids ? read_ids(w, p) : read_text(w, p);
+        p->given = p->count;
+        if (rc == 0 && (rc = ct_generator_append(w->generator, i, p->tokens, p->count)) < 0)
+            rc = ct_context(rc, "prompt %lld", (long long)i + 1);
+    }
+    return rc;
 }
 
-static int by_weight(const void *a, const void *b)
-{
-    const struct candidate *x = a, *y = b;
+/* ---- output ---- */
 
-    if (x->weight != y->weight)
-        return x->weight < y->weight ? 1 : -1;
-    return (x->token > y->token) - (x->token < y->token);
-}
-
-static int32_t sample(const struct generator *g)
-{
-    const struct options *o = &g->options;
-    struct ct_tensor row = ct_tensor_dense(g->row, g->logits->dtype, 1, &g->logits->shape[2]);
-    struct ct_philox random =
-        ct_philox((uint64_t)o->seed, ct_rng_stream("generate"), (uint64_t)g->count);
-    int64_t kept = o->top_k && o->top_k < g->vocabulary ? o->top_k : g->vocabulary;
-    struct candidate *c = g->candidates;
-    double sum = 0, best, at;
-
-    for (int64_t i = 0; i < g->vocabulary; i++)
-        c[i] = (struct candidate){(int32_t)i, ct_tensor_load(&row, i)};
-    qsort(c, (size_t)g->vocabulary, sizeof(*c), by_weight);
-    if (o->temperature == 0)
-        return c[0].token;
-    best = c[0].weight;
-    for (int64_t i = 0; i < kept; i++)
-        sum += c[i].weight = exp((c[i].weight - best) / o->temperature);
-    at = (double)ct_uniform(random.v[0]) * sum;
-    for (int64_t i = 0; i < kept; i++)
-        if ((at -= c[i].weight) < 0)
-            return c[i].token;
-    return c[0].token;
-}
-
-static int write_token(const struct generator *g, int32_t token)
+static int print_token(const struct writer *w, const struct prompt *p, int64_t at)
 {
     char text[512];
-    int size = g->run->tokenizer->decode(token, text, sizeof(text));
+    int size;
 
+    if (p->ids) {
+        printf("%s%d", at == p->given ? "" : ",", (int)p->tokens[at]);
+        return fflush(stdout);
+    }
+    size = w->tokenizer->decode(p->tokens[at], text, sizeof(text));
     if (size > 0)
         fwrite(text, 1, (size_t)size, stdout);
     fflush(stdout);
     return size < 0 ? size : 0;
 }
 
-static int write_text(struct generator *g)
+static int print_prompts(const struct writer *w)
 {
-    int32_t eos = g->run->tokenizer->eos(), token = -1;
     int rc = 0;
 
-    fputs(g->options.prompt, stdout);
-    for (int64_t i = 0; rc == 0 && i < g->options.tokens; i++) {
-        rc = forward(g);
-        if (rc < 0)
-            break;
-        token = sample(g);
-        if (token == eos)
-            break;
-        g->history[g->count++] = token;
-        rc = write_token(g, token);
+    for (int64_t i = 0; rc == 0 && i < w->o->count; i++) {
+        const struct prompt *p = &w->o->prompts[i];
+
+        if (!p->ids)
+            fputs(p->text, stdout);
+        for (int64_t t = p->given; rc == 0 && t < p->count; t++)
+            rc = print_token(w, p, t);
+        putchar('\n');
     }
-    putchar('\n');
     return rc;
 }
 
-static int generate(struct args *args, const struct options *options)
+/* The logits after the last token of each prompt, one line a prompt. */
+static int write_logits(const struct writer *w)
 {
-    struct generator g = {.options = *options};
+    struct ct_new_file file;
+    int rc = ct_generator_step(w->generator);
+
+    if (rc == 0)
+        rc = ct_file_begin(&file, w->o->logits);
+    if (rc < 0)
+        return rc;
+    for (int64_t i = 0; i < w->o->count; i++)
+        for (int64_t v = 0, n = ct_generator_vocabulary(w->generator); v < n; v++)
+            fprintf(file.out, "%.9g%c", (double)ct_generator_logits(w->generator, i)[v],
+                    v + 1 < n ? ' ' : '\n');
+    return ct_file_end(&file, 0);
+}
+
+/* ---- tokens ---- */
+
+/* Choose the next token of a prompt; its end is not printed. */
+static int choose_token(struct writer *w, int64_t i)
+{
+    struct prompt *p = &w->o->prompts[i];
+    struct ct_philox random = ct_philox((uint64_t)w->o->seed, ct_rng_stream("generate"),
+                                        (uint64_t)p->count + ((uint64_t)i << 32));
+    int32_t token = ct_sample(ct_generator_logits(w->generator, i), w->vocabulary, &w->o->sampling,
+                              (double)ct_uniform(random.v[0]), w->candidates);
+
+    if (w->tokenizer && token == w->tokenizer->eos()) {
+        p->done = true;
+        return 0;
+    }
+    p->tokens[p->count++] = token;
+    return ct_generator_append(w->generator, i, &token, 1);
+}
+
+static int write_prompts(struct writer *w)
+{
+    struct options *o = w->o;
+    bool alone = o->count == 1;
+    int64_t left = o->count;
+    int rc = 0;
+
+    if (alone && !o->prompts[0].ids)
+        fputs(o->prompts[0].text, stdout);
+    for (int64_t n = 0; rc == 0 && left && n < o->tokens; n++) {
+        rc = ct_generator_step(w->generator);
+        for (int64_t i = 0; rc == 0 && i < o->count; i++) {
+            struct prompt *p = &o->prompts[i];
+
+            if (p->done)
+                continue;
+            rc = choose_token(w, i);
+            left -= p->done;
+            if (rc == 0 && alone && !p->done)
+                rc = print_token(w, p, p->count - 1);
+        }
+    }
+    if (rc == 0 && alone)
+        putchar('\n');
+    else if (rc == 0)
+        rc = print_prompts(w);
+    return rc == 0 && o->logits ? write_logits(w) : rc;
+}
+
+static int generate(struct args *args, struct options *o)
+{
+    struct writer w = {.o = o, .arena = &args->arena};
+    struct ct_generate_request request = {.sequences = o->count, .cache = !o->no_cache};
     struct ct_recipe *recipe;
     int rc = args_recipe(args, &recipe);
 
     if (rc == 0)
         rc = choose_weights(args);
     if (rc == 0)
-        rc = open_generator(args, recipe, &g);
+        rc = ct_generator_open(recipe, &request, &w.generator);
+    if (rc < 0)
+        return rc;
+    w.tokenizer = ct_generator_run(w.generator)->tokenizer;
+    w.vocabulary = ct_generator_vocabulary(w.generator);
+    if (w.tokenizer && w.tokenizer->vocabulary() < w.vocabulary)
+        w.vocabulary = w.tokenizer->vocabulary();
+    w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
+    rc = read_prompts(&w);
     if (rc == 0)
-        rc = start_history(args, &g);
-    if (rc == 0)
-        rc = write_text(&g);
-    ct_run_close(g.run);
+        rc = write_prompts(&w);
+    ct_generator_close(w.generator);
     return rc;
 }
 
 int verb_generate(int argc, char **argv)
 {
-    struct options options = {.prompt = "", .tokens = 256, .seed = 1, .temperature = 0.8};
+    struct options *o = calloc(1, sizeof(*o));
     struct args args;
-    int rc = take_options(&argc, argv, &options);
+    int rc = o ? 0 : ct_fail(CT_ENOMEM, "options");
 
+    if (rc == 0) {
+        *o = (struct options){
+            .tokens = 256, .seed = 1, .sampling = {.temperature = 0.8, .top_p = 1}};
+        rc = take_options(&argc, argv, o);
+    }
     if (rc == 0)
         rc = args_parse(argc, argv, 0, &args);
-    if (rc < 0)
-        return rc;
-    log_to_terminal(CT_LOG_INFO);
-    rc = generate(&args, &options);
-    args_finish(&args);
+    if (rc == 0) {
+        log_to_terminal(CT_LOG_INFO);
+        rc = generate(&args, o);
+        args_finish(&args);
+    }
+    free(o);
     return rc;
 }

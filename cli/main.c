@@ -15,7 +15,9 @@ const struct verb verbs[] = {
      verb_train},
 #ifdef CT_HAVE_GENERATE
     {"generate",
-     RECIPE_ARGS " [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+     RECIPE_ARGS
+     " [--prompt TEXT | --prompt-ids I,J,..]... [--tokens N] [--greedy | --temperature T]"
+     " [--top-k K] [--top-p P] [--seed S] [--no-cache] [--logits FILE]",
      "let a trained model write", verb_generate},
 #endif
     {"explain", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",

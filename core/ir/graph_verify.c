@@ -110,7 +110,8 @@ static void check_input(struct check *c, const struct ct_op *op, int i)
         fault(c, "%s(%s): updates %%%s, which is neither a parameter nor a state", op->type->name,
               label(op), v->name);
     if (ct_op_mutates(op, i) && op->section->part != CT_PART_INIT &&
-        op->section->part != CT_PART_POST)
+        op->section->part != CT_PART_POST &&
+        (op->section->part != CT_PART_F || v->role != CT_ROLE_STATE))
         fault(c, "%s(%s): updates %%%s in part %s", op->type->name, label(op), v->name,
               ct_part_name(op->section->part));
 }

@@ -199,20 +199,25 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
 
     if (rc < 0)
         return rc;
-    if (options->logits)
-        request.batch = *microbatches = 1;
+    if (options->logits) {
+        request.batch = options->sequences ? options->sequences : 1;
+        request.seq_len = options->tokens ? options->tokens : request.seq_len;
+        *microbatches = 1;
+    }
     request.documents = run->data_ops && run->data_ops->has_documents();
     passes.training = !options->logits;
     rc = open_graph(run, &request, passes, options->peers ? &run->common_graph : NULL, &run->graph);
     if (rc < 0)
         return rc;
     ct_states_bind(run);
-    if (options->logits || !ct_config.validation.freq)
+    if (options->logits ? !options->tokens : !ct_config.validation.freq)
         return 0;
+    if (options->logits)
+        request.seq_len = 1;
     passes = (struct ct_pass_options){.training = false};
     rc = open_graph(run, &request, passes, options->peers ? &run->common_validation_graph : NULL,
                     &run->validation_graph);
-    return rc < 0 ? ct_context(rc, "the graph for validation") : 0;
+    return rc < 0 ? ct_context(rc, "the second graph") : 0;
 }
 
 /* ---- device ---- */
@@ -302,10 +307,10 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
     run->host_bytes = run->program->host.bytes;
     if (!run->validation_graph)
         return 0;
-    rc = lower(run, run->validation_graph, &run->arena, batch_microbatches(), false, true,
-               &run->validation_program);
+    rc = lower(run, run->validation_graph, &run->arena, logits ? 1 : batch_microbatches(), false,
+               true, &run->validation_program);
     if (rc < 0)
-        return ct_context(rc, "lowering for validation");
+        return ct_context(rc, "lowering the second graph");
     run->validation_program->run = run;
     make_room(&run->arena_bytes, &run->program->memory, &run->validation_program->memory);
     make_room(&run->host_bytes, &run->program->host, &run->validation_program->host);

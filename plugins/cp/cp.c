@@ -13,7 +13,7 @@
  * With causal attention, later tokens cost more. Head-tail balancing splits the sequence into 2 x
  * degree chunks and gives rank r the chunks r and 2 x degree - 1 - r. Sequences are fed in an order
  * that makes these two chunks adjacent. Ops that depend on positions say so in their signatures and
- * take them as an input; ops that would be wrong are rejected (sequence.c).
+ * take them as an input; ops that would be wrong are rejected.
  */
 #include <string.h>
 
@@ -100,7 +100,8 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
         return rc;
     balance(graph);
     if (graph->chunks)
-        rc = cp_check_order(graph);
+        rc = ct_check_sequences(graph, "[cp] load_balancer = headtail feeds sequences in another "
+                                       "order; load_balancer = none keeps it");
     if (rc < 0)
         return rc;
     rc = ct_graph_input(graph, "positions", tokens->shape, &positions);

@@ -17,11 +17,6 @@ int cp_axis(const struct ct_graph *graph);
 /* The optional inputs of attention and attention_grad, which follow k and v. */
 enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL };
 
-/* ---- sequence.c ---- */
-
-/* CT_ECONFIG: the graph has an op that would be wrong on reordered sequences. */
-int cp_check_order(const struct ct_graph *graph);
-
 /* ---- ulysses.c ---- */
 
 /* Redistribute the operands of an attention op from tokens to heads, and its result back. */

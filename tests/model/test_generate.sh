@@ -68,7 +68,14 @@ three=$(write --prompt fox --tokens 20 --temperature 3 --seed 6)
 [ "$(write --prompt fox --tokens 9 --temperature 3 --top-k 1)" = "$(write --prompt fox --tokens 9 --temperature 0)" ] ||
     fail "top-k 1 is not greedy"
 
-for bad in '--tokens x' '--temperature -1' '--top-k' '--prompt' '--colour red'; do
+[ "$(write --prompt fox --tokens 9 --temperature 3 --top-p 1e-9)" = "$(write --prompt fox --tokens 9 --greedy)" ] ||
+    fail "a small top-p is not greedy"
+write --prompt 'the quick' --prompt 'fox' --tokens 10 --greedy > "$work/two"
+printf '%s\n' "$(write --prompt 'the quick' --tokens 10 --greedy)" "$(write --prompt fox --tokens 10 --greedy)" |
+    cmp - "$work/two" || fail "two prompts: $(cat "$work/two")"
+[ "$(write --prompt 'the quick' --tokens 70 --greedy --no-cache)" = "$want" ] || fail "without a cache"
+
+for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperature -1' '--top-k' '--prompt' '--colour red'; do
     status=0
     # shellcheck disable=SC2086
     "$ctitan" generate "$work/recipe.ini" $bad > /dev/null 2>&1 || status=$?

@@ -122,8 +122,12 @@ struct ct_run_options {
     /* Check that all ranks run the same, as soon as they can talk (lib/recipe.h). All ranks of
        several call it. NULL: not checked. */
     int (*compare)(struct ct_run *run);
-    bool logits; /* no training: a forward of one sequence that fetches "logits" */
-    bool peers;  /* ct_run_open_peer will be called */
+    /* No training: a forward of `sequences` (0: one) that fetches "logits". A step takes `tokens`
+       of each sequence (0: [training] seq_len). With tokens above 0 there is a second graph, for
+       one token of each, in the place of validation's. */
+    bool logits;
+    int64_t sequences, tokens;
+    bool peers;                    /* ct_run_open_peer will be called */
     struct ct_pass_options passes; /* for dumps; ct_run_open sets `training` */
 };
 

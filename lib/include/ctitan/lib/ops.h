@@ -172,6 +172,13 @@ CT_API struct ct_op *ct_store(struct ct_builder *b, struct ct_value *y, struct c
 /* An offloaded copy of x: only ct_load may take it. */
 CT_API struct ct_value *ct_offload(struct ct_builder *b, const char *name, struct ct_value *x);
 
+/*
+ * For transforms that feed sequences in another order, or in parts. Dimension 1 of every input runs
+ * along sequences. CT_ECONFIG: an op needs whole sequences in order, or combines sequences with
+ * what does not run along them. The message ends with `because`.
+ */
+CT_API int ct_check_sequences(const struct ct_graph *graph, const char *because);
+
 /* ---- parameters ---- */
 
 struct ct_init_normal {

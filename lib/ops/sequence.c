@@ -11,10 +11,11 @@
 #include <ctitan/input.h>
 #include <ctitan/rule.h>
 
-#include "cp.h"
+#include "list.h"
 
 struct trace {
     struct ct_arena arena;
+    const char *because;
     uint8_t *dims; /* by value; bit d is set if dimension d runs along sequences */
 };
 
@@ -25,13 +26,11 @@ struct step {
     bool *along;
 };
 
-static int refuse(const struct ct_op *op, const struct ct_value *v, const char *what)
+static int refuse(const struct trace *t, const struct ct_op *op, const struct ct_value *v,
+                  const char *what)
 {
-    return ct_fail(CT_ECONFIG,
-                   "%s%s%s %s, but [cp] load_balancer = headtail feeds sequences in another order "
-                   "(%%%s); load_balancer = none keeps it",
-                   op->type->name, op->outs ? " %" : "", op->outs ? op->out[0]->name : "", what,
-                   v->name);
+    return ct_fail(CT_ECONFIG, "%s%s%s %s (%%%s), but %s", op->type->name, op->outs ? " %" : "",
+                   op->outs ? op->out[0]->name : "", what, v->name, t->because);
 }
 
 static bool runs_along(const struct trace *t, const struct ct_value *v, int dim)
@@ -48,7 +47,7 @@ static int mark_factors(const struct trace *t, struct step *s)
             if (!runs_along(t, op->in[i], d))
                 continue;
             if (s->rule.operand[i].ndim < 0)
-                return refuse(op, op->in[i], "takes whole tensors");
+                return refuse(t, op, op->in[i], "takes whole tensors");
             s->along[s->rule.operand[i].factor[d]] = true;
         }
     for (int f = 0; f < s->rule.count; f++) /* without inputs: the positions themselves */
@@ -56,7 +55,7 @@ static int mark_factors(const struct trace *t, struct step *s)
     return 0;
 }
 
-static int check_factors(const struct step *s)
+static int check_factors(const struct trace *t, const struct step *s)
 {
     const struct ct_rule *rule = &s->rule;
 
@@ -67,9 +66,9 @@ static int check_factors(const struct step *s)
         if (!s->along[f] || factor->operand >= op->ins)
             continue;
         if (f == rule->tie[0] || f == rule->tie[1])
-            return refuse(op, op->in[factor->operand], "splits or merges sequences");
+            return refuse(t, op, op->in[factor->operand], "splits or merges sequences");
         if (factor->kind == CT_FACTOR_WHOLE && !factor->position)
-            return refuse(op, op->in[factor->operand],
+            return refuse(t, op, op->in[factor->operand],
                           "takes whole sequences without positions (\"@\" in its signature)");
     }
     return 0;
@@ -80,7 +79,7 @@ static int check_inputs(const struct trace *t, const struct step *s)
     for (int i = 0; i < s->op->ins; i++)
         for (int d = 0; s->op->in[i] && d < s->rule.operand[i].ndim; d++)
             if (s->along[s->rule.operand[i].factor[d]] && !runs_along(t, s->op->in[i], d))
-                return refuse(s->op, s->op->in[i],
+                return refuse(t, s->op, s->op->in[i],
                               "combines sequences with what does not run along them");
     return 0;
 }
@@ -95,7 +94,7 @@ static int trace_op(struct trace *t, const struct ct_op *op)
     s.along = ct_arena_array(&t->arena, bool, s.rule.count + 1);
     rc = mark_factors(t, &s);
     if (rc == 0)
-        rc = check_factors(&s);
+        rc = check_factors(t, &s);
     if (rc == 0)
         rc = check_inputs(t, &s);
     for (int i = 0; rc == 0 && i < op->outs; i++) {
@@ -107,9 +106,9 @@ static int trace_op(struct trace *t, const struct ct_op *op)
     return rc;
 }
 
-int cp_check_order(const struct ct_graph *graph)
+int ct_check_sequences(const struct ct_graph *graph, const char *because)
 {
-    struct trace t = {.arena = {0}};
+    struct trace t = {.because = because};
     int rc = 0;
 
     t.dims = ct_arena_array(&t.arena, uint8_t, graph->value_count);
