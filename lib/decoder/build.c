@@ -60,8 +60,8 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
         q = ct_decoder_norm(d, "q_norm", q, "self_attn.q_norm", s->head_dim);
         k = ct_decoder_norm(d, "k_norm", k, "self_attn.k_norm", s->head_dim);
     }
-    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, NULL, &s->rope);
-    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, NULL, &s->rope);
+    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, NULL);
     h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, q_dim});
@@ -126,8 +126,10 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
     tokens = ct_input(&d.b, "tokens", shape);
     if (!request->logits)
         labels = ct_input(&d.b, "labels", shape);
-    if (request->documents)
+    if (request->documents) {
         d.documents = ct_input(&d.b, "documents", shape);
+        d.positions = ct_input(&d.b, "positions", shape);
+    }
     x = embed(&d, tokens);
     for (d.layer = 0; d.layer < d.sizes->layers; d.layer++) {
         char region[32];

@@ -9,7 +9,9 @@
 #include <ctitan/log.h>
 #include <ctitan/lib/train.h>
 
-enum { END_OF_DATA = 1 };
+#include "train/feed.h"
+
+#define SLOW_DATA 1.0 /* seconds */
 
 /* TorchTitan's learning-rate schedule: linear warm-up, constant, decay. Steps are 0-based. */
 double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
@@ -35,92 +37,6 @@ double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
     else
         factor = 0.5 * (1 + cos(M_PI * progress));
     return c->min_lr_factor + (1 - c->min_lr_factor) * factor;
-}
-
-/* ---- batches ---- */
-
-struct feed {
-    struct ct_run *run;
-    struct ct_executor *executor;
-    const struct ct_graph *graph;
-    const struct ct_data_ops *ops;
-    struct ct_data *data;
-    struct ct_value *tokens, *labels, *documents, *positions, *valid;
-    int32_t *row[4];  /* one sample from the source: tokens, labels, documents, positions */
-    int32_t *part[4]; /* this rank's shard of a microbatch */
-    int64_t valid_tokens;
-};
-
-static void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
-                      const struct ct_graph *graph, struct ct_data *data)
-{
-    int64_t seq = ct_config.training.seq_len;
-
-    *f = (struct feed){
-        .run = run, .executor = executor, .graph = graph, .ops = run->data_ops, .data = data};
-    f->tokens = ct_graph_find_input(graph, "tokens");
-    f->labels = ct_graph_find_input(graph, "labels");
-    f->documents = ct_graph_find_input(graph, "documents");
-    f->positions = ct_graph_find_input(graph, "positions");
-    f->valid = ct_graph_find_input(graph, "valid_tokens");
-    for (int i = 0; i < 4; i++) {
-        f->row[i] = ct_arena_array(&run->arena, int32_t, seq);
-        f->part[i] =
-            ct_arena_array(&run->arena, int32_t, ct_shape_count(f->tokens->ndim, f->tokens->shape));
-    }
-    for (int64_t t = 0; t < seq; t++)
-        f->row[3][t] = (int32_t)t;
-}
-
-/* Copy this rank's part of a sample, in the order in which the graph is fed. */
-static void split_row(struct feed *f, int64_t b, int64_t begin, int64_t tokens)
-{
-    for (int64_t t = 0; t < tokens; t++) {
-        int64_t from = ct_graph_position(f->graph, f->tokens->shape[1], begin + t);
-
-        for (int i = 0; i < 4; i++)
-            f->part[i][b * tokens + t] = f->row[i][from];
-        f->valid_tokens += f->row[1][from] != -100;
-    }
-}
-
-/* Feed this rank's shard of samples first .. first + batch of one microbatch. */
-static int feed_microbatch(struct feed *f, int64_t first, int microbatch)
-{
-    struct ct_value *values[] = {f->tokens, f->labels, f->documents, f->positions};
-    int64_t local[CT_MAX_DIMS], offset[CT_MAX_DIMS];
-    int rc = 0;
-
-    ct_sharding_local(&f->tokens->sharding, &f->graph->mesh, f->run->rank, 2, f->tokens->shape,
-                      local, offset);
-    for (int64_t b = 0; b < local[0]; b++) {
-        rc = f->ops->read(f->data, first + offset[0] + b, f->row[0], f->row[1],
-                          f->documents ? f->row[2] : NULL);
-        if (rc)
-            return rc;
-        split_row(f, b, offset[1], local[1]);
-    }
-    for (int i = 0; rc == 0 && i < 4; i++)
-        if (values[i])
-            rc = ct_executor_write(f->executor, values[i], microbatch, f->part[i],
-                                   sizeof(int32_t) * (size_t)(local[0] * local[1]));
-    return rc;
-}
-
-/* Feed all microbatches of a step. END_OF_DATA: too few samples. Every rank reads the last sample
-   to decide; otherwise some would find all of theirs, and wait for the others. */
-static int feed_step(struct feed *f, int64_t first_sample, int microbatches)
-{
-    int64_t last = first_sample + microbatches * f->tokens->shape[0] - 1;
-    int rc = f->ops->read(f->data, last, f->row[0], f->row[1], f->documents ? f->row[2] : NULL);
-
-    f->valid_tokens = 0;
-    for (int m = 0; rc == 0 && m < microbatches; m++)
-        rc = feed_microbatch(f, first_sample + m * f->tokens->shape[0], m);
-    if (rc == 0)
-        rc = ct_executor_write(f->executor, f->valid, -1, &(float){(float)f->valid_tokens},
-                               sizeof(float));
-    return rc;
 }
 
 /* ---- steps ---- */
@@ -177,17 +93,32 @@ static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
     return rc < 0 ? rc : write_double(run, "step", (double)(run->progress.updates + 1));
 }
 
+/* Named here, as it would look like a slow step, or, on other ranks, like a slow peer. */
+static void report_slow_data(const struct ct_run *run, const struct ct_step_result *r)
+{
+    static int64_t times;
+
+    if (r->data_seconds < SLOW_DATA)
+        return;
+    times++;
+    if ((times & (times - 1)) == 0)
+        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld such steps)",
+                (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
+}
+
 static int run_step(struct feed *f, struct ct_step_result *r)
 {
     struct ct_run *run = f->run;
     struct ct_progress *p = &run->progress;
-    int64_t samples = f->tokens->shape[0] * run->program->microbatches;
+    int64_t samples = feed_samples(f);
+    bool last = r->step == ct_config.training.steps;
     double begin = ct_now(), valid = 0;
-    int rc = feed_step(f, p->samples, run->program->microbatches);
+    int rc = feed_step(f, p->samples, last ? -1 : p->samples + samples);
 
     if (rc)
         return rc;
     r->data_seconds = ct_now() - begin;
+    report_slow_data(run, r);
     rc = feed_scalars(run, r);
     if (rc == 0)
         rc = execute(f);
@@ -198,7 +129,7 @@ static int run_step(struct feed *f, struct ct_step_result *r)
     if (rc < 0)
         return rc;
     r->loss /= valid;
-    r->tokens = samples * f->tokens->shape[1];
+    r->tokens = samples * feed_seq_len(f);
     r->tokens_seen = p->tokens += r->tokens;
     p->samples += samples;
     r->seconds = ct_now() - begin;
@@ -224,12 +155,13 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r)
                    (long long)r->step, r->loss, r->grad_norm);
 }
 
-static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)
+static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r,
+                const char *message)
 {
     if (!ct_hook_wanted(event))
         return 0;
-    return ct_hook_fire(
-        &(struct ct_event_data){.event = event, .run = run, .step = r ? r->step : 0, .result = r});
+    return ct_hook_fire(&(struct ct_event_data){
+        .event = event, .run = run, .step = r ? r->step : 0, .result = r, .message = message});
 }
 
 /* ---- validation ---- */
@@ -240,13 +172,12 @@ static int validate(struct feed *f, int64_t step)
     struct ct_run *run = f->run;
     struct ct_step_result r = {.step = step};
     double begin = ct_now(), sum = 0, loss = 0, valid = 0, count = 0;
-    int microbatches = run->validation_program->microbatches;
-    int64_t samples = f->tokens->shape[0] * microbatches, n;
+    int64_t samples = feed_samples(f), n, steps = ct_config.validation.steps;
     int rc = 0;
 
-    for (n = 0; n < ct_config.validation.steps; n++) {
-        rc = feed_step(f, n * samples, microbatches);
-        if (rc == END_OF_DATA)
+    for (n = 0; n < steps; n++) {
+        rc = feed_step(f, n * samples, n + 1 < steps ? (n + 1) * samples : -1);
+        if (rc == FEED_END_OF_DATA)
             break;
         if (rc == 0)
             rc = execute(f);
@@ -256,13 +187,13 @@ static int validate(struct feed *f, int64_t step)
             return rc;
         sum += loss;
         valid += count;
-        r.tokens += samples * f->tokens->shape[1];
+        r.tokens += samples * feed_seq_len(f);
     }
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has not one batch");
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
-    return fire(run, CT_EVENT_VALIDATED, &r);
+    return fire(run, CT_EVENT_VALIDATED, &r, NULL);
 }
 
 /* ---- the loop ---- */
@@ -275,7 +206,7 @@ static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
 
 static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
 {
-    int rc = fire(run, CT_EVENT_STEP_BEGIN, r);
+    int rc = fire(run, CT_EVENT_STEP_BEGIN, r, NULL);
 
     if (rc == 0)
         rc = run_step(feed, r);
@@ -284,7 +215,7 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     if (rc)
         return rc;
     run->progress.step++;
-    rc = fire(run, CT_EVENT_STEP_END, r);
+    rc = fire(run, CT_EVENT_STEP_END, r, NULL);
     if (rc == 0 && r->skipped && !went_back(run, r) &&
         !strcmp(ct_config.training.non_finite, "rewind"))
         return ct_fail(CT_EINVAL, "[training] non_finite = rewind: no plugin that goes back (ckpt) "
@@ -304,34 +235,46 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
         if (rc == 0 && freq && !went_back(run, r) && (r->step % freq == 0 || r->step == steps))
             rc = validate(validation, r->step);
     }
-    if (rc != END_OF_DATA)
+    if (rc != FEED_END_OF_DATA)
         return rc;
     if (run->rank == 0)
         ct_warn("ran out of data in step %lld, which was cancelled", (long long)r->step);
     return 0;
 }
 
-static int train_and_save(struct ct_run *run, struct ct_step_result *result)
+static int save(struct ct_run *run, int rc, struct ct_step_result *result)
 {
-    struct feed feed, validation;
-    int rc;
-
-    feed_init(&feed, run, run->executor, run->graph, run->data);
-    if (run->validation_executor)
-        feed_init(&validation, run, run->validation_executor, run->validation_graph,
-                  run->validation_data);
-    rc = train(run, &feed, &validation, result);
     if (rc == 0 && *ct_config.model.save_to && !run->stop)
         rc = run->save(run, ct_config.model.save_to);
-    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result, NULL);
+}
+
+static int train_and_save(struct ct_run *run, struct ct_step_result *result)
+{
+    struct feed feed, validation = {0};
+    int rc;
+
+    feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
+    if (run->validation_executor)
+        feed_init(&validation, run, run->validation_executor, run->validation_graph,
+                  run->validation_data, run->validation_program->microbatches);
+    rc = train(run, &feed, &validation, result);
+    feed_finish(&feed);
+    feed_finish(&validation);
+    return save(run, rc, result);
 }
 
 int ct_run_train(struct ct_run *run)
 {
     struct ct_step_result result = {0};
+    char message[1024];
     int rc = train_and_save(run, &result);
 
-    return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);
+    if (rc >= 0)
+        return 0;
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    fire(run, CT_EVENT_FAILURE, &result, message);
+    return ct_fail(rc, "%s", message);
 }
 
 void ct_run_stop(struct ct_run *run, const char *why)

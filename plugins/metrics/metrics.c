@@ -42,6 +42,7 @@ static struct {
     double memory;         /* bytes of the device */
     int64_t steps, tokens; /* since the last line */
     double seconds;        /* spent in those steps */
+    double data_seconds;   /* of these, waiting for data */
     double all_seconds;    /* in all steps */
 } now;
 
@@ -109,13 +110,14 @@ static int end_line(void)
 /* ---- a logged step ---- */
 
 struct rates {
-    double tokens_per_second, tflops, mfu, mfu_halved, step_time, memory;
+    double tokens_per_second, tflops, mfu, mfu_halved, step_time, data_time, memory;
 };
 
 static struct rates rates(const struct ct_run *run)
 {
     struct rates r = {.tokens_per_second = (double)now.tokens / now.seconds,
                       .step_time = now.seconds / (double)now.steps,
+                      .data_time = now.data_seconds / (double)now.steps,
                       .memory = (double)run->arena_bytes};
 
     r.tflops = now.whole * r.tokens_per_second / (double)run->world / 1e12;
@@ -136,7 +138,8 @@ static int write_step(const struct ct_step_result *s, const struct rates *r)
     put("mfu", r->mfu, ", ");
     put("mfu_halved", r->mfu_halved, ", ");
     fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory);
-    put("step_time_s", r->step_time, s->skipped ? ", " : "");
+    put("step_time_s", r->step_time, ", ");
+    put("data_time_s", r->data_time, s->skipped ? ", " : "");
     if (s->skipped)
         fputs("\"skipped\": true", now.out);
     return end_line();
@@ -201,6 +204,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     now.steps++;
     now.tokens += s->tokens;
     now.seconds += s->seconds;
+    now.data_seconds += s->data_seconds;
     now.all_seconds += s->seconds;
     if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
         show_progress(s);
@@ -213,7 +217,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     r = rates(run);
     log_step(s, &r);
     now.steps = now.tokens = 0;
-    now.seconds = 0;
+    now.seconds = now.data_seconds = 0;
     rc = write_step(s, &r);
     if (s->step < ct_config.training.steps)
         show_progress(s);

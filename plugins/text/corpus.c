@@ -9,13 +9,16 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/log.h>
 
 #include "corpus.h"
+#include "unpack.h"
 
 struct corpus_file {
     const char *path;
-    const char *base;
+    const char *base; /* mapped */
     size_t size;
+    char *unpacked; /* NULL: the file is not compressed */
 };
 
 static void add_path(struct corpus *c, const char *path)
@@ -63,8 +66,7 @@ static int add_pattern(struct corpus *c, const char *pattern)
     return rc;
 }
 
-/* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */
-static char *next_item(struct ct_arena *arena, const char **list)
+char *corpus_next_item(struct ct_arena *arena, const char **list)
 {
     const char *from = *list + strspn(*list, ", \t\n"), *to = from;
 
@@ -86,7 +88,7 @@ static int find_files(struct corpus *c, const char *paths)
     size_t kept = 0;
     char *item;
 
-    while ((item = next_item(&c->arena, &paths))) {
+    while ((item = corpus_next_item(&c->arena, &paths))) {
         int rc = add_pattern(c, item);
 
         if (rc < 0)
@@ -126,11 +128,12 @@ static int map_file(struct corpus_file *file)
     return 0;
 }
 
-static void add_document(struct corpus *c, const char *text, size_t size)
+struct document *corpus_add(struct corpus *c, const char *text, size_t size)
 {
     c->documents =
         ct_arena_grow(&c->arena, c->documents, &c->room, c->count + 1, sizeof(*c->documents));
-    c->documents[c->count++] = (struct document){text, size};
+    c->documents[c->count] = (struct document){.text = text, .size = size};
+    return &c->documents[c->count++];
 }
 
 static bool is_blank(const char *line, const char *end)
@@ -141,9 +144,16 @@ static bool is_blank(const char *line, const char *end)
 }
 
 /* Lines are collected into a document until it is complete. */
-static void split_file(struct corpus *c, const struct corpus_file *file, enum corpus_split split)
+static void add_text(struct corpus *c, const char *text, size_t size)
 {
-    const char *at = file->base, *end = at + file->size, *begin = NULL;
+    const char *at = text, *end = at + size, *begin = NULL;
+    enum corpus_split split = c->request->split;
+
+    if (split == CORPUS_DOCUMENT) {
+        if (size)
+            corpus_add(c, text, size);
+        return;
+    }
 
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -151,7 +161,7 @@ static void split_file(struct corpus *c, const struct corpus_file *file, enum co
         bool blank = is_blank(at, next);
 
         if (begin && (blank || split == CORPUS_LINE)) {
-            add_document(c, begin, (size_t)(at - begin));
+            corpus_add(c, begin, (size_t)(at - begin));
             begin = NULL;
         }
         if (!blank && !begin)
@@ -159,24 +169,63 @@ static void split_file(struct corpus *c, const struct corpus_file *file, enum co
         at = next;
     }
     if (begin)
-        add_document(c, begin, (size_t)(end - begin));
+        corpus_add(c, begin, (size_t)(end - begin));
 }
 
-int corpus_open(struct corpus *c, const char *paths, enum corpus_split split)
+/* By the name, without what a compressor adds to it. */
+static bool is_json(const char *path)
+{
+    static const char *const packed[] = {".gz", ".zst", ".zstd"};
+    static const char *const lines[] = {".jsonl", ".ndjson", ".json"};
+    size_t size = strlen(path);
+
+    for (size_t i = 0; i < CT_COUNT(packed); i++)
+        if (size > strlen(packed[i]) && !strcmp(path + size - strlen(packed[i]), packed[i])) {
+            size -= strlen(packed[i]);
+            break;
+        }
+    for (size_t i = 0; i < CT_COUNT(lines); i++)
+        if (size > strlen(lines[i]) &&
+            !strncmp(path + size - strlen(lines[i]), lines[i], strlen(lines[i])))
+            return true;
+    return false;
+}
+
+static int add_file(struct corpus *c, struct corpus_file *file)
+{
+    enum corpus_format format = c->request->format;
+    const char *text;
+    size_t size;
+    int rc = map_file(file);
+
+    if (rc < 0)
+        return rc;
+    text = file->base;
+    size = file->size;
+    if (unpack_is_packed(text, size)) {
+        rc = unpack(file->base, file->size, &file->unpacked, &size);
+        if (rc < 0)
+            return ct_context(rc, "%s", file->path);
+        text = file->unpacked;
+    }
+    if (format == CORPUS_AUTO)
+        format = is_json(file->path) ? CORPUS_JSONL : CORPUS_TEXT;
+    if (format != CORPUS_TEXT)
+        return corpus_add_lines(c, file->path, text, size, format == CORPUS_CHAT);
+    add_text(c, text, size);
+    return 0;
+}
+
+int corpus_open(struct corpus *c, const struct corpus_request *request, const char *paths)
 {
     int rc;
 
-    *c = (struct corpus){0};
+    *c = (struct corpus){.request = request};
     rc = find_files(c, paths);
-    for (size_t i = 0; rc >= 0 && i < c->file_count; i++) {
-        struct corpus_file *file = &c->files[i];
-
-        rc = map_file(file);
-        if (rc >= 0 && split == CORPUS_DOCUMENT)
-            add_document(c, file->base, file->size);
-        else if (rc >= 0)
-            split_file(c, file, split);
-    }
+    for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
+        rc = add_file(c, &c->files[i]);
+    if (rc >= 0 && c->malformed)
+        ct_warn("%zu malformed lines were skipped", c->malformed);
     if (rc >= 0 && !c->count)
         rc = ct_fail(CT_ECONFIG, "%zu files hold nothing but white space", c->file_count);
     if (rc < 0)
@@ -186,9 +235,11 @@ int corpus_open(struct corpus *c, const char *paths, enum corpus_split split)
 
 void corpus_close(struct corpus *c)
 {
-    for (size_t i = 0; i < c->file_count; i++)
+    for (size_t i = 0; i < c->file_count; i++) {
         if (c->files[i].base)
             munmap((void *)(uintptr_t)c->files[i].base, c->files[i].size);
+        free(c->files[i].unpacked);
+    }
     ct_arena_finish(&c->arena);
     *c = (struct corpus){0};
 }

@@ -279,6 +279,119 @@ static void test_verb(void **state)
     json_decref(cases);
 }
 
+/* ---- conversations, with [text] format = chat ---- */
+
+/* Tokens of a text, and whether they are labels. */
+struct expected {
+    int32_t tokens[256];
+    bool trained[256];
+    int64_t count;
+};
+
+static void expect(struct expected *e, const char *text, bool trained)
+{
+    int64_t count = bpe()->encode(text, strlen(text), e->tokens + e->count, 64);
+
+    for (int64_t i = 0; i < count; i++)
+        e->trained[e->count++] = trained;
+}
+
+static void open_chat(const char *template, const char *line, struct ct_data **data)
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    const char *path = ct_arena_printf(&arena, "%s/chat.jsonl", folder);
+
+    test_write(path, line, strlen(line));
+    TEST_OPTIONS(test_plugin("text"), ct_arena_printf(&arena, "path=%s", path), "format=chat",
+                 "repeat=false", "shuffle=false", ct_arena_printf(&arena, "template=%s", template));
+    if (text->open(&(struct ct_data_request){.seq_len = 1, .tokenizer = bpe()}, data) < 0)
+        *data = NULL;
+}
+
+static void check_chat(struct ct_data *data, const struct expected *e)
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    int32_t token, label;
+
+    assert_non_null(data);
+    for (int64_t i = 0; i + 1 < e->count; i++) {
+        assert_int_equal(text->read(data, i, &token, &label, NULL), 0);
+        assert_int_equal(token, e->tokens[i]);
+        assert_int_equal(label, e->trained[i + 1] ? e->tokens[i + 1] : -100);
+    }
+    assert_int_equal(text->read(data, e->count - 1, &token, &label, NULL), 1);
+    text->close(data);
+}
+
+static const char chat_line[] =
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"be brief\"},"
+    "{\"role\": \"user\", \"content\": \"hi \"},{\"role\": \"assistant\", \"content\": "
+    "\" yes\\n\"},{\"role\": \"user\", \"content\": \"more\"},{\"role\": \"assistant\", "
+    "\"content\": \"no\"}]}\n";
+
+static int open_with_tokens(const char *const *tokens)
+{
+    json_t *list = json_array(), *patch = json_pack("{s: o}", "added_tokens", list);
+    int rc;
+
+    for (int i = 0; tokens[i]; i++)
+        json_array_append_new(list, json_pack("{s: i, s: s, s: b}", "id", 676 + i, "content",
+                                              tokens[i], "special", 1));
+    rc = open_patched(patch);
+    json_decref(patch);
+    return rc;
+}
+
+static void test_chatml(void **state)
+{
+    static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", NULL};
+    struct expected e = {0};
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(tokens), 0);
+    expect(&e, "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi <|im_end|>\n", false);
+    expect(&e, "<|im_start|>assistant\n", false);
+    expect(&e, " yes\n<|im_end|>", true);
+    expect(&e, "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n", false);
+    expect(&e, "no<|im_end|>", true);
+    expect(&e, "\n", false);
+    open_chat("chatml", chat_line, &data);
+    check_chat(data, &e);
+    open_chat("llama3", chat_line, &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "<|start_header_id|>"));
+    open_chat("chatml", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "chat.jsonl:1: no message has the role"));
+    open_chat("chatml", "{\"messages\": [{\"role\": \"assistant\"}]}", &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "both strings"));
+    open_chat("chatml", "{\"messages\": 5}", &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "not a list"));
+}
+
+static void test_llama3_chat(void **state)
+{
+    static const char *const tokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+                                         NULL};
+    struct expected e = {0};
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(tokens), 0);
+    expect(&e, "<|start_header_id|>system<|end_header_id|>\n\nbe brief<|eot_id|>", false);
+    expect(&e, "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>", false);
+    expect(&e, "<|start_header_id|>assistant<|end_header_id|>\n\n", false);
+    expect(&e, "yes<|eot_id|>", true);
+    expect(&e, "<|start_header_id|>user<|end_header_id|>\n\nmore<|eot_id|>", false);
+    expect(&e, "<|start_header_id|>assistant<|end_header_id|>\n\n", false);
+    expect(&e, "no<|eot_id|>", true);
+    open_chat("llama3", chat_line, &data);
+    check_chat(data, &e);
+}
+
 /* ---- tiktoken ---- */
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -440,6 +553,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_long_words, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_begin_and_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_verb, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_chatml, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_llama3_chat, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_tiktoken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_malformed_files, set_up, tear_down),

@@ -393,14 +393,201 @@ static void test_bad_paths(void **state)
     assert_message("empty");
 }
 
+/* ---- JSON lines ---- */
+
+static const char lines[] = "{\"text\": \"one \\u00e9\"}\n\n{\"other\": 1, \"text\": \"two\"}\n";
+
+/* The stream in order, which must be what the documents' bytes and ends are. */
+static void check_stream(const char *const *documents)
+{
+    struct ct_data *data;
+    int32_t token, label;
+    int64_t n = 0;
+
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    for (; *documents; documents++)
+        for (size_t i = 0; i < strlen(*documents) + 2; i++) {
+            int32_t want = i == 0                    ? BOS
+                           : i <= strlen(*documents) ? (unsigned char)(*documents)[i - 1]
+                                                     : EOS;
+
+            if (n)
+                assert_int_equal(label, want);
+            if (text()->read(data, n++, &token, &label, NULL) == 0)
+                assert_int_equal(token, want);
+        }
+    assert_int_equal(text()->read(data, n, &token, &label, NULL), 1);
+    text()->close(data);
+}
+
+#define DOCUMENTS(...) check_stream((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_json_lines(void **state)
+{
+    struct ct_data *data;
+
+    (void)state;
+    write_text("a.jsonl", lines);
+    USE("a.jsonl", "shuffle=false", "repeat=false");
+    DOCUMENTS("one \xc3\xa9", "two");
+    USE("a.jsonl", "shuffle=false", "repeat=false", "format=text");
+    DOCUMENTS(lines);
+    USE("a.jsonl", "field=other");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.jsonl:1: the object has no field \"other\"");
+    write_text("a.jsonl",
+               "{\"text\": \"x\"}\n{\"text\": 5}\n[]\n{\"text\": \"\\ud800\"}\n{\"text\": \"y\"}");
+    USE("a.jsonl", "malformed=stop");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.jsonl:2: the field \"text\" is not a string");
+    USE("a.jsonl", "shuffle=false", "repeat=false", "malformed=skip");
+    DOCUMENTS("x", "y");
+}
+
+/* A line nested a million deep is refused, not followed. */
+static void test_deep_json(void **state)
+{
+    enum { DEEP = 1 << 20 };
+    char *deep = malloc(DEEP + 1);
+    struct ct_data *data;
+
+    (void)state;
+    assert_non_null(deep);
+    memset(deep, '[', DEEP);
+    deep[DEEP] = '\0';
+    write_text("deep.jsonl", deep);
+    free(deep);
+    USE("deep.jsonl", "malformed=stop");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("deep.jsonl:1: column");
+}
+
+/* ---- compression ---- */
+
+static void pack(const char *command, const char *name)
+{
+    char line[16384];
+
+    snprintf(line, sizeof(line), "cd '%s' && (%s) > %s", folder, command, name);
+    assert_int_equal(system(line), 0);
+}
+
+static void write_packed(const char *name, const void *data, size_t size)
+{
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    test_write(path, data, size);
+}
+
+static void test_gzip(void **state)
+{
+    struct ct_data *data;
+
+    (void)state;
+    write_text("a", lines);
+    pack("gzip -c a", "a.jsonl.gz");
+    USE("a.jsonl.gz", "shuffle=false", "repeat=false");
+    DOCUMENTS("one \xc3\xa9", "two");
+    pack("gzip -c a; gzip -c a", "two.jsonl.gz"); /* two members */
+    USE("two.jsonl.gz", "shuffle=false", "repeat=false");
+    pack("cat a.jsonl.gz two.jsonl.gz | head -c 70", "cut.jsonl.gz");
+    DOCUMENTS("one \xc3\xa9", "two", "one \xc3\xa9", "two");
+    USE("cut.jsonl.gz", "malformed=skip");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("cut.jsonl.gz: gzip: the file is cut off");
+    pack("(head -c 20 a.jsonl.gz; echo damaged)", "damaged.gz");
+    USE("damaged.gz", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("damaged.gz: gzip:");
+    pack("head -c 100000000 /dev/zero | gzip -9", "bomb.gz");
+    USE("bomb.gz", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("bomb.gz: it expands to more than");
+}
+
+/* A frame of zstd with one block, which is not compressed: "zstd works". */
+static void test_zstd(void **state)
+{
+    static const char frame[] = "\x28\xb5\x2f\xfd\x20\x0a\x51\x00\x00zstd works";
+    struct ct_data *data;
+
+    (void)state;
+    write_packed("a.zst", frame, sizeof(frame) - 1);
+    USE("a.zst", "shuffle=false", "repeat=false");
+    DOCUMENTS("zstd works");
+    write_packed("a.zst", frame, sizeof(frame) - 3);
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.zst: zstd: the file is cut off");
+    write_packed("a.zst", "\x28\xb5\x2f\xfd\xff\xff\xff\xff\xff", 9);
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.zst: zstd:");
+}
+
+/* ---- mixtures ---- */
+
+static void test_mixture(void **state)
+{
+    char paths[16384];
+    struct ct_data *data, *again;
+    int32_t token, label, token_again;
+    int counts[2] = {0}, worst = 0;
+
+    (void)state;
+    write_text("a.jsonl", "{\"text\": \"aaaaaaa\"}");
+    write_text("b.jsonl", "{\"text\": \"bbb\"}");
+    snprintf(paths, sizeof(paths), "path=%s/a.jsonl, %s/b.jsonl", folder, folder);
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    TEST_OPTIONS(test_plugin("text"), paths, "weights=0.3, 0.7");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(open_text(1, 1, false, &again), 0);
+    for (int i = 0; i < 40000; i++) {
+        int behind;
+
+        assert_int_equal(text()->read(data, i, &token, &label, NULL), 0);
+        counts[token == 'b']++;
+        behind = abs(10 * counts[0] - 3 * (i + 1));
+        worst = behind > worst ? behind : worst;
+        if (i % 1000 == 7) {
+            assert_int_equal(text()->read(again, i, &token_again, &label, NULL), 0);
+            assert_int_equal(token_again, token);
+        }
+    }
+    assert_in_range(worst, 1, 15); /* never more than 1.5 samples off its share */
+    text()->close(data);
+    text()->close(again);
+    TEST_OPTIONS(test_plugin("text"), paths, "weights=1");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("more items than weights");
+    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, 2, 3");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("3 numbers");
+    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, x");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("'x'");
+    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, 1e-6");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("smallest");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_bytes_round_trip), TEST(test_packing), TEST(test_pure),
-        TEST(test_epochs),           TEST(test_shuffle), TEST(test_held_out),
-        TEST(test_document_mask),    TEST(test_splits),  TEST(test_paths),
-        TEST(test_bad_paths)};
+    const struct CMUnitTest tests[] = {TEST(test_bytes_round_trip),
+                                       TEST(test_packing),
+                                       TEST(test_pure),
+                                       TEST(test_epochs),
+                                       TEST(test_shuffle),
+                                       TEST(test_held_out),
+                                       TEST(test_document_mask),
+                                       TEST(test_splits),
+                                       TEST(test_paths),
+                                       TEST(test_bad_paths),
+                                       TEST(test_json_lines),
+                                       TEST(test_deep_json),
+                                       TEST(test_gzip),
+                                       TEST(test_zstd),
+                                       TEST(test_mixture)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,8 @@
  *   tokens        int32 [batch, seq_len]  the tokens
  *   labels        int32 [batch, seq_len]  the token that follows each; -100 where it is masked
  *   documents     int32 [batch, seq_len]  ids that change where a document begins
- *   positions     int32 [batch, seq_len]  the position of each token in its sequence
+ *   positions     int32 [batch, seq_len]  the position of each token in its sequence, or, if the
+ *                                         graph takes documents, in its document there
  *   valid_tokens  float32                 unmasked labels of the step, on this rank
  *   lr            float64                 the learning rate of the step
  *   step          float64                 1 for the first update that is applied

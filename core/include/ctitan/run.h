@@ -23,7 +23,7 @@ struct ct_step_result {
     int64_t tokens;      /* trained in this step, over all ranks, masked ones included */
     int64_t tokens_seen; /* since step 1, this step included */
     double seconds;      /* of this step, data included */
-    double data_seconds;
+    double data_seconds; /* spent waiting for samples and copying them to the device */
     bool skipped; /* non-finite: nothing was updated */
 };
 

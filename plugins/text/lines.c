@@ -1,0 +1,74 @@
+/*
+ * JSON lines: each is an object, whose field is a document.
+ */
+#include <string.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+
+#include "chat.h"
+#include "corpus.h"
+
+#define WARNINGS 5 /* lines that are skipped are named up to this number */
+
+static int add_value(struct corpus *c, const json_t *object, bool chat)
+{
+    const json_t *value = json_object_get(object, c->request->field);
+    size_t size = json_string_length(value);
+
+    if (!json_is_object(object))
+        return ct_fail(CT_ECONFIG, "expected an object");
+    if (!value)
+        return ct_fail(CT_ECONFIG, "the object has no field \"%s\"", c->request->field);
+    if (chat)
+        return chat_add(c, value);
+    if (!json_is_string(value))
+        return ct_fail(CT_ECONFIG, "the field \"%s\" is not a string", c->request->field);
+    if (size)
+        corpus_add(c, ct_arena_copy(&c->arena, json_string_value(value), size), size);
+    return 0;
+}
+
+static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
+{
+    json_error_t error;
+    json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, &error);
+    int rc;
+
+    if (!object)
+        return ct_fail(CT_ECONFIG, "column %d: %s", error.column, error.text);
+    rc = add_value(c, object, chat);
+    json_decref(object);
+    return rc;
+}
+
+static int malformed(struct corpus *c, int rc, const char *path, size_t number)
+{
+    if (rc != CT_ECONFIG || !c->request->skip)
+        return ct_context(rc, "%s:%zu", path, number);
+    if (c->malformed++ < WARNINGS)
+        ct_warn("%s:%zu: skipped: %s", path, number, ct_error_message());
+    return 0;
+}
+
+int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_t size, bool chat)
+{
+    const char *at = text, *end = text + size;
+    int rc = 0;
+
+    for (size_t number = 1; rc == 0 && at < end; number++) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        const char *stop = newline ? newline : end;
+
+        while (at < stop && strchr(" \t\r", *at) && *at)
+            at++;
+        if (at < stop)
+            rc = add_line(c, at, (size_t)(stop - at), chat);
+        if (rc < 0)
+            rc = malformed(c, rc, path, number);
+        at = stop + 1;
+    }
+    return rc;
+}

@@ -1,0 +1,56 @@
+#include <math.h>
+
+#include "mixture.h"
+
+/* Shares by largest remainders, so that they add up to the cycle. */
+static int divide(struct mixture *m, const double *weights, size_t count)
+{
+    double sum = 0, rest[MIXTURE_SOURCES];
+    int32_t left = MIXTURE_CYCLE;
+
+    for (size_t i = 0; i < count; i++)
+        sum += weights[i];
+    for (size_t i = 0; i < count; i++) {
+        double exact = weights[i] / sum * MIXTURE_CYCLE;
+
+        m->share[i] = (int32_t)floor(exact);
+        rest[i] = exact - floor(exact);
+        left -= m->share[i];
+    }
+    for (; left > 0; left--) {
+        size_t most = 0;
+
+        for (size_t i = 1; i < count; i++)
+            if (rest[i] > rest[most])
+                most = i;
+        m->share[most]++;
+        rest[most] = -1;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!m->share[i])
+            return -1;
+    return 0;
+}
+
+/* Each sample goes to the source that lags most behind its share. */
+int mixture_make(struct mixture *m, const double *weights, size_t count)
+{
+    int64_t lag[MIXTURE_SOURCES] = {0};
+    uint16_t seen[MIXTURE_SOURCES] = {0};
+
+    if (divide(m, weights, count) < 0)
+        return -1;
+    for (int n = 0; n < MIXTURE_CYCLE; n++) {
+        size_t most = 0;
+
+        for (size_t i = 0; i < count; i++) {
+            lag[i] += m->share[i];
+            if (lag[i] > lag[most])
+                most = i;
+        }
+        lag[most] -= MIXTURE_CYCLE;
+        m->source[n] = (uint16_t)most;
+        m->before[n] = seen[most]++;
+    }
+    return 0;
+}

@@ -1,0 +1,48 @@
+/*
+ * The samples of one corpus.
+ *
+ * When it is opened, all documents of the run's part (trained or held out) are tokenised once, into
+ * one array of the narrowest type that holds the vocabulary. An epoch is an order of the documents.
+ * Their concatenated tokens are split into windows of seq_len + 1 that overlap by one token. Every
+ * epoch has the same number of windows, so a sample's index determines its epoch and its window.
+ * The order of the current epoch and the sums of its documents' lengths are cached.
+ */
+#ifndef SOURCE_H
+#define SOURCE_H
+
+#include <ctitan/model.h>
+
+#include "corpus.h"
+#include "permutation.h"
+
+struct source_request {
+    struct corpus_request corpus;
+    const struct ct_data_request *data;
+    double validation_fraction;
+    bool repeat, shuffle, document_mask;
+};
+
+struct source {
+    int64_t seq_len, samples; /* samples per epoch */
+    uint64_t seed;
+    bool repeat, shuffle, document_mask;
+
+    void *tokens;     /* document d is tokens[start[d] .. start[d + 1]) */
+    uint8_t *trained; /* by token: whether it is a label; NULL: all are */
+    int width;        /* bytes per token: 2 or 4 */
+    int64_t *start, count;
+    size_t room;
+
+    int64_t epoch, *order; /* order[i]: the epoch's i-th document */
+    int64_t *begin;        /* begin[i]: tokens of the epoch before it; begin[count]: all */
+    struct permutation windows;
+};
+
+/* paths: as in corpus.h. CT_ECONFIG: no documents, or too few for a sample. */
+int source_open(struct source *source, const struct source_request *request, const char *paths);
+void source_close(struct source *source);
+/* As ct_data_ops.read. */
+int source_read(struct source *source, int64_t index, int32_t *tokens, int32_t *labels,
+                int32_t *documents);
+
+#endif
