@@ -13,7 +13,7 @@ struct change {
     const char *value;
 };
 
-enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM, WORLD, RANK };
+enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM, WORLD, RANK, RESTARTS, ELASTIC };
 
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
                                              {"with", required_argument, NULL, WITH},
@@ -23,6 +23,8 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"program", no_argument, NULL, PROGRAM},
                                              {"world", required_argument, NULL, WORLD},
                                              {"rank", required_argument, NULL, RANK},
+                                             {"max-restarts", required_argument, NULL, RESTARTS},
+                                             {"elastic", no_argument, NULL, ELASTIC},
                                              {0}};
 
 /* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
@@ -40,6 +42,9 @@ static unsigned needed(int option)
     case WORLD:
     case RANK:
         return ARG_WORLD;
+    case RESTARTS:
+    case ELASTIC:
+        return ARG_RESTARTS;
     default:
         return 0;
     }
@@ -92,6 +97,11 @@ static int take(struct args *args, int option)
         return parse_number(args->here ? "-n" : "--world", 1, &args->ranks);
     case RANK:
         return parse_number("--rank", 0, &args->rank);
+    case RESTARTS:
+        return parse_number("--max-restarts", 0, &args->restarts);
+    case ELASTIC:
+        args->elastic = true;
+        break;
     }
     return 0;
 }

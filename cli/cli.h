@@ -54,6 +54,7 @@ void log_finish(void);
 #define ARG_JSON 4u       /* --json */
 #define ARG_PROGRAM 8u    /* --program */
 #define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many */
+#define ARG_RESTARTS 32u  /* --max-restarts N, --elastic */
 
 struct change; /* one --set, --with or --without */
 
@@ -66,7 +67,8 @@ struct args {
     bool here;     /* all ranks are on this machine: -n */
     int64_t rank;  /* the rank to look at */
     const char *dump_after;
-    bool json, program;
+    int64_t restarts; /* at most */
+    bool json, program, elastic;
 };
 
 /* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
@@ -74,6 +76,10 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
 /* Read the recipe, change it as the command line says, and apply it. It is in args->arena. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
 void args_finish(struct args *args);
+
+/* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
+   applied. */
+int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);
 
 /* ---- schedules ---- */
 

@@ -11,8 +11,9 @@
 #define RECIPE_ARGS "RECIPE [--set section.key=value]... [--with PLUGIN]... [--without PLUGIN]..."
 
 const struct verb verbs[] = {
-    {"train", RECIPE_ARGS " [-n RANKS] [--dump-after NAME|all|changed]", "train what a recipe says",
-     verb_train},
+    {"train",
+     RECIPE_ARGS " [-n RANKS [--max-restarts N] [--elastic]] [--dump-after NAME|all|changed]",
+     "train what a recipe says", verb_train},
 #ifdef CT_HAVE_GENERATE
     {"generate",
      RECIPE_ARGS

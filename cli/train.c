@@ -12,8 +12,6 @@
 
 #include "cli.h"
 
-#define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
-
 /* Results of the last step, for the line at the end. */
 static struct ct_step_result last;
 
@@ -130,27 +128,10 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     return rc;
 }
 
-/* -n: supervise that many copies of this process. */
-static int launch(struct args *args, int argc, char **argv)
-{
-    char **copy = ct_arena_array(&args->arena, char *, argc + 2);
-    int64_t processors = sysconf(_SC_NPROCESSORS_ONLN);
-
-    if (args->ranks > RANKS_PER_PROCESSOR * processors)
-        return ct_fail(CT_ECONFIG,
-                       "-n %lld on %lld processors: expected %lld ranks at most; `ctitan plan "
-                       "--world %lld` needs none of them",
-                       (long long)args->ranks, (long long)processors,
-                       (long long)(RANKS_PER_PROCESSOR * processors), (long long)args->ranks);
-    copy[0] = "ctitan";
-    memcpy(copy + 1, argv, sizeof(*copy) * (size_t)argc);
-    return ct_launch(&(struct ct_launch_request){.ranks = (int)args->ranks, .argv = copy});
-}
-
 /* Compare the number of ranks on the command line with that of a launcher around this process. */
 static int check_ranks(int64_t asked, const struct ct_identity *id)
 {
-    if (!id->by || asked == 0 || asked == id->world)
+    if (!id->by || asked == 0 || asked == id->world || ct_launch_is_rank())
         return 0;
     return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: leave one of them out",
                    (long long)asked, id->by, id->world);
@@ -169,15 +150,17 @@ static int run(struct args *args, int argc, char **argv)
         rc = args_recipe(args, &recipe);
     if (rc < 0)
         return rc;
-    if (args->ranks > 1 && !id.by)
-        return launch(args, argc, argv);
+    if (!args->ranks && (args->restarts || args->elastic))
+        return ct_fail(CT_ECONFIG, "--max-restarts and --elastic: expected -n RANKS with them");
+    if ((args->ranks > 1 || args->restarts) && !id.by)
+        return supervise(args, recipe, argc, argv);
     return train(args, recipe, &id);
 }
 
 int verb_train(int argc, char **argv)
 {
     struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DUMP_AFTER, &args);
+    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DUMP_AFTER | ARG_RESTARTS, &args);
 
     if (rc < 0)
         return rc;

@@ -86,3 +86,17 @@ int ct_hook_fire(const struct ct_event_data *given)
     }
     return 0;
 }
+
+int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc)
+{
+    char message[1024];
+
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_FAILURE,
+                                         .run = run,
+                                         .step = result ? result->step : 0,
+                                         .result = result,
+                                         .message = message,
+                                         .code = rc});
+    return ct_fail(rc, "%s", message);
+}

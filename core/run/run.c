@@ -472,6 +472,8 @@ int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, 
     run->progress.step = 1;
     run->save = options->save;
     rc = open_run(run, options);
+    if (rc < 0 && options->depth == CT_RUN_READY)
+        ct_hook_fire_failure(run, NULL, rc);
     if (rc < 0) {
         ct_run_close(run);
         return rc;

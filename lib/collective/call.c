@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/hook.h>
 #include <ctitan/lib/comm.h>
 
 enum part { NOTHING, ONE, EACH };
@@ -112,8 +113,24 @@ int ct_call_run(const struct ct_call *c)
 
 /* ---- by kind ---- */
 
+static int fire(const struct ct_call *c, enum ct_event event)
+{
+    if (!ct_hook_wanted(event))
+        return 0;
+    return ct_hook_fire(&(struct ct_event_data){.event = event, .group = c->group, .call = c});
+}
+
+static int run_and_tell(const struct ct_call *c)
+{
+    int rc = fire(c, CT_EVENT_CALL_BEGIN);
+
+    if (rc == 0)
+        rc = ct_call_run(c);
+    return rc < 0 ? rc : fire(c, CT_EVENT_CALL_END);
+}
+
 #define RUN(id, ...)                                                                               \
-    ct_call_run(&(struct ct_call){.kind = CT_CALL_##id, .group = group, __VA_ARGS__})
+    run_and_tell(&(struct ct_call){.kind = CT_CALL_##id, .group = group, __VA_ARGS__})
 #define DATA .in = in, .out = out, .count = count, .dtype = dtype
 #define MESSAGE .count = bytes, .dtype = CT_U8, .tag = tag
 

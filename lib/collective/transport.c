@@ -3,6 +3,7 @@
  * runs any collective over a transport.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -121,6 +122,23 @@ static int fire(const struct ct_launch *l, enum ct_event event)
     return ct_hook_fire(&data);
 }
 
+/* The failure stays the thread's, whatever the hooks do. */
+static int fail(const struct ct_launch *l, int rc)
+{
+    struct ct_event_data data;
+    char message[1024];
+
+    if (!l->event || !ct_hook_wanted(CT_EVENT_COLLECTIVE_FAILED))
+        return rc;
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    data = *l->event;
+    data.event = CT_EVENT_COLLECTIVE_FAILED;
+    data.message = message;
+    data.code = rc;
+    ct_hook_fire(&data);
+    return ct_fail(rc, "%s", message);
+}
+
 static int run(const struct ct_launch *l)
 {
     struct ct_collective_way way = way_of(l->op->type);
@@ -134,7 +152,7 @@ static int run(const struct ct_launch *l)
     rc = fire(l, CT_EVENT_COLLECTIVE_STARTED);
     if (rc == 0)
         rc = way.run(l, c->transport);
-    return rc < 0 ? rc : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
+    return rc < 0 ? fail(l, rc) : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
 /* ---- by device ---- */

@@ -404,12 +404,12 @@ static int catch_signals(struct launcher *l)
     return l->signals < 0 ? ct_fail(CT_EIO, "signalfd: %s", strerror(errno)) : 0;
 }
 
-static void finish(struct launcher *l)
+static void finish(struct launcher *l, const struct ct_launch_request *request)
 {
     signal_all(l, SIGKILL);
     for (int i = 0; l->ranks && i < l->count; i++) {
         if (l->ranks[i].running)
-            waitpid(l->ranks[i].pid, NULL, 0);
+            waitpid(l->ranks[i].pid, &l->ranks[i].status, 0);
         close_stream(l, &l->ranks[i], &l->ranks[i].out);
         close_stream(l, &l->ranks[i], &l->ranks[i].err);
     }
@@ -417,6 +417,10 @@ static void finish(struct launcher *l)
         close(l->signals);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
     }
+    for (int i = 0; request->status && l->ranks && i < l->count; i++)
+        request->status[i] = l->ranks[i].status;
+    if (request->first)
+        *request->first = l->first;
     free(l->ranks);
     free(l->poll);
 }
@@ -448,6 +452,6 @@ int ct_launch(const struct ct_launch_request *request)
         turn(&l);
     if (rc == 0)
         rc = report(&l);
-    finish(&l);
+    finish(&l, request);
     return rc;
 }

@@ -155,13 +155,12 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r)
                    (long long)r->step, r->loss, r->grad_norm);
 }
 
-static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r,
-                const char *message)
+static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)
 {
     if (!ct_hook_wanted(event))
         return 0;
-    return ct_hook_fire(&(struct ct_event_data){
-        .event = event, .run = run, .step = r ? r->step : 0, .result = r, .message = message});
+    return ct_hook_fire(
+        &(struct ct_event_data){.event = event, .run = run, .step = r ? r->step : 0, .result = r});
 }
 
 /* ---- validation ---- */
@@ -193,7 +192,7 @@ static int validate(struct feed *f, int64_t step)
         return ct_fail(CT_ECONFIG, "the validation data has not one batch");
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
-    return fire(run, CT_EVENT_VALIDATED, &r, NULL);
+    return fire(run, CT_EVENT_VALIDATED, &r);
 }
 
 /* ---- the loop ---- */
@@ -206,7 +205,7 @@ static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
 
 static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
 {
-    int rc = fire(run, CT_EVENT_STEP_BEGIN, r, NULL);
+    int rc = fire(run, CT_EVENT_STEP_BEGIN, r);
 
     if (rc == 0)
         rc = run_step(feed, r);
@@ -215,7 +214,7 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     if (rc)
         return rc;
     run->progress.step++;
-    rc = fire(run, CT_EVENT_STEP_END, r, NULL);
+    rc = fire(run, CT_EVENT_STEP_END, r);
     if (rc == 0 && r->skipped && !went_back(run, r) &&
         !strcmp(ct_config.training.non_finite, "rewind"))
         return ct_fail(CT_EINVAL, "[training] non_finite = rewind: no plugin that goes back (ckpt) "
@@ -246,7 +245,7 @@ static int save(struct ct_run *run, int rc, struct ct_step_result *result)
 {
     if (rc == 0 && *ct_config.model.save_to && !run->stop)
         rc = run->save(run, ct_config.model.save_to);
-    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result, NULL);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
 }
 
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
@@ -267,14 +266,9 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 int ct_run_train(struct ct_run *run)
 {
     struct ct_step_result result = {0};
-    char message[1024];
     int rc = train_and_save(run, &result);
 
-    if (rc >= 0)
-        return 0;
-    snprintf(message, sizeof(message), "%s", ct_error_message());
-    fire(run, CT_EVENT_FAILURE, &result, message);
-    return ct_fail(rc, "%s", message);
+    return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);
 }
 
 void ct_run_stop(struct ct_run *run, const char *why)

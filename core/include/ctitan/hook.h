@@ -20,8 +20,13 @@
  *   COLLECTIVE_STARTED   the collective begins on its stream on the device
  *   COLLECTIVE_FINISHED  the collective has been done on the device
  *   VALIDATED            after a validation, with its result
- *   FAILURE              the run ends with a failure, in `message`
+ *   FAILURE              the run ends with a failure, in `message` and `code`; also if it could not
+ *                        be opened
  *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
+ *   COLLECTIVE_FAILED    the collective, which had begun, failed; `message` and `code`
+ *   CALL_BEGIN, _END     around a call on host memory by the run or a hook (ct_group_barrier
+ *                        and the like, lib/comm.h); no END follows if it fails. run is NULL
+ *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
  * and cuda without nccl), the thread of the stream sends them right before and after the call.
@@ -31,7 +36,10 @@
  * that wait. Where a device replays a whole step as one graph ([cuda] graph), its events cannot be
  * polled: both are sent after the end of the step.
  *
- * The three events of one collective have the same index, group and sequence. A group is identified
+ * COLLECTIVE_FAILED is sent by the thread of the stream, where kernels run on the host's threads.
+ * Elsewhere a failed collective is one that has begun and does not finish.
+ *
+ * The events of one collective have the same index, group and sequence. A group is identified
  * by its ranks, name and instance (comm.h). All its ranks number its calls 1, 2, .. alike, so what
  * one rank reports can be matched with what the others report.
  */
@@ -56,7 +64,11 @@ CT_BEGIN_DECLS
     X(COLLECTIVE_FINISHED)                                                                         \
     X(VALIDATED)                                                                                   \
     X(FAILURE)                                                                                     \
-    X(RUN_END)
+    X(RUN_END)                                                                                     \
+    X(COLLECTIVE_FAILED)                                                                           \
+    X(CALL_BEGIN)                                                                                  \
+    X(CALL_END)                                                                                    \
+    X(JOB_END)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,
@@ -70,7 +82,15 @@ struct ct_program;
 struct ct_instruction;
 struct ct_launch;
 struct ct_group;
+struct ct_call;
 struct ct_step_result;
+
+/* How a supervised job ended. */
+struct ct_job_end {
+    int ranks;
+    const int *status; /* by rank, as of waitpid */
+    int first;         /* the rank that failed first; -1: none did by itself */
+};
 
 /* A field that is not said below to be set for an event is 0 or NULL. */
 struct ct_event_data {
@@ -79,7 +99,7 @@ struct ct_event_data {
     double time;         /* seconds of CLOCK_MONOTONIC */
     struct ct_run *run;  /* NULL: the program is of no run (metrics measuring the peak) */
     int64_t step;        /* 1-based; 0: before the first */
-    const char *message; /* FAILURE */
+    const char *message; /* FAILURE, COLLECTIVE_FAILED; JOB_END: NULL if the job succeeded */
     const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
 
     /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
@@ -92,8 +112,13 @@ struct ct_event_data {
     int microbatch;                           /* -1: once per step */
 
     /* COLLECTIVE events. */
-    const struct ct_group *group; /* NULL: this rank alone, or the op has no ct_collective_ops */
+    const struct ct_group *group; /* also of CALL events. NULL: this rank alone, or the op has no
+                                     ct_collective_ops */
     int64_t sequence;             /* number of this call in its group */
+
+    int code;                   /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others */
+    const struct ct_call *call; /* CALL events */
+    const struct ct_job_end *job; /* JOB_END */
 };
 
 struct ct_hook {
@@ -109,6 +134,9 @@ CT_API int ct_hook_register(const struct ct_hook *hook, const char *owner);
 CT_API bool ct_hook_wanted(enum ct_event event);
 /* Send a copy of *data with its size set, and with its time set to now if that is 0. */
 CT_API int ct_hook_fire(const struct ct_event_data *data);
+/* Send FAILURE with this thread's failure, rc. result may be NULL. Returns rc, with the same
+   message, whatever the hooks do. */
+CT_API int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc);
 /* "STEP_END" */
 CT_API const char *ct_event_name(enum ct_event event);
 

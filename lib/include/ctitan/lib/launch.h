@@ -34,6 +34,8 @@ struct ct_launch_request {
     char *const *argv; /* of each rank; the program is this one */
     double patience;   /* seconds for others to end by themselves after a failure; 0: 2 */
     double grace;      /* seconds between SIGTERM and SIGKILL; 0: 5 */
+    int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
+    int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
 };
 
 /*

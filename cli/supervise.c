@@ -1,0 +1,138 @@
+/*
+ * Supervision: a job whose ranks fail is started again by the same command, so it resumes if the
+ * recipe has checkpoints.
+ *
+ * A failure that would repeat is final: the user's input (status 2), an interrupt, or twice the
+ * same words of a rank. --elastic goes on with fewer ranks: those that did not end by themselves
+ * are given up, and the largest number of the rest is taken that the recipe's mesh allows.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/run.h>
+#include <ctitan/lib/launch.h>
+
+#include "cli.h"
+
+#define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
+#define LONGEST_PAUSE 60.0     /* seconds before a restart; the first is 1, each next one twice */
+
+struct job {
+    struct args *args;
+    struct ct_recipe *recipe;
+    char **argv;
+    int ranks, first, *status;
+    char failure[1024]; /* the last one */
+};
+
+static int launch(struct job *job)
+{
+    struct ct_launch_request request = {
+        .ranks = job->ranks, .argv = job->argv, .status = job->status, .first = &job->first};
+    struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
+    char message[1024];
+    int rc = ct_launch(&request);
+
+    end.first = job->first;
+    if (rc < 0)
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+    ct_hook_fire(&(struct ct_event_data){
+        .event = CT_EVENT_JOB_END, .message = rc < 0 ? message : NULL, .code = rc, .job = &end});
+    return rc < 0 ? ct_fail(rc, "%s", message) : 0;
+}
+
+/* Whether the recipe's mesh can have this many ranks: tried in a process of its own. */
+static bool fits(const struct job *job, int ranks)
+{
+    struct ct_run_options options = {.depth = CT_RUN_GRAPH, .world = ranks};
+    struct ct_run *run;
+    int status = 1;
+    pid_t child;
+
+    fflush(NULL);
+    child = fork();
+    if (child == 0)
+        _exit(ct_run_open(job->recipe, &options, &run) < 0);
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* Ranks that did not end by themselves; at least the one that failed. */
+static int lost(const struct job *job)
+{
+    int count = 0;
+
+    for (int i = 0; i < job->ranks; i++)
+        count += WIFSIGNALED(job->status[i]) != 0;
+    return count ? count : 1;
+}
+
+static int shrink(struct job *job)
+{
+    int left = job->ranks - lost(job), ranks = left;
+
+    while (ranks > 0 && !fits(job, ranks))
+        ranks--;
+    if (ranks < 1)
+        return ct_fail(CT_EPEER, "%s; of the %d ranks left, the mesh of the recipe fits no number",
+                       job->failure, left);
+    job->ranks = ranks;
+    return 0;
+}
+
+/* Whether a failed job is worth another attempt. Being killed twice says nothing. */
+static bool may_help(struct job *job, int rc)
+{
+    bool again = !strcmp(job->failure, ct_error_message()) && job->first >= 0 &&
+                 WIFEXITED(job->status[job->first]);
+
+    snprintf(job->failure, sizeof(job->failure), "%s", ct_error_message());
+    if (rc == CT_ECONFIG || job->first < 0)
+        return false;
+    if (again)
+        ct_warn("the same failure again: no restart will help");
+    return !again;
+}
+
+static int run_job(struct job *job)
+{
+    double pause = 1;
+    int rc;
+
+    for (int64_t n = 1;; n++) {
+        rc = launch(job);
+        if (rc == 0 || n > job->args->restarts)
+            return rc;
+        if (!may_help(job, rc))
+            return ct_fail(rc, "%s", job->failure);
+        if (job->args->elastic && (rc = shrink(job)) < 0)
+            return rc;
+        ct_warn("%s", job->failure);
+        ct_warn("restart %lld of %lld, with %d rank%s, in %g s", (long long)n,
+                (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", pause);
+        ct_nap(pause);
+        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
+    }
+}
+
+int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv)
+{
+    char **copy = ct_arena_array(&args->arena, char *, argc + 2);
+    int64_t processors = sysconf(_SC_NPROCESSORS_ONLN);
+    struct job job = {.args = args, .recipe = recipe, .argv = copy, .ranks = (int)args->ranks};
+
+    if (args->ranks > RANKS_PER_PROCESSOR * processors)
+        return ct_fail(CT_ECONFIG,
+                       "-n %lld on %lld processors: expected %lld ranks at most; `ctitan plan "
+                       "--world %lld` needs none of them",
+                       (long long)args->ranks, (long long)processors,
+                       (long long)(RANKS_PER_PROCESSOR * processors), (long long)args->ranks);
+    copy[0] = "ctitan";
+    memcpy(copy + 1, argv, sizeof(*copy) * (size_t)argc);
+    job.status = ct_arena_array(&args->arena, int, args->ranks);
+    return run_job(&job);
+}

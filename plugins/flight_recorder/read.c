@@ -1,0 +1,304 @@
+/*
+ * Reading the files of all ranks, while they are written or afterwards.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "flight.h"
+
+/* ---- inside a file ---- */
+
+const char *flight_string(const struct flight_header *h, uint32_t at)
+{
+    return (const char *)h + h->strings + at;
+}
+
+const struct flight_instruction *flight_instruction(const struct flight_header *h, int program,
+                                                    int64_t index)
+{
+    const struct flight_program *p;
+
+    if (program < 0 || program >= FLIGHT_PROGRAMS)
+        return NULL;
+    p = &h->program[program];
+    if (index < -p->init_count || index >= p->step_count)
+        return NULL;
+    return (const struct flight_instruction *)((const char *)h + p->instructions) +
+           (index + p->init_count);
+}
+
+struct flight_group *flight_group(const struct flight_header *h, int group)
+{
+    return (struct flight_group *)FLIGHT_AT(h, h->groups) + group;
+}
+
+const struct flight_record *flight_at(const struct flight_header *h, uint64_t id)
+{
+    const struct flight_record *ring = FLIGHT_AT(h, h->ring);
+    const struct flight_record *r = &ring[(id - 1) & (h->ring_count - 1)];
+
+    return atomic_load(&r->id) == id ? r : NULL;
+}
+
+uint64_t flight_first(const struct flight_header *h)
+{
+    uint64_t written = atomic_load(&h->written);
+
+    return written > h->ring_count ? written - h->ring_count + 1 : 1;
+}
+
+const struct flight_record *flight_find(const struct flight_header *h, const struct flight_query *q)
+{
+    uint64_t first = flight_first(h);
+
+    for (uint64_t id = atomic_load(&h->written); id >= first; id--) {
+        const struct flight_record *r = flight_at(h, id);
+
+        if (r && r->kind == q->kind && r->group == q->group &&
+            (q->sequence ? r->sequence == q->sequence
+                         : r->program == q->program && r->index == q->index && r->step == q->step))
+            return r;
+    }
+    return NULL;
+}
+
+double flight_time(const struct flight_header *h, double monotonic)
+{
+    return monotonic + h->clock;
+}
+
+/* ---- processes ---- */
+
+/* The letter of proc(5); 'X' if the process is gone, even if its number is in use again. */
+static char process_state(const struct flight_header *h)
+{
+    char path[64], line[1024], here[64] = "", *at;
+    double start;
+    FILE *file;
+    bool read;
+
+    gethostname(here, sizeof(here) - 1);
+    if (strncmp(here, h->host, sizeof(here)) != 0)
+        return '?';
+    snprintf(path, sizeof(path), "/proc/%d/stat", h->pid);
+    file = fopen(path, "re");
+    if (!file)
+        return 'X';
+    read = fgets(line, sizeof(line), file) != NULL;
+    fclose(file);
+    at = read ? strrchr(line, ')') : NULL;
+    if (!at || at[1] != ' ' || !at[2])
+        return 'X';
+    if (at[2] == 'Z')
+        return 'X';
+    at += 2;
+    line[0] = *at;
+    for (int field = 3; field < 22 && at; field++)
+        at = strchr(at + 1, ' ');
+    start = at ? strtod(at, NULL) / (double)sysconf(_SC_CLK_TCK) : 0;
+    return start < h->begin + 1 ? line[0] : 'X';
+}
+
+/* ---- files ---- */
+
+static int map(const char *path, bool writable, struct flight_rank *r)
+{
+    int file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    struct stat s;
+    void *data = MAP_FAILED;
+    struct flight_header *h;
+
+    if (file < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (fstat(file, &s) == 0 && (size_t)s.st_size >= sizeof(struct flight_header))
+        data = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
+                    file, 0);
+    close(file);
+    if (data == MAP_FAILED)
+        return ct_fail(CT_EINVAL, "%s: no record of a rank", path);
+    h = data;
+    if (h->magic != FLIGHT_MAGIC || h->layout != FLIGHT_LAYOUT ||
+        h->header_bytes != sizeof(struct flight_header) || h->bytes != (uint64_t)s.st_size) {
+        munmap(data, (size_t)s.st_size);
+        return ct_fail(CT_EINVAL, "%s: not written by this version of flight_recorder", path);
+    }
+    *r = (struct flight_rank){.h = h, .bytes = (size_t)s.st_size};
+    return 0;
+}
+
+static int rank_of(const char *name)
+{
+    char *end;
+    long rank;
+
+    if (strncmp(name, "rank-", 5) != 0)
+        return -1;
+    rank = strtol(name + 5, &end, 10);
+    return end > name + 5 && !strcmp(end, ".ring") && rank >= 0 && rank < 1 << 20 ? (int)rank : -1;
+}
+
+static int map_all(struct flight_run *run, DIR *folder, const char *path, bool writable)
+{
+    struct dirent *entry;
+    size_t room = 0;
+    int count = 0, rc = 0;
+
+    while (rc == 0 && (entry = readdir(folder))) {
+        int rank = rank_of(entry->d_name);
+
+        if (rank < 0)
+            continue;
+        run->rank =
+            ct_arena_grow(&run->arena, run->rank, &room, (size_t)count + 1, sizeof(*run->rank));
+        rc = map(ct_arena_printf(&run->arena, "%s/%s", path, entry->d_name), writable,
+                 &run->rank[count]);
+        count += rc == 0;
+    }
+    run->world = count;
+    return rc;
+}
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* The last sign of life. */
+static double latest(const struct flight_header *h)
+{
+    double t = later(later(h->beat, h->ended), later(h->broken, h->position.since));
+
+    for (int g = 0; g < (int)h->group_count; g++)
+        t = later(t, later(flight_group(h, g)->started.time, flight_group(h, g)->finished.time));
+    return flight_time(h, t);
+}
+
+/* Put files in the order of their ranks. Files of an earlier attempt, which ended before the latest
+   one began, are dropped. */
+static void sort(struct flight_run *run)
+{
+    struct flight_rank *found = run->rank;
+    int count = run->world;
+    const struct flight_header *newest = found[0].h;
+    double begin;
+
+    for (int i = 1; i < count; i++)
+        if (flight_time(found[i].h, found[i].h->begin) > flight_time(newest, newest->begin))
+            newest = found[i].h;
+    begin = flight_time(newest, newest->begin);
+    run->world = newest->world;
+    run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
+    for (int i = 0; i < count; i++) {
+        struct flight_header *h = found[i].h;
+
+        if (h->rank < run->world && h->world == run->world && latest(h) >= begin)
+            run->rank[h->rank] = found[i];
+        else
+            munmap(h, found[i].bytes);
+    }
+}
+
+/* ---- groups of all ranks ---- */
+
+static bool same(const struct flight_members *m, const struct flight_header *h,
+                 const struct flight_group *g)
+{
+    const int32_t *ranks = (const int32_t *)FLIGHT_AT(h, h->ranks) + g->ranks;
+
+    return m->size == g->size && m->instance == g->instance &&
+           !strcmp(m->name, flight_string(h, g->name)) &&
+           !memcmp(m->ranks, ranks, sizeof(*ranks) * (size_t)g->size);
+}
+
+static int number_of(struct flight_run *run, size_t *room, const struct flight_header *h,
+                     const struct flight_group *g)
+{
+    struct flight_members *m;
+
+    for (int i = 0; i < run->group_count; i++)
+        if (same(&run->group[i], h, g))
+            return i;
+    run->group = ct_arena_grow(&run->arena, run->group, room, (size_t)run->group_count + 1,
+                               sizeof(*run->group));
+    m = &run->group[run->group_count];
+    *m = (struct flight_members){.name = flight_string(h, g->name),
+                                 .instance = g->instance,
+                                 .size = g->size,
+                                 .ranks = (const int32_t *)FLIGHT_AT(h, h->ranks) + g->ranks,
+                                 .own = ct_arena_array(&run->arena, int, g->size)};
+    for (int i = 0; i < g->size; i++)
+        m->own[i] = -1;
+    return run->group_count++;
+}
+
+static void join_groups(struct flight_run *run)
+{
+    size_t room = 0;
+
+    for (int r = 0; r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        if (!h)
+            continue;
+        run->rank[r].group = ct_arena_array(&run->arena, int, h->group_count + 1);
+        for (int g = 0; g < (int)h->group_count; g++) {
+            int number = number_of(run, &room, h, flight_group(h, g));
+
+            run->rank[r].group[g] = number;
+            for (int i = 0; i < run->group[number].size; i++)
+                if (run->group[number].ranks[i] == r)
+                    run->group[number].own[i] = g;
+        }
+    }
+}
+
+int flight_run_open(const char *folder, bool writable, struct flight_run *run)
+{
+    const char *path;
+    DIR *d;
+    int rc;
+
+    *run = (struct flight_run){.folder = folder};
+    path = ct_arena_printf(&run->arena, "%s/flight", folder);
+    d = opendir(path);
+    if (!d) {
+        flight_run_close(run);
+        return ct_fail(CT_ENOENT, "%s: %s; train with --with flight_recorder to get one", path,
+                       strerror(errno));
+    }
+    rc = map_all(run, d, path, writable);
+    closedir(d);
+    if (rc == 0 && !run->world)
+        rc = ct_fail(CT_ENOENT, "%s has no rank-N.ring", path);
+    if (rc < 0) {
+        flight_run_close(run);
+        return rc;
+    }
+    sort(run);
+    join_groups(run);
+    for (int r = 0; r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        run->rank[r].process = h ? process_state(h) : 'X';
+        if (h)
+            run->now = later(run->now, latest(h));
+    }
+    return 0;
+}
+
+void flight_run_close(struct flight_run *run)
+{
+    for (int r = 0; run->rank && r < run->world; r++)
+        if (run->rank[r].h)
+            munmap(run->rank[r].h, run->rank[r].bytes);
+    ct_arena_finish(&run->arena);
+    *run = (struct flight_run){0};
+}
