@@ -16,6 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/rng.h>

@@ -2,6 +2,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -11,13 +12,14 @@ int verb_explain(int argc, char **argv)
     struct ct_run_options options = {.depth = CT_RUN_GRAPH};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
+    struct ct_dump dump;
     struct args args;
     int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_DUMP_AFTER, &args);
 
     if (rc < 0)
         return rc;
-    options.passes.dump_after = args.dump_after ? args.dump_after : "changed";
-    options.passes.dump = stdout;
+    ct_dump_init(&dump, args.dump_after ? args.dump_after : "changed", stdout, NULL);
+    options.passes.watch = &dump.watch;
     options.world = args.ranks;
     options.rank = args.rank;
     if (args.rank >= (args.ranks ? args.ranks : 1))

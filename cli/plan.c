@@ -5,6 +5,8 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/run.h>
 
 #include "cli.h"

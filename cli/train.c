@@ -7,6 +7,7 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
 #include <ctitan/run.h>
 
@@ -107,15 +108,15 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .compare = ct_recipe_compare};
     double begin = ct_now();
     struct ct_run *run = NULL;
+    struct ct_dump dump;
     int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;
 
     if (rc < 0)
         return rc;
-    if (id->rank == 0)
-        options.passes.dump_after = args->dump_after;
-    options.passes.dump = stdout;
-    options.passes.reproducer =
-        ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank);
+    ct_dump_init(
+        &dump, id->rank == 0 ? args->dump_after : NULL, stdout,
+        ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));
+    options.passes.watch = &dump.watch;
     rc = ct_hook_register(&memory, NULL);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);

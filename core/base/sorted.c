@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "base/sorted.h"
+#include <ctitan/sorted.h>
 
 struct ct_sorted ct_sorted_create(struct ct_arena *arena)
 {
@@ -54,6 +54,7 @@ static struct ct_sorted_node *node_new(struct ct_sorted *list)
         list->unused[levels] = node->next[0];
     else
         node = ct_arena_alloc(list->arena, sizeof(*node) + sizeof(node) * (size_t)levels);
+    node->next = (struct ct_sorted_node **)(node + 1);
     node->levels = levels;
     return node;
 }

@@ -1,6 +1,6 @@
 /*
  * The pass manager: orders the transforms, then runs each with the same steps around it (time,
- * verify, dump, reproducer).
+ * verify, tell the watch).
  */
 #include <string.h>
 
@@ -113,84 +113,23 @@ static int check_needs(const struct ct_transform *const *t, size_t count)
     return 0;
 }
 
-/* Write files that reproduce the failure. The message names them, unless the recipe is to blame. */
-static int reproduce(const struct ct_pass_options *options, const struct ct_graph *before,
-                     const struct ct_transform *const *t, size_t count, size_t at, int rc)
+static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct ct_run *run,
+                   struct ct_pass_watch *watch)
 {
-    char why[1024];
-    FILE *out;
+    double begin;
+    int rc;
 
-    snprintf(why, sizeof(why), "%s", ct_error_message());
-    out = before ? fopen(options->reproducer, "w") : NULL;
-    if (!out)
-        return ct_context(rc, "transform %s", t[at]->name);
-    fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t[at]->name,
-            (int)strcspn(why, "\n"), why);
-    for (size_t i = 0; i < count; i++)
-        fprintf(out, " %s", t[i]->name);
-    fputc('\n', out);
-    ct_graph_print(before, out);
-    fclose(out);
-    if (rc == CT_ECONFIG)
-        return ct_context(rc, "transform %s", t[at]->name);
-    return ct_fail(rc, "transform %s (the graph before it is in %s): %s", t[at]->name,
-                   options->reproducer, why);
-}
-
-static void dump(const struct ct_graph *graph, const struct ct_transform *t, const char *before,
-                 const struct ct_pass_options *options)
-{
-    struct ct_arena scratch = {0};
-    const char *which = options->dump_after;
-    bool all = which && !strcmp(which, "all"), changed = which && !strcmp(which, "changed");
-
-    if (options->dump && which && (all || changed || !strcmp(which, t->name))) {
-        const char *after = ct_graph_text(graph, &scratch);
-
-        if (!changed || !before || strcmp(before, after))
-            fprintf(options->dump, "# after %s (%s): %s\n%s\n", t->name, phases[t->phase],
-                    t->summary, after);
-    }
-    ct_arena_finish(&scratch);
-}
-
-static int run_one(struct ct_graph *graph, const struct ct_transform *const *t, size_t count,
-                   size_t at, struct ct_run *run, const struct ct_pass_options *options)
-{
-    struct ct_arena scratch = {0};
-    bool compare = options->dump && options->dump_after && !strcmp(options->dump_after, "changed");
-    char *before = compare ? ct_graph_text(graph, &scratch) : NULL;
-    struct ct_graph *kept = options->reproducer ? ct_graph_clone(graph, &scratch) : NULL;
-    double begin = ct_now();
-    int rc = t[at]->apply(graph, run);
-
+    if (watch)
+        watch->before(watch, graph, t);
+    begin = ct_now();
+    rc = t->apply(graph, run);
     if (rc == 0)
         rc = ct_graph_verify(graph, NULL);
-    if (rc < 0) {
-        rc = reproduce(options, kept, t, count, at, rc);
-    } else {
-        dump(graph, t[at], before, options);
-        ct_debug("transform %s: %.1f ms", t[at]->name, 1e3 * (ct_now() - begin));
-    }
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-/* Check that --dump-after names a transform or is one of the keywords. */
-static int check_dump(const struct ct_transform *const *t, size_t count, const char *which)
-{
-    const char *names[128] = {"all", "changed", "build"};
-    const char *near;
-    size_t n = 3;
-
-    for (size_t i = 0; i < count && n < CT_COUNT(names); i++)
-        names[n++] = t[i]->name;
-    for (size_t i = 0; i < n; i++)
-        if (!which || !strcmp(names[i], which))
-            return 0;
-    near = ct_nearest(which, names, n);
-    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s%s", which,
-                   near ? "; did you mean " : "", near ? near : "");
+    if (rc == 0)
+        ct_debug("transform %s: %.1f ms", t->name, 1e3 * (ct_now() - begin));
+    if (watch)
+        return watch->after(watch, graph, t, rc);
+    return rc < 0 ? ct_context(rc, "transform %s", t->name) : 0;
 }
 
 /* The requested range [*begin, *end) of transforms. */
@@ -224,8 +163,8 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
         if (options->training || transforms[i]->evaluation)
             wanted[n++] = transforms[i];
     rc = order(wanted, n, t);
-    if (rc == 0)
-        rc = check_dump(t, n, options->dump ? options->dump_after : NULL);
+    if (rc == 0 && options->watch)
+        rc = options->watch->ordered(options->watch, t, n);
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)
@@ -233,7 +172,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0 && begin == 0)
         rc = ct_graph_verify(graph, NULL);
     for (size_t i = begin; rc == 0 && i < end; i++)
-        rc = run_one(graph, t, n, i, run, options);
+        rc = run_one(graph, t[i], run, options->watch);
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "lower/lower.h"
-#include "lower/segments.h"
+#include <ctitan/segments.h>
 
 struct ordering {
     struct ct_program *p;
@@ -147,4 +147,14 @@ void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
             touch(&o, (int64_t)n, i->stream, i->workspace, o.workspace_end[n], true, need);
         order_after(&o, i, need);
     }
+}
+
+bool ct_program_borrows(const struct ct_program *p, const struct ct_value *v)
+{
+    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
+
+    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
+        v = v->producer->in[0];
+    return (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) && b >= 0 &&
+           p->buffers[b].bytes == 0 && ct_tensor_count(&p->tensors[v->id]) > 0;
 }

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "lower/segments.h"
+#include <ctitan/segments.h>
 
 static struct ct_segment *segment_new(struct ct_segments *s, const struct ct_segment *like)
 {

@@ -90,17 +90,6 @@ static int transform(struct ct_run *run, struct ct_graph *graph,
     return rc < 0 ? rc : ct_passes_run(graph, list, count, run, options);
 }
 
-static void dump_built(const struct ct_graph *graph, const struct ct_pass_options *options)
-{
-    const char *which = options->dump ? options->dump_after : NULL;
-
-    if (!which || (strcmp(which, "all") && strcmp(which, "changed") && strcmp(which, "build")))
-        return;
-    fprintf(options->dump, "# as built by model %s\n", ct_config.model.name);
-    ct_graph_print(graph, options->dump);
-    fputc('\n', options->dump);
-}
-
 /* Check what the run needs from a model. */
 static int check_model(const struct ct_graph *graph, const struct ct_model_request *request)
 {
@@ -182,7 +171,8 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
 
     if (rc < 0)
         return rc;
-    dump_built(*graph, &options);
+    if (options.watch)
+        options.watch->built(options.watch, *graph);
     options.range = CT_PASSES_OF_ALL_RANKS;
     rc = transform(run, *graph, &options);
     if (rc == 0 && common)

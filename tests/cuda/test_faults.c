@@ -4,6 +4,7 @@
  */
 #include "../plugin_under_test.h"
 
+#include <ctitan/lib/text.h>
 #include <ctitan/program.h>
 #include <ctitan/lib/ops.h>
 

@@ -6,6 +6,7 @@
 #undef assert_message
 #include "support.h"
 
+#include <ctitan/lib/text.h>
 #include <ctitan/pass.h>
 
 static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)

@@ -2,6 +2,8 @@
 
 #include "support.h"
 
+#include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/pass.h>
 
 /* ---- graphs ---- */

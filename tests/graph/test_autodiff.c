@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <ctitan/lib/text.h>
 #include <ctitan/rng.h>
 
 #include "support.h"

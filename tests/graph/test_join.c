@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include <ctitan/lib/text.h>
 #include <ctitan/pass.h>
 
 static struct ct_graph *joined(struct ct_arena *arena, const char *text)

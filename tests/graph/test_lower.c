@@ -6,6 +6,8 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
+#include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/log.h>
 #include <ctitan/rng.h>
 

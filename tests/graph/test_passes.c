@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 
 #include "support.h"
@@ -210,14 +211,15 @@ static void what_cannot_be_ordered(void **state)
 
 static const char *dump_of(struct ct_arena *arena, const char *dump_after)
 {
-    struct ct_pass_options options = {.training = true, .dump_after = dump_after};
+    struct ct_dump dump;
+    struct ct_pass_options options = {.training = true, .watch = &dump.watch};
     char *out, *copy;
     size_t size;
-    FILE *dump = open_memstream(&out, &size);
+    FILE *stream = open_memstream(&out, &size);
 
-    options.dump = dump;
+    ct_dump_init(&dump, dump_after, stream, NULL);
     assert_ok(RUN(parse(arena, text), options, &b, &seeder, &d));
-    fclose(dump);
+    fclose(stream);
     copy = ct_arena_strdup(arena, out);
     free(out);
     return copy;
@@ -261,13 +263,15 @@ static void check_reproducer(struct ct_arena *arena, const struct ct_transform *
                              const char *says)
 {
     char path[] = "/tmp/ctitan-test-XXXXXX";
-    struct ct_pass_options options = {.training = true, .reproducer = path};
+    struct ct_dump dump;
+    struct ct_pass_options options = {.training = true, .watch = &dump.watch};
     int fd = mkstemp(path);
     struct ct_graph *before;
     const char *content;
 
     assert_true(fd >= 0);
     close(fd);
+    ct_dump_init(&dump, NULL, NULL, path);
     assert_true(RUN(parse(arena, text), options, &seeder, culprit, &d, &e) < 0);
     assert_message(culprit->name);
     assert_message(says);

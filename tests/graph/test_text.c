@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/rng.h>
 
 #include "support.h"

@@ -6,6 +6,7 @@
 #undef assert_message
 #include "support.h"
 
+#include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/pipeline.h>
 

@@ -18,6 +18,7 @@
 #include <ctitan/error.h>
 #include <ctitan/graph.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/plugin.h>
 #include <ctitan/rng.h>
 

@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 
 #define RANKS 8

@@ -12,6 +12,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/text.h>
 
 #include "collective/groups.h"
 #include "collective/layout.h"

@@ -7,6 +7,7 @@
 #include "plugin_ops.h"
 
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/text.h>
 
 /* A gradient as its parameter lies: what the optimizer will ask for. */
 static void ask_for_gradients(struct ct_graph *graph)

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>

@@ -5,6 +5,7 @@
 #include "plugin_under_test.h"
 #undef assert_message
 #include <ctitan/device/device.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 
 #include "support.h"

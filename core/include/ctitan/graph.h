@@ -308,14 +308,6 @@ CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_a
 CT_API void ct_graph_sweep(struct ct_graph *graph);
 
 /*
- * Text form, one line per op. What is printed parses back to an equal graph. On a fault
- * ct_graph_parse returns NULL and records "line N: ...". Op types must be registered.
- */
-CT_API void ct_graph_print(const struct ct_graph *graph, FILE *out);
-CT_API char *ct_graph_text(const struct ct_graph *graph, struct ct_arena *arena);
-CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text);
-
-/*
  * Find every fault in the graph: undefined or twice defined values, uses before definition, shapes
  * or dtypes that `infer` would not give, parts out of order, updates of values that may not be
  * updated, shardings that do not fit. Writes one line for each to report (may be NULL). Returns 0,

@@ -3,8 +3,8 @@
  *
  * A transform declares its phase. Within a phase, transforms are ordered by the properties that
  * they need and give (names such as "gradients"), so their order in the manifest does not matter.
- * After each transform the manager verifies the graph, times the transform, and dumps on request.
- * On failure it writes a reproducer: the graph before the transform and the list of transforms.
+ * After each transform the manager verifies the graph and times the transform. A watch may print
+ * the graph, and what reproduces a failure.
  *
  * Properties are names that transforms agree on; the core attaches no meaning to them.
  * docs/plugins.md lists those in use.
@@ -64,13 +64,27 @@ enum ct_pass_range {
     CT_PASSES_OF_ONE_RANK,  /* from there on */
 };
 
+/* Who looks on while a graph is transformed, for dumps (lib/text.h). All functions are set. */
+struct ct_pass_watch {
+    size_t size; /* of this struct */
+    /* The graph as the model built it. */
+    void (*built)(struct ct_pass_watch *watch, const struct ct_graph *graph);
+    /* The transforms in the order in which they will run. Negative: none of them does. */
+    int (*ordered)(struct ct_pass_watch *watch, const struct ct_transform *const *transforms,
+                   size_t count);
+    void (*before)(struct ct_pass_watch *watch, const struct ct_graph *graph,
+                   const struct ct_transform *transform);
+    /* rc: of the transform, and of the check of the graph that follows. Returns the rc to go on
+       with, and adds the transform's name to the message of a failure. */
+    int (*after)(struct ct_pass_watch *watch, const struct ct_graph *graph,
+                 const struct ct_transform *transform, int rc);
+};
+
 struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */
     enum ct_pass_range range;
-    const char *behind;     /* only those after this transform; NULL: all of range */
-    const char *dump_after; /* NULL, a name, "all" or "changed" */
-    FILE *dump;             /* where dumps go */
-    const char *reproducer; /* path written on failure; NULL: none */
+    const char *behind;          /* only those after this transform; NULL: all of range */
+    struct ct_pass_watch *watch; /* NULL: nobody looks on */
 };
 
 /*

@@ -133,15 +133,8 @@ struct ct_lower_request {
 /* CT_ENOENT: the device has no kernel for an op, which the message names. */
 CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **program);
 
-CT_API const char *ct_category_name(enum ct_category category);
-/* Print the program, one line per instruction. */
-CT_API void ct_program_print(const struct ct_program *program, FILE *out);
 /* Whether value is, or views, a parameter or state of another executor's program. */
 CT_API bool ct_program_borrows(const struct ct_program *program, const struct ct_value *value);
-/* Write every violation of the plan to report: overlapping lifetimes at overlapping offsets, reads
-   before writes, a stream that reads what another wrote without an event between. Used by tests and
-   `plan`. */
-CT_API int ct_program_verify(const struct ct_program *program, FILE *report);
 
 /* ---- running ---- */
 

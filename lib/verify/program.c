@@ -8,10 +8,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/program.h>
-
-#include "base/sorted.h"
-#include "lower/segments.h"
+#include <ctitan/lib/verify.h>
+#include <ctitan/segments.h>
+#include <ctitan/sorted.h>
 
 /* The time at which a buffer's life begins or ends. */
 struct change {
@@ -184,16 +183,6 @@ static void order(struct check *c)
 }
 
 /* ---- accesses ---- */
-
-bool ct_program_borrows(const struct ct_program *p, const struct ct_value *v)
-{
-    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
-
-    while (v->producer && v->producer->type->flags & CT_OP_VIEW)
-        v = v->producer->in[0];
-    return (v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE) && b >= 0 &&
-           p->buffers[b].bytes == 0 && ct_tensor_count(&p->tensors[v->id]) > 0;
-}
 
 struct access {
     size_t begin, end;

@@ -7,7 +7,9 @@
 
 #include <ctitan/device/device.h>
 
-#include "base/sorted.h"
+#include <ctitan/sorted.h>
+
+CT_BEGIN_DECLS
 
 struct ct_segment {
     size_t begin, end;
@@ -23,14 +25,17 @@ struct ct_segments {
     size_t count, visited; /* segments; those that ct_segments_first and _next have returned */
 };
 
-void ct_segments_init(struct ct_segments *s, struct ct_arena *arena);
+CT_API void ct_segments_init(struct ct_segments *s, struct ct_arena *arena);
 /* Iterate over the segments of [begin, end), which are split at its bounds. */
-struct ct_segment *ct_segments_first(struct ct_segments *s, size_t begin, size_t end);
+CT_API struct ct_segment *ct_segments_first(struct ct_segments *s, size_t begin, size_t end);
 /* NULL: the next segment begins at or after `end`. */
-struct ct_segment *ct_segments_next(struct ct_segments *s, const struct ct_segment *segment,
-                                    size_t end);
+CT_API struct ct_segment *ct_segments_next(struct ct_segments *s, const struct ct_segment *segment,
+                                           size_t end);
 /* Merge [begin, end) into one segment that instruction n of a stream wrote, after all earlier
    accesses to it. */
-void ct_segments_write(struct ct_segments *s, size_t begin, size_t end, int stream, int64_t n);
+CT_API void ct_segments_write(struct ct_segments *s, size_t begin, size_t end, int stream,
+                              int64_t n);
+
+CT_END_DECLS
 
 #endif

@@ -3,7 +3,7 @@
  */
 #include <inttypes.h>
 
-#include <ctitan/program.h>
+#include <ctitan/lib/text.h>
 
 static const char *const categories[] = {
 #define X(id, text) text,

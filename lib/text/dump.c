@@ -1,0 +1,115 @@
+/*
+ * Dumps of the graph between transforms, and the reproducer of a transform that fails.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/text.h>
+#include <ctitan/option.h>
+
+static struct ct_dump *dump_of(struct ct_pass_watch *watch)
+{
+    return (struct ct_dump *)watch;
+}
+
+static bool wants(const struct ct_dump *d, const char *name)
+{
+    return d->after && !strcmp(d->after, name);
+}
+
+static void built(struct ct_pass_watch *watch, const struct ct_graph *graph)
+{
+    struct ct_dump *d = dump_of(watch);
+
+    if (!wants(d, "all") && !wants(d, "changed") && !wants(d, "build"))
+        return;
+    fprintf(d->out, "# as built by model %s\n", graph->name);
+    ct_graph_print(graph, d->out);
+    fputc('\n', d->out);
+}
+
+/* Check that `after` names a transform or is one of the keywords. */
+static int ordered(struct ct_pass_watch *watch, const struct ct_transform *const *t, size_t count)
+{
+    const char *names[128] = {"all", "changed", "build"};
+    struct ct_dump *d = dump_of(watch);
+    const char *near;
+    size_t n = 3;
+
+    d->transforms = t;
+    d->count = count;
+    for (size_t i = 0; i < count && n < CT_COUNT(names); i++)
+        names[n++] = t[i]->name;
+    for (size_t i = 0; i < n; i++)
+        if (!d->after || wants(d, names[i]))
+            return 0;
+    near = ct_nearest(d->after, names, n);
+    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s%s", d->after,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+static void before(struct ct_pass_watch *watch, const struct ct_graph *graph,
+                   const struct ct_transform *t)
+{
+    struct ct_dump *d = dump_of(watch);
+
+    (void)t;
+    d->text = wants(d, "changed") ? ct_graph_text(graph, &d->scratch) : NULL;
+    d->before = d->reproducer ? ct_graph_clone(graph, &d->scratch) : NULL;
+}
+
+/* Write files that reproduce the failure. The message names them, unless the recipe is to blame. */
+static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int rc)
+{
+    char why[1024];
+    FILE *out;
+
+    snprintf(why, sizeof(why), "%s", ct_error_message());
+    out = d->before ? fopen(d->reproducer, "w") : NULL;
+    if (!out)
+        return ct_context(rc, "transform %s", t->name);
+    fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t->name, (int)strcspn(why, "\n"),
+            why);
+    for (size_t i = 0; i < d->count; i++)
+        fprintf(out, " %s", d->transforms[i]->name);
+    fputc('\n', out);
+    ct_graph_print(d->before, out);
+    fclose(out);
+    if (rc == CT_ECONFIG)
+        return ct_context(rc, "transform %s", t->name);
+    return ct_fail(rc, "transform %s (the graph before it is in %s): %s", t->name, d->reproducer,
+                   why);
+}
+
+static void print(struct ct_dump *d, const struct ct_graph *graph, const struct ct_transform *t)
+{
+    const char *now;
+
+    if (!wants(d, "all") && !wants(d, "changed") && !wants(d, t->name))
+        return;
+    now = ct_graph_text(graph, &d->scratch);
+    if (!d->text || strcmp(d->text, now))
+        fprintf(d->out, "# after %s (%s): %s\n%s\n", t->name, ct_phase_name(t->phase), t->summary,
+                now);
+}
+
+static int after(struct ct_pass_watch *watch, const struct ct_graph *graph,
+                 const struct ct_transform *t, int rc)
+{
+    struct ct_dump *d = dump_of(watch);
+
+    if (rc == 0)
+        print(d, graph, t);
+    else
+        rc = reproduce(d, t, rc);
+    ct_arena_finish(&d->scratch);
+    return rc;
+}
+
+void ct_dump_init(struct ct_dump *dump, const char *name, FILE *out, const char *reproducer)
+{
+    *dump = (struct ct_dump){.watch = {sizeof(dump->watch), built, ordered, before, after},
+                             .after = name,
+                             .out = out,
+                             .reproducer = reproducer};
+}
