@@ -490,8 +490,8 @@ static void note_fallback(struct ct_lowering *l, const struct ct_prepare *p)
 
 static bool is_fallback(const struct ct_kernel *kernel, const struct ct_prepare *p)
 {
-    return p->device->ops != &ct_device_reference && kernel->run == p->op->type->reference &&
-           !strcmp(kernel->name, "reference");
+    return kernel->run == p->op->type->reference && !strcmp(kernel->name, "reference") &&
+           strcmp(p->device->name, "reference") != 0;
 }
 
 static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)

@@ -293,21 +293,6 @@ int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host
     return 0;
 }
 
-int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
-                     size_t bytes, bool out)
-{
-    const struct ct_device_ops *ops = e->device->ops;
-
-    if (bytes == 0)
-        return 0;
-    if (v->space != CT_SPACE_DEVICE) {
-        memcpy(out ? host : here, out ? here : host, bytes);
-        return 0;
-    }
-    return out ? ops->copy_out(e->device, host, here, bytes)
-               : ops->copy_in(e->device, here, host, bytes);
-}
-
 /* ---- values that are held ---- */
 
 void ct_executor_hold(struct ct_executor *e, const struct ct_value *v)
@@ -363,4 +348,14 @@ int ct_executor_copy_out(struct ct_executor *e, const struct ct_value *v, size_t
         return ops->copy_aside(e->device, host, (const char *)t.data + from, bytes);
     memcpy(host, (const char *)t.data + from, bytes);
     return 0;
+}
+
+void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body, void *context)
+{
+    struct ct_device *device = launch->device;
+
+    if (device && device->ops->parallel && count > 1)
+        device->ops->parallel(device, count, body, context);
+    else if (count > 0)
+        body(context, 0, count);
 }

@@ -44,12 +44,6 @@ struct ct_executor {
     pthread_cond_t released;
 };
 
-/* Copy the bytes of a value, at `here`, to the host (out) or from it. */
-int ct_executor_move(struct ct_executor *e, const struct ct_value *v, char *here, char *host,
-                     size_t bytes, bool out);
-
-/* Wait until v is not held. */
-void ct_executor_await(struct ct_executor *e, const struct ct_value *v);
 /* Before instruction hold_before: wait for the values that it writes. */
 void ct_executor_await_next(struct ct_executor *e);
 

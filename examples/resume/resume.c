@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/file.h>

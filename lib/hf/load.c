@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>

@@ -11,6 +11,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/state.h>
 
 #include "stored.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/train.h>
 

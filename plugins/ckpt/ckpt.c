@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/comm.h>

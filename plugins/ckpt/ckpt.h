@@ -15,6 +15,7 @@
 #ifndef CKPT_H
 #define CKPT_H
 
+#include <ctitan/lib/recipe.h>
 #include <ctitan/run.h>
 
 #define CHUNK ((size_t)4 << 20) /* bytes of data with one hash */

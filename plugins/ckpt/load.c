@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 
 #include "ckpt.h"

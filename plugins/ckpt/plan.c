@@ -10,6 +10,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/state.h>
 
 #include "ckpt.h"
 

@@ -12,6 +12,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/state.h>
 
 #include "ckpt.h"
 

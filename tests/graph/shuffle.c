@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/reference.h>
 #include <ctitan/rng.h>
 
 #include "shuffle.h"

@@ -2,6 +2,7 @@
 
 #include "support.h"
 
+#include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/pass.h>

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
+#include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/log.h>

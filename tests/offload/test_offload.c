@@ -5,6 +5,7 @@
 #include "plugin_ops.h"
 #include "plugin_under_test.h"
 #undef assert_message
+#include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/run.h>
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/state.h>
 
 #include "toy.h"
 

@@ -14,6 +14,7 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>

@@ -174,6 +174,8 @@ CT_API void ct_executor_hold(struct ct_executor *executor, const struct ct_value
 CT_API void ct_executor_release(struct ct_executor *executor, const struct ct_value *value);
 CT_API int ct_executor_copy_out(struct ct_executor *executor, const struct ct_value *value,
                                 size_t from, size_t bytes, void *host);
+/* Wait until a value is not held. */
+CT_API void ct_executor_await(struct ct_executor *executor, const struct ct_value *value);
 CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
                             size_t bytes);
 /* The value's tensor, for hosts that can address the device's memory; data NULL: no memory. */

@@ -6,8 +6,7 @@
  * computes; see CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream. A device may
  * also run all streams in order of enqueueing, with the same result.
  *
- * The built-in device "reference" runs every op's reference kernel on plain host memory: slow, any
- * dtype, no plugin needed. Tests measure everything else against it.
+ * The device "reference" (lib/reference.h) runs every op's reference kernel.
  */
 #ifndef CT_DEVICE_H
 #define CT_DEVICE_H
@@ -108,8 +107,6 @@ struct ct_device {
     bool in_order;    /* ranks communicate in the order of enqueueing: all streams are one, or the
                          host waits in every call to other ranks */
 };
-
-CT_API extern const struct ct_device_ops ct_device_reference;
 
 CT_END_DECLS
 

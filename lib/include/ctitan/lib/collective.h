@@ -2,10 +2,10 @@
  * Collectives: how an op that communicates is prepared, run and counted, and how devices move data.
  *
  * An op type whose `collective` is set needs no kernel for each device. Its kernel here finds the
- * device's transport, prepares the op once while it is lowered, and runs it over that transport. A plugin
- * that brings a collective op writes one ct_collective_ops with CT_COLLECTIVE; a plugin that brings
- * a device or a communicator writes one ct_transport; neither knows the other. A kernel that is
- * registered for the op and the device takes precedence.
+ * device's transport, prepares the op once while it is lowered, and runs it over that transport. A
+ * plugin that brings a collective op writes one ct_collective_ops with CT_COLLECTIVE; a plugin that
+ * brings a device or a communicator writes one ct_transport; neither knows the other. A kernel that
+ * is registered for the op and the device takes precedence.
  *
  * What a collective must send, and how shards lie in tensors, follows from shardings alone. Devices
  * whose memory the host may read and write (ct_device.host_memory) need no transport of their own.
@@ -56,7 +56,7 @@ CT_API int ct_launch_clear(const struct ct_launch *l, void *at, size_t bytes);
 CT_API int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
                              const struct ct_call *call);
 
-/* Make this library the one that runs the core's collectives. ct_ops_register (lib/ops.h) does so. */
+/* Install this library for the core's collectives. ct_ops_register (lib/ops.h) does so. */
 CT_API void ct_collective_register(void);
 
 /* The kernel of every collective: it runs the type's ct_collective_ops over the device's transport.

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/reference.h>
 
 static int open_reference(const struct ct_device_request *request, struct ct_device **device)
 {
@@ -89,16 +89,6 @@ static int query(struct ct_device *device, int event)
     (void)device;
     (void)event;
     return 1;
-}
-
-void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body, void *context)
-{
-    struct ct_device *device = launch->device;
-
-    if (device && device->ops->parallel && count > 1)
-        device->ops->parallel(device, count, body, context);
-    else if (count > 0)
-        body(context, 0, count);
 }
 
 const struct ct_device_ops ct_device_reference = {

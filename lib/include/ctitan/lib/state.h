@@ -1,0 +1,61 @@
+/*
+ * Parameters and states of a run (struct ct_state, run.h), for hooks: which rank holds what of
+ * them, and the host's access to them. On the main thread, between two steps.
+ */
+#ifndef CT_LIB_STATE_H
+#define CT_LIB_STATE_H
+
+#include <ctitan/run.h>
+
+CT_BEGIN_DECLS
+
+/* The state called name, or NULL. */
+CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char *name);
+/* The shard of a rank: its shape, and its offset in the whole (each may be NULL). False: the rank
+   has no shard. */
+CT_API bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_t rank,
+                         int64_t *shape, int64_t *offset);
+/* How many ranks have the same shard as rank, which has it too; *number: of rank among them, from
+   0. */
+CT_API int64_t ct_run_shard_copies(const struct ct_run *run, const struct ct_state *state,
+                                   int64_t rank, int64_t *number);
+/* Whether rank is the first of the ranks with the same shard. */
+CT_API bool ct_run_shard_first(const struct ct_run *run, const struct ct_state *state,
+                               int64_t rank);
+/* Bytes of this rank's shard, dense. */
+CT_API size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state *state);
+
+/*
+ * Copy a box of this rank's shard to or from dense host memory. The box begins at offset (NULL: 0)
+ * and has this shape (NULL: the whole shard). CT_EINVAL: the state is not on this rank, or the box
+ * is not inside the shard. Writing a held state waits until it is released.
+ */
+CT_API int ct_run_read(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                       const int64_t *shape, void *host);
+CT_API int ct_run_write(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                        const int64_t *shape, const void *host);
+/* Write the part of a box that this rank holds, if any. The box is in coordinates of the whole
+   state and dense in host. So a run can read a shard that was saved on another mesh. CT_EINVAL: the
+   box is not inside the whole. */
+CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const int64_t *offset,
+                       const int64_t *shape, const void *host);
+
+/*
+ * Copying while the next steps run. On STEP_END, which is after the optimizer's last write, the
+ * main thread holds the states to copy. The run goes on, but waits before it first writes a held
+ * state until that is released. Meanwhile a thread of the hook, one at a time, copies bytes of this
+ * rank's dense shard to staging. Any thread releases a state; all must be released before RUN_END
+ * or FAILURE ends. A state that is not on this rank is neither held nor released. CT_EINVAL: it is
+ * not on this rank, the bytes are not inside the shard, or the device offers no such copies.
+ */
+CT_API void ct_run_hold(struct ct_run *run, const struct ct_state *state);
+CT_API void ct_run_release(struct ct_run *run, const struct ct_state *state);
+CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from,
+                           size_t bytes, void *staging);
+/* Zeroed host memory that the device copies to at full speed (pinned, for a GPU). */
+CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
+CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
+
+CT_END_DECLS
+
+#endif
