@@ -3,7 +3,7 @@
 
 #include <ctitan/error.h>
 
-#include "train/feed.h"
+#include "feed.h"
 
 enum { TOKENS, LABELS, DOCUMENTS, POSITIONS };
 

@@ -10,7 +10,7 @@
 #include <ctitan/log.h>
 #include <ctitan/lib/train.h>
 
-#include "train/feed.h"
+#include "feed.h"
 
 #define SLOW_DATA 1.0 /* seconds */
 

@@ -12,6 +12,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
