@@ -142,7 +142,7 @@ static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *
 }
 
 /* Parameters are sharded over dp_shard and over other axes that split the data, such as cp, because
-   all ranks along these have the same parameters. */
+   all ranks along these have the same parameters, unless a transform has split them already. */
 static ct_axes shard_axes(const struct ct_graph *graph)
 {
     int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
@@ -192,7 +192,7 @@ static int shard(struct ct_graph *graph, struct ct_value *param, ct_axes axes,
     int rc = 0;
 
     for (int axis = 0; axis < graph->mesh.count; axis++)
-        if (axes >> axis & 1)
+        if (axes & ~ct_sharding_axes(&to) & (ct_axes)1 << axis)
             ct_sharding_split(&param->sharding, 0, axis);
     gradient = gradient_of(graph, param);
     for (; rc == 0 && users; users = users->next)

@@ -68,7 +68,8 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
                            struct ct_value *param)
 {
     const struct ct_shard_rule *rule = find_rule(plan, param->name);
-    int dim = rule && rule->how == CT_SHARD_ROWWISE ? 1 : 0;
+    int first = param->ndim > 2 ? param->ndim - 2 : 0;
+    int dim = rule && rule->how == CT_SHARD_ROWWISE ? first + 1 : first;
 
     if (!rule)
         return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan says nothing of %s",

@@ -1,5 +1,5 @@
 /*
- * gpt2 and qwen3: published sizes, as graphs that take no memory; what a config.json may
+ * gpt2, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a config.json may
  * not ask for.
  */
 #include <ctitan/lib/ops.h>
@@ -70,6 +70,8 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3", "{\"model_type\":\"qwen3\",\"use_sliding_window\":true}", "use_sliding_window"},
         {"qwen3", "{\"model_type\":\"qwen3\",\"attention_bias\":true}", "attention_bias"},
         {"qwen3", "{\"model_type\":\"qwen3\"}", "vocab_size is missing"},
+        {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"output_router_logits\":true}",
+         "output_router_logits"},
     };
     const char *folder = test_folder();
     char path[4200];

@@ -22,7 +22,8 @@ struct ct_model_request {
 };
 
 /* One entry of a model's shard plan: how ranks that compute a layer together split its weights.
-   Patterns are those of fnmatch(3), on parameter names. */
+   Patterns are those of fnmatch(3), on parameter names. Rows and columns are the last two
+   dimensions. */
 struct ct_shard_rule {
     const char *pattern;
     enum { CT_SHARD_COLWISE = 1, CT_SHARD_ROWWISE, CT_SHARD_VOCAB, CT_SHARD_REPLICATE } how;

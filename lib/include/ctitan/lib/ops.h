@@ -41,6 +41,11 @@
     X(swiglu_grad)                                                                                 \
     X(softmax)                                                                                     \
     X(softmax_grad)                                                                                \
+    X(top_k)                                                                                       \
+    X(top_k_grad)                                                                                  \
+    X(experts)                                                                                     \
+    X(experts_dx)                                                                                  \
+    X(experts_dw)                                                                                  \
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_grad)                                                                   \
     X(cross_entropy)                                                                               \
@@ -153,6 +158,23 @@ CT_API struct ct_value *ct_softmax(struct ct_builder *b, const char *name, struc
 /* silu(gate) * up, elementwise */
 CT_API struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct ct_value *gate,
                                   struct ct_value *up);
+
+struct ct_top_k { /* and of top_k_grad */
+    int64_t k;
+    bool normalised; /* weights are divided by their sum */
+};
+/* The k largest entries of softmax(x[.., e]) -> weights[.., k], float32, and their indices ids[.., k],
+   int32, largest first; of equal ones, the lower index. The gradient flows through the weights. */
+CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 int64_t k, bool normalised, struct ct_value **ids);
+/* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
+   choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
+   [.., k], gate and up [experts, f, n], down [experts, n, f]. Splitting experts or f leaves the
+   result unreduced. */
+CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
+                                   struct ct_value *weights, struct ct_value *ids,
+                                   struct ct_value *gate, struct ct_value *up,
+                                   struct ct_value *down);
 
 /* Sum over tokens of -log softmax(x w^T)[label], float32 scalar; labels int32 [b, t], -100 masked.
    The logits are computed and consumed in shards. The sum is not scaled: the caller does that. */

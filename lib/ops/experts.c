@@ -1,0 +1,408 @@
+/*
+ * Mixture of experts (Shazeer et al. 2017): the choice of experts for each token, and the chosen
+ * feed-forward layers.
+ *
+ * The weights of all experts are stacked in three tensors. A rank computes what its experts add to
+ * its tokens: if experts are split over ranks, the results are unreduced, and every expert has as
+ * many tokens as chose it. Tokens and choices are in no buffers of limited size, so none is
+ * dropped. The backward computes the hidden layers again from x.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "list.h"
+
+/* ---- the choice ---- */
+
+static const struct ct_option top_k_attrs[] = {
+    CT_OPT_INT(struct ct_top_k, k, "k", "1", 1, 1 << 20, "Experts of a token"),
+    CT_OPT_BOOL(struct ct_top_k, normalised, "normalised", "true", "Weights of a token sum to 1"),
+    {0}};
+
+static void probabilities(const double *x, int64_t n, double *p)
+{
+    double largest = -INFINITY, sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        largest = fmax(largest, x[i]);
+    for (int64_t i = 0; i < n; i++)
+        sum += p[i] = exp(x[i] - largest);
+    for (int64_t i = 0; i < n; i++)
+        p[i] /= sum;
+}
+
+/* The largest entry behind `last` in the order of size, then index; last -1: the largest. */
+static int64_t next_largest(const double *p, int64_t n, int64_t last)
+{
+    int64_t best = -1;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (last >= 0 && (p[i] > p[last] || (p[i] == p[last] && i <= last)))
+            continue;
+        if (best < 0 || p[i] > p[best])
+            best = i;
+    }
+    return best;
+}
+
+static int top_k_infer(struct ct_op *op)
+{
+    const struct ct_top_k *a = op->attrs;
+    const struct ct_value *x = op->in[0];
+
+    if (a->k > x->shape[x->ndim - 1])
+        return ct_fail(CT_EINVAL, "%lld of %lld experts", (long long)a->k,
+                       (long long)x->shape[x->ndim - 1]);
+    for (int i = 0; i < 2; i++)
+        op->out[i]->shape[x->ndim - 1] = a->k;
+    return 0;
+}
+
+static int top_k_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ct_top_k *a = l->op->attrs;
+    int64_t n = ct_columns(&l->in[0]);
+    double *p = ct_arena_array(&r.arena, double, n);
+
+    for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
+        double *weights = r.out[0] + row * a->k, *ids = r.out[1] + row * a->k, sum = 0;
+        int64_t last = -1;
+
+        probabilities(r.in[0] + row * n, n, p);
+        for (int64_t k = 0; k < a->k; k++) {
+            last = next_largest(p, n, last);
+            if (last < 0)
+                return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit is not a number"));
+            ids[k] = (double)last;
+            sum += weights[k] = p[last];
+        }
+        for (int64_t k = 0; a->normalised && k < a->k; k++)
+            weights[k] /= sum;
+    }
+    return ct_reference_end(&r, 0);
+}
+
+static int top_k_vjp(struct ct_vjp *v)
+{
+    if (!v->dout[0])
+        return 0;
+    return ct_emit_gradients(v, &ct_op_top_k_grad,
+                             (struct ct_value *[]){v->dout[0], v->op->out[1], v->op->in[0]}, 3,
+                             v->op->attrs, (int[]){0}, 1);
+}
+
+const struct ct_op_type ct_op_top_k = {
+    .size = sizeof(struct ct_op_type),
+    .name = "top_k",
+    .summary = "the k largest probabilities, and their indices; the lower index of equal ones",
+    .signature = "x[.E] T -> weights[.K] W, ids[.K] i",
+    .attrs = top_k_attrs,
+    .attrs_size = sizeof(struct ct_top_k),
+    .infer = top_k_infer,
+    .vjp = top_k_vjp,
+    .reference = top_k_reference,
+};
+
+/* With p = softmax(x), s the chosen p's sum and w = p / s (or p): dp = (dw - sum(dw w)) / s at the
+   chosen (or dw), else 0; dx = p (dp - sum(dp p)). */
+static int top_k_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    bool normalised = ((const struct ct_top_k *)l->op->attrs)->normalised;
+    int64_t k = ct_columns(&l->in[0]), n = ct_columns(&l->in[2]);
+    double *p = ct_arena_array(&r.arena, double, n);
+
+    for (int64_t row = 0; row < ct_rows(&l->in[2]); row++) {
+        const double *dw = r.in[0] + row * k, *ids = r.in[1] + row * k;
+        double *dx = r.out[0] + row * n, sum = 0, mean = 0, dot = 0;
+
+        probabilities(r.in[2] + row * n, n, p);
+        for (int64_t i = 0; i < k; i++) {
+            int rc = ct_checked_index(ids, i, n, "expert");
+
+            if (rc < 0)
+                return ct_reference_end(&r, rc);
+            sum += p[(int64_t)ids[i]];
+            mean += dw[i] * p[(int64_t)ids[i]];
+        }
+        for (int64_t i = 0; i < k; i++) {
+            double dp = normalised ? (dw[i] - mean / sum) / sum : dw[i];
+
+            dx[(int64_t)ids[i]] += dp;
+            dot += dp * p[(int64_t)ids[i]];
+        }
+        for (int64_t e = 0; e < n; e++)
+            dx[e] = p[e] * (dx[e] - dot);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_top_k_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "top_k_grad",
+    .summary = "gradient of top_k",
+    .signature = "dweights[.K] W, ids[.K] i, x[.E] T -> dx[.E] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = top_k_attrs,
+    .attrs_size = sizeof(struct ct_top_k),
+    .reference = top_k_grad_reference,
+};
+
+/* ---- the experts ---- */
+
+/* The operands x, weights, ids, gate, up, down of an op, from input `at` on. */
+struct experts {
+    int64_t tokens, k, n, f, count, first; /* experts of this rank, and the first one's number */
+    const double *x, *weights, *ids, *gate, *up, *down;
+    double *g, *u, *h; /* [f] of one token and expert */
+};
+
+static struct experts experts_of(const struct ct_launch *l, struct ct_reference *r, int at)
+{
+    int64_t f = l->in[at + 3].shape[1];
+
+    return (struct experts){
+        .tokens = ct_rows(&l->in[at]),
+        .k = ct_columns(&l->in[at + 1]),
+        .n = ct_columns(&l->in[at]),
+        .f = f,
+        .count = l->in[at + 3].shape[0],
+        .first = ct_launch_offset(l, l->op->in[at + 3], 0),
+        .x = r->in[at],
+        .weights = r->in[at + 1],
+        .ids = r->in[at + 2],
+        .gate = r->in[at + 3],
+        .up = r->in[at + 4],
+        .down = r->in[at + 5],
+        .g = ct_arena_array(&r->arena, double, f),
+        .u = ct_arena_array(&r->arena, double, f),
+        .h = ct_arena_array(&r->arena, double, f),
+    };
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* The hidden layer of choice i of a token: false if another rank has the expert. */
+static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
+{
+    const double *x = s->x + i / s->k * s->n;
+    int64_t e = (int64_t)s->ids[i] - s->first;
+
+    if (e < 0 || e >= s->count)
+        return false;
+    for (int64_t j = 0; j < s->f; j++) {
+        const double *gate = s->gate + (e * s->f + j) * s->n, *up = s->up + (e * s->f + j) * s->n;
+
+        s->g[j] = s->u[j] = 0;
+        for (int64_t n = 0; n < s->n; n++) {
+            s->g[j] += gate[n] * x[n];
+            s->u[j] += up[n] * x[n];
+        }
+        s->h[j] = s->g[j] * sigmoid(s->g[j]) * s->u[j];
+    }
+    *expert = e;
+    return true;
+}
+
+static int check_ids(const struct ct_launch *l, const struct experts *s, int at)
+{
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < s->tokens * s->k; i++)
+        rc = ct_checked_index(s->ids, i, l->op->in[at + 3]->shape[0], "expert");
+    return rc;
+}
+
+/* y[rows] += factor w[rows, columns] x[columns] */
+static void multiply(const double *w, int64_t rows, int64_t columns, const double *x, double factor,
+                     double *y)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        double sum = 0;
+
+        for (int64_t j = 0; j < columns; j++)
+            sum += w[i * columns + j] * x[j];
+        y[i] += factor * sum;
+    }
+}
+
+/* y[columns] += factor w[rows, columns]^T x[rows] */
+static void multiply_transposed(const double *w, int64_t rows, int64_t columns, const double *x,
+                                double factor, double *y)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            y[j] += factor * w[i * columns + j] * x[i];
+}
+
+/* w[rows, columns] += factor x[rows] y[columns]^T */
+static void add_outer(double *w, int64_t rows, int64_t columns, double factor, const double *x,
+                      const double *y)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            w[i * columns + j] += factor * x[i] * y[j];
+}
+
+static int experts_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct experts s = experts_of(l, &r, 0);
+    int rc = check_ids(l, &s, 0);
+    int64_t e;
+
+    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++)
+        if (hidden(&s, i, &e))
+            multiply(s.down + e * s.n * s.f, s.n, s.f, s.h, s.weights[i], r.out[0] + i / s.k * s.n);
+    return ct_reference_end(&r, rc);
+}
+
+/* With h = silu(g) u and dh of one choice: dg over g and du over u. */
+static void hidden_gradients(const struct experts *s, const double *dh)
+{
+    for (int64_t j = 0; j < s->f; j++) {
+        double g = s->g[j], a = sigmoid(g);
+
+        s->g[j] = dh[j] * s->u[j] * a * (1 + g * (1 - a));
+        s->u[j] = dh[j] * g * a;
+    }
+}
+
+/* Inputs are dy, then those of experts. */
+static int experts_dx_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct experts s = experts_of(l, &r, 1);
+    double *dh = ct_arena_array(&r.arena, double, s.f);
+    int rc = check_ids(l, &s, 1);
+    int64_t e;
+
+    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++) {
+        const double *dy = r.in[0] + i / s.k * s.n;
+        double *dx = r.out[0] + i / s.k * s.n;
+
+        if (!hidden(&s, i, &e))
+            continue;
+        memset(dh, 0, sizeof(*dh) * (size_t)s.f);
+        multiply_transposed(s.down + e * s.n * s.f, s.n, s.f, dy, 1, dh);
+        for (int64_t j = 0; j < s.f; j++) {
+            r.out[1][i] += dh[j] * s.h[j];
+            dh[j] *= s.weights[i];
+        }
+        hidden_gradients(&s, dh);
+        multiply_transposed(s.gate + e * s.f * s.n, s.f, s.n, s.g, 1, dx);
+        multiply_transposed(s.up + e * s.f * s.n, s.f, s.n, s.u, 1, dx);
+    }
+    return ct_reference_end(&r, rc);
+}
+
+static int experts_dw_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct experts s = experts_of(l, &r, 1);
+    double *dh = ct_arena_array(&r.arena, double, s.f);
+    int rc = check_ids(l, &s, 1);
+    int64_t e;
+
+    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++) {
+        const double *dy = r.in[0] + i / s.k * s.n, *x = s.x + i / s.k * s.n;
+
+        if (!hidden(&s, i, &e))
+            continue;
+        memset(dh, 0, sizeof(*dh) * (size_t)s.f);
+        multiply_transposed(s.down + e * s.n * s.f, s.n, s.f, dy, s.weights[i], dh);
+        add_outer(r.out[2] + e * s.n * s.f, s.n, s.f, s.weights[i], dy, s.h);
+        hidden_gradients(&s, dh);
+        add_outer(r.out[0] + e * s.f * s.n, s.f, s.n, 1, s.g, x);
+        add_outer(r.out[1] + e * s.f * s.n, s.f, s.n, 1, s.u, x);
+    }
+    return ct_reference_end(&r, rc);
+}
+
+/* Two per element of the three weights, for each choice of an expert on this rank; choices are
+   taken to be even. */
+static double flops_of(const struct ct_op *op, const struct ct_tensor *in, int at)
+{
+    double share = (double)in[at + 3].shape[0] / (double)op->in[at + 3]->shape[0];
+
+    return 2.0 * share * (double)ct_tensor_count(&in[at + 1]) * 3 * (double)in[at + 3].shape[1] *
+           (double)in[at + 3].shape[2];
+}
+
+static double experts_flops(const struct ct_op *op, const struct ct_tensor *in,
+                            const struct ct_tensor *out)
+{
+    (void)out;
+    return flops_of(op, in, 0);
+}
+
+/* gate and up are multiplied again. */
+static double experts_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                 const struct ct_tensor *out)
+{
+    (void)out;
+    return 5.0 / 3 * flops_of(op, in, 1);
+}
+
+static int experts_vjp(struct ct_vjp *v)
+{
+    struct ct_value **in = v->op->in;
+    struct ct_value *all[7] = {v->dout[0], in[0], in[1], in[2], in[3], in[4], in[5]};
+    int rc = ct_emit_gradients(v, &ct_op_experts_dx, all, 7, NULL, (int[]){0, 1}, 2);
+
+    return rc < 0 ? rc : ct_emit_gradients(v, &ct_op_experts_dw, all, 7, NULL, (int[]){3, 4, 5}, 3);
+}
+
+#define OPERANDS "x[.N] T, weights[.K] W, ids[.K] i, gate[efN] T, up[efN] T, down[eNf] T"
+
+const struct ct_op_type ct_op_experts = {
+    .size = sizeof(struct ct_op_type),
+    .name = "experts",
+    .summary = "sum over the chosen experts of weight * down (silu(gate x) * up x)",
+    .signature = OPERANDS " -> y[.N] T",
+    .vjp = experts_vjp,
+    .flops = experts_flops,
+    .reference = experts_reference,
+};
+
+const struct ct_op_type ct_op_experts_dx = {
+    .size = sizeof(struct ct_op_type),
+    .name = "experts_dx",
+    .summary = "gradient of experts towards tokens and weights of choices",
+    .signature = "dy[.N] T, " OPERANDS " -> dx[.N] T, dweights[.K] W",
+    .flags = CT_OP_ANY_DTYPE,
+    .flops = experts_grad_flops,
+    .reference = experts_dx_reference,
+};
+
+const struct ct_op_type ct_op_experts_dw = {
+    .size = sizeof(struct ct_op_type),
+    .name = "experts_dw",
+    .summary = "gradient of experts towards their weights",
+    .signature = "dy[.N] T, " OPERANDS " -> dgate[efN] T, dup[efN] T, ddown[eNf] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .flops = experts_grad_flops,
+    .reference = experts_dw_reference,
+};
+
+struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x, int64_t k,
+                          bool normalised, struct ct_value **ids)
+{
+    struct ct_op *op =
+        ct_emit_type(b, &ct_op_top_k, name, &x, 1, &(struct ct_top_k){k, normalised});
+
+    *ids = op ? op->out[1] : NULL;
+    return op ? op->out[0] : NULL;
+}
+
+struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
+                            struct ct_value *weights, struct ct_value *ids, struct ct_value *gate,
+                            struct ct_value *up, struct ct_value *down)
+{
+    return ct_emit_type1(b, &ct_op_experts, name,
+                         (struct ct_value *[]){x, weights, ids, gate, up, down}, 6, NULL);
+}
