@@ -131,9 +131,13 @@ static void keep_result(int rc)
 static void *write_file(void *context)
 {
     struct ckpt c = {.path = save.temporary, .chunk = CHUNK};
-    int rc = save.write.file->box_count ? ckpt_write(&save.write) : 0;
+    int rc = ct_file_make_folder(save.temporary);
 
     (void)context;
+    if (rc == 0 && save.write.file->box_count)
+        rc = ckpt_write(&save.write);
+    else
+        ckpt_release(&save.write);
     if (rc == 0 && config.verify && save.write.file->box_count)
         rc = ckpt_read_file(&c, save.write.file, NULL);
     if (rc == 0)
@@ -222,14 +226,14 @@ static int begin_save(struct ct_run *run, bool aside, bool model_only)
     if (rc < 0)
         return rc;
     file = &save.files[run->rank];
-    ct_file_make_folder(save.temporary); /* a failure shows when the file is created */
     save.write = (struct ckpt_write){
         .run = run,
         .file = file,
         .path = ct_arena_printf(&save.arena, "%s/%s", save.temporary, file->name),
         .header = save.header,
         .ring = &now.ring,
-        .hold = aside};
+        .hold = aside,
+        .verify = config.verify};
     for (size_t i = 0; aside && i < file->box_count; i++)
         ct_run_hold(run, file->boxes[i].state);
     save.phase = WRITING;
@@ -353,8 +357,9 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     double begin = ct_now();
     int rc = ckpt_open(&scratch, path, &c);
 
-    /* After the last step only the weights are of use. */
-    if (rc == 0 && c.model_only && c.progress.step > ct_config.training.steps)
+    /* Before the first step and after the last only the weights are of use. */
+    if (rc == 0 && c.model_only &&
+        (c.progress.step == 1 || c.progress.step > ct_config.training.steps))
         what.optimizer = false;
     if (rc == 0)
         rc = ckpt_load(run, &c, &what);
@@ -683,12 +688,27 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                               1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
                                     .call = hear};
 
-static const struct ct_verb_ops verb = {.size = sizeof(struct ct_verb_ops),
-                                        .summary = "list, verify and show checkpoints",
-                                        .usage = "ls FOLDER | verify FOLDER | show FOLDER",
-                                        .run = ckpt_verb};
+static const struct ct_verb_ops verb = {
+    .size = sizeof(struct ct_verb_ops),
+    .summary = "list, verify, show and compare checkpoints",
+    .usage = "ls FOLDER | verify FOLDER | show FOLDER | diff FOLDER FOLDER",
+    .run = ckpt_verb};
+
+static const struct ct_verb_ops export_verb = {
+    .size = sizeof(struct ct_verb_ops),
+    .summary = "a checkpoint's weights as a Hugging Face folder",
+    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16]",
+    .run = ckpt_export};
+
+static const struct ct_verb_ops import_verb = {
+    .size = sizeof(struct ct_verb_ops),
+    .summary = "a Hugging Face folder's weights as a checkpoint to begin with",
+    .usage = "HF_FOLDER CHECKPOINTS",
+    .run = ckpt_import};
 
 CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_HOOK, "ckpt", &hook}, {CT_VERB, "ckpt", &verb}));
+          .offers = CT_OFFERS({CT_HOOK, "ckpt", &hook}, {CT_VERB, "ckpt", &verb},
+                              {CT_VERB, "export", &export_verb},
+                              {CT_VERB, "import", &import_verb}));

@@ -32,6 +32,7 @@ struct ckpt_box {
     /* For writers: the state, and the first byte of the box in this rank's shard. */
     const struct ct_state *state;
     size_t from;
+    const char *data; /* the box itself, if there is no state */
 };
 
 struct ckpt_file {
@@ -110,11 +111,13 @@ struct ckpt_write {
     const char *header;
     const struct ckpt_ring *ring;
     bool hold;   /* states are held, and are released when they have been copied */
-    bool verify; /* read the file back */
+    bool verify; /* the file will be read back */
 };
 
 /* Copy, hash and write; sync the file to disk. The folder of path exists. */
 int ckpt_write(const struct ckpt_write *w);
+/* In its place, when there is nothing to write to: release what is held. */
+void ckpt_release(const struct ckpt_write *w);
 int ckpt_write_all(int fd, const char *path, const void *data, size_t bytes, size_t at);
 int ckpt_sync_folder(const char *path);
 uint64_t ckpt_hash(const void *data, size_t bytes);
@@ -185,6 +188,8 @@ void ckpt_purge(const char *folder, const struct ckpt_retention *r);
 
 /* ---- verb.c, export.c ---- */
 
+/* Print how two checkpoints differ; a failure if tensors do. */
+int ckpt_diff(const char *first, const char *second);
 int ckpt_verb(int argc, char **argv);
 int ckpt_export(int argc, char **argv);
 int ckpt_import(int argc, char **argv);

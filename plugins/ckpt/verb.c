@@ -156,5 +156,8 @@ int ckpt_verb(int argc, char **argv)
         return for_each(argv[2], verify);
     if (argc == 3 && !strcmp(what, "show"))
         return show(argv[2]);
-    return ct_fail(CT_ECONFIG, "ckpt: expected ls FOLDER, verify FOLDER, or show FOLDER");
+    if (argc == 4 && !strcmp(what, "diff"))
+        return ckpt_diff(argv[2], argv[3]);
+    return ct_fail(CT_ECONFIG, "ckpt: expected ls FOLDER, verify FOLDER, show FOLDER, or diff "
+                               "FOLDER FOLDER");
 }

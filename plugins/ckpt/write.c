@@ -79,6 +79,10 @@ static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, siz
 {
     size_t item = ct_dtype_size(b->dtype);
 
+    if (b->data) {
+        memcpy(to, b->data + begin, end - begin);
+        return 0;
+    }
     if (b->dtype != b->state->dtype)
         return convert(c, b, begin / item, end / item, to);
     return ct_run_copy_out(c->w->run, b->state, b->from + begin, end - begin, to);
@@ -138,6 +142,11 @@ static int write_data(struct copy *c, int fd)
             rc = write_chunk(c->w, fd, n, ring->memory + n % ring->slots * CHUNK);
     }
     return rc;
+}
+
+void ckpt_release(const struct ckpt_write *w)
+{
+    release(&(struct copy){.w = w}, w->file->box_count);
 }
 
 int ckpt_write(const struct ckpt_write *w)
