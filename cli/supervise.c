@@ -19,6 +19,7 @@
 
 #include "cli.h"
 
+#define CHECKPOINT_SECONDS 60 /* after SIGTERM, for the step and a checkpoint */
 #define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
 #define LONGEST_PAUSE 60.0     /* seconds before a restart; the first is 1, each next one twice */
 
@@ -32,8 +33,11 @@ struct job {
 
 static int launch(struct job *job)
 {
-    struct ct_launch_request request = {
-        .ranks = job->ranks, .argv = job->argv, .status = job->status, .first = &job->first};
+    struct ct_launch_request request = {.ranks = job->ranks,
+                                        .argv = job->argv,
+                                        .leave = CHECKPOINT_SECONDS,
+                                        .status = job->status,
+                                        .first = &job->first};
     struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
     char message[1024];
     int rc = ct_launch(&request);

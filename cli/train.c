@@ -26,12 +26,16 @@ static int remember(const struct ct_event_data *data, void *context)
 static const struct ct_hook memory = {
     .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = remember};
 
-static void report(double seconds)
+/* resumed: the step that the run began with. */
+static void report(int64_t resumed, double seconds)
 {
     char tokens[32];
 
     if (!last.step) {
-        ct_info("the data ended before the first step");
+        ct_info(resumed > ct_config.training.steps
+                    ? "all %lld steps were done before"
+                    : "the data ended before the first of %lld steps",
+                (long long)ct_config.training.steps);
         return;
     }
     ct_info("done: %lld steps, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
@@ -109,6 +113,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     double begin = ct_now();
     struct ct_run *run = NULL;
     struct ct_dump dump;
+    int64_t resumed;
     int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;
 
     if (rc < 0)
@@ -122,9 +127,10 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
         rc = ct_run_open(recipe, &options, &run);
     if (rc < 0)
         return rc;
+    resumed = run->progress.step;
     rc = train_one(run);
     if (rc == 0 && id->rank == 0)
-        report(ct_now() - begin);
+        report(resumed, ct_now() - begin);
     ct_run_close(run);
     return rc;
 }

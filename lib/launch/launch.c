@@ -56,7 +56,7 @@ struct launcher {
     bool failed;       /* some rank failed, perhaps because it was told to end */
     int received;      /* signals */
     double term, kill; /* when to send them; 0: not scheduled */
-    double patience, grace;
+    double patience, grace, leave;
 };
 
 static double now(void)
@@ -301,7 +301,7 @@ static void take_signal(struct launcher *l)
         return;
     l->received++;
     signal_all(l, l->received == 1 ? (int)info.ssi_signo : SIGKILL);
-    schedule_end(l, now() + l->grace);
+    schedule_end(l, now() + l->leave);
 }
 
 static void end_in_time(struct launcher *l)
@@ -445,6 +445,7 @@ int ct_launch(const struct ct_launch_request *request)
         return ct_fail(CT_ENOMEM, "%d ranks", l.count);
     }
     snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(), (unsigned long long)(now() * 1e6));
+    l.leave = request->leave > 0 ? request->leave : l.grace;
     rc = catch_signals(&l);
     if (rc == 0)
         rc = start(&l, request->argv);

@@ -242,6 +242,10 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     if (data->run->rank != 0)
         return 0;
+    if (data->event == CT_EVENT_PLAN_READY) {
+        ct_run_keep(data->run, "metrics.seconds", &now.all_seconds, sizeof(now.all_seconds));
+        return 0;
+    }
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->result);
     if (data->event == CT_EVENT_VALIDATED)
@@ -253,8 +257,9 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
-                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END |
+                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",

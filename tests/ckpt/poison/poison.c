@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include <ctitan/plugin.h>
-#include <ctitan/run.h>
+#include <ctitan/lib/state.h>
 
 static int hear(const struct ct_event_data *data, void *context)
 {

@@ -36,6 +36,7 @@ struct ct_launch_request {
     double grace;      /* seconds between SIGTERM and SIGKILL; 0: 5 */
     int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
     int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
+    double leave;      /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
 };
 
 /*
