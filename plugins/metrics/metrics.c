@@ -16,7 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/measure.h>
+#include <ctitan/lib/rates.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
@@ -36,29 +36,12 @@ static const struct ct_option options[] = {
     {0}};
 
 static struct {
-    FILE *out;             /* metrics.jsonl */
-    double peak;           /* FLOP/s */
-    double whole, halved;  /* FLOPs per token, with attention in full and halved */
-    double memory;         /* bytes of the device */
-    int64_t steps, tokens; /* since the last line */
-    double seconds;        /* spent in those steps */
-    double data_seconds;   /* of these, waiting for data */
-    double all_seconds;    /* in all steps */
+    FILE *out; /* metrics.jsonl */
+    struct ct_rates rates;
+    double all_seconds; /* in all steps */
 } now;
 
 /* ---- once ---- */
-
-static enum ct_dtype compute_dtype(void)
-{
-    const struct ct_training_config *t = &ct_config.training;
-    enum ct_dtype dtype;
-
-    if (ct_dtype_parse(t->mixed_precision_param, &dtype) < 0)
-        return CT_F32;
-    if (dtype == CT_F32 && ct_dtype_parse(t->dtype, &dtype) < 0)
-        return CT_F32;
-    return dtype;
-}
 
 static int open_file(const struct ct_run *run, int64_t step)
 {
@@ -73,19 +56,9 @@ static int open_file(const struct ct_run *run, int64_t step)
 
 static int begin(struct ct_run *run, int64_t step)
 {
-    struct ct_device_info info = {0};
     int rc = open_file(run, step);
 
-    if (rc < 0)
-        return rc;
-    run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &now.whole,
-                                    &now.halved);
-    run->device->ops->info(run->device, compute_dtype(), &info);
-    now.memory = (double)info.memory;
-    now.peak = config.peak_tflops * 1e12;
-    if (now.peak <= 0)
-        now.peak = info.peak_flops;
-    return now.peak > 0 ? 0 : ct_measure_gemm(run->device, compute_dtype(), &now.peak);
+    return rc < 0 ? rc : ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
 }
 
 /* ---- the file ---- */
@@ -109,24 +82,7 @@ static int end_line(void)
 
 /* ---- a logged step ---- */
 
-struct rates {
-    double tokens_per_second, tflops, mfu, mfu_halved, step_time, data_time, memory;
-};
-
-static struct rates rates(const struct ct_run *run)
-{
-    struct rates r = {.tokens_per_second = (double)now.tokens / now.seconds,
-                      .step_time = now.seconds / (double)now.steps,
-                      .data_time = now.data_seconds / (double)now.steps,
-                      .memory = (double)run->arena_bytes};
-
-    r.tflops = now.whole * r.tokens_per_second / (double)run->world / 1e12;
-    r.mfu = 100 * r.tflops * 1e12 / now.peak;
-    r.mfu_halved = r.mfu * now.halved / now.whole;
-    return r;
-}
-
-static int write_step(const struct ct_step_result *s, const struct rates *r)
+static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
 {
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
     put("loss", s->loss, ", ");
@@ -137,7 +93,7 @@ static int write_step(const struct ct_step_result *s, const struct rates *r)
     put("tflops", r->tflops, ", ");
     put("mfu", r->mfu, ", ");
     put("mfu_halved", r->mfu_halved, ", ");
-    fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory);
+    fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory_bytes);
     put("step_time_s", r->step_time, ", ");
     put("data_time_s", r->data_time, s->skipped ? ", " : "");
     if (s->skipped)
@@ -168,7 +124,7 @@ static const char *grouped(double value, char text[32])
 
 enum { RED, GREEN, ORANGE, TURQUOISE, BLUE, CYAN, MAGENTA, PLAIN, COLORS };
 
-static void log_step(const struct ct_step_result *s, const struct rates *r)
+static void log_step(const struct ct_step_result *s, const struct ct_rate *r)
 {
     static const char *const codes[COLORS] = {"\033[31m",      "\033[32m", "\033[38;5;208m",
                                               "\033[38;5;80m", "\033[34m", "\033[36m",
@@ -180,8 +136,8 @@ static void log_step(const struct ct_step_result *s, const struct rates *r)
     ct_info("%sstep: %2lld  %sloss: %8.5f  %sgrad_norm: %7.4f  %smemory: %5.2fGiB(%.2f%%)  "
             "%stps: %s  %stflops: %.2f  %smfu: %.2f%%%s",
             c[RED], (long long)s->step, c[GREEN], s->loss, c[ORANGE], s->grad_norm, c[TURQUOISE],
-            r->memory / 0x1p30, now.memory > 0 ? 100 * r->memory / now.memory : 0.0, c[BLUE],
-            grouped(r->tokens_per_second, tps), c[CYAN], r->tflops, c[MAGENTA], r->mfu, c[PLAIN]);
+            r->memory_bytes / 0x1p30, r->memory_share, c[BLUE], grouped(r->tokens_per_second, tps),
+            c[CYAN], r->tflops, c[MAGENTA], r->mfu, c[PLAIN]);
 }
 
 /* ---- events ---- */
@@ -198,13 +154,10 @@ static void show_progress(const struct ct_step_result *s)
 
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
-    struct rates r;
+    struct ct_rate r;
     int rc = 0;
 
-    now.steps++;
-    now.tokens += s->tokens;
-    now.seconds += s->seconds;
-    now.data_seconds += s->data_seconds;
+    ct_rates_add(&now.rates, s);
     now.all_seconds += s->seconds;
     if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
         show_progress(s);
@@ -214,10 +167,8 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
         rc = begin(run, s->step);
     if (rc < 0)
         return rc;
-    r = rates(run);
+    r = ct_rates_take(&now.rates, run);
     log_step(s, &r);
-    now.steps = now.tokens = 0;
-    now.seconds = now.data_seconds = 0;
     rc = write_step(s, &r);
     if (s->step < ct_config.training.steps)
         show_progress(s);

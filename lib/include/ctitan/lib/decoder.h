@@ -109,9 +109,9 @@ struct ct_decoder {
     const struct ct_decoder_sizes *sizes;
     const struct ct_model_request *request;
     struct ct_value *documents, *positions; /* NULL: none */
-    struct ct_value *embedding; /* its table */
-    int64_t layer;              /* the current one */
-    double depth_std;           /* standard deviation of its o, up and down */
+    struct ct_value *embedding;             /* its table */
+    int64_t layer;                          /* the current one */
+    double depth_std;                       /* standard deviation of its o, up and down */
     char name[96];
 };
 

@@ -1,0 +1,38 @@
+/*
+ * Rates of training, for hooks that report them: means over the steps since they were last taken,
+ * using only the time spent in the steps. Utilisation is relative to the device's peak for matrix
+ * products.
+ */
+#ifndef CT_RATES_H
+#define CT_RATES_H
+
+#include <ctitan/run.h>
+
+CT_BEGIN_DECLS
+
+struct ct_rates {
+    double peak;                  /* FLOP/s of the device */
+    double whole, halved;         /* FLOPs per token, with attention in full and halved */
+    double memory;                /* bytes of the device */
+    int64_t steps, tokens;        /* since the last time */
+    double seconds, data_seconds; /* spent in those steps; waiting for data */
+};
+
+struct ct_rate {
+    double tokens_per_second;          /* over all ranks */
+    double tflops, mfu, mfu_halved;    /* 1e12 FLOP/s of a rank; percent of the peak */
+    double step_time, data_time;       /* seconds, means */
+    double memory_bytes, memory_share; /* of the device, that the run takes; of all, percent */
+};
+
+/* peak: FLOP/s; 0: what the device says of itself, or else what ct_measure_gemm (measure.h) finds,
+   once per process. Between two steps only. */
+CT_API int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak);
+/* Count a step. */
+CT_API void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *result);
+/* The means since the last time. At least one step has been added. */
+CT_API struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run);
+
+CT_END_DECLS
+
+#endif

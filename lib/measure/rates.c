@@ -1,0 +1,57 @@
+#include <ctitan/lib/measure.h>
+#include <ctitan/lib/rates.h>
+
+static enum ct_dtype compute_dtype(void)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    enum ct_dtype dtype;
+
+    if (ct_dtype_parse(t->mixed_precision_param, &dtype) < 0)
+        return CT_F32;
+    if (dtype == CT_F32 && ct_dtype_parse(t->dtype, &dtype) < 0)
+        return CT_F32;
+    return dtype;
+}
+
+int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak)
+{
+    static double measured;
+    struct ct_device_info info = {0};
+    int rc = 0;
+
+    run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &rates->whole,
+                                    &rates->halved);
+    run->device->ops->info(run->device, compute_dtype(), &info);
+    rates->memory = (double)info.memory;
+    rates->peak = peak > 0 ? peak : info.peak_flops;
+    if (rates->peak > 0)
+        return 0;
+    if (measured <= 0)
+        rc = ct_measure_gemm(run->device, compute_dtype(), &measured);
+    rates->peak = measured;
+    return rc;
+}
+
+void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *result)
+{
+    rates->steps++;
+    rates->tokens += result->tokens;
+    rates->seconds += result->seconds;
+    rates->data_seconds += result->data_seconds;
+}
+
+struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run)
+{
+    struct ct_rate r = {.tokens_per_second = (double)rates->tokens / rates->seconds,
+                        .step_time = rates->seconds / (double)rates->steps,
+                        .data_time = rates->data_seconds / (double)rates->steps,
+                        .memory_bytes = (double)run->arena_bytes};
+
+    r.tflops = rates->whole * r.tokens_per_second / (double)run->world / 1e12;
+    r.mfu = 100 * r.tflops * 1e12 / rates->peak;
+    r.mfu_halved = r.mfu * rates->halved / rates->whole;
+    r.memory_share = rates->memory > 0 ? 100 * r.memory_bytes / rates->memory : 0;
+    rates->steps = rates->tokens = 0;
+    rates->seconds = rates->data_seconds = 0;
+    return r;
+}

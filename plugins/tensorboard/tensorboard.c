@@ -1,0 +1,156 @@
+/*
+ * TensorBoard: what metrics logs, as an event file in the run's dump folder, under TorchTitan's
+ * names. A run that is resumed adds a file.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/rates.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/plugin.h>
+
+#include "events.h"
+
+static struct config {
+    int64_t log_freq;
+    double peak_tflops;
+    const char *folder;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct config, log_freq, "log_freq", "10", 1, 1e15,
+               "Write step 1, every step that this divides, and the last"),
+    CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
+                 "Peak of the device in its compute type, for mfu; 0: measure it"),
+    CT_OPT_STRING(struct config, folder, "folder", "tensorboard",
+                  "Folder of the event files, in [job] dump_folder"),
+    {0}};
+
+static FILE *out;
+static struct ct_rates rates;
+
+/* The recipe, with all its values, indented as Markdown's code. */
+static int write_recipe(const struct ct_run *run)
+{
+    char *recipe = NULL, *text = NULL, *line, *rest;
+    size_t size;
+    FILE *in = open_memstream(&recipe, &size), *indented = open_memstream(&text, &size);
+    int rc;
+
+    ct_recipe_print_resolved(run->recipe, in);
+    fclose(in);
+    for (line = strtok_r(recipe, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        fprintf(indented, "    %s\n", line);
+    fclose(indented);
+    rc = events_text(out, "recipe", text, size);
+    free(recipe);
+    free(text);
+    return rc;
+}
+
+static int open_file(const struct ct_run *run)
+{
+    char path[CT_PATH_ROOM], host[256] = "";
+    int rc = ct_run_path(run, path, "%s", config.folder);
+
+    if (rc == 0)
+        rc = ct_file_make_folder(path);
+    gethostname(host, sizeof(host) - 1);
+    if (rc == 0)
+        rc = ct_run_path(run, path, "%s/events.out.tfevents.%010lld.%s.%ld.0", config.folder,
+                         (long long)time(NULL), host, (long)getpid());
+    if (rc < 0)
+        return rc;
+    out = fopen(path, "wb");
+    return out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
+}
+
+static int begin(struct ct_run *run)
+{
+    int rc = open_file(run);
+
+    if (rc == 0)
+        rc = events_begin(out);
+    if (rc == 0)
+        rc = write_recipe(run);
+    return rc < 0 ? rc : ct_rates_open(&rates, run, config.peak_tflops * 1e12);
+}
+
+static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
+{
+    const struct events_scalar scalars[] = {
+        {"loss_metrics/global_avg_loss", s->loss},
+        {"grad_norm", s->grad_norm},
+        {"lr", s->lr},
+        {"n_tokens_seen", (double)s->tokens_seen},
+        {"throughput(tps)", r->tokens_per_second},
+        {"tflops", r->tflops},
+        {"mfu(%)", r->mfu},
+        {"time_metrics/end_to_end(s)", r->step_time},
+        {"time_metrics/data_loading(s)", r->data_time},
+        {"memory/max_reserved(GiB)", r->memory_bytes / 0x1p30},
+        {"memory/max_reserved(%)", r->memory_share},
+    };
+
+    return events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+}
+
+static int step_end(struct ct_run *run, const struct ct_step_result *s)
+{
+    struct ct_rate r;
+    int rc = 0;
+
+    ct_rates_add(&rates, s);
+    if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps)
+        return 0;
+    if (!out)
+        rc = begin(run);
+    if (rc < 0)
+        return rc;
+    r = ct_rates_take(&rates, run);
+    return write_step(s, &r);
+}
+
+static int validated(struct ct_run *run, const struct ct_step_result *s)
+{
+    const struct events_scalar scalars[] = {
+        {"validation_metrics/loss", s->loss},
+        {"validation_metrics/throughput(tps)", (double)s->tokens / s->seconds}};
+    int rc = out ? 0 : begin(run);
+
+    return rc < 0 ? rc : events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+}
+
+static int on_event(const struct ct_event_data *data, void *context)
+{
+    int rc = 0;
+
+    (void)context;
+    if (data->run->rank != 0)
+        return 0;
+    if (data->event == CT_EVENT_STEP_END)
+        return step_end(data->run, data->result);
+    if (data->event == CT_EVENT_VALIDATED)
+        return validated(data->run, data->result);
+    if (out && fclose(out) && data->event == CT_EVENT_RUN_END)
+        rc = ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
+    out = NULL;
+    return rc;
+}
+
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
+                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    .call = on_event};
+
+CT_PLUGIN(.name = "tensorboard", .version = "1.0",
+          .summary = "Event files for `tensorboard --logdir`", .options = options,
+          .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_HOOK, "tensorboard", &hook}));
