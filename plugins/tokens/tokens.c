@@ -1,83 +1,100 @@
 /*
- * Ready-made tokens: one mapped file of little-endian uint32.
+ * Ready-made tokens, in mapped files.
  *
- * Sample i is tokens[i*seq_len .. i*seq_len + seq_len], and its labels are shifted by one, so n
- * tokens make (n - 1) / seq_len samples.
+ * Sample i of a file is tokens[i*seq_len .. i*seq_len + seq_len], and its labels are shifted by
+ * one, so n tokens make (n - 1) / seq_len samples. Samples of several files are numbered file after
+ * file.
  */
-#include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
-/* Larger files are not scanned for their largest token when they are opened. */
-#define SCAN_BYTES ((size_t)64 << 20)
+#include "file.h"
+
+/* More is not scanned for its largest token when it is opened. */
+#define SCAN_BYTES ((int64_t)64 << 20)
+#define IGNORED (-100)
 
 static struct config {
     const char *path, *validation_path;
-    bool repeat;
+    bool repeat, document_mask;
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct config, path, "path", NULL, "File of token ids, raw little-endian uint32"),
+    CT_OPT_STRING(struct config, path, "path", NULL,
+                  "Files of token ids, or a pattern: raw little-endian uint32, llm.c's, or "
+                  "Megatron's .bin beside its .idx"),
     CT_OPT_BOOL(struct config, repeat, "repeat", "false",
-                "Begin again at the end of the file, instead of ending the run"),
+                "Begin again at the end of the files, instead of ending the run"),
     CT_OPT_STRING(struct config, validation_path, "validation_path", "",
-                  "File of the tokens to validate on, in the same form"),
+                  "Files of the tokens to validate on"),
+    CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
+                "Let no token attend to, or predict, another document's tokens; only Megatron's "
+                "files say where documents are"),
     {0},
 };
 
 struct ct_data {
-    const char *path;
-    const uint32_t *tokens; /* in the file's byte order */
-    size_t bytes;
-    int64_t seq_len, samples;
+    glob_t paths;
+    struct token_file *files;
+    size_t count;
+    int64_t *first; /* sample of each file, and their number */
+    int64_t seq_len;
     bool repeat;
 };
 
-static int map_tokens(struct ct_data *data)
-{
-    int fd = open(data->path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    void *base;
-
-    if (fd < 0)
-        return ct_fail(CT_ECONFIG, "%s: %s", data->path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size % 4) {
-        close(fd);
-        return ct_fail(CT_ECONFIG, "%s is not a file of uint32 tokens: %s", data->path,
-                       S_ISREG(st.st_mode) ? "its size is not a multiple of 4"
-                                           : "it is not a regular file");
-    }
-    data->bytes = (size_t)st.st_size;
-    data->samples = data->bytes ? ((int64_t)(data->bytes / 4) - 1) / data->seq_len : 0;
-    if (!data->samples) {
-        close(fd);
-        return ct_fail(
-            CT_ECONFIG,
-            "%s: %zu tokens are too few for one sample of %lld tokens and its last label",
-            data->path, data->bytes / 4, (long long)data->seq_len);
-    }
-    base = mmap(NULL, data->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (base == MAP_FAILED)
-        return ct_fail(CT_EIO, "%s: cannot be mapped: %s", data->path, strerror(errno));
-    data->tokens = base;
-    return 0;
-}
-
 static void tokens_close(struct ct_data *data)
 {
-    if (data && data->tokens)
-        munmap((void *)(uintptr_t)data->tokens, data->bytes);
+    if (!data)
+        return;
+    for (size_t i = 0; i < data->count; i++)
+        token_file_close(&data->files[i]);
+    globfree(&data->paths);
+    free(data->files);
+    free(data->first);
     free(data);
+}
+
+static int open_file(struct ct_data *data, const char *path)
+{
+    struct token_file *file = &data->files[data->count];
+    int rc = token_file_open(file, path);
+
+    if (rc < 0)
+        return rc;
+    data->first[data->count + 1] =
+        data->first[data->count] + (file->count > 0 ? (file->count - 1) / data->seq_len : 0);
+    data->count++;
+    return config.document_mask && !file->begin
+               ? ct_fail(CT_ECONFIG,
+                         "%s does not say where documents are, which document_mask "
+                         "needs",
+                         path)
+               : 0;
+}
+
+static int open_files(struct ct_data *data, const char *pattern)
+{
+    int rc = 0;
+
+    if (glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_NOCHECK, NULL, &data->paths))
+        return ct_fail(CT_ECONFIG, "no file %s", pattern);
+    data->files = calloc(data->paths.gl_pathc, sizeof(*data->files));
+    data->first = calloc(data->paths.gl_pathc + 1, sizeof(*data->first));
+    if (!data->files || !data->first)
+        return ct_fail(CT_ENOMEM, "tokens");
+    for (size_t i = 0; rc == 0 && i < data->paths.gl_pathc; i++)
+        rc = open_file(data, data->paths.gl_pathv[i]);
+    if (rc == 0 && !data->first[data->count])
+        rc =
+            ct_fail(CT_ECONFIG,
+                    "%s: %lld tokens are too few for one sample of %lld tokens and its last label",
+                    data->files[0].path, (long long)data->files[0].count, (long long)data->seq_len);
+    return rc;
 }
 
 static int tokens_open(const struct ct_data_request *request, struct ct_data **out)
@@ -92,10 +109,9 @@ static int tokens_open(const struct ct_data_request *request, struct ct_data **o
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "tokens");
-    data->path = request->validation ? config.validation_path : config.path;
     data->seq_len = request->seq_len;
     data->repeat = config.repeat && !request->validation;
-    rc = map_tokens(data);
+    rc = open_files(data, request->validation ? config.validation_path : config.path);
     if (rc < 0) {
         tokens_close(data);
         return ct_context(rc, "[tokens] %s", request->validation ? "validation_path" : "path");
@@ -104,46 +120,67 @@ static int tokens_open(const struct ct_data_request *request, struct ct_data **o
     return 0;
 }
 
+/* The tokens from `at` on, with their documents from 0 on. */
+static int read_window(const struct ct_data *data, const struct token_file *file, int64_t at,
+                       int32_t *tokens, int32_t *labels, int32_t *documents)
+{
+    int64_t first = config.document_mask ? token_file_document(file, at) : 0, document = first;
+
+    for (int64_t i = 0; i <= data->seq_len; i++) {
+        uint32_t token = token_file_at(file, at + i);
+        int64_t previous = document;
+
+        while (config.document_mask && at + i >= file->begin[document + 1])
+            document++;
+        if (token > INT32_MAX)
+            return ct_fail(CT_EINVAL, "%s: token %lld is %u: larger than any vocabulary",
+                           file->path, (long long)(at + i), token);
+        if (i < data->seq_len) {
+            tokens[i] = (int32_t)token;
+            if (documents)
+                documents[i] = (int32_t)(document - first);
+        }
+        if (i > 0)
+            labels[i - 1] = document != previous ? IGNORED : (int32_t)token;
+    }
+    return 0;
+}
+
 static int tokens_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                        int32_t *documents)
 {
-    const uint32_t *from;
+    int64_t samples = data->first[data->count];
+    size_t file = 0;
 
-    if (index >= data->samples && !data->repeat)
+    if (index >= samples && !data->repeat)
         return 1;
-    from = data->tokens + index % data->samples * data->seq_len;
-    for (int64_t i = 0; i <= data->seq_len; i++) {
-        uint32_t token = le32toh(from[i]);
-
-        if (token > INT32_MAX)
-            return ct_fail(CT_EINVAL, "%s: token %lld is %u: larger than any vocabulary",
-                           data->path, (long long)(from - data->tokens + i), token);
-        if (i < data->seq_len)
-            tokens[i] = (int32_t)token;
-        if (i > 0)
-            labels[i - 1] = (int32_t)token;
-    }
-    if (documents)
-        memset(documents, 0, (size_t)data->seq_len * sizeof(*documents));
-    return 0;
+    index %= samples;
+    while (index >= data->first[file + 1])
+        file++;
+    return read_window(data, &data->files[file], (index - data->first[file]) * data->seq_len,
+                       tokens, labels, documents);
 }
 
 static bool tokens_has_documents(void)
 {
-    return false;
+    return config.document_mask;
 }
 
 static int64_t tokens_vocabulary(struct ct_data *data)
 {
     uint32_t largest = 0;
+    int64_t bytes = 0;
 
-    if (data->bytes > SCAN_BYTES)
+    for (size_t f = 0; f < data->count; f++)
+        bytes += data->files[f].count * data->files[f].width;
+    if (bytes > SCAN_BYTES)
         return 0;
-    for (size_t i = 0; i < data->bytes / 4; i++) {
-        uint32_t token = le32toh(data->tokens[i]);
+    for (size_t f = 0; f < data->count; f++)
+        for (int64_t i = 0; i < data->files[f].count; i++) {
+            uint32_t token = token_file_at(&data->files[f], i);
 
-        largest = token > largest ? token : largest;
-    }
+            largest = token > largest ? token : largest;
+        }
     return (int64_t)largest + 1;
 }
 
@@ -155,6 +192,6 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .vocabulary = tokens_vocabulary};
 
 CT_PLUGIN(.name = "tokens", .version = "1.0",
-          .summary = "Data: a file of token ids, raw little-endian uint32", .options = options,
-          .config = &config, .config_size = sizeof(config),
+          .summary = "Data: files of token ids: raw uint32, llm.c's, Megatron's",
+          .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_DATA, "tokens", &ops}));

@@ -164,11 +164,150 @@ static void test_bad_files(void **state)
     assert_message("not a regular file");
 }
 
+/* ---- other forms ---- */
+
+static void write_bytes(const char *name, const void *data, size_t size)
+{
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    test_write(path, data, size);
+}
+
+/* A header, and the first 1001 numbers of the sequence modulo 50021. */
+static void write_llmc(const char *name, uint32_t magic, uint32_t version, uint32_t count,
+                       int width)
+{
+    unsigned char *file = calloc(1, 1024 + 4 * N);
+
+    memcpy(file, (uint32_t[]){magic, version, count}, 12);
+    for (int i = 0; i < N; i++)
+        memcpy(file + 1024 + i * width, &(uint32_t){(uint32_t)i * 7919 % 50021}, (size_t)width);
+    write_bytes(name, file, 1024 + (size_t)(N * width));
+    free(file);
+}
+
+static void assert_refused(const char *words)
+{
+    struct ct_data *data;
+
+    use("repeat=false");
+    assert_int_equal(open_tokens(10, false, &data), CT_ECONFIG);
+    assert_message(words);
+}
+
+static void test_llmc(void **state)
+{
+    const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
+    struct ct_data *data;
+    int32_t tokens[100], labels[100];
+
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) {
+        write_llmc("llmc.bin", wide ? 20240801 : 20240520, wide ? 7 : 1, N, wide ? 4 : 2);
+        use("repeat=false");
+        assert_int_equal(open_tokens(100, false, &data), 0);
+        check_sample(data, 9, 900, 100);
+        assert_int_equal(ops->read(data, 10, tokens, labels, NULL), 1);
+        ops->close(data);
+    }
+    write_llmc("llmc2.bin", 20240520, 1, N, 2);
+    snprintf(path, sizeof(path), "%s/llmc*.bin", folder); /* two shards, one after the other */
+    use("repeat=true");
+    assert_int_equal(open_tokens(100, false, &data), 0);
+    check_sample(data, 9, 900, 100);
+    check_sample(data, 10, 0, 100);
+    check_sample(data, 20 + 3, 300, 100);
+    ops->close(data);
+    write_llmc("llmc.bin", 20240520, 1, N + 1, 2);
+    assert_refused("its header says 1002 tokens");
+    write_llmc("llmc.bin", 20240520, 1, UINT32_MAX, 2);
+    assert_refused("its header says 4294967295 tokens");
+    write_llmc("llmc.bin", 20240520, 9, N, 2);
+    assert_refused("version 9");
+}
+
+/* An index of three sequences of 300, 0 and 701 tokens of uint16. */
+struct index {
+    unsigned char type;
+    uint64_t sequences, documents;
+    uint32_t length[3];
+    uint64_t pointer[3];
+};
+
+static void write_megatron(const struct index *index)
+{
+    unsigned char file[34 + 3 * 12 + 8] = "MMIDIDX\0\0\1";
+    uint16_t tokens[N];
+
+    file[17] = index->type;
+    memcpy(file + 18, &index->sequences, 8);
+    memcpy(file + 26, &index->documents, 8);
+    memcpy(file + 34, index->length, 12);
+    memcpy(file + 46, index->pointer, 24);
+    for (int i = 0; i < N; i++)
+        tokens[i] = (uint16_t)(i * 7919 % 50021);
+    write_bytes("megatron.idx", file, sizeof(file));
+    write_bytes("megatron.bin", tokens, sizeof(tokens));
+}
+
+static void test_megatron(void **state)
+{
+    const struct index good = {8, 3, 1, {300, 0, 701}, {0, 600, 600}};
+    const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
+    struct index bad;
+    struct ct_data *data;
+    int32_t tokens[100], labels[100], documents[100];
+    char setting[4200];
+
+    (void)state;
+    write_megatron(&good);
+    use("repeat=false");
+    assert_int_equal(open_tokens(100, false, &data), 0);
+    check_sample(data, 9, 900, 100);
+    ops->close(data);
+    snprintf(setting, sizeof(setting), "path=%s", path);
+    TEST_OPTIONS(test_plugin("tokens"), setting, "document_mask=true");
+    assert_true(ops->has_documents());
+    assert_int_equal(open_tokens(80, false, &data), 0);
+    assert_int_equal(ops->read(data, 3, tokens, labels, documents), 0); /* 240 .. 319 */
+    for (int i = 0; i < 80; i++) {
+        assert_int_equal(documents[i], i < 60 ? 0 : 2);
+        assert_int_equal(labels[i], i == 59 ? -100 : (241 + i) * 7919 % 50021);
+    }
+    ops->close(data);
+    bad = good;
+    bad.type = 5;
+    write_megatron(&bad);
+    assert_refused("type 5");
+    bad = good;
+    bad.sequences = UINT64_MAX / 2;
+    write_megatron(&bad);
+    assert_refused("do not fit");
+    bad = good;
+    bad.length[2] = 702;
+    write_megatron(&bad);
+    assert_refused("lists 1002 tokens");
+    bad = good;
+    bad.pointer[2] = 400; /* overlaps */
+    write_megatron(&bad);
+    assert_refused("byte 600 was expected");
+    bad = good;
+    bad.length[0] = UINT32_MAX;
+    write_megatron(&bad);
+    assert_refused("has length 4294967295");
+    write_bytes("plain", tokens, sizeof(tokens));
+    snprintf(setting, sizeof(setting), "path=%s", path);
+    TEST_OPTIONS(test_plugin("tokens"), setting, "document_mask=true");
+    assert_int_equal(open_tokens(10, false, &data), CT_ECONFIG);
+    assert_message("does not say where documents are");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_samples), TEST(test_last_label), TEST(test_repeat),
-                                       TEST(test_documents_are_one), TEST(test_bad_files)};
+    const struct CMUnitTest tests[] = {TEST(test_samples),   TEST(test_last_label),
+                                       TEST(test_repeat),    TEST(test_documents_are_one),
+                                       TEST(test_bad_files), TEST(test_llmc),
+                                       TEST(test_megatron)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
