@@ -2,11 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/device/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
+#include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -108,6 +110,57 @@ static void print_traffic_json(const struct traffic *list, size_t count)
     printf("],\n");
 }
 
+/* ---- memory beside the plan ---- */
+
+/* Groups of ranks that calls of a step use: one for the axes of each kind of stream. */
+static int64_t count_groups(const struct ct_program *p)
+{
+    struct {
+        ct_axes axes;
+        int stream;
+    } group[64];
+    int count = 0, i;
+
+    for (size_t n = 0; n < p->step_count && count < (int)CT_COUNT(group); n++) {
+        const struct ct_instruction *at = &p->step[n];
+        ct_axes axes = at->sent > 0 ? ct_op_axes(at->op, "axes") : 0;
+
+        for (i = 0; i < count && (group[i].axes != axes || group[i].stream != at->stream); i++)
+            ;
+        if (axes && i == count) {
+            group[count].axes = axes;
+            group[count++].stream = at->stream;
+        }
+    }
+    return count;
+}
+
+/* About what the libraries of device and communicator take beside the arena, in bytes. */
+static size_t beside(const struct ct_run *run, int64_t *groups)
+{
+    struct ct_device_info info = {.memory = 0};
+    const struct ct_offer *comm = ct_offer_at(CT_COMMUNICATOR, 0);
+    size_t each = comm ? ((const struct ct_comm_ops *)comm->ops)->group_memory : 0;
+
+    run->device_ops->info(run->device, CT_F32, &info);
+    *groups = each ? count_groups(run->program) : 0;
+    return info.beside + (size_t)*groups * each;
+}
+
+static void print_beside(const struct ct_run *run)
+{
+    int64_t groups;
+    size_t bytes = beside(run, &groups);
+    char human[32];
+
+    if (!bytes)
+        return;
+    printf("\nbeside the plan: about %s for libraries", human_bytes((double)bytes, human));
+    if (groups)
+        printf(", %lld groups of ranks among them", (long long)groups);
+    putchar('\n');
+}
+
 /* ---- all ---- */
 
 static void print_people(const struct ct_run *run, const struct numbers *n,
@@ -133,6 +186,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
     print_memory("memory", run->arena_bytes, &p->memory);
     if (run->host_bytes)
         print_memory("host memory", run->host_bytes, &p->host);
+    print_beside(run);
     if (count)
         print_traffic(traffic, count);
 }
@@ -150,6 +204,7 @@ static void print_json(const struct ct_run *run, const struct numbers *n,
                        const struct traffic *traffic, size_t count)
 {
     const struct ct_program *p = run->program;
+    int64_t groups;
 
     printf("{\"parameters\": %lld, \"tokens_per_step\": %lld,\n", (long long)run->parameters,
            (long long)n->tokens);
@@ -161,8 +216,8 @@ static void print_json(const struct ct_run *run, const struct numbers *n,
     printf(" \"comm_bytes\": %.17g, \"loaded_bytes\": %.17g, \"stored_bytes\": %.17g,\n",
            p->comm_bytes, p->loaded_bytes, p->stored_bytes);
     print_traffic_json(traffic, count);
-    printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu", run->arena_bytes,
-           run->host_bytes);
+    printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu, \"beside_bytes\": %zu",
+           run->arena_bytes, run->host_bytes, beside(run, &groups));
     print_json_categories("memory", &p->memory);
     print_json_categories("offloaded", &p->host);
     printf("}\n");

@@ -32,7 +32,7 @@ static const struct layout {
     [CT_TRANSFORM] = LAYOUT(struct ct_transform, apply),
     [CT_MODEL] = LAYOUT(struct ct_model_ops, write_config),
     [CT_DEVICE] = LAYOUT(struct ct_device_ops, diagnose),
-    [CT_COMMUNICATOR] = LAYOUT(struct ct_comm_ops, check),
+    [CT_COMMUNICATOR] = LAYOUT(struct ct_comm_ops, group_memory),
     [CT_DATA] = LAYOUT(struct ct_data_ops, vocabulary),
     [CT_TOKENIZER] = LAYOUT(struct ct_tokenizer_ops, decode),
     [CT_OPTIMIZER] = LAYOUT(struct ct_optimizer_ops, lr),

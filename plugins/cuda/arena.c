@@ -113,6 +113,17 @@ static int explain(size_t bytes, int rc)
                    (double)bytes / 0x1p30, (double)available / 0x1p30, (double)total / 0x1p30);
 }
 
+/* Libraries take their memory later, when a step runs. */
+static void warn_if_tight(void)
+{
+    size_t available = 0, total = 0;
+
+    if (gpu_driver.cuMemGetInfo(&available, &total) == 0 && available < GPU_BESIDE / 2)
+        ct_warn("cuda: %.2f of %.2f GiB are left for the kernels of cuBLASLt and cuDNN and for "
+                "NCCL, which may need more: see `ctitan plan`",
+                (double)available / 0x1p30, (double)total / 0x1p30);
+}
+
 int gpu_arena_create(struct gpu *gpu, size_t bytes, void **base)
 {
     struct gpu_arena *a = calloc(1, sizeof(*a));
@@ -133,6 +144,7 @@ int gpu_arena_create(struct gpu *gpu, size_t bytes, void **base)
         free(a);
         return explain(bytes, rc);
     }
+    warn_if_tight();
     a->next = gpu->arenas;
     gpu->arenas = a;
     *base = (void *)(uintptr_t)a->base;

@@ -129,17 +129,21 @@ static bool has(const struct ct_prepare *p, int i)
     return i < p->ins && p->present[i];
 }
 
-/* Is anything said of tokens, or are they not the same on both sides? */
-static bool needs_bias(const struct ct_prepare *p, int at, int more)
+/*
+ * Which masks a plan needs. Tokens in order are causal, or, if all queries come after all keys, see
+ * everything. Documents of such tokens are a bias beside the causal mask, which still skips the
+ * blocks of later keys. Positions are a bias alone.
+ */
+static void choose_masks(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
 {
     const struct ct_launch here = {.rank = p->rank, .mesh = p->mesh};
+    int64_t ahead =
+        ct_launch_offset(&here, p->op->in[at], 1) - ct_launch_offset(&here, p->op->in[at + 1], 1);
+    bool documents = has(p, more) || has(p, more + 1),
+         positions = has(p, more + 2) || has(p, more + 3);
 
-    for (int i = more; i < more + 4; i++)
-        if (has(p, i))
-            return true;
-    return p->in[at].shape[1] != p->in[at + 1].shape[1] ||
-           ct_launch_offset(&here, p->op->in[at], 1) !=
-               ct_launch_offset(&here, p->op->in[at + 1], 1);
+    s->causal = !positions && ahead == 0 && s->queries == s->keys;
+    s->bias = documents || positions || (!s->causal && ahead < s->keys);
 }
 
 /* q is input `at`, k and v the next; false: not for cuDNN. */
@@ -154,7 +158,7 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     s->heads = q->shape[2];
     s->groups = k->shape[2];
     s->size = q->shape[3];
-    s->bias = needs_bias(p, at, more);
+    choose_masks(p, at, more, s);
     for (int i = 0; i < 3; i++)
         if (q[i].dtype != CT_BF16)
             return false;
@@ -221,6 +225,12 @@ static struct state *make_state(struct ct_prepare *p, const struct plan *plan)
     return state;
 }
 
+/* A bias may hide all keys of a query. Where it is beside the causal mask, a query sees itself. */
+static bool may_hide_all(const struct sdpa_shape *s)
+{
+    return s->bias && !s->causal;
+}
+
 static bool accepts(const struct ct_prepare *p)
 {
     struct sdpa_shape s;
@@ -253,7 +263,7 @@ static int prepare_grad(struct ct_prepare *p)
     backward_shape(p, &s);
     state = make_state(p, find_plan(gpu_of(p->device), &s));
     state->delta = gpu_carve(&p->workspace, lse);
-    if (s.bias)
+    if (may_hide_all(&s))
         state->lse = gpu_carve(&p->workspace, lse);
     if (s.dq_sum_placed)
         state->dq = gpu_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
@@ -324,10 +334,10 @@ static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
     give(pack, SDPA_K, l->in[at + 1].data);
     give(pack, SDPA_V, l->in[at + 2].data);
     give(pack, SDPA_SCALE, &pack->scale);
-    if (!s->bias) {
+    if (s->causal)
         give(pack, SDPA_LOWEST, &pack->lowest);
+    if (!s->bias)
         return 0;
-    }
     give(pack, SDPA_BIAS, in_workspace(l, state->bias));
     return make_bias(l, at, more);
 }
@@ -362,7 +372,7 @@ static int run(const struct ct_launch *l)
     give(&pack, SDPA_LSE, l->out[1].data);
     if (rc == 0)
         rc = execute(l, &pack);
-    if (rc < 0 || !s->bias)
+    if (rc < 0 || !may_hide_all(s))
         return rc;
     hidden.o = l->out[0].data;
     hidden.o_kind = gpu_float_kind(l->out[0].dtype);
@@ -379,7 +389,7 @@ static int ready_lse(const struct ct_launch *l, void **lse)
     struct gpu_hidden_rows hidden = hidden_rows(&state->plan->shape, l->in[5].data);
 
     *lse = l->in[5].data;
-    if (!state->plan->shape.bias)
+    if (!may_hide_all(&state->plan->shape))
         return 0;
     *lse = hidden.out = in_workspace(l, state->lse);
     return gpu_launch(l, "attention_skip_hidden",

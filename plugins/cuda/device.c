@@ -195,7 +195,7 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
     char name[64] = "CUDA device";
     int version = 0;
 
-    *info = (struct ct_device_info){.threads = gpu->multiprocessors};
+    *info = (struct ct_device_info){.threads = gpu->multiprocessors, .beside = GPU_BESIDE};
     gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
     gpu_driver.cuDeviceTotalMem(&info->memory, gpu->device);
     gpu_driver.cuDriverGetVersion(&version);

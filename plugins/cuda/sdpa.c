@@ -93,13 +93,18 @@ static dnn_tensor scores(const struct builder *b)
     return s->bias ? add_bias(b, x) : x;
 }
 
-/* Keys behind the query become -infinity. */
+/* Keys after the query become -infinity, where attention is causal. */
 static dnn_tensor hide_future(const struct builder *b, dnn_tensor x)
 {
-    dnn_tensor lowest = dnn_scalar_new(b->g, SDPA_LOWEST), y = scores_like(b, FLOAT);
-    dnn_tensor row = scores_like(b, CUDNN_DATA_INT32), column = scores_like(b, CUDNN_DATA_INT32);
-    dnn_tensor seen = scores_like(b, CUDNN_DATA_BOOLEAN);
+    dnn_tensor lowest, y, row, column, seen;
 
+    if (!b->s->causal)
+        return x;
+    lowest = dnn_scalar_new(b->g, SDPA_LOWEST);
+    y = scores_like(b, FLOAT);
+    row = scores_like(b, CUDNN_DATA_INT32);
+    column = scores_like(b, CUDNN_DATA_INT32);
+    seen = scores_like(b, CUDNN_DATA_BOOLEAN);
     dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, row, 2);
     dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, column, 3);
     dnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, row, column, NULL, seen, -1);
@@ -118,8 +123,7 @@ static void forward(const struct builder *b)
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
     dnn_tensor p = scores_like(b, BF16), x = scores(b);
 
-    if (!s->bias)
-        x = hide_future(b, x);
+    x = hide_future(b, x);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_MAX, x, largest);
     x = apply(b, CUDNN_POINTWISE_SUB, x, largest);
     x = apply(b, CUDNN_POINTWISE_EXP, x, NULL);
@@ -151,9 +155,7 @@ static dnn_tensor probabilities(const struct builder *b)
 {
     dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), per_row(b, SDPA_LSE));
 
-    if (!b->s->bias)
-        x = hide_future(b, x);
-    return apply(b, CUDNN_POINTWISE_EXP, x, NULL);
+    return apply(b, CUDNN_POINTWISE_EXP, hide_future(b, x), NULL);
 }
 
 /* out = a^T x, over all heads of a group. Each head's own is bfloat16, as cuDNN's own descriptions

@@ -1,8 +1,9 @@
 /*
  * Attention as graphs of cuDNN, which recognises their form and runs fused kernels.
  *
- * Who sees whom is either causal (query i sees keys 0 .. i) or said by a bias, a bfloat16 matrix
- * for each sequence that is added to the scaled scores: 0, or SDPA_HIDDEN.
+ * Two masks say which keys a query sees, and a plan has none, either or both. Causal: query i sees
+ * keys 0 .. i, and blocks of later keys are skipped. Bias: a bfloat16 matrix for each sequence that
+ * is added to the scaled scores, 0 or SDPA_HIDDEN.
  */
 #ifndef GPU_SDPA_H
 #define GPU_SDPA_H
@@ -17,7 +18,7 @@ struct sdpa_shape {
     int64_t q[3], k[3], v[3], o[3], d_o[3], dq[3], dk[3], dv[3];
     int32_t o_float;       /* o of the forward is float32 instead of bfloat16 */
     int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */
-    int32_t bias, backward;
+    int32_t causal, bias, backward;
 };
 
 /* Tensors that are given addresses, by id: those of the forward, then those of the backward. */

@@ -385,7 +385,8 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .close = close_comm,
                                        .group = open_group,
                                        .call = nccl_host_call,
-                                       .check = check};
+                                       .check = check,
+                                       .group_memory = (size_t)512 << 20};
 
 static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out)
 {

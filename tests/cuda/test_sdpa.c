@@ -38,18 +38,20 @@ static void describe(const struct device *d, char *text, size_t room)
 static const struct {
     const char *name;
     int64_t batch, queries, keys, heads, groups, size;
-    bool bias, floats, joined; /* joined: q, k and v of a token side by side */
+    enum { CAUSAL = 1, BIAS = 2 } masks;
+    bool floats, joined; /* joined: q, k and v of a token side by side */
 } cases[] = {
-    {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, .joined = true},
-    {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, .joined = true},
-    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, .joined = true},
-    {"Llama 1B, heads of 64", 4, 4096, 4096, 32, 8, 64, false, false},
-    {"one head each", 1, 1024, 1024, 16, 16, 128, false, false},
-    {"odd", 2, 37, 37, 3, 1, 24, false, false},
-    {"documents", 2, 4096, 4096, 32, 8, 128, true, false},
-    {"ring, other keys", 1, 2048, 1024, 32, 8, 128, true, false},
-    {"ring, float32 results", 1, 2048, 2048, 32, 8, 128, true, true},
-    {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, false, true},
+    {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, CAUSAL, .joined = true},
+    {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, CAUSAL, .joined = true},
+    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, CAUSAL, .joined = true},
+    {"Llama 1B, heads of 64", 4, 4096, 4096, 32, 8, 64, CAUSAL},
+    {"one head each", 1, 1024, 1024, 16, 16, 128, CAUSAL},
+    {"odd", 2, 37, 37, 3, 1, 24, CAUSAL},
+    {"documents", 2, 4096, 4096, 32, 8, 128, CAUSAL | BIAS},
+    {"ring, other keys", 1, 2048, 1024, 32, 8, 128, BIAS},
+    {"ring, float32 results", 1, 2048, 2048, 32, 8, 128, BIAS, .floats = true},
+    {"ring, earlier keys", 1, 2048, 2048, 32, 8, 128, .floats = true},
+    {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, CAUSAL, .floats = true},
 };
 
 static void strides(int64_t to[3], int64_t tokens, int64_t heads, int64_t size)
@@ -67,7 +69,8 @@ static int ask(const struct device *device, size_t i, bool backward)
                            .heads = cases[i].heads,
                            .groups = cases[i].groups,
                            .size = cases[i].size,
-                           .bias = cases[i].bias,
+                           .causal = (cases[i].masks & CAUSAL) != 0,
+                           .bias = (cases[i].masks & BIAS) != 0,
                            .backward = backward};
     int64_t wide = (s.heads + 2 * s.groups) * s.size;
     struct dnn_graph g = {.status = 0};

@@ -133,6 +133,8 @@ struct ct_comm_ops {
        Called when the device has finished, before its results are used. NULL: the calls themselves
        return failures. */
     int (*check)(struct ct_comm *comm);
+
+    size_t group_memory; /* bytes of the device's memory that a group needs beside arenas, about */
 };
 
 /* A communicator in use: what kernels of collectives get. */

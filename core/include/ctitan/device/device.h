@@ -34,6 +34,7 @@ struct ct_device_info {
     size_t memory;     /* bytes, in total */
     int threads;       /* that compute */
     double peak_flops; /* per second in the dtype asked for; 0: unknown, `doctor` measures it */
+    size_t beside;     /* bytes of memory that the device's libraries need beside arenas, about */
 };
 
 struct ct_device_request {
