@@ -270,7 +270,8 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
     int best, rc;
 
     run->device_ops->info(run->device, CT_F32, &info);
-    rc = read_amount("memory", sac_config.memory, (double)info.memory - (double)info.beside, &limit);
+    rc =
+        read_amount("memory", sac_config.memory, (double)info.memory - (double)info.beside, &limit);
     if (rc < 0)
         return rc;
     if (without <= limit) {

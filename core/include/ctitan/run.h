@@ -24,7 +24,7 @@ struct ct_step_result {
     int64_t tokens_seen; /* since step 1, this step included */
     double seconds;      /* of this step, data included */
     double data_seconds; /* spent waiting for samples and copying them to the device */
-    bool skipped; /* non-finite: nothing was updated */
+    bool skipped;        /* non-finite: nothing was updated */
 };
 
 /*
