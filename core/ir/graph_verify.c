@@ -1,7 +1,6 @@
 /*
  * The graph verifier: reports every fault, in one walk over the ops.
  */
-#include <stdarg.h>
 #include <string.h>
 
 #include <ctitan/device/device.h>
@@ -9,31 +8,14 @@
 
 struct check {
     const struct ct_graph *graph;
-    FILE *report;
+    struct ct_faults faults;
     bool *defined;  /* by value id */
     bool *summed;   /* by value id: post or a fetch takes its sum over the microbatches */
     uint32_t *used; /* by value id: inputs of ops that use it */
     struct ct_arena scratch;
     struct ct_value *copies, **out; /* for check_infer; `room` outputs */
-    int room, faults;
-    char first[512];
+    int room;
 };
-
-static void fault(struct check *c, const char *fmt, ...) CT_PRINTF(2, 3);
-
-static void fault(struct check *c, const char *fmt, ...)
-{
-    char line[512];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(line, sizeof(line), fmt, args);
-    va_end(args);
-    if (c->report)
-        fprintf(c->report, "%s\n", line);
-    if (c->faults++ == 0)
-        memcpy(c->first, line, sizeof(line));
-}
 
 static const char *label(const struct ct_op *op)
 {
@@ -88,41 +70,44 @@ static void check_input(struct check *c, const struct ct_op *op, int i)
     if (!v)
         return;
     if (!known(c, v)) {
-        fault(c, "%s(%s): input %d, %%%s, is not a value of this graph", op->type->name, label(op),
-              i, v->name);
+        ct_fault(&c->faults, "%s(%s): input %d, %%%s, is not a value of this graph", op->type->name,
+                 label(op), i, v->name);
         return;
     }
     if (v->producer && !c->defined[v->id])
-        fault(c, "%s(%s): %%%s is used before it is defined", op->type->name, label(op), v->name);
+        ct_fault(&c->faults, "%s(%s): %%%s is used before it is defined", op->type->name, label(op),
+                 v->name);
     if (v->producer && !may_use(v->producer->section->part, op->section->part))
-        fault(c, "%s(%s): part %s cannot use %%%s of part %s", op->type->name, label(op),
-              ct_part_name(op->section->part), v->name, ct_part_name(v->producer->section->part));
+        ct_fault(&c->faults, "%s(%s): part %s cannot use %%%s of part %s", op->type->name,
+                 label(op), ct_part_name(op->section->part), v->name,
+                 ct_part_name(v->producer->section->part));
     if (v->role == CT_ROLE_INPUT && !ct_part_is_microbatch(op->section->part))
-        fault(c, "%s(%s): part %s cannot use %%%s, an input of each microbatch", op->type->name,
-              label(op), ct_part_name(op->section->part), v->name);
+        ct_fault(&c->faults, "%s(%s): part %s cannot use %%%s, an input of each microbatch",
+                 op->type->name, label(op), ct_part_name(op->section->part), v->name);
     if (c->summed[v->id] && ct_part_is_microbatch(op->section->part) && !is_view_of_sum(c, op))
-        fault(c, "%s(%s): uses %%%s of one microbatch, but post or a fetch takes its sum over all",
-              op->type->name, label(op), v->name);
+        ct_fault(&c->faults,
+                 "%s(%s): uses %%%s of one microbatch, but post or a fetch takes its sum over all",
+                 op->type->name, label(op), v->name);
     if (v->space != CT_SPACE_DEVICE && !(op->type->flags & CT_OP_SPACES))
-        fault(c, "%s(%s): %%%s lies in host memory: copy it to the device first", op->type->name,
-              label(op), v->name);
+        ct_fault(&c->faults, "%s(%s): %%%s lies in host memory: copy it to the device first",
+                 op->type->name, label(op), v->name);
     if (ct_op_mutates(op, i) && !may_update(v))
-        fault(c, "%s(%s): updates %%%s, which is neither a parameter nor a state", op->type->name,
-              label(op), v->name);
+        ct_fault(&c->faults, "%s(%s): updates %%%s, which is neither a parameter nor a state",
+                 op->type->name, label(op), v->name);
     if (ct_op_mutates(op, i) && op->section->part != CT_PART_INIT &&
         op->section->part != CT_PART_POST &&
         (op->section->part != CT_PART_F || v->role != CT_ROLE_STATE))
-        fault(c, "%s(%s): updates %%%s in part %s", op->type->name, label(op), v->name,
-              ct_part_name(op->section->part));
+        ct_fault(&c->faults, "%s(%s): updates %%%s in part %s", op->type->name, label(op), v->name,
+                 ct_part_name(op->section->part));
 }
 
 /* The checks for every value. */
 static void check_value(struct check *c, const char *where, const struct ct_value *v)
 {
     if (ct_sharding_check(&v->sharding, &c->graph->mesh, v->ndim) < 0)
-        fault(c, "%s%%%s: %s", where, v->name, ct_error_message());
+        ct_fault(&c->faults, "%s%%%s: %s", where, v->name, ct_error_message());
     if (ct_shape_count(v->ndim, v->shape) >= INT64_MAX / 8)
-        fault(c, "%s%%%s has more elements than can be counted", where, v->name);
+        ct_fault(&c->faults, "%s%%%s has more elements than can be counted", where, v->name);
 }
 
 static void check_output(struct check *c, const struct ct_op *op, int i)
@@ -131,14 +116,16 @@ static void check_output(struct check *c, const struct ct_op *op, int i)
     char where[64];
 
     if (!known(c, v)) {
-        fault(c, "%s: output %%%s is not a value of this graph", op->type->name, v->name);
+        ct_fault(&c->faults, "%s: output %%%s is not a value of this graph", op->type->name,
+                 v->name);
         return;
     }
     if (c->defined[v->id])
-        fault(c, "%s: %%%s is defined twice", op->type->name, v->name);
+        ct_fault(&c->faults, "%s: %%%s is defined twice", op->type->name, v->name);
     c->defined[v->id] = true;
     if (v->producer != op)
-        fault(c, "%s: %%%s does not name this op as its producer", op->type->name, v->name);
+        ct_fault(&c->faults, "%s: %%%s does not name this op as its producer", op->type->name,
+                 v->name);
     snprintf(where, sizeof(where), "%s: ", op->type->name);
     check_value(c, where, v);
 }
@@ -162,19 +149,19 @@ static void check_infer(struct check *c, const struct ct_op *op)
     }
     trial.out = out;
     if (ct_op_infer(&trial) < 0) {
-        fault(c, "%s", ct_error_message());
+        ct_fault(&c->faults, "%s", ct_error_message());
         return;
     }
     for (int i = 0; i < op->outs; i++) {
         const struct ct_value *is = op->out[i], *should = out[i];
 
         if (is->dtype != should->dtype)
-            fault(c, "%s: %%%s is %s, its inputs make it %s", op->type->name, is->name,
-                  ct_dtype_name(is->dtype), ct_dtype_name(should->dtype));
+            ct_fault(&c->faults, "%s: %%%s is %s, its inputs make it %s", op->type->name, is->name,
+                     ct_dtype_name(is->dtype), ct_dtype_name(should->dtype));
         if (is->ndim != should->ndim ||
             memcmp(is->shape, should->shape, sizeof(*is->shape) * (size_t)is->ndim))
-            fault(c, "%s: the shape of %%%s is not what its inputs make it", op->type->name,
-                  is->name);
+            ct_fault(&c->faults, "%s: the shape of %%%s is not what its inputs make it",
+                     op->type->name, is->name);
     }
 }
 
@@ -183,19 +170,19 @@ static void check_gradient(struct check *c, const struct ct_value *v)
     const struct ct_value *g = v->grad;
 
     if (!known(c, g) || (g->producer && !c->defined[g->id]))
-        fault(c, "%%%s: its gradient, %%%s, is not made by any op", v->name, g->name);
+        ct_fault(&c->faults, "%%%s: its gradient, %%%s, is not made by any op", v->name, g->name);
     else if (g->ndim != v->ndim || memcmp(g->shape, v->shape, sizeof(*g->shape) * (size_t)g->ndim))
-        fault(c, "%%%s: its gradient, %%%s, has another shape", v->name, g->name);
+        ct_fault(&c->faults, "%%%s: its gradient, %%%s, has another shape", v->name, g->name);
 }
 
 static void check_source(struct check *c, const struct ct_value *v)
 {
     if (v->role == CT_ROLE_TEMP)
-        fault(c, "%%%s has no producer and no role", v->name);
+        ct_fault(&c->faults, "%%%s has no producer and no role", v->name);
     check_value(c, "", v);
     for (int i = 0; i < v->ndim; i++)
         if (v->shape[i] <= 0)
-            fault(c, "%%%s: dimension %d is %lld", v->name, i, (long long)v->shape[i]);
+            ct_fault(&c->faults, "%%%s: dimension %d is %lld", v->name, i, (long long)v->shape[i]);
 }
 
 static void count_uses(struct check *c)
@@ -223,7 +210,7 @@ static void check_uses(struct check *c, const struct ct_value *v)
     }
     if (!right || last != v->last_use || count != v->use_count ||
         count + v->fetch_count != c->used[v->id])
-        fault(c, "%%%s: its list of uses is not what uses it", v->name);
+        ct_fault(&c->faults, "%%%s: its list of uses is not what uses it", v->name);
 }
 
 static void check_chunks(struct check *c)
@@ -236,14 +223,14 @@ static void check_chunks(struct check *c)
         for (int k = 0; k < i; k++)
             twice |= g->chunk_order[k] == g->chunk_order[i];
         if (g->chunk_order[i] < 0 || g->chunk_order[i] >= g->chunks || twice)
-            fault(c, "the order of the sequence's %d chunks has %d %s", g->chunks,
-                  g->chunk_order[i], twice ? "twice" : "in it");
+            ct_fault(&c->faults, "the order of the sequence's %d chunks has %d %s", g->chunks,
+                     g->chunk_order[i], twice ? "twice" : "in it");
     }
 }
 
 int ct_graph_verify(const struct ct_graph *graph, FILE *report)
 {
-    struct check c = {.graph = graph, .report = report};
+    struct check c = {.graph = graph, .faults = {.report = report}};
 
     c.defined = ct_arena_array(&c.scratch, bool, graph->value_count + 1);
     c.summed = ct_arena_array(&c.scratch, bool, graph->value_count + 1);
@@ -262,9 +249,11 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
         check_infer(&c, op);
         if (!op->section || op->section->id >= graph->section_count ||
             graph->sections[op->section->id] != op->section)
-            fault(&c, "%s(%s): its section is not of this graph", op->type->name, label(op));
+            ct_fault(&c.faults, "%s(%s): its section is not of this graph", op->type->name,
+                     label(op));
         if (op->stream < 0 || op->stream >= CT_STREAMS)
-            fault(&c, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream, CT_STREAMS);
+            ct_fault(&c.faults, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream,
+                     CT_STREAMS);
     }
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->grad)
@@ -273,10 +262,11 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
         const struct ct_value *v = graph->fetches[i].value;
 
         if (!known(&c, v) || (v->producer && !c.defined[v->id]))
-            fault(&c, "fetch %s: %%%s is not made by any op", graph->fetches[i].name, v->name);
+            ct_fault(&c.faults, "fetch %s: %%%s is not made by any op", graph->fetches[i].name,
+                     v->name);
     }
     for (size_t i = 0; i < graph->value_count; i++)
         check_uses(&c, graph->values[i]);
     ct_arena_finish(&c.scratch);
-    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first, c.faults > 1 ? " (and more)" : "") : 0;
+    return ct_faults_end(&c.faults);
 }

@@ -32,8 +32,6 @@ static const struct ct_option training_options[] = {
     CT_OPT_CHOICE(struct ct_training_config, mixed_precision_param, "mixed_precision_param",
                   "bfloat16", "float32|bfloat16",
                   "Type that float32 weights are used in, forward and backward"),
-    CT_OPT_CHOICE(struct ct_training_config, mixed_precision_reduce, "mixed_precision_reduce",
-                  "float32", "float32", "Type that gradients are summed in"),
     CT_OPT_CHOICE(
         struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip|rewind",
         "What a non-finite loss or gradient norm does: end the run, skip the update, or go "

@@ -8,212 +8,189 @@
  *
  * The host is assumed to wait as it does on a CPU: an instruction after a compute instruction in
  * the program is enqueued only when that is done. in_order: all streams act as one.
+ *
+ * Events that nothing signals are left to ct_program_verify.
+ *
+ * Each stream of a rank is a lane (lanes.h). The n-th send of a rank to another meets the n-th
+ * receive there; the n-th collective along the axis on a stream meets those of all other ranks.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/pipeline.h>
 
-struct lane {
-    size_t *item; /* instructions of one stream, in the program's order */
-    size_t count, next;
-};
+#include "lanes.h"
 
-struct dry_rank {
-    const struct ct_program *program;
-    struct lane lane[CT_STREAMS];
-    bool *happened;  /* by event */
-    size_t computed; /* all compute instructions before this one are done */
+/* Items of one rank that meet those of another, in order. */
+struct queue {
+    int32_t *item;
+    size_t count, room;
 };
 
 struct dry {
-    struct dry_rank *rank;
-    int count;
+    const struct ct_program *const *program; /* by rank */
+    int32_t *first;                          /* by rank: item of its first instruction */
+    struct queue *sent, *received;           /* by from * count + to */
+    struct queue *called;                    /* by rank * CT_STREAMS + stream: along the axis */
+    int count, axis;
     bool in_order;
-    const char *axis;
+    struct ct_lanes lanes;
     struct ct_arena scratch;
 };
-
-static const struct ct_instruction *head(const struct dry_rank *r, int stream)
-{
-    const struct lane *l = &r->lane[stream];
-
-    return l->next < l->count ? &r->program->step[l->item[l->next]] : NULL;
-}
-
-static bool sends(const struct ct_instruction *i)
-{
-    return i->op->type == &ct_op_send;
-}
 
 static bool is_transfer(const struct ct_instruction *i)
 {
     return i->op->type->flags & CT_OP_RENDEZVOUS;
 }
 
-/* Does a collective wait for all ranks along the axis? */
 static bool is_along_axis(const struct dry *d, const struct ct_instruction *i)
 {
-    int axis;
-
-    if (!(i->op->type->flags & CT_OP_COLLECTIVE) || is_transfer(i))
-        return false;
-    axis = ct_mesh_find(&d->rank[0].program->graph->mesh, d->axis);
-    return axis >= 0 && ct_op_axes(i->op, "axes") >> axis & 1;
+    return i->op->type->flags & CT_OP_COLLECTIVE && !is_transfer(i) &&
+           ct_op_axes(i->op, "axes") >> d->axis & 1;
 }
 
-/* Does nothing on its own rank block the head? */
-static bool ready(const struct dry *d, const struct dry_rank *r, int stream)
+static int rank_of(const struct dry *d, int32_t item)
 {
-    const struct ct_instruction *i = head(r, stream);
-    bool ok = i && (d->in_order || stream == CT_STREAM_COMPUTE ||
-                    (size_t)(i - r->program->step) < r->computed);
-
-    for (const int32_t *w = i ? i->waits : NULL; ok && w && *w >= 0; w++)
-        ok = r->happened[*w];
-    return ok;
+    return d->lanes.item[item].lane / CT_STREAMS;
 }
 
-static void finish(struct dry_rank *r, int stream)
+static const struct ct_instruction *instruction(const struct dry *d, int32_t item)
 {
-    struct lane *l = &r->lane[stream];
-    const struct ct_instruction *i = head(r, stream);
+    int rank = rank_of(d, item);
 
-    if (i->signal >= 0)
-        r->happened[i->signal] = true;
-    l->next++;
-    if (stream == CT_STREAM_COMPUTE)
-        r->computed = l->next < l->count ? l->item[l->next] : SIZE_MAX;
+    return &d->program[rank]->step[item - d->first[rank]];
 }
 
-static int stream_of(const struct dry *d, int stream)
+static const char *value_of(const struct ct_instruction *i)
 {
-    return d->in_order ? CT_STREAM_COMPUTE : stream;
+    return i->op->outs ? i->op->out[0]->name : i->op->in[0]->name;
 }
 
-/* The other side of a transfer, if it is at its rank's head; else NULL. */
-static const struct ct_instruction *partner(const struct dry *d, const struct ct_instruction *i)
-{
-    const struct dry_rank *r = &d->rank[ct_op_int(i->op, sends(i) ? "to" : "from")];
-    const struct ct_instruction *other =
-        head(r, stream_of(d, sends(i) ? CT_STREAM_RECEIVE : CT_STREAM_SEND));
+/* ---- lanes ---- */
 
-    if (!other || !is_transfer(other) || sends(other) == sends(i) ||
-        ct_op_int(other->op, "from") != ct_op_int(i->op, "from") ||
-        ct_op_int(other->op, "to") != ct_op_int(i->op, "to"))
-        return NULL;
-    return other;
+static void put(struct dry *d, struct queue *q, int32_t item)
+{
+    q->item = ct_arena_grow(&d->scratch, q->item, &q->room, q->count + 1, sizeof(*q->item));
+    q->item[q->count++] = item;
 }
 
-static bool all_there(const struct dry *d, int stream, const struct ct_op_type *type)
+static void note_partners(struct dry *d, int rank, const struct ct_instruction *i, int32_t item)
 {
-    for (int n = 0; n < d->count; n++) {
-        const struct ct_instruction *i = head(&d->rank[n], stream);
+    if (is_transfer(i))
+        put(d,
+            &(i->op->type == &ct_op_send
+                  ? d->sent
+                  : d->received)[ct_op_int(i->op, "from") * d->count + ct_op_int(i->op, "to")],
+            item);
+    else if (is_along_axis(d, i))
+        put(d, &d->called[rank * CT_STREAMS + i->stream], item);
+}
 
-        if (!i || i->op->type != type || !is_along_axis(d, i) || !ready(d, &d->rank[n], stream))
-            return false;
+static void add_rank(struct dry *d, int rank)
+{
+    const struct ct_program *p = d->program[rank];
+    int32_t *signaller = ct_arena_array(&d->scratch, int32_t, p->events + 1), computes = -1;
+
+    memset(signaller, -1, sizeof(*signaller) * ((size_t)p->events + 1));
+    for (size_t n = 0; n < p->step_count; n++)
+        if (p->step[n].signal >= 0)
+            signaller[p->step[n].signal] = d->first[rank] + (int32_t)n;
+    for (size_t n = 0; n < p->step_count; n++) {
+        const struct ct_instruction *i = &p->step[n];
+        int stream = d->in_order ? CT_STREAM_COMPUTE : i->stream;
+        int32_t item = ct_lanes_add(&d->lanes, rank * CT_STREAMS + stream, 0);
+
+        if (stream == CT_STREAM_COMPUTE)
+            computes = item;
+        else if (computes >= 0)
+            ct_lanes_after(&d->lanes, computes, 0);
+        for (const int32_t *w = i->waits; w && *w >= 0; w++)
+            if (signaller[*w] >= 0)
+                ct_lanes_after(&d->lanes, signaller[*w], 0);
+        note_partners(d, rank, i, item);
     }
-    return true;
 }
 
-/* Advance rank n by one step on a stream; *moved: it advanced. */
-static int step(struct dry *d, int n, int stream, bool *moved)
+/* ---- who meets whom ---- */
+
+static int meet_transfers(struct dry *d, int pair)
 {
-    struct dry_rank *r = &d->rank[n], *there;
-    const struct ct_instruction *i = head(r, stream), *other;
+    const struct queue *sent = &d->sent[pair], *received = &d->received[pair];
 
-    if (!ready(d, r, stream))
-        return 0;
-    if (is_along_axis(d, i)) {
-        if (!all_there(d, stream, i->op->type))
-            return 0;
-        for (int k = 0; k < d->count; k++)
-            finish(&d->rank[k], stream);
-    } else if (is_transfer(i)) {
-        int far = stream_of(d, sends(i) ? CT_STREAM_RECEIVE : CT_STREAM_SEND);
-
-        there = &d->rank[ct_op_int(i->op, sends(i) ? "to" : "from")];
-        other = partner(d, i);
-        if (!other || !ready(d, there, far))
-            return 0;
-        if (ct_op_int(other->op, "tag") != ct_op_int(i->op, "tag"))
-            return ct_fail(CT_EINVAL, "rank %d: %s meets another value's", n,
-                           sends(i) ? i->op->in[0]->name : i->op->out[0]->name);
-        finish(there, far);
-        finish(r, stream);
-    } else {
-        finish(r, stream);
+    for (size_t n = 0; n < sent->count || n < received->count; n++) {
+        if (n >= sent->count || n >= received->count) {
+            d->lanes.item[(n < sent->count ? sent : received)->item[n]].never = true;
+            continue;
+        }
+        if (ct_op_int(instruction(d, sent->item[n])->op, "tag") !=
+            ct_op_int(instruction(d, received->item[n])->op, "tag"))
+            return ct_fail(CT_EINVAL, "rank %d: send(%%%s) meets receive(%%%s) of rank %d",
+                           rank_of(d, sent->item[n]), value_of(instruction(d, sent->item[n])),
+                           value_of(instruction(d, received->item[n])),
+                           rank_of(d, received->item[n]));
+        ct_lanes_meet(&d->lanes, sent->item[n], received->item[n]);
     }
-    *moved = true;
     return 0;
 }
 
-static bool at_end(const struct dry *d)
+/* The n-th call of each rank on a stream, of one type; otherwise it never ends. */
+static void meet_calls(struct dry *d, int rank, int stream)
 {
-    for (int n = 0; n < d->count; n++)
-        for (int s = 0; s < CT_STREAMS; s++)
-            if (head(&d->rank[n], s))
-                return false;
-    return true;
-}
+    const struct queue *mine = &d->called[rank * CT_STREAMS + stream];
 
-/* Report what every rank is about to do. */
-static int stuck(const struct dry *d)
-{
-    char text[1024] = "";
+    for (size_t n = 0; n < mine->count; n++)
+        for (int r = 0; r < d->count; r++) {
+            const struct queue *q = &d->called[r * CT_STREAMS + stream];
 
-    for (int n = 0; n < d->count; n++)
-        for (int s = 0; s < CT_STREAMS; s++) {
-            const struct ct_instruction *i = head(&d->rank[n], s);
-            size_t used = strlen(text);
-
-            if (i && (i->op->type->flags & CT_OP_COLLECTIVE || s == CT_STREAM_COMPUTE))
-                snprintf(text + used, sizeof(text) - used, "%srank %d is before %s(%%%s)",
-                         used ? ", " : "", n, i->op->type->name,
-                         i->op->outs ? i->op->out[0]->name : i->op->in[0]->name);
+            if (n >= q->count ||
+                instruction(d, q->item[n])->op->type != instruction(d, mine->item[n])->op->type)
+                d->lanes.item[mine->item[n]].never = true;
+            else if (rank == 0 && r > 0)
+                ct_lanes_meet(&d->lanes, mine->item[n], q->item[n]);
         }
-    return ct_fail(CT_EINVAL, "deadlock: %s", text);
 }
 
-static void fill(struct dry *d, struct dry_rank *r, const struct ct_program *program)
+static int meet(struct dry *d)
 {
-    r->program = program;
-    r->happened = ct_arena_array(&d->scratch, bool, program->events + 1);
-    for (int s = 0; s < CT_STREAMS; s++)
-        r->lane[s] = (struct lane){ct_arena_array(&d->scratch, size_t, program->step_count + 1)};
-    for (size_t i = 0; i < program->step_count; i++) {
-        struct lane *l = &r->lane[stream_of(d, program->step[i].stream)];
+    int rc = 0;
 
-        l->item[l->count++] = i;
-    }
-    r->computed = r->lane[CT_STREAM_COMPUTE].count ? r->lane[CT_STREAM_COMPUTE].item[0] : SIZE_MAX;
+    for (int pair = 0; rc == 0 && pair < d->count * d->count; pair++)
+        rc = meet_transfers(d, pair);
+    for (int n = 0; n < d->count * CT_STREAMS; n++)
+        meet_calls(d, n / CT_STREAMS, n % CT_STREAMS);
+    return rc;
+}
+
+static void name(const void *client, int32_t item, struct ct_lane_name *name)
+{
+    const struct dry *d = client;
+    const struct ct_instruction *i = instruction(d, item);
+
+    name->rank = rank_of(d, item);
+    name->place = (size_t)(item - d->first[name->rank]);
+    snprintf(name->text, sizeof(name->text), "%s(%%%s)", i->op->type->name, value_of(i));
 }
 
 int ct_programs_prove(const struct ct_program *const *programs, int count, int axis, bool in_order)
 {
-    struct dry d = {
-        .count = count, .in_order = in_order, .axis = programs[0]->graph->mesh.axis[axis].name};
-    bool moved = true;
-    int rc = 0;
+    struct dry d = {.program = programs, .count = count, .axis = axis, .in_order = in_order};
+    int rc;
 
-    d.rank = ct_arena_array(&d.scratch, struct dry_rank, count);
-    for (int n = 0; n < count; n++)
-        fill(&d, &d.rank[n], programs[n]);
-    while (rc == 0 && moved) {
-        moved = false;
-        for (int n = 0; rc == 0 && n < count; n++)
-            for (int s = 0; rc == 0 && s < CT_STREAMS; s++) {
-                bool more = true;
-
-                while (rc == 0 && more) {
-                    more = false;
-                    rc = step(&d, n, s, &more);
-                    moved |= more;
-                }
-            }
+    d.first = ct_arena_array(&d.scratch, int32_t, count + 1);
+    d.sent = ct_arena_array(&d.scratch, struct queue, count * count);
+    d.received = ct_arena_array(&d.scratch, struct queue, count * count);
+    d.called = ct_arena_array(&d.scratch, struct queue, count * CT_STREAMS);
+    ct_lanes_init(&d.lanes, &d.scratch, count * CT_STREAMS);
+    for (int n = 0; n < count; n++) {
+        d.first[n + 1] = d.first[n] + (int32_t)programs[n]->step_count;
+        add_rank(&d, n);
     }
-    if (rc == 0 && !at_end(&d))
-        rc = stuck(&d);
+    rc = meet(&d);
+    if (rc == 0 && !ct_lanes_run(&d.lanes))
+        rc = ct_lanes_stuck(&d.lanes,
+                            &(struct ct_lane_words){
+                                .title = "", .noun = "instruction", .name = name, .client = &d});
     ct_arena_finish(&d.scratch);
     return rc;
 }

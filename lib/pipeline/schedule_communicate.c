@@ -8,6 +8,10 @@
  * stream for each rank, can always do the next thing in that order. Neither end waits for the other
  * to finish an action unless it has nothing else to do. So if actions take these times, and
  * transfers none, one stream is as fast as several.
+ *
+ * This clock is no client of lanes.h. Lanes find when the items of given lists are done; here the
+ * lists are still being made, and where a transfer stands in them depends on which ranks are
+ * between two actions at that time.
  */
 #include <assert.h>
 

@@ -3,7 +3,6 @@
  * not overlap, every tensor lies in a live buffer, nothing is read before it is written, and
  * conflicting accesses on different streams are ordered by events.
  */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,9 +20,7 @@ struct change {
 
 struct check {
     const struct ct_program *p;
-    FILE *report;
-    int faults;
-    char first[400];
+    struct ct_faults faults;
     struct ct_arena arena;
     int64_t (
         *after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
@@ -32,22 +29,6 @@ struct check {
     struct ct_sorted live; /* live buffers at the current instruction, by offset */
     struct ct_segments segments;
 };
-
-static void fault(struct check *c, const char *fmt, ...) CT_PRINTF(2, 3);
-
-static void fault(struct check *c, const char *fmt, ...)
-{
-    char line[400];
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(line, sizeof(line), fmt, args);
-    va_end(args);
-    if (c->report)
-        fprintf(c->report, "%s\n", line);
-    if (c->faults++ == 0)
-        memcpy(c->first, line, sizeof(line));
-}
 
 static const char *buffer_name(const struct ct_buffer *b)
 {
@@ -102,12 +83,13 @@ static void check_overlaps(struct check *c, const struct ct_buffer *b)
     struct ct_sorted_node *n = ct_sorted_at_least(&c->live, b->offset, 0);
 
     if (b->offset + b->bytes > limit(c->p, b))
-        fault(c, "%s ends beyond the arena", buffer_name(b));
+        ct_fault(&c->faults, "%s ends beyond the arena", buffer_name(b));
     if (below && below->offset + below->bytes > b->offset)
-        fault(c, "%s and %s share memory while both live", buffer_name(below), buffer_name(b));
+        ct_fault(&c->faults, "%s and %s share memory while both live", buffer_name(below),
+                 buffer_name(b));
     for (; n && buffer_of(n)->offset < b->offset + b->bytes; n = n->next[0])
-        fault(c, "%s and %s share memory while both live", buffer_name(b),
-              buffer_name(buffer_of(n)));
+        ct_fault(&c->faults, "%s and %s share memory while both live", buffer_name(b),
+                 buffer_name(buffer_of(n)));
 }
 
 static void end_life(struct check *c, const struct ct_buffer *b)
@@ -147,7 +129,8 @@ static const struct ct_buffer *live_buffer(const struct check *c, size_t begin, 
 static void wait(struct check *c, size_t n, int32_t event, int64_t signaller)
 {
     if (signaller < 0) {
-        fault(c, "instruction %zu waits for event %d, which none before it signals", n, event);
+        ct_fault(&c->faults, "instruction %zu waits for event %d, which none before it signals", n,
+                 event);
         return;
     }
     for (int t = 0; t < CT_STREAMS; t++) {
@@ -245,8 +228,9 @@ static void check_order(struct check *c, const struct access *now, const char *n
     if (now->write)
         ct_segments_write(&c->segments, now->begin, now->end, stream, now->instruction);
     if (newest >= 0)
-        fault(c, "instruction %lld touches %%%s, unordered with instruction %lld on stream %d",
-              (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
+        ct_fault(&c->faults,
+                 "instruction %lld touches %%%s, unordered with instruction %lld on stream %d",
+                 (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
 }
 
 /* Check an access of instruction n. adds: it reads and writes. */
@@ -264,9 +248,11 @@ static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
     source = !v->producer;
     b = live_buffer(c, now.begin, now.end);
     if (!b)
-        fault(c, "instruction %lld uses %%%s outside its buffer's life", (long long)n, v->name);
+        ct_fault(&c->faults, "instruction %lld uses %%%s outside its buffer's life", (long long)n,
+                 v->name);
     if ((!write || adds) && !source && !was_written(c, &now, b))
-        fault(c, "instruction %lld reads %%%s before anything wrote it", (long long)n, v->name);
+        ct_fault(&c->faults, "instruction %lld reads %%%s before anything wrote it", (long long)n,
+                 v->name);
     check_order(c, &now, v->name);
 }
 
@@ -276,7 +262,8 @@ static void check_workspace(struct check *c, int64_t n, const struct ct_instruct
         i->workspace == SIZE_MAX ? NULL : live_buffer(c, i->workspace, i->workspace + 1);
 
     if (i->workspace != SIZE_MAX && (!b || b->category != CT_CATEGORY_WORKSPACE))
-        fault(c, "instruction %lld has its workspace outside the buffer's life", (long long)n);
+        ct_fault(&c->faults, "instruction %lld has its workspace outside the buffer's life",
+                 (long long)n);
 }
 
 static void check_accesses(struct check *c)
@@ -304,10 +291,10 @@ static void check_accesses(struct check *c)
 
 int ct_program_verify(const struct ct_program *program, FILE *report)
 {
-    struct check c = {.p = program, .report = report};
+    struct check c = {.p = program, .faults = {.report = report}};
 
     order(&c);
     check_accesses(&c);
     ct_arena_finish(&c.arena);
-    return c.faults ? ct_fail(CT_EINVAL, "%s%s", c.first, c.faults > 1 ? " (and more)" : "") : 0;
+    return ct_faults_end(&c.faults);
 }

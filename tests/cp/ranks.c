@@ -33,7 +33,7 @@ static const char recipe[] =
     "[llama]\ndim = 32\nn_layers = 2\nn_heads = 8\nn_kv_heads = 4\n"
     "ffn_dim = 48\nvocab_size = 260\n"
     "[training]\ndtype = float32\nmixed_precision_param = float32\n"
-    "mixed_precision_reduce = float32\nseq_len = 48\nsteps = 20\n"
+    "seq_len = 48\nsteps = 20\n"
     "local_batch_size = 4\nglobal_batch_size = 4\nmax_norm = 0.5\n"
     "[adamw]\nlr = 0.003\n[lr_scheduler]\nwarmup_steps = 4\n"
     "[metrics]\nlog_freq = 1\n[text]\nsplit = line\ndocument_mask = true\n";

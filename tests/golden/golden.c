@@ -203,7 +203,6 @@ static int make_recipe(struct ct_arena *arena, const char *folder, const char *d
                                          "[model]\nname = %s\ninit_from = %s/hf\n"
                                          "[training]\ndtype = float32\n"
                                          "mixed_precision_param = float32\n"
-                                         "mixed_precision_reduce = float32\n"
                                          "[tokens]\npath = %s/tokens.bin\n",
                                          dump, model, model, folder, folder),
                          recipe);

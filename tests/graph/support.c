@@ -232,12 +232,12 @@ static void compare_lines(const char *path, FILE *in, const char *text)
         fail_msg("%s ends before:\n%.200s", path, text);
 }
 
-void assert_golden(const char *name, const char *text)
+void assert_golden_in(const char *folder, const char *name, const char *text)
 {
     char path[1024];
     FILE *in;
 
-    snprintf(path, sizeof(path), "%s/%s", GOLDEN_FOLDER, name);
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     if (getenv("CTITAN_UPDATE_GOLDEN"))
         write_golden(path, text);
     in = fopen(path, "r");

@@ -74,7 +74,8 @@ struct ct_op *find_op(const struct ct_graph *graph, const char *type, size_t nth
  * text must equal the file golden/<name>; the failure shows the first line that differs. With
  * CTITAN_UPDATE_GOLDEN set, the file is written instead.
  */
-void assert_golden(const char *name, const char *text);
+void assert_golden_in(const char *folder, const char *name, const char *text);
+#define assert_golden(name, text) assert_golden_in(GOLDEN_FOLDER, name, text)
 
 /* ---- running ---- */
 

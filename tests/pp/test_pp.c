@@ -353,13 +353,12 @@ static void test_proof(void **state)
     p[0] =
         lowered(&arena, 0, "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
     assert_int_equal(ct_programs_prove(both, 2, 0, true), CT_EINVAL);
-    assert_message("deadlock: rank 0 is before send(%a), rank 1 is before send(%b)");
+    assert_message("deadlock: rank 0 cannot do send(%a)");
     assert_ok(ct_programs_prove(both, 2, 0, false));
     /* A value that nobody sends. */
     send_no_more(p[0]);
     assert_int_equal(ct_programs_prove(both, 2, 0, false), CT_EINVAL);
-    assert_message("rank 0 is before all_reduce(%t), rank 1 is before add(%d), "
-                   "rank 1 is before receive(%c.stage3)");
+    assert_message("deadlock: rank 1 cannot do receive(%c.stage3)");
     ct_arena_finish(&arena);
 }
 

@@ -3,7 +3,7 @@
  * sources split, redistributions asked for) and after (every value with its sharding, collectives
  * with the reason for them).
  */
-#include "../graph/support.h"
+#include "support.h"
 #include "plugin_ops.h"
 
 #include <ctitan/lib/ops.h>

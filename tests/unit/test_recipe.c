@@ -345,7 +345,6 @@ static void defaults_are_torchtitans(void **state)
                                            "max_norm = 1 ",
                                            "dtype = float32 ",
                                            "mixed_precision_param = bfloat16 ",
-                                           "mixed_precision_reduce = float32 ",
                                            "warmup_steps = 200 ",
                                            "decay_type = linear ",
                                            "min_lr_factor = 0 ",

@@ -15,7 +15,7 @@ struct ct_job_config {
 struct ct_training_config {
     int64_t seq_len, local_batch_size, global_batch_size, steps, seed;
     double max_norm;
-    const char *dtype, *mixed_precision_param, *mixed_precision_reduce;
+    const char *dtype, *mixed_precision_param;
     const char *non_finite; /* stop, skip, rewind */
 };
 struct ct_model_config {
