@@ -277,7 +277,9 @@ static int check_repetitions(const struct ct_signature *s)
 
     for (int i = s->ins; i < s->ins + s->outs; i++)
         outputs |= s->term[i].repeated;
-    if (outputs && s->repeats == (s->counted_by != NULL))
+    if (outputs && !s->repeats && !s->counted_by)
+        return ct_fail(CT_EINVAL, "outputs repeat as the inputs do, or as one attribute says");
+    if (outputs && s->repeats && s->counted_by && s->shaped)
         return ct_fail(CT_EINVAL, "outputs repeat as the inputs do, or as one attribute says");
     return 0;
 }
@@ -372,16 +374,20 @@ static int misfit(const struct ct_signature *s, int count, const char *what)
 static int expand(const struct ct_op *op, struct ct_expansion *x)
 {
     const struct ct_signature *s = ct_signature_of(op->type);
+    int repetitions, given;
 
     if (!s)
         return CT_ENOENT;
-    *x = (struct ct_expansion){s, op->ins, 0, count_repetitions(s, op->ins)};
-    if (x->repetitions < 0)
+    repetitions = given = count_repetitions(s, op->ins);
+    if (repetitions < 0)
         return misfit(s, op->ins, "input");
     if (s->counted_by)
-        x->repetitions =
-            ((const struct ct_shape *)((const char *)op->attrs + s->counted_by->offset))->ndim;
-    x->outs = count_units(s, s->in_units, s->units, x->repetitions);
+        given = ((const struct ct_shape *)((const char *)op->attrs + s->counted_by->offset))->ndim;
+    *x = (struct ct_expansion){.signature = s,
+                               .ins = op->ins,
+                               .outs = count_units(s, s->in_units, s->units, given),
+                               .repetitions = s->repeats ? repetitions : given,
+                               .out_repetitions = given};
     return 0;
 }
 
@@ -410,7 +416,9 @@ const struct ct_term *ct_signature_term(const struct ct_expansion *x, int i, int
     i -= input ? 0 : x->ins;
     for (int u = input ? 0 : s->in_units; u < s->units; u++) {
         const struct ct_unit *unit = &s->unit[u];
-        int size = unit->count * (unit->repeated ? x->repetitions : 1);
+        int size = unit->count * (!unit->repeated ? 1
+                                  : input         ? x->repetitions
+                                                  : x->out_repetitions);
 
         if (i < size) {
             *repetition = unit->repeated ? i / unit->count : -1;

@@ -57,6 +57,7 @@ struct ct_signature {
 struct ct_expansion {
     const struct ct_signature *signature;
     int ins, outs, repetitions;
+    int out_repetitions; /* of outputs; differs only in types without factors */
 };
 
 /* Parse type's signature. CT_EINVAL says what is wrong with it. Texts go to arena. */

@@ -36,6 +36,8 @@ static const struct ct_option training_options[] = {
         struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip|rewind",
         "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
         "back to the last checkpoint and skip the batch"),
+    CT_OPT_STRING(struct ct_training_config, skip, "skip", "",
+                  "Transforms of the graph that are left out, comma-separated: for comparisons"),
     {0}};
 
 static const struct ct_option model_options[] = {

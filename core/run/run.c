@@ -72,6 +72,25 @@ static int append(const struct ct_transform **list, size_t *count, const struct 
     return 0;
 }
 
+/* Remove the transforms that [training] skip lists. */
+static int leave_out(const struct ct_transform **list, size_t *count)
+{
+    const char *at = ct_config.training.skip ? ct_config.training.skip : "";
+    size_t n, i;
+
+    for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
+        n = strcspn(at, ", ");
+        for (i = 0; i < *count; i++)
+            if (strlen(list[i]->name) == n && !strncmp(list[i]->name, at, n))
+                break;
+        if (i == *count)
+            return ct_fail(CT_ECONFIG, "[training] skip: there is no transform %.*s", (int)n, at);
+        memmove(&list[i], &list[i + 1], sizeof(*list) * (--*count - i));
+        at += n;
+    }
+    return 0;
+}
+
 static int transform(struct ct_run *run, struct ct_graph *graph,
                      const struct ct_pass_options *options)
 {
@@ -87,6 +106,8 @@ static int transform(struct ct_run *run, struct ct_graph *graph,
         rc = append(list, &count, registered);
     for (size_t n = 0; rc == 0 && (offer = ct_offer_at(CT_TRANSFORM, n)); n++)
         rc = append(list, &count, offer->ops);
+    if (rc == 0)
+        rc = leave_out(list, &count);
     return rc < 0 ? rc : ct_passes_run(graph, list, count, run, options);
 }
 

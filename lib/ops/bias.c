@@ -27,6 +27,7 @@ const struct ct_op_type ct_op_bias = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = bias_vjp,
     .reference = bias_reference,
+    .pointwise = "y = x + row",
 };
 
 static int bias_grad_reference(const struct ct_launch *l)
@@ -46,6 +47,7 @@ const struct ct_op_type ct_op_bias_grad = {
     .signature = "dy[.n] T -> drow[n] T",
     .flags = CT_OP_LINEAR | CT_OP_ANY_DTYPE,
     .reference = bias_grad_reference,
+    .pointwise = "drow = column_sum(dy)",
 };
 
 struct ct_value *ct_bias(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -1,9 +1,13 @@
 /*
- * Replaces several plain ops of a model by one op that does all of them:
+ * Two transforms, which replace several plain ops of a model by one op that does all of them. For
+ * join_pointwise:
  *
  *   add, rms_norm            add_rms_norm: the sum is read once
- *   linear, linear, ..       one linear of several weights, where they have one input
  *   silu, mul                swiglu
+ *
+ * For join:
+ *
+ *   linear, linear, ..       one linear of several weights, where they have one input
  *   linear, cross_entropy    linear_cross_entropy, where nothing else uses the logits: they are
  *                            computed and consumed in chunks
  *
@@ -225,28 +229,28 @@ static int join_loss(struct join *j, struct ct_op *loss)
 
 /* ---- all ---- */
 
-static int join_op(struct join *j, struct ct_op *op)
+static int join_pointwise_op(struct join *j, struct ct_op *op)
 {
     if (op->type == &ct_op_rms_norm)
         return join_norm(j, op);
-    if (op->type == &ct_op_mul)
-        return join_silu(j, op);
-    if (op->type == &ct_op_cross_entropy)
-        return join_loss(j, op);
-    return 0;
+    return op->type == &ct_op_mul ? join_silu(j, op) : 0;
 }
 
-static int join(struct ct_graph *graph, struct ct_run *run)
+static int join_product(struct join *j, struct ct_op *op)
+{
+    return op->type == &ct_op_cross_entropy ? join_loss(j, op) : 0;
+}
+
+static int join(struct ct_graph *graph, int (*join_op)(struct join *, struct ct_op *), bool linears)
 {
     struct join j = {.graph = graph};
     int rc = 0;
 
-    (void)run;
     begin(&j);
     ct_for_each_op_safe (op, graph)
         if (rc == 0)
             rc = join_op(&j, op);
-    for (size_t i = 0; rc == 0 && i < j.count; i++)
+    for (size_t i = 0; linears && rc == 0 && i < j.count; i++)
         rc = join_linears(&j, i);
     ct_arena_finish(&j.scratch);
     if (rc == 0)
@@ -254,11 +258,35 @@ static int join(struct ct_graph *graph, struct ct_run *run)
     return rc;
 }
 
+static int join_pointwise(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    return join(graph, join_pointwise_op, false);
+}
+
+static int join_products(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    return join(graph, join_product, true);
+}
+
+const struct ct_transform ct_join_pointwise = {
+    .size = sizeof(struct ct_transform),
+    .name = "join_pointwise",
+    .summary = "sums and their norms, silu and mul, become one op each",
+    .phase = CT_PHASE_JOIN,
+    .gives = (const char *const[]){"joined_pointwise", NULL},
+    .evaluation = true,
+    .apply = join_pointwise,
+};
+
 const struct ct_transform ct_join = {
     .size = sizeof(struct ct_transform),
     .name = "join",
-    .summary = "ops that stand beside each other become one",
+    .summary =
+        "matrix products that stand beside each other, or a head and its loss, become one op",
     .phase = CT_PHASE_JOIN,
+    .after = (const char *const[]){"joined_pointwise", NULL},
     .evaluation = true,
-    .apply = join,
+    .apply = join_products,
 };

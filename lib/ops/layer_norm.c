@@ -59,6 +59,8 @@ const struct ct_op_type ct_op_layer_norm = {
     .attrs_size = sizeof(struct ct_layer_norm),
     .vjp = layer_norm_vjp,
     .reference = layer_norm_reference,
+    .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
+                 "y = c * rstd * w + bias",
 };
 
 /* One row: x' = (x - mean) rstd, g = dy w; dx = rstd (g - mean of g - x' mean of g x'). */
@@ -95,6 +97,9 @@ const struct ct_op_type ct_op_layer_norm_grad = {
     .signature = "dy[.K] T, x[.K] T, w[K] T, mean[.] W, rstd[.] W -> dx[.K] T, dw[K] T, dbias[K] T",
     .flags = CT_OP_ANY_DTYPE,
     .reference = layer_norm_grad_reference,
+    .pointwise = "g = dy * w; z = (x - mean) * rstd;"
+                 "dw = column_sum(dy * z); dbias = column_sum(dy);"
+                 "dx = rstd * (g - row_mean(g) - z * row_mean(g * z))",
 };
 
 struct ct_value *ct_layer_norm(struct ct_builder *b, const char *name, struct ct_value *x,

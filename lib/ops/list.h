@@ -8,7 +8,7 @@
 #include <ctitan/pass.h>
 #include <ctitan/lib/ops.h>
 
-/* Replaces adjacent plain ops by one op that does all of them. */
-extern const struct ct_transform ct_join;
+/* Replace adjacent plain ops by one op that does all of them. */
+extern const struct ct_transform ct_join_pointwise, ct_join;
 
 #endif

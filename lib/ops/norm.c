@@ -58,6 +58,7 @@ const struct ct_op_type ct_op_rms_norm = {
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_vjp,
     .reference = rms_norm_reference,
+    .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * w",
 };
 
 static int add_rms_norm_reference(const struct ct_launch *l)
@@ -115,6 +116,7 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .vjp = add_rms_norm_vjp,
     .reference = add_rms_norm_reference,
     .apart = add_rms_norm_apart,
+    .pointwise = "sum = x + r; rstd = 1 / sqrt(row_mean(sum * sum) + eps); y = sum * rstd * w",
 };
 
 static int rms_norm_grad_reference(const struct ct_launch *l)
@@ -145,6 +147,8 @@ const struct ct_op_type ct_op_rms_norm_grad = {
     .signature = "dy[.K] T, x[.K] T, w[K] T, rstd[.] W, ?dres[.K] T -> dx[.K] T, dw[K] T",
     .flags = CT_OP_ANY_DTYPE,
     .reference = rms_norm_grad_reference,
+    .pointwise = "g = dy * w; z = x * rstd; dw = column_sum(dy * z);"
+                 "dx = rstd * (g - z * row_mean(g * z)) + dres",
 };
 
 struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,

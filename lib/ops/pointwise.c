@@ -32,6 +32,7 @@ const struct ct_op_type ct_op_mul = {
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .vjp = mul_vjp,
     .reference = mul_reference,
+    .pointwise = "z = x * y",
 };
 
 struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -70,6 +71,7 @@ const struct ct_op_type ct_op_scale = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = scale_vjp,
     .reference = scale_reference,
+    .pointwise = "y = factor * x",
 };
 
 struct ct_value *ct_scale(struct ct_builder *b, const char *name, struct ct_value *x, double factor)
@@ -132,6 +134,7 @@ const struct ct_op_type ct_op_silu = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = silu_vjp,
     .reference = silu_reference,
+    .pointwise = "y = x / (1 + exp(-x))",
 };
 
 static int silu_grad_reference(const struct ct_launch *l)
@@ -146,6 +149,7 @@ const struct ct_op_type ct_op_silu_grad = {
     .signature = "dy[.] T, x[.] T -> dx[.] T",
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = silu_grad_reference,
+    .pointwise = "s = 1 / (1 + exp(-x)); dx = dy * (s * (1 + x * (1 - s)))",
 };
 
 struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x)
@@ -210,6 +214,9 @@ const struct ct_op_type ct_op_gelu = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = gelu_vjp,
     .reference = gelu_reference,
+    .pointwise = "t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));"
+                 "e = erf(0.70710678118654752440 * x);"
+                 "y = 0.5 * x * (1 + (approximate ? t : e))",
 };
 
 static int gelu_grad_reference(const struct ct_launch *l)
@@ -226,6 +233,11 @@ const struct ct_op_type ct_op_gelu_grad = {
     .attrs_size = sizeof(struct ct_gelu),
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = gelu_grad_reference,
+    .pointwise = "t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));"
+                 "s = (1 - t * t) * 0.79788456080286535588 * (1 + 0.134145 * x * x);"
+                 "e = erf(0.70710678118654752440 * x);"
+                 "n = 0.79788456080286535588 * exp(-0.5 * x * x);"
+                 "dx = dy * (0.5 * (1 + (approximate ? t : e)) + 0.5 * x * (approximate ? s : n))",
 };
 
 struct ct_value *ct_gelu(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -260,6 +272,7 @@ const struct ct_op_type ct_op_swiglu = {
     .signature = "gate[.] T, up[.] T -> y[.] T",
     .vjp = swiglu_vjp,
     .reference = swiglu_reference,
+    .pointwise = "y = gate / (1 + exp(-gate)) * up",
 };
 
 static int swiglu_grad_reference(const struct ct_launch *l)
@@ -282,6 +295,9 @@ const struct ct_op_type ct_op_swiglu_grad = {
     .signature = "dy[.] T, gate[.] T, up[.] T -> dgate[.] T, dup[.] T",
     .inplace = (const int8_t[][2]){{0, 1}, {1, 2}, {-1, -1}},
     .reference = swiglu_grad_reference,
+    .pointwise = "s = 1 / (1 + exp(-gate));"
+                 "dgate = dy * up * (s * (1 + gate * (1 - s)));"
+                 "dup = dy * (gate * s)",
 };
 
 struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct ct_value *gate,

@@ -18,6 +18,8 @@ int ct_ops_register(void)
     for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(types); i++)
         rc = ct_op_need(types[i]);
     if (!done && rc == 0)
+        rc = ct_transform_register(&ct_join_pointwise);
+    if (!done && rc == 0)
         rc = ct_transform_register(&ct_join);
     ct_collective_register();
     done |= rc == 0;

@@ -42,6 +42,7 @@ const struct ct_op_type ct_op_softmax = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = softmax_vjp,
     .reference = softmax_reference,
+    .pointwise = "e = exp(x - row_max(x)); y = e / row_sum(e)",
 };
 
 static int softmax_grad_reference(const struct ct_launch *l)
@@ -68,6 +69,7 @@ const struct ct_op_type ct_op_softmax_grad = {
     .signature = "dy[.K] T, y[.K] T -> dx[.K] T",
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = softmax_grad_reference,
+    .pointwise = "dx = y * (dy - row_sum(dy * y))",
 };
 
 struct ct_value *ct_softmax(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -78,12 +78,17 @@ static bool is_quoted(const struct ct_option *o)
 
 static void print_attrs(const struct ct_graph *graph, const struct ct_op *op, FILE *out)
 {
+    struct ct_arena scratch = {0};
     const char *open = " {";
 
     for (const struct ct_option *o = op->type->attrs; o && o->name; o++) {
-        char text[512];
+        char shortened[512], *text = shortened;
+        int length = ct_attribute_format(&graph->mesh, op, o, text, sizeof(shortened));
 
-        ct_attribute_format(&graph->mesh, op, o, text, sizeof(text));
+        if (length >= (int)sizeof(shortened)) {
+            text = ct_arena_alloc(&scratch, (size_t)length + 1);
+            ct_attribute_format(&graph->mesh, op, o, text, (size_t)length + 1);
+        }
         if (o->fallback && !strcmp(text, o->fallback))
             continue;
         fprintf(out, is_quoted(o) ? "%s%s=\"%s\"" : "%s%s=%s", open, o->name, text);
@@ -91,6 +96,7 @@ static void print_attrs(const struct ct_graph *graph, const struct ct_op *op, FI
     }
     if (*open == ',')
         fputc('}', out);
+    ct_arena_finish(&scratch);
 }
 
 static void print_op(const struct ct_graph *graph, const struct ct_op *op, FILE *out)

@@ -160,12 +160,10 @@ struct ct_graph *tiny_llama(struct ct_arena *arena, struct tiny tiny)
 void join(struct ct_graph *graph)
 {
     const struct ct_transform *transform;
-    size_t i = 0;
 
-    while ((transform = ct_transform_at(i)) && strcmp(transform->name, "join"))
-        i++;
-    assert_non_null(transform);
-    assert_ok(transform->apply(graph, NULL));
+    for (size_t i = 0; (transform = ct_transform_at(i)); i++)
+        if (transform->phase == CT_PHASE_JOIN)
+            assert_ok(transform->apply(graph, NULL));
 }
 
 void fetch_gradients(struct ct_graph *graph)

@@ -59,7 +59,7 @@ struct tiny {
  */
 struct ct_graph *tiny_llama(struct ct_arena *arena, struct tiny tiny);
 
-/* Run the transform "join". */
+/* Run the transforms of the phase join. */
 void join(struct ct_graph *graph);
 
 /* Fetch the gradient of every parameter that has one as "d <parameter>". */

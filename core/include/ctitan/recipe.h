@@ -17,6 +17,7 @@ struct ct_training_config {
     double max_norm;
     const char *dtype, *mixed_precision_param;
     const char *non_finite; /* stop, skip, rewind */
+    const char *skip;       /* names of transforms, comma-separated */
 };
 struct ct_model_config {
     const char *name, *flavor, *init_from, *save_to;

@@ -30,6 +30,7 @@ const struct ct_op_type ct_op_add = {
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .vjp = add_vjp,
     .reference = add_reference,
+    .pointwise = "z = x + y",
 };
 
 struct ct_value *ct_add(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -81,6 +82,7 @@ const struct ct_op_type ct_op_cast = {
     .infer = cast_infer,
     .vjp = cast_vjp,
     .reference = copy_reference,
+    .pointwise = "y = x",
 };
 
 struct ct_value *ct_cast(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -107,4 +109,5 @@ const struct ct_op_type ct_op_reciprocal = {
     .signature = "x[.] T -> y[.] T",
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .reference = reciprocal_reference,
+    .pointwise = "y = 1 / x",
 };

@@ -1,0 +1,200 @@
+/*
+ * Fusion: chains of pointwise ops and row reductions become one kernel each, which the system's
+ * compiler makes.
+ *
+ * What an op computes is a property of its type, a formula. So ops of any plugin are fused, and
+ * those without a formula are borders. Kernels depend on formulas and dtypes, not on sizes: layers
+ * share them, and so do ranks and later runs.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
+
+#include <ctitan/lib/file.h>
+
+#include "fuse.h"
+
+struct fuse_config fuse_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_STRING(struct fuse_config, cache, "cache", "",
+                  "Folder for compiled kernels; empty: ctitan/kernels in $XDG_CACHE_HOME or "
+                  "~/.cache"),
+    CT_OPT_STRING(struct fuse_config, compiler, "compiler", "",
+                  "C compiler and its first arguments; empty: $CC, or cc"),
+    CT_OPT_STRING(struct fuse_config, flags, "flags",
+                  "-std=gnu11 -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math",
+                  "Flags of the C compiler"),
+    CT_OPT_STRING(struct fuse_config, dump, "dump", "",
+                  "Write the code of kernels to this folder; empty: do not"),
+    {0}};
+
+/* ---- the graph ---- */
+
+static const char *reason(const struct fuse_group *g, struct ct_arena *arena)
+{
+    const char *text = g->lone ? "compiled: the device has no kernel for " : "fused: ";
+
+    for (int i = 0; i < g->count; i++)
+        text = ct_arena_printf(arena, "%s%s%s", text, i ? ", " : "", g->op[i]->type->name);
+    return text;
+}
+
+static int replace(struct ct_graph *graph, const struct fuse_group *g)
+{
+    struct ct_builder b = ct_builder_before(graph, g->op[g->count - 1]);
+    struct fuse_attrs attrs = {g->attrs.outputs, ct_arena_strdup(graph->arena, g->attrs.program)};
+    struct ct_op *fused;
+
+    b.why = reason(g, graph->arena);
+    for (int i = 0; i < g->count; i++)
+        b.marks |= g->op[i]->marks;
+    fused = ct_emit_type(&b, &fuse_op, NULL, g->in, g->program.ins, &attrs);
+    for (int i = 0; fused && i < fused->outs; i++)
+        ct_op_set_output(fused, i, g->out[i]);
+    for (int i = g->count; fused && i-- > 0;)
+        ct_graph_remove(graph, g->op[i]);
+    return b.status;
+}
+
+/* ---- kernels ---- */
+
+struct kernels {
+    struct fuse_code *code;
+    const struct fuse_group **first; /* that uses it */
+    int *uses, count;
+};
+
+static struct kernels distinct(const struct fuse_plan *plan)
+{
+    struct kernels k = {ct_arena_array(plan->arena, struct fuse_code, plan->count + 1),
+                        ct_arena_array(plan->arena, const struct fuse_group *, plan->count + 1),
+                        ct_arena_array(plan->arena, int, plan->count + 1), 0};
+
+    for (size_t i = 0; i < plan->count; i++) {
+        int at = 0;
+
+        fuse_write(&plan->group[i]->program, plan->arena, &k.code[k.count]);
+        while (strcmp(k.code[at].text, k.code[k.count].text))
+            at++;
+        if (k.uses[at]++ == 0)
+            k.first[k.count++] = plan->group[i];
+    }
+    return k;
+}
+
+static int dump(const struct kernels *k, struct ct_arena *arena)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && *fuse_config.dump && i < k->count; i++) {
+        const struct fuse_group *g = k->first[i];
+        const char *path = ct_arena_printf(arena, "%s/%s.c", fuse_config.dump, g->out[0]->name);
+        const char *text =
+            ct_arena_printf(arena, "/* %s. First of %d: %%%s */\n%s", reason(g, arena), k->uses[i],
+                            g->out[0]->name, k->code[i].text);
+
+        rc = ct_file_write(path, text, strlen(text));
+    }
+    return rc;
+}
+
+static void report(const struct fuse_plan *plan, const struct kernels *k,
+                   const struct fuse_result *result)
+{
+    double bytes = 0;
+
+    for (size_t i = 0; i < plan->count; i++)
+        bytes += plan->group[i]->saved;
+    ct_info("fuse: %zu fused ops by %d kernels (%d compiled in %.2f s, %d from the cache), %.1f MB "
+            "less read and written per microbatch",
+            plan->count, k->count, result->compiled, result->seconds, result->found, bytes / 1e6);
+}
+
+/* ---- the transform ---- */
+
+static const char *device_name(const struct ct_run *run)
+{
+    const struct ct_offer *offer;
+
+    if (run->device)
+        return run->device->name;
+    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
+        if (offer->ops == run->device_ops)
+            return offer->name;
+    return "";
+}
+
+static bool has_code(const char *device)
+{
+    const struct ct_kernel *kernel;
+
+    for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++)
+        if (!strcmp(kernel->op, fuse_op.name))
+            return true;
+    return false;
+}
+
+static void give_up(const char *why)
+{
+    static bool said;
+
+    if (!said)
+        ct_warn("fuse: nothing is fused: %s", why);
+    said = true;
+}
+
+static int fuse(struct fuse_plan *plan)
+{
+    struct fuse_result result;
+    struct kernels k = distinct(plan);
+    int rc = fuse_compile(k.code, k.count, &result);
+
+    if (rc < 0) {
+        give_up(ct_error_message());
+        return 0;
+    }
+    rc = dump(&k, plan->arena);
+    for (size_t i = 0; rc == 0 && i < plan->count; i++)
+        rc = replace(plan->graph, plan->group[i]);
+    if (rc == 0)
+        report(plan, &k, &result);
+    return rc;
+}
+
+static int apply(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    struct fuse_plan plan = {
+        .arena = &scratch, .graph = graph, .device = device_name(run), .rank = run->rank};
+    int rc;
+
+    if (!has_code(plan.device)) {
+        give_up(ct_arena_printf(&scratch, "device %s runs no compiled kernels", plan.device));
+        ct_arena_finish(&scratch);
+        return 0;
+    }
+    rc = fuse_find(&plan);
+    if (rc == 0 && plan.count)
+        rc = fuse(&plan);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static const struct ct_transform transform = {
+    .size = sizeof(struct ct_transform),
+    .name = "fuse",
+    .summary = "chains of pointwise ops and row reductions become one kernel each",
+    .phase = CT_PHASE_FUSE,
+    .after = CT_NAMES("preferred"),
+    .evaluation = true,
+    .apply = apply,
+};
+
+CT_PLUGIN(.name = "fuse", .version = "1.0",
+          .summary = "Pointwise ops and row reductions, compiled together", .options = options,
+          .config = &fuse_config, .config_size = sizeof(fuse_config),
+          .offers = CT_OFFERS({CT_TRANSFORM, "fuse", &transform}, {CT_OP, "fused", &fuse_op},
+                              {CT_KERNELS, "cpu", fuse_cpu_kernels}));

@@ -1,0 +1,106 @@
+/*
+ * Shared by the sources of the fuse plugin.
+ *
+ * group.c finds ops that can be computed together, and plans one op "fused" for each group. source.c
+ * writes such an op as C. compile.c has it compiled, and keeps the results on disk. kernel.c runs
+ * them. fuse.c is the transform: plan, compile, replace.
+ */
+#ifndef FUSE_H
+#define FUSE_H
+
+#include <ctitan/lib/pointwise.h>
+#include <ctitan/run.h>
+
+#define FUSE_MOST_INPUTS 16
+#define FUSE_MOST_OUTPUTS CT_MAX_DIMS
+
+struct fuse_config {
+    const char *cache, *compiler, *flags, *dump;
+};
+extern struct fuse_config fuse_config;
+
+/* ---- the op ---- */
+
+/*
+ * Inputs of the program are named by level and number: x0 varies along rows and columns, r1 along
+ * rows, c2 along columns, s3 along neither. Outputs are y0, y1, ..; one that is bfloat16(..) has
+ * that dtype, all others are float32.
+ */
+struct fuse_attrs {
+    struct ct_shape outputs; /* the level of each */
+    const char *program;
+};
+extern const struct ct_op_type fuse_op;
+
+struct fuse_program {
+    struct ct_pointwise p;
+    int outs, out[FUSE_MOST_OUTPUTS]; /* nodes */
+    int ins;
+    enum ct_dtype in_dtype[FUSE_MOST_INPUTS], out_dtype[FUSE_MOST_OUTPUTS];
+};
+
+/* Read the program of an op. CT_EINVAL: it has a fault. */
+int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f);
+/* The program as text. */
+char *fuse_text(const struct fuse_program *f, struct ct_arena *arena);
+
+/* ---- C ---- */
+
+/* The address of a tensor's rows, and the distance between them in elements. */
+struct fuse_operand {
+    void *data;
+    int64_t stride;
+};
+/* rows [row, row_end) of columns [column, column_end), which are all of them unless the code is
+   flat. scratch: `buffers` rows; sums: `sums` rows, zeroed before the first call. */
+typedef void fuse_function(const struct fuse_operand *in, const struct fuse_operand *out,
+                           int64_t row, int64_t row_end, int64_t column, int64_t column_end,
+                           float *scratch, float *sums);
+
+struct fuse_code {
+    char *text;
+    int buffers; /* rows of float32 that a call needs besides its operands */
+    int sums;    /* outputs that are sums over rows, in the order of the outputs */
+    bool flat;   /* neither rows nor columns matter */
+    int passes;  /* over each row */
+};
+
+void fuse_write(const struct fuse_program *f, struct ct_arena *arena, struct fuse_code *code);
+
+/* ---- compiled code ---- */
+
+struct fuse_result {
+    int compiled, found;
+    double seconds;
+};
+/* Have all of them compiled that are not in the cache. CT_ENOENT: there is no compiler; CT_EIO: it
+   refused one, and said why; .. */
+int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *result);
+/* The function of a code, which was compiled before, or is now. */
+int fuse_load(const struct fuse_code *code, fuse_function **function);
+
+extern const struct ct_kernel fuse_cpu_kernels[];
+
+/* ---- groups ---- */
+
+struct fuse_group {
+    struct ct_op **op; /* in the graph's order */
+    int count;
+    struct ct_value *in[FUSE_MOST_INPUTS], *out[FUSE_MOST_OUTPUTS];
+    struct fuse_program program;
+    struct fuse_attrs attrs;
+    double saved; /* bytes that a run of the op need not move, on this rank */
+    bool lone;    /* one op, which the device has no kernel for */
+};
+
+struct fuse_plan {
+    struct ct_arena *arena;
+    struct ct_graph *graph;
+    const char *device;
+    int64_t rank;
+    struct fuse_group **group;
+    size_t count, room;
+};
+int fuse_find(struct fuse_plan *plan);
+
+#endif

@@ -1,0 +1,171 @@
+/*
+ * The kernel of "fused" for devices in host memory.
+ *
+ * Rows are divided into blocks whose number depends on the rows alone, so that sums over rows do not
+ * depend on the number of threads. Each block has its own scratch rows and sums.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/op_author.h>
+
+#include "fuse.h"
+
+#define MOST_BLOCKS 64
+#define FLAT 4096             /* elements of a block of flat code */
+#define WORTH_A_THREAD 131072 /* elements of all operands together */
+
+struct state {
+    fuse_function *function;
+    struct fuse_code code;
+    struct fuse_program program;
+};
+
+/* The call's rows and columns: those of its largest operand. */
+static const struct ct_tensor *whole(const struct ct_tensor *in, int ins)
+{
+    const struct ct_tensor *t = in;
+
+    for (int i = 1; i < ins; i++)
+        if (in[i].ndim > t->ndim)
+            t = &in[i];
+    return t;
+}
+
+static bool fits(const struct ct_tensor *t, const struct ct_tensor *whole)
+{
+    struct ct_matrix m;
+
+    if (t->dtype != CT_F32 && t->dtype != CT_BF16 && !(t->dtype == CT_F64 && t->ndim == 0))
+        return false;
+    return t->ndim == whole->ndim ? ct_tensor_as_matrix(t, &m) : ct_tensor_is_dense(t);
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    const struct ct_tensor *t = whole(p->in, p->ins);
+
+    for (int i = 0; i < p->ins + p->outs; i++)
+        if (!fits(i < p->ins ? &p->in[i] : &p->out[i - p->ins], t))
+            return false;
+    return p->ins > 0;
+}
+
+static int blocks(int64_t rows)
+{
+    return (int)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS);
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    struct state *state = ct_arena_new(p->arena, struct state);
+    const struct ct_tensor *t = whole(p->in, p->ins);
+    int rc = fuse_read(p->op, p->arena, &state->program);
+
+    if (rc < 0)
+        return rc;
+    fuse_write(&state->program, p->arena, &state->code);
+    p->workspace = sizeof(float) * (size_t)(state->code.buffers + state->code.sums) *
+                   (size_t)(t->ndim ? ct_columns(t) : 1) *
+                   (size_t)(t->ndim ? blocks(ct_rows(t)) : 1);
+    p->state = state;
+    return fuse_load(&state->code, &state->function);
+}
+
+struct call {
+    const struct state *state;
+    const struct ct_launch *launch;
+    struct fuse_operand in[FUSE_MOST_INPUTS], out[FUSE_MOST_OUTPUTS];
+    int64_t rows, columns, blocks;
+    bool flat;
+};
+
+static void run_blocks(void *context, int64_t begin, int64_t end)
+{
+    const struct call *c = context;
+    const struct fuse_code *code = &c->state->code;
+
+    for (int64_t b = begin; b < end; b++) {
+        float *scratch = (float *)c->launch->workspace +
+                         (size_t)b * (size_t)((code->buffers + code->sums) * c->columns);
+        float *sums = scratch + code->buffers * c->columns;
+        int64_t last = c->flat && (b + 1) * FLAT < c->columns ? (b + 1) * FLAT : c->columns;
+
+        if (code->sums)
+            memset(sums, 0, sizeof(float) * (size_t)(code->sums * c->columns));
+        if (c->flat)
+            c->state->function(c->in, c->out, 0, 1, b * FLAT, last, NULL, NULL);
+        else
+            c->state->function(c->in, c->out, c->rows * b / c->blocks,
+                               c->rows * (b + 1) / c->blocks, 0, c->columns, scratch, sums);
+    }
+}
+
+/* Add up the sums of all blocks, in their order. */
+static void finish_sums(const struct call *c)
+{
+    const struct fuse_code *code = &c->state->code;
+    int sum = code->buffers;
+
+    for (int i = 0; i < c->launch->outs; i++) {
+        const struct ct_tensor *t = &c->launch->out[i];
+        bool narrow = c->state->program.out_dtype[i] == CT_BF16;
+
+        if (c->state->program.p.node[c->state->program.out[i]].level != CT_BY_COLUMN)
+            continue;
+        for (int64_t j = 0; j < c->columns; j++) {
+            const float *part = (const float *)c->launch->workspace + sum * c->columns + j;
+            float total = 0;
+
+            for (int64_t b = 0; b < c->blocks; b++)
+                total += part[b * (code->buffers + code->sums) * c->columns];
+            if (narrow)
+                ((uint16_t *)t->data)[j] = ct_f32_to_bf16(total);
+            else
+                ((float *)t->data)[j] = total;
+        }
+        sum++;
+    }
+}
+
+static struct fuse_operand operand(const struct ct_tensor *t, int ndim, bool *dense)
+{
+    struct ct_matrix m = {0};
+
+    if (t->ndim == ndim && ndim)
+        ct_tensor_as_matrix(t, &m);
+    *dense &= m.stride == m.columns || m.rows == 1;
+    return (struct fuse_operand){t->data, m.stride};
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct state *state = l->state;
+    const struct ct_tensor *t = whole(l->in, l->ins);
+    struct call c = {.state = state,
+                     .launch = l,
+                     .rows = t->ndim ? ct_rows(t) : 1,
+                     .columns = t->ndim ? ct_columns(t) : 1};
+    bool dense = true;
+
+    for (int i = 0; i < l->ins; i++)
+        c.in[i] = operand(&l->in[i], t->ndim, &dense);
+    for (int i = 0; i < l->outs; i++)
+        c.out[i] = operand(&l->out[i], t->ndim, &dense);
+    c.flat = state->code.flat && dense;
+    if (c.flat) {
+        c.columns *= c.rows;
+        c.rows = 1;
+    }
+    c.blocks = c.flat ? (c.columns + FLAT - 1) / FLAT : blocks(c.rows);
+    if (c.rows * c.columns * (l->ins + l->outs) < WORTH_A_THREAD)
+        run_blocks(&c, 0, c.blocks);
+    else
+        ct_parallel(l, c.blocks, run_blocks, &c);
+    if (state->code.sums)
+        finish_sums(&c);
+    return 0;
+}
+
+const struct ct_kernel fuse_cpu_kernels[] = {
+    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, accepts, prepare, run), {0}};

@@ -1,0 +1,177 @@
+/*
+ * The op type "fused": a program over its inputs.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/op_author.h>
+
+#include "fuse.h"
+
+static const char levels[] = {'s', 'c', 'r', 'x'};
+
+int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f)
+{
+    const struct fuse_attrs *attrs = op->attrs;
+    struct ct_pointwise_names names = {0};
+    int rc;
+
+    *f = (struct fuse_program){.p = {.arena = arena}, .ins = op->ins, .outs = op->outs};
+    if (op->ins > FUSE_MOST_INPUTS)
+        return ct_fail(CT_EINVAL, "%d inputs, of at most %d", op->ins, FUSE_MOST_INPUTS);
+    for (int i = 0; i < op->ins; i++)
+        f->in_dtype[i] = op->in[i]->dtype;
+    for (int i = 0; i < op->ins; i++)
+        for (unsigned level = 0; level < CT_COUNT(levels); level++)
+            ct_pointwise_name(&f->p, &names, ct_arena_printf(arena, "%c%d", levels[level], i),
+                              ct_pointwise_input(&f->p, i, level));
+    rc = ct_pointwise_read(&f->p, attrs->program ? attrs->program : "", &names);
+    for (int i = 0; rc == 0 && i < op->outs; i++) {
+        f->out[i] = ct_pointwise_find(&names, ct_arena_printf(arena, "y%d", i));
+        if (f->out[i] < 0)
+            return ct_fail(CT_EINVAL, "the program does not assign y%d", i);
+        f->out_dtype[i] = f->p.node[f->out[i]].kind == CT_POINTWISE_BF16 ? CT_BF16 : CT_F32;
+        if (f->p.node[f->out[i]].level != (unsigned)attrs->outputs.size[i])
+            return ct_fail(CT_EINVAL, "y%d has another level than its program", i);
+    }
+    return rc;
+}
+
+/* Nodes that the outputs need, and how often each is an argument. */
+static void count_uses(const struct fuse_program *f, int node, int *uses)
+{
+    const struct ct_pointwise_node *n = &f->p.node[node];
+
+    if (uses[node]++)
+        return;
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+        count_uses(f, n->arg[i], uses);
+}
+
+char *fuse_text(const struct fuse_program *f, struct ct_arena *arena)
+{
+    int *uses = ct_arena_array(arena, int, f->p.count);
+    const char **use = ct_arena_array(arena, const char *, f->p.count);
+    const struct ct_pointwise_style style = {"", 17, NULL, use};
+    const char *separator = "";
+    char *text = NULL, *copy;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    if (!out)
+        return NULL;
+    for (int i = 0; i < f->outs; i++)
+        count_uses(f, f->out[i], uses);
+    for (size_t k = 0; k < f->p.count; k++) {
+        const struct ct_pointwise_node *n = &f->p.node[k];
+
+        if (n->kind == CT_POINTWISE_INPUT)
+            use[k] = ct_arena_printf(arena, "%c%d", levels[n->level], n->input);
+        if (uses[k] < 2 || ct_pointwise_arguments(n->kind) == 0)
+            continue;
+        fprintf(out, "%st%zu = ", separator, k);
+        ct_pointwise_print(&f->p, (int)k, &style, out);
+        use[k] = ct_arena_printf(arena, "t%zu", k);
+        separator = "; ";
+    }
+    for (int i = 0; i < f->outs; i++, separator = "; ") {
+        fprintf(out, "%sy%d = ", separator, i);
+        if (use[f->out[i]])
+            fputs(use[f->out[i]], out);
+        else
+            ct_pointwise_print(&f->p, f->out[i], &style, out);
+    }
+    fclose(out);
+    copy = ct_arena_strdup(arena, text);
+    free(text);
+    return copy;
+}
+
+/* The input with rows and columns. */
+static const struct ct_value *whole_of(const struct fuse_program *f, const struct ct_op *op)
+{
+    const struct ct_value *whole = NULL;
+
+    for (size_t k = 0; k < f->p.count; k++) {
+        const struct ct_pointwise_node *n = &f->p.node[k];
+
+        if (n->kind == CT_POINTWISE_INPUT && n->level == (CT_BY_ROW | CT_BY_COLUMN) &&
+            (!whole || op->in[n->input]->ndim > whole->ndim))
+            whole = op->in[n->input];
+    }
+    return whole;
+}
+
+static int infer(struct ct_op *op)
+{
+    struct ct_arena scratch = {0};
+    struct fuse_program f;
+    const struct ct_value *whole;
+    int rc = fuse_read(op, &scratch, &f);
+
+    for (int i = 0; rc == 0 && i < op->outs; i++) {
+        struct ct_value *out = op->out[i];
+        int64_t level = ((const struct fuse_attrs *)op->attrs)->outputs.size[i];
+
+        whole = whole_of(&f, op);
+        if (!whole || whole->ndim == 0) {
+            rc = ct_fail(CT_EINVAL, "no input has rows and columns");
+            break;
+        }
+        out->dtype = f.out_dtype[i];
+        out->ndim = level == CT_BY_COLUMN ? 1 : whole->ndim - !(level & CT_BY_COLUMN);
+        memcpy(out->shape, level == CT_BY_COLUMN ? whole->shape + whole->ndim - 1 : whole->shape,
+               sizeof(*out->shape) * (size_t)out->ndim);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct fuse_program f;
+    int64_t rows = 1, columns = 1;
+    double **value;
+    int rc = fuse_read(l->op, &r.arena, &f);
+
+    for (int i = 0, ndim = 0; i < l->ins; i++)
+        if (l->in[i].ndim > ndim) {
+            ndim = l->in[i].ndim;
+            rows = ct_rows(&l->in[i]);
+            columns = ct_columns(&l->in[i]);
+        }
+    if (rc < 0)
+        return ct_reference_end(&r, rc);
+    value = ct_pointwise_evaluate(&f.p, rows, columns, r.in, &r.arena);
+    for (int i = 0; i < l->outs; i++)
+        memcpy(r.out[i], value[f.out[i]], sizeof(double) * (size_t)ct_tensor_count(&l->out[i]));
+    return ct_reference_end(&r, 0);
+}
+
+/* Any output may take the memory of any input: kernels write what has rows and columns after they
+   have read it. */
+#define OVER(o)                                                                                    \
+    {o, 0}, {o, 1}, {o, 2}, {o, 3}, {o, 4}, {o, 5}, {o, 6}, {o, 7}, {o, 8}, {o, 9}, {o, 10},       \
+        {o, 11}, {o, 12}, {o, 13}, {o, 14},                                                        \
+    {                                                                                              \
+        o, 15                                                                                      \
+    }
+
+const struct ct_op_type fuse_op = {
+    .size = sizeof(struct ct_op_type),
+    .name = "fused",
+    .summary = "several ops in one kernel, by a program",
+    .signature = "*?x F -> *y F | *outputs",
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_SHAPE(struct fuse_attrs, outputs, "outputs", "",
+                         "Of each output: 3 for rows and columns, 2 for rows, 1 for columns"),
+            CT_OPT_STRING(struct fuse_attrs, program, "program", "", "What is computed"),
+            {0}},
+    .attrs_size = sizeof(struct fuse_attrs),
+    .inplace = (const int8_t[][2]){OVER(0), OVER(1), OVER(2), OVER(3), OVER(4), OVER(5), {-1, -1}},
+    .infer = infer,
+    .reference = reference,
+};

@@ -1,0 +1,346 @@
+/*
+ * Formulas against the reference kernels of their ops; compiled code against both; what becomes of
+ * a graph, and what does not.
+ */
+#include "plugin_under_test.h"
+#undef assert_message
+#include <unistd.h>
+
+#include <ctitan/lib/pointwise.h>
+#include <ctitan/lib/text.h>
+#include <ctitan/rng.h>
+#include <ctitan/run.h>
+
+#include "support.h"
+
+/* T is the dtype under test, W float32, or float64 with it. */
+static const struct formula {
+    const char *type, *text;
+} formulas[] = {
+    {"add", "input %x : T[5,37]\ninput %y : T[5,37]\nF - %z = add(%x, %y) : T[5,37]\n"},
+    {"cast", "input %x : T[5,37]\nF - %z = cast(%x) {dtype=\"bfloat16\"} : bfloat16[5,37]\n"},
+    {"reciprocal", "input %x : T[3,130]\nF - %z = reciprocal(%x) : T[3,130]\n"},
+    {"mul", "input %x : T[7,3,33]\ninput %y : T[7,3,33]\nF - %z = mul(%x, %y) : T[7,3,33]\n"},
+    {"scale", "input %x : T[5001]\nF - %z = scale(%x) {factor=-0.3} : T[5001]\n"},
+    {"silu", "input %x : T[5,37]\nF - %z = silu(%x) : T[5,37]\n"},
+    {"silu_grad", "input %d : T[5,37]\ninput %x : T[5,37]\nF - %z = silu_grad(%d, %x) : T[5,37]\n"},
+    {"gelu", "input %x : T[5,37]\nF - %z = gelu(%x) : T[5,37]\n"},
+    {"gelu", "input %x : T[5,37]\nF - %z = gelu(%x) {approximate=\"tanh\"} : T[5,37]\n"},
+    {"gelu_grad", "input %d : T[5,37]\ninput %x : T[5,37]\nF - %z = gelu_grad(%d, %x) : T[5,37]\n"},
+    {"gelu_grad", "input %d : T[9,70]\ninput %x : T[9,70]\n"
+                  "F - %z = gelu_grad(%d, %x) {approximate=\"tanh\"} : T[9,70]\n"},
+    {"swiglu", "input %g : T[5,37]\ninput %u : T[5,37]\nF - %z = swiglu(%g, %u) : T[5,37]\n"},
+    {"swiglu_grad", "input %d : T[5,37]\ninput %g : T[5,37]\ninput %u : T[5,37]\n"
+                    "F - %z, %y = swiglu_grad(%d, %g, %u) : T[5,37], T[5,37]\n"},
+    {"bias", "input %x : T[5,3,37]\ninput %r : T[37]\nF - %z = bias(%x, %r) : T[5,3,37]\n"},
+    {"bias_grad", "input %x : T[70,3,37]\nF - %z = bias_grad(%x) : T[37]\n"},
+    {"rms_norm", "input %x : T[5,37]\ninput %w : T[37]\n"
+                 "F - %z, %r = rms_norm(%x, %w) {eps=0.1} : T[5,37], W[5]\n"},
+    {"add_rms_norm", "input %x : T[5,137]\ninput %y : T[5,137]\ninput %w : T[137]\n"
+                     "F - %z, %s, %r = add_rms_norm(%x, %y, %w) : T[5,137], T[5,137], W[5]\n"},
+    {"rms_norm_grad", "input %d : T[99,37]\ninput %x : T[99,37]\ninput %w : T[37]\n"
+                      "input %r : W[99]\n"
+                      "F - %z, %y = rms_norm_grad(%d, %x, %w, %r) : T[99,37], T[37]\n"},
+    {"rms_norm_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %w : T[37]\n"
+                      "input %r : W[5]\ninput %e : T[5,37]\n"
+                      "F - %z, %y = rms_norm_grad(%d, %x, %w, %r, %e) : T[5,37], T[37]\n"},
+    {"layer_norm", "input %x : T[5,37]\ninput %w : T[37]\n"
+                   "F - %z, %m, %r = layer_norm(%x, %w) : T[5,37], W[5], W[5]\n"},
+    {"layer_norm", "input %x : T[2,3,37]\ninput %w : T[37]\ninput %b : T[37]\n"
+                   "F - %z, %m, %r = layer_norm(%x, %w, %b) : T[2,3,37], W[2,3], W[2,3]\n"},
+    {"layer_norm_grad",
+     "input %d : T[5,37]\ninput %x : T[5,37]\ninput %w : T[37]\n"
+     "input %m : W[5]\ninput %r : W[5]\n"
+     "F - %z, %y, %b = layer_norm_grad(%d, %x, %w, %m, %r) : T[5,37], T[37], T[37]\n"},
+    {"softmax", "input %x : T[5,1037]\nF - %z = softmax(%x) : T[5,1037]\n"},
+    {"softmax_grad",
+     "input %d : T[5,37]\ninput %x : T[5,37]\nF - %z = softmax_grad(%d, %x) : T[5,37]\n"},
+};
+
+/* Programs of several ops. */
+static const char *const chains[] = {
+    "input %x : T[6,3,45]\ninput %r : T[6,3,45]\ninput %b : T[45]\ninput %w : T[45]\n"
+    "F - %a = bias(%x, %b) : T[6,3,45]\nF - %s = add(%r, %a) : T[6,3,45]\n"
+    "F - %z, %m, %q = layer_norm(%s, %w, %b) : T[6,3,45], W[6,3], W[6,3]\n"
+    "F - %n = squared_norm(%s) : float64[]\nfetch n = %n\n",
+    "input %x : T[130,19]\ninput %y : T[130,19]\nF - %a = scale(%x) {factor=3} : T[130,19]\n"
+    "F - %b = softmax(%a) : T[130,19]\nF - %c = mul(%b, %y) : T[130,19]\n"
+    "F - %d = softmax(%c) : T[130,19]\nF - %z = add(%d, %b) : T[130,19]\n",
+    "input %d : T[70,33]\ninput %x : T[70,33]\ninput %e : T[70,33]\ninput %w : T[33]\n"
+    "input %m : W[70]\ninput %r : W[70]\n"
+    "F - %a, %y, %b = layer_norm_grad(%d, %x, %w, %m, %r) : T[70,33], T[33], T[33]\n"
+    "F - %z = add(%e, %a) : T[70,33]\n",
+    "input %x : T[9001]\ninput %y : T[9001]\nF - %a = silu(%x) : T[9001]\n"
+    "F - %b = mul(%a, %y) : T[9001]\nF - %c = cast(%b) {dtype=\"float32\"} : float32[9001]\n"
+    "F - %z = gelu(%c) : float32[9001]\n",
+};
+
+/* The graph of a text, with all results that no op takes as fetches. */
+static struct ct_graph *graph_of(struct ct_arena *arena, const char *text, const char *dtype)
+{
+    char *out = ct_arena_alloc(arena, strlen(text) * 4 + 64);
+    size_t n = (size_t)sprintf(out, "graph \"formula\"\n");
+    struct ct_graph *graph;
+
+    for (; *text; text++)
+        if (text[0] == 'T' && text[1] == '[')
+            n += (size_t)sprintf(out + n, "%s", dtype);
+        else if (text[0] == 'W' && text[1] == '[')
+            n += (size_t)sprintf(out + n, "%s", strcmp(dtype, "float64") ? "float32" : dtype);
+        else
+            out[n++] = *text;
+    graph = parse(arena, out);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->producer && !graph->values[i]->use_count &&
+            !graph->values[i]->fetch_count)
+            ct_graph_fetch(graph, graph->values[i]->name, graph->values[i]);
+    assert_ok(ct_graph_verify(graph, stderr));
+    return graph;
+}
+
+static double normal(uint64_t stream, uint64_t index)
+{
+    struct ct_philox r = ct_philox(7, stream, index);
+    double sum = 0;
+
+    for (int i = 0; i < 4; i++)
+        sum += r.v[i] * 0x1p-32 - 0.5;
+    return sum * 1.7;
+}
+
+/* Every source from its name. */
+static void fill(struct machine *m)
+{
+    for (size_t i = 0; i < m->graph->value_count; i++) {
+        const struct ct_value *v = m->graph->values[i];
+        struct ct_tensor t = m->program->tensors[v->id];
+        size_t bytes = (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype);
+
+        if (v->producer)
+            continue;
+        t = ct_tensor_dense(ct_arena_alloc(&m->arena, bytes), t.dtype, t.ndim, t.shape);
+        for (int64_t k = 0; k < ct_tensor_count(&t); k++)
+            ct_tensor_store(&t, k, normal((uint64_t)*v->name, (uint64_t)k));
+        assert_ok(
+            ct_executor_write(m->executor, v, v->role == CT_ROLE_INPUT ? 0 : -1, t.data, bytes));
+    }
+}
+
+static void run(struct machine *m, const struct ct_graph *graph, struct ct_device *device)
+{
+    machine_start(m, graph, device, 1, FORWARD);
+    fill(m);
+    assert_ok(ct_executor_step(m->executor));
+}
+
+/* Both graphs fetch the same values; relative to the largest element of each. */
+static void compare(const struct ct_graph *is, struct ct_device *device,
+                    const struct ct_graph *should, double tolerance)
+{
+    struct machine a, b;
+
+    run(&a, is, device);
+    run(&b, should, NULL);
+    for (size_t i = 0; i < should->fetch_count; i++) {
+        const char *name = should->fetches[i].name;
+        int64_t count;
+        double *got = read_fetch(&a, name, NULL), *want = read_fetch(&b, name, &count), size = 0;
+
+        for (int64_t k = 0; k < count; k++)
+            size = fmax(size, fabs(want[k]));
+        for (int64_t k = 0; k < count; k++)
+            if (!(fabs(got[k] - want[k]) <= tolerance * size))
+                fail_msg("%s: %s[%d] is %.9g, not %.9g (of at most %g)",
+                         ct_graph_text(is, &a.arena), name, (int)k, got[k], want[k], size);
+    }
+    machine_finish(&a);
+    machine_finish(&b);
+}
+
+/* ---- formulas ---- */
+
+/* The same op, but by its formula. */
+static void formulas_are_what_references_compute(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(formulas); i++) {
+        struct ct_op_type *twin = calloc(1, sizeof(*twin)); /* types live as long as the process */
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = graph_of(&arena, formulas[i].text, "float64");
+        struct ct_graph *by_formula = ct_graph_clone(graph, &arena);
+        struct ct_op *op = by_formula->first;
+
+        *twin = *op->type;
+        twin->name = strdup(ct_arena_printf(&arena, "formula_%zu", i));
+        twin->reference = ct_pointwise_reference;
+        assert_ok(ct_op_need(twin));
+        ct_op_become(by_formula, op, twin, op->in, op->ins, op->attrs);
+        compare(by_formula, NULL, graph, 1e-12);
+        ct_arena_finish(&arena);
+    }
+}
+
+static void every_formula_is_tried(void **state)
+{
+    const struct ct_op_type *type;
+
+    (void)state;
+    for (size_t i = 0; (type = ct_op_at(i)); i++) {
+        bool tried = !type->pointwise || !strncmp(type->name, "formula_", 8);
+
+        for (size_t k = 0; !tried && k < CT_COUNT(formulas); k++)
+            tried = !strcmp(formulas[k].type, type->name);
+        if (!tried)
+            fail_msg("%s has a formula, but no case here", type->name);
+    }
+}
+
+static void faults_of_formulas_are_said(void **state)
+{
+    static const char *const faults[][2] = {
+        {"y = x +", "a value is missing"},     {"y = x y", "an operator or \";\" is missing"},
+        {"y = z", "no such name before this"}, {"y = root(x)", "no such function"},
+        {"y = max(x)", "too few arguments"},   {"y = (x", "\")\" is missing"},
+        {"x * x", "\"name =\" is missing"},    {"y = row_sum(2)", "the argument has no columns"},
+        {"y = x ? 1", "\":\" is missing"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(faults); i++) {
+        struct ct_arena arena = {0};
+        struct ct_pointwise p = {.arena = &arena};
+        struct ct_pointwise_names names = {0};
+
+        ct_pointwise_name(&p, &names, "x", ct_pointwise_input(&p, 0, CT_BY_ROW | CT_BY_COLUMN));
+        assert_int_equal(ct_pointwise_read(&p, faults[i][0], &names), CT_EINVAL);
+        assert_message(faults[i][1]);
+        ct_arena_finish(&arena);
+    }
+}
+
+/* ---- compiled code ---- */
+
+static const struct ct_plugin *plugin;
+static struct ct_device bare; /* has kernels for nothing but fused ops */
+
+static void fuse(struct ct_graph *graph)
+{
+    struct ct_run run = {.device = &bare, .device_ops = bare.ops};
+
+    assert_ok(test_transform(plugin, "fuse")->apply(graph, &run));
+    assert_ok(ct_graph_verify(graph, stderr));
+}
+
+static void check_compiled(const char *text, const char *dtype, double tolerance)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = graph_of(&arena, text, dtype);
+    struct ct_graph *fused = ct_graph_clone(graph, &arena);
+    char *printed;
+
+    fuse(fused);
+    assert_int_equal(count_ops(fused, "fused"), 1);
+    compare(fused, &bare, graph, tolerance);
+    printed = ct_graph_text(fused, &arena);
+    assert_string_equal(ct_graph_text(parse(&arena, printed), &arena), printed);
+    compare(parse(&arena, printed), NULL, graph, tolerance); /* and the fused op's reference */
+    ct_arena_finish(&arena);
+}
+
+static void compiled_ops_are_what_references_compute(void **state)
+{
+    (void)state;
+    test_options(plugin, (const char *const[]){NULL});
+    for (size_t i = 0; i < CT_COUNT(formulas); i++) {
+        check_compiled(formulas[i].text, "float32", 2e-6);
+        check_compiled(formulas[i].text, "bfloat16", 0x1p-8);
+    }
+}
+
+static void compiled_chains_are_what_references_compute(void **state)
+{
+    (void)state;
+    test_options(plugin, (const char *const[]){NULL});
+    for (size_t i = 0; i < CT_COUNT(chains); i++) {
+        check_compiled(chains[i], "float32", 3e-6);
+        check_compiled(chains[i], "bfloat16", 0x1p-7);
+    }
+}
+
+/* ---- graphs ---- */
+
+static const char layer[] =
+    "input %x : T[4,6,8]\ninput %r : T[4,6,8]\ninput %d : T[4,6,8]\nparam %w : T[8,8]\n"
+    "param %b : T[8]\n"
+    "F layers.0 %p = linear(%x, %w) : T[4,6,8]\n"
+    "F layers.0 %a = bias(%p, %b) : T[4,6,8]\n"
+    "F layers.0 %s = add(%r, %a) : T[4,6,8]\n"
+    "F layers.0 %n, %m, %q = layer_norm(%s, %b, %b) : T[4,6,8], W[4,6], W[4,6]\n"
+    "F layers.0 %u = linear(%n, %w) : T[4,6,8]\n"
+    "F layers.0 %v = bias(%u, %b) : T[4,6,8]\n"
+    "F layers.0 %g = gelu(%v) {approximate=\"tanh\"} : T[4,6,8]\n"
+    "F layers.0 %e = squared_norm(%g) : float64[]\n"
+    "I layers.0 %h = gelu_grad(%d, %v) {approximate=\"tanh\"} : T[4,6,8]\n"
+    "I layers.0 %i = mul(%h, %s) : T[4,6,8]\n"
+    "W layers.0 %k = bias_grad(%h) : T[8]\n"
+    "I layers.0 %o = view(%i) {shape=\"24,8\"} : T[24,8]\n"
+    "I layers.0 %t = silu(%o) : T[24,8]\n"
+    "post - %y = add(%k, %k) : T[8]\n";
+
+static void graphs_are_as_agreed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = graph_of(&arena, layer, "bfloat16");
+
+    (void)state;
+    test_options(plugin, (const char *const[]){NULL});
+    assert_golden("before.txt", ct_graph_text(graph, &arena));
+    fuse(graph);
+    assert_golden("after.txt", ct_graph_text(graph, &arena));
+    ct_arena_finish(&arena);
+}
+
+static void without_a_compiler_nothing_changes(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = graph_of(&arena, layer, "bfloat16");
+    char *before = ct_graph_text(graph, &arena);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "compiler=/nonexistent/cc");
+    fuse(graph);
+    assert_string_equal(ct_graph_text(graph, &arena), before);
+    TEST_OPTIONS(plugin, "compiler=false"); /* refuses everything */
+    fuse(graph);
+    assert_string_equal(ct_graph_text(graph, &arena), before);
+    ct_arena_finish(&arena);
+}
+
+static int set_up(void **state)
+{
+    const struct ct_kernel *kernels;
+
+    (void)state;
+    plugin = test_plugin("fuse");
+    kernels = test_offer(plugin, CT_KERNELS);
+    bare = *reference_device();
+    bare.name = "bare";
+    return ct_op_need(test_offer(plugin, CT_OP)) < 0 ? -1 : ct_kernel_register("bare", kernels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(formulas_are_what_references_compute),
+        cmocka_unit_test(every_formula_is_tried),
+        cmocka_unit_test(faults_of_formulas_are_said),
+        cmocka_unit_test(compiled_ops_are_what_references_compute),
+        cmocka_unit_test(compiled_chains_are_what_references_compute),
+        cmocka_unit_test(graphs_are_as_agreed),
+        cmocka_unit_test(without_a_compiler_nothing_changes),
+    };
+
+    if (ct_ops_register() < 0)
+        return 1;
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
