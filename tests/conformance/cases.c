@@ -140,6 +140,21 @@
     "W - %drow = bias_grad(%dy) : T[" #k "]\n"                                                     \
     "W - %drow32 = bias_grad(%dy) : float32![" #k "]\n"
 
+#define EXPERTS(b, t, n, f, e, k)                                                                  \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
+    "param %up : T[" #e "," #f "," #n "]\n"                                                        \
+    "param %down : T[" #e "," #n "," #f "]\n"                                                      \
+    "F - %y = experts(%x, %weights, %ids, %gate, %up, %down) : T[" #b "," #t "," #n "]\n"          \
+    "I - %dx, %dweights = experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down) : T[" #b "," #t   \
+    "," #n "], float32[" #b "," #t "," #k "]\n"                                                    \
+    "W - %dgate, %dup, %ddown = experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) : "         \
+    "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
+    "]\n"
+
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
@@ -292,6 +307,8 @@ const struct conformance_case conformance_cases[] = {
      50, false},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
+    {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, false},
+    {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, false},
     {"squared norm",
      "state %x : T[37]\nstate %y : float32[70001,3]\n"
      "post - %s = squared_norm(%x, %y) : float64[]\n"
