@@ -272,7 +272,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
 
     if (rc < 0)
         return rc;
-    if (op->type->flags & CT_OP_VIEW) {
+    if (lowered->in_place) {
         buffer_of(x, op->out[0], microbatch, -1); /* already there, and unchanged */
         return 0;
     }
@@ -475,8 +475,7 @@ static int64_t count_init(const struct ct_lowering *l)
     int64_t count = 0;
 
     for (size_t n = 0; n < l->op_count; n++)
-        count +=
-            l->op_at[n]->section->part == CT_PART_INIT && !(l->op_at[n]->type->flags & CT_OP_VIEW);
+        count += l->op_at[n]->section->part == CT_PART_INIT && !l->ops[n].in_place;
     return count;
 }
 

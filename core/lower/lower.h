@@ -12,6 +12,7 @@
 
 /* What lowering knows of an op, the same for every microbatch. */
 struct ct_lowered_op {
+    bool in_place; /* nothing to run: the values share memory */
     const struct ct_kernel *kernel;
     void *state;
     struct ct_group *group; /* of a collective */
@@ -39,6 +40,7 @@ struct ct_lowering {
     uint32_t *root;            /* by value id: the value whose buffer it uses */
     uint32_t *next;            /* by value id: the next of its class, a ring */
     size_t *bytes;             /* by root: size of the buffer */
+    size_t *offset;            /* by value id: of a part in its buffer, if that is dense */
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;

@@ -2,7 +2,8 @@
  * Which values share memory.
  *
  * Values form classes; each class has one buffer. A view shares its input's memory. An output may
- * take over the memory of an input that dies there (in place). Values that an op prefers contiguous
+ * take over the memory of an input that dies there (in place). A part that is contiguous in the
+ * whole lies there: narrow and concat then copy nothing. Values that an op prefers contiguous
  * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
  * column o is at r S + o + c, whatever shape the member is viewed in.
@@ -78,6 +79,7 @@ static void local_tensors(struct ct_lowering *l)
     l->root = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
     l->next = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
     l->bytes = ct_arena_array(&l->scratch, size_t, g->value_count + 1);
+    l->offset = ct_arena_array(&l->scratch, size_t, g->value_count + 1);
     for (uint32_t id = 0; id < g->value_count; id++) {
         const struct ct_value *v = g->values[id];
         int64_t local[CT_MAX_DIMS];
@@ -176,6 +178,129 @@ static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, i
     return true;
 }
 
+/* ---- parts ---- */
+
+#define ALIGNMENT 64 /* of what is no column of a matrix */
+
+/* Does index `from` of dimension dim begin a contiguous part of v? Then *offset is where. */
+static bool is_contiguous(const struct ct_lowering *l, const struct ct_value *v, int64_t dim,
+                          int64_t from, size_t *offset)
+{
+    const struct ct_tensor *t = &l->program->tensors[v->id];
+
+    for (int64_t d = 0; d < dim; d++)
+        if (t->shape[d] != 1)
+            return false;
+    *offset = (size_t)(from * t->stride[dim]) * ct_dtype_size(t->dtype);
+    return *offset % ALIGNMENT == 0;
+}
+
+/* One buffer can hold values of both: one for each microbatch, or one for the step. */
+static bool lives_with(const struct ct_section *a, const struct ct_section *b)
+{
+    return a == b || (ct_part_is_microbatch(a->part) && ct_part_is_microbatch(b->part));
+}
+
+/* Can values of these classes share a buffer, in parts? */
+static bool may_share(const struct ct_lowering *l, uint32_t a, uint32_t b)
+{
+    const struct ct_value *v = l->graph->values[a], *w = l->graph->values[b];
+
+    return a != b && v->producer && w->producer && !l->summed[a] && !l->summed[b] &&
+           !v->opaque_bytes && !w->opaque_bytes && l->bytes[a] && l->bytes[b] &&
+           v->space == w->space && lives_with(v->producer->section, w->producer->section);
+}
+
+static void shift(struct ct_lowering *l, uint32_t root, size_t offset)
+{
+    uint32_t id = root;
+
+    do {
+        l->offset[id] += offset;
+        l->program->tensors[id].data = (void *)l->offset[id];
+    } while ((id = l->next[id]) != root);
+}
+
+/* The part of a whole that lives as long: it lies in the whole. */
+static bool narrow_in_place(struct ct_lowering *l, const struct ct_op *op, struct last_use *last)
+{
+    const struct ct_narrow *attrs = op->attrs;
+    const struct ct_value *part = op->out[0], *whole = op->in[0];
+    uint32_t class = find(l, whole->id);
+    size_t offset;
+
+    if (!is_contiguous(l, whole, attrs->dim, attrs->from, &offset) ||
+        !may_share(l, class, part->id) || l->summed[whole->id] ||
+        last[part->id].part > last[class].part || last[part->id].fetched)
+        return false;
+    shift(l, part->id, l->offset[whole->id] + offset);
+    merge(l, class, part->id);
+    merge_uses(&last[class], &last[part->id]);
+    return true;
+}
+
+/* Is everything in a class made, and used for the last time, by the ops of a section up to op? */
+static bool ends_with(const struct ct_lowering *l, uint32_t root, const struct ct_op *op)
+{
+    uint32_t id = root;
+
+    do {
+        const struct ct_value *v = l->graph->values[id];
+
+        if (v->producer->section != op->section || l->order[id] > l->order[op->out[0]->id] ||
+            v->fetch_count)
+            return false;
+        ct_for_each_use (use, v)
+            if (use->op->section != op->section || !use->op->outs ||
+                l->order[use->op->out[0]->id] > l->order[op->out[0]->id])
+                return false;
+    } while ((id = l->next[id]) != root);
+    return true;
+}
+
+/* May the class of this part be made in the whole? It must be all of its class. */
+static bool may_be_part(const struct ct_lowering *l, const struct ct_op *op, int i, size_t offset)
+{
+    uint32_t root = l->root[op->in[i]->id];
+
+    for (int k = 0; k < i; k++)
+        if (l->root[op->in[k]->id] == root)
+            return false;
+    return may_share(l, l->root[op->out[0]->id], root) && offset % ALIGNMENT == 0 &&
+           l->bytes[root] == l->bytes[op->in[i]->id] && l->offset[op->in[i]->id] == 0 &&
+           ends_with(l, root, op);
+}
+
+static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from);
+
+static bool concat_in_place(struct ct_lowering *l, const struct ct_op *op)
+{
+    int64_t dim = ((const struct ct_concat *)op->attrs)->dim;
+    uint32_t whole = op->out[0]->id;
+    size_t offset = 0;
+
+    if (!is_contiguous(l, op->out[0], dim, 0, &offset) || l->root[whole] != whole)
+        return false;
+    for (int i = 0; i < op->ins; offset += l->bytes[op->in[i++]->id])
+        if (!may_be_part(l, op, i, offset))
+            return false;
+    offset = 0;
+    for (int i = 0; i < op->ins; offset += l->bytes[op->in[i++]->id]) {
+        uint32_t part = l->root[op->in[i]->id];
+
+        shift(l, part, offset);
+        set_root(l, whole, part);
+    }
+    return true;
+}
+
+static void place_parts(struct ct_lowering *l)
+{
+    for (size_t n = 0; n < l->op_count; n++)
+        if (l->op_at[n]->type == &ct_op_concat)
+            l->ops[n].in_place = concat_in_place(l, l->op_at[n]);
+}
+
 static void alias(struct ct_lowering *l)
 {
     struct ct_arena scratch = {0};
@@ -184,9 +309,15 @@ static void alias(struct ct_lowering *l)
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
 
+        l->ops[n].in_place = is_view(op);
         if (is_view(op)) {
+            shift(l, op->out[0]->id, l->offset[op->in[0]->id]);
             merge(l, find(l, op->in[0]->id), op->out[0]->id);
             merge_uses(&last[find(l, op->in[0]->id)], &last[op->out[0]->id]);
+            continue;
+        }
+        if (op->type == &ct_op_narrow && narrow_in_place(l, op, last)) {
+            l->ops[n].in_place = true;
             continue;
         }
         for (const int8_t(*p)[2] = op->type->inplace; p && (*p)[0] >= 0; p++) {
@@ -200,6 +331,7 @@ static void alias(struct ct_lowering *l)
             class = find(l, op->in[in]->id);
             if (used_after(&last[class], op, n))
                 continue;
+            shift(l, op->out[out]->id, l->offset[op->in[in]->id]);
             merge(l, class, op->out[out]->id);
             merge_uses(&last[class], &last[op->out[out]->id]);
         }
@@ -241,7 +373,8 @@ static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int
         const struct ct_tensor *t = &l->program->tensors[values[i]->id];
         uint32_t root = l->root[values[i]->id];
         int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 0;
-        int64_t rows = columns ? ct_tensor_count(t) / columns : 0;
+        int64_t elements = (int64_t)(l->bytes[root] / ct_dtype_size(t->dtype));
+        int64_t rows = columns && elements % columns == 0 ? elements / columns : 0;
 
         if (!rows || (i && rows != m->rows) || values[i]->dtype != values[0]->dtype ||
             !free_to_move(l, root, l->root[values[0]->id]) || joined[root])
@@ -305,11 +438,12 @@ static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, 
     uint32_t id = root;
 
     do {
-        size_t item = ct_dtype_size(tensors[id].dtype);
+        size_t item = ct_dtype_size(tensors[id].dtype),
+               row = l->offset[id] / item / (size_t)columns;
 
-        if (!stride_in(&tensors[id], columns, width))
+        if (l->offset[id] % (item * (size_t)columns) || !stride_in(&tensors[id], columns, width))
             return false;
-        tensors[id].data = (void *)((size_t)column * item);
+        tensors[id].data = (void *)((row * (size_t)width + (size_t)column) * item);
         if (!kernels_can_stride(l, id))
             return false;
     } while ((id = l->next[id]) != root);
@@ -323,7 +457,7 @@ static void move_back(struct ct_lowering *l, uint32_t root)
     do {
         struct ct_tensor *t = &l->program->tensors[id];
 
-        *t = ct_tensor_dense(NULL, t->dtype, t->ndim, t->shape);
+        *t = ct_tensor_dense((void *)l->offset[id], t->dtype, t->ndim, t->shape);
     } while ((id = l->next[id]) != root);
 }
 
@@ -569,6 +703,7 @@ int ct_lower_place(struct ct_lowering *l)
     find_sums(l);
     local_tensors(l);
     alias(l);
+    place_parts(l);
     join_all(l);
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
@@ -577,7 +712,7 @@ int ct_lower_place(struct ct_lowering *l)
         for (int i = 0; i < op->outs && i < 32; i++)
             if (l->summed[op->out[i]->id] && l->request->microbatches > 1)
                 l->ops[n].accumulate |= 1u << i;
-        if (!is_view(op))
+        if (!l->ops[n].in_place)
             rc = choose_kernel(l, op, &l->ops[n]);
         if (rc < 0)
             return rc;

@@ -457,6 +457,69 @@ static void views_of_parameters_in_the_forward(void **state)
     ct_arena_finish(&arena);
 }
 
+static int count_copies(const struct ct_program *p)
+{
+    int count = 0;
+
+    for (size_t n = 0; n < p->step_count; n++)
+        count += !strcmp(p->step[n].op->type->name, "narrow") ||
+                 !strcmp(p->step[n].op->type->name, "concat");
+    return count;
+}
+
+/* Twice x, doubled by parts. */
+static void contiguous_parts_are_not_copied(void **state)
+{
+    static const struct {
+        const char *all, *half, *part, *whole, *more;
+        int copies;
+    } cases[] = {
+        {"[4,8]", "[2,8]", "dim=0, from=2, size=2", "%a", "", 0},
+        {"[1,4,8]", "[1,2,8]", "dim=1, from=2, size=2", "%a", "", 0},
+        {"[4,5]", "[2,5]", "dim=0, from=2, size=2", "%a", "", 2},     /* not aligned */
+        {"[2,4,8]", "[2,2,8]", "dim=1, from=2, size=2", "%a", "", 3}, /* not contiguous */
+        {"[4,8]", "[2,8]", "dim=0, from=2, size=2", "%x", "", 2},     /* parts of an input */
+        {"[4,8]", "[2,8]", "dim=0, from=2, size=2", "%a",             /* used behind the whole */
+         "F - %e = scale(%y0) {factor=1} : float64[2,8]\nfetch e = %e\n", 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        const char *all = cases[i].all, *half = cases[i].half;
+        bool input = !strcmp(cases[i].whole, "%x");
+        struct machine m;
+        int64_t count;
+        double *z;
+
+        start_text(&m, &arena,
+                   ct_arena_printf(&arena,
+                                   "input %%x : float64%s\n"
+                                   "F - %%a = scale(%%x) {factor=2} : float64%s\n"
+                                   "F - %%n0 = narrow(%s) {dim=%c, size=2} : float64%s\n"
+                                   "F - %%n1 = narrow(%s) {%s} : float64%s\n"
+                                   "F - %%y0 = add(%%n0, %%n0) : float64%s\n"
+                                   "F - %%y1 = add(%%n1, %%n1) : float64%s\n"
+                                   "F - %%c = concat(%%y0, %%y1) {dim=%c} : float64%s\n"
+                                   "F - %%z = scale(%%c) {factor=1} : float64%s\n"
+                                   "%sfetch z = %%z\n",
+                                   all, all, cases[i].whole, cases[i].part[4], half, cases[i].whole,
+                                   cases[i].part, half, half, half, cases[i].part[4], all, all,
+                                   cases[i].more),
+                   1);
+        set(&m, "x", 0, 1);
+        poison(&m);
+        assert_ok(ct_executor_step(m.executor));
+        z = read_fetch(&m, "z", &count);
+        for (int64_t k = 0; k < count; k++)
+            assert_near(z[k], (input ? 2 : 4) * (double)(1 + k), 0);
+        if (count_copies(m.program) != cases[i].copies)
+            fail_msg("case %zu: %d copies", i, count_copies(m.program));
+        machine_finish(&m);
+        ct_arena_finish(&arena);
+    }
+}
+
 /* rope would like to work in the place of its input; here that is somebody else's memory. */
 static void in_place_spares_what_lives_on(void **state)
 {
@@ -676,6 +739,7 @@ int main(void)
         cmocka_unit_test(outputs_take_over_inputs_that_die),
         cmocka_unit_test(views_of_parameters_in_the_forward),
         cmocka_unit_test(in_place_spares_what_lives_on),
+        cmocka_unit_test(contiguous_parts_are_not_copied),
         cmocka_unit_test(what_cannot_be_lowered),
         cmocka_unit_test(a_reference_that_runs_is_explained_once),
         cmocka_unit_test(programs_are_printed),

@@ -172,6 +172,40 @@ static void rates_decide_on_chunks(void **state)
     assert_int_equal(CHUNKS_WITH("chunks=1"), 1);
 }
 
+/* The layer with every `was` replaced; text: room for twice its size. */
+static const char *changed(const char *was, const char *is, char *text)
+{
+    const char *from = layer, *at;
+
+    *text = '\0';
+    while ((at = strstr(from, was))) {
+        strncat(text, from, (size_t)(at - from));
+        strcat(text, is);
+        from = at + strlen(was);
+    }
+    return strcat(text, from);
+}
+
+/* Whole sequences are contiguous: neither a chunk nor the whole is copied. */
+static void chunks_of_sequences_are_not_copied(void **state)
+{
+    char text[2 * sizeof(layer)];
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, changed("[1,16,", "[8,16,", text));
+    struct machine m;
+
+    (void)state;
+    assert_ok(APPLY(g, "chunks=4"));
+    assert_true(count_ops(g, "narrow") >= 8 && count_ops(g, "concat") >= 2);
+    machine_lower(&m, g, NULL, 1, FORWARD);
+    for (size_t n = 0; n < m.program->step_count; n++) {
+        assert_string_not_equal(m.program->step[n].op->type->name, "narrow");
+        assert_string_not_equal(m.program->step[n].op->type->name, "concat");
+    }
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 /* With the line that says why a collective stays one. */
 static void reasons_are_said(void **state)
 {
@@ -194,17 +228,9 @@ static void reasons_are_said(void **state)
     (void)state;
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         struct ct_arena arena = {0};
-        const char *from = layer, *at;
-        char text[2 * sizeof(layer)] = "";
-        struct ct_graph *g;
+        char text[2 * sizeof(layer)];
+        struct ct_graph *g = parse(&arena, changed(cases[i].was, cases[i].is, text));
 
-        while ((at = strstr(from, cases[i].was))) {
-            strncat(text, from, (size_t)(at - from));
-            strcat(text, cases[i].is);
-            from = at + strlen(cases[i].was);
-        }
-        strcat(text, from);
-        g = parse(&arena, text);
         if (i + 1 == CT_COUNT(cases))
             assert_ok(APPLY(g, "link=1000"));
         else
@@ -232,6 +258,7 @@ int main(void)
         cmocka_unit_test(off_changes_nothing),
         cmocka_unit_test(exchanges_run_beside_products),
         cmocka_unit_test(rates_decide_on_chunks),
+        cmocka_unit_test(chunks_of_sequences_are_not_copied),
         cmocka_unit_test(reasons_are_said),
         cmocka_unit_test(without_sequence_parallelism_it_is_refused),
     };
