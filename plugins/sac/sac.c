@@ -34,6 +34,9 @@ static const struct ct_option options[] = {
                   "what they do without sac, or in bytes (12GiB)"),
     CT_OPT_STRING(struct sac_config, memory, "memory", "0.9",
                   "mode = auto: memory of a step, as a fraction of the device's, or in bytes"),
+    CT_OPT_BOOL(struct sac_config, measure, "measure", "false",
+                "Measure the time of each distinct op on the device; on one rank, as several must "
+                "choose alike"),
     CT_OPT_FLOAT(struct sac_config, tflops, "tflops", "0", 0, 1e9,
                  "FLOPs per second to reckon with, in 1e12; 0: the device's peak, or 100"),
     CT_OPT_FLOAT(struct sac_config, memory_gbps, "memory_gbps", "0", 0, 1e9,

@@ -7,6 +7,7 @@
 struct sac_config {
     const char *mode, *save_ops, *offload, *budget, *memory;
     int64_t every;
+    bool measure;
     double tflops, memory_gbps, link_gbps, host_gbps;
 };
 extern struct sac_config sac_config;
@@ -96,6 +97,8 @@ struct sac {
     struct {
         double flops, memory, link, host; /* per second */
     } rates;
+    struct ct_device *device; /* to measure ops on; NULL: they are not */
+    struct sac_measured *measured;
     struct sac_flight *flight;
     int flights;
     enum sac_use *use;           /* by value id; uses of a view count for its root */
@@ -129,9 +132,10 @@ void sac_settle(struct sac *s);
 
 /* ---- cost.c ---- */
 
-void sac_find_rates(struct sac *s, struct ct_run *run);
+int sac_find_rates(struct sac *s, struct ct_run *run);
 double sac_flops(const struct sac *s, const struct ct_op *op);
-double sac_seconds(const struct sac *s, const struct ct_op *op);
+/* By the roofline, or measured. */
+double sac_seconds(struct sac *s, const struct ct_op *op);
 
 /* ---- front.c, budget.c ---- */
 

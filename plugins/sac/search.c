@@ -304,7 +304,9 @@ int sac_choose_by_search(struct sac *s, struct ct_run *run)
     rc = run ? try_without(s, run, &without) : 0;
     if (rc < 0)
         return rc;
-    sac_find_rates(s, run);
+    rc = sac_find_rates(s, run);
+    if (rc < 0)
+        return rc;
     sac_solve(s);
     return strcmp(sac_config.mode, "auto") ? choose_budget(s, without)
                                            : choose_auto(s, run, without);

@@ -4,6 +4,7 @@
  */
 #include "plugin_under_test.h"
 #undef assert_message
+#include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/run.h>
@@ -186,22 +187,26 @@ static const char *changed(const char *was, const char *is, char *text)
     return strcat(text, from);
 }
 
-/* Whole sequences are contiguous: neither a chunk nor the whole is copied. */
+/* Whole sequences are contiguous: only the input and what is fetched, which have memory of their
+   own, are copied. */
 static void chunks_of_sequences_are_not_copied(void **state)
 {
     char text[2 * sizeof(layer)];
     struct ct_arena arena = {0};
     struct ct_graph *g = parse(&arena, changed("[1,16,", "[8,16,", text));
     struct machine m;
+    int copies = 0;
 
     (void)state;
     assert_ok(APPLY(g, "chunks=4"));
     assert_true(count_ops(g, "narrow") >= 8 && count_ops(g, "concat") >= 2);
     machine_lower(&m, g, NULL, 1, FORWARD);
     for (size_t n = 0; n < m.program->step_count; n++) {
-        assert_string_not_equal(m.program->step[n].op->type->name, "narrow");
-        assert_string_not_equal(m.program->step[n].op->type->name, "concat");
+        const struct ct_op *op = m.program->step[n].op;
+
+        copies += op->type == &ct_op_narrow || op->type == &ct_op_concat;
     }
+    assert_int_equal(copies, 5);
     machine_finish(&m);
     ct_arena_finish(&arena);
 }
