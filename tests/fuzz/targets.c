@@ -1,0 +1,231 @@
+/*
+ * What is fuzzed: everything that parses a file. A target takes any bytes; it must return, in
+ * bounded time and memory, whatever they are. FUZZ names the target of this program.
+ *
+ * Built with -Dfuzz=true by clang, a program is libFuzzer's:
+ *
+ *     CC=clang meson setup fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
+ *     ninja -C fuzz && fuzz/tests/fuzz/fuzz_tokenizer -max_total_time=3600 NEW_CORPUS SEEDS
+ *
+ * Else driver.c mutates the seeds for a number of rounds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/lib/pipeline.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/text.h>
+
+#include "../../plugins/bpe/tokenizer.h"
+#include "../../plugins/text/chat.h"
+#include "../../plugins/text/unpack.h"
+#include "../../plugins/tokens/file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+static char folder[] = "/dev/shm/ctitan-fuzz-XXXXXX";
+
+static void remove_folder(void)
+{
+    static const char *const names[] = {"model.safetensors", "config.json", "tokenizer.json",
+                                        "schedule.csv",      "a.bin",       "a.idx"};
+    char path[64];
+
+    for (size_t i = 0; i < CT_COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    if (!mkdtemp(folder) || ct_ops_register() < 0)
+        return 1;
+    return atexit(remove_folder);
+}
+
+/* The bytes as a file; the path is valid until the next call. */
+static const char *as_file(const char *name, const void *data, size_t size)
+{
+    static char path[64];
+    FILE *out;
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    out = fopen(path, "wb");
+    if (!out || fwrite(data, 1, size, out) != size || fclose(out))
+        abort();
+    return path;
+}
+
+static char *as_text(struct ct_arena *arena, const void *data, size_t size)
+{
+    char *text = ct_arena_alloc(arena, size + 1);
+
+    memcpy(text, data, size);
+    return text;
+}
+
+/* ---- targets ---- */
+
+static void recipe(const uint8_t *data, size_t size)
+{
+    struct ct_arena arena = {0};
+    struct ct_recipe *recipe;
+
+    ct_recipe_parse(&arena, "fuzz.ini", as_text(&arena, data, size), &recipe);
+    ct_arena_finish(&arena);
+}
+
+static void graph(const uint8_t *data, size_t size)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_parse(&arena, as_text(&arena, data, size));
+
+    if (graph && ct_graph_verify(graph, NULL) == 0)
+        ct_graph_text(graph, &arena);
+    ct_arena_finish(&arena);
+}
+
+static void schedule(const uint8_t *data, size_t size)
+{
+    struct ct_arena arena = {0};
+    struct ct_schedule *schedule;
+
+    ct_schedule_read_csv(&arena, as_file("schedule.csv", data, size), -1, -1, -1, &schedule);
+    ct_arena_finish(&arena);
+}
+
+static void safetensors(const uint8_t *data, size_t size)
+{
+    struct ct_weights *weights;
+
+    as_file("model.safetensors", data, size);
+    if (ct_weights_open(folder, &weights) == 0) {
+        for (size_t i = 0; i < ct_weights_count(weights); i++) {
+            const struct ct_weight *w = ct_weights_at(weights, i);
+            int64_t offset[CT_MAX_DIMS] = {0}, one[CT_MAX_DIMS];
+            float first;
+
+            for (int d = 0; d < CT_MAX_DIMS; d++)
+                one[d] = 1;
+            if (ct_shape_count(w->ndim, w->shape) > 0)
+                ct_weights_read(w, offset, one, CT_F32, &first);
+        }
+        ct_weights_close(weights);
+    }
+}
+
+static void config(const uint8_t *data, size_t size)
+{
+    struct sizes {
+        int64_t hidden;
+        double epsilon;
+        bool tied;
+        struct ct_rope rope;
+        struct ct_hf_layers layers;
+    } sizes = {0};
+    static const struct ct_hf_key keys[] = {
+        {"hidden_size|n_embd", CT_HF_SIZE, offsetof(struct sizes, hidden), -1},
+        {"rms_norm_eps", CT_HF_NUMBER, offsetof(struct sizes, epsilon), 1e-5},
+        {"tie_word_embeddings", CT_HF_BOOL, offsetof(struct sizes, tied), 0},
+        {"rope_theta", CT_HF_ROPE, offsetof(struct sizes, rope), 10000},
+        {"mlp_only_layers", CT_HF_LAYERS, offsetof(struct sizes, layers), 0},
+        {0}};
+    static const struct ct_hf_fixed fixed[] = {{"hidden_act", "\"silu\"", false}, {0}};
+    const struct ct_hf_config table = {"llama", "LlamaForCausalLM", keys, fixed};
+
+    as_file("config.json", data, size);
+    ct_hf_read_config(&table, folder, &sizes);
+}
+
+static void tokenizer(const uint8_t *data, size_t size)
+{
+    static const char text[] = "Hello, it's <|begin|> caf\xc3\xa9 12345\r\n  \xe6\x97\xa5\xff end";
+    struct tokenizer t;
+    struct ids ids = {0};
+
+    if (tokenizer_open(&t, as_file("tokenizer.json", data, size)) < 0)
+        return;
+    tokenizer_encode(&t, text, sizeof(text), true, &ids);
+    tokenizer_close(&t);
+}
+
+static void encode(const uint8_t *data, size_t size)
+{
+    static struct tokenizer t;
+    struct ids ids = {0};
+
+    if (!t.vocabulary.count && tokenizer_open(&t, CT_FUZZ_TOKENIZER) < 0)
+        abort();
+    if (tokenizer_encode(&t, (const char *)data, size, true, &ids) < 0)
+        abort();
+}
+
+static void lines(const uint8_t *data, size_t size)
+{
+    for (int chat = 0; chat < 2; chat++) {
+        const struct corpus_request request = {.format = chat ? CORPUS_CHAT : CORPUS_JSONL,
+                                               .field = chat ? "messages" : "text",
+                                               .chat = chat_find("llama3"),
+                                               .skip = true};
+        struct corpus corpus = {.request = &request};
+
+        corpus_add_lines(&corpus, "fuzz.jsonl", (const char *)data, size, chat);
+        corpus_close(&corpus);
+    }
+}
+
+static void packed(const uint8_t *data, size_t size)
+{
+    char *text;
+    size_t text_size;
+
+    if (unpack_is_packed((const char *)data, size) &&
+        unpack((const char *)data, size, &text, &text_size) == 0)
+        free(text);
+}
+
+/* The bytes as Megatron's index of a small file, and as tokens themselves. */
+static void tokens(const uint8_t *data, size_t size)
+{
+    static const char some[64];
+    struct token_file file;
+    const char *path;
+
+    as_file("a.idx", data, size);
+    path = as_file("a.bin", some, sizeof(some));
+    if (token_file_open(&file, path) == 0) {
+        for (int64_t i = 0; i < file.count; i++)
+            if (file.documents)
+                token_file_document(&file, i);
+        token_file_close(&file);
+    }
+    path = as_file("a.bin", data, size);
+    if (token_file_open(&file, path) == 0) {
+        if (file.count > 0)
+            token_file_at(&file, file.count - 1);
+        token_file_close(&file);
+    }
+}
+
+typedef void target(const uint8_t *data, size_t size);
+/* All targets, so that each is used by a program for one of them. */
+extern target *const fuzz_targets[];
+target *const fuzz_targets[] = {recipe,    graph,  schedule, safetensors, config,
+                                tokenizer, encode, lines,    packed,      tokens};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    FUZZ(data, size);
+    return 0;
+}
