@@ -70,12 +70,10 @@ static const struct bench_case {
      "param %p : float32[67108864]\nstate %g : float32[67108864]\nstate %m : float32[67108864]\n"
      "state %v : float32[67108864]\n",
      "F - adamw(%lr, %step, %clip, %p, %g, %m, %v)\n", 0},
-    {"float8 factor", "input %x : " WIDE "\n",
-     "F - %s#, %i# = float8_scale(%x) : float32[], float32[]\n", 0},
-    {"float8 rounding", "input %x : " WIDE "\nscalar %s : float32[]\n",
+    {"float8 largest magnitude", "input %x : " WIDE "\n",
+     "F - %m# = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n", 0},
+    {"float8 rounding", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
      "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
-    {"float8 rounding, transposed", "input %x : " WIDE "\nscalar %s : float32[]\n",
-     "F - %q# = float8_quantise(%x, %s) {transposed=true} : float8_e4m3[8192,16384]\n", 0},
 
 /* clang-format off */
 #define PRODUCTS(what, n, k)                                                                       \
@@ -92,17 +90,27 @@ static const struct bench_case {
      "input %dy : bfloat16[4,4096," #n "]\n",                                                      \
      "F - %dw# = linear_dw(%x, %dy) : float32![" #n "," #k "]\n", 0},                       \
     {"float8 linear, " what,                                                                       \
-     "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
-     "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
-     "scalar %xs : float32[]\nscalar %ws : float32[]\n",                                           \
-     "F - %y# = float8_linear(%x, %w, %xs, %ws) {fast_accumulation=true} : "                       \
-     "bfloat16[4,4096," #n "]\n", 0},                                                       \
+     "input %a : float8_e4m3[4,4096," #k "]\n"                                                     \
+     "param %b : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "input %as : float32[1,1,1]\nparam %bs : float32[1,1]\n",                                     \
+     "F - %c# = linear_float8(%a, %b, %as, %bs) {fast_accumulation=true} : "                       \
+     "bfloat16[4,4096," #n "]\n", 0},                                                              \
     {"float8 linear by rows, " what,                                                               \
-     "input %x : float8_e4m3[4,4096," #k "]\n"                                                     \
-     "param %w : float8_e4m3[" #n "," #k "]\n"                                                     \
-     "input %xs : float32[16384]\nparam %ws : float32[" #n "]\n",                                  \
-     "F - %y# = float8_linear(%x, %w, %xs, %ws) {by_row=true, fast_accumulation=true} : "          \
-     "bfloat16[4,4096," #n "]\n", 0},
+     "input %a : float8_e4m3[4,4096," #k "]\n"                                                     \
+     "param %b : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "input %as : float32[4,4096,1]\nparam %bs : float32[" #n ",1]\n",                             \
+     "F - %c# = linear_float8(%a, %b, %as, %bs) {fast_accumulation=true} : "                       \
+     "bfloat16[4,4096," #n "]\n", 0},                                                              \
+    {"float8 linear dx, " what,                                                                    \
+     "input %a : float8_e5m2[4,4096," #n "]\n"                                                     \
+     "param %b : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "input %as : float32[1,1,1]\nparam %bs : float32[1,1]\n",                                     \
+     "F - %c# = linear_float8_dx(%a, %b, %as, %bs) : bfloat16[4,4096," #k "]\n", 0},               \
+    {"float8 linear dw, " what,                                                                    \
+     "input %a : float8_e4m3[4,4096," #k "]\n"                                                     \
+     "param %b : float8_e5m2[4,4096," #n "]\n"                                                     \
+     "input %as : float32[1,1,1]\nparam %bs : float32[1,1,1]\n",                                   \
+     "F - %c# = linear_float8_dw(%a, %b, %as, %bs) : float32![" #n "," #k "]\n", 0},
     PRODUCTS("q k v", 4096, 2048)
     PRODUCTS("o", 2048, 2048)
     PRODUCTS("gate up", 16384, 2048)
@@ -283,6 +291,8 @@ static int start(int argc, char **argv, const char **filter, struct ct_device **
     rc = load(argv[1], assignments, count);
     if (rc >= 0)
         rc = load("adamw", NULL, 0);
+    if (rc >= 0)
+        rc = load("float8", NULL, 0);
     if (rc >= 0)
         rc = ct_offer_find(CT_DEVICE, argv[1], &offer);
     if (rc < 0)

@@ -47,5 +47,5 @@ uint8_t ct_f64_to_e4m3(double value)
 
 uint8_t ct_f64_to_e5m2(double value)
 {
-    return (uint8_t)encode(value, &(const struct format){5, 2, 0x7b, 0x7b, 0x7e});
+    return (uint8_t)encode(value, &(const struct format){5, 2, 0x7b, 0x7b, 0x7f});
 }

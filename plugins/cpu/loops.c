@@ -30,6 +30,27 @@ static void truncate_to(float *to, const float *from, int64_t n)
         v_put(CT_F32, to, i, n, v_widen(v_narrow(v_get(CT_F32, from, i, n))));
 }
 
+CPU_INLINE void dequantise_run(enum ct_dtype dtype, float *to, const uint8_t *from,
+                               const float *scale, int each, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (dtype == CT_E4M3 ? ct_e4m3_to_f32(from[i]) : ct_e5m2_to_f32(from[i])) /
+                scale[each * i];
+}
+
+static void dequantise(enum ct_dtype dtype, float *to, const uint8_t *from, const float *scale,
+                       bool each, int64_t n)
+{
+    if (dtype == CT_E4M3 && each)
+        dequantise_run(CT_E4M3, to, from, scale, 1, n);
+    else if (dtype == CT_E4M3)
+        dequantise_run(CT_E4M3, to, from, scale, 0, n);
+    else if (each)
+        dequantise_run(CT_E5M2, to, from, scale, 1, n);
+    else
+        dequantise_run(CT_E5M2, to, from, scale, 0, n);
+}
+
 CPU_INLINE vd v_double(vf a, int half)
 {
     float lane[CPU_LANES];
@@ -117,6 +138,7 @@ const struct cpu_loops CPU_ISA(cpu_loops) = {
     .round = round_to,
     .round_add = round_add,
     .truncate = truncate_to,
+    .dequantise = dequantise,
     .squares = squares,
     .adamw = adamw,
     .log_sum_exp = CPU_ISA(cpu_log_sum_exp),

@@ -32,6 +32,10 @@ struct cpu_loops {
     /* to = from, rounded to bfloat16 but kept as float32 */
     void (*truncate)(float *to, const float *from, int64_t n);
 
+    /* Float8 divided by scale[0], or by a scale for each. */
+    void (*dequantise)(enum ct_dtype dtype, float *to, const uint8_t *from, const float *scale,
+                       bool each, int64_t n);
+
     /* Sum of squares in float64. */
     double (*squares)(enum ct_dtype dtype, const void *x, int64_t n);
 

@@ -1,16 +1,17 @@
 /*
- * Float8: factors, quantising, and products by cuBLASLt, which wants the rows of both operands
- * contiguous along what is summed over, in multiples of 16.
+ * Float8: largest magnitudes, scales, quantising, and products by cuBLASLt. It needs the rows of
+ * both operands contiguous along the sum, in multiples of 16: other operands are transposed first.
  */
 #include <stdio.h>
 
-#include <ctitan/lib/ops.h>
+#include <ctitan/error.h>
+#include <ctitan/op.h>
 
 #include "blas.h"
 
 #define THREADS 256
 #define ADA 89    /* the first compute capability with such products */
-#define HOPPER 90 /* the only one where cuBLASLt takes a factor for each row */
+#define HOPPER 90 /* the only one where cuBLASLt takes a scale for each row */
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
@@ -22,16 +23,23 @@ static int64_t columns_of(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-static int per_of(enum ct_float8_per per)
+/* What has a number of its own in a grid over x; -1: blocks. */
+static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
 {
-    return per == CT_PER_ROW ? GPU_PER_ROW : per == CT_PER_COLUMN ? GPU_PER_COLUMN : GPU_PER_TENSOR;
+    int64_t down = rows_of(grid), across = columns_of(grid);
+
+    if (down == 1 && across == 1)
+        return GPU_PER_TENSOR;
+    if (down == rows_of(x) && across == 1)
+        return GPU_PER_ROW;
+    return down == 1 && across == columns_of(x) ? GPU_PER_COLUMN : -1;
 }
 
-/* ---- factors ---- */
+/* ---- largest magnitudes ---- */
 
-static bool accepts_scale(const struct ct_prepare *p)
+static bool accepts_amax(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype);
+    return gpu_is_compute_dtype(p->in[0].dtype) && per_of(&p->in[0], &p->out[0]) >= 0;
 }
 
 static int64_t parts_of(const struct ct_tensor *x)
@@ -39,13 +47,13 @@ static int64_t parts_of(const struct ct_tensor *x)
     return gpu_blocks(ct_tensor_count(x), GPU_GRAIN);
 }
 
-static int prepare_scale(struct ct_prepare *p)
+static int prepare_amax(struct ct_prepare *p)
 {
     p->workspace = (size_t)parts_of(&p->in[0]) * sizeof(float);
     return 0;
 }
 
-static int launch_parts(const struct ct_launch *l, const struct gpu_float8_scale *a, int64_t blocks)
+static int launch_parts(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t blocks)
 {
     enum ct_dtype dtype = l->in[0].dtype;
     bool vector = a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->x % 16 == 0 &&
@@ -56,25 +64,21 @@ static int launch_parts(const struct ct_launch *l, const struct gpu_float8_scale
                          (struct gpu_size){THREADS, 1, 1}, 0, a);
 }
 
-static int run_scale(const struct ct_launch *l)
+static int run_amax(const struct ct_launch *l)
 {
-    const struct ct_float8_scale *attrs = l->op->attrs;
     const struct ct_tensor *x = &l->in[0];
-    struct gpu_float8_scale a = {.scale = l->out[0].data,
-                                 .inverse = l->out[1].data,
-                                 .x = x->data,
-                                 .rows = rows_of(x),
-                                 .columns = columns_of(x),
-                                 .count = ct_tensor_count(x),
-                                 .most = attrs->dtype == CT_E4M3 ? 448.0f : 57344.0f,
-                                 .power_of_two = attrs->power_of_two};
-    int rc;
+    struct gpu_float8_amax a = {.amax = l->out[0].data,
+                                .x = x->data,
+                                .rows = rows_of(x),
+                                .columns = columns_of(x),
+                                .count = ct_tensor_count(x)};
+    int per = per_of(x, &l->out[0]), rc;
 
-    if (per_of(attrs->per) == GPU_PER_COLUMN)
+    if (per == GPU_PER_COLUMN)
         return gpu_launch_as(l, "float8_columns", x->dtype, false,
                              (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
                              (struct gpu_size){32, 8, 1}, 0, &a);
-    if (per_of(attrs->per) == GPU_PER_ROW)
+    if (per == GPU_PER_ROW)
         return launch_parts(l, &a, a.rows);
     a.partial = l->workspace;
     a.parts = parts_of(x);
@@ -85,11 +89,26 @@ static int run_scale(const struct ct_launch *l)
                                (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+/* ---- scales ---- */
+
+static int run_scale(const struct ct_launch *l)
+{
+    struct gpu_float8_scale a = {.scale = l->out[0].data,
+                                 .amax = l->in[0].data,
+                                 .count = ct_tensor_count(&l->in[0]),
+                                 .most = (float)ct_op_float(l->op, "largest"),
+                                 .rule = ct_op_enum(l->op, "rule")};
+
+    return gpu_launch(l, "float8_scales",
+                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
 /* ---- quantising ---- */
 
 static bool accepts_quantise(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[1].dtype == CT_F32 &&
+    return gpu_is_compute_dtype(p->in[0].dtype) && per_of(&p->in[0], &p->in[1]) >= 0 &&
            rows_of(&p->in[0]) <= (int64_t)65535 * 32;
 }
 
@@ -106,88 +125,207 @@ static unsigned split(int64_t whole, int64_t shard)
 
 static int run_quantise(const struct ct_launch *l)
 {
-    const struct ct_float8_quantise *attrs = l->op->attrs;
     const struct ct_tensor *x = &l->in[0];
     struct gpu_float8_quantise a = {.q = l->out[0].data,
                                     .x = x->data,
                                     .scale = l->in[1].data,
                                     .rows = rows_of(x),
                                     .columns = columns_of(x),
-                                    .per = per_of(attrs->per),
-                                    .transposed = attrs->transposed};
-    struct gpu_size grid = {split(a.columns, 32), split(a.rows, 32), 1}, block = {32, 8, 1};
-    const char *how = "";
+                                    .per = per_of(x, &l->in[1])};
+    struct gpu_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
+    bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
     char name[80];
 
-    if (a.transposed && is_aligned(&a, x->dtype, 4) && a.rows % 4 == 0) {
-        how = "_transposed";
-        grid = (struct gpu_size){split(a.columns, GPU_FLOAT8_COLUMNS),
-                                 split(a.rows, GPU_FLOAT8_ROWS), 1};
-        block = (struct gpu_size){THREADS, 1, 1};
-    } else if (!a.transposed && is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) &&
-               a.rows <= (int64_t)65535 * 8) {
-        how = "_vector";
+    if (vector)
         grid = (struct gpu_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
-    }
     snprintf(name, sizeof(name), "%s_%s%s", ct_dtype_name(l->out[0].dtype), ct_dtype_name(x->dtype),
-             how);
-    return gpu_launch(l, name, grid, block, 0, &a);
+             vector ? "_vector" : "");
+    return gpu_launch(l, name, grid, (struct gpu_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- products ---- */
+
+/* An operand as the product needs it: rows of its matrix, or of its transpose, are summed over. */
+struct operand {
+    int input;
+    bool turned;
+    int64_t rows, columns; /* after transposing */
+    size_t at, scale_at;   /* in the workspace: transpose, inverses of the scales */
+};
+
+struct product {
+    struct operand a, b; /* c = a b^T */
+    bool by_row;
+    size_t inner;
+};
 
 static bool is_float8(enum ct_dtype dtype)
 {
     return dtype == CT_E4M3 || dtype == CT_E5M2;
 }
 
-static bool accepts_linear(const struct ct_prepare *p)
+static struct operand operand_of(const struct ct_tensor *in, int input, bool turned)
 {
-    const struct ct_float8_linear *attrs = p->op->attrs;
-    const struct ct_tensor *x = &p->in[0], *w = &p->in[1];
-    int capability = gpu_of(p->device)->capability;
+    int64_t rows = rows_of(&in[input]), columns = columns_of(&in[input]);
 
-    return is_float8(x->dtype) && is_float8(w->dtype) &&
-           (x->dtype == CT_E4M3 || w->dtype == CT_E4M3) && gpu_is_compute_dtype(p->out[0].dtype) &&
-           columns_of(x) % 16 == 0 && w->shape[0] % 16 == 0 && capability >= ADA &&
-           (!attrs->by_row || capability == HOPPER);
+    return (struct operand){input, turned, turned ? columns : rows, turned ? rows : columns, 0, 0};
 }
 
-static int prepare_linear(struct ct_prepare *p)
+/* y = x w^T, dx = dy (w^T)^T, dw = dy^T (x^T)^T */
+static struct product linear_of(const struct ct_tensor *in)
 {
-    p->workspace = GPU_BLAS_WORKSPACE;
+    return (struct product){.a = operand_of(in, 0, false), .b = operand_of(in, 1, false)};
+}
+
+static struct product dx_of(const struct ct_tensor *in)
+{
+    return (struct product){.a = operand_of(in, 0, false), .b = operand_of(in, 1, true)};
+}
+
+static struct product dw_of(const struct ct_tensor *in)
+{
+    return (struct product){.a = operand_of(in, 1, true), .b = operand_of(in, 0, true)};
+}
+
+/* Does the operand have a scale for each of its rows (as turned)? -1: neither that nor one. */
+static int scales_of(const struct ct_prepare *p, const struct operand *o)
+{
+    int per = p->ins > o->input + 2 && p->present[o->input + 2]
+                  ? per_of(&p->in[o->input], &p->in[o->input + 2])
+                  : -1;
+
+    if (per == GPU_PER_TENSOR)
+        return 0;
+    return per == (o->turned ? GPU_PER_COLUMN : GPU_PER_ROW) ? 1 : -1;
+}
+
+static bool accepts(const struct ct_prepare *p, const struct product *product)
+{
+    const struct operand *a = &product->a, *b = &product->b;
+    int of_a = scales_of(p, a), of_b = scales_of(p, b);
+    int capability = gpu_of(p->device)->capability;
+
+    return is_float8(p->in[0].dtype) && is_float8(p->in[1].dtype) &&
+           (p->in[0].dtype == CT_E4M3 || p->in[1].dtype == CT_E4M3) &&
+           gpu_is_compute_dtype(p->out[0].dtype) && of_a >= 0 && of_b >= 0 &&
+           a->columns % 16 == 0 && b->rows % 16 == 0 && (!a->turned || a->rows % 4 == 0) &&
+           capability >= ADA && (!(of_a + of_b) || capability == HOPPER);
+}
+
+static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
+{
+    if (o->turned)
+        o->at = gpu_carve(&p->workspace, (size_t)(o->rows * o->columns));
+    o->scale_at = gpu_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
+}
+
+static int prepare(struct ct_prepare *p, struct product product)
+{
+    struct product *state = ct_arena_new(p->arena, struct product);
+
+    *state = product;
+    state->by_row = scales_of(p, &product.a) > 0 || scales_of(p, &product.b) > 0;
+    carve(p, &state->a, state->by_row);
+    carve(p, &state->b, state->by_row);
+    state->inner = gpu_carve(&p->workspace, GPU_BLAS_WORKSPACE);
+    p->state = state;
     return 0;
 }
 
-static int run_linear(const struct ct_launch *l)
+static int launch_turn(const struct ct_launch *l, const struct operand *o)
 {
-    const struct ct_float8_linear *attrs = l->op->attrs;
-    const struct ct_tensor *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
+    struct gpu_float8_turn a = {.to = (uint8_t *)l->workspace + o->at,
+                                .from = l->in[o->input].data,
+                                .rows = o->columns,
+                                .columns = o->rows};
+    struct gpu_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS), split(a.rows, GPU_FLOAT8_ROWS),
+                            1};
 
-    return gpu_multiply(l,
-                        &(struct gpu_product){.m = rows_of(x),
-                                              .n = w->shape[0],
-                                              .k = columns_of(x),
-                                              .a = x->data,
-                                              .b = w->data,
-                                              .c = y->data,
-                                              .a_stride = columns_of(x),
-                                              .b_stride = columns_of(w),
-                                              .c_stride = columns_of(y),
-                                              .accumulate = l->accumulate & 1,
-                                              .a_dtype = x->dtype,
-                                              .b_dtype = w->dtype,
-                                              .c_dtype = y->dtype,
-                                              .a_scale = l->in[2].data,
-                                              .b_scale = l->in[3].data,
-                                              .by_row = attrs->by_row,
-                                              .fast_accumulation = attrs->fast_accumulation},
-                        l->workspace);
+    return gpu_launch(l, "float8_turn", grid, (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+static int launch_invert(const struct ct_launch *l, const struct operand *o, bool by_row)
+{
+    const struct ct_tensor *scale = &l->in[o->input + 2];
+    struct gpu_float8_invert a = {.to = (float *)((char *)l->workspace + o->scale_at),
+                                  .from = scale->data,
+                                  .count = by_row ? o->rows : 1,
+                                  .one = ct_tensor_count(scale) == 1};
+
+    return gpu_launch(l, "float8_invert",
+                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+static int ready(const struct ct_launch *l, const struct operand *o, bool by_row)
+{
+    int rc = o->turned ? launch_turn(l, o) : 0;
+
+    return rc < 0 ? rc : launch_invert(l, o, by_row);
+}
+
+static const void *data_of(const struct ct_launch *l, const struct operand *o)
+{
+    return o->turned ? (char *)l->workspace + o->at : l->in[o->input].data;
+}
+
+static const float *inverse_of(const struct ct_launch *l, const struct operand *o)
+{
+    return (const float *)((char *)l->workspace + o->scale_at);
+}
+
+static int run(const struct ct_launch *l)
+{
+    const struct product *p = l->state;
+    int rc = ready(l, &p->a, p->by_row);
+
+    if (rc >= 0)
+        rc = ready(l, &p->b, p->by_row);
+    if (rc < 0)
+        return rc;
+    return gpu_multiply(
+        l,
+        &(struct gpu_product){.m = p->a.rows,
+                              .n = p->b.rows,
+                              .k = p->a.columns,
+                              .a = data_of(l, &p->a),
+                              .b = data_of(l, &p->b),
+                              .c = l->out[0].data,
+                              .a_stride = p->a.columns,
+                              .b_stride = p->b.columns,
+                              .c_stride = p->b.rows,
+                              .accumulate = l->accumulate & 1,
+                              .a_dtype = l->in[p->a.input].dtype,
+                              .b_dtype = l->in[p->b.input].dtype,
+                              .c_dtype = l->out[0].dtype,
+                              .a_scale = inverse_of(l, &p->a),
+                              .b_scale = inverse_of(l, &p->b),
+                              .by_row = p->by_row,
+                              .fast_accumulation = ct_op_bool(l->op, "fast_accumulation")},
+        (char *)l->workspace + p->inner);
+}
+
+#define PRODUCT(which)                                                                             \
+    static bool accepts_##which(const struct ct_prepare *p)                                        \
+    {                                                                                              \
+        struct product product = which##_of(p->in);                                                \
+                                                                                                   \
+        return accepts(p, &product);                                                               \
+    }                                                                                              \
+    static int prepare_##which(struct ct_prepare *p)                                               \
+    {                                                                                              \
+        return prepare(p, which##_of(p->in));                                                      \
+    }
+PRODUCT(linear)
+PRODUCT(dx)
+PRODUCT(dw)
+
 const struct ct_kernel gpu_float8_kernels[] = {
-    CT_KERNEL("float8_scale", "vector", 0, accepts_scale, prepare_scale, run_scale),
+    CT_KERNEL("float8_amax", "vector", 0, accepts_amax, prepare_amax, run_amax),
+    CT_KERNEL("float8_scale", "plain", 0, NULL, NULL, run_scale),
     CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, NULL, run_quantise),
-    CT_KERNEL("float8_linear", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
-              run_linear),
+    CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
+              run),
+    CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dx, prepare_dx, run),
+    CT_KERNEL("linear_float8_dw", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dw, prepare_dw, run),
     {0}};

@@ -20,7 +20,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/ops.h>
+#include <ctitan/rule.h>
 
 #include "tp.h"
 
@@ -174,12 +174,28 @@ static struct ct_value *collective(struct pipeline *p, const struct ct_op *like,
 
 /* ---- what can be a pipeline, and what pays ---- */
 
-/* How many of its inputs, from the first on, have the rows of its outputs; 0: it is no product. */
-static int row_inputs(const struct ct_op *op)
+/* Inputs that have the rows of its outputs, as bits; 0: it is no product of rows. */
+static uint64_t row_inputs(const struct ct_op *op)
 {
-    if (op->type == &ct_op_linear)
-        return 1;
-    return op->type == &ct_op_linear_dx ? op->ins / 2 : 0;
+    struct ct_arena scratch = {0};
+    struct ct_rule rule;
+    uint64_t inputs = 0;
+
+    if (op->type->flops && op->outs && op->ins <= 64 && op->out[0]->ndim == 3 &&
+        ct_rule_apply(op, &scratch, &rule) == 0)
+        for (int i = 0; i < op->ins; i++) {
+            const struct ct_rule_operand *in = &rule.operand[i], *out = &rule.operand[op->ins];
+
+            if (in->ndim == 3 && in->factor[0] == out->factor[0] && in->factor[1] == out->factor[1])
+                inputs |= (uint64_t)1 << i;
+        }
+    ct_arena_finish(&scratch);
+    return inputs;
+}
+
+static bool has_rows(uint64_t inputs, int i)
+{
+    return inputs >> i & 1;
 }
 
 /* How `shard` and the whole that it is part of are cut; NULL, or why they cannot be. */
@@ -259,7 +275,7 @@ static int keep(const struct ct_graph *graph, struct ct_op *op, const char *reas
 /* Does op multiply the rows of v, and take nothing else of v? */
 static bool multiplies(const struct ct_op *op, const struct ct_value *v)
 {
-    if (row_inputs(op) != 1 || op->in[0] != v || op->section != v->producer->section)
+    if (!has_rows(row_inputs(op), 0) || op->in[0] != v || op->section != v->producer->section)
         return false;
     for (int i = 1; i < op->ins; i++)
         if (op->in[i] == v)
@@ -269,6 +285,7 @@ static bool multiplies(const struct ct_op *op, const struct ct_value *v)
 
 struct products {
     struct ct_op **op;
+    uint64_t *rows;            /* by product: row_inputs */
     struct ct_value ****chunk; /* by product, output and chunk */
     int count;
     double flops;
@@ -286,7 +303,8 @@ static bool can_run_at(const struct ct_op *op, const struct ct_op *first, const 
 static struct products products_of(const struct ct_graph *graph, const struct ct_value *whole,
                                    const uint32_t *place, struct ct_arena *scratch)
 {
-    struct products p = {.op = ct_arena_array(scratch, struct ct_op *, whole->use_count + 1)};
+    struct products p = {.op = ct_arena_array(scratch, struct ct_op *, whole->use_count + 1),
+                         .rows = ct_arena_array(scratch, uint64_t, whole->use_count + 1)};
     struct ct_op *first = NULL;
 
     ct_for_each_use (use, whole)
@@ -298,8 +316,10 @@ static struct products products_of(const struct ct_graph *graph, const struct ct
     ct_for_each_use (use, whole)
         if (use->op != first && multiplies(use->op, whole) && can_run_at(use->op, first, place))
             p.op[p.count++] = use->op;
-    for (int k = 0; k < p.count; k++)
+    for (int k = 0; k < p.count; k++) {
+        p.rows[k] = row_inputs(p.op[k]);
         p.flops += ct_op_flops(graph, p.op[k], 0);
+    }
     return p;
 }
 
@@ -322,7 +342,10 @@ static void multiply(struct pipeline *p, struct products *products, struct ct_va
 
         memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
         in[0] = rows;
-        copy = on_chunk(p, op, in, chunk);
+        for (int i = 1; i < op->ins; i++)
+            if (has_rows(products->rows[k], i))
+                in[i] = chunk_of(p, viewed(p, op->in[i]), chunk);
+        copy = p->b.status ? NULL : on_chunk(p, op, in, chunk);
         for (int i = 0; copy && i < copy->outs; i++)
             products->chunk[k][i][chunk] = copy->out[i];
     }
@@ -415,10 +438,12 @@ static struct ct_value *sum(struct pipeline *p, const struct ct_value *v, int ch
 {
     const struct ct_op *op = v->producer, *copy;
     struct ct_value **in = ct_arena_array(&p->scratch, struct ct_value *, op->ins);
-    int rows = op->type == &ct_op_add ? op->ins : row_inputs(op);
+    uint64_t rows = op->type == &ct_op_add ? 3 : row_inputs(op);
 
     memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < op->ins; i++) {
+        if (!has_rows(rows, i))
+            continue;
         in[i] = op->type == &ct_op_add ? sum(p, op->in[i], chunk)
                                        : chunk_of(p, viewed(p, op->in[i]), chunk);
         if (!in[i])

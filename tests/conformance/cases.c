@@ -220,28 +220,66 @@
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
 
-#define FLOAT8(b, t, k, n, d)                                                                      \
+#define FLOAT8(b, t, k, n)                                                                         \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "param %w : T[" #n "," #k "]\n"                                                                \
-    "F - %xs, %xi = float8_scale(%x) : float32[], float32[]\n"                                     \
-    "F - %rs, %ri = float8_scale(%x) {per=row, power_of_two=true} : float32[" #d "], float32[" #d  \
+    "F - %xq.m = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n"                              \
+    "F - %xq.s = float8_scale(%xq.m) {largest=448, rule=\"exact\"} : float32[1,1,1]\n"             \
+    "F - %xq = float8_quantise(%x, %xq.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #b "," #t "," #k \
     "]\n"                                                                                          \
-    "F - %cs, %ci = float8_scale(%x) {per=column} : float32[" #k "], float32[" #k "]\n"            \
-    "F - %ws, %wi = float8_scale(%w) {per=row} : float32[" #n "], float32[" #n "]\n"               \
-    "F - %vs, %vi = float8_scale(%w) : float32[], float32[]\n"                                     \
-    "F - %ds, %di = float8_scale(%dy) {dtype=float8_e5m2} : float32[], float32[]\n"                \
-    "F - %xq = float8_quantise(%x, %xs) : float8_e4m3[" #b "," #t "," #k "]\n"                     \
-    "F - %xr = float8_quantise(%x, %rs) {per=row} : float8_e4m3[" #b "," #t "," #k "]\n"           \
-    "F - %xt = float8_quantise(%x, %cs) {per=column, transposed=true} : float8_e4m3[" #k "," #d    \
+    "F - %xr.m = float8_amax(%x) {grid=\"" #b "," #t ",1\"} : float32[" #b "," #t ",1]\n"          \
+    "F - %xr.s = float8_scale(%xr.m) {largest=448, rule=\"power_of_two\"} : float32[" #b "," #t    \
+    ",1]\n"                                                                                        \
+    "F - %xr = float8_quantise(%x, %xr.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #b "," #t "," #k \
     "]\n"                                                                                          \
-    "F - %wq = float8_quantise(%w, %ws) {per=row} : float8_e4m3[" #n "," #k "]\n"                  \
-    "F - %wt = float8_quantise(%w, %vs) {transposed=true} : float8_e4m3[" #k "," #n "]\n"          \
-    "F - %dq = float8_quantise(%dy, %ds) {dtype=float8_e5m2} : float8_e5m2[" #b "," #t "," #n      \
+    "F - %xc.m = float8_amax(%x) {grid=\"1,1," #k "\"} : float32[1,1," #k "]\n"                    \
+    "F - %xc.s = float8_scale(%xc.m) {largest=448, rule=\"exact\"} : float32[1,1," #k "]\n"        \
+    "F - %xc = float8_quantise(%x, %xc.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #b "," #t "," #k \
     "]\n"                                                                                          \
-    "F - %y = float8_linear(%xr, %wq, %ri, %wi) {by_row=true} : bfloat16[" #b "," #t "," #n "]\n"  \
-    "I - %dx = float8_linear(%dq, %wt, %di, %vi) {dtype=float32} : float32[" #b "," #t "," #k      \
-    "]\n"
+    "F - %wq.m = float8_amax(%w) {grid=\"1,1\"} : float32[1,1]\n"                                  \
+    "F - %wq.s = float8_scale(%wq.m) {largest=448, rule=\"power_of_two\"} : float32[1,1]\n"        \
+    "F - %wq = float8_quantise(%w, %wq.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #n "," #k "]\n"  \
+    "F - %wr.m = float8_amax(%w) {grid=\"" #n ",1\"} : float32[" #n ",1]\n"                        \
+    "F - %wr.s = float8_scale(%wr.m) {largest=448, rule=\"exact\"} : float32[" #n ",1]\n"          \
+    "F - %wr = float8_quantise(%w, %wr.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #n "," #k "]\n"  \
+    "F - %wc.m = float8_amax(%w) {grid=\"1," #k "\"} : float32[1," #k "]\n"                        \
+    "F - %wc.s = float8_scale(%wc.m) {largest=448, rule=\"exact\"} : float32[1," #k "]\n"          \
+    "F - %wc = float8_quantise(%w, %wc.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #n "," #k "]\n"  \
+    "F - %dq.m = float8_amax(%dy) {grid=\"1,1,1\"} : float32[1,1,1]\n"                             \
+    "F - %dq.s = float8_scale(%dq.m) {largest=57344, rule=\"exact\"} : float32[1,1,1]\n"           \
+    "F - %dq = float8_quantise(%dy, %dq.s) {dtype=\"float8_e5m2\"} : float8_e5m2[" #b "," #t       \
+    "," #n "]\n"                                                                                   \
+    "F - %dr.m = float8_amax(%dy) {grid=\"" #b "," #t ",1\"} : float32[" #b "," #t ",1]\n"         \
+    "F - %dr.s = float8_scale(%dr.m) {largest=448, rule=\"exact\"} : float32[" #b "," #t ",1]\n"   \
+    "F - %dr = float8_quantise(%dy, %dr.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #b "," #t       \
+    "," #n "]\n"                                                                                   \
+    "F - %dc.m = float8_amax(%dy) {grid=\"1,1," #n "\"} : float32[1,1," #n "]\n"                   \
+    "F - %dc.s = float8_scale(%dc.m) {largest=448, rule=\"exact\"} : float32[1,1," #n "]\n"        \
+    "F - %dc = float8_quantise(%dy, %dc.s) {dtype=\"float8_e4m3\"} : float8_e4m3[" #b "," #t       \
+    "," #n "]\n"                                                                                   \
+    "F - %y = linear_float8(%xq, %wq, %xq.s, %wq.s) {fast_accumulation=true} : bfloat16[" #b       \
+    "," #t "," #n "]\n"                                                                            \
+    "F - %yr = linear_float8(%xr, %wr, %xr.s, %wr.s) : bfloat16[" #b "," #t "," #n "]\n"           \
+    "I - %dx = linear_float8_dx(%dq, %wq, %dq.s, %wq.s) {dtype=\"float32\"} : float32[" #b "," #t  \
+    "," #k "]\n"                                                                                   \
+    "I - %dxr = linear_float8_dx(%dr, %wc, %dr.s, %wc.s) : bfloat16[" #b "," #t "," #k "]\n"       \
+    "I - %dxt = linear_float8_dx(%dr, %wq, %dr.s, %wq.s) : bfloat16[" #b "," #t "," #k "]\n"       \
+    "W - %dw = linear_float8_dw(%xq, %dq, %xq.s, %dq.s) : float32![" #n "," #k "]\n"               \
+    "W - %dwr = linear_float8_dw(%xc, %dc, %xc.s, %dc.s) : bfloat16[" #n "," #k "]\n"
+
+#define MX(b, t, k, blocks, down)                                                                  \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "F - %m = float8_amax(%x) {grid=\"" #b "," #t "," #blocks "\"} : float32[" #b "," #t           \
+    "," #blocks "]\n"                                                                              \
+    "F - %s = float8_scale(%m) {rule=\"mx_rceil\"} : float32[" #b "," #t "," #blocks "]\n"         \
+    "F - %f = float8_scale(%m) {rule=\"mx_floor\"} : float32[" #b "," #t "," #blocks "]\n"         \
+    "F - %q = float8_quantise(%x, %s) : float8_e4m3[" #b "," #t "," #k "]\n"                       \
+    "F - %m2 = float8_amax(%x) {grid=\"" #b "," #down "," #k "\"} : float32[" #b "," #down "," #k  \
+    "]\n"                                                                                          \
+    "F - %s2 = float8_scale(%m2) {rule=\"mx_rceil\"} : float32[" #b "," #down "," #k "]\n"         \
+    "F - %q2 = float8_quantise(%x, %s2) : float8_e4m3[" #b "," #t "," #k "]\n"                     \
+    "W - %dw = linear_float8_dw(%q2, %q2, %s2, %s2) : bfloat16[" #k "," #k "]\n"
 
 const struct conformance_case conformance_cases[] = {
     {"linear, one token", LINEAR(1, 1, 5, 3), 0, false},
@@ -324,17 +362,14 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"adamw", ADAMW(37, 1000, "clip"), 0, false},
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
-    {"float8, odd", FLOAT8(2, 7, 16, 32, 14), 0, false},
-    {"float8, many", FLOAT8(2, 67, 96, 48, 134), 0, false},
-    {"float8, tiles", FLOAT8(4, 41, 96, 48, 164), 0, false},
-    {"float8, no products",
-     "input %x : T[2,3,37]\n"
-     "F - %s, %i = float8_scale(%x) {dtype=float8_e5m2, power_of_two=true} : float32[], float32[]\n"
-     "F - %q = float8_quantise(%x, %s) {dtype=float8_e5m2, transposed=true} : float8_e5m2[37,6]\n",
-     0, false},
+    {"float8, odd", FLOAT8(2, 8, 16, 32), 0, false},
+    {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},
+    {"float8, tiles", FLOAT8(4, 40, 96, 48), 0, false},
+    {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
+    {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
     {"float8, large",
      "input %x : T[400,300]\n"
-     "F - %s, %i = float8_scale(%x) : float32[], float32[]\n",
+     "F - %m = float8_amax(%x) {grid=\"1,1\"} : float32[1,1]\n",
      0, false, false, true},
     {"parts",
      "input %x : T[3,7,5]\ninput %y : T[3,2,5]\n"

@@ -5,6 +5,12 @@
  * step, and the gradient norm of every parameter at the first, with what an independent
  * implementation found (expected.json): 1e-5 relative. The norms by name come from a transform of
  * this program's own, which fetches them.
+ *
+ * A Float8 case rounds to 8 bits: a sum that differs in its last bit may round to another number.
+ * So only losses are compared after the first step, within 1e-3, and its gradient norm as a whole.
+ * The first loss and norm are within 1e-4 and 2e-3 (tensorwise: what a relative noise of 1e-7 in
+ * the weights changes) or 2e-5 and 2e-4 (rowwise: attention that sums in another order changes 1e-5
+ * and 6e-5). Without Float8 the norm would be off by 2e-3 to 6e-3.
  */
 #include <jansson.h>
 #include <math.h>
@@ -23,18 +29,32 @@
 #define PREFIX "squared_norm."
 
 static json_t *expected;
-static double worst;
+static const char *float8; /* recipe; NULL: none */
+static double worst;       /* error, in tolerances */
 static int64_t compared, steps_seen;
+
+static double tolerance(const char *what, int64_t step)
+{
+    bool loss = !strcmp(what, "loss");
+
+    if (!float8 || !strcmp(what, "lr"))
+        return TOLERANCE;
+    if (step > 1)
+        return loss ? 1e-3 : INFINITY;
+    if (!strcmp(float8, "tensorwise"))
+        return loss ? 1e-4 : 2e-3;
+    return loss ? 2e-5 : 2e-4;
+}
 
 static void compare(const char *what, int64_t step, double got, double want)
 {
-    double error = fabs(got - want) / fabs(want);
+    double error = fabs(got - want) / fabs(want), of_tolerance = error / tolerance(what, step);
 
     compared++;
-    if (!(error <= TOLERANCE))
+    if (!(of_tolerance <= 1))
         printf("step %lld: %s is %.9g instead of %.9g (relative error %.2e)\n", (long long)step,
                what, got, want, error);
-    worst = error > worst || isnan(error) ? error : worst;
+    worst = of_tolerance > worst || isnan(error) ? of_tolerance : worst;
 }
 
 /* ---- gradient norms by name ---- */
@@ -120,7 +140,8 @@ static int compare_norms(struct ct_run *run)
 
         if (rc < 0)
             return rc;
-        compare(name, 1, sqrt(sum), json_number_value(want));
+        if (!float8)
+            compare(name, 1, sqrt(sum), json_number_value(want));
     }
     return 0;
 }
@@ -194,22 +215,27 @@ static int make_recipe(struct ct_arena *arena, const char *folder, const char *d
     json_t *root = json_load_file(ct_arena_printf(arena, "%s/case.json", folder), 0, NULL);
     const char *named = json_string_value(json_object_get(root, "model"));
     const char *model = named ? named : "llama";
+    const char *quantised = json_string_value(json_object_get(root, "float8"));
     int rc;
 
+    float8 = quantised ? ct_arena_strdup(arena, quantised) : NULL;
     rc = ct_recipe_parse(arena, folder,
                          ct_arena_printf(arena,
                                          "[job]\ndump_folder = %s\n"
-                                         "[plugins]\nload = cpu, %s, tokens, adamw\n"
+                                         "[plugins]\nload = cpu, %s, tokens, adamw%s\n"
                                          "[model]\nname = %s\ninit_from = %s/hf\n"
                                          "[training]\ndtype = float32\n"
                                          "mixed_precision_param = float32\n"
                                          "[tokens]\npath = %s/tokens.bin\n",
-                                         dump, model, model, folder, folder),
+                                         dump, model, float8 ? ", float8" : "", model, folder,
+                                         folder),
                          recipe);
     if (rc >= 0 && !root)
         rc = ct_fail(CT_ENOENT, "%s/case.json cannot be read", folder);
     if (rc >= 0)
         rc = set_case(*recipe, json_object_get(root, "training"));
+    if (rc >= 0 && float8)
+        rc = set(*recipe, "float8", "recipe", float8);
     json_decref(root);
     return rc;
 }
@@ -266,10 +292,10 @@ int main(int argc, char **argv)
     if (rc < 0)
         printf("%s\n", ct_error_message());
     steps = json_array_size(json_object_get(expected, "steps"));
-    printf("%lld steps of %zu, %lld numbers, worst relative error %.2e\n", (long long)steps_seen,
-           steps, (long long)compared, worst);
+    printf("%lld steps of %zu, %lld numbers, %.3f of the tolerance at worst\n",
+           (long long)steps_seen, steps, (long long)compared, worst);
     json_decref(expected);
     rc |= system(ct_arena_printf(&arena, "rm -rf '%s'", dump));
     ct_arena_finish(&arena);
-    return rc != 0 || !(worst <= TOLERANCE) || !steps || (size_t)steps_seen != steps;
+    return rc != 0 || !(worst <= 1) || !steps || (size_t)steps_seen != steps;
 }

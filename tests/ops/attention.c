@@ -294,7 +294,7 @@ int main(void)
         cmocka_unit_test(test_nothing_to_see),
         cmocka_unit_test(test_merge_with_nothing),
     };
-    if (REGISTER_OPS("cp", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("attention on shards", tests, NULL, NULL);
 }

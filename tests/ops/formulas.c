@@ -721,7 +721,7 @@ int main(void)
         cmocka_unit_test(test_init_normal),
         cmocka_unit_test(test_init_constant),
     };
-    if (REGISTER_OPS("cp", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("op formulas", tests, NULL, NULL);
 }

@@ -274,7 +274,7 @@ int main(void)
         cmocka_unit_test(test_loss_of_the_joined_gradient),
         cmocka_unit_test(test_loss_in_shards),
     };
-    if (REGISTER_OPS("cp", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("op gradients", tests, NULL, NULL);
 }

@@ -230,6 +230,12 @@ static struct ct_tensor emptied(struct call *c, const struct ct_tensor *t, doubl
     return copy;
 }
 
+static void raise_to(const struct ct_tensor *t, const struct ct_tensor *part)
+{
+    for (int64_t k = 0; k < ct_tensor_count(t); k++)
+        ct_tensor_store(t, k, fmax(ct_tensor_load(t, k), ct_tensor_load(part, k)));
+}
+
 /* Two ranks with a shard each make what one makes of the whole. Ops that update an input (init ops)
    do not read it. */
 static void check_factor(struct call *c, const struct ct_rule *rule, int f)
@@ -237,7 +243,7 @@ static void check_factor(struct call *c, const struct ct_rule *rule, int f)
     struct ct_tensor in[MAX_OPERANDS], out[MAX_OPERANDS];
     struct ct_tensor all_in[MAX_OPERANDS], all_out[MAX_OPERANDS];
     const struct ct_op *op = c->m.op;
-    uint32_t reduced = 0;
+    uint32_t reduced = 0, raised = 0; /* sums over the ranks, maxima over them */
     char what[64];
 
     split(op, rule, f);
@@ -247,14 +253,18 @@ static void check_factor(struct call *c, const struct ct_rule *rule, int f)
         bool reduces = ct_rule_reduces(rule, op, f, i);
 
         all_out[i] = emptied(c, &c->out[i], reduces ? 0 : NAN);
-        reduced |= (uint32_t)reduces << i;
+        *(rule->operand[op->ins + i].maximum ? &raised : &reduced) |= (uint32_t)reduces << i;
     }
     for (int rank = 0; rank < 2; rank++) {
         for (int i = 0; i < op->ins; i++)
             in[i] = shard_of(&all_in[i], op->in[i], rank);
         for (int i = 0; i < op->outs; i++)
-            out[i] = shard_of(&all_out[i], op->out[i], rank);
+            out[i] = raised >> i & 1 ? emptied(c, &c->out[i], NAN)
+                                     : shard_of(&all_out[i], op->out[i], rank);
         assert_int_equal(launch_on(&two, rank, op, in, out, reduced), 0);
+        for (int i = 0; i < op->outs; i++)
+            if (raised >> i & 1)
+                raise_to(&all_out[i], &out[i]);
     }
     snprintf(what, sizeof(what), "factor %c%d", rule->factor[f].letter, rule->factor[f].index);
     for (int i = 0; i < op->outs; i++)
@@ -320,7 +330,7 @@ int main(void)
         cmocka_unit_test(test_bfloat16),
         cmocka_unit_test(test_factors),
     };
-    if (REGISTER_OPS("cp", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("reference kernels", tests, NULL, NULL);
 }

@@ -509,7 +509,7 @@ int main(void)
         cmocka_unit_test(test_flops),
         cmocka_unit_test(attention_counts_pairs_that_are_seen),
     };
-    if (REGISTER_OPS("cp", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("op registry", tests, NULL, NULL);
 }

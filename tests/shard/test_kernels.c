@@ -335,7 +335,7 @@ int main(void)
         print_error("%s\n", ct_error_message());
         return 1;
     }
-    if (REGISTER_OPS("tp") < 0)
+    if (REGISTER_OPS("float8", "tp") < 0)
         return 1;
     return cmocka_run_group_tests_name("kernels on shards", tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ CT_NUMBER_INLINE float ct_e5m2_to_f32(uint8_t code)
 
 CT_NUMBER_INLINE uint8_t ct_f32_to_e5m2(float f)
 {
-    return (uint8_t)ct_number_narrow(f, 5, 2, 0x7b, 0x7b, 0x7e);
+    return (uint8_t)ct_number_narrow(f, 5, 2, 0x7b, 0x7b, 0x7f);
 }
 
 /* All codes of the top exponent but one are numbers: only 0x7f and 0xff are NaN. */

@@ -30,6 +30,9 @@
     P(layer_norm_grad, CPU_GRADIENT, isa)                                                          \
     R(bias, CPU_STRIDED, isa)                                                                      \
     R(bias_grad, CPU_GRADIENT, isa)                                                                \
+    R(float8_amax, CPU_STRIDED, isa)                                                               \
+    R(float8_scale, CPU_STRIDED, isa)                                                              \
+    R(float8_quantise, CPU_STRIDED, isa)                                                           \
     R(softmax, CPU_STRIDED, isa)                                                                   \
     R(softmax_grad, CPU_STRIDED, isa)                                                              \
     R(mul, CPU_STRIDED, isa)                                                                       \

@@ -254,13 +254,21 @@ enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
 #define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
 #define GPU_FLOAT8_COLUMNS 64 /* likewise */
 
-struct gpu_float8_scale {
-    float *scale, *inverse;
-    float *partial; /* by block; NULL: each block has a factor of its own */
+struct gpu_float8_amax {
+    float *amax;
+    float *partial; /* by block; NULL: each block finds a number of its own */
     const void *x;
     int64_t rows, columns, count, parts; /* count: of all elements */
-    float most;                          /* the dtype's largest number */
-    int32_t power_of_two;
+};
+
+enum { GPU_SCALE_EXACT, GPU_SCALE_POWER_OF_TWO, GPU_SCALE_MX_FLOOR, GPU_SCALE_MX_RCEIL };
+
+struct gpu_float8_scale {
+    float *scale;
+    const float *amax;
+    int64_t count;
+    float most; /* the dtype's largest number */
+    int32_t rule;
 };
 
 struct gpu_float8_quantise {
@@ -268,7 +276,20 @@ struct gpu_float8_quantise {
     const void *x;
     const float *scale;
     int64_t rows, columns;
-    int32_t per, transposed;
+    int32_t per;
+};
+
+struct gpu_float8_turn { /* to[columns, rows] = from[rows, columns]; multiples of 4 */
+    uint8_t *to;
+    const uint8_t *from;
+    int64_t rows, columns;
+};
+
+struct gpu_float8_invert { /* to[i] = 1 / from[i], or 1 / from[0] */
+    float *to;
+    const float *from;
+    int64_t count;
+    int32_t one;
 };
 
 /* ---- init ---- */

@@ -1,6 +1,6 @@
 /*
- * Quantising to 8 bits: largest elements, the factors that follow, and the rounding, with the
- * transpose that products need beside it.
+ * Quantising to 8 bits: largest magnitudes, scales, and the rounding. Before products, transposes
+ * and the inverses of scales.
  */
 #include "device.cuh"
 
@@ -44,17 +44,7 @@ template <bool E5M2> DEVICE uint8_t narrowed(float x)
 #endif
 }
 
-/* ---- factors ---- */
-
-DEVICE void write_factor(const gpu_float8_scale &a, int64_t i, float amax)
-{
-    double factor = (double)a.most / fmax((double)amax, 1e-12);
-
-    if (a.power_of_two)
-        factor = exp2(floor(log2(factor)));
-    a.scale[i] = (float)factor;
-    a.inverse[i] = (float)(1 / (double)a.scale[i]);
-}
+/* ---- largest magnitudes ---- */
 
 /* The largest x of all threads, for all of them. */
 DEVICE float block_max(float x)
@@ -91,7 +81,7 @@ template <typename T, int W> DEVICE float run_max(const T *x, int64_t columns)
 }
 
 /* A block takes `columns` elements; the whole is found from all blocks' by float8_whole. */
-template <typename T, int W> DEVICE void parts_max(const gpu_float8_scale &a)
+template <typename T, int W> DEVICE void parts_max(const gpu_float8_amax &a)
 {
     int64_t begin = (int64_t)blockIdx.x * a.columns, left = a.count - begin;
     float most = run_max<T, W>((const T *)a.x + begin, left < a.columns ? left : a.columns);
@@ -101,10 +91,10 @@ template <typename T, int W> DEVICE void parts_max(const gpu_float8_scale &a)
     if (a.partial)
         a.partial[blockIdx.x] = most;
     else
-        write_factor(a, blockIdx.x, most);
+        a.amax[blockIdx.x] = most;
 }
 
-KERNEL(float8_whole, gpu_float8_scale, 256)
+KERNEL(float8_whole, gpu_float8_amax, 256)
 {
     float most = 0;
 
@@ -112,11 +102,11 @@ KERNEL(float8_whole, gpu_float8_scale, 256)
         most = fmaxf(most, a.partial[i]);
     most = block_max(most);
     if (threadIdx.x == 0)
-        write_factor(a, 0, most);
+        a.amax[0] = most;
 }
 
 /* Blocks of 32 columns x 8 rows, as column_sum. */
-template <typename T> DEVICE void columns_max(const gpu_float8_scale &a)
+template <typename T> DEVICE void columns_max(const gpu_float8_amax &a)
 {
     __shared__ float part[8][32];
     int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
@@ -130,7 +120,54 @@ template <typename T> DEVICE void columns_max(const gpu_float8_scale &a)
         return;
     for (int i = 1; i < 8; i++)
         most = fmaxf(most, part[i][threadIdx.x]);
-    write_factor(a, column, most);
+    a.amax[column] = most;
+}
+
+/* ---- scales ---- */
+
+/* The exponent of an E8M0 scale (OCP MX); 255 is NaN. */
+DEVICE uint32_t mx_exponent(float amax, float most, bool rceil)
+{
+    uint32_t u = __float_as_uint(rceil ? amax * (1 / most) : amax), exponent = u >> 23 & 255;
+    uint32_t mantissa = u & 0x7fffff, steps = (__float_as_uint(most) >> 23) - 127;
+
+    if ((__float_as_uint(amax) & 0x7fffffff) >= 0x7f800000)
+        return 255;
+    if (rceil)
+        return exponent + (exponent ? mantissa > 0 : mantissa > 0x400000);
+    return exponent > steps ? exponent - steps : 0;
+}
+
+DEVICE float mx_scale(float amax, float most, bool rceil)
+{
+    uint32_t exponent = mx_exponent(amax, most, rceil);
+
+    if (exponent >= 254)
+        return __uint_as_float(exponent == 255 ? 0x7fc00000 : 0x400000);
+    return __uint_as_float((254 - exponent) << 23);
+}
+
+KERNEL(float8_scales, gpu_float8_scale, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float scale;
+
+    if (i >= a.count)
+        return;
+    scale = (float)((double)a.most / fmax((double)a.amax[i], 1e-12));
+    if (a.rule == GPU_SCALE_POWER_OF_TWO)
+        scale = exp2f(floorf(log2f(scale)));
+    else if (a.rule != GPU_SCALE_EXACT)
+        scale = mx_scale(a.amax[i], a.most, a.rule == GPU_SCALE_MX_RCEIL);
+    a.scale[i] = scale;
+}
+
+KERNEL(float8_invert, gpu_float8_invert, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < a.count)
+        a.to[i] = 1 / a.from[a.one ? 0 : i];
 }
 
 /* ---- quantising ---- */
@@ -143,29 +180,14 @@ DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column
 /* Of any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
 template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise &a)
 {
-    __shared__ uint8_t tile[32][33];
-    int64_t row = (int64_t)blockIdx.y * 32, column = (int64_t)blockIdx.x * 32;
+    int64_t row = (int64_t)blockIdx.y * 32, column = (int64_t)blockIdx.x * 32 + threadIdx.x;
 
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int64_t r = row + i, c = column + threadIdx.x;
-        uint8_t q;
+    for (int i = threadIdx.y; i < 32 && column < a.columns; i += 8) {
+        int64_t at = (row + i) * a.columns + column;
 
-        if (r >= a.rows || c >= a.columns)
-            continue;
-        q = narrowed<E5M2>(to_float(((const T *)a.x)[r * a.columns + c]) * factor_of(a, r, c));
-        if (a.transposed)
-            tile[i][threadIdx.x] = q;
-        else
-            a.q[r * a.columns + c] = q;
-    }
-    if (!a.transposed)
-        return;
-    __syncthreads();
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int64_t r = row + threadIdx.x, c = column + i;
-
-        if (r < a.rows && c < a.columns)
-            a.q[c * a.rows + r] = tile[threadIdx.x][i];
+        if (row + i < a.rows)
+            a.q[at] =
+                narrowed<E5M2>(to_float(((const T *)a.x)[at]) * factor_of(a, row + i, column));
     }
 }
 
@@ -186,30 +208,15 @@ template <typename T, bool E5M2> DEVICE void quantise_vectors(const gpu_float8_q
     *(vector<uint8_t, GPU_FLOAT8_VECTOR> *)(a.q + row * a.columns + column) = q;
 }
 
+/* ---- transposes ---- */
+
 #define SIDE 4 /* of the squares that a thread turns */
 #define SQUARES_DOWN (GPU_FLOAT8_ROWS / SIDE)
 #define SQUARES_ACROSS (GPU_FLOAT8_COLUMNS / SIDE)
 
-/* SIDE x SIDE elements, rounded: word j has those of column j. */
-template <typename T, bool E5M2>
-DEVICE void round_square(const gpu_float8_quantise &a, int64_t row, int64_t column,
-                         uint32_t (&words)[SIDE])
-{
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) {
-        float x[SIDE];
-
-        load<SIDE>((const T *)a.x + (row + i) * a.columns + column, x);
-#pragma unroll
-        for (int j = 0; j < SIDE; j++)
-            words[j] |= (uint32_t)narrowed<E5M2>(x[j] * factor_of(a, row + i, column + j))
-                        << (8 * i);
-    }
-}
-
 /* A tile of rows and columns for 256 threads, through shared memory: rows of the transpose are
    written by whole warps. Rows and columns are multiples of SIDE. */
-template <typename T, bool E5M2> DEVICE void quantise_transposed(const gpu_float8_quantise &a)
+KERNEL(float8_turn, gpu_float8_turn, 256)
 {
     __shared__ uint32_t tile[GPU_FLOAT8_COLUMNS][SQUARES_DOWN + 1];
     int64_t row = (int64_t)blockIdx.y * GPU_FLOAT8_ROWS;
@@ -218,10 +225,16 @@ template <typename T, bool E5M2> DEVICE void quantise_transposed(const gpu_float
 
     for (int down = (int)threadIdx.x / SQUARES_ACROSS; down < SQUARES_DOWN;
          down += (int)blockDim.x / SQUARES_ACROSS) {
+        int64_t r = row + down * SIDE, c = column + across * SIDE;
         uint32_t words[SIDE] = {0};
 
-        if (row + down * SIDE < a.rows && column + across * SIDE < a.columns)
-            round_square<T, E5M2>(a, row + down * SIDE, column + across * SIDE, words);
+        for (int i = 0; r < a.rows && c < a.columns && i < SIDE; i++) {
+            uint32_t four = *(const uint32_t *)(a.from + (r + i) * a.columns + c);
+
+#pragma unroll
+            for (int j = 0; j < SIDE; j++)
+                words[j] |= (four >> (8 * j) & 255) << (8 * i);
+        }
 #pragma unroll
         for (int j = 0; j < SIDE; j++)
             tile[across * SIDE + j][down] = words[j];
@@ -231,20 +244,20 @@ template <typename T, bool E5M2> DEVICE void quantise_transposed(const gpu_float
         int64_t c = column + i / SQUARES_DOWN, r = row + i % SQUARES_DOWN * SIDE;
 
         if (r < a.rows && c < a.columns)
-            *(uint32_t *)(a.q + c * a.rows + r) = tile[i / SQUARES_DOWN][i % SQUARES_DOWN];
+            *(uint32_t *)(a.to + c * a.rows + r) = tile[i / SQUARES_DOWN][i % SQUARES_DOWN];
     }
 }
 
 #define FLOAT8(T, dtype)                                                                           \
-    KERNEL(float8_parts_##dtype, gpu_float8_scale, 256)                                            \
+    KERNEL(float8_parts_##dtype, gpu_float8_amax, 256)                                             \
     {                                                                                              \
         parts_max<T, 1>(a);                                                                        \
     }                                                                                              \
-    KERNEL(float8_parts_##dtype##_vector, gpu_float8_scale, 256)                                   \
+    KERNEL(float8_parts_##dtype##_vector, gpu_float8_amax, 256)                                    \
     {                                                                                              \
         parts_max<T, lanes<T>::of>(a);                                                             \
     }                                                                                              \
-    KERNEL(float8_columns_##dtype, gpu_float8_scale, 256)                                          \
+    KERNEL(float8_columns_##dtype, gpu_float8_amax, 256)                                           \
     {                                                                                              \
         columns_max<T>(a);                                                                         \
     }                                                                                              \
@@ -263,13 +276,5 @@ template <typename T, bool E5M2> DEVICE void quantise_transposed(const gpu_float
     KERNEL(float8_e5m2_##dtype##_vector, gpu_float8_quantise, 256)                                 \
     {                                                                                              \
         quantise_vectors<T, true>(a);                                                              \
-    }                                                                                              \
-    KERNEL(float8_e4m3_##dtype##_transposed, gpu_float8_quantise, 256)                             \
-    {                                                                                              \
-        quantise_transposed<T, false>(a);                                                          \
-    }                                                                                              \
-    KERNEL(float8_e5m2_##dtype##_transposed, gpu_float8_quantise, 256)                             \
-    {                                                                                              \
-        quantise_transposed<T, true>(a);                                                           \
     }
 FOR_DTYPES(FLOAT8)

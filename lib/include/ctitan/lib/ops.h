@@ -50,9 +50,6 @@
     X(linear_cross_entropy_grad)                                                                   \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
-    X(float8_scale)                                                                                \
-    X(float8_quantise)                                                                             \
-    X(float8_linear)                                                                               \
     X(load)                                                                                        \
     X(store)                                                                                       \
     X(offload)
@@ -239,26 +236,6 @@ struct ct_init {
 /* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
 CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                                      const int64_t *shape, struct ct_init init);
-
-/* ---- Float8 ---- */
-
-enum ct_float8_per { CT_PER_TENSOR, CT_PER_ROW, CT_PER_COLUMN }; /* what has its own factor */
-
-struct ct_float8_scale {
-    enum ct_dtype dtype;
-    enum ct_float8_per per;
-    bool power_of_two; /* factors are rounded down to powers of two */
-};
-struct ct_float8_quantise {
-    enum ct_dtype dtype;
-    enum ct_float8_per per;
-    bool transposed; /* columns become rows */
-};
-struct ct_float8_linear {
-    enum ct_dtype dtype; /* of the result */
-    bool by_row;         /* x and w have a factor for each row */
-    bool fast_accumulation;
-};
 
 CT_END_DECLS
 

@@ -1,0 +1,201 @@
+/*
+ * The linear layers that become Float8 products: those whose sizes fit and that no filter names.
+ * Ops say in `why` what became of them, and the log has a summary.
+ */
+#include <string.h>
+
+#include <ctitan/core_ops.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+
+#include "float8.h"
+
+#define AUTO "auto_filter_small_kn"
+
+struct name {
+    const char *text;
+    bool used;
+};
+
+/* Layers that were left for one reason. */
+struct left {
+    const char *reason, *first;
+    int count;
+};
+
+struct choosing {
+    struct ct_graph *graph;
+    struct ct_arena scratch;
+    struct name *name;
+    struct left *left;
+    size_t names, name_room, lefts, left_room;
+    bool small; /* AUTO is given */
+    int chosen, layers;
+};
+
+static int read_filter(struct choosing *c)
+{
+    char *rest = ct_arena_strdup(&c->scratch, float8_config.filter), *item;
+
+    while ((item = strsep(&rest, ","))) {
+        item += strspn(item, " \t");
+        item[strcspn(item, " \t")] = '\0';
+        if (!strcmp(item, AUTO)) {
+            c->small = true;
+        } else if (*item) {
+            c->name =
+                ct_arena_grow(&c->scratch, c->name, &c->name_room, c->names + 1, sizeof(*c->name));
+            c->name[c->names++] = (struct name){item, false};
+        }
+    }
+    if (!c->small || !strcmp(float8_config.recipe, "tensorwise") ||
+        !strcmp(float8_config.recipe, "rowwise"))
+        return 0;
+    return ct_fail(CT_ECONFIG, "[float8] filter: " AUTO " has no sizes for recipe = %s",
+                   float8_config.recipe);
+}
+
+/* The parameter behind w, which may have been cast or gathered; NULL: none. */
+static const struct ct_value *parameter_of(const struct ct_value *w)
+{
+    while (w->producer &&
+           (w->producer->type == &ct_op_redistribute || w->producer->type == &ct_op_cast))
+        w = w->producer->in[0];
+    return w->role == CT_ROLE_PARAM ? w : NULL;
+}
+
+/* torchao's sizes, measured on H100: smaller products are no faster in Float8. */
+static bool is_small(int64_t k, int64_t n)
+{
+    if (!strcmp(float8_config.recipe, "tensorwise"))
+        return k <= 4096 && n <= 1024;
+    return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
+}
+
+/* NULL, or why the layer stays as it is. */
+static const char *refuse(struct choosing *c, const struct ct_op *op, const struct ct_value *param)
+{
+    struct ct_arena *arena = c->graph->arena;
+    const struct ct_value *x = op->in[0];
+    bool mx = float8_recipe()->y.first == FLOAT8_ROW_BLOCK;
+    int64_t n = op->in[1]->shape[0], k = op->in[1]->shape[1], unit = mx ? FLOAT8_BLOCK : 16;
+    const char *reason = NULL;
+
+    if (!param)
+        return "the weight is no parameter";
+    for (size_t i = 0; i < c->names; i++)
+        if (strstr(param->name, c->name[i].text) || !strcmp(op->region, c->name[i].text)) {
+            c->name[i].used = true;
+            reason = ct_arena_printf(arena, "filter names %s", c->name[i].text);
+        }
+    if (reason)
+        return reason;
+    if (n % unit || k % unit)
+        return ct_arena_printf(arena, "K = %lld and N = %lld are not both multiples of %lld",
+                               (long long)k, (long long)n, (long long)unit);
+    if (mx && x->shape[x->ndim - 2] % unit)
+        return ct_arena_printf(arena, "sequences of %lld are no multiple of %lld",
+                               (long long)x->shape[x->ndim - 2], (long long)unit);
+    if (c->small && is_small(k, n))
+        return ct_arena_printf(arena, "K = %lld and N = %lld are small (" AUTO ")", (long long)k,
+                               (long long)n);
+    return NULL;
+}
+
+static void leave(struct choosing *c, struct ct_op *op, const struct ct_value *param,
+                  const char *reason)
+{
+    size_t i = 0;
+
+    op->why = ct_arena_printf(c->graph->arena, "float8: not, as %s", reason);
+    while (i < c->lefts && strcmp(c->left[i].reason, reason) != 0)
+        i++;
+    if (i == c->lefts) {
+        c->left = ct_arena_grow(&c->scratch, c->left, &c->left_room, ++c->lefts, sizeof(*c->left));
+        c->left[i] = (struct left){reason, param ? param->name : op->in[1]->name, 0};
+    }
+    c->left[i].count++;
+}
+
+static void decide(struct choosing *c, struct ct_op *op)
+{
+    const struct ct_value *param = parameter_of(op->in[1]);
+    const char *reason = refuse(c, op, param);
+
+    c->layers++;
+    if (reason) {
+        leave(c, op, param, reason);
+        return;
+    }
+    c->chosen++;
+    op->why = ct_arena_printf(c->graph->arena, "float8: %s", float8_config.recipe);
+    ct_op_become(c->graph, op, &float8_op_linear, (struct ct_value *[]){op->in[0], op->in[1]}, 2,
+                 &(struct float8_product){.dtype = op->out[0]->dtype,
+                                          .fast_accumulation = true,
+                                          .plain_dw = float8_recipe()->plain_dw});
+}
+
+/* Layers that a model emitted in one op are decided one by one. `join` joins those that stay. */
+static int separate(struct ct_graph *graph, struct ct_op *op)
+{
+    struct ct_builder b = ct_builder_before(graph, op);
+    struct ct_value **out = ct_arena_array(graph->arena, struct ct_value *, op->outs);
+    int rc = op->type->apart(&b, op, out);
+
+    for (int i = 0; rc == 0 && i < op->outs; i++) {
+        const char *name = op->out[i]->name;
+
+        ct_value_replace(graph, op->out[i], out[i]);
+        ct_value_rename(graph, op->out[i], "apart");
+        ct_value_rename(graph, out[i], name);
+    }
+    if (rc == 0)
+        ct_graph_remove(graph, op);
+    return rc;
+}
+
+static int check_names(const struct choosing *c)
+{
+    for (size_t i = 0; i < c->names; i++)
+        if (!c->name[i].used && strcmp(c->name[i].text, FLOAT8_HEAD) != 0)
+            return ct_fail(CT_ECONFIG,
+                           "[float8] filter: %s is no region of a linear layer and no part of a "
+                           "weight's name: ctitan explain shows both",
+                           c->name[i].text);
+    return 0;
+}
+
+static void report(const struct choosing *c)
+{
+    ct_info("float8: %d of %d linear layers have %s products", c->chosen, c->layers,
+            float8_config.recipe);
+    for (size_t i = 0; i < c->lefts; i++)
+        ct_info("float8: %d not, as %s: %s%s", c->left[i].count, c->left[i].reason,
+                c->left[i].first, c->left[i].count > 1 ? ", .." : "");
+}
+
+int float8_choose(struct ct_graph *graph, struct ct_run *run)
+{
+    struct choosing c = {.graph = graph};
+    int rc = 0;
+
+    if (float8_config.all_gather && strcmp(float8_config.recipe, "tensorwise") != 0)
+        rc = ct_fail(CT_ECONFIG,
+                     "[float8] all_gather = true needs recipe = tensorwise: the scales of %s are "
+                     "not those of a whole weight",
+                     float8_config.recipe);
+    if (rc == 0)
+        rc = read_filter(&c);
+    ct_for_each_op_safe (op, graph)
+        if (rc == 0 && op->type == &ct_op_linear && op->outs > 1)
+            rc = separate(graph, op);
+    ct_for_each_op (op, graph)
+        if (rc == 0 && op->type == &ct_op_linear)
+            decide(&c, op);
+    if (rc == 0)
+        rc = check_names(&c);
+    if (rc == 0 && graph != run->validation_graph)
+        report(&c);
+    ct_arena_finish(&c.scratch);
+    return rc;
+}

@@ -1,0 +1,108 @@
+/*
+ * Float8 training (Micikevicius et al. 2022; recipes as in torchao): the matrix products of linear
+ * layers have 8-bit operands, each quantised with a scale from its largest magnitude.
+ *
+ *   tensorwise             one scale for each tensor; float8_e5m2 gradients
+ *   rowwise                one for each row and column that is summed over; powers of two
+ *   rowwise_with_gw_hp     the same, and gradients of weights are computed as without Float8
+ *   mxfp8, mxfp8_floor     one for each 32 numbers (OCP MX); mxfp8 rounds scales up
+ *
+ * choose.c picks the layers. Differentiation then sees one product of full-precision operands, and
+ * its two gradients. quantise.c gives these quantised operands. Everything else follows: a largest
+ * magnitude over shards is a pending maximum, and an operand that a rank needs whole is gathered
+ * after it was quantised, one byte for each element.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/plugin.h>
+
+#include "float8.h"
+
+struct float8_config float8_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_CHOICE(struct float8_config, recipe, "recipe", "tensorwise",
+                  "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor",
+                  "What has a scale of its own, and how scales are rounded"),
+    CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
+                  "Layers that stay as they are, comma-separated: their regions, or parts of their "
+                  "weights' names; auto_filter_small_kn: those that are too small to gain"),
+    CT_OPT_BOOL(struct float8_config, all_gather, "all_gather", "false",
+                "tensorwise: quantise parameters where they are stored, and gather them as Float8"),
+    {0}};
+
+#define BOTH(cells)                                                                                \
+    {                                                                                              \
+        cells, cells                                                                               \
+    }
+#define MX                                                                                         \
+    .gradient = CT_E4M3, .y = BOTH(FLOAT8_ROW_BLOCK),                                              \
+    .dx = {FLOAT8_ROW_BLOCK, FLOAT8_COLUMN_BLOCK}, .dw = BOTH(FLOAT8_COLUMN_BLOCK)
+
+static const struct float8_recipe recipes[] = {
+    {.name = "tensorwise", .rule = FLOAT8_EXACT, .gradient = CT_E5M2},
+    {.name = "rowwise",
+     .rule = FLOAT8_POWER_OF_TWO,
+     .gradient = CT_E4M3,
+     .y = BOTH(FLOAT8_ROW),
+     .dx = {FLOAT8_ROW, FLOAT8_COLUMN},
+     .dw = BOTH(FLOAT8_COLUMN)},
+    {.name = "rowwise_with_gw_hp",
+     .rule = FLOAT8_POWER_OF_TWO,
+     .gradient = CT_E4M3,
+     .y = BOTH(FLOAT8_ROW),
+     .dx = {FLOAT8_ROW, FLOAT8_TENSOR},
+     .plain_dw = true},
+    {.name = "mxfp8", .rule = FLOAT8_MX_RCEIL, MX},
+    {.name = "mxfp8_floor", .rule = FLOAT8_MX_FLOOR, MX},
+};
+
+const struct float8_recipe *float8_recipe(void)
+{
+    const struct float8_recipe *r = recipes;
+
+    while (strcmp(r->name, float8_config.recipe) != 0)
+        r++;
+    return r;
+}
+
+static const struct ct_transform choose = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8.choose",
+    .summary = "linear layers become Float8 products",
+    .phase = CT_PHASE_PRECISION,
+    .after = CT_NAMES("precision"),
+    .evaluation = true,
+    .apply = float8_choose,
+};
+
+static const struct ct_transform quantise = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8",
+    .summary = "operands of Float8 products are quantised",
+    .phase = CT_PHASE_DIFFERENTIATE,
+    .after = CT_NAMES("gradients"),
+    .evaluation = true,
+    .apply = float8_quantise_operands,
+};
+
+static const struct ct_transform maxima = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8.maxima",
+    .summary = "one all-reduce for the largest magnitudes of all weights",
+    .phase = CT_PHASE_MEMORY,
+    .evaluation = true,
+    .apply = float8_join_maxima,
+};
+
+CT_PLUGIN(.name = "float8", .version = "1.0",
+          .summary = "Float8 products: tensorwise, rowwise and MX scales, Float8 gathers",
+          .options = options, .config = &float8_config, .config_size = sizeof(float8_config),
+          .offers = CT_OFFERS(
+              {CT_OP, "float8_amax", &float8_op_amax}, {CT_OP, "float8_scale", &float8_op_scale},
+              {CT_OP, "float8_quantise", &float8_op_quantise},
+              {CT_OP, "linear_float8", &float8_op_linear},
+              {CT_OP, "linear_float8_dx", &float8_op_dx},
+              {CT_OP, "linear_float8_dw", &float8_op_dw}, {CT_TRANSFORM, "float8.choose", &choose},
+              {CT_TRANSFORM, "float8", &quantise}, {CT_TRANSFORM, "float8.maxima", &maxima}));

@@ -1,0 +1,101 @@
+/*
+ * Float8 training: declarations shared by its sources.
+ *
+ * Scales belong to the cells of a grid over a tensor. A grid has as many dimensions as the tensor;
+ * each is 1 (one cell along the dimension), the tensor's own size, or a divisor of it (blocks). For
+ * x[b, t, k]: [1, 1, 1] is one scale for the tensor, [b, t, 1] one for each row, [1, 1, k] one for
+ * each column, and [b, t, k / 32] one for 32 neighbours in a row.
+ */
+#ifndef FLOAT8_H
+#define FLOAT8_H
+
+#include <ctitan/lib/ops.h>
+#include <ctitan/run.h>
+
+struct float8_config {
+    const char *recipe, *filter;
+    bool all_gather;
+};
+extern struct float8_config float8_config;
+
+#define FLOAT8_HEAD "head" /* region that models give the layer that makes logits */
+#define FLOAT8_BLOCK 32    /* elements with one scale (OCP MX) */
+
+/* ---- ops.c ---- */
+
+struct float8_amax {
+    struct ct_shape grid;
+};
+
+/* How a scale follows from the largest magnitude of its cell. */
+enum float8_rule {
+    FLOAT8_EXACT,        /* largest of the dtype / amax */
+    FLOAT8_POWER_OF_TWO, /* the same, rounded down */
+    FLOAT8_MX_FLOOR,     /* inverse of an E8M0 scale: OCP MX, exponents only */
+    FLOAT8_MX_RCEIL,     /* the same, rounded such that nothing saturates */
+};
+struct float8_scale {
+    double largest; /* finite number of the dtype: 448 for E4M3, 57344 for E5M2 */
+    enum float8_rule rule;
+};
+
+struct float8_quantise {
+    enum ct_dtype dtype;
+};
+
+struct float8_product { /* of the three products */
+    enum ct_dtype dtype;
+    bool fast_accumulation; /* sums of fewer bits are allowed */
+    bool plain_dw;          /* linear_float8: the gradient of w is no Float8 product */
+};
+
+/*
+ *     float8_amax(x) -> amax            largest magnitudes; over shards, pending maxima
+ *     float8_scale(amax) -> scale
+ *     float8_quantise(x, scale) -> q    x * scale, saturated
+ *     linear_float8(x, w, x_scale, w_scale) -> y = (x / x_scale) (w / w_scale)^T
+ *
+ * Between precision and quantising, the products have operands in full precision and no scales.
+ */
+extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quantise,
+    float8_op_linear, float8_op_dx, float8_op_dw;
+
+/* ---- recipe.c ---- */
+
+enum float8_cells {
+    FLOAT8_TENSOR,
+    FLOAT8_ROW,
+    FLOAT8_COLUMN,
+    FLOAT8_ROW_BLOCK,
+    FLOAT8_COLUMN_BLOCK
+};
+
+/* The two operands of a product. */
+struct float8_operands {
+    enum float8_cells first, second;
+};
+
+struct float8_recipe {
+    const char *name;
+    enum float8_rule rule;
+    enum ct_dtype gradient;           /* of dy */
+    struct float8_operands y, dx, dw; /* x and w, dy and w, x and dy */
+    bool plain_dw;                    /* dw is no Float8 product */
+};
+
+const struct float8_recipe *float8_recipe(void);
+
+/* ---- choose.c: which linear layers ---- */
+
+int float8_choose(struct ct_graph *graph, struct ct_run *run);
+
+/* ---- quantise.c: operands become Float8 ---- */
+
+int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run);
+
+/* ---- scales.c ---- */
+
+/* One all-reduce for the largest magnitudes of all weights. */
+int float8_join_maxima(struct ct_graph *graph, struct ct_run *run);
+
+#endif

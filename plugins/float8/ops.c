@@ -1,0 +1,498 @@
+/*
+ * Op types: largest magnitudes, scales, quantising, and products of quantised operands
+ * (Micikevicius et al. 2022; blocks: OCP Microscaling Formats 1.0).
+ *
+ * Seen as a matrix, the cells of a grid are equal blocks. So every grid has all of the tensor's
+ * leading dimensions, then one that may be in blocks, then only ones. A grid of one cell may have
+ * any number of dimensions.
+ *
+ * Scales follow torchao: float64 division and one rounding for FLOAT8_EXACT, float32 throughout for
+ * powers of two.
+ */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/op_author.h>
+#include <ctitan/rule.h>
+
+#include "float8.h"
+
+#define SMALLEST 1e-12 /* lower bound of a largest magnitude */
+
+/* ---- grids ---- */
+
+static int check_grid(const struct ct_value *x, int ndim, const int64_t *grid, const char *name)
+{
+    bool one = false;
+
+    if (ct_shape_count(ndim, grid) == 1)
+        return 0;
+    if (ndim != x->ndim)
+        return ct_fail(CT_EINVAL, "%s has %d dimensions, and %%%s has %d", name, ndim, x->name,
+                       x->ndim);
+    for (int d = 0; d < ndim; d++) {
+        if (grid[d] < 1 || x->shape[d] % grid[d])
+            return ct_fail(CT_EINVAL, "%s: %lld cells along dimension %d of %%%s, which has %lld",
+                           name, (long long)grid[d], d, x->name, (long long)x->shape[d]);
+        if (d + 1 < ndim && one && grid[d] > 1)
+            return ct_fail(CT_EINVAL, "%s: cells of %%%s are no blocks of rows", name, x->name);
+        one |= d + 1 < ndim && grid[d] < x->shape[d];
+    }
+    return 0;
+}
+
+/* Cells of a tensor as a matrix. */
+struct cells {
+    int64_t rows, columns, row_block, column_block, across;
+};
+
+static struct cells cells_of(const struct ct_tensor *x, const struct ct_tensor *grid)
+{
+    int64_t rows = ct_rows(x), columns = ct_columns(x), down = ct_rows(grid);
+    int64_t across = ct_columns(grid);
+
+    return (struct cells){rows, columns, down ? (rows + down - 1) / down : 1,
+                          across ? (columns + across - 1) / across : 1, across};
+}
+
+static int64_t cell_of(const struct cells *c, int64_t i)
+{
+    return i / c->columns / c->row_block * c->across + i % c->columns / c->column_block;
+}
+
+/* ---- factors ---- */
+
+/* Operands are entered in order. A grid's dimension has the factor of its tensor's if the sizes are
+   equal. Blocks have one of their own, which is tied to it. */
+struct entering {
+    const struct ct_op *op;
+    struct ct_rule *rule;
+};
+
+static int add_factor(const struct entering *e, int operand, int d, enum ct_factor_kind kind)
+{
+    const struct ct_op *op = e->op;
+    const struct ct_value *v = operand < op->ins ? op->in[operand] : op->out[operand - op->ins];
+
+    e->rule->factor[e->rule->count] = (struct ct_factor){.letter = (char)('a' + e->rule->count),
+                                                         .repetition = -1,
+                                                         .kind = kind,
+                                                         .size = v->shape[d],
+                                                         .operand = operand};
+    return e->rule->count++;
+}
+
+static void enter_dim(const struct entering *e, int operand, int d, int factor)
+{
+    struct ct_rule_operand *o = &e->rule->operand[operand];
+
+    o->ndim = o->ndim > d ? o->ndim : d + 1;
+    o->factor[d] = factor;
+    if (operand >= e->op->ins && e->rule->factor[factor].kind == CT_FACTOR_REDUCTION)
+        e->rule->factor[factor].kind = CT_FACTOR_PARALLEL;
+}
+
+static void enter(const struct entering *e, int operand, const struct ct_value *v)
+{
+    for (int d = 0; d < v->ndim; d++)
+        enter_dim(e, operand, d, add_factor(e, operand, d, CT_FACTOR_REDUCTION));
+}
+
+static void enter_grid(const struct entering *e, int operand, const struct ct_value *grid,
+                       int tensor, const struct ct_value *v)
+{
+    for (int d = 0; d < grid->ndim; d++) {
+        int of = d < v->ndim ? e->rule->operand[tensor].factor[d] : -1;
+        int *tie = e->rule->tie, factor = of;
+
+        if (grid->ndim != v->ndim || (grid->shape[d] == 1 && v->shape[d] != 1)) {
+            factor = add_factor(e, operand, d, CT_FACTOR_WHOLE);
+        } else if (grid->shape[d] != v->shape[d]) {
+            if (tie[0] != of)
+                tie[1] = add_factor(e, operand, d, CT_FACTOR_REDUCTION);
+            tie[0] = of;
+            factor = tie[1];
+        }
+        enter_dim(e, operand, d, factor);
+    }
+}
+
+static struct entering begin(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    rule->factor = ct_arena_array(arena, struct ct_factor, (op->ins + op->outs) * CT_MAX_DIMS);
+    return (struct entering){op, rule};
+}
+
+/* x and a grid over it, of which one is the output. */
+static int grid_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    struct entering e = begin(op, arena, rule);
+
+    enter(&e, 0, op->in[0]);
+    enter_grid(&e, 1, op->ins > 1 ? op->in[1] : op->out[0], 0, op->in[0]);
+    for (int d = 0; op->ins > 1 && d < op->in[0]->ndim; d++)
+        enter_dim(&e, 2, d, rule->operand[0].factor[d]);
+    if (op->ins > 1)
+        return 0;
+    rule->operand[1].maximum = true;
+    if (rule->tie[0] >= 0)
+        rule->factor[rule->tie[0]].kind = CT_FACTOR_PARALLEL;
+    return 0;
+}
+
+static int same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    struct entering e = begin(op, arena, rule);
+
+    enter(&e, 0, op->in[0]);
+    for (int d = 0; d < op->in[0]->ndim; d++)
+        enter_dim(&e, 1, d, rule->operand[0].factor[d]);
+    return 0;
+}
+
+/* ---- largest magnitudes ---- */
+
+static int amax_infer(struct ct_op *op)
+{
+    const struct ct_shape *grid = &((const struct float8_amax *)op->attrs)->grid;
+
+    op->out[0]->ndim = grid->ndim;
+    memcpy(op->out[0]->shape, grid->size, sizeof(grid->size));
+    return check_grid(op->in[0], grid->ndim, grid->size, "grid");
+}
+
+static int amax_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct cells cells = cells_of(&l->in[0], &l->out[0]);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
+        double *amax = &r.out[0][cell_of(&cells, i)];
+
+        *amax = fmax(*amax, fabs(r.in[0][i]));
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type float8_op_amax = {
+    .size = sizeof(struct ct_op_type),
+    .name = "float8_amax",
+    .summary = "largest magnitude in each cell of a grid over x",
+    .signature = "x F -> amax f",
+    .attrs = (const struct ct_option[]){CT_OPT_SHAPE(struct float8_amax, grid, "grid", "1",
+                                                     "Cells along each dimension of x"),
+                                        {0}},
+    .attrs_size = sizeof(struct float8_amax),
+    .infer = amax_infer,
+    .factors = grid_factors,
+    .reference = amax_reference,
+};
+
+/* ---- scales ---- */
+
+/* The exponent byte of an E8M0 scale; 255 is NaN. */
+static uint32_t mx_exponent(float amax, float largest, bool rceil)
+{
+    float descale = rceil ? amax * (1 / largest) : amax;
+    uint32_t u = ct_float_bits(descale), mantissa = u & 0x7fffff, exponent = u >> 23 & 255;
+    int steps = (int)(ct_float_bits(largest) >> 23) - 127;
+
+    if ((ct_float_bits(amax) & 0x7fffffff) >= 0x7f800000)
+        return 255;
+    if (rceil)
+        return exponent + (exponent ? mantissa > 0 : mantissa > 0x400000);
+    return exponent > (uint32_t)steps ? exponent - (uint32_t)steps : 0;
+}
+
+static float scale_of(float amax, float largest, enum float8_rule rule)
+{
+    float scale = (float)((double)largest / fmax((double)amax, SMALLEST));
+    uint32_t exponent;
+
+    if (rule == FLOAT8_EXACT)
+        return scale;
+    if (rule == FLOAT8_POWER_OF_TWO)
+        return exp2f(floorf(log2f(scale)));
+    exponent = mx_exponent(amax, largest, rule == FLOAT8_MX_RCEIL);
+    if (exponent == 255)
+        return NAN;
+    return exponent == 254 ? ct_float_of(0x400000) : ct_float_of((254 - exponent) << 23);
+}
+
+static int scale_infer(struct ct_op *op)
+{
+    op->out[0]->ndim = op->in[0]->ndim;
+    memcpy(op->out[0]->shape, op->in[0]->shape, sizeof(op->in[0]->shape));
+    return 0;
+}
+
+static int scale_reference(const struct ct_launch *l)
+{
+    const struct float8_scale *attrs = l->op->attrs;
+    struct ct_reference r = ct_reference_begin(l);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
+        r.out[0][i] = (double)scale_of((float)r.in[0][i], (float)attrs->largest, attrs->rule);
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type float8_op_scale = {
+    .size = sizeof(struct ct_op_type),
+    .name = "float8_scale",
+    .summary = "scales that make largest magnitudes the largest number of a dtype",
+    .signature = "amax f -> scale f",
+    .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct float8_scale, largest, "largest", "448",
+                                                     1, 1e6, "The dtype's largest number"),
+                                        CT_OPT_ENUM(struct float8_scale, rule, "rule", "exact",
+                                                    "exact|power_of_two|mx_floor|mx_rceil",
+                                                    "How scales are rounded"),
+                                        {0}},
+    .attrs_size = sizeof(struct float8_scale),
+    .infer = scale_infer,
+    .factors = same_factors,
+    .reference = scale_reference,
+};
+
+/* ---- quantising ---- */
+
+static bool is_float8(enum ct_dtype dtype)
+{
+    return dtype == CT_E4M3 || dtype == CT_E5M2;
+}
+
+static int quantise_infer(struct ct_op *op)
+{
+    enum ct_dtype dtype = ((const struct float8_quantise *)op->attrs)->dtype;
+    const struct ct_value *x = op->in[0];
+
+    if (!is_float8(dtype))
+        return ct_fail(CT_EINVAL, "%s is no 8-bit floating-point dtype", ct_dtype_name(dtype));
+    op->out[0]->dtype = dtype;
+    op->out[0]->ndim = x->ndim;
+    memcpy(op->out[0]->shape, x->shape, sizeof(x->shape));
+    return check_grid(x, op->in[1]->ndim, op->in[1]->shape, "its grid");
+}
+
+static int quantise_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    struct cells cells = cells_of(&l->in[0], &l->in[1]);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
+        r.out[0][i] = ct_rounded(CT_F32, r.in[0][i] * r.in[1][cell_of(&cells, i)]);
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type float8_op_quantise = {
+    .size = sizeof(struct ct_op_type),
+    .name = "float8_quantise",
+    .summary = "x times the scales of a grid over it, in an 8-bit dtype",
+    .signature = "x F, scale f -> q F",
+    .attrs = (const struct ct_option[]){CT_OPT_DTYPE(struct float8_quantise, dtype, "dtype",
+                                                     "float8_e4m3", "float8_e4m3 or float8_e5m2"),
+                                        {0}},
+    .attrs_size = sizeof(struct float8_quantise),
+    .infer = quantise_infer,
+    .factors = grid_factors,
+    .reference = quantise_reference,
+};
+
+/* ---- products ---- */
+
+/* The sums of a product: along the last dimensions of x and w, of dy and the first of w, or along
+   all rows. */
+enum product { PRODUCT_Y, PRODUCT_DX, PRODUCT_DW };
+
+static int check_operands(const struct ct_op *op, enum product product)
+{
+    const struct ct_value *a = op->in[0], *b = op->in[1];
+    bool fits;
+
+    if (a->ndim < 2 || b->ndim != (product == PRODUCT_DW ? a->ndim : 2))
+        return ct_fail(CT_EINVAL, "%%%s and %%%s have %d and %d dimensions", a->name, b->name,
+                       a->ndim, b->ndim);
+    if (product == PRODUCT_DW)
+        fits = !memcmp(a->shape, b->shape, sizeof(*a->shape) * (size_t)(a->ndim - 1));
+    else
+        fits = a->shape[a->ndim - 1] == b->shape[product == PRODUCT_Y];
+    if (!fits)
+        return ct_fail(CT_EINVAL, "%%%s and %%%s do not fit", a->name, b->name);
+    for (int i = 2; i < op->ins; i++)
+        if (op->in[i]) {
+            int rc = check_grid(op->in[i - 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
+
+            if (rc < 0)
+                return rc;
+        }
+    return 0;
+}
+
+static int infer(struct ct_op *op, enum product product)
+{
+    const struct ct_value *a = op->in[0], *b = op->in[1];
+    struct ct_value *c = op->out[0];
+    int rc = check_operands(op, product);
+
+    if (rc < 0)
+        return rc;
+    c->dtype = ((const struct float8_product *)op->attrs)->dtype;
+    c->ndim = product == PRODUCT_DW ? 2 : a->ndim;
+    memcpy(c->shape, a->shape, sizeof(a->shape));
+    c->shape[c->ndim - 1] =
+        product == PRODUCT_DW ? a->shape[a->ndim - 1] : b->shape[product == PRODUCT_DX];
+    if (product == PRODUCT_DW)
+        c->shape[0] = b->shape[b->ndim - 1];
+    return 0;
+}
+
+static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule,
+                   enum product product)
+{
+    struct entering e = begin(op, arena, rule);
+    int last = op->in[0]->ndim - 1, *of_a = rule->operand[0].factor,
+        *of_b = rule->operand[1].factor;
+
+    enter(&e, 0, op->in[0]);
+    for (int d = 0; d < op->in[1]->ndim; d++) {
+        bool shared = product == PRODUCT_DW ? d < last : d == (product == PRODUCT_Y);
+
+        enter_dim(&e, 1, d,
+                  !shared                 ? add_factor(&e, 1, d, CT_FACTOR_REDUCTION)
+                  : product == PRODUCT_DW ? of_a[d]
+                                          : of_a[last]);
+    }
+    for (int i = 2; i < op->ins; i++)
+        if (op->in[i])
+            enter_grid(&e, i, op->in[i], i - 2, op->in[i - 2]);
+    for (int d = 0; product != PRODUCT_DW && d < last; d++)
+        enter_dim(&e, op->ins, d, of_a[d]);
+    if (product == PRODUCT_DW)
+        enter_dim(&e, op->ins, 0, of_b[last]);
+    enter_dim(&e, op->ins, product == PRODUCT_DW ? 1 : last,
+              product == PRODUCT_DW ? of_a[last] : of_b[product == PRODUCT_DX]);
+    for (int k = 0; rule->tie[0] >= 0 && k < 2; k++)
+        rule->factor[rule->tie[1]].kind = rule->factor[rule->tie[0]].kind;
+    return 0;
+}
+
+/* Element (i, p) of a and (p, j) of b in c = a b, by their indices in memory. */
+static int64_t index_in_a(enum product product, int64_t i, int64_t p, int64_t m, int64_t k)
+{
+    return product == PRODUCT_DW ? p * m + i : i * k + p;
+}
+
+static int64_t index_in_b(enum product product, int64_t p, int64_t j, int64_t n, int64_t k)
+{
+    return product == PRODUCT_Y ? j * k + p : p * n + j;
+}
+
+static void divide(const struct ct_launch *l, double *values, const double *scales, int i)
+{
+    struct cells cells;
+
+    if (!scales)
+        return;
+    cells = cells_of(&l->in[i], &l->in[i + 2]);
+    for (int64_t at = 0; at < ct_tensor_count(&l->in[i]); at++)
+        values[at] = ct_rounded(CT_F32, values[at] / scales[cell_of(&cells, at)]);
+}
+
+static int reference(const struct ct_launch *l, enum product product)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t m = ct_rows(&l->out[0]), n = ct_columns(&l->out[0]);
+    int64_t k = product == PRODUCT_DW ? ct_rows(&l->in[0]) : ct_columns(&l->in[0]);
+    int a = product == PRODUCT_DW, b = 1 - a; /* dw = dy^T x, and x comes first */
+
+    for (int i = 0; i < 2; i++)
+        divide(l, r.in[i], l->ins > i + 2 ? r.in[i + 2] : NULL, i);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t j = 0; j < n; j++)
+                r.out[0][i * n + j] += r.in[a][index_in_a(product, i, p, m, k)] *
+                                       r.in[b][index_in_b(product, p, j, n, k)];
+    return ct_reference_end(&r, 0);
+}
+
+static double flops(const struct ct_tensor *in, const struct ct_tensor *out, enum product product)
+{
+    return 2.0 * (double)ct_tensor_count(&in[0]) *
+           (double)(product == PRODUCT_DW ? out[0].shape[0] : ct_columns(&out[0]));
+}
+
+/* dx = dy w and dw = dy^T x, in the dtype of y */
+static int vjp(struct ct_vjp *v)
+{
+    struct ct_value **in = v->op->in, *dy = v->dout[0];
+    struct float8_product attrs = {.dtype = in[0]->dtype};
+    struct ct_value *of_w[] = {in[0], dy};
+
+    if (v->op->ins > 2)
+        return ct_fail(CT_EINVAL, "the operands of %%%s are quantised already",
+                       v->op->out[0]->name);
+    ct_emit_gradients(v, &float8_op_dx, (struct ct_value *[]){dy, in[1]}, 2, &attrs, (int[]){0}, 1);
+    if (((const struct float8_product *)v->op->attrs)->plain_dw)
+        return ct_emit_gradients(v, &ct_op_linear_dw, of_w, 2, NULL, (int[]){1}, 1);
+    return ct_emit_gradients(v, &float8_op_dw, of_w, 2, &attrs, (int[]){1}, 1);
+}
+
+#define PRODUCT(which, product)                                                                    \
+    static int which##_infer(struct ct_op *op)                                                     \
+    {                                                                                              \
+        return infer(op, product);                                                                 \
+    }                                                                                              \
+    static int which##_factors(const struct ct_op *op, struct ct_arena *arena,                     \
+                               struct ct_rule *rule)                                               \
+    {                                                                                              \
+        return factors(op, arena, rule, product);                                                  \
+    }                                                                                              \
+    static int which##_reference(const struct ct_launch *l)                                        \
+    {                                                                                              \
+        return reference(l, product);                                                              \
+    }                                                                                              \
+    static double which##_flops(const struct ct_op *op, const struct ct_tensor *in,                \
+                                const struct ct_tensor *out)                                       \
+    {                                                                                              \
+        (void)op;                                                                                  \
+        return flops(in, out, product);                                                            \
+    }
+
+PRODUCT(linear, PRODUCT_Y)
+PRODUCT(dx, PRODUCT_DX)
+PRODUCT(dw, PRODUCT_DW)
+
+static const struct ct_option product_attrs[] = {
+    CT_OPT_DTYPE(struct float8_product, dtype, "dtype", "bfloat16", "Dtype of the result"),
+    CT_OPT_BOOL(struct float8_product, fast_accumulation, "fast_accumulation", "false",
+                "Allow sums of fewer bits, where that is faster"),
+    CT_OPT_BOOL(struct float8_product, plain_dw, "plain_dw", "false",
+                "linear_float8: the gradient of w is no Float8 product"),
+    {0}};
+
+#define TYPE(which)                                                                                \
+    .size = sizeof(struct ct_op_type), .attrs = product_attrs,                                     \
+    .attrs_size = sizeof(struct float8_product), .infer = which##_infer,                           \
+    .factors = which##_factors, .flops = which##_flops, .reference = which##_reference
+
+const struct ct_op_type float8_op_linear = {
+    TYPE(linear),
+    .name = "linear_float8",
+    .summary = "y = x w^T of quantised x and w",
+    .signature = "x F, w F, ?x_scale f, ?w_scale f -> y F",
+    .vjp = vjp,
+};
+
+const struct ct_op_type float8_op_dx = {
+    TYPE(dx),
+    .name = "linear_float8_dx",
+    .summary = "gradient of linear_float8 for its input: dy w",
+    .signature = "dy F, w F, ?dy_scale f, ?w_scale f -> dx F",
+};
+
+const struct ct_op_type float8_op_dw = {
+    TYPE(dw),
+    .name = "linear_float8_dw",
+    .summary = "gradient of linear_float8 for its weight: dy^T x",
+    .signature = "x F, dy F, ?x_scale f, ?dy_scale f -> dw F",
+    .flags = CT_OP_ANY_DTYPE,
+};
