@@ -3,6 +3,7 @@
  * torch.optim.AdamW. One op updates all parameters, so that a device can run them in one launch.
  */
 #include <math.h>
+#include <string.h>
 
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
@@ -12,16 +13,22 @@ struct hyper {
     double lr, beta1, beta2, eps, weight_decay;
 };
 
-static struct hyper config;
+static struct config {
+    struct hyper hyper;
+    const char *state_dtype;
+} config;
 
 static const struct ct_option options[] = {
-    CT_OPT_FLOAT(struct hyper, lr, "lr", "8e-4", 0, INFINITY, "Peak learning rate"),
-    CT_OPT_FLOAT(struct hyper, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
-    CT_OPT_FLOAT(struct hyper, beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
-    CT_OPT_FLOAT(struct hyper, eps, "eps", "1e-8", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.lr, "lr", "8e-4", 0, INFINITY, "Peak learning rate"),
+    CT_OPT_FLOAT(struct config, hyper.beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
+    CT_OPT_FLOAT(struct config, hyper.beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
+    CT_OPT_FLOAT(struct config, hyper.eps, "eps", "1e-8", 0, INFINITY,
                  "Added to the root of the second moment"),
-    CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
                  "Share of a weight that a step at learning rate 1 takes away"),
+    CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
+                  "parameter|float32|bfloat16",
+                  "In which the moments are kept; parameter: in its own"),
     {0}};
 
 /* ---- the op ---- */
@@ -82,6 +89,13 @@ static const struct ct_op_type op_type = {
 
 /* ---- the optimizer ---- */
 
+static enum ct_dtype state_dtype(const struct ct_value *param)
+{
+    if (!strcmp(config.state_dtype, "bfloat16"))
+        return CT_BF16;
+    return strcmp(config.state_dtype, "float32") ? param->dtype : CT_F32;
+}
+
 /* A zeroed moment with the sharding of param. */
 static struct ct_value *moment(struct ct_builder *init, const struct ct_value *param,
                                const char *which)
@@ -89,7 +103,7 @@ static struct ct_value *moment(struct ct_builder *init, const struct ct_value *p
     struct ct_graph *graph = init->graph;
     const char *name = ct_arena_printf(graph->arena, "adamw.%s.%s", which, param->name);
     struct ct_value *state =
-        ct_graph_source(graph, CT_ROLE_STATE, name, param->dtype, param->ndim, param->shape);
+        ct_graph_source(graph, CT_ROLE_STATE, name, state_dtype(param), param->ndim, param->shape);
 
     state->sharding = param->sharding;
     ct_init_constant(init, state, 0);
@@ -101,7 +115,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
 {
     struct ct_builder init = ct_init_builder(b->graph);
     size_t ins = FIRST + count * GROUP;
-    struct hyper hyper = config;
+    struct hyper hyper = config.hyper;
     struct ct_value **in = ct_arena_array(b->graph->arena, struct ct_value *, ins), **next;
 
     init.why = "state of adamw";
@@ -124,7 +138,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
 
 static double peak_lr(void)
 {
-    return config.lr;
+    return config.hyper.lr;
 }
 
 static const struct ct_optimizer_ops optimizer = {
