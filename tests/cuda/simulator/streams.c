@@ -59,7 +59,7 @@ struct CUgraph_st {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of queues and events */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_mutex_t processor = PTHREAD_MUTEX_INITIALIZER;
-static CUgraph capture; /* NULL: nothing is being captured */
+static _Thread_local CUgraph capture; /* NULL: nothing is being captured by this thread */
 
 /* ---- doing ---- */
 
