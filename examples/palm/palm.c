@@ -2,7 +2,8 @@
  * A model as a separate plugin, built outside ctitan's tree: a decoder whose attention and
  * feed-forward layers stand side by side behind one norm, as in PaLM (Chowdhery et al. 2022). It
  * uses plain ops. Its only statement about parallelism is the plan of which weights tensor
- * parallelism splits.
+ * parallelism splits. One of its activations is an op type of its own, of which only formulas are
+ * written: no kernel.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +11,15 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/pointwise.h>
 #include <ctitan/model.h>
+#include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
 
 /* The sizes of a model. A process may have several. */
 struct ct_model {
     int64_t dim, n_layers, n_heads, vocab_size;
+    unsigned activation; /* position of the choice */
 };
 
 static struct ct_model config;
@@ -26,7 +30,40 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct ct_model, n_heads, "n_heads", "8", 1, 1e4, "Number of attention heads"),
     CT_OPT_INT(struct ct_model, vocab_size, "vocab_size", "50257", 1, 1e8,
                "Size of the vocabulary"),
+    CT_OPT_ENUM(struct ct_model, activation, "activation", "swiglu", "swiglu|squared_relu",
+                "Of the gate: silu, or the square of its positive part (So et al. 2021)"),
     {0}};
+
+/* ---- an activation ---- */
+
+static int squared_relu_vjp(struct ct_vjp *v);
+
+static const struct ct_op_type squared_relu = {
+    .size = sizeof(struct ct_op_type),
+    .name = "squared_relu",
+    .summary = "the square of what is positive",
+    .signature = "x[.] T -> y[.] T",
+    .vjp = squared_relu_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "p = max(x, 0); y = p * p",
+};
+
+static const struct ct_op_type squared_relu_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "squared_relu_grad",
+    .summary = "gradient of squared_relu",
+    .signature = "dy[.] T, x[.] T -> dx[.] T",
+    .reference = ct_pointwise_reference,
+    .pointwise = "dx = dy * 2 * max(x, 0)",
+};
+
+static int squared_relu_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &squared_relu_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]},
+                             2, NULL, (int[]){0}, 1);
+}
+
+/* ---- the model ---- */
 
 static int create(struct ct_run *run, struct ct_model **model)
 {
@@ -84,7 +121,7 @@ static struct ct_value *layer(struct build *m, struct ct_value *x)
     static const struct ct_rope rope = {.theta = 10000, .factor = 1};
     int64_t dim = m->s->dim;
     char name[64];
-    struct ct_value *h, *q, *k, *v, *attention, *ffn;
+    struct ct_value *h, *q, *k, *v, *attention, *gate, *up, *ffn;
 
     snprintf(name, sizeof(name), "layers.%lld.norm.weight", (long long)m->layer);
     h = norm(m, x, name);
@@ -94,8 +131,12 @@ static struct ct_value *layer(struct build *m, struct ct_value *x)
     attention = ct_attention(&m->b, NULL, q, k, v, m->documents, NULL);
     attention = ct_view(&m->b, NULL, attention, 3,
                         (int64_t[]){m->request->batch, m->request->seq_len, dim});
-    ffn = ct_swiglu(&m->b, NULL, linear(m, h, "gate", 4 * dim, dim),
-                    linear(m, h, "up", 4 * dim, dim));
+    gate = linear(m, h, "gate", 4 * dim, dim);
+    up = linear(m, h, "up", 4 * dim, dim);
+    if (m->s->activation)
+        ffn = ct_mul(&m->b, NULL, ct_emit_type1(&m->b, &squared_relu, NULL, &gate, 1, NULL), up);
+    else
+        ffn = ct_swiglu(&m->b, NULL, gate, up);
     x = ct_add(&m->b, NULL, x, linear(m, attention, "o", dim, dim));
     return ct_add(&m->b, NULL, x, linear(m, ffn, "down", dim, 4 * dim));
 }
@@ -162,4 +203,5 @@ static const struct ct_model_ops ops = {
 
 CT_PLUGIN(.name = "palm", .version = "1.0", .summary = "Model: layers side by side, as in PaLM",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}));
+          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu},
+                              {CT_OP, "squared_relu_grad", &squared_relu_grad}));

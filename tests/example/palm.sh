@@ -16,3 +16,18 @@ for mesh in '-n 2 --with fsdp' '-n 2 --with tp --set tp.degree=2' '-n 2 --with c
     close losses expected
     echo "$mesh: one rank's losses"
 done
+
+# An op type without a kernel, only a formula: its reference runs, or it is compiled with its neighbours.
+export XDG_CACHE_HOME=$root/cache
+train plain --set palm.activation=squared_relu --set training.steps=3
+values plain loss >expected
+for mesh in '' '-n 2 --with fsdp'; do
+    read -ra arguments <<<"$mesh"
+    rm -rf many
+    train many --set palm.activation=squared_relu --set training.steps=3 --with fuse "${arguments[@]}"
+    grep -q 'fuse: .* fused ops' many.log
+    values many loss >losses
+    close losses expected
+    echo "fuse $mesh: the losses of the references"
+done
+grep -q '(0 compiled' many.log || { echo "compiled again"; exit 1; }
