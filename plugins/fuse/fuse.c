@@ -61,28 +61,42 @@ static int replace(struct ct_graph *graph, const struct fuse_group *g)
 
 /* ---- kernels ---- */
 
+/* The code of the op that the group will be: from its text, as the op's kernel will write it. */
+static int write_code(const struct fuse_group *g, struct ct_arena *arena, struct fuse_code *code)
+{
+    struct fuse_program f;
+    int rc = fuse_parse(&g->attrs, g->program.ins, g->program.outs, arena, &f);
+
+    if (rc < 0)
+        return ct_context(rc, "%s", g->attrs.program);
+    memcpy(f.in_dtype, g->program.in_dtype, sizeof(f.in_dtype));
+    fuse_write(&f, arena, code);
+    return 0;
+}
+
 struct kernels {
     struct fuse_code *code;
     const struct fuse_group **first; /* that uses it */
     int *uses, count;
 };
 
-static struct kernels distinct(const struct fuse_plan *plan)
+static int distinct(const struct fuse_plan *plan, struct kernels *k)
 {
-    struct kernels k = {ct_arena_array(plan->arena, struct fuse_code, plan->count + 1),
-                        ct_arena_array(plan->arena, const struct fuse_group *, plan->count + 1),
-                        ct_arena_array(plan->arena, int, plan->count + 1), 0};
+    *k = (struct kernels){ct_arena_array(plan->arena, struct fuse_code, plan->count + 1),
+                          ct_arena_array(plan->arena, const struct fuse_group *, plan->count + 1),
+                          ct_arena_array(plan->arena, int, plan->count + 1), 0};
 
     for (size_t i = 0; i < plan->count; i++) {
-        int at = 0;
+        int at = 0, rc = write_code(plan->group[i], plan->arena, &k->code[k->count]);
 
-        fuse_write(&plan->group[i]->program, plan->arena, &k.code[k.count]);
-        while (strcmp(k.code[at].text, k.code[k.count].text))
+        if (rc < 0)
+            return rc;
+        while (strcmp(k->code[at].text, k->code[k->count].text))
             at++;
-        if (k.uses[at]++ == 0)
-            k.first[k.count++] = plan->group[i];
+        if (k->uses[at]++ == 0)
+            k->first[k->count++] = plan->group[i];
     }
-    return k;
+    return 0;
 }
 
 static int dump(const struct kernels *k, struct ct_arena *arena)
@@ -149,9 +163,12 @@ static void give_up(const char *why)
 static int fuse(struct fuse_plan *plan)
 {
     struct fuse_result result;
-    struct kernels k = distinct(plan);
-    int rc = fuse_compile(k.code, k.count, &result);
+    struct kernels k;
+    int rc = distinct(plan, &k);
 
+    if (rc < 0)
+        return rc;
+    rc = fuse_compile(k.code, k.count, &result);
     if (rc < 0) {
         give_up(ct_error_message());
         return 0;

@@ -39,6 +39,9 @@ struct fuse_program {
     enum ct_dtype in_dtype[FUSE_MOST_INPUTS], out_dtype[FUSE_MOST_OUTPUTS];
 };
 
+/* Read a program; in_dtype is not set. CT_EINVAL: it has a fault. */
+int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
+               struct fuse_program *f);
 /* Read the program of an op. CT_EINVAL: it has a fault. */
 int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f);
 /* The program as text. */

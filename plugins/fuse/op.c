@@ -11,23 +11,21 @@
 
 static const char levels[] = {'s', 'c', 'r', 'x'};
 
-int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f)
+int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
+               struct fuse_program *f)
 {
-    const struct fuse_attrs *attrs = op->attrs;
     struct ct_pointwise_names names = {0};
     int rc;
 
-    *f = (struct fuse_program){.p = {.arena = arena}, .ins = op->ins, .outs = op->outs};
-    if (op->ins > FUSE_MOST_INPUTS)
-        return ct_fail(CT_EINVAL, "%d inputs, of at most %d", op->ins, FUSE_MOST_INPUTS);
-    for (int i = 0; i < op->ins; i++)
-        f->in_dtype[i] = op->in[i]->dtype;
-    for (int i = 0; i < op->ins; i++)
+    *f = (struct fuse_program){.p = {.arena = arena}, .ins = ins, .outs = outs};
+    if (ins > FUSE_MOST_INPUTS)
+        return ct_fail(CT_EINVAL, "%d inputs, of at most %d", ins, FUSE_MOST_INPUTS);
+    for (int i = 0; i < ins; i++)
         for (unsigned level = 0; level < CT_COUNT(levels); level++)
             ct_pointwise_name(&f->p, &names, ct_arena_printf(arena, "%c%d", levels[level], i),
                               ct_pointwise_input(&f->p, i, level));
     rc = ct_pointwise_read(&f->p, attrs->program ? attrs->program : "", &names);
-    for (int i = 0; rc == 0 && i < op->outs; i++) {
+    for (int i = 0; rc == 0 && i < outs; i++) {
         f->out[i] = ct_pointwise_find(&names, ct_arena_printf(arena, "y%d", i));
         if (f->out[i] < 0)
             return ct_fail(CT_EINVAL, "the program does not assign y%d", i);
@@ -35,6 +33,15 @@ int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_progra
         if (f->p.node[f->out[i]].level != (unsigned)attrs->outputs.size[i])
             return ct_fail(CT_EINVAL, "y%d has another level than its program", i);
     }
+    return rc;
+}
+
+int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f)
+{
+    int rc = fuse_parse(op->attrs, op->ins, op->outs, arena, f);
+
+    for (int i = 0; rc == 0 && i < op->ins; i++)
+        f->in_dtype[i] = op->in[i]->dtype;
     return rc;
 }
 
