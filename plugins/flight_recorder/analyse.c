@@ -7,6 +7,8 @@
  *   R4  ranks wait for each other in a circle
  *   R5  a rank does something else than what the others wait for
  *   R6  all ranks are in a call, and it does not end
+ *   R7  a rank is slow    } found while the ranks ran
+ *   R8  values diverged   } (straggler.c, divergence.c)
  *
  * R4 to R6 come from a graph of who waits for whom. Its nodes are a rank's main thread and its
  * calls of groups. A call that has begun waits for the members that have not begun it. A call that
@@ -789,6 +791,23 @@ bool flight_is_over(const struct flight_run *run)
     return true;
 }
 
+/* What ranks found while they ran. */
+static void add_findings(const struct flight_run *run, struct flight_verdict *v)
+{
+    for (int r = 0; r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        if (!h)
+            continue;
+        if (*h->diverged)
+            say(v, "%s\n", h->diverged);
+        if (*h->slow)
+            say(v, "%s\n", h->slow);
+        if (!v->rule && (*h->diverged || *h->slow))
+            v->rule = *h->diverged ? R8 : R7;
+    }
+}
+
 void flight_analyse(const struct flight_run *run, struct flight_verdict *v)
 {
     static void (*const rules[])(const struct flight_run *, struct flight_verdict *) = {
@@ -796,10 +815,9 @@ void flight_analyse(const struct flight_run *run, struct flight_verdict *v)
         compare_host_calls, find_early,  follow_all};
 
     *v = (struct flight_verdict){.rank = -1};
-    if (flight_is_over(run))
-        return;
-    for (size_t i = 0; i < CT_COUNT(rules) && !v->rule; i++)
+    for (size_t i = 0; i < CT_COUNT(rules) && !v->rule && !flight_is_over(run); i++)
         rules[i](run, v);
     if (v->rule)
         say_waiters(run, v);
+    add_findings(run, v);
 }

@@ -146,6 +146,7 @@ struct flight_header {
     int32_t state, code; /* enum flight_state; CT_E* of the failure */
     double ended;
     char message[1024];
+    char slow[256], diverged[512]; /* what was found last; empty: nothing */
     /* What others saw of the process: a letter of proc(5), or 'X' if it is gone. */
     _Atomic int32_t seen;
     /* From the launcher: how the process ended, as of waitpid. */
@@ -188,6 +189,25 @@ extern struct flight_config flight_config;
 /* This rank's file; NULL: not open. */
 extern struct flight_header *flight_own;
 #define FLIGHT_AT(header, offset) ((void *)((char *)(header) + (offset)))
+
+/* ---- straggler.c, with [flight_recorder] straggler_freq: on the main thread ---- */
+
+/* An instruction of stream 0 has run, or another was enqueued. The last call that it waits for
+   ended at `awaited`. */
+void flight_straggler_op(const struct flight_instruction *f, double begin, double awaited,
+                         double end);
+/* A call ran on a device that only enqueues. */
+void flight_straggler_call(double begin, double end);
+int flight_straggler_step(const struct ct_run *run, const struct ct_step_result *result);
+void flight_straggler_end(void);
+
+/* ---- divergence.c, with [flight_recorder] divergence_freq ---- */
+
+int flight_divergence_begin(const struct ct_run *run);
+int flight_divergence_step_begin(struct ct_run *run, int64_t step);
+/* The results of an instruction are there. From any thread. */
+void flight_divergence_op(const struct ct_event_data *d);
+int flight_divergence_step_end(const struct ct_run *run, int64_t step);
 
 /* ---- watch.c: a thread that shows that the process is alive, and looks after it ---- */
 

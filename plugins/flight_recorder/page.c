@@ -130,6 +130,8 @@ static const char *const rules[] = {
     [R4] = "R4, a deadlock",
     [R5] = "R5, a rank that does not arrive",
     [R6] = "R6, a call that does not end",
+    [R7] = "R7, a slow rank",
+    [R8] = "R8, ranks that diverge",
 };
 
 static const char *state_of(const struct flight_run *run, int rank)

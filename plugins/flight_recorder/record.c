@@ -125,6 +125,10 @@ static void on_collective(const struct ct_event_data *d)
         if ((r = still(c)))
             r->finished = d->time;
         mark(&now.groups[group].finished, d, which);
+        if (d->run->device->enqueues && r)
+            flight_straggler_call(r->started, d->time);
+        if (flight_config.divergence_freq)
+            flight_divergence_op(d);
         break;
     default: /* failed */
         flight_own->broken = d->time;
@@ -177,6 +181,29 @@ static void on_call(const struct ct_event_data *d)
 
 /* ---- steps and instructions ---- */
 
+/* When the last call ended that an instruction waits for. */
+static double last_awaited(const struct ct_event_data *d, int which)
+{
+    const struct flight_instruction *f = &now.plan[which][entry_of(d)];
+    const int32_t *waits = FLIGHT_AT(flight_own, flight_own->waits);
+    double last = 0;
+
+    for (uint32_t i = 0; i < f->wait_count; i++) {
+        size_t entry = (size_t)(waits[f->waits + i] + (int64_t)d->program->init_count);
+        struct flight_record *r = still(&now.claimed[which][entry]);
+
+        if (r && r->finished > last)
+            last = r->finished;
+    }
+    return last;
+}
+
+static void count_work(const struct ct_event_data *d, int which)
+{
+    flight_straggler_op(&now.plan[which][entry_of(d)], flight_own->position.since,
+                        last_awaited(d, which), d->time);
+}
+
 static void on_op(const struct ct_event_data *d)
 {
     int which = program_of(d);
@@ -186,6 +213,10 @@ static void on_op(const struct ct_event_data *d)
 
     if (flight_own->broken > 0)
         return;
+    if (!begins && d->index >= 0 && which == 0 && flight_config.straggler_freq)
+        count_work(d, which);
+    if (!begins && flight_config.divergence_freq && d->instruction->stream == CT_STREAM_COMPUTE)
+        flight_divergence_op(d);
     move_to(begins ? FLIGHT_IN_INSIDE : FLIGHT_IN_BETWEEN, which, d->index, d->time);
     if (!now.ops || now.plan[which][entry_of(d)].group >= 0)
         return;
@@ -202,22 +233,28 @@ static void on_op(const struct ct_event_data *d)
         r->finished = d->time;
 }
 
-static void on_step(const struct ct_event_data *d)
+static int on_step(const struct ct_event_data *d)
 {
     struct flight_record *r;
+    int rc = 0;
 
     flight_own->position.step = d->step;
     if (d->event == CT_EVENT_STEP_BEGIN) {
+        if (flight_config.divergence_freq)
+            rc = flight_divergence_step_begin(d->run, d->step);
         move_to(FLIGHT_IN_DATA, 0, 0, d->time);
         now.step = claim((struct flight_record){
             .enqueued = d->time, .step = d->step, .group = -1, .kind = FLIGHT_STEP});
-        return;
+        return rc;
     }
     move_to(FLIGHT_IN_HOOKS, -1, 0, d->time);
-    if (!(r = still(&now.step)))
-        return;
-    r->started = r->enqueued + d->result->data_seconds;
-    r->finished = d->time;
+    if ((r = still(&now.step))) {
+        r->started = r->enqueued + d->result->data_seconds;
+        r->finished = d->time;
+    }
+    if (flight_config.divergence_freq)
+        rc = flight_divergence_step_end(d->run, d->step);
+    return rc == 0 && flight_config.straggler_freq ? flight_straggler_step(d->run, d->result) : rc;
 }
 
 /* ---- the file ---- */
@@ -411,6 +448,7 @@ static void on_end(const struct ct_event_data *d)
         flight_explain();
     else
         move_to(FLIGHT_IN_OVER, -1, 0, d->time);
+    flight_straggler_end();
     flight_watch_end();
 }
 
@@ -439,14 +477,13 @@ static int on_event(const struct ct_event_data *d, void *context)
         break;
     case CT_EVENT_STEP_BEGIN:
     case CT_EVENT_STEP_END:
-        on_step(d);
-        break;
+        return on_step(d);
     case CT_EVENT_FAILURE:
     case CT_EVENT_RUN_END:
         on_end(d);
         break;
     case CT_EVENT_RUN_READY:
-        break;
+        return flight_config.divergence_freq ? flight_divergence_begin(d->run) : 0;
     default:
         on_collective(d);
     }
@@ -467,6 +504,15 @@ static const struct ct_option options[] = {
                "Records in the ring, rounded up to a power of two; 64 bytes each"),
     CT_OPT_CHOICE(struct flight_config, record, "record", "calls", "calls|all",
                   "What gets records: communication and steps, or every instruction"),
+    CT_OPT_FLOAT(struct flight_config, hang_timeout, "hang_timeout", "0", 0, 1e9,
+                 "Seconds without any progress after which a rank ends itself; 0: never. [comm] "
+                 "timeout ends ranks that wait for others"),
+    CT_OPT_INT(struct flight_config, straggler_freq, "straggler_freq", "10", 0, 1 << 30,
+               "Compare the work of all ranks every so many steps; 0: never"),
+    CT_OPT_FLOAT(struct flight_config, straggler_ratio, "straggler_ratio", "1.33", 1, 1e6,
+                 "A rank is slow if it works so many times as long as the median"),
+    CT_OPT_INT(struct flight_config, divergence_freq, "divergence_freq", "0", 0, 1 << 30,
+               "Compare hashes of replicated values every so many steps; 0: never"),
     {0}};
 
 extern const struct ct_verb_ops flight_verb;

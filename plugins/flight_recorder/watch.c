@@ -1,6 +1,6 @@
 /*
- * A thread that shows ten times a second that this process is alive, and the analysis after a
- * failure.
+ * A thread that shows ten times a second that this process is alive, ends it if it is stuck for
+ * too long, and answers SIGQUIT with a report; and the analysis after a failure.
  *
  * Every rank that fails calls flight_explain. The first to create the file of the report waits a
  * moment for the others to record their failure, notes what became of those that did not, and
@@ -169,11 +169,69 @@ void flight_job_end(const struct ct_job_end *job, bool failed)
 
 /* ---- the thread ---- */
 
+static volatile sig_atomic_t asked;
+
+static void ask(int number)
+{
+    (void)number;
+    asked = 1;
+}
+
+static void answer(void)
+{
+    char path[CT_PATH_ROOM];
+    struct flight_run run;
+    int rc = flight_run_open(ct_config.job.dump_folder, false, &run);
+
+    asked = 0;
+    if (rc == 0) {
+        snprintf(path, sizeof(path), "%s/flight/asked-%d.txt", run.folder, flight_own->rank);
+        rc = report(&run, path);
+        flight_run_close(&run);
+    }
+    if (rc < 0)
+        ct_warn("flight: %s", ct_error_message());
+}
+
+static double last_progress(void)
+{
+    double t = flight_own->position.since;
+
+    for (int g = 0; g < (int)flight_own->group_count; g++) {
+        const struct flight_group *group = flight_group(flight_own, g);
+
+        t = group->finished.time > t ? group->finished.time : t;
+        t = group->started.time > t ? group->started.time : t;
+    }
+    return t;
+}
+
+/* End the process if it has been stuck for too long. */
+static void check_progress(void)
+{
+    double limit = flight_config.hang_timeout, stuck = ct_now() - last_progress();
+
+    if (limit <= 0 || stuck < limit || flight_own->state != FLIGHT_RUNNING)
+        return;
+    flight_own->code = CT_EIO;
+    flight_own->ended = ct_now();
+    snprintf(flight_own->message, sizeof(flight_own->message),
+             "no progress for %.1f s ([flight_recorder] hang_timeout)", stuck);
+    atomic_thread_fence(memory_order_release);
+    flight_own->state = FLIGHT_FAILED;
+    flight_explain();
+    ct_log(CT_LOG_ERROR, "flight: %s", flight_own->message);
+    _exit(1);
+}
+
 static void *beat(void *argument)
 {
     (void)argument;
     while (!atomic_load(&watch.over)) {
         flight_own->beat = ct_now();
+        if (asked)
+            answer();
+        check_progress();
         ct_nap(BEAT);
     }
     return NULL;
@@ -181,10 +239,12 @@ static void *beat(void *argument)
 
 int flight_watch_begin(void)
 {
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
     sigset_t all, before;
     int rc;
 
     atomic_store(&watch.over, 0);
+    sigaction(SIGQUIT, &action, NULL);
     sigfillset(&all); /* signals are for the program's other threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&watch.thread, NULL, beat, NULL);

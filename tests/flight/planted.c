@@ -13,6 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/state.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

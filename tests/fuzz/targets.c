@@ -4,7 +4,7 @@
  *
  * Built with -Dfuzz=true by clang, a program is libFuzzer's:
  *
- *     CC=clang meson setup fuzz -Dfuzz=true
+ *     CC=clang meson setup fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
  *     ninja -C fuzz && fuzz/tests/fuzz/fuzz_tokenizer -max_total_time=3600 NEW_CORPUS SEEDS
  *
  * Else driver.c mutates the seeds for a number of rounds.
