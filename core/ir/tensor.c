@@ -151,17 +151,25 @@ bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *m)
     return m->stride >= m->columns;
 }
 
+/* Trailing dimensions that are dense need no division. */
 static int64_t element(const struct ct_tensor *t, int64_t index)
 {
-    int64_t offset = 0;
+    int64_t dense = 1, offset;
+    int i = t->ndim;
 
-    for (int i = t->ndim - 1; i > 0 && index; i--) {
+    for (; i > 0 && t->stride[i - 1] == dense; i--)
+        dense *= t->shape[i - 1];
+    if (i == 0)
+        return index;
+    offset = index % dense;
+    index /= dense;
+    for (i--; i > 0 && index; i--) {
         int64_t rest = index / t->shape[i];
 
         offset += (index - rest * t->shape[i]) * t->stride[i];
         index = rest;
     }
-    return offset + (t->ndim ? index * t->stride[0] : 0);
+    return offset + index * t->stride[0];
 }
 
 double ct_tensor_load(const struct ct_tensor *t, int64_t index)
