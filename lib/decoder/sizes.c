@@ -1,5 +1,6 @@
 /*
- * The sizes of a decoder: flavors, config.json, overrides of the recipe, and what follows from them.
+ * The sizes of a decoder: flavors, config.json, overrides of the recipe, and what follows from
+ * them.
  */
 #include <stdlib.h>
 #include <string.h>

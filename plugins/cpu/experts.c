@@ -3,8 +3,8 @@
  *
  * The choices of experts are sorted by expert. The rows of one expert are copied into tiles of TILE
  * rows, the last one padded with zeros, so products have one shape, whatever is chosen, and are
- * prepared once. What a tile gives is added to the rows of its tokens. The order of all sums depends
- * on the choices alone.
+ * prepared once. What a tile gives is added to the rows of its tokens. The order of all sums
+ * depends on the choices alone.
  */
 #include <math.h>
 #include <string.h>

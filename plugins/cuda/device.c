@@ -169,8 +169,8 @@ static int open_device(const struct ct_device_request *request, struct ct_device
 
 /* ---- what it is ---- */
 
-/* Dense bfloat16, as the vendor's data sheets say; float32 in TF32 is half, without it `scalar`. The
-   first name that is found in the device's counts, so longer names come first. */
+/* Dense bfloat16, as the vendor's data sheets say; float32 in TF32 is half, without it `scalar`.
+   The first name that is found in the device's counts, so longer names come first. */
 static const struct {
     const char *name;
     double bf16, scalar;

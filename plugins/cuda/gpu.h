@@ -29,8 +29,8 @@ struct gpu_config {
 };
 extern struct gpu_config gpu_config;
 
-/* Bytes of device memory beside the arena, about: the context, kernels of cuBLASLt and cuDNN that are
-   loaded at their first call. */
+/* Bytes of device memory beside the arena, about: the context, kernels of cuBLASLt and cuDNN that
+   are loaded at their first call. */
 #define GPU_BESIDE ((size_t)3 << 29)
 
 struct gpu_functions;

@@ -1,9 +1,9 @@
 /*
  * Shared by the sources of the fuse plugin.
  *
- * group.c finds ops that can be computed together, and plans one op "fused" for each group. source.c
- * writes such an op as C. compile.c has it compiled, and keeps the results on disk. kernel.c runs
- * them. fuse.c is the transform: plan, compile, replace.
+ * group.c finds ops that can be computed together, and plans one op "fused" for each group.
+ * source.c writes such an op as C. compile.c has it compiled, and keeps the results on disk.
+ * kernel.c runs them. fuse.c is the transform: plan, compile, replace.
  */
 #ifndef FUSE_H
 #define FUSE_H

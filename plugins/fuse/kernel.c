@@ -1,8 +1,8 @@
 /*
  * The kernel of "fused" for devices in host memory.
  *
- * Rows are divided into blocks whose number depends on the rows alone, so that sums over rows do not
- * depend on the number of threads. Each block has its own scratch rows and sums.
+ * Rows are divided into blocks whose number depends on the rows alone, so that sums over rows do
+ * not depend on the number of threads. Each block has its own scratch rows and sums.
  */
 #include <string.h>
 

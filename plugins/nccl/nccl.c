@@ -156,8 +156,8 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
     return rc < 0 ? rc : 0;
 }
 
-/* Thread blocks of a call between two ranks: a receive that is posted early waits on the device, and
-   must leave room for products. */
+/* Thread blocks of a call between two ranks: a receive that is posted early waits on the device,
+   and must leave room for products. */
 #define PAIR_CTAS 8
 
 static ncclConfig_t configuration(const char *name, int ranks)

@@ -23,8 +23,8 @@
  * of the step. Gradient accumulation is nothing else; kernels add in place where they can.
  *
  * A value is made once and never changes. Only parameters and states are updated in place, by ops
- * with '!' in their signatures: in init and post, states in F too. If a parameter or state lies in another memory, such an op updates
- * a copy of it that was loaded.
+ * with '!' in their signatures: in init and post, states in F too. If a parameter or state lies in
+ * another memory, such an op updates a copy of it that was loaded.
  *
  * Everything is in the graph's arena. Names are unique in a graph. Users see them in
  * `ctitan explain`, in plans and in checkpoints. Values without a producer are sources.

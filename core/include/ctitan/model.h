@@ -56,11 +56,11 @@ struct ct_model_ops {
     void (*destroy)(struct ct_model *model);
     /* Build the forward pass of one microbatch. Declare with ct_input (input.h) the inputs
        "tokens", "labels" unless logits are requested, "documents" if requested, and "positions" if
-       the model uses them (with documents, they begin again with each), all [batch, seq_len]. Give parameters their Hugging Face names. Fetch
-       "loss", a scalar: the sum of cross entropies over unmasked tokens (or "logits",
-       [batch, seq_len, vocabulary]). Regions are "embedding", "layers.N", "head". A transform may
-       feed sequences in another order: what depends on positions must use the input, or
-       ct_launch_position (op.h). */
+       the model uses them (with documents, they begin again with each), all [batch, seq_len]. Give
+       parameters their Hugging Face names. Fetch "loss", a scalar: the sum of cross entropies over
+       unmasked tokens (or "logits", [batch, seq_len, vocabulary]). Regions are "embedding",
+       "layers.N", "head". A transform may feed sequences in another order: what depends on
+       positions must use the input, or ct_launch_position (op.h). */
     int (*build)(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request);
     int64_t (*vocabulary)(const struct ct_model *model);

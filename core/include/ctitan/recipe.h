@@ -1,6 +1,6 @@
 /*
- * The values of a recipe that the core reads, and the options that describe them. lib/recipe.h reads
- * recipes and fills this in, like the configurations of plugins.
+ * The values of a recipe that the core reads, and the options that describe them. lib/recipe.h
+ * reads recipes and fills this in, like the configurations of plugins.
  */
 #ifndef CT_RECIPE_H
 #define CT_RECIPE_H

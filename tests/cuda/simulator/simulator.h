@@ -41,8 +41,8 @@ void simulated_run(const struct simulated_launch *launch);
 #ifndef __cplusplus
 /* For all libraries: do a call when the stream gets to it, with a copy of its arguments, or note it
    if the step is being captured. Returns what the call does if it was done at once, else 0. The
-   second kind waits for other ranks, and never blocks the host; *holders is the number of queues and
-   graphs that hold such calls. */
+   second kind waits for other ranks, and never blocks the host; *holders is the number of queues
+   and graphs that hold such calls. */
 __attribute__((visibility("default"))) int simulated_submit(void *stream,
                                                             int (*call)(const void *arguments),
                                                             const void *arguments, size_t bytes);

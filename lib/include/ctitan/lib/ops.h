@@ -160,8 +160,9 @@ struct ct_top_k { /* and of top_k_grad */
     int64_t k;
     bool normalised; /* weights are divided by their sum */
 };
-/* The k largest entries of softmax(x[.., e]) -> weights[.., k], float32, and their indices ids[.., k],
-   int32, largest first; of equal ones, the lower index. The gradient flows through the weights. */
+/* The k largest entries of softmax(x[.., e]) -> weights[.., k], float32, and their indices
+   ids[.., k], int32, largest first; of equal ones, the lower index. The gradient flows through the
+   weights. */
 CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
                                  int64_t k, bool normalised, struct ct_value **ids);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
