@@ -41,10 +41,10 @@
  * ct_launch_position for each token. Its gradient's type needs the clause too. A type that needs
  * whole sequences ("x[bTn]") without "@T" is refused where they are in another order.
  *
- * Formulas. `pointwise` says what a type computes, for each element, as in
- * "s = 1 / (1 + exp(-x)); y = x * s": a list of assignments, separated by ';'. The names are those
- * of inputs, of attributes that are numbers, truth values or choices (the position of the choice),
- * and those assigned before. Every output is assigned; from then on it is rounded to its dtype. An absent input is 0.
+ * Formulas. `pointwise` says what a type computes, for each element, as in "s = 1 / (1 + exp(-x));
+ * y = x * s": a list of assignments, separated by ';'. The names are those of inputs, of attributes
+ * that are numbers, truth values or choices (the position of the choice), and those assigned
+ * before. Every output is assigned; from then on it is rounded to its dtype. An absent input is 0.
  * There are + - * / < >, a ? b : c, and the functions exp, log, tanh, erf, sin, cos, sqrt, abs,
  * min, max, pow. The last dimension of the largest operand is the column, the others together are
  * the row. row_sum(e), row_mean(e) and row_max(e) reduce a row; what they return may be used in
