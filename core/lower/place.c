@@ -625,7 +625,7 @@ static void note_fallback(struct ct_lowering *l, const struct ct_prepare *p)
 static bool is_fallback(const struct ct_kernel *kernel, const struct ct_prepare *p)
 {
     return kernel->run == p->op->type->reference && !strcmp(kernel->name, "reference") &&
-           strcmp(p->device->name, "reference") != 0;
+           strcmp(p->device->name, "reference") != 0 && !(p->op->type->flags & CT_OP_MOVES);
 }
 
 static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)

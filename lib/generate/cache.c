@@ -52,6 +52,7 @@ const struct ct_op_type ct_op_cache_write = {
     .name = "cache_write",
     .summary = "writes the vectors of tokens into the slots of their positions",
     .signature = "!cache[bSgd] T, x[btgd] T, positions[bt] i",
+    .flags = CT_OP_MOVES,
     .reference = write_reference,
 };
 

@@ -81,6 +81,9 @@ for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperat
     "$ctitan" generate "$work/recipe.ini" $bad > /dev/null 2>&1 || status=$?
     [ $status = 2 ] || fail "exit $status for $bad"
 done
+"$ctitan" generate "$work/recipe.ini" --prompt fox --tokens 3 > /dev/null 2> "$work/said"
+! grep 'WARNING' "$work/said" || fail "a warning"
+
 status=0
 "$ctitan" generate "$work/recipe.ini" > /dev/null 2> "$work/said" || status=$?
 [ $status = 2 ] || fail "exit $status without a prompt"

@@ -173,6 +173,8 @@ struct ct_kernel {
 /* Ends only when its peer takes part. What it reads keeps its memory until the next item of the
    step that computes has ended. */
 #define CT_OP_RENDEZVOUS 64u
+/* The reference kernel only moves bytes: a device with host memory needs no kernel of its own. */
+#define CT_OP_MOVES 128u
 
 /* How a collective runs on every device; defined with CT_COLLECTIVE (lib/collective.h). */
 struct ct_collective_ops {
