@@ -430,6 +430,13 @@ int ct_op_join(const struct ct_op *op, struct ct_value ***values)
     return s && s->whole.join ? s->whole.join(op, values) : 0;
 }
 
+int ct_op_stack(const struct ct_op *op, struct ct_value ***values)
+{
+    const struct ct_signature *s = ct_signature_of(op->type);
+
+    return s && s->whole.stack ? s->whole.stack(op, values) : 0;
+}
+
 const struct ct_value *ct_value_origin(const struct ct_value *value)
 {
     while (value->producer && value->producer->type->flags & CT_OP_SPACES)

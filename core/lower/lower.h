@@ -1,7 +1,8 @@
 /*
  * Interface between the sources of lowering. place.c decides which values share memory and with
- * what strides, order.c sorts ops by their sections, lower.c expands the order into instructions,
- * plan.c gives buffers their offsets, and events.c orders the streams.
+ * what strides, kernels.c finds the kernels of ops, order.c sorts ops by their sections, lower.c
+ * expands the order into instructions, plan.c gives buffers their offsets, and events.c orders the
+ * streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -46,7 +47,7 @@ struct ct_lowering {
     size_t op_count;
     struct ct_positions *section;  /* by section id: its ops */
     bool *listed;                  /* by section id: is in the order */
-    struct ct_fallback *fallbacks; /* op types that run by slow references; of place.c */
+    struct ct_fallback *fallbacks; /* op types that run by slow references; of kernels.c */
 };
 
 /* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
@@ -56,6 +57,13 @@ int ct_lower_check_order(struct ct_lowering *l);
 int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or, in host memory, the type's reference; NULL: neither. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
+/* The first kernel that accepts the op; *p is filled for its `prepare`, but for addresses. */
+const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
+                                             struct ct_prepare *p);
+/* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */
+int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered);
+/* Warn of op types that run by slow references. */
+void ct_lower_report_fallbacks(const struct ct_lowering *l);
 /* Assign an offset to every buffer; fill the program's byte counts. */
 void ct_lower_plan(struct ct_program *program, struct ct_arena *scratch);
 /* Add signals and waits between streams. */

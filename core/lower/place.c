@@ -6,13 +6,13 @@
  * whole lies there: narrow and concat then copy nothing. Values that an op prefers contiguous
  * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
- * column o is at r S + o + c, whatever shape the member is viewed in.
+ * column o is at r S + o + c, whatever shape the member is viewed in. Values that a kernel prefers
+ * one after the other lie so (stack), if they are made together and used together.
  */
 #include <string.h>
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
-#include <ctitan/log.h>
 
 #include "lower/lower.h"
 
@@ -406,14 +406,11 @@ static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
     return t->ndim == 0 || t->stride[t->ndim - 1] == 1;
 }
 
-static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *op,
-                                           struct ct_prepare *p);
-
 static bool kernel_can_stride(struct ct_lowering *l, struct ct_op *op)
 {
     struct ct_prepare request = {0};
     bool any = is_view(op) || is_part(op);
-    const struct ct_kernel *kernel = any ? NULL : find_kernel(l, op, &request);
+    const struct ct_kernel *kernel = any ? NULL : ct_lower_find_kernel(l, op, &request);
 
     return any || (kernel && kernel->flags & CT_KERNEL_STRIDED);
 }
@@ -512,10 +509,8 @@ static bool find_wholes(struct ct_value **values, int count)
 }
 
 /* Join values that an op prefers contiguous, and the wholes concatenated from them. */
-static void join_all(struct ct_lowering *l)
+static void join_all(struct ct_lowering *l, bool *joined)
 {
-    bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
-
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
         struct ct_value **values = NULL, *wholes[MOST];
@@ -530,181 +525,90 @@ static void join_all(struct ct_lowering *l)
     }
 }
 
-/* ---- kernels ---- */
+/* ---- stacking ---- */
 
-/* Collectives run over the device's transport. Devices in host memory run any op's reference. */
-static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
+static bool same_users(const struct ct_value *a, const struct ct_value *b)
 {
-    struct ct_device *device = l->request->device;
-    struct ct_kernel *kernel;
+    uint32_t count = 0, others = 0;
 
-    if (op->type->collective)
-        return op->type->collective->kernel(device);
-    if (!device->host_memory || !op->type->reference)
-        return NULL;
-    kernel = ct_arena_new(l->arena, struct ct_kernel);
-    *kernel = (struct ct_kernel){.size = sizeof(*kernel),
-                                 .op = op->type->name,
-                                 .name = "reference",
-                                 .flags = CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED,
-                                 .run = op->type->reference};
-    return kernel;
-}
+    ct_for_each_use (use, b)
+        others++;
+    ct_for_each_use (use, a) {
+        bool shared = false;
 
-const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request)
-{
-    const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);
-
-    return kernel ? kernel : host_kernel(l, request->op);
-}
-
-/* The first kernel that accepts the call; *p is filled for its `prepare`. */
-static const struct ct_kernel *find_kernel(struct ct_lowering *l, struct ct_op *op,
-                                           struct ct_prepare *p)
-{
-    struct ct_tensor *in = ct_arena_array(&l->scratch, struct ct_tensor, op->ins);
-    struct ct_tensor *out = ct_arena_array(&l->scratch, struct ct_tensor, op->outs);
-    bool *present = ct_arena_array(&l->scratch, bool, op->ins);
-
-    const struct ct_kernel *kernel;
-
-    *p = (struct ct_prepare){.op = op,
-                             .in = in,
-                             .out = out,
-                             .present = present,
-                             .ins = op->ins,
-                             .outs = op->outs,
-                             .accumulate = p->accumulate,
-                             .device = l->request->device,
-                             .arena = l->arena,
-                             .rank = l->request->rank,
-                             .mesh = &l->graph->mesh,
-                             .communicator = l->request->communicator,
-                             .graph = l->graph};
-    for (int i = 0; i < op->ins; i++)
-        if ((present[i] = op->in[i] != NULL)) {
-            in[i] = l->program->tensors[op->in[i]->id];
-            in[i].data = NULL;
-        }
-    for (int i = 0; i < op->outs; i++) {
-        out[i] = l->program->tensors[op->out[i]->id];
-        out[i].data = NULL;
+        ct_for_each_use (other, b)
+            shared |= other->op == use->op;
+        if (!shared)
+            return false;
+        count++;
     }
-    kernel = ct_kernel_find(p->device->name, p);
-    if (!kernel && p->accumulate) {
-        p->accumulate = 0; /* lower.c appends an add */
-        return ct_lower_kernel(l, p);
+    return count == others;
+}
+
+/* May v follow w in one buffer, at this offset? Each is all of its class. */
+static bool may_follow(const struct ct_lowering *l, const struct ct_value *v,
+                       const struct ct_value *w, size_t offset, const bool *joined)
+{
+    uint32_t root = l->root[v->id];
+
+    return v->producer && w->producer && !joined[root] && root != l->root[w->id] &&
+           v->producer->section == w->producer->section && v->space == w->space &&
+           l->summed[root] == l->summed[l->root[w->id]] &&
+           (v->producer == w->producer || same_users(v, w)) && !v->opaque_bytes && l->bytes[root] &&
+           l->bytes[root] == l->bytes[v->id] && l->offset[v->id] == 0 && offset % ALIGNMENT == 0 &&
+           root == v->id;
+}
+
+static void stack(struct ct_lowering *l, struct ct_value **values, int count, bool *joined)
+{
+    uint32_t first = count ? values[0]->id : 0;
+    size_t offset = 0;
+
+    if (count < 2 || joined[first] || l->root[first] != first)
+        return;
+    for (int i = 0; i < count; offset += l->bytes[values[i++]->id])
+        for (int k = 0; k < (i ? i : 1); k++)
+            if (!may_follow(l, values[i], values[i ? k : 1], offset, joined))
+                return;
+    offset = 0;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = l->bytes[values[i]->id];
+
+        joined[values[i]->id] = true;
+        shift(l, values[i]->id, offset);
+        if (i)
+            set_root(l, first, values[i]->id);
+        offset += bytes;
     }
-    return kernel ? kernel : host_kernel(l, op);
+    l->bytes[first] = offset;
 }
 
-/* Calls of one op type without a kernel on the device, and the reason for the first of them. */
-struct ct_fallback {
-    const struct ct_op_type *type;
-    const char *why;
-    int calls;
-    struct ct_fallback *next;
-};
-
-static void note_fallback(struct ct_lowering *l, const struct ct_prepare *p)
+/* Stack the values for which an op's kernel asks. */
+static void stack_all(struct ct_lowering *l, bool *joined)
 {
-    struct ct_fallback *f = l->fallbacks;
-    char why[1024];
+    for (size_t n = 0; n < l->op_count; n++) {
+        struct ct_prepare request = {0};
+        struct ct_value **values = NULL;
+        int count = ct_op_stack(l->op_at[n], &values);
+        const struct ct_kernel *kernel =
+            count > 1 ? ct_lower_find_kernel(l, l->op_at[n], &request) : NULL;
 
-    while (f && f->type != p->op->type)
-        f = f->next;
-    if (!f) {
-        ct_kernel_refusals(p->device->name, p, why, sizeof(why));
-        f = ct_arena_new(&l->scratch, struct ct_fallback);
-        *f = (struct ct_fallback){p->op->type, ct_arena_strdup(&l->scratch, why), 0, l->fallbacks};
-        l->fallbacks = f;
+        if (kernel && kernel->flags & CT_KERNEL_STACKED)
+            stack(l, values, count, joined);
     }
-    f->calls++;
-}
-
-static bool is_fallback(const struct ct_kernel *kernel, const struct ct_prepare *p)
-{
-    return kernel->run == p->op->type->reference && !strcmp(kernel->name, "reference") &&
-           strcmp(p->device->name, "reference") != 0 && !(p->op->type->flags & CT_OP_MOVES);
-}
-
-static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)
-{
-    int calls = 0;
-
-    for (size_t n = 0; n < l->op_count; n++)
-        calls += l->op_at[n]->type == type;
-    return calls;
-}
-
-/* Each type is reported once in a process for each device, whatever is lowered: training,
-   evaluation, measurements. */
-static bool is_news(const struct ct_device *device, const struct ct_op_type *type)
-{
-    static struct {
-        const struct ct_device_ops *device;
-        const struct ct_op_type *type;
-    } said[64];
-    size_t i = 0;
-
-    while (i < CT_COUNT(said) && said[i].type &&
-           (said[i].type != type || said[i].device != device->ops))
-        i++;
-    if (i == CT_COUNT(said) || said[i].type)
-        return false;
-    said[i].device = device->ops;
-    said[i].type = type;
-    return true;
-}
-
-static void report_fallbacks(const struct ct_lowering *l)
-{
-    for (const struct ct_fallback *f = l->fallbacks; f; f = f->next)
-        if (is_news(l->request->device, f->type))
-            ct_warn("%s: %d of %d calls of %s run its slow reference: %s", l->request->device->name,
-                    f->calls, calls_of(l, f->type), f->type->name, f->why);
-}
-
-static int no_kernel(const struct ct_prepare *p)
-{
-    const struct ct_op *op = p->op;
-    char why[1024];
-
-    ct_kernel_refusals(p->device->name, p, why, sizeof(why));
-    return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s): %s", p->device->name,
-                   op->type->name, op->outs ? op->out[0]->name : op->in[0]->name, why);
-}
-
-static int choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered)
-{
-    struct ct_prepare p = {.accumulate = lowered->accumulate};
-    int rc;
-
-    lowered->kernel = find_kernel(l, op, &p);
-    if (!lowered->kernel)
-        return no_kernel(&p);
-    if (is_fallback(lowered->kernel, &p))
-        note_fallback(l, &p);
-    rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
-    if (rc < 0)
-        return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
-    lowered->state = p.state;
-    lowered->workspace = p.workspace;
-    lowered->group = p.group;
-    if (op->type->flops)
-        lowered->flops = op->type->flops(op, p.in, p.out);
-    lowered->sent = ct_op_sent(op, p.mesh, p.in, p.out);
-    return 0;
 }
 
 int ct_lower_place(struct ct_lowering *l)
 {
+    bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
+
     number_ops(l);
     find_sums(l);
     local_tensors(l);
     alias(l);
     place_parts(l);
-    join_all(l);
+    join_all(l, joined);
+    stack_all(l, joined);
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
         int rc = 0;
@@ -713,10 +617,10 @@ int ct_lower_place(struct ct_lowering *l)
             if (l->summed[op->out[i]->id] && l->request->microbatches > 1)
                 l->ops[n].accumulate |= 1u << i;
         if (!l->ops[n].in_place)
-            rc = choose_kernel(l, op, &l->ops[n]);
+            rc = ct_lower_choose_kernel(l, op, &l->ops[n]);
         if (rc < 0)
             return rc;
     }
-    report_fallbacks(l);
+    ct_lower_report_fallbacks(l);
     return 0;
 }

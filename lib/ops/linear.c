@@ -1,8 +1,8 @@
 /*
  * Linear layers: one input times one or several weights, and their gradients.
  *
- * Several weights in one op are one matrix product if the device can make them, or the outputs,
- * contiguous; `join` asks for that.
+ * Several weights in one op are one matrix product if the device can make them, and the outputs,
+ * contiguous; `join` and `stack` ask for that.
  */
 #include <string.h>
 
@@ -23,9 +23,10 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct matrix a, struct ma
                 c[i * n + j] += a.at[i * a.row + l * a.column] * b.at[l * b.row + j * b.column];
 }
 
-static int join_if_several(struct ct_value **values, int count, struct ct_value ***joined)
+/* Of values to join or stack: none if it is only one. */
+static int if_several(struct ct_value **values, int count, struct ct_value ***several)
 {
-    *joined = values;
+    *several = values;
     return count > 1 ? count : 0;
 }
 
@@ -54,7 +55,12 @@ static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
 
 static int linear_join(const struct ct_op *op, struct ct_value ***values)
 {
-    return join_if_several(op->out, op->outs, values);
+    return if_several(op->out, op->outs, values);
+}
+
+static int linear_stack(const struct ct_op *op, struct ct_value ***values)
+{
+    return if_several(op->in + 1, op->outs, values);
 }
 
 /* dx = sum of dy_i w_i, over the outputs that have a gradient */
@@ -114,6 +120,7 @@ const struct ct_op_type ct_op_linear = {
     .reference = linear_reference,
     .join = linear_join,
     .apart = linear_apart,
+    .stack = linear_stack,
 };
 
 /* ---- its gradients ---- */
@@ -145,7 +152,12 @@ static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in
 
 static int linear_dx_join(const struct ct_op *op, struct ct_value ***values)
 {
-    return join_if_several(op->in, op->ins / 2, values);
+    return if_several(op->in, op->ins / 2, values);
+}
+
+static int linear_dx_stack(const struct ct_op *op, struct ct_value ***values)
+{
+    return if_several(op->in + op->ins / 2, op->ins / 2, values);
 }
 
 const struct ct_op_type ct_op_linear_dx = {
@@ -156,6 +168,7 @@ const struct ct_op_type ct_op_linear_dx = {
     .flops = linear_dx_flops,
     .reference = linear_dx_reference,
     .join = linear_dx_join,
+    .stack = linear_dx_stack,
 };
 
 static int linear_dw_reference(const struct ct_launch *l)
@@ -184,7 +197,12 @@ static double linear_dw_flops(const struct ct_op *op, const struct ct_tensor *in
 
 static int linear_dw_join(const struct ct_op *op, struct ct_value ***values)
 {
-    return join_if_several(op->in + 1, op->ins - 1, values);
+    return if_several(op->in + 1, op->ins - 1, values);
+}
+
+static int linear_dw_stack(const struct ct_op *op, struct ct_value ***values)
+{
+    return if_several(op->out, op->outs, values);
 }
 
 const struct ct_op_type ct_op_linear_dw = {
@@ -196,6 +214,7 @@ const struct ct_op_type ct_op_linear_dw = {
     .flops = linear_dw_flops,
     .reference = linear_dw_reference,
     .join = linear_dw_join,
+    .stack = linear_dw_stack,
 };
 
 /* ---- for model authors ---- */

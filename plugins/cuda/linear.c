@@ -2,7 +2,8 @@
  * linear, linear_dx and linear_dw as matrix products.
  *
  * All three may have several weights (q, k, v of one x). Where the shards lie side by side in
- * memory (the plan tries, see ct_op_type.join) they are one product, else one each.
+ * memory, and the weights one after the other, they are one product, else one each. The plan tries:
+ * see ct_op_type.join and .stack.
  */
 #include "blas.h"
 
@@ -40,21 +41,6 @@ static bool accepts_dw(const struct ct_prepare *p)
     return accepts_shards(&p->in[0], p->in + 1, p->out, p->outs);
 }
 
-static int prepare(struct ct_prepare *p)
-{
-    p->workspace = GPU_BLAS_WORKSPACE;
-    return 0;
-}
-
-/* Products of several shards are summed in float32, and rounded once. */
-static int prepare_dx(struct ct_prepare *p)
-{
-    p->workspace = GPU_BLAS_WORKSPACE;
-    if (p->ins > 2 && p->out[0].dtype == CT_BF16)
-        p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
-    return 0;
-}
-
 /* How many shards from the first on lie side by side: columns of one matrix, weights in a row; bits
    of accumulate must be the same. */
 static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, int count,
@@ -76,6 +62,23 @@ static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, 
             break;
     }
     return together;
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    p->workspace = GPU_BLAS_WORKSPACE;
+    return 0;
+}
+
+/* Several products are summed in float32, and rounded once. */
+static int prepare_dx(struct ct_prepare *p)
+{
+    int count = p->ins / 2;
+
+    p->workspace = GPU_BLAS_WORKSPACE;
+    if (p->out[0].dtype == CT_BF16 && joined(p->in, p->in + count, count, 0) < count)
+        p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
+    return 0;
 }
 
 /* Columns that shards have together. */
@@ -196,7 +199,7 @@ static int run_dw(const struct ct_launch *l)
     return rc;
 }
 
-#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED | CT_KERNEL_STACKED)
 
 const struct ct_kernel gpu_linear_kernels[] = {
     CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear),

@@ -124,8 +124,10 @@ CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_
 /* What a kernel's `accepts` and `prepare` get, once per distinct call while lowering. */
 struct ct_prepare {
     const struct ct_op *op;
-    const struct ct_tensor *in, *out; /* local shapes and strides; data is NULL in all */
-    const bool *present;              /* by input: false for an optional one that is absent */
+    /* Local shapes and strides. data is NULL for `accepts`. For `prepare` it is no address, but
+       what shares a buffer has its distance there. */
+    const struct ct_tensor *in, *out;
+    const bool *present; /* by input: false for an optional one that is absent */
     int ins, outs;
     uint32_t accumulate; /* outputs that some call will accumulate into */
     struct ct_device *device;
@@ -142,6 +144,7 @@ struct ct_prepare {
 /* Flags of a kernel. */
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
+#define CT_KERNEL_STACKED 4u     /* faster where what the type's `stack` names is stacked */
 
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
@@ -230,6 +233,10 @@ struct ct_op_type {
     /* What it computes, as a formula (see above): transforms may then compute it together with
        other ops. NULL: it stays by itself. */
     const char *pointwise;
+    /* Values (op->in + i or op->out + i) that should follow each other in memory, without gaps. The
+       plan tries to do so for kernels with CT_KERNEL_STACKED, which check the addresses. NULL:
+       none. */
+    int (*stack)(const struct ct_op *op, struct ct_value ***values);
 };
 /* Size of the fields that every version has. Types built without the later fields get zeros. */
 #define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, join)
@@ -295,6 +302,8 @@ static inline struct ct_value *ct_op_input(const struct ct_op *op, int i)
 CT_API bool ct_op_mutates(const struct ct_op *op, int input);
 /* The type's `join`; 0 where it has none. */
 CT_API int ct_op_join(const struct ct_op *op, struct ct_value ***values);
+/* The type's `stack`; 0 where it has none. */
+CT_API int ct_op_stack(const struct ct_op *op, struct ct_value ***values);
 /* The value that this one copies from another memory space; value itself if it is no copy. */
 CT_API const struct ct_value *ct_value_origin(const struct ct_value *value);
 

@@ -248,5 +248,8 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
     if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1 ||
         (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
+    simulated_count("cublasLtMatmul %llux%llux%llu", (unsigned long long)c_layout->columns,
+                    (unsigned long long)c_layout->rows,
+                    (unsigned long long)(desc->transa ? a_layout->rows : a_layout->columns));
     return simulated_submit(stream, multiply, &p, sizeof(p));
 }

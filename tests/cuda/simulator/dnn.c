@@ -486,6 +486,7 @@ int cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
     memcpy(r.ids, ids, (size_t)r.count * sizeof(*r.ids));
     memcpy(r.addresses, get(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, NULL),
            (size_t)r.count * sizeof(*r.addresses));
+    simulated_count("cudnnBackendExecute of %lld", (long long)count);
     missing = 0;
     for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], &r, look_for_missing);

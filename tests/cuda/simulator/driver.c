@@ -176,6 +176,7 @@ static size_t argument_bytes(CUfunction function)
     const size_t *bytes = NULL;
 
     if (dladdr((void *)function, &info) && info.dli_sname) {
+        simulated_count("%s", info.dli_sname);
         snprintf(name, sizeof(name), "%s_bytes", info.dli_sname);
         bytes = dlsym(self(), name);
     }

@@ -280,6 +280,7 @@ static int run_call(const void *arguments)
 
 static int submit(struct call c, void *stream)
 {
+    simulated_count("%s", ending.open ? "nccl call of a group" : "nccl call alone");
     return simulated_submit_waiting(stream, run_call, &c, sizeof(c), &c.comm->calls);
 }
 
@@ -398,6 +399,8 @@ static int connect_all(const struct messages *m)
 
 int ncclGroupEnd(void)
 {
+    if (ending.open)
+        simulated_count("ncclGroupEnd");
     ending.open = false;
     while (ending.count)
         ncclCommDestroy(ending.comm[--ending.count]);
@@ -411,6 +414,7 @@ int ncclGroupEnd(void)
 
 static int add(struct call c, void *stream)
 {
+    simulated_count("nccl message");
     if (pending.count == MESSAGES || (pending.count && pending.stream != stream))
         return SYSTEM_ERROR;
     pending.stream = stream;

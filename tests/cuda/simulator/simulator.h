@@ -39,6 +39,10 @@ struct simulated_launch {
 void simulated_run(const struct simulated_launch *launch);
 
 #ifndef __cplusplus
+/* Count a call of this name. With SIMULATOR_COUNTS=FILE in the environment, the process writes at
+   its end the number of calls of each name, a line each, into FILE.RANK (RANK, or 0). */
+__attribute__((visibility("default"), format(printf, 1, 2))) void simulated_count(const char *name,
+                                                                                  ...);
 /* For all libraries: do a call when the stream gets to it, with a copy of its arguments, or note it
    if the step is being captured. Returns what the call does if it was done at once, else 0. The
    second kind waits for other ranks, and never blocks the host; *holders is the number of queues
