@@ -186,13 +186,13 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* The hidden layer of choice i of a token: false if another rank has the expert. */
+/* The hidden layer of choice i of a token: false if this rank has no expert for it. */
 static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
 {
     const double *x = s->x + i / s->k * s->n;
     int64_t e = (int64_t)s->ids[i] - s->first;
 
-    if (e < 0 || e >= s->count)
+    if (s->ids[i] == CT_NO_EXPERT || e < 0 || e >= s->count)
         return false;
     for (int64_t j = 0; j < s->f; j++) {
         const double *gate = s->gate + (e * s->f + j) * s->n, *up = s->up + (e * s->f + j) * s->n;
@@ -213,7 +213,8 @@ static int check_ids(const struct ct_launch *l, const struct experts *s, int at)
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < s->tokens * s->k; i++)
-        rc = ct_checked_index(s->ids, i, l->op->in[at + 3]->shape[0], "expert");
+        if (s->ids[i] != CT_NO_EXPERT)
+            rc = ct_checked_index(s->ids, i, l->op->in[at + 3]->shape[0], "expert");
     return rc;
 }
 

@@ -9,6 +9,8 @@
  *
  * By depth: if A is stored transposed (the gradient of a weight), both operands are widened in
  * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
+ *
+ * Products with lanes are single one-thread primitives.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -154,8 +156,10 @@ static void choose_way(struct cpu_gemm *g)
     g->widen_a = s->a_type != g->compute;
     g->widen_b = s->b_type != g->compute;
     g->round_c = !native && s->c_type == CT_BF16;
-    g->lanes = 1;
+    g->lanes = s->lanes ? s->lanes : 1;
     g->chunk = s->m;
+    if (s->lanes)
+        return;
     if ((g->widen_a || g->round_c) && s->a_col == 1 && s->m >= 32 * g->threads) {
         g->way = BY_ROWS;
         g->lanes = g->threads;
@@ -198,7 +202,7 @@ static int create_primitives(struct cpu_gemm *g)
     struct cpu_gemm_spec s = inner_spec(g, g->chunk);
     int rc;
 
-    if (g->way == BY_ROWS)
+    if (g->way == BY_ROWS || g->spec.lanes)
         omp_set_num_threads(1);
     rc = create_primitive(&g->main, &s, g->lanes);
     if (rc >= 0 && g->way == BY_DEPTH) {
@@ -231,7 +235,7 @@ static void plan_workspace(struct cpu_gemm *g)
     g->scratch_at =
         cpu_carve(&lane, larger(g->main.scratch, larger(g->next.scratch, g->tail.scratch)));
     g->lane_bytes = lane;
-    cpu_carve(&at, lane * (size_t)g->lanes);
+    cpu_carve(&at, lane * (size_t)(s->lanes ? 1 : g->lanes));
     g->b_at = cpu_carve(&at, g->widen_b ? (size_t)(depth * s->n) * 4 : 0);
     g->workspace = at;
 }
@@ -241,7 +245,8 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
     return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
-           a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use;
+           a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
+           a->lanes == b->lanes;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
@@ -399,4 +404,10 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
         return run_whole(&call);
     cpu_parallel(run_chunks, &call);
     return call.status < 0 ? ct_fail(call.status, "oneDNN failed on a chunk of rows") : 0;
+}
+
+int cpu_gemm_run_alone(struct cpu_gemm *g, int lane, const void *a, const void *b, void *c,
+                       void *workspace)
+{
+    return run_primitive(&g->main, lane, a, b, c, (char *)workspace + g->scratch_at);
 }

@@ -7,7 +7,8 @@
  * float32.
  *
  * Products and packings are prepared once per distinct spec and kept for the life of the process.
- * Call prepare and run on the thread that drives the run; they are not reentrant.
+ * Call prepare and run on the thread that drives the run; they are not reentrant. Products with
+ * lanes are run by the threads of a team.
  */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
@@ -26,14 +27,21 @@ struct cpu_gemm_spec {
     int64_t c_row;
     bool accumulate;
     enum cpu_use b_use;
+    /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
+       once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
+    int lanes;
 };
 
 struct cpu_gemm;
 
 /* CT_EINVAL: oneDNN failed; the message has its status and the spec. */
 int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
+/* Bytes; with lanes, of one lane. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
+/* Run a product with lanes on the calling thread. workspace is the lane's own. */
+int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const void *b, void *c,
+                       void *workspace);
 
 /*
  * Packed B: the layout that oneDNN prefers for one use of a weight w[n, k]. Elements have the type

@@ -167,8 +167,9 @@ CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct 
                                  int64_t k, bool normalised, struct ct_value **ids);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
    choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
-   [.., k], gate and up [experts, f, n], down [experts, n, f]. Splitting experts or f leaves the
-   result unreduced. */
+   [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: the choice
+   counts for nothing. Splitting experts or f leaves the result unreduced. */
+#define CT_NO_EXPERT (-1)
 CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
                                    struct ct_value *weights, struct ct_value *ids,
                                    struct ct_value *gate, struct ct_value *up,
