@@ -1,10 +1,12 @@
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/plugin.h>
 
 #include "cli.h"
 
@@ -13,7 +15,22 @@ struct change {
     const char *value;
 };
 
-enum { SET = 256, WITH, WITHOUT, DUMP_AFTER, JSON, PROGRAM, WORLD, RANK, RESTARTS, ELASTIC };
+enum {
+    SET = 256,
+    WITH,
+    WITHOUT,
+    DUMP_AFTER,
+    JSON,
+    PROGRAM,
+    WORLD,
+    RANK,
+    RESTARTS,
+    ELASTIC,
+    DEVICE,
+    TRACE,
+    SVG,
+    SLOW
+};
 
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
                                              {"with", required_argument, NULL, WITH},
@@ -25,6 +42,10 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"rank", required_argument, NULL, RANK},
                                              {"max-restarts", required_argument, NULL, RESTARTS},
                                              {"elastic", no_argument, NULL, ELASTIC},
+                                             {"device", required_argument, NULL, DEVICE},
+                                             {"trace", required_argument, NULL, TRACE},
+                                             {"svg", required_argument, NULL, SVG},
+                                             {"slow", required_argument, NULL, SLOW},
                                              {0}};
 
 /* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
@@ -45,6 +66,12 @@ static unsigned needed(int option)
     case RESTARTS:
     case ELASTIC:
         return ARG_RESTARTS;
+    case DEVICE:
+        return ARG_DEVICE;
+    case TRACE:
+    case SVG:
+    case SLOW:
+        return ARG_PICTURES;
     default:
         return 0;
     }
@@ -65,6 +92,22 @@ static int parse_number(const char *option, int64_t least, int64_t *number)
     if (end == optarg || *end || *number < least || *number > 1 << 20)
         return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least %lld", option, optarg,
                        (long long)least);
+    return 0;
+}
+
+/* --slow RANK:FACTOR */
+static int add_slow(struct args *args)
+{
+    struct ct_slow slow;
+    char *end, *end2 = NULL;
+
+    slow.rank = strtoll(optarg, &end, 10);
+    slow.factor = *end == ':' ? strtod(end + 1, &end2) : 0;
+    if (end == optarg || !end2 || *end2 || slow.rank < 0 || !(slow.factor > 0))
+        return ct_fail(CT_ECONFIG, "--slow %s: expected RANK:FACTOR, like 3:1.5", optarg);
+    args->slow = ct_arena_grow(&args->arena, args->slow, &args->slow_room,
+                               (size_t)args->slow_count + 1, sizeof(*args->slow));
+    args->slow[args->slow_count++] = slow;
     return 0;
 }
 
@@ -102,6 +145,17 @@ static int take(struct args *args, int option)
     case ELASTIC:
         args->elastic = true;
         break;
+    case DEVICE:
+        args->device = optarg;
+        break;
+    case TRACE:
+        args->trace = optarg;
+        break;
+    case SVG:
+        args->svg = optarg;
+        break;
+    case SLOW:
+        return add_slow(args);
     }
     return 0;
 }
@@ -160,12 +214,65 @@ static int change(const struct args *args, struct ct_recipe *recipe)
     return rc;
 }
 
+/* ---- a described device in the place of the recipe's ---- */
+
+/* Open the plugin that is to be replaced or put in, and find what it offers. */
+static int look_at_plugin(const char *name, bool *is_device, bool *describes)
+{
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    if (rc == 0)
+        rc = ct_plugin_open(path, &plugin);
+    if (rc < 0)
+        return rc;
+    *is_device = false;
+    for (const struct ct_offer *o = plugin->offers; o && o->kind != CT_NOTHING; o++)
+        *is_device |= o->kind == CT_DEVICE;
+    *describes = plugin->options && ct_option_find(plugin->options, "describe");
+    return 0;
+}
+
+static int replace_device(struct args *args, struct ct_recipe *recipe)
+{
+    bool is_device, describes, there = false;
+    int rc = ct_machine_read(&args->arena, args->device, &args->machine);
+
+    for (size_t i = 0; rc == 0 && i < recipe->plugin_count; i++) {
+        const char *name = recipe->plugins[i];
+
+        rc = look_at_plugin(name, &is_device, &describes);
+        if (rc < 0 || !is_device)
+            continue;
+        if (!strcmp(name, args->machine->plugin)) {
+            there = true;
+            continue;
+        }
+        rc = ct_recipe_without(recipe, name);
+        i--;
+    }
+    if (rc == 0 && !there)
+        rc = ct_recipe_with(recipe, args->machine->plugin);
+    if (rc == 0)
+        rc = look_at_plugin(args->machine->plugin, &is_device, &describes);
+    if (rc == 0 && !is_device)
+        rc = ct_fail(CT_ECONFIG, "%s: [device] plugin = %s: this plugin brings no device",
+                     args->machine->path, args->machine->plugin);
+    if (rc == 0 && describes)
+        rc = ct_recipe_set(recipe, ct_arena_printf(&args->arena, "%s.describe=%s",
+                                                   args->machine->plugin, args->machine->path));
+    return rc < 0 ? ct_context(rc, "--device %s", args->device) : 0;
+}
+
 int args_recipe(struct args *args, struct ct_recipe **recipe)
 {
     int rc = ct_recipe_read(&args->arena, args->path, recipe);
 
     if (rc == 0)
         rc = change(args, *recipe);
+    if (rc == 0 && args->device)
+        rc = replace_device(args, *recipe);
     return rc == 0 ? ct_recipe_apply(*recipe) : rc;
 }
 

@@ -9,6 +9,7 @@
 #define CT_CLI_H
 
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/simulate.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
@@ -23,6 +24,7 @@ extern const struct verb verbs[];
 int verb_train(int argc, char **argv);
 int verb_explain(int argc, char **argv);
 int verb_plan(int argc, char **argv);
+int verb_simulate(int argc, char **argv);
 int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
 int verb_doctor(int argc, char **argv);
@@ -55,6 +57,8 @@ void log_finish(void);
 #define ARG_PROGRAM 8u    /* --program */
 #define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many */
 #define ARG_RESTARTS 32u  /* --max-restarts N, --elastic */
+#define ARG_DEVICE 64u    /* --device NAME: a described device in the place of the recipe's */
+#define ARG_PICTURES 128u /* --trace FILE, --svg FILE, --slow RANK:FACTOR */
 
 struct change; /* one --set, --with or --without */
 
@@ -69,6 +73,11 @@ struct args {
     const char *dump_after;
     int64_t restarts; /* at most */
     bool json, program, elastic;
+    const char *device, *trace, *svg;
+    const struct ct_machine *machine; /* set by args_recipe where there is a device */
+    struct ct_slow *slow;
+    int slow_count;
+    size_t slow_room;
 };
 
 /* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
@@ -76,6 +85,31 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
 /* Read the recipe, change it as the command line says, and apply it. It is in args->arena. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
 void args_finish(struct args *args);
+
+/* ---- programs of a pipeline ---- */
+
+/* A run that is only planned, with the programs of all ranks of its pipeline. */
+struct planned {
+    struct ct_run *run;
+    struct ct_run **peer; /* by index; NULL: run itself */
+    const struct ct_program **program;
+    int64_t *rank;
+    int count; /* 1 without a pipeline */
+};
+
+/* Plan as one of args->ranks ranks. On failure everything is undone. */
+int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *planned);
+void plan_close(struct planned *planned);
+/* Prove that the programs come to their end. */
+int plan_prove(const struct planned *planned);
+/* Simulate a step on args->machine. The result is in args->arena. */
+int plan_simulate(const struct planned *planned, struct args *args,
+                  struct ct_simulate_request *request, struct ct_simulated *result);
+/* Print where the time of a step goes. */
+void print_times(const struct planned *planned, const struct args *args,
+                 const struct ct_simulated *result);
+void print_times_json(const struct planned *planned, const struct args *args,
+                      const struct ct_simulated *result);
 
 /* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
    applied. */

@@ -23,8 +23,14 @@ const struct verb verbs[] = {
 #endif
     {"explain", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
      "show the graph after each transform", verb_explain},
-    {"plan", RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--json] [--program]",
-     "memory, parameters and FLOPs of a run, without running it", verb_plan},
+    {"plan",
+     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--device NAME] [--json] [--program]",
+     "memory, parameters and FLOPs of a run, without running it; for a described device, its time",
+     verb_plan},
+    {"simulate",
+     RECIPE_ARGS " --device NAME [-n RANKS | --world RANKS] [--slow RANK:FACTOR]... [--trace FILE] "
+                 "[--svg FILE] [--json]",
+     "one step of all ranks on a virtual clock", verb_simulate},
     {"schedule",
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",

@@ -4,7 +4,6 @@
 
 #include <ctitan/device/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
@@ -200,9 +199,11 @@ static void print_json_categories(const char *name, const struct ct_memory *m)
     putchar('}');
 }
 
-static void print_json(const struct ct_run *run, const struct numbers *n,
-                       const struct traffic *traffic, size_t count)
+static void print_json(const struct planned *planned, const struct args *args,
+                       const struct numbers *n, const struct traffic *traffic, size_t count,
+                       const struct ct_simulated *times)
 {
+    const struct ct_run *run = planned->run;
     const struct ct_program *p = run->program;
     int64_t groups;
 
@@ -220,6 +221,10 @@ static void print_json(const struct ct_run *run, const struct numbers *n,
            run->arena_bytes, run->host_bytes, beside(run, &groups));
     print_json_categories("memory", &p->memory);
     print_json_categories("offloaded", &p->host);
+    if (args->machine) {
+        printf(",\n \"time\": ");
+        print_times_json(planned, args, times);
+    }
     printf("}\n");
 }
 
@@ -230,8 +235,11 @@ static int64_t tokens_per_step(const struct ct_run *run)
     return run->program->microbatches * ct_shape_count(tokens->ndim, tokens->shape);
 }
 
-static int plan(const struct ct_run *run, const struct args *args)
+/* times: only with args->machine. */
+static int plan(const struct planned *planned, const struct args *args,
+                const struct ct_simulated *times)
 {
+    const struct ct_run *run = planned->run;
     struct numbers n = {.tokens = tokens_per_step(run)};
     struct traffic *traffic = calloc(run->program->step_count + 1, sizeof(*traffic));
     size_t count = traffic ? sum_traffic(run, traffic) : 0;
@@ -240,76 +248,48 @@ static int plan(const struct ct_run *run, const struct args *args)
     if (args->program)
         ct_program_print(run->program, stdout);
     else if (args->json)
-        print_json(run, &n, traffic, count);
+        print_json(planned, args, &n, traffic, count, times);
     else
         print_people(run, &n, traffic, count);
+    if (args->machine && !args->json && !args->program)
+        print_times(planned, args, times);
     free(traffic);
     return ct_program_verify(run->program, stderr);
 }
 
-/* Prove that the programs of all ranks of this rank's pipeline run to their end. */
-static int prove(const struct ct_run *run)
+static int plan_and_prove(struct ct_recipe *recipe, struct args *args)
 {
-    int axis = run->graph->partition_axis, count = axis < 0 ? 0 : (int)run->mesh.axis[axis].size;
-    struct ct_arena scratch = {0};
-    const struct ct_program **programs =
-        ct_arena_array(&scratch, const struct ct_program *, count + 1);
-    struct ct_run **peer = ct_arena_array(&scratch, struct ct_run *, count + 1);
-    int64_t *ranks = ct_arena_array(&scratch, int64_t, count + 1);
-    int rc = 0, n;
-
-    if (count)
-        ct_mesh_group(&run->mesh, run->rank, (ct_axes)1 << axis, ranks);
-    for (n = 0; rc == 0 && n < count; n++) {
-        if (ranks[n] != run->rank)
-            rc = ct_run_open_peer(run, ranks[n], &peer[n]);
-        programs[n] = peer[n] ? peer[n]->program : run->program;
-    }
-    if (rc == 0 && count)
-        rc = ct_programs_prove(programs, count, axis, run->device->in_order);
-    while (n-- > 0)
-        ct_run_close(peer[n]);
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-static int plan_and_prove(struct ct_recipe *recipe, const struct ct_run_options *options,
-                          const struct args *args)
-{
-    struct ct_run *run = NULL;
-    int rc = ct_run_open(recipe, options, &run);
+    struct planned planned;
+    struct ct_simulate_request request;
+    struct ct_simulated times;
+    int rc = plan_open(recipe, args, &planned);
 
     if (rc < 0)
         return rc;
-    rc = plan(run, args);
+    rc = plan_prove(&planned);
+    if (rc == 0 && args->machine)
+        rc = plan_simulate(&planned, args, &request, &times);
     if (rc == 0)
-        rc = prove(run);
-    if (rc == 0 && run->graph->partition_axis >= 0 && !args->json && !args->program)
+        rc = plan(&planned, args, &times);
+    if (rc == 0 && planned.run->graph->partition_axis >= 0 && !args->json && !args->program)
         printf("\nproven: the programs of all ranks of the pipeline come to their end\n");
-    ct_run_close(run);
+    plan_close(&planned);
     return rc;
 }
 
 int verb_plan(int argc, char **argv)
 {
-    struct ct_run_options options = {.depth = CT_RUN_PROGRAM, .peers = true};
     struct ct_recipe *recipe = NULL;
     struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM, &args);
+    int rc =
+        args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM | ARG_DEVICE, &args);
 
     if (rc < 0)
         return rc;
     log_to_terminal(CT_LOG_INFO); /* transforms report their choices */
-    options.world = args.ranks;
-    options.rank = args.rank;
-    options.local_ranks = args.here ? (int)args.ranks : 1;
-    if (args.rank >= (args.ranks ? args.ranks : 1))
-        rc = ct_fail(CT_ECONFIG, "--rank %lld of %lld ranks", (long long)args.rank,
-                     (long long)(args.ranks ? args.ranks : 1));
+    rc = args_recipe(&args, &recipe);
     if (rc == 0)
-        rc = args_recipe(&args, &recipe);
-    if (rc == 0)
-        rc = plan_and_prove(recipe, &options, &args);
+        rc = plan_and_prove(recipe, &args);
     args_finish(&args);
     return rc;
 }

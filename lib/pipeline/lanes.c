@@ -118,7 +118,7 @@ static void finish(struct ct_lanes *l, int32_t item, double start, double end)
 
 static void finish_all(struct ct_lanes *l, int32_t item)
 {
-    double start = 0, cost = l->item[item].cost;
+    double start = 0, cost = 0;
     int32_t i = item;
 
     do {
@@ -126,6 +126,7 @@ static void finish_all(struct ct_lanes *l, int32_t item)
 
         start = s->free > start ? s->free : start;
         start = s->ready > start ? s->ready : start;
+        cost = l->item[i].cost > cost ? l->item[i].cost : cost;
         i = l->item[i].meets;
     } while (i != item);
     do {

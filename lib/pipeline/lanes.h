@@ -3,9 +3,9 @@
  *
  * A lane does its items in order. Each starts as soon as the one before it in the lane, and all
  * that it comes after, are done. Items that meet (a send and its receive, the calls of a
- * collective) wait for each other at the heads of their lanes, and are done together. The result
- * and the times do not depend on the order in which lanes are visited: each time is the latest of
- * those that it depends on. Every edge is visited once.
+ * collective) wait for each other at the heads of their lanes, and are done together, in the
+ * longest of their times. The result and the times do not depend on the order in which lanes are
+ * visited: each time is the latest of those that it depends on. Every edge is visited once.
  */
 #ifndef CT_LANES_H
 #define CT_LANES_H

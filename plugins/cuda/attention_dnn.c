@@ -39,8 +39,8 @@ static struct gpu_dnn *dnn_of(struct gpu *gpu)
         return NULL;
     if (!gpu->dnn) {
         gpu->dnn = calloc(1, sizeof(*gpu->dnn));
-        if (!gpu->dnn)
-            return NULL;
+        if (!gpu->dnn || gpu->described)
+            return gpu->dnn;
         gpu->dnn->missing = dnn_load() < 0 || dnn_handle_create(&gpu->dnn->handle) < 0;
         if (gpu->dnn->missing)
             ct_warn("cuda: attention runs on plain kernels, many times slower: %s",
@@ -55,10 +55,12 @@ void gpu_dnn_close(struct gpu *gpu)
         return;
     for (struct plan *p = gpu->dnn->plans, *next; p; p = next) {
         next = p->next;
-        dnn_graph_destroy(&p->graph);
+        if (!gpu->described)
+            dnn_graph_destroy(&p->graph);
         free(p);
     }
-    dnn_handle_destroy(gpu->dnn->handle);
+    if (!gpu->described)
+        dnn_handle_destroy(gpu->dnn->handle);
     free(gpu->dnn);
 }
 
@@ -84,6 +86,18 @@ static int make_plan(struct gpu_dnn *dnn, struct plan *p)
     return dnn_graph_plan(&p->graph, dnn->handle, NULL);
 }
 
+/* Of a described device, without cuDNN. The workspace is a bound: sums in float32 of the gradients
+   of queries, keys and values, which is what cuDNN's backward keeps at most. */
+static int bound_plan(struct plan *p)
+{
+    const struct sdpa_shape *s = &p->shape;
+    int64_t queries = s->queries * s->heads, keys = 2 * s->keys * s->heads;
+
+    if (s->backward)
+        p->graph.workspace = (size_t)(s->batch * (queries + keys) * s->size) * sizeof(float);
+    return 0;
+}
+
 static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *shape)
 {
     struct gpu_dnn *dnn = dnn_of(gpu);
@@ -99,7 +113,7 @@ static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *sh
     p->shape = *shape;
     p->next = dnn->plans;
     dnn->plans = p;
-    p->works = make_plan(dnn, p) == 0;
+    p->works = (gpu->described ? bound_plan(p) : make_plan(dnn, p)) == 0;
     if (!p->works)
         ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs on a plain kernel: %s",
                 (long long)shape->queries, (long long)shape->heads, (long long)shape->size,

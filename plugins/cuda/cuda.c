@@ -27,6 +27,8 @@ static const struct ct_option options[] = {
         struct gpu_config, logits, "logits", "float32", "float32|bfloat16",
         "What a bfloat16 model's logits are held in, one chunk at a time: bfloat16 halves "
         "their traffic, and rounds them"),
+    CT_OPT_STRING(struct gpu_config, describe, "describe", "",
+                  "Plan for the GPU that a file describes, without one; `--device` sets it"),
     {0}};
 
 static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},

@@ -101,7 +101,12 @@ static void close_device(struct ct_device *base)
 
     if (!gpu)
         return;
+    ct_arena_finish(&gpu->arena);
     gpu_dnn_close(gpu);
+    if (gpu->described) {
+        free(gpu);
+        return;
+    }
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
     drop_events(gpu);
@@ -143,8 +148,9 @@ static int start(struct gpu *gpu)
 
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
+    bool described = *gpu_config.describe;
     struct gpu *gpu;
-    int rc = gpu_driver_open();
+    int rc = described ? 0 : gpu_driver_open();
 
     if (rc < 0)
         return rc;
@@ -154,10 +160,10 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     gpu->base = (struct ct_device){
         .ops = &gpu_device_ops, .name = "cuda", .in_order = gpu_collectives_wait()};
     gpu->base.enqueues = !gpu->base.in_order;
-    rc = choose_device(request, gpu);
-    if (rc == 0)
+    rc = described ? gpu_describe(gpu_config.describe, gpu) : choose_device(request, gpu);
+    if (rc == 0 && !described)
         rc = look(gpu);
-    if (rc == 0)
+    if (rc == 0 && !described)
         rc = start(gpu);
     if (rc < 0) {
         close_device(&gpu->base);
@@ -195,6 +201,10 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
     char name[64] = "CUDA device";
     int version = 0;
 
+    if (gpu->described) {
+        gpu_described_info(gpu, compute, info);
+        return;
+    }
     *info = (struct ct_device_info){.threads = gpu->multiprocessors, .beside = GPU_BESIDE};
     gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
     gpu_driver.cuDeviceTotalMem(&info->memory, gpu->device);
@@ -209,6 +219,10 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
 
 static int reserve(struct ct_device *device, size_t bytes, void **base)
 {
+    if (gpu_of(device)->described)
+        return ct_fail(CT_ECONFIG,
+                       "[cuda] describe: the device is described and not there; `ctitan plan` and "
+                       "`ctitan simulate` plan for it, and nothing runs on it");
     return gpu_arena_create(gpu_of(device), bytes, base);
 }
 

@@ -41,8 +41,12 @@ static int check_driver(void)
 int gpu_functions_load(struct gpu *gpu)
 {
     struct gpu_functions *f;
-    int count = 0, rc = check_driver();
+    int count = 0, rc = gpu_images[0].data ? check_driver() : 0;
 
+    if (!gpu_images[0].data)
+        return ct_fail(CT_ENOENT,
+                       "plugin cuda was built without kernels, for planning only: build it where "
+                       "nvcc of the CUDA toolkit is installed");
     if (rc < 0)
         return rc;
     f = calloc(1, sizeof(*f));

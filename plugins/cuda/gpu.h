@@ -16,6 +16,7 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/machine.h>
 
 #include "driver.h"
 #include "kernels/arguments.h"
@@ -26,6 +27,7 @@ struct gpu_config {
     bool tf32, graph, tune;
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
+    const char *describe;  /* a description, instead of a device; "": none */
 };
 extern struct gpu_config gpu_config;
 
@@ -57,6 +59,8 @@ struct gpu {
     struct gpu_graph *graph; /* the step, captured; NULL: not wanted */
     void *staging;           /* pinned, for collectives through the host */
     size_t staging_bytes;
+    const struct ct_machine *described; /* NULL: the device is there; else nothing runs on it */
+    struct ct_arena arena;
 };
 
 extern const struct ct_device_ops gpu_device_ops;
@@ -67,6 +71,11 @@ static inline struct gpu *gpu_of(const void *device)
 {
     return (struct gpu *)(uintptr_t)device;
 }
+
+/* ---- describe.c ---- */
+
+int gpu_describe(const char *path, struct gpu *gpu);
+void gpu_described_info(const struct gpu *gpu, enum ct_dtype compute, struct ct_device_info *info);
 
 /* ---- arena.c: one range of addresses per reservation, backed by physical memory ---- */
 

@@ -1,7 +1,13 @@
 /*
- * The images of kernels: image.S, once for each source.
+ * The images of kernels: image.S, once for each source. None without nvcc (GPU_TOOLKIT 0).
  */
 #include "functions.h"
+
+#if GPU_TOOLKIT == 0
+
+const struct gpu_image gpu_images[] = {{0}};
+
+#else
 
 #define IMAGES(X)                                                                                  \
     X(attention)                                                                                   \
@@ -23,5 +29,7 @@ const struct gpu_image gpu_images[] = {
     IMAGES(X)
 #undef X
         {0}};
+
+#endif
 
 const int gpu_images_toolkit = GPU_TOOLKIT;

@@ -1,0 +1,209 @@
+/*
+ * Runs that are planned and not started: the programs of all ranks of a pipeline, their proof and
+ * their time on a described machine.
+ */
+#include <stdio.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/pipeline.h>
+#include <ctitan/run.h>
+
+#include "cli.h"
+
+static int open_peers(struct planned *p)
+{
+    struct ct_run *run = p->run;
+    int axis = run->graph->partition_axis, rc = 0;
+
+    p->count = axis < 0 ? 1 : (int)run->mesh.axis[axis].size;
+    p->peer = ct_arena_array(&run->arena, struct ct_run *, p->count);
+    p->program = ct_arena_array(&run->arena, const struct ct_program *, p->count);
+    p->rank = ct_arena_array(&run->arena, int64_t, p->count);
+    ct_mesh_group(&run->mesh, run->rank, axis < 0 ? 0 : (ct_axes)1 << axis, p->rank);
+    for (int n = 0; rc == 0 && n < p->count; n++) {
+        if (p->rank[n] != run->rank)
+            rc = ct_run_open_peer(run, p->rank[n], &p->peer[n]);
+        if (rc == 0)
+            p->program[n] = p->peer[n] ? p->peer[n]->program : run->program;
+    }
+    return rc;
+}
+
+int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *planned)
+{
+    int64_t world = args->ranks ? args->ranks : 1;
+    struct ct_run_options options = {.depth = CT_RUN_PROGRAM,
+                                     .peers = true,
+                                     .world = args->ranks,
+                                     .rank = args->rank,
+                                     .local_ranks = args->here ? (int)args->ranks : 1};
+    int rc;
+
+    *planned = (struct planned){0};
+    if (args->rank >= world)
+        return ct_fail(CT_ECONFIG, "--rank %lld of %lld ranks", (long long)args->rank,
+                       (long long)world);
+    rc = ct_run_open(recipe, &options, &planned->run);
+    if (rc < 0)
+        return rc;
+    rc = open_peers(planned);
+    if (rc < 0)
+        plan_close(planned);
+    return rc;
+}
+
+void plan_close(struct planned *planned)
+{
+    for (int n = 0; n < planned->count; n++)
+        ct_run_close(planned->peer[n]);
+    ct_run_close(planned->run);
+}
+
+int plan_prove(const struct planned *planned)
+{
+    const struct ct_run *run = planned->run;
+
+    if (run->graph->partition_axis < 0)
+        return 0;
+    return ct_programs_prove(planned->program, planned->count, run->graph->partition_axis,
+                             run->device->in_order);
+}
+
+/* ---- time ---- */
+
+/* With slow ranks: all ranks of the world, each with the program of its stage. */
+static void expand(const struct planned *p, struct args *args, struct ct_simulate_request *r)
+{
+    const struct ct_run *run = p->run;
+    const struct ct_program **program =
+        ct_arena_array(&args->arena, const struct ct_program *, run->world);
+    int64_t *rank = ct_arena_array(&args->arena, int64_t, run->world);
+    int axis = run->graph->partition_axis;
+
+    for (int64_t n = 0; n < run->world; n++) {
+        rank[n] = n;
+        program[n] = p->program[axis < 0 ? 0 : ct_mesh_coordinate(&run->mesh, n, axis)];
+    }
+    r->program = program;
+    r->rank = rank;
+    r->count = (int)run->world;
+}
+
+int plan_simulate(const struct planned *planned, struct args *args,
+                  struct ct_simulate_request *request, struct ct_simulated *result)
+{
+    const struct ct_device *device = planned->run->device;
+
+    *request = (struct ct_simulate_request){.machine = args->machine,
+                                            .program = planned->program,
+                                            .rank = planned->rank,
+                                            .count = planned->count,
+                                            .slow = args->slow,
+                                            .slow_count = args->slow_count,
+                                            .in_order = device->in_order,
+                                            .host_waits = device->host_memory,
+                                            .arena = &args->arena};
+    for (int i = 0; i < args->slow_count; i++)
+        if (args->slow[i].rank >= planned->run->world)
+            return ct_fail(CT_ECONFIG, "--slow: there is no rank %lld of %lld",
+                           (long long)args->slow[i].rank, (long long)planned->run->world);
+    if (args->slow_count)
+        expand(planned, args, request);
+    return ct_simulate(request, result);
+}
+
+struct summary {
+    double tokens, tflops, mfu, mfu_halved; /* per second and rank; percent */
+    const struct ct_rank_times *times;      /* of the rank that computes longest */
+};
+
+static enum ct_dtype compute_dtype(void)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    enum ct_dtype dtype;
+
+    if (ct_dtype_parse(*t->mixed_precision_param ? t->mixed_precision_param : t->dtype, &dtype) < 0)
+        return CT_F32;
+    return dtype;
+}
+
+static double computing(const struct ct_rank_times *t)
+{
+    return t->products + t->others;
+}
+
+static struct summary summarise(const struct planned *p, const struct args *args,
+                                const struct ct_simulated *result)
+{
+    const struct ct_run *run = p->run;
+    const struct ct_value *tokens = ct_graph_find_input(run->graph, "tokens");
+    int64_t step = run->program->microbatches * ct_shape_count(tokens->ndim, tokens->shape);
+    struct summary s = {.tokens = (double)step / result->seconds / (double)run->world,
+                        .times = &result->times[0]};
+    double whole, halved;
+
+    run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &whole, &halved);
+    s.tflops = whole * s.tokens / 1e12;
+    s.mfu = 100 * whole * s.tokens / ct_machine_peak(args->machine, compute_dtype());
+    s.mfu_halved = s.mfu * halved / whole;
+    for (int n = 1; n < p->count; n++)
+        if (computing(&result->times[n]) > computing(s.times))
+            s.times = &result->times[n];
+    return s;
+}
+
+/* What limits the step, in words. */
+static const char *limit(const struct ct_rank_times *t)
+{
+    if (t->waiting > t->products && t->waiting > t->exposed)
+        return "waiting for other ranks";
+    if (t->exposed > t->products && t->exposed > t->others)
+        return "communication";
+    return t->others > t->products ? "memory bandwidth" : "matrix products";
+}
+
+static void print_part(const char *what, double seconds, double step)
+{
+    if (seconds > 0)
+        printf("  %-32s %12.3f ms %6.1f %%\n", what, seconds * 1e3, 100 * seconds / step);
+}
+
+void print_times(const struct planned *planned, const struct args *args,
+                 const struct ct_simulated *result)
+{
+    struct summary s = summarise(planned, args, result);
+    const struct ct_machine *m = args->machine;
+
+    printf("\non %s, as described in %s:\n", m->name, m->path);
+    printf("  step               %.3f ms\n", result->seconds * 1e3);
+    printf("  tokens per second  %.0f per rank\n", s.tokens);
+    printf("  MFU                %.1f %%, causal attention counted whole; %.1f %%, halved\n", s.mfu,
+           s.mfu_halved);
+    if (m->memory < (double)planned->run->arena_bytes + m->beside)
+        printf("  it does NOT fit into the device's memory\n");
+    printf("  limited by         %s\n", limit(s.times));
+    printf("\nwhere the time of the rank goes that computes longest\n");
+    for (size_t n = 0; n <= m->rate_count; n++)
+        print_part(n < m->rate_count ? m->rate[n].name : "no class", s.times->of_class[n],
+                   result->seconds);
+    print_part("communication, exposed", s.times->exposed, result->seconds);
+    print_part("waiting: bubble, other ranks", s.times->waiting, result->seconds);
+    print_part("(communication, hidden)", s.times->hidden, result->seconds);
+}
+
+void print_times_json(const struct planned *planned, const struct args *args,
+                      const struct ct_simulated *result)
+{
+    struct summary s = summarise(planned, args, result);
+    const struct ct_machine *m = args->machine;
+
+    printf("{\"device\": \"%s\", \"step_seconds\": %.9g, \"tokens_per_second_per_rank\": %.9g,\n"
+           "  \"tflops\": %.9g, \"mfu\": %.9g, \"mfu_halved\": %.9g, \"fits\": %s,\n"
+           "  \"limited_by\": \"%s\", \"exposed\": %.9g, \"hidden\": %.9g, \"waiting\": %.9g",
+           m->name, result->seconds, s.tokens, s.tflops, s.mfu, s.mfu_halved,
+           m->memory < (double)planned->run->arena_bytes + m->beside ? "false" : "true",
+           limit(s.times), s.times->exposed, s.times->hidden, s.times->waiting);
+    for (size_t n = 0; n < m->rate_count; n++)
+        printf(", \"%s\": %.9g", m->rate[n].name, s.times->of_class[n]);
+    printf("}");
+}

@@ -1,0 +1,88 @@
+/*
+ * simulate: one step of all ranks on a virtual clock, as text, trace and picture.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/run.h>
+
+#include "cli.h"
+
+typedef int writer(const struct ct_simulate_request *, const struct ct_simulated *, FILE *);
+
+static int write_to(const char *path, writer *write, const struct ct_simulate_request *request,
+                    const struct ct_simulated *result)
+{
+    FILE *out = fopen(path, "w");
+    int rc;
+
+    if (!out)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    rc = write(request, result, out);
+    if (fclose(out) != 0 && rc == 0)
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (rc == 0)
+        fprintf(stderr, "%s is written\n", path);
+    return rc < 0 ? ct_context(rc, "%s", path) : 0;
+}
+
+static void print_ranks(const struct ct_simulate_request *r, const struct ct_simulated *result)
+{
+    printf("\n  %-8s %12s %12s %12s %12s\n", "rank", "computes", "exposed", "hidden", "waits");
+    for (int n = 0; n < r->count && n < 64; n++) {
+        const struct ct_rank_times *t = &result->times[n];
+
+        printf("  %-8lld %9.3f ms %9.3f ms %9.3f ms %9.3f ms\n", (long long)r->rank[n],
+               (t->products + t->others) * 1e3, t->exposed * 1e3, t->hidden * 1e3,
+               t->waiting * 1e3);
+    }
+    if (r->count > 64)
+        printf("  and %d more\n", r->count - 64);
+}
+
+static int simulate(struct ct_recipe *recipe, struct args *args)
+{
+    struct ct_simulate_request request;
+    struct ct_simulated result;
+    struct planned planned;
+    int rc = plan_open(recipe, args, &planned);
+
+    if (rc < 0)
+        return rc;
+    rc = plan_simulate(&planned, args, &request, &result);
+    if (rc == 0 && args->json) {
+        print_times_json(&planned, args, &result);
+        putchar('\n');
+    } else if (rc == 0) {
+        print_times(&planned, args, &result);
+        print_ranks(&request, &result);
+    }
+    if (rc == 0 && args->trace)
+        rc = write_to(args->trace, ct_simulated_trace, &request, &result);
+    if (rc == 0 && args->svg)
+        rc = write_to(args->svg, ct_simulated_svg, &request, &result);
+    plan_close(&planned);
+    return rc;
+}
+
+int verb_simulate(int argc, char **argv)
+{
+    struct ct_recipe *recipe = NULL;
+    struct args args;
+    int rc =
+        args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_DEVICE | ARG_PICTURES, &args);
+
+    if (rc < 0)
+        return rc;
+    if (!args.device)
+        rc = ct_fail(CT_ECONFIG, "simulate: --device is missing: the description of a machine; "
+                                 "`ctitan doctor --describe FILE` writes this machine's");
+    if (rc == 0)
+        rc = args_recipe(&args, &recipe);
+    if (rc == 0)
+        rc = simulate(recipe, &args);
+    args_finish(&args);
+    return rc;
+}

@@ -1,0 +1,104 @@
+/*
+ * Descriptions of machines, for planning without them: how fast they compute and communicate.
+ *
+ * A description is an INI file, read by the rules of recipes (lib/recipe.h):
+ *
+ *     [device]
+ *     name = NVIDIA H100 SXM5 80GB
+ *     plugin = cuda            ; its kernels are chosen
+ *     memory = 85.0e9          ; bytes
+ *     ranks_per_host = 8
+ *     [peak]                   ; per second
+ *     bfloat16 = 989e12        ; FLOPs of matrix products, by dtype
+ *     bandwidth = 3.35e12      ; bytes of memory
+ *     [rate.products]
+ *     ops = linear, linear_dx, linear_dw
+ *     reach = 5e-6 0.3, 1e-3 0.75
+ *     [link.host]
+ *     bandwidth = 450e9        ; bytes that a rank sends per second
+ *     latency = 3e-6
+ *     [calls]
+ *     linear = 512,256:768,256:float32 1.2e-3 ..
+ *
+ * The time of an instruction is [calls]' own, if that has one of the same op, shapes and dtype.
+ * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
+ * share of the peak that kernels reach: a function of the ideal time, interpolated between the
+ * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
+ * the class that lists it, others in the class "other". [device] launch is added to each.
+ */
+#ifndef CT_MACHINE_H
+#define CT_MACHINE_H
+
+#include <ctitan/program.h>
+
+CT_BEGIN_DECLS
+
+struct ct_machine_point {
+    double at, value; /* seconds at the peak; share of the peak */
+};
+
+struct ct_machine_curve {
+    struct ct_machine_point *point; /* sorted */
+    size_t count;
+};
+
+/* A class of ops. */
+struct ct_machine_rate {
+    const char *name;
+    const char **ops;
+    size_t op_count;
+    bool lookup; /* bytes are those of the outputs, twice: of the first input only some rows are
+                     read */
+    struct ct_machine_curve reach;
+};
+
+/* A measured call. */
+struct ct_machine_call {
+    const char *op, *shapes; /* as ct_machine_shapes prints them */
+    double seconds;
+};
+
+struct ct_machine_link {
+    double bandwidth;              /* bytes per second that each rank sends */
+    double latency;                /* seconds of a message */
+    struct ct_machine_curve reach; /* share of the bandwidth, by bytes */
+};
+
+struct ct_machine {
+    const char *path; /* where it was read */
+    const char *name, *plugin;
+    double memory, beside;                    /* bytes; taken beside the plan */
+    int64_t units, capability, shared_memory; /* of GPUs: multiprocessors; 90; bytes per block */
+    int64_t ranks_per_host;
+    double launch; /* seconds that each instruction takes beside its work */
+    bool in_order; /* all streams of a rank share its processors: nothing overlaps */
+    struct {
+        double float32, bfloat16, float8, bandwidth;
+    } peak;
+    struct ct_machine_rate *rate;
+    size_t rate_count;
+    struct ct_machine_link host, network;
+    struct ct_machine_call *call; /* sorted by op and shapes */
+    size_t call_count;
+};
+
+/* Read a description: a file, or the name of one in the folders of ct_machine_folders. CT_ECONFIG
+   says where it is wrong; CT_ENOENT names the known ones. */
+CT_API int ct_machine_read(struct ct_arena *arena, const char *name,
+                           const struct ct_machine **machine);
+
+/* "512,256:768,256:float32": shapes of a call's inputs, and the dtype of the first that is a
+   floating-point number. Prints as snprintf does. */
+CT_API int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room);
+
+/* Seconds of an instruction. A rank that waits for others is not counted. */
+CT_API double ct_machine_seconds(const struct ct_machine *machine, const struct ct_program *program,
+                                 int64_t rank, const struct ct_instruction *instruction);
+/* Index into machine->rate; SIZE_MAX: none lists it. */
+CT_API size_t ct_machine_class(const struct ct_machine *machine, const struct ct_op *op);
+/* FLOPs per second at the peak of products of a dtype; 0: not described. */
+CT_API double ct_machine_peak(const struct ct_machine *machine, enum ct_dtype dtype);
+
+CT_END_DECLS
+
+#endif

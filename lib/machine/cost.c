@@ -1,0 +1,243 @@
+/*
+ * Seconds of an instruction on a described machine.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/lib/machine.h>
+#include <ctitan/op.h>
+
+/* The value at x, interpolated on logarithmic scales. */
+static double at(const struct ct_machine_curve *curve, double x)
+{
+    const struct ct_machine_point *p = curve->point;
+    size_t n = 0;
+    double share;
+
+    while (n < curve->count && p[n].at < x)
+        n++;
+    if (n == 0 || n == curve->count)
+        return p[n ? n - 1 : 0].value;
+    share = log(x / p[n - 1].at) / log(p[n].at / p[n - 1].at);
+    return p[n - 1].value * pow(p[n].value / p[n - 1].value, share);
+}
+
+static double bytes_of(const struct ct_tensor *t)
+{
+    return t->ndim < 0 ? 0 : (double)ct_tensor_count(t) * (double)ct_dtype_size(t->dtype);
+}
+
+/* ---- classes ---- */
+
+size_t ct_machine_class(const struct ct_machine *machine, const struct ct_op *op)
+{
+    size_t other = SIZE_MAX;
+
+    for (size_t n = 0; n < machine->rate_count; n++) {
+        const struct ct_machine_rate *r = &machine->rate[n];
+
+        for (size_t i = 0; i < r->op_count; i++)
+            if (!strcmp(r->ops[i], op->type->name))
+                return n;
+        if (!r->op_count)
+            other = n;
+    }
+    return other;
+}
+
+double ct_machine_peak(const struct ct_machine *machine, enum ct_dtype dtype)
+{
+    switch (dtype) {
+    case CT_BF16:
+    case CT_F16:
+        return machine->peak.bfloat16;
+    case CT_E4M3:
+    case CT_E5M2:
+        return machine->peak.float8 > 0 ? machine->peak.float8 : machine->peak.bfloat16;
+    default:
+        return machine->peak.float32;
+    }
+}
+
+/* ---- computing ---- */
+
+/* The narrowest floating dtype among the first two inputs: in it the product is computed. */
+static enum ct_dtype product_dtype(const struct ct_launch *l)
+{
+    enum ct_dtype dtype = CT_F64;
+
+    for (int i = 0; i < l->ins && i < 2; i++)
+        if (l->in[i].ndim >= 0 && ct_dtype_is_float(l->in[i].dtype) &&
+            ct_dtype_size(l->in[i].dtype) < ct_dtype_size(dtype))
+            dtype = l->in[i].dtype;
+    return dtype;
+}
+
+static double bytes_moved(const struct ct_launch *l, bool lookup)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < l->ins && !lookup; i++)
+        bytes += bytes_of(&l->in[i]) * (ct_op_mutates(l->op, i) ? 2 : 1);
+    for (int i = 0; i < l->outs; i++)
+        bytes += bytes_of(&l->out[i]) * (lookup || l->accumulate >> i & 1 ? 2 : 1);
+    return bytes;
+}
+
+static double flops_of(const struct ct_launch *l)
+{
+    return l->op->type->flops ? l->op->type->flops(l->op, l->in, l->out) : 0;
+}
+
+static double computing(const struct ct_machine *m, const struct ct_instruction *i)
+{
+    size_t n = ct_machine_class(m, i->op);
+    const struct ct_machine_rate *rate = n == SIZE_MAX ? NULL : &m->rate[n];
+    double products = flops_of(&i->launch) / ct_machine_peak(m, product_dtype(&i->launch));
+    double moves = bytes_moved(&i->launch, rate && rate->lookup) / m->peak.bandwidth;
+    double ideal = fmax(products, moves);
+
+    return ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal;
+}
+
+/* ---- calls that have been measured ---- */
+
+int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room)
+{
+    const char *dtype = "";
+    int n = 0;
+
+    for (int i = 0; i < launch->ins; i++) {
+        const struct ct_tensor *t = &launch->in[i];
+        size_t used = (size_t)n < room ? (size_t)n : room;
+
+        n += snprintf(text + used, room - used, "%s", i ? ":" : "");
+        if (t->ndim < 0)
+            continue;
+        for (int d = 0; d < t->ndim; d++) {
+            used = (size_t)n < room ? (size_t)n : room;
+            n += snprintf(text + used, room - used, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+        }
+        if (!*dtype && ct_dtype_is_float(t->dtype))
+            dtype = ct_dtype_name(t->dtype);
+    }
+    if ((size_t)n < room)
+        n += snprintf(text + n, room - (size_t)n, ":%s", dtype);
+    return n;
+}
+
+static int compare_calls(const void *a, const void *b)
+{
+    const struct ct_machine_call *x = a, *y = b;
+    int order = strcmp(x->op, y->op);
+
+    return order ? order : strcmp(x->shapes, y->shapes);
+}
+
+static double measured(const struct ct_machine *m, const struct ct_launch *l)
+{
+    char shapes[512];
+    struct ct_machine_call key = {.op = l->op->type->name, .shapes = shapes};
+    const struct ct_machine_call *found;
+
+    if (!m->call_count || ct_machine_shapes(l, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
+        return 0;
+    found = bsearch(&key, m->call, m->call_count, sizeof(*m->call), compare_calls);
+    return found ? found->seconds : 0;
+}
+
+/* ---- communication ---- */
+
+/* How a group of ranks lies on hosts. */
+struct span {
+    int64_t ranks, hosts, here; /* here: ranks of the first member's host */
+};
+
+static struct span span_of(const struct ct_machine *m, const struct ct_mesh *mesh, int64_t rank,
+                           ct_axes axes)
+{
+    struct span s = {.ranks = ct_mesh_degree(mesh, axes)};
+    int64_t stride = 1, low = rank, high = rank;
+
+    for (int a = mesh->count; a-- > 0; stride *= mesh->axis[a].size) {
+        int64_t c = ct_mesh_coordinate(mesh, rank, a);
+
+        if (axes >> a & 1) {
+            low -= c * stride;
+            high += (mesh->axis[a].size - 1 - c) * stride;
+        }
+    }
+    if (low / m->ranks_per_host == high / m->ranks_per_host) {
+        s.hosts = 1;
+        s.here = s.ranks;
+        return s;
+    }
+    /* Members are spaced evenly enough: the innermost axis of the group decides. */
+    stride = 1;
+    s.here = 1;
+    for (int a = mesh->count; a-- > 0; stride *= mesh->axis[a].size)
+        if (axes >> a & 1 && stride < m->ranks_per_host) {
+            int64_t fits = m->ranks_per_host / stride;
+
+            s.here *= mesh->axis[a].size < fits ? mesh->axis[a].size : fits;
+        }
+    s.hosts = (s.ranks + s.here - 1) / s.here;
+    return s;
+}
+
+static double link_seconds(const struct ct_machine_link *link, double bytes)
+{
+    return bytes > 0 ? bytes / (link->bandwidth * at(&link->reach, bytes)) : 0;
+}
+
+/* A ring through all ranks, or a tree where that has fewer steps. What goes between hosts is shared
+   by the network links of the group's ranks on a host. */
+static double collective(const struct ct_machine *m, const struct span *s, double sent)
+{
+    double inside = link_seconds(&m->host, sent), between = 0;
+    double steps = (double)(s->here - 1), hops = (double)(s->hosts - 1);
+    double tree = 2 * ceil(log2((double)(s->here > 1 ? s->here : 1))),
+           far = 2 * ceil(log2((double)s->hosts));
+
+    if (s->hosts > 1)
+        between = link_seconds(&m->network, sent / (double)s->here);
+    return fmax(inside, between) + fmin(steps, tree) * m->host.latency +
+           fmin(hops, far) * m->network.latency;
+}
+
+static double transfer(const struct ct_machine *m, const struct ct_program *p, int64_t rank,
+                       const struct ct_instruction *i)
+{
+    int axis = p->graph->partition_axis;
+    struct span s = span_of(m, &p->graph->mesh, rank, (ct_axes)1 << axis);
+    const struct ct_machine_link *link;
+    double bytes = 0;
+
+    for (int n = 0; n < i->launch.ins; n++)
+        bytes += bytes_of(&i->launch.in[n]);
+    for (int n = 0; n < i->launch.outs; n++)
+        bytes += bytes_of(&i->launch.out[n]);
+    /* Neighbours of a pipeline are on different hosts where hosts hold one stage. */
+    link = s.here < s.ranks && s.here <= 1 ? &m->network : &m->host;
+    return link->latency + link_seconds(link, bytes);
+}
+
+double ct_machine_seconds(const struct ct_machine *machine, const struct ct_program *program,
+                          int64_t rank, const struct ct_instruction *instruction)
+{
+    const struct ct_op_type *type = instruction->op->type;
+    double seconds;
+
+    if (type->flags & CT_OP_RENDEZVOUS)
+        return machine->launch + transfer(machine, program, rank, instruction);
+    if (instruction->sent > 0) {
+        struct span s =
+            span_of(machine, &program->graph->mesh, rank, ct_op_axes(instruction->op, "axes"));
+
+        return machine->launch + collective(machine, &s, instruction->sent);
+    }
+    seconds = measured(machine, &instruction->launch);
+    return seconds > 0 ? seconds : machine->launch + computing(machine, instruction);
+}

@@ -1,0 +1,42 @@
+/*
+ * The programs of several ranks as lanes (lanes.h): one lane for each stream of a rank.
+ *
+ * Every instruction is an item. It comes after the events that it waits for. The n-th send of a
+ * rank to another meets the n-th receive there; the n-th call of a collective in a group, on a
+ * stream, meets those of all ranks of the group that are among the given ones. A call whose partner
+ * is missing can never be done.
+ */
+#ifndef CT_PROGRAM_LANES_H
+#define CT_PROGRAM_LANES_H
+
+#include <ctitan/program.h>
+
+#include "lanes.h"
+
+struct ct_program_lanes {
+    const struct ct_program *const *program; /* by index */
+    const int64_t *rank;                     /* by index: its number in the mesh */
+    int count;
+    bool in_order;   /* all streams of a rank are one lane */
+    bool host_waits; /* what follows a compute instruction in the program starts when that is done,
+                        as on a CPU, where the host's thread computes */
+    /* Seconds of an instruction of the rank at `index`. NULL: nothing takes time. */
+    double (*cost)(const void *client, int index, const struct ct_instruction *instruction);
+    const void *client;
+
+    struct ct_arena *arena; /* for all below */
+    int32_t *first;         /* by index: item of its first instruction; one more at the end */
+    struct ct_lanes lanes;
+};
+
+/* Build the lanes from the fields above `arena`, and it. CT_EINVAL: a send meets the receive of
+   another value. */
+int ct_program_lanes_build(struct ct_program_lanes *p);
+
+int ct_program_lanes_index(const struct ct_program_lanes *p, int32_t item);
+const struct ct_instruction *ct_program_lanes_at(const struct ct_program_lanes *p, int32_t item);
+
+/* Describe lanes that did not reach their end. CT_EINVAL. */
+int ct_program_lanes_stuck(const struct ct_program_lanes *p);
+
+#endif

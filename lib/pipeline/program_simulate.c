@@ -1,0 +1,159 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/lib/simulate.h>
+#include <ctitan/op.h>
+
+#include "program_lanes.h"
+
+static double cost(const void *client, int index, const struct ct_instruction *i)
+{
+    const struct ct_simulate_request *r = client;
+    double factor = 1;
+
+    for (int n = 0; n < r->slow_count; n++)
+        if (r->slow[n].rank == r->rank[index])
+            factor = r->slow[n].factor;
+    return factor * ct_machine_seconds(r->machine, r->program[index], r->rank[index], i);
+}
+
+/* ---- where the time of a rank goes ---- */
+
+static bool computes(const struct ct_instruction *i)
+{
+    return !(i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS | CT_OP_SPACES));
+}
+
+struct interval {
+    double start, end;
+};
+
+static int compare_intervals(const void *a, const void *b)
+{
+    const struct interval *x = a, *y = b;
+
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Join intervals that overlap; returns how many are left. */
+static size_t join(struct interval *list, size_t count)
+{
+    size_t kept = 0;
+
+    qsort(list, count, sizeof(*list), compare_intervals);
+    for (size_t n = 0; n < count; n++) {
+        if (kept && list[n].start <= list[kept - 1].end) {
+            if (list[n].end > list[kept - 1].end)
+                list[kept - 1].end = list[n].end;
+        } else {
+            list[kept++] = list[n];
+        }
+    }
+    return kept;
+}
+
+static double length(const struct interval *list, size_t count)
+{
+    double sum = 0;
+
+    for (size_t n = 0; n < count; n++)
+        sum += list[n].end - list[n].start;
+    return sum;
+}
+
+/* Length of what two lists of disjoint, sorted intervals have in common. */
+static double common(const struct interval *a, size_t as, const struct interval *b, size_t bs)
+{
+    double sum = 0;
+
+    for (size_t i = 0, j = 0; i < as && j < bs;) {
+        double start = a[i].start > b[j].start ? a[i].start : b[j].start;
+        double end = a[i].end < b[j].end ? a[i].end : b[j].end;
+
+        if (end > start)
+            sum += end - start;
+        if (a[i].end < b[j].end)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+static void account(const struct ct_simulate_request *r, int index, struct ct_simulated *result)
+{
+    const struct ct_program *p = r->program[index];
+    struct ct_rank_times *t = &result->times[index];
+    struct ct_arena scratch = {0};
+    struct interval *busy = ct_arena_array(&scratch, struct interval, p->step_count);
+    struct interval *talk = ct_arena_array(&scratch, struct interval, p->step_count);
+    size_t busies = 0, talks = 0;
+
+    t->of_class = ct_arena_array(r->arena, double, r->machine->rate_count + 1);
+    for (size_t n = 0; n < p->step_count; n++) {
+        const struct ct_instruction *i = &p->step[n];
+        struct interval at = {result->start[index][n], result->end[index][n]};
+        size_t class = ct_machine_class(r->machine, i->op);
+
+        if (computes(i)) {
+            *(i->op->type->flops ? &t->products : &t->others) += at.end - at.start;
+            t->of_class[class == SIZE_MAX ? r->machine->rate_count : class] += at.end - at.start;
+            busy[busies++] = at;
+        } else {
+            talk[talks++] = at;
+        }
+    }
+    busies = join(busy, busies);
+    talks = join(talk, talks);
+    t->hidden = common(busy, busies, talk, talks);
+    t->exposed = length(talk, talks) - t->hidden;
+    t->waiting = result->seconds - length(busy, busies) - t->exposed;
+    ct_arena_finish(&scratch);
+}
+
+static void take(const struct ct_simulate_request *r, const struct ct_program_lanes *p,
+                 struct ct_simulated *result)
+{
+    result->start = ct_arena_array(r->arena, double *, r->count);
+    result->end = ct_arena_array(r->arena, double *, r->count);
+    result->times = ct_arena_array(r->arena, struct ct_rank_times, r->count);
+    for (int index = 0; index < r->count; index++) {
+        size_t count = r->program[index]->step_count;
+
+        result->start[index] = ct_arena_array(r->arena, double, count + 1);
+        result->end[index] = ct_arena_array(r->arena, double, count + 1);
+        for (size_t n = 0; n < count; n++) {
+            const struct ct_lane_item *item = &p->lanes.item[p->first[index] + (int32_t)n];
+
+            result->start[index][n] = item->start;
+            result->end[index][n] = item->end;
+            if (item->end > result->seconds)
+                result->seconds = item->end;
+        }
+    }
+    for (int index = 0; index < r->count; index++)
+        account(r, index, result);
+}
+
+int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *result)
+{
+    struct ct_arena scratch = {0};
+    struct ct_program_lanes p = {.program = request->program,
+                                 .rank = request->rank,
+                                 .count = request->count,
+                                 .in_order = request->in_order || request->machine->in_order,
+                                 .host_waits = request->host_waits,
+                                 .cost = cost,
+                                 .client = request,
+                                 .arena = &scratch};
+    int rc;
+
+    *result = (struct ct_simulated){0};
+    rc = ct_program_lanes_build(&p);
+    if (rc == 0 && !ct_lanes_run(&p.lanes))
+        rc = ct_program_lanes_stuck(&p);
+    if (rc == 0)
+        take(request, &p, result);
+    ct_arena_finish(&scratch);
+    return rc;
+}
