@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/program.h>
 
@@ -323,6 +324,7 @@ void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
 void ct_executor_await_next(struct ct_executor *e)
 {
     int64_t next = INT64_MAX;
+    double begin = ct_now();
 
     for (size_t i = 0; i < e->program->graph->value_count; i++) {
         if (e->first_write[i] == e->hold_before)
@@ -331,6 +333,12 @@ void ct_executor_await_next(struct ct_executor *e)
             next = e->first_write[i];
     }
     e->hold_before = next;
+    e->waited += ct_now() - begin;
+}
+
+double ct_executor_waited(const struct ct_executor *e)
+{
+    return e->waited;
 }
 
 int ct_executor_copy_out(struct ct_executor *e, const struct ct_value *v, size_t from, size_t bytes,

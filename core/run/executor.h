@@ -40,6 +40,7 @@ struct ct_executor {
     int64_t *first_write; /* by value id: the first instruction of the step that writes it */
     int64_t hold_before;  /* first instruction that writes a held value; INT64_MAX: none */
     bool *held;           /* by value id */
+    double waited;        /* seconds, for held values */
     pthread_mutex_t lock; /* protects held */
     pthread_cond_t released;
 };

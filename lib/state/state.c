@@ -1,8 +1,8 @@
 /*
  * The host's access to parameters and states: boxes of shards, and copies while steps run.
  */
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/state.h>
@@ -241,6 +241,11 @@ void ct_run_release(struct ct_run *run, const struct ct_state *state)
         ct_executor_release(run->executor, state->value);
 }
 
+double ct_run_waited(const struct ct_run *run)
+{
+    return ct_executor_waited(run->executor);
+}
+
 int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from, size_t bytes,
                     void *host)
 {
@@ -264,14 +269,15 @@ int ct_run_staging(struct ct_run *run, size_t bytes, void **staging)
 {
     if (has_staging(run))
         return run->device_ops->reserve_host(run->device, bytes ? bytes : 1, staging);
-    *staging = calloc(1, bytes ? bytes : 1);
-    return *staging ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
+    *staging =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return *staging != MAP_FAILED ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
 }
 
 void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)
 {
     if (staging && has_staging(run))
         run->device_ops->release_host(run->device, staging, bytes ? bytes : 1);
-    else
-        free(staging);
+    else if (staging)
+        munmap(staging, bytes ? bytes : 1);
 }

@@ -95,12 +95,14 @@ static struct {
     bool joined; /* the thread of this phase has ended, or there is none */
     struct ct_arena arena;
     const char *path, *temporary;
+    struct ckpt_what what;
     struct ckpt_write write;
     struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
     struct ckpt index;       /* rank 0 */
     char *header;
     int64_t step;
-    double begin;
+    double begin, end;
+    double loop, held; /* seconds that training waited: here; before it all, for held states */
     pthread_t thread;
     int rc; /* of this phase */
     char message[1024];
@@ -128,6 +130,34 @@ static void keep_result(int rc)
         snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
 }
 
+static int plan(struct ct_run *run, bool model_only)
+{
+    enum ct_dtype dtype;
+    int rc = 0;
+
+    save.what = (struct ckpt_what){.model_only = model_only, .dtype = -1};
+    if (model_only && ct_dtype_parse(config.export_dtype, &dtype) == 0)
+        save.what.dtype = (int)dtype;
+    save.files = ct_arena_array(&save.arena, struct ckpt_file, run->world);
+    if (run->rank == 0)
+        rc = ckpt_describe(&save.arena, run, &save.what, &save.index);
+    save.index.files = save.files;
+    save.index.file_count = (size_t)run->world;
+    return rc < 0 ? rc
+                  : ckpt_plan(&save.arena, run, run->rank, &save.what, &save.files[run->rank],
+                              &save.header);
+}
+
+/* Rank 0 lists the files of all ranks. */
+static int plan_others(struct ct_run *run)
+{
+    int rc = 0;
+
+    for (int64_t r = 1; rc == 0 && run->rank == 0 && r < run->world; r++)
+        rc = ckpt_plan(&save.arena, run, r, &save.what, &save.files[r], NULL);
+    return rc;
+}
+
 static void *write_file(void *context)
 {
     struct ckpt c = {.path = save.temporary, .chunk = CHUNK};
@@ -142,6 +172,8 @@ static void *write_file(void *context)
         rc = ckpt_read_file(&c, save.write.file, NULL);
     if (rc == 0)
         rc = ckpt_sync_folder(save.temporary);
+    if (rc == 0)
+        rc = plan_others(save.write.run);
     keep_result(rc);
     return NULL;
 }
@@ -157,7 +189,7 @@ static void *publish(void *context)
     keep_result(rc);
     if (rc < 0)
         return NULL;
-    ct_info("saved %s in %.2f s", save.path, ct_now() - save.begin);
+    save.end = ct_now();
     if (config.verify)
         now.verified = save.step;
     ckpt_purge(now.folder,
@@ -190,27 +222,6 @@ static void forget(void)
     memset(&save, 0, sizeof(save));
 }
 
-/* Rank 0 lists the files of all ranks, the others their own. */
-static int plan(struct ct_run *run, bool model_only)
-{
-    struct ckpt_what what = {.model_only = model_only, .dtype = -1};
-    enum ct_dtype dtype;
-    int rc = 0;
-
-    if (model_only && ct_dtype_parse(config.export_dtype, &dtype) == 0)
-        what.dtype = (int)dtype;
-    save.files = ct_arena_array(&save.arena, struct ckpt_file, run->world);
-    if (run->rank == 0)
-        rc = ckpt_describe(&save.arena, run, &what, &save.index);
-    for (int64_t r = 0; rc == 0 && r < run->world; r++)
-        if (run->rank == 0 || r == run->rank)
-            rc = ckpt_plan(&save.arena, run, r, &what, &save.files[r],
-                           r == run->rank ? &save.header : NULL);
-    save.index.files = save.files;
-    save.index.file_count = (size_t)run->world;
-    return rc;
-}
-
 static int begin_save(struct ct_run *run, bool aside, bool model_only)
 {
     struct ckpt_file *file;
@@ -218,6 +229,7 @@ static int begin_save(struct ct_run *run, bool aside, bool model_only)
 
     save.step = run->progress.step - 1;
     save.begin = ct_now();
+    save.held = ct_run_waited(run);
     save.aside = aside;
     save.path = ckpt_step_path(&save.arena, now.folder, save.step);
     save.temporary =
@@ -231,13 +243,16 @@ static int begin_save(struct ct_run *run, bool aside, bool model_only)
         .file = file,
         .path = ct_arena_printf(&save.arena, "%s/%s", save.temporary, file->name),
         .header = save.header,
-        .ring = &now.ring,
-        .hold = aside,
-        .verify = config.verify};
+        .ring = now.ring,
+        .hold = aside};
     for (size_t i = 0; aside && i < file->box_count; i++)
         ct_run_hold(run, file->boxes[i].state);
     save.phase = WRITING;
-    return start(write_file);
+    rc = start(write_file);
+    if (rc < 0)
+        ckpt_release(&save.write);
+    save.loop = ct_now() - save.begin;
+    return rc;
 }
 
 /* ---- agreement ---- */
@@ -285,8 +300,8 @@ static int fail(struct ct_run *run)
     return 0;
 }
 
-/* All ranks have ended this phase. */
-static int next_phase(struct ct_run *run)
+/* All ranks have ended this phase. begin: when this rank began to wait for that. */
+static int next_phase(struct ct_run *run, double begin)
 {
     int rc = 0;
 
@@ -297,6 +312,10 @@ static int next_phase(struct ct_run *run)
             rc = start(publish);
     } else {
         now.saved = save.step;
+        if (run->rank == 0)
+            ct_info("saved %s in %.2f s, of which training waited %.3f s", save.path,
+                    save.end - save.begin,
+                    save.loop + ct_now() - begin + ct_run_waited(run) - save.held);
         forget();
     }
     return rc;
@@ -307,6 +326,7 @@ static int next_phase(struct ct_run *run)
 static int advance(struct ct_run *run, bool block, bool *any_told)
 {
     enum { DONE, FAILED, GOES_ON };
+    double begin = ct_now();
     int rc = 0;
 
     do {
@@ -322,8 +342,9 @@ static int advance(struct ct_run *run, bool block, bool *any_told)
         if (all[0] == FAILED)
             return fail(run);
         if (all[0] == DONE)
-            rc = next_phase(run);
+            rc = next_phase(run, begin);
     } while (rc == 0 && block && save.phase != IDLE);
+    save.loop += ct_now() - begin;
     return rc;
 }
 
@@ -541,6 +562,7 @@ static int make_ring(struct ct_run *run)
 
     if (rc == 0) {
         most = file.bytes < most ? file.bytes : most;
+        now.ring.slot = CHUNK;
         now.ring.slots = most / CHUNK + 2;
         rc = ct_run_staging(run, now.ring.slots * CHUNK, (void **)&now.ring.memory);
     }
@@ -625,7 +647,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
         ct_run_stop(run, "SIGTERM");
     else if (due && !last)
         rc = begin_save(run, config.async_mode == ASYNC, false);
-    return rc;
+    return rc == 0 && config.async_mode == DISABLED ? advance(run, true, &any_told) : rc;
 }
 
 static void finish(struct ct_run *run)

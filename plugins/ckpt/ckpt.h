@@ -10,7 +10,8 @@
  *   plan.c    which rank writes which rows       write.c   writes a rank's file
  *   index.c   index.json                         read.c    reads what is wanted of all files
  *   load.c    fills a run                        folder.c  the folder of checkpoints
- *   ckpt.c    when to do what                    verb.c    the verbs; export.c: Hugging Face
+ *   ckpt.c    when to do what                    io.c      direct access to files; the ring
+ *   verb.c    the verbs                          export.c  Hugging Face
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -97,30 +98,58 @@ int ckpt_make_header(struct ckpt_file *file, char **header);
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c);
 
-/* ---- write.c ---- */
+/* ---- io.c ---- */
+
+uint64_t ckpt_hash(const void *data, size_t bytes);
+
+/* A file that is read or written directly, past the page cache. Then memory and offsets are of
+   whole pages; the last read may be shorter. Where the file system cannot, direct becomes false. */
+struct ckpt_io {
+    const char *path;
+    int fd;
+    bool direct;
+};
+
+int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct);
+int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at);
+/* data has room for whole pages. CT_EIO: the file has fewer bytes. */
+int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at);
+/* rc, or a failure to close. */
+int ckpt_io_close(struct ckpt_io *io, int rc);
+int ckpt_sync_folder(const char *path);
 
 struct ckpt_ring {
-    char *memory;
-    size_t slots; /* of CHUNK bytes */
+    char *memory;       /* begins at a page */
+    size_t slots, slot; /* their number, and the bytes of one */
 };
+
+/* Fill and empty the slots of a ring in turn with chunks 0 to count - 1, one of the two in a thread
+   of its own. The first failure of either ends both. */
+struct ckpt_pipe {
+    struct ckpt_ring ring;
+    size_t count;
+    int (*fill)(void *context, size_t number, char *slot);
+    int (*empty)(void *context, size_t number, char *slot);
+    void *context;
+    bool fill_aside;
+};
+int ckpt_pipe(const struct ckpt_pipe *pipe);
+
+/* ---- write.c ---- */
 
 struct ckpt_write {
     struct ct_run *run;
     struct ckpt_file *file; /* its hashes are set */
     const char *path;
     const char *header;
-    const struct ckpt_ring *ring;
-    bool hold;   /* states are held, and are released when they have been copied */
-    bool verify; /* the file will be read back */
+    struct ckpt_ring ring; /* of slots of CHUNK bytes */
+    bool hold;             /* states are held, and are released when they have been copied */
 };
 
 /* Copy, hash and write; sync the file to disk. The folder of path exists. */
 int ckpt_write(const struct ckpt_write *w);
 /* In its place, when there is nothing to write to: release what is held. */
 void ckpt_release(const struct ckpt_write *w);
-int ckpt_write_all(int fd, const char *path, const void *data, size_t bytes, size_t at);
-int ckpt_sync_folder(const char *path);
-uint64_t ckpt_hash(const void *data, size_t bytes);
 
 /* ---- index.c ---- */
 
@@ -132,12 +161,14 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
 /* ---- read.c ---- */
 
 /* What to read. want: the bytes [*from, *to) of the box are of use; false: none. put: a box within
-   the whole tensor, dense. */
+   the whole tensor, dense. shared: other processes of this machine read the same bytes, so that the
+   page cache is of use. */
 struct ckpt_sink {
     bool (*want)(void *context, const struct ckpt_box *box, size_t *from, size_t *to);
     int (*put)(void *context, const struct ckpt_box *box, const int64_t *offset,
                const int64_t *shape, const void *data);
     void *context;
+    bool shared;
 };
 
 /* Read all that is wanted of a file; every chunk is compared with its hash. CT_EIO names the file,

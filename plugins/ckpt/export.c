@@ -24,7 +24,7 @@ struct whole {
     const struct ckpt *c;
     struct ct_arena arena;
     const char *path;
-    int fd;
+    struct ckpt_io io;
     int dtype;  /* of floating-point tensors; -1: their own */
     size_t *at; /* by tensor: its first byte; SIZE_MAX: not in the file */
     char *block, *other;
@@ -92,8 +92,8 @@ static int write_part(struct whole *w, size_t tensor, int64_t element, int64_t c
     int rc = ct_weights_read(&part, &zero, &count, dtype, w->block);
 
     return rc < 0 ? rc
-                  : ckpt_write_all(w->fd, w->path, w->block, (size_t)count * item,
-                                   w->at[tensor] + (size_t)element * item);
+                  : ckpt_io_write(&w->io, w->block, (size_t)count * item,
+                                  w->at[tensor] + (size_t)element * item);
 }
 
 static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t *to)
@@ -133,7 +133,7 @@ static size_t place(struct whole *w, bool states, size_t begin)
 
 static void whole_init(struct whole *w, const struct ckpt *c)
 {
-    *w = (struct whole){.c = c, .fd = -1, .dtype = -1};
+    *w = (struct whole){.c = c, .dtype = -1};
     w->at = ct_arena_array(&w->arena, size_t, c->tensor_count + 1);
     w->different = ct_arena_array(&w->arena, int64_t, c->tensor_count + 1);
     w->most = ct_arena_array(&w->arena, double, c->tensor_count + 1);
@@ -168,11 +168,11 @@ static int write_weights(struct whole *w)
     int rc = header ? ct_file_begin(&file, w->path) : ct_fail(CT_ENOMEM, "%s", w->path);
 
     if (rc == 0) {
-        w->fd = fileno(file.out);
+        w->io = (struct ckpt_io){.path = w->path, .fd = fileno(file.out)};
         place(w, false, bytes);
-        rc = ckpt_write_all(w->fd, w->path, header, bytes, 0);
+        rc = ckpt_io_write(&w->io, header, bytes, 0);
         if (rc == 0)
-            rc = ckpt_read(w->c, &(struct ckpt_sink){want, put, w});
+            rc = ckpt_read(w->c, &(struct ckpt_sink){want, put, w, false});
         rc = ct_file_end(&file, rc);
     }
     free(header);
@@ -261,10 +261,9 @@ static void take_weights(const struct ct_weights *weights, struct ckpt *c, struc
 
 static int import_weights(struct ckpt *c, struct ckpt_file *file, const char *temporary)
 {
-    struct ckpt_ring ring = {ct_arena_alloc(c->arena, 2 * CHUNK), 2};
-    struct ckpt_write w = {.file = file, .ring = &ring};
+    struct ckpt_write w = {.file = file, .ring = {aligned_alloc(PAGE, 2 * CHUNK), 2, CHUNK}};
     char *header = NULL;
-    int rc = ckpt_make_header(file, &header);
+    int rc = w.ring.memory ? ckpt_make_header(file, &header) : ct_fail(CT_ENOMEM, "a ring");
 
     w.path = ct_arena_printf(c->arena, "%s/%s", temporary, file->name);
     w.header = header;
@@ -275,6 +274,7 @@ static int import_weights(struct ckpt *c, struct ckpt_file *file, const char *te
     if (rc == 0)
         rc = ckpt_index_write(c, temporary);
     free(header);
+    free(w.ring.memory);
     return rc;
 }
 
@@ -329,9 +329,10 @@ static int compare_part(struct whole *w, size_t tensor, int64_t element, int64_t
     struct ct_tensor a = ct_tensor_dense(w->other, t->dtype, 1, &count);
     struct ct_tensor b = ct_tensor_dense(w->block, t->dtype, 1, &count);
 
-    if (pread(w->fd, w->other, bytes, (off_t)(w->at[tensor] + (size_t)element * item)) !=
-        (ssize_t)bytes)
-        return ct_fail(CT_EIO, "a temporary file: %s", strerror(errno));
+    int rc = ckpt_io_read(&w->io, w->other, bytes, w->at[tensor] + (size_t)element * item);
+
+    if (rc < 0)
+        return rc;
     memcpy(w->block, data, bytes); /* aligned */
     for (int64_t i = 0; memcmp(w->other, w->block, bytes) && i < count; i++) {
         double by = fabs(ct_tensor_load(&a, i) - ct_tensor_load(&b, i));
@@ -408,8 +409,7 @@ static int compare(const struct ckpt *a, const struct ckpt *b)
     if (!file)
         return ct_fail(CT_EIO, "a temporary file: %s", strerror(errno));
     whole_init(&w, a);
-    w.fd = fileno(file);
-    w.path = "a temporary file";
+    w.io = (struct ckpt_io){.path = "a temporary file", .fd = fileno(file)};
     place(&w, true, 0);
     count = compare_lists(&w, b);
     if (a->progress.step != b->progress.step)
@@ -418,9 +418,9 @@ static int compare(const struct ckpt *a, const struct ckpt *b)
     if (*a->recipe && *b->recipe)
         rc = ckpt_compare_recipes(a->recipe, b->recipe, print_option, NULL);
     if (rc == 0)
-        rc = ckpt_read(a, &(struct ckpt_sink){want, put, &w});
+        rc = ckpt_read(a, &(struct ckpt_sink){want, put, &w, false});
     if (rc == 0)
-        rc = ckpt_read(b, &(struct ckpt_sink){want, put_compared, &w});
+        rc = ckpt_read(b, &(struct ckpt_sink){want, put_compared, &w, false});
     if (rc == 0)
         count += print_values(&w);
     fclose(file);

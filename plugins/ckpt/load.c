@@ -271,6 +271,22 @@ static int check_data(const struct ckpt *c)
                    c->path, (long long)before, (long long)now);
 }
 
+/* Whether most of what this rank reads is read by others, too. */
+static bool is_shared(const struct ct_run *run, const struct ckpt_load *load)
+{
+    size_t all = 0, shared = 0;
+    int64_t number;
+
+    for (size_t i = 0; i < run->state_count; i++) {
+        const struct ct_state *s = &run->states[i];
+        size_t bytes = s->value && wanted(load, s->role) ? ct_run_shard_bytes(run, s) : 0;
+
+        all += bytes;
+        shared += ct_run_shard_copies(run, s, run->rank, &number) > 1 ? bytes : 0;
+    }
+    return shared > all / 2;
+}
+
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load)
 {
     struct check check = {.run = run, .c = c, .load = load};
@@ -281,7 +297,7 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
     if (rc == 0 && load->data)
         rc = check_data(c);
     if (rc == 0)
-        rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill});
+        rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill, is_shared(run, load)});
     if (rc < 0)
         return rc;
     if (load->lr)

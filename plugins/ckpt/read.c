@@ -1,28 +1,26 @@
 /*
  * Reading what is wanted of a checkpoint. Chunks of which some byte is wanted are read once, in the
- * order of the file, several at a time where they are adjacent, and compared with their hashes.
+ * order of the file, by a thread that is a few chunks ahead of the one that compares them with
+ * their hashes and copies what is wanted.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <xxhash.h>
 
 #include <ctitan/error.h>
 
 #include "ckpt.h"
 
-#define AT_ONCE ((size_t)16 << 20) /* bytes of one read, at least a chunk */
+#define SLOTS 4 /* chunks in memory */
 
 struct reader {
     const struct ckpt *c;
     const struct ckpt_file *file;
     const struct ckpt_sink *sink; /* NULL: only compare */
-    char *path, *memory;
-    int fd;
-    size_t room;       /* chunks in memory */
-    bool *chunk;       /* which are wanted */
-    size_t *from, *to; /* by box: its wanted bytes */
+    struct ckpt_io io;
+    size_t *chunk, count; /* the chunks that are wanted */
+    size_t *from, *to;    /* by box: its wanted bytes */
 };
 
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
@@ -31,21 +29,6 @@ const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
         if (!strcmp(c->tensors[i].name, name))
             return &c->tensors[i];
     return NULL;
-}
-
-static int read_all(const struct reader *r, char *to, size_t bytes, size_t at)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pread(r->fd, to + done, bytes - done, (off_t)(at + done));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return ct_fail(CT_EIO, "%s, byte %zu: %s", r->path, at + done,
-                           n < 0 ? strerror(errno) : "the file ends there");
-        done += (size_t)n;
-    }
-    return 0;
 }
 
 /* ---- boxes ---- */
@@ -116,65 +99,60 @@ static int bad_chunk(const struct reader *r, size_t begin, size_t end)
     while (b->at + b->bytes <= begin)
         b++;
     return ct_fail(CT_EIO, "%s: bytes %zu to %zu are not what was written (%s from row %lld on)",
-                   r->path, r->file->header + begin, r->file->header + end, b->name,
+                   r->io.path, r->file->header + begin, r->file->header + end, b->name,
                    b->ndim
                        ? (long long)(b->offset[0] + (int64_t)((begin > b->at ? begin - b->at : 0) /
                                                               (b->bytes / (size_t)b->shape[0])))
                        : 0LL);
 }
 
-/* Chunks [first, last), which are adjacent and fit into memory. */
-static int read_chunks(const struct reader *r, size_t first, size_t last)
+static size_t chunk_bytes(const struct reader *r, size_t number)
 {
-    size_t chunk = r->c->chunk, begin = first * chunk;
-    size_t end = last * chunk < r->file->bytes ? last * chunk : r->file->bytes;
-    int rc = read_all(r, r->memory, end - begin, r->file->header + begin);
+    size_t left = r->file->bytes - number * r->c->chunk;
 
-    for (size_t n = first; rc == 0 && n < last; n++) {
-        size_t at = n * chunk, bytes = end - at < chunk ? end - at : chunk;
-
-        if (ckpt_hash(r->memory + (at - begin), bytes) != r->file->hash[n])
-            rc = bad_chunk(r, at, at + bytes);
-    }
-    return rc == 0 && r->sink ? put_data(r, begin, end, r->memory) : rc;
+    return left < r->c->chunk ? left : r->c->chunk;
 }
 
-static int read_wanted(const struct reader *r)
+static int read_chunk(void *context, size_t number, char *slot)
 {
-    size_t chunks = ckpt_chunks(r->file, r->c->chunk), last;
-    int rc = 0;
+    struct reader *r = context;
+    size_t n = r->chunk[number];
 
-    for (size_t n = 0; rc == 0 && n < chunks; n = last) {
-        for (last = n; last < chunks && r->chunk[last] && last - n < r->room; last++)
-            ;
-        if (last == n) {
-            last++;
-            continue;
-        }
-        /* The disk reads on while this is compared and copied. */
-        posix_fadvise(r->fd, (off_t)(r->file->header + last * r->c->chunk),
-                      (off_t)(r->room * r->c->chunk), POSIX_FADV_WILLNEED);
-        rc = read_chunks(r, n, last);
-    }
-    return rc;
+    return ckpt_io_read(&r->io, slot, chunk_bytes(r, n), r->file->header + n * r->c->chunk);
 }
 
-static int check_header(const struct reader *r)
+static int take_chunk(void *context, size_t number, char *slot)
 {
-    char *header = malloc(r->file->header);
-    int rc = header ? read_all(r, header, r->file->header, 0) : ct_fail(CT_ENOMEM, "%s", r->path);
+    const struct reader *r = context;
+    size_t n = r->chunk[number], begin = n * r->c->chunk, end = begin + chunk_bytes(r, n);
 
-    if (rc == 0 && ckpt_hash(header, r->file->header) != r->file->header_hash)
-        rc = ct_fail(CT_EIO, "%s: its header is not what was written", r->path);
-    free(header);
+    if (ckpt_hash(slot, end - begin) != r->file->hash[n])
+        return bad_chunk(r, begin, end);
+    return r->sink ? put_data(r, begin, end, slot) : 0;
+}
+
+static int check_header(struct reader *r, const struct ckpt_ring *ring)
+{
+    XXH3_state_t *state = XXH3_createState();
+    int rc = state ? 0 : ct_fail(CT_ENOMEM, "%s", r->io.path);
+
+    if (state)
+        XXH3_64bits_reset(state);
+    for (size_t at = 0, part; rc == 0 && at < r->file->header; at += part) {
+        part = r->file->header - at < ring->slot ? r->file->header - at : ring->slot;
+        rc = ckpt_io_read(&r->io, ring->memory, part, at);
+        if (rc == 0)
+            XXH3_64bits_update(state, ring->memory, part);
+    }
+    if (rc == 0 && XXH3_64bits_digest(state) != r->file->header_hash)
+        rc = ct_fail(CT_EIO, "%s: its header is not what was written", r->io.path);
+    XXH3_freeState(state);
     return rc;
 }
 
 /* False: nothing is wanted. */
 static bool choose(struct reader *r)
 {
-    bool any = false;
-
     for (size_t i = 0; i < r->file->box_count; i++) {
         const struct ckpt_box *b = &r->file->boxes[i];
 
@@ -183,32 +161,39 @@ static bool choose(struct reader *r)
             r->from[i] = r->to[i] = 0;
         if (r->from[i] == r->to[i])
             continue;
-        any = true;
         for (size_t n = (b->at + r->from[i]) / r->c->chunk;
              n <= (b->at + r->to[i] - 1) / r->c->chunk; n++)
-            r->chunk[n] = true;
+            if (!r->count || r->chunk[r->count - 1] < n) /* boxes are in the order of the file */
+                r->chunk[r->count++] = n;
     }
-    return any;
+    return r->count > 0;
 }
 
-static int read_open(struct reader *r)
+static int read_open(struct reader *r, const char *path)
 {
-    int rc = 0;
+    struct ckpt_pipe pipe = {.ring = {.slots = r->count < SLOTS ? r->count + 1 : SLOTS,
+                                      .slot = (r->c->chunk + PAGE - 1) / PAGE * PAGE},
+                             .count = r->count,
+                             .fill = read_chunk,
+                             .empty = take_chunk,
+                             .context = r,
+                             .fill_aside = true};
+    bool direct = r->file->header % PAGE == 0 && r->c->chunk % PAGE == 0;
+    int rc = ckpt_io_open(&r->io, path, O_RDONLY, direct && !(r->sink && r->sink->shared));
 
-    r->fd = open(r->path, O_RDONLY | O_CLOEXEC);
-    if (r->fd < 0)
-        return ct_fail(CT_EIO, "%s: %s", r->path, strerror(errno));
-    r->room = AT_ONCE > r->c->chunk ? AT_ONCE / r->c->chunk : 1;
-    r->memory = malloc(r->room * r->c->chunk);
-    if (!r->memory)
-        rc = ct_fail(CT_ENOMEM, "%zu bytes to read %s", r->room * r->c->chunk, r->path);
+    if (rc < 0)
+        return rc;
+    if (!r->sink && !r->io.direct) /* from the disk, and not from memory */
+        posix_fadvise(r->io.fd, 0, 0, POSIX_FADV_DONTNEED);
+    pipe.ring.memory = aligned_alloc(PAGE, pipe.ring.slots * pipe.ring.slot);
+    if (!pipe.ring.memory)
+        rc = ct_fail(CT_ENOMEM, "%zu bytes to read %s", pipe.ring.slots * pipe.ring.slot, path);
     if (rc == 0 && !r->sink)
-        rc = check_header(r);
-    if (rc == 0)
-        rc = read_wanted(r);
-    free(r->memory);
-    close(r->fd);
-    return rc;
+        rc = check_header(r, &pipe.ring);
+    if (rc == 0 && r->count)
+        rc = ckpt_pipe(&pipe);
+    free(pipe.ring.memory);
+    return ckpt_io_close(&r->io, rc);
 }
 
 int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink)
@@ -218,12 +203,13 @@ int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file, const str
         .c = c,
         .file = file,
         .sink = sink,
-        .path = ct_arena_printf(&scratch, "%s/%s", c->path, file->name),
-        .chunk = ct_arena_array(&scratch, bool, ckpt_chunks(file, c->chunk) + 1),
+        .chunk = ct_arena_array(&scratch, size_t, ckpt_chunks(file, c->chunk) + 1),
         .from = ct_arena_array(&scratch, size_t, file->box_count + 1),
         .to = ct_arena_array(&scratch, size_t, file->box_count + 1),
     };
-    int rc = choose(&r) || !sink ? read_open(&r) : 0;
+    int rc = choose(&r) || !sink
+                 ? read_open(&r, ct_arena_printf(&scratch, "%s/%s", c->path, file->name))
+                 : 0;
 
     ct_arena_finish(&scratch);
     return rc;

@@ -1,56 +1,28 @@
 /*
- * Writing a rank's file. One thread copies chunks of data into a ring while there are free slots,
- * and then hashes and writes the oldest chunk. A state is released as soon as its last byte has
- * been copied, so the run waits for the disk only with what does not fit into the ring.
+ * Writing a rank's file. Chunks of data are copied into a ring and hashed while another thread
+ * writes. A state is released as soon as its last byte has been copied, so the run waits for the
+ * disk only with what does not fit into the ring.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
+#include <ctitan/log.h>
 
 #include "ckpt.h"
 
 #define BLOCK ((size_t)64 << 10) /* elements that are converted at a time */
 
-uint64_t ckpt_hash(const void *data, size_t bytes)
-{
-    return XXH3_64bits(data, bytes);
-}
-
-int ckpt_write_all(int fd, const char *path, const void *data, size_t bytes, size_t at)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return ct_fail(CT_EIO, "%s: %s", path, strerror(n < 0 ? errno : ENOSPC));
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-int ckpt_sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int failed = fd < 0 || (fsync(fd) < 0 && errno != EINVAL) ? errno : 0; /* EINVAL: unsupported */
-
-    if (fd >= 0)
-        close(fd);
-    return failed ? ct_fail(CT_EIO, "%s: %s", path, strerror(failed)) : 0;
-}
-
 /* ---- copying ---- */
 
 struct copy {
     const struct ckpt_write *w;
+    struct ckpt_io io;
     size_t box, released; /* the first box that is not copied, not released */
     void *raw;            /* elements to convert */
 };
@@ -88,9 +60,16 @@ static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, siz
     return ct_run_copy_out(c->w->run, b->state, b->from + begin, end - begin, to);
 }
 
-static int copy_chunk(struct copy *c, size_t number, char *slot)
+static void release(struct copy *c, size_t count)
 {
-    const struct ckpt_file *f = c->w->file;
+    for (; c->w->hold && c->released < count; c->released++)
+        ct_run_release(c->w->run, c->w->file->boxes[c->released].state);
+}
+
+static int copy_chunk(void *context, size_t number, char *slot)
+{
+    struct copy *c = context;
+    struct ckpt_file *f = c->w->file;
     size_t begin = number * CHUNK, end = begin + CHUNK < f->bytes ? begin + CHUNK : f->bytes;
     int rc = 0;
 
@@ -102,46 +81,76 @@ static int copy_chunk(struct copy *c, size_t number, char *slot)
         at = to;
         c->box += at == b->at + b->bytes;
     }
+    release(c, c->box);
+    if (rc == 0)
+        f->hash[number] = ckpt_hash(slot, end - begin);
     return rc;
-}
-
-static void release(struct copy *c, size_t count)
-{
-    for (; c->w->hold && c->released < count; c->released++)
-        ct_run_release(c->w->run, c->w->file->boxes[c->released].state);
 }
 
 /* ---- writing ---- */
 
-static int write_chunk(const struct ckpt_write *w, int fd, size_t number, const char *slot)
+static int write_chunk(void *context, size_t number, char *slot)
 {
-    struct ckpt_file *f = w->file;
-    size_t at = number * CHUNK, bytes = f->bytes - at < CHUNK ? f->bytes - at : CHUNK;
-    int rc;
+    struct copy *c = context;
+    size_t at = c->w->file->header + number * CHUNK, left = c->w->file->bytes - number * CHUNK;
 
-    f->hash[number] = ckpt_hash(slot, bytes);
-    rc = ckpt_write_all(fd, w->path, slot, bytes, f->header + at);
-    if (rc == 0) /* the disk begins at once; a failure shows at the end */
-        sync_file_range(fd, (off_t)(f->header + at), (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    /* The last one up to a whole page; what is too much is cut off at the end. */
+    return ckpt_io_write(&c->io, slot, left < CHUNK ? (left + PAGE - 1) / PAGE * PAGE : CHUNK, at);
+}
+
+static int write_header(struct copy *c)
+{
+    size_t bytes = c->w->file->header;
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < bytes; at += CHUNK) {
+        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+
+        memcpy(c->w->ring.memory, c->w->header + at, part); /* begins at a page */
+        rc = ckpt_io_write(&c->io, c->w->ring.memory, part, at);
+    }
     return rc;
 }
 
-static int write_data(struct copy *c, int fd)
+/* A full disk shows at once. */
+static int reserve(struct copy *c)
 {
-    const struct ckpt_ring *ring = c->w->ring;
-    size_t chunks = ckpt_chunks(c->w->file, CHUNK), copied = 0;
-    int rc = ckpt_write_all(fd, c->w->path, c->w->header, c->w->file->header, 0);
+    size_t bytes = c->w->file->header + c->w->file->bytes;
 
-    for (size_t n = 0; rc == 0 && n < chunks; n++) {
-        for (; rc == 0 && copied < chunks && copied - n < ring->slots; copied++) {
-            rc = copy_chunk(c, copied, ring->memory + copied % ring->slots * CHUNK);
-            if (rc == 0)
-                release(c, c->box);
-        }
-        if (rc == 0)
-            rc = write_chunk(c->w, fd, n, ring->memory + n % ring->slots * CHUNK);
-    }
+    if (fallocate(c->io.fd, 0, 0, (off_t)bytes) < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        return ct_fail(CT_EIO, "%s, of %zu bytes: %s", c->io.path, bytes, strerror(errno));
+    return 0;
+}
+
+static int write_data(struct copy *c)
+{
+    const struct ckpt_file *f = c->w->file;
+    struct ckpt_pipe pipe = {.ring = c->w->ring,
+                             .count = ckpt_chunks(f, CHUNK),
+                             .fill = copy_chunk,
+                             .empty = write_chunk,
+                             .context = c};
+    int rc = reserve(c);
+
+    if (rc == 0)
+        rc = write_header(c);
+    if (rc == 0)
+        rc = ckpt_pipe(&pipe);
+    if (rc == 0 && (ftruncate(c->io.fd, (off_t)(f->header + f->bytes)) < 0 || fsync(c->io.fd) < 0))
+        rc = ct_fail(CT_EIO, "%s: %s", c->io.path, strerror(errno));
     return rc;
+}
+
+/* Once. */
+static void tell_cached(const struct ckpt_write *w)
+{
+    static bool told;
+
+    if (!told && w->run && w->run->rank == 0)
+        ct_info("%s: this file system has no direct access, so that checkpoints go through the "
+                "page cache, and cost more processor time",
+                w->path);
+    told = true;
 }
 
 void ckpt_release(const struct ckpt_write *w)
@@ -152,16 +161,13 @@ void ckpt_release(const struct ckpt_write *w)
 int ckpt_write(const struct ckpt_write *w)
 {
     struct copy c = {.w = w};
-    int fd = open(w->path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? ct_fail(CT_EIO, "%s: %s", w->path, strerror(errno)) : write_data(&c, fd);
+    int rc = ckpt_io_open(&c.io, w->path, O_CREAT | O_EXCL | O_WRONLY, true);
 
+    if (rc == 0)
+        rc = write_data(&c);
     release(&c, w->file->box_count);
     free(c.raw);
-    if (rc == 0 && fsync(fd) < 0)
-        rc = ct_fail(CT_EIO, "%s: %s", w->path, strerror(errno));
-    if (rc == 0 && w->verify) /* from the disk, and not from memory */
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    if (fd >= 0 && close(fd) < 0 && rc == 0)
-        rc = ct_fail(CT_EIO, "%s: %s", w->path, strerror(errno));
-    return rc;
+    if (rc == 0 && !c.io.direct)
+        tell_cached(w);
+    return ckpt_io_close(&c.io, rc);
 }

@@ -107,10 +107,16 @@ int fsync(int fd)
     return original(fd);
 }
 
-int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned flags)
+int fallocate64(int fd, int mode, off64_t at, off64_t bytes)
 {
-    FAULT(sync_file_range, counts(fd), -1)
-    return original(fd, at, bytes, flags);
+    FAULT(fallocate64, counts(fd), -1)
+    return original(fd, mode, at, bytes);
+}
+
+int ftruncate64(int fd, off64_t bytes)
+{
+    FAULT(ftruncate64, counts(fd), -1)
+    return original(fd, bytes);
 }
 
 int fflush(FILE *file)

@@ -50,9 +50,11 @@ CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const i
  */
 CT_API void ct_run_hold(struct ct_run *run, const struct ct_state *state);
 CT_API void ct_run_release(struct ct_run *run, const struct ct_state *state);
+/* Seconds that steps have waited for held states. */
+CT_API double ct_run_waited(const struct ct_run *run);
 CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from,
                            size_t bytes, void *staging);
-/* Zeroed host memory that the device copies to at full speed (pinned, for a GPU). */
+/* Zeroed whole pages of host memory that the device copies to at full speed (pinned, for a GPU). */
 CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
 

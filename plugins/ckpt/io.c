@@ -1,0 +1,159 @@
+/*
+ * Files and the ring. Data goes between the ring and the disk directly where the file system allows
+ * it (O_DIRECT): a copy through the page cache would cost more processor time than all the rest.
+ * One thread works on the disk, another one on memory.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <ctitan/error.h>
+
+#include "ckpt.h"
+
+uint64_t ckpt_hash(const void *data, size_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
+/* ---- files ---- */
+
+int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct)
+{
+    *io = (struct ckpt_io){.path = path, .fd = open(path, flags | O_CLOEXEC, 0666)};
+    if (io->fd < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    io->direct = direct && fcntl(io->fd, F_SETFL, O_DIRECT) == 0;
+    return 0;
+}
+
+/* Whether a call is to be made again. Some file systems refuse direct access only here. */
+static bool again(struct ckpt_io *io)
+{
+    if (errno == EINVAL && io->direct) {
+        io->direct = false;
+        return fcntl(io->fd, F_SETFL, 0) == 0;
+    }
+    return errno == EINTR;
+}
+
+int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(io->fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+
+        if (n < 0 && again(io))
+            continue;
+        if (n <= 0)
+            return ct_fail(CT_EIO, "%s: %s", io->path, strerror(n < 0 ? errno : ENOSPC));
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        /* Direct reads are of whole pages; the last one ends with the file. */
+        size_t most = io->direct ? (bytes - done + PAGE - 1) / PAGE * PAGE : bytes - done;
+        ssize_t n = pread(io->fd, (char *)data + done, most, (off_t)(at + done));
+
+        if (n < 0 && again(io))
+            continue;
+        if (n <= 0)
+            return ct_fail(CT_EIO, "%s, byte %zu: %s", io->path, at + done,
+                           n < 0 ? strerror(errno) : "the file ends there");
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int ckpt_io_close(struct ckpt_io *io, int rc)
+{
+    if (io->fd >= 0 && close(io->fd) < 0 && rc == 0)
+        rc = ct_fail(CT_EIO, "%s: %s", io->path, strerror(errno));
+    io->fd = -1;
+    return rc;
+}
+
+int ckpt_sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 || (fsync(fd) < 0 && errno != EINVAL) ? errno : 0; /* EINVAL: unsupported */
+
+    if (fd >= 0)
+        close(fd);
+    return failed ? ct_fail(CT_EIO, "%s: %s", path, strerror(failed)) : 0;
+}
+
+/* ---- the ring ---- */
+
+struct pipe {
+    const struct ckpt_pipe *p;
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    size_t filled, emptied; /* chunks */
+    int rc;                 /* the first failure */
+    char message[1024];
+};
+
+/* Wait for the slot of chunk n; false: the other side has failed. */
+static bool get_slot(struct pipe *s, size_t n, bool fills)
+{
+    bool go_on;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->rc == 0 && (fills ? n - s->emptied == s->p->ring.slots : n == s->filled))
+        pthread_cond_wait(&s->moved, &s->lock);
+    go_on = s->rc == 0;
+    pthread_mutex_unlock(&s->lock);
+    return go_on;
+}
+
+static void pass_slot(struct pipe *s, bool fills, int rc)
+{
+    pthread_mutex_lock(&s->lock);
+    if (rc == 0)
+        ++*(fills ? &s->filled : &s->emptied);
+    if (rc < 0 && s->rc == 0) {
+        s->rc = rc;
+        snprintf(s->message, sizeof(s->message), "%s", ct_error_message());
+    }
+    pthread_cond_signal(&s->moved);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void run_side(struct pipe *s, bool fills)
+{
+    const struct ckpt_ring *ring = &s->p->ring;
+
+    for (size_t n = 0; n < s->p->count && get_slot(s, n, fills); n++)
+        pass_slot(s, fills,
+                  (fills ? s->p->fill : s->p->empty)(s->p->context, n,
+                                                     ring->memory + n % ring->slots * ring->slot));
+}
+
+static void *run_aside(void *context)
+{
+    struct pipe *s = context;
+
+    run_side(s, s->p->fill_aside);
+    return NULL;
+}
+
+int ckpt_pipe(const struct ckpt_pipe *p)
+{
+    struct pipe s = {.p = p, .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, run_aside, &s))
+        return ct_fail(CT_ENOMEM, "no thread for the disk");
+    run_side(&s, !p->fill_aside);
+    pthread_join(thread, NULL);
+    return s.rc < 0 ? ct_fail(s.rc, "%s", s.message) : 0;
+}
