@@ -29,7 +29,10 @@ enum {
     DEVICE,
     TRACE,
     SVG,
-    SLOW
+    SLOW,
+    MEMORY,
+    OUT,
+    VARY
 };
 
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
@@ -46,6 +49,9 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"trace", required_argument, NULL, TRACE},
                                              {"svg", required_argument, NULL, SVG},
                                              {"slow", required_argument, NULL, SLOW},
+                                             {"memory", required_argument, NULL, MEMORY},
+                                             {"out", required_argument, NULL, OUT},
+                                             {"vary", required_argument, NULL, VARY},
                                              {0}};
 
 /* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
@@ -72,16 +78,21 @@ static unsigned needed(int option)
     case SVG:
     case SLOW:
         return ARG_PICTURES;
+    case MEMORY:
+    case OUT:
+    case VARY:
+        return ARG_TUNE;
     default:
         return 0;
     }
 }
 
-static void add_change(struct args *args, int (*apply)(struct ct_recipe *, const char *))
+static void add_change(struct args *args, int (*apply)(struct ct_recipe *, const char *),
+                       const char *value)
 {
     args->changes = ct_arena_grow(&args->arena, args->changes, &args->room, args->count + 1,
                                   sizeof(*args->changes));
-    args->changes[args->count++] = (struct change){apply, optarg};
+    args->changes[args->count++] = (struct change){apply, value};
 }
 
 static int parse_number(const char *option, int64_t least, int64_t *number)
@@ -92,6 +103,23 @@ static int parse_number(const char *option, int64_t least, int64_t *number)
     if (end == optarg || *end || *number < least || *number > 1 << 20)
         return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least %lld", option, optarg,
                        (long long)least);
+    return 0;
+}
+
+/* "80G", "1.5e9" */
+static int parse_bytes(const char *option, double *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    const char *unit;
+
+    *bytes = strtod(optarg, &end);
+    unit = *end ? strchr(units, *end) : NULL;
+    for (const char *u = units; unit && u <= unit; u++)
+        *bytes *= 1024;
+    end += unit ? 1 + 2 * !strcmp(end + 1, "iB") : 0;
+    if (end == optarg || *end || !(*bytes > 0))
+        return ct_fail(CT_ECONFIG, "%s %s: expected bytes, like 80G", option, optarg);
     return 0;
 }
 
@@ -115,13 +143,13 @@ static int take(struct args *args, int option)
 {
     switch (option) {
     case SET:
-        add_change(args, ct_recipe_set);
+        add_change(args, ct_recipe_set, optarg);
         break;
     case WITH:
-        add_change(args, ct_recipe_with);
+        add_change(args, ct_recipe_with, optarg);
         break;
     case WITHOUT:
-        add_change(args, ct_recipe_without);
+        add_change(args, ct_recipe_without, optarg);
         break;
     case DUMP_AFTER:
         args->dump_after = optarg;
@@ -156,6 +184,16 @@ static int take(struct args *args, int option)
         break;
     case SLOW:
         return add_slow(args);
+    case MEMORY:
+        return parse_bytes("--memory", &args->memory);
+    case OUT:
+        args->out = optarg;
+        break;
+    case VARY:
+        args->vary = ct_arena_grow(&args->arena, args->vary, &args->vary_room, args->vary_count + 1,
+                                   sizeof(*args->vary));
+        args->vary[args->vary_count++] = optarg;
+        break;
     }
     return 0;
 }
@@ -200,6 +238,24 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
     else
         args_finish(args);
     return rc;
+}
+
+size_t args_changes(const struct args *args, const char **argv)
+{
+    for (size_t i = 0; argv && i < args->count; i++) {
+        const struct change *c = &args->changes[i];
+
+        argv[2 * i] = c->apply == ct_recipe_set    ? "--set"
+                      : c->apply == ct_recipe_with ? "--with"
+                                                   : "--without";
+        argv[2 * i + 1] = c->value;
+    }
+    return 2 * args->count;
+}
+
+void args_add_set(struct args *args, const char *assignment)
+{
+    add_change(args, ct_recipe_set, assignment);
 }
 
 /* Plugins first: a --set may be for a plugin that --with adds. */
@@ -265,12 +321,17 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
     return rc < 0 ? ct_context(rc, "--device %s", args->device) : 0;
 }
 
-int args_recipe(struct args *args, struct ct_recipe **recipe)
+int args_read(struct args *args, struct ct_recipe **recipe)
 {
     int rc = ct_recipe_read(&args->arena, args->path, recipe);
 
-    if (rc == 0)
-        rc = change(args, *recipe);
+    return rc == 0 ? change(args, *recipe) : rc;
+}
+
+int args_recipe(struct args *args, struct ct_recipe **recipe)
+{
+    int rc = args_read(args, recipe);
+
     if (rc == 0 && args->device)
         rc = replace_device(args, *recipe);
     return rc == 0 ? ct_recipe_apply(*recipe) : rc;

@@ -25,6 +25,7 @@ int verb_train(int argc, char **argv);
 int verb_explain(int argc, char **argv);
 int verb_plan(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
+int verb_tune(int argc, char **argv);
 int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
 int verb_doctor(int argc, char **argv);
@@ -59,6 +60,7 @@ void log_finish(void);
 #define ARG_RESTARTS 32u  /* --max-restarts N, --elastic */
 #define ARG_DEVICE 64u    /* --device NAME: a described device in the place of the recipe's */
 #define ARG_PICTURES 128u /* --trace FILE, --svg FILE, --slow RANK:FACTOR */
+#define ARG_TUNE 256u     /* --memory BYTES, --out FILE, --vary SECTION.KEY=VALUE,.. */
 
 struct change; /* one --set, --with or --without */
 
@@ -78,12 +80,22 @@ struct args {
     struct ct_slow *slow;
     int slow_count;
     size_t slow_room;
+    double memory; /* bytes; 0: not given */
+    const char *out;
+    const char **vary;
+    size_t vary_count, vary_room;
 };
 
 /* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
 int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
-/* Read the recipe, change it as the command line says, and apply it. It is in args->arena. */
+/* Read the recipe and change it as the command line says. It is in args->arena. */
+int args_read(struct args *args, struct ct_recipe **recipe);
+/* The same, then put --device in, and apply it. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
+/* The --set, --with and --without, as arguments of another call; argv NULL: only their number. */
+size_t args_changes(const struct args *args, const char **argv);
+/* As --set does. The text is kept. */
+void args_add_set(struct args *args, const char *assignment);
 void args_finish(struct args *args);
 
 /* ---- programs of a pipeline ---- */

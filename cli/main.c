@@ -31,6 +31,10 @@ const struct verb verbs[] = {
      RECIPE_ARGS " --device NAME [-n RANKS | --world RANKS] [--slow RANK:FACTOR]... [--trace FILE] "
                  "[--svg FILE] [--json]",
      "one step of all ranks on a virtual clock", verb_simulate},
+    {"tune",
+     RECIPE_ARGS " --device NAME --world RANKS [--memory BYTES] [--vary SECTION.KEY=VALUE,..]... "
+                 "[--out FILE]",
+     "the fastest plan that fits into the memory, among many", verb_tune},
     {"schedule",
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",

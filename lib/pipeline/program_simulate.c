@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +108,7 @@ static void account(const struct ct_simulate_request *r, int index, struct ct_si
     talks = join(talk, talks);
     t->hidden = common(busy, busies, talk, talks);
     t->exposed = length(talk, talks) - t->hidden;
-    t->waiting = result->seconds - length(busy, busies) - t->exposed;
+    t->waiting = fmax(0, result->seconds - length(busy, busies) - t->exposed);
     ct_arena_finish(&scratch);
 }
 

@@ -1,0 +1,513 @@
+/*
+ * tune: the fastest plan on a described machine that fits into its memory.
+ *
+ * A candidate is a list of settings. `ctitan plan --json` plans it in a process of its own: a real
+ * plan with its proof, and a simulated step. The search goes in rounds. The first takes all meshes
+ * of the recipe's techniques; the next ones change one option at a time of the best candidates so
+ * far, until none gets faster. What an option may be is in `dimensions`, and --vary adds to it.
+ *
+ * The sequences of a step stay those of the recipe: the data-parallel degree only divides them.
+ */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+
+#include "cli.h"
+
+#define DIMENSIONS 24
+#define VALUES 16
+#define KEPT 3 /* candidates that a round starts from */
+#define ROUNDS 4
+#define SHOWN 10
+
+/* An option that is varied. */
+struct dimension {
+    const char *plugin; /* it is varied only where the recipe lists this; NULL: always */
+    const char *key;    /* "tp.degree" */
+    const char *values; /* separated by spaces */
+    bool mesh;          /* a degree: all combinations are tried */
+};
+
+static const struct dimension dimensions[] = {
+    {"tp", "tp.degree", "1 2 4 8", true},
+    {"pp", "pp.degree", "1 2 4 8 16", true},
+    {"cp", "cp.degree", "1 2 4 8", true},
+    {"sac", "sac.mode", "none full auto", false},
+    {"pp", "pp.schedule", "1f1b interleaved_1f1b zbv", false},
+    {"pp", "pp.microbatch_size", "1 2 4 8", false},
+    {"fsdp", "fsdp.reshard_after_forward", "default never always", false},
+    {NULL, "training.local_batch_size", "1 2 4 8 16", false},
+};
+
+struct varied {
+    const char *key, *value[VALUES];
+    int values;
+    bool mesh;
+};
+
+struct candidate {
+    int choice[DIMENSIONS]; /* index of a value, by dimension */
+    double seconds, bytes, tokens, exposed, waiting;
+    const char *limit, *failure; /* failure NULL: it was planned */
+    bool fits;
+};
+
+struct search {
+    struct args *args;
+    struct varied dimension[DIMENSIONS];
+    int dimensions;
+    int64_t sequences; /* of a step */
+    struct candidate *list;
+    size_t count, room;
+    double memory;
+};
+
+/* ---- dimensions ---- */
+
+static int add_dimension(struct search *s, const char *key, char *values, const char *between,
+                         bool mesh)
+{
+    struct varied *d = &s->dimension[s->dimensions];
+    char *value;
+
+    if (s->dimensions == DIMENSIONS)
+        return ct_fail(CT_ECONFIG, "--vary: more than %d options vary", DIMENSIONS);
+    *d = (struct varied){.key = key, .mesh = mesh};
+    while ((value = strsep(&values, between)))
+        if (*value && d->values < VALUES)
+            d->value[d->values++] = value;
+    if (!d->values)
+        return ct_fail(CT_ECONFIG, "--vary %s: it has no values", key);
+    s->dimensions++;
+    return 0;
+}
+
+static struct varied *find_dimension(struct search *s, const char *key)
+{
+    for (int i = 0; i < s->dimensions; i++)
+        if (!strcmp(s->dimension[i].key, key))
+            return &s->dimension[i];
+    return NULL;
+}
+
+static bool lists(const struct ct_recipe *recipe, const char *plugin)
+{
+    for (size_t i = 0; i < recipe->plugin_count; i++)
+        if (!strcmp(recipe->plugins[i], plugin))
+            return true;
+    return false;
+}
+
+static int find_dimensions(struct search *s, const struct ct_recipe *recipe)
+{
+    struct ct_arena *arena = &s->args->arena;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < s->args->vary_count; i++) {
+        char *text = ct_arena_strdup(arena, s->args->vary[i]), *equals = strchr(text, '=');
+
+        if (!equals || !strchr(text, '.'))
+            return ct_fail(CT_ECONFIG, "--vary %s: expected SECTION.KEY=VALUE,VALUE,..", text);
+        *equals = '\0';
+        rc = add_dimension(s, text, equals + 1, ",", strstr(text, ".degree") != NULL);
+    }
+    for (size_t i = 0; rc == 0 && i < CT_COUNT(dimensions); i++)
+        if ((!dimensions[i].plugin || lists(recipe, dimensions[i].plugin)) &&
+            !find_dimension(s, dimensions[i].key))
+            rc = add_dimension(s, dimensions[i].key, ct_arena_strdup(arena, dimensions[i].values),
+                               " ", dimensions[i].mesh);
+    return rc;
+}
+
+/* ---- candidates ---- */
+
+static const char *value_of(const struct search *s, const struct candidate *c, const char *key)
+{
+    for (int i = 0; i < s->dimensions; i++)
+        if (!strcmp(s->dimension[i].key, key))
+            return s->dimension[i].value[c->choice[i]];
+    return NULL;
+}
+
+/* Ranks that share no sequence; 0: the degrees do not divide the world. */
+static int64_t data_parallel(const struct search *s, const struct candidate *c)
+{
+    int64_t others = 1;
+
+    for (int i = 0; i < s->dimensions; i++)
+        if (s->dimension[i].mesh)
+            others *= atoll(s->dimension[i].value[c->choice[i]]);
+    return others > 0 && s->args->ranks % others == 0 ? s->args->ranks / others : 0;
+}
+
+/* The settings of a candidate; returns their number, or 0 if it makes no sense. */
+static size_t settings(const struct search *s, const struct candidate *c, const char **list)
+{
+    struct ct_arena *arena = &s->args->arena;
+    int64_t dp = data_parallel(s, c), local;
+    const char *stages = value_of(s, c, "pp.degree");
+    bool piped = stages && atoi(stages) > 1;
+    size_t count = 0;
+
+    if (!dp || s->sequences % dp)
+        return 0;
+    local = s->sequences / dp;
+    for (int i = 0; i < s->dimensions; i++) {
+        const struct varied *d = &s->dimension[i];
+        const char *value = d->value[c->choice[i]];
+        bool of_pipeline = !strncmp(d->key, "pp.", 3) && strcmp(d->key, "pp.degree") != 0;
+
+        if (!strcmp(d->key, "training.local_batch_size")) {
+            if (piped)
+                continue; /* the microbatches of a pipeline are [pp]'s */
+            if (local % atoll(value))
+                return 0;
+        }
+        if (of_pipeline && !piped)
+            continue;
+        if (!strcmp(d->key, "pp.microbatch_size") && local % atoll(value))
+            return 0;
+        list[count++] = ct_arena_printf(arena, "%s=%s", d->key, value);
+    }
+    if (piped)
+        list[count++] = ct_arena_printf(arena, "training.local_batch_size=%lld", (long long)local);
+    list[count++] =
+        ct_arena_printf(arena, "training.global_batch_size=%lld", (long long)s->sequences);
+    return count;
+}
+
+static bool same_settings(const struct search *s, const struct candidate *a,
+                          const struct candidate *b)
+{
+    const char *x[DIMENSIONS + 2], *y[DIMENSIONS + 2];
+    size_t n = settings(s, a, x), m = settings(s, b, y);
+
+    for (size_t i = 0; n == m && i < n; i++)
+        if (strcmp(x[i], y[i]))
+            return false;
+    return n == m;
+}
+
+static void add(struct search *s, const struct candidate *c)
+{
+    const char *list[DIMENSIONS + 2];
+
+    if (!settings(s, c, list))
+        return;
+    for (size_t i = 0; i < s->count; i++)
+        if (same_settings(s, &s->list[i], c))
+            return;
+    s->list = ct_arena_grow(&s->args->arena, s->list, &s->room, s->count + 1, sizeof(*s->list));
+    s->list[s->count++] = *c;
+}
+
+/* ---- planning ---- */
+
+struct child {
+    pid_t pid;
+    int out, err;
+};
+
+static int spawn(struct search *s, const char *const *set, size_t sets, struct child *child)
+{
+    extern char **environ;
+    size_t changes = args_changes(s->args, NULL), n = 0;
+    const char **argv = ct_arena_array(&s->args->arena, const char *, changes + 2 * sets + 10);
+    posix_spawn_file_actions_t actions;
+    int rc;
+
+    argv[n++] = "ctitan";
+    argv[n++] = "plan";
+    argv[n++] = s->args->path;
+    argv[n++] = "--json";
+    argv[n++] = "--world";
+    argv[n++] = ct_arena_printf(&s->args->arena, "%lld", (long long)s->args->ranks);
+    argv[n++] = "--device";
+    argv[n++] = s->args->device;
+    n += args_changes(s->args, argv + n);
+    for (size_t i = 0; i < sets; i++) {
+        argv[n++] = "--set";
+        argv[n++] = set[i];
+    }
+    child->out = memfd_create("plan", 0);
+    child->err = memfd_create("plan", 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, child->out, 1);
+    posix_spawn_file_actions_adddup2(&actions, child->err, 2);
+    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char **)argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    return rc == 0 ? 0 : ct_fail(CT_EIO, "starting ctitan plan: %s", strerror(rc));
+}
+
+/* The last line of a file, which is closed. */
+static const char *last_line(struct ct_arena *arena, int fd)
+{
+    char text[2048];
+    ssize_t n = pread(fd, text, sizeof(text) - 1,
+                      lseek(fd, 0, SEEK_END) > (off_t)sizeof(text) - 1
+                          ? lseek(fd, 0, SEEK_END) - (off_t)sizeof(text) + 1
+                          : 0);
+    char *line;
+
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    while (n > 0 && text[n - 1] == '\n')
+        text[--n] = '\0';
+    line = strrchr(text, '\n');
+    return ct_arena_strdup(arena, line ? line + 1 : text);
+}
+
+static void take_plan(struct search *s, struct candidate *c, json_t *plan)
+{
+    json_t *time = json_object_get(plan, "time");
+    double beside = json_number_value(json_object_get(plan, "beside_bytes"));
+
+    c->bytes = json_number_value(json_object_get(plan, "memory_peak_bytes"));
+    c->seconds = json_number_value(json_object_get(time, "step_seconds"));
+    c->tokens = json_number_value(json_object_get(time, "tokens_per_second_per_rank"));
+    c->exposed = json_number_value(json_object_get(time, "exposed"));
+    c->waiting = json_number_value(json_object_get(time, "waiting"));
+    c->limit =
+        ct_arena_strdup(&s->args->arena, json_string_value(json_object_get(time, "limited_by")));
+    c->fits = c->bytes + beside <= s->memory;
+}
+
+static void finish(struct search *s, struct candidate *c, struct child *child)
+{
+    int status = 0;
+    FILE *out;
+    json_t *plan = NULL;
+
+    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    c->failure = last_line(&s->args->arena, child->err);
+    lseek(child->out, 0, SEEK_SET);
+    out = fdopen(child->out, "r");
+    if (out && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        plan = json_loadf(out, 0, NULL);
+    if (plan) {
+        c->failure = NULL;
+        take_plan(s, c, plan);
+    }
+    json_decref(plan);
+    if (out)
+        fclose(out);
+}
+
+/* Plan the candidates from `from` on, as many at a time as there are processors. */
+static int plan_all(struct search *s, size_t from)
+{
+    size_t most = (size_t)sysconf(_SC_NPROCESSORS_ONLN), n;
+    struct child *child = ct_arena_array(&s->args->arena, struct child, most);
+    const char *list[DIMENSIONS + 2];
+    int rc = 0;
+
+    for (; rc == 0 && from < s->count; from += n) {
+        for (n = 0; rc == 0 && n < most && from + n < s->count; n++)
+            rc = spawn(s, list, settings(s, &s->list[from + n], list), &child[n]);
+        for (size_t i = 0; i < n - (rc < 0); i++)
+            finish(s, &s->list[from + i], &child[i]);
+        if (isatty(STDERR_FILENO))
+            fprintf(stderr, "\r%zu plans", from + n);
+    }
+    return rc;
+}
+
+/* ---- search ---- */
+
+/* Faster first; those that do not fit behind, smaller first; then those that cannot be planned. */
+static int compare(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    if (!x->failure != !y->failure)
+        return x->failure ? 1 : -1;
+    if (x->fits != y->fits)
+        return x->fits ? -1 : 1;
+    if (x->fits)
+        return x->seconds < y->seconds ? -1 : x->seconds > y->seconds;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* All combinations of degrees, from dimension `at` on. */
+static void add_meshes(struct search *s, struct candidate *c, int at)
+{
+    if (at == s->dimensions) {
+        add(s, c);
+        return;
+    }
+    for (int v = 0; v < (s->dimension[at].mesh ? s->dimension[at].values : 1); v++) {
+        c->choice[at] = v;
+        add_meshes(s, c, at + 1);
+    }
+    c->choice[at] = 0;
+}
+
+/* The neighbours of a candidate: one option changed. */
+static void add_neighbours(struct search *s, struct candidate c)
+{
+    for (int i = 0; i < s->dimensions; i++) {
+        int chosen = c.choice[i];
+
+        for (int v = 0; v < s->dimension[i].values; v++) {
+            c.choice[i] = v;
+            add(s, &c);
+        }
+        c.choice[i] = chosen;
+    }
+}
+
+static int search(struct search *s)
+{
+    struct candidate first = {.seconds = 0}, best;
+    struct varied *mode = find_dimension(s, "sac.mode");
+    int rc;
+
+    add_meshes(s, &first, 0);
+    if (mode && mode->values > 1) { /* meshes that fit only if all is recomputed */
+        first.choice[mode - s->dimension] = 1;
+        add_meshes(s, &first, 0);
+    }
+    if (!s->count)
+        return ct_fail(CT_ECONFIG, "no mesh of %lld ranks divides %lld sequences",
+                       (long long)s->args->ranks, (long long)s->sequences);
+    rc = plan_all(s, 0);
+    for (int round = 0; rc == 0 && round < ROUNDS; round++) {
+        size_t from = s->count;
+
+        qsort(s->list, s->count, sizeof(*s->list), compare);
+        best = s->list[0];
+        for (size_t i = 0; i < KEPT && i < from; i++)
+            if (!s->list[i].failure)
+                add_neighbours(s, s->list[i]);
+        rc = plan_all(s, from);
+        qsort(s->list, s->count, sizeof(*s->list), compare);
+        if (s->count == from || (round > 0 && compare(&best, &s->list[0]) <= 0))
+            break;
+    }
+    if (isatty(STDERR_FILENO))
+        fputc('\n', stderr);
+    return rc;
+}
+
+/* ---- results ---- */
+
+static void print_candidate(const struct search *s, const struct candidate *c)
+{
+    const char *list[DIMENSIONS + 2];
+    size_t count = settings(s, c, list);
+    char bytes[32];
+
+    printf("%10.1f ms %9.0f tok/s %12s %5.1f %% %5.1f %% ", c->seconds * 1e3, c->tokens,
+           human_bytes(c->bytes, bytes), 100 * c->exposed / c->seconds,
+           100 * c->waiting / c->seconds);
+    for (size_t i = 0; i + 1 < count; i++)
+        printf(" %s", list[i]);
+    printf("%s\n", c->fits ? "" : "  DOES NOT FIT");
+}
+
+static void print_results(const struct search *s)
+{
+    size_t planned = 0, fitting = 0, failed = s->count;
+
+    for (size_t i = 0; i < s->count; i++) {
+        planned += !s->list[i].failure;
+        fitting += !s->list[i].failure && s->list[i].fits;
+        failed = s->list[i].failure && failed == s->count ? i : failed;
+    }
+    printf("%zu plans, %zu of them fit", planned, fitting);
+    if (failed < s->count)
+        printf("; %zu cannot be planned, the first because: %s", s->count - planned,
+               s->list[failed].failure);
+    printf("\n\n%13s %15s %12s %7s %7s  settings\n", "step", "per rank", "memory", "exposed",
+           "waits");
+    for (size_t i = 0; i < SHOWN && i < planned; i++)
+        print_candidate(s, &s->list[i]);
+    if (fitting)
+        printf("\nthe best is limited by %s\n", s->list[0].limit);
+}
+
+/* Write the recipe with the best candidate's settings. */
+static int write_best(struct search *s)
+{
+    const char *list[DIMENSIONS + 2];
+    size_t count = settings(s, &s->list[0], list);
+    struct ct_recipe *recipe;
+    int rc;
+
+    for (size_t i = 0; i < count; i++)
+        args_add_set(s->args, list[i]);
+    s->args->device = NULL; /* the recipe keeps its own */
+    rc = args_recipe(s->args, &recipe);
+    if (rc == 0)
+        rc = ct_recipe_save(recipe, s->args->out);
+    if (rc == 0)
+        printf("%s is written\n", s->args->out);
+    return rc;
+}
+
+/* Sequences of a step by the recipe: its global batch, or one local batch for each rank. */
+static int64_t sequences(const struct search *s, const struct ct_recipe *recipe)
+{
+    const char *global = ct_recipe_get(recipe, "training", "global_batch_size");
+    const char *local = ct_recipe_get(recipe, "training", "local_batch_size");
+
+    if (global && atoll(global) > 0)
+        return atoll(global);
+    return (local ? atoll(local) : 1) * s->args->ranks;
+}
+
+static int tune(struct args *args)
+{
+    struct search s = {.args = args};
+    const struct ct_machine *machine;
+    struct ct_recipe *recipe;
+    int rc = ct_machine_read(&args->arena, args->device, &machine);
+
+    if (rc == 0)
+        rc = args_read(args, &recipe);
+    if (rc == 0)
+        rc = find_dimensions(&s, recipe);
+    if (rc < 0)
+        return rc;
+    s.memory = args->memory > 0 ? args->memory : machine->memory;
+    s.sequences = sequences(&s, recipe);
+    printf("%lld ranks of %s, %lld sequences a step\n", (long long)args->ranks, machine->name,
+           (long long)s.sequences);
+    rc = search(&s);
+    if (rc < 0)
+        return rc;
+    print_results(&s);
+    if (s.list[0].failure)
+        return ct_fail(CT_ECONFIG, "no candidate can be planned: %s", s.list[0].failure);
+    if (!s.list[0].fits)
+        return ct_fail(CT_ECONFIG, "no plan fits into the memory; add techniques that save some "
+                                   "(sac, tp, pp, offload), or ranks");
+    return args->out ? write_best(&s) : 0;
+}
+
+int verb_tune(int argc, char **argv)
+{
+    struct args args;
+    int rc = args_parse(argc, argv, ARG_WORLD | ARG_DEVICE | ARG_TUNE, &args);
+
+    if (rc < 0)
+        return rc;
+    if (!args.device)
+        rc = ct_fail(CT_ECONFIG, "tune: --device is missing: the description of a machine");
+    else if (!args.ranks)
+        rc = ct_fail(CT_ECONFIG, "tune: --world is missing: the number of ranks");
+    else
+        rc = tune(&args);
+    args_finish(&args);
+    return rc;
+}
