@@ -31,7 +31,8 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
                   "How attention reaches keys on other ranks"),
     CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
-                  "Give each rank an early and a late part of the sequence, or one shard"),
+                  "Give each rank an early and a late part of the sequence, or one shard; of no "
+                  "effect with ulysses"),
     {0}};
 
 int cp_axis(const struct ct_graph *graph)
@@ -46,8 +47,11 @@ static bool method_is(const char *name)
 
 /* ---- inputs ---- */
 
+/* With ulysses every rank has all tokens of its heads: their order balances nothing. */
 static int64_t chunks(void)
 {
+    if (method_is("ulysses"))
+        return cp_config.degree;
     return strcmp(cp_config.load_balancer, "headtail") ? cp_config.degree : 2 * cp_config.degree;
 }
 
@@ -83,6 +87,7 @@ static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_v
         ct_op_set_inputs(graph, op, (struct ct_value *[]){op->in[0], positions}, 2);
     if (op->type != &ct_op_attention)
         return;
+    ((struct ct_attention *)op->attrs)->known = 1;
     ct_op_set_inputs(graph, op,
                      (struct ct_value *[]){op->in[0], op->in[1], op->in[2], documents, documents,
                                            positions, positions},

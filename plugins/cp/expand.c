@@ -144,6 +144,7 @@ static struct ct_op *on_block(struct ring *r, const struct ct_op_type *type,
         in[count + 2 * i + 1] = of_keys.value[i];
     }
     how.blockwise = true;
+    how.known = 1 + step;
     return ct_emit_type(&r->b, type, numbered(r, r->op->out[0], step), in, count + CP_OPTIONAL,
                         &how);
 }

@@ -32,6 +32,8 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
                               .groups = (int32_t)k->shape[2],
                               .size = (int32_t)q->shape[3],
                               .padded = (int32_t)q->shape[3] + 1,
+                              .causal = ct_op_bool(l->op, "causal"),
+                              .window = ct_op_int(l->op, "window"),
                               .scale = (float)(scale > 0 ? scale : 1 / sqrt((double)q->shape[3]))};
 
     strides(a.q_stride, q);
@@ -61,8 +63,7 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return ct_op_bool(p->op, "causal") && !ct_op_int(p->op, "window") &&
-           gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
+    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
            (dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
 }
 
@@ -191,8 +192,39 @@ static int run_merge(const struct ct_launch *l)
         (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+/* ---- caches ---- */
+
+static bool accepts_write(const struct ct_prepare *p)
+{
+    return p->in[0].stride[3] == 1 && p->in[1].stride[3] == 1 && ct_tensor_is_dense(&p->in[2]);
+}
+
+static int run_write(const struct ct_launch *l)
+{
+    const struct ct_tensor *cache = &l->in[0], *x = &l->in[1];
+    int64_t item = (int64_t)ct_dtype_size(x->dtype);
+    struct gpu_cache_write a = {.cache = cache->data,
+                                .x = x->data,
+                                .positions = l->in[2].data,
+                                .slots = cache->shape[1],
+                                .tokens = x->shape[1],
+                                .rows = x->shape[0] * x->shape[1] * x->shape[2],
+                                .groups = (int32_t)x->shape[2],
+                                .bytes = (int32_t)(x->shape[3] * item),
+                                .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+
+    for (int i = 0; i < 3; i++) {
+        a.cache_stride[i] = cache->stride[i] * item;
+        a.stride[i] = x->stride[i] * item;
+    }
+    return gpu_launch(l, "cache_write",
+                      (struct gpu_size){(unsigned)gpu_blocks(a.rows, THREADS / 32), 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
 const struct ct_kernel gpu_attention_kernels[] = {
     CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),
+    CT_KERNEL("cache_write", "rows", CT_KERNEL_STRIDED, accepts_write, NULL, run_write),
     {0}};

@@ -2,14 +2,17 @@
  * Attention by cuDNN, in bfloat16. Plans are made once for a shape, when a kernel is first asked
  * whether it accepts it: what cuDNN has no plan for is left to the plain kernels.
  *
- * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask. All
- * else (documents, positions, shards of sequences) is a bias, made from them in each call.
+ * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask, and
+ * where some queries see some keys whole (a block of a ring), cuDNN gets these alone, without a
+ * mask. All else (documents, windows, other positions) is a bias, made from them in each call.
  */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include <ctitan/log.h>
+
+#include <ctitan/lib/ops.h>
 
 #include "sdpa.h"
 
@@ -131,11 +134,11 @@ static bool take_strides(int64_t to[3], const struct ct_tensor *t)
 }
 
 /* [batch, tokens, heads, size], dense: of results on their way to another dtype. */
-static void dense_strides(int64_t to[3], const struct ct_tensor *t)
+static void dense_strides(int64_t to[3], const struct ct_tensor *t, int64_t tokens)
 {
     to[2] = t->shape[3];
     to[1] = t->shape[2] * to[2];
-    to[0] = t->shape[1] * to[1];
+    to[0] = tokens * to[1];
 }
 
 static bool has(const struct ct_prepare *p, int i)
@@ -143,36 +146,42 @@ static bool has(const struct ct_prepare *p, int i)
     return i < p->ins && p->present[i];
 }
 
-/*
- * Which masks a plan needs. Tokens in order are causal, or, if all queries come after all keys, see
- * everything. Documents of such tokens are a bias beside the causal mask, which still skips the
- * blocks of later keys. Positions are a bias alone.
- */
-static void choose_masks(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
-{
-    const struct ct_launch here = {.rank = p->rank, .mesh = p->mesh};
-    int64_t ahead =
-        ct_launch_offset(&here, p->op->in[at], 1) - ct_launch_offset(&here, p->op->in[at + 1], 1);
-    bool documents = has(p, more) || has(p, more + 1),
-         positions = has(p, more + 2) || has(p, more + 3);
+/* A call's masks, and the tokens that cuDNN gets: queries that see none of the keys are left out,
+   as are keys that no query sees. */
+struct masks {
+    bool causal, bias;
+    struct ct_seen_block seen;
+};
 
-    s->causal = !positions && ahead == 0 && s->queries == s->keys;
-    s->bias = documents || positions || (!s->causal && ahead < s->keys);
+static struct masks choose_masks(const struct ct_prepare *p, int at, int more)
+{
+    struct masks m;
+    enum ct_seen seen = ct_attention_seen(p, at, more + 2, &m.seen);
+    bool others = has(p, more) || has(p, more + 1) || ct_op_int(p->op, "window");
+
+    m.causal = seen == CT_SEEN_CAUSAL;
+    m.bias = others || seen == CT_SEEN_UNKNOWN;
+    if (m.bias)
+        m.seen = (struct ct_seen_block){0, p->in[at].shape[1], 0, p->in[at + 1].shape[1]};
+    return m;
 }
 
 /* q is input `at`, k and v the next; false: not for cuDNN. */
 static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
 {
     const struct ct_tensor *q = &p->in[at], *k = q + 1, *v = q + 2;
+    struct masks m = choose_masks(p, at, more);
 
     memset(s, 0, sizeof(*s)); /* padding too: shapes are compared whole */
     s->batch = q->shape[0];
-    s->queries = q->shape[1];
-    s->keys = k->shape[1];
+    s->queries = m.seen.queries;
+    s->keys = m.seen.keys;
+    s->rows = q->shape[1];
     s->heads = q->shape[2];
     s->groups = k->shape[2];
     s->size = q->shape[3];
-    choose_masks(p, at, more, s);
+    s->causal = m.causal;
+    s->bias = m.bias;
     for (int i = 0; i < 3; i++)
         if (q[i].dtype != CT_BF16)
             return false;
@@ -180,8 +189,7 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
     return s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
-           take_strides(s->k, k) && take_strides(s->v, v) && ct_op_bool(p->op, "causal") &&
-           !ct_op_int(p->op, "window") &&
+           take_strides(s->k, k) && take_strides(s->v, v) &&
            (!s->bias || 2 * s->batch * s->queries * s->keys <= LARGEST_BIAS);
 }
 
@@ -208,7 +216,7 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
         if (!gpu_is_compute_dtype(p->out[i].dtype) || !take_strides(to[i], &p->out[i]))
             return false;
         if (i > 0 && p->out[i].dtype == CT_F32)
-            dense_strides(to[i], &p->out[i]);
+            dense_strides(to[i], &p->out[i], s->keys);
     }
     return take_strides(s->d_o, &p->in[0]) && take_strides(s->o, &p->in[4]);
 }
@@ -216,7 +224,8 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
 /* ---- workspace ---- */
 
 struct state {
-    const struct plan *plan;
+    const struct plan *plan; /* NULL: no query sees a key */
+    struct ct_seen_block seen;
     size_t bias, lse, delta, dq, dq_sum, dk, dv, work;
 };
 
@@ -225,17 +234,20 @@ static size_t bytes_of(const struct ct_tensor *t, size_t item)
     return (size_t)ct_tensor_count(t) * item;
 }
 
-static struct state *make_state(struct ct_prepare *p, const struct plan *plan)
+static struct state *make_state(struct ct_prepare *p, int at, int more, const struct plan *plan)
 {
     const struct sdpa_shape *s = &plan->shape;
     struct state *state = ct_arena_new(p->arena, struct state);
 
+    p->state = state;
     state->plan = plan;
+    state->seen = choose_masks(p, at, more).seen;
+    if (!plan)
+        return state;
     if (s->bias)
         state->bias =
             gpu_carve(&p->workspace, (size_t)(s->batch * s->queries * s->keys) * sizeof(uint16_t));
     state->work = gpu_carve(&p->workspace, plan->graph.workspace);
-    p->state = state;
     return state;
 }
 
@@ -245,11 +257,22 @@ static bool may_hide_all(const struct sdpa_shape *s)
     return s->bias && !s->causal;
 }
 
+/* Where no query sees a key, no plan is needed. */
+static bool has_plan(const struct ct_prepare *p, const struct sdpa_shape *s)
+{
+    return dnn_of(gpu_of(p->device)) && (!s->queries || find_plan(gpu_of(p->device), s));
+}
+
 static bool accepts(const struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
-    return forward_shape(p, &s) && find_plan(gpu_of(p->device), &s);
+    return forward_shape(p, &s) && has_plan(p, &s);
+}
+
+static const struct plan *plan_of(const struct ct_prepare *p, const struct sdpa_shape *s)
+{
+    return s->queries ? find_plan(gpu_of(p->device), s) : NULL;
 }
 
 static int prepare(struct ct_prepare *p)
@@ -257,7 +280,7 @@ static int prepare(struct ct_prepare *p)
     struct sdpa_shape s;
 
     forward_shape(p, &s);
-    make_state(p, find_plan(gpu_of(p->device), &s));
+    make_state(p, 0, 3, plan_of(p, &s));
     return 0;
 }
 
@@ -265,7 +288,7 @@ static bool accepts_grad(const struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
-    return backward_shape(p, &s) && find_plan(gpu_of(p->device), &s);
+    return backward_shape(p, &s) && has_plan(p, &s);
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -275,7 +298,9 @@ static int prepare_grad(struct ct_prepare *p)
     size_t lse = bytes_of(&p->in[5], sizeof(float));
 
     backward_shape(p, &s);
-    state = make_state(p, find_plan(gpu_of(p->device), &s));
+    state = make_state(p, 1, 6, plan_of(p, &s));
+    if (!state->plan)
+        return 0;
     state->delta = gpu_carve(&p->workspace, lse);
     if (may_hide_all(&s))
         state->lse = gpu_carve(&p->workspace, lse);
@@ -325,12 +350,42 @@ static int make_bias(const struct ct_launch *l, int at, int more)
                                    .keys = {optional(l, more + 1), optional(l, more + 3),
                                             ct_launch_offset(l, l->op->in[at + 1], 1), s->keys},
                                    .batch = s->batch,
+                                   .window = ct_op_int(l->op, "window"),
+                                   .causal = ct_op_bool(l->op, "causal"),
                                    .hidden = SDPA_HIDDEN};
 
     if (!a.keys.documents)
         a.keys.documents = a.queries.documents;
     return gpu_launch(l, "attention_bias",
                       (struct gpu_size){(unsigned)(s->batch * s->queries), 1, 1},
+                      (struct gpu_size){256, 1, 1}, 0, &a);
+}
+
+/* The address of token number `token` of a tensor [batch, tokens, heads, size]. */
+static void *token_of(const struct ct_tensor *t, int64_t token)
+{
+    return (char *)t->data + (size_t)(token * t->stride[1]) * ct_dtype_size(t->dtype);
+}
+
+/* Zeros for the tokens but `count` from `first` on; lse NULL: there is none. */
+static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, float *lse,
+                        int64_t first, int64_t count)
+{
+    struct gpu_unseen a = {.x = t->data,
+                           .lse = lse,
+                           .batch = t->shape[0],
+                           .tokens = t->shape[1],
+                           .from = first,
+                           .to = first + count,
+                           .heads = (int32_t)t->shape[2],
+                           .size = (int32_t)t->shape[3],
+                           .kind = gpu_float_kind(t->dtype)};
+    int64_t rows = a.batch * a.tokens * a.heads;
+
+    memcpy(a.stride, t->stride, sizeof(a.stride));
+    if (count == t->shape[1])
+        return 0;
+    return gpu_launch(l, "attention_unseen", (struct gpu_size){(unsigned)gpu_blocks(rows, 8), 1, 1},
                       (struct gpu_size){256, 1, 1}, 0, &a);
 }
 
@@ -344,9 +399,9 @@ static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
     pack->scale = (float)(scale > 0 ? scale : 1 / sqrt((double)s->size));
     pack->lowest = dnn_version() < 91000 ? -FLT_MAX : -INFINITY;
     pack->one = 1;
-    give(pack, SDPA_Q, l->in[at].data);
-    give(pack, SDPA_K, l->in[at + 1].data);
-    give(pack, SDPA_V, l->in[at + 2].data);
+    give(pack, SDPA_Q, token_of(&l->in[at], state->seen.query));
+    give(pack, SDPA_K, token_of(&l->in[at + 1], state->seen.key));
+    give(pack, SDPA_V, token_of(&l->in[at + 2], state->seen.key));
     give(pack, SDPA_SCALE, &pack->scale);
     if (s->causal)
         give(pack, SDPA_LOWEST, &pack->lowest);
@@ -377,20 +432,24 @@ static struct gpu_hidden_rows hidden_rows(const struct sdpa_shape *s, float *lse
 static int run(const struct ct_launch *l)
 {
     const struct state *state = l->state;
-    const struct sdpa_shape *s = &state->plan->shape;
-    struct gpu_hidden_rows hidden = hidden_rows(s, l->out[1].data);
+    const struct ct_seen_block *seen = &state->seen;
+    struct gpu_hidden_rows hidden;
     struct pack pack = {.count = 0};
-    int rc = begin(l, 0, 3, &pack);
+    int rc = clear_unseen(l, &l->out[0], l->out[1].data, seen->query, seen->queries);
 
-    give(&pack, SDPA_O, l->out[0].data);
-    give(&pack, SDPA_LSE, l->out[1].data);
+    if (rc < 0 || !state->plan)
+        return rc;
+    rc = begin(l, 0, 3, &pack);
+    give(&pack, SDPA_O, token_of(&l->out[0], seen->query));
+    give(&pack, SDPA_LSE, (float *)l->out[1].data + seen->query);
     if (rc == 0)
         rc = execute(l, &pack);
-    if (rc < 0 || !may_hide_all(s))
+    if (rc < 0 || !may_hide_all(&state->plan->shape))
         return rc;
+    hidden = hidden_rows(&state->plan->shape, l->out[1].data);
     hidden.o = l->out[0].data;
     hidden.o_kind = gpu_float_kind(l->out[0].dtype);
-    memcpy(hidden.o_stride, s->o, sizeof(hidden.o_stride));
+    memcpy(hidden.o_stride, l->out[0].stride, sizeof(hidden.o_stride));
     return gpu_launch(l, "attention_clear_hidden",
                       (struct gpu_size){(unsigned)gpu_blocks(hidden.rows, 8), 1, 1},
                       (struct gpu_size){256, 1, 1}, 0, &hidden);
@@ -402,7 +461,7 @@ static int ready_lse(const struct ct_launch *l, void **lse)
     const struct state *state = l->state;
     struct gpu_hidden_rows hidden = hidden_rows(&state->plan->shape, l->in[5].data);
 
-    *lse = l->in[5].data;
+    *lse = (float *)l->in[5].data + state->seen.query;
     if (!may_hide_all(&state->plan->shape))
         return 0;
     *lse = hidden.out = in_workspace(l, state->lse);
@@ -411,37 +470,66 @@ static int ready_lse(const struct ct_launch *l, void **lse)
                       (struct gpu_size){256, 1, 1}, 0, &hidden);
 }
 
-/* A result in bfloat16, cast to its float32 output. */
+/* A result in bfloat16, of the keys that are seen, cast to its float32 output. */
 static int cast_back(const struct ct_launch *l, size_t offset, const struct ct_tensor *out)
 {
-    struct ct_tensor narrow =
-        ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->ndim, out->shape);
+    const struct ct_seen_block *seen = &((const struct state *)l->state)->seen;
+    struct ct_tensor wide = *out, narrow;
+    int rc = 0;
 
-    return out->dtype == CT_F32 ? gpu_cast(l, &narrow, out) : 0;
+    wide.shape[0] = 1;
+    wide.shape[1] = seen->keys;
+    narrow = ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->ndim, wide.shape);
+    wide.data = token_of(out, seen->key);
+    for (int64_t b = 0; rc == 0 && out->dtype == CT_F32 && b < out->shape[0]; b++) {
+        rc = gpu_cast(l, &narrow, &wide);
+        narrow.data = (char *)narrow.data + bytes_of(&narrow, sizeof(uint16_t));
+        wide.data = (float *)wide.data + out->stride[0];
+    }
+    return rc;
+}
+
+static int clear_gradients(const struct ct_launch *l)
+{
+    const struct ct_seen_block *seen = &((const struct state *)l->state)->seen;
+    int rc = clear_unseen(l, &l->out[0], NULL, seen->query, seen->queries);
+
+    for (int i = 1; rc == 0 && i < 3; i++)
+        rc = clear_unseen(l, &l->out[i], NULL, seen->key, seen->keys);
+    return rc;
 }
 
 static int run_grad(const struct ct_launch *l)
 {
     const struct state *state = l->state;
+    const struct ct_seen_block *seen = &state->seen;
     const struct ct_tensor *out = l->out;
-    bool placed = state->plan->shape.dq_sum_placed;
     struct pack pack = {.count = 0};
-    void *lse = NULL;
-    int rc = begin(l, 1, 6, &pack);
+    void *lse = NULL, *dq, *to[3];
+    bool placed;
+    int rc = clear_gradients(l);
 
+    if (rc < 0 || !state->plan)
+        return rc;
+    placed = state->plan->shape.dq_sum_placed;
+    rc = begin(l, 1, 6, &pack);
     if (rc == 0)
         rc = ready_lse(l, &lse);
     if (rc < 0)
         return rc;
-    give(&pack, SDPA_D_O, l->in[0].data);
-    give(&pack, SDPA_O, l->in[4].data);
+    dq = token_of(&out[0], seen->query);
+    for (int i = 1; i < 3; i++)
+        to[i] = out[i].dtype == CT_F32 ? in_workspace(l, i == 1 ? state->dk : state->dv)
+                                       : token_of(&out[i], seen->key);
+    give(&pack, SDPA_D_O, token_of(&l->in[0], seen->query));
+    give(&pack, SDPA_O, token_of(&l->in[4], seen->query));
     give(&pack, SDPA_LSE, lse);
     give(&pack, SDPA_ONE, &pack.one);
     give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
-    give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : out[0].data);
-    give(&pack, SDPA_DQ_SUM, placed ? out[0].data : in_workspace(l, state->dq_sum));
-    give(&pack, SDPA_DK, out[1].dtype == CT_F32 ? in_workspace(l, state->dk) : out[1].data);
-    give(&pack, SDPA_DV, out[2].dtype == CT_F32 ? in_workspace(l, state->dv) : out[2].data);
+    give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : dq);
+    give(&pack, SDPA_DQ_SUM, placed ? dq : in_workspace(l, state->dq_sum));
+    give(&pack, SDPA_DK, to[1]);
+    give(&pack, SDPA_DV, to[2]);
     rc = execute(l, &pack);
     if (rc == 0)
         rc = cast_back(l, state->dk, &out[1]);

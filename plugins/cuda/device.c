@@ -336,14 +336,17 @@ static int wait_event(struct ct_device *device, int stream, int event)
 
 static int check_fault(struct gpu *gpu)
 {
+    static const char *const names[] = {[GPU_FAULT_TOKEN] = "token",
+                                        [GPU_FAULT_LABEL] = "label",
+                                        [GPU_FAULT_SLOT] = "a cache's slot",
+                                        [GPU_FAULT_EXPERT] = "expert"};
     struct gpu_fault f = *gpu->fault;
 
     if (!f.kind)
         return 0;
     memset(gpu->fault, 0, sizeof(*gpu->fault));
-    return ct_fail(CT_EINVAL, "%s %lld at position %lld is not below %lld",
-                   f.kind == GPU_FAULT_LABEL ? "label" : "token", (long long)f.value,
-                   (long long)f.position, (long long)f.limit);
+    return ct_fail(CT_EINVAL, "%s %lld at position %lld is not below %lld", names[f.kind],
+                   (long long)f.value, (long long)f.position, (long long)f.limit);
 }
 
 static int synchronize(struct ct_device *device)

@@ -63,6 +63,14 @@ static dnn_tensor per_row(const struct builder *b, int64_t id)
     return dense(b, id, FLOAT, b->s->queries, 1);
 }
 
+static dnn_tensor lse_of(const struct builder *b)
+{
+    int64_t h = b->s->heads, size[4] = {b->s->batch, h, b->s->queries, 1};
+    int64_t stride[4] = {h * b->s->rows, b->s->rows, 1, 1};
+
+    return dnn_tensor_new(b->g, SDPA_LSE, FLOAT, size, stride);
+}
+
 /* y = mode(x, other), as large as the scores */
 static dnn_tensor apply(const struct builder *b, int mode, dnn_tensor x, dnn_tensor other)
 {
@@ -119,7 +127,7 @@ static void forward(const struct builder *b)
     const struct sdpa_shape *s = b->s;
     dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->v, false);
     dnn_tensor o = operand(b, SDPA_O, s->o_float ? FLOAT : BF16, s->heads, s->queries, s->o, false);
-    dnn_tensor lse = per_row(b, SDPA_LSE), largest = per_row(b, SDPA_VIRTUAL);
+    dnn_tensor lse = lse_of(b), largest = per_row(b, SDPA_VIRTUAL);
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
     dnn_tensor p = scores_like(b, BF16), x = scores(b);
 
@@ -153,7 +161,7 @@ static dnn_tensor row_products(const struct builder *b, dnn_tensor d_o)
 
 static dnn_tensor probabilities(const struct builder *b)
 {
-    dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), per_row(b, SDPA_LSE));
+    dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), lse_of(b));
 
     return apply(b, CUDNN_POINTWISE_EXP, hide_future(b, x), NULL);
 }

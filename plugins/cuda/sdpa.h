@@ -15,6 +15,7 @@
 /* What a plan is made for. Strides of batch, token, head; the last one is 1. */
 struct sdpa_shape {
     int64_t batch, queries, keys, heads, groups, size;
+    int64_t rows; /* of LSE for each head: the queries are some of these */
     int64_t q[3], k[3], v[3], o[3], d_o[3], dq[3], dk[3], dv[3];
     int32_t o_float;       /* o of the forward is float32 instead of bfloat16 */
     int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */

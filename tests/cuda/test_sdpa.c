@@ -40,6 +40,7 @@ static const struct {
     int64_t batch, queries, keys, heads, groups, size;
     enum { CAUSAL = 1, BIAS = 2 } masks;
     bool floats, joined; /* joined: q, k and v of a token side by side */
+    int64_t rows;        /* 0: as many as queries */
 } cases[] = {
     {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, CAUSAL, .joined = true},
     {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, CAUSAL, .joined = true},
@@ -51,6 +52,7 @@ static const struct {
     {"ring, other keys", 1, 2048, 1024, 32, 8, 128, BIAS},
     {"ring, float32 results", 1, 2048, 2048, 32, 8, 128, BIAS, .floats = true},
     {"ring, earlier keys", 1, 2048, 2048, 32, 8, 128, .floats = true},
+    {"ring, later half of the queries", 2, 1024, 2048, 32, 8, 128, .floats = true, .rows = 2048},
     {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, CAUSAL, .floats = true},
 };
 
@@ -66,6 +68,7 @@ static int ask(const struct device *device, size_t i, bool backward)
     struct sdpa_shape s = {.batch = cases[i].batch,
                            .queries = cases[i].queries,
                            .keys = cases[i].keys,
+                           .rows = cases[i].rows ? cases[i].rows : cases[i].queries,
                            .heads = cases[i].heads,
                            .groups = cases[i].groups,
                            .size = cases[i].size,

@@ -12,7 +12,7 @@ enum gpu_float { GPU_F32, GPU_BF16, GPU_F64 };
 
 #define GPU_MASKED (-100) /* the label of tokens that do not count */
 
-enum { GPU_FAULT_NONE, GPU_FAULT_TOKEN, GPU_FAULT_LABEL };
+enum { GPU_FAULT_NONE, GPU_FAULT_TOKEN, GPU_FAULT_LABEL, GPU_FAULT_SLOT, GPU_FAULT_EXPERT };
 
 /* The last index found out of range. */
 struct gpu_fault {
@@ -161,8 +161,9 @@ struct gpu_attention {
     int64_t q_stride[3], k_stride[3], v_stride[3], o_stride[3], do_stride[3]; /* b, t, h */
     int64_t dq_stride[3], dk_stride[3], dv_stride[3], oin_stride[3];
     struct gpu_side queries, keys;
-    int64_t batch;
+    int64_t batch, window;               /* 0: none */
     int32_t heads, groups, size, padded; /* padded: floats of a row in shared memory */
+    int32_t causal;
     int32_t out_kind[3];
     float scale;
 };
@@ -171,8 +172,27 @@ struct gpu_attention {
 struct gpu_attention_bias {
     void *bias;
     struct gpu_side queries, keys;
-    int64_t batch;
+    int64_t batch, window; /* 0: none */
+    int32_t causal;
     float hidden;
+};
+
+/* Tokens of [batch, tokens, heads, size] but [from, to) become 0, and their lse -infinity. */
+struct gpu_unseen {
+    void *x;
+    float *lse; /* NULL: not wanted */
+    int64_t stride[3], batch, tokens, from, to;
+    int32_t heads, size, kind;
+};
+
+/* cache[b, position, g, d] = x[b, t, g, d] */
+struct gpu_cache_write {
+    void *cache;
+    const void *x;
+    const int32_t *positions;
+    int64_t cache_stride[3], stride[3], slots, tokens, rows; /* rows: batch x tokens x groups */
+    int32_t groups, bytes;                                   /* of a vector */
+    struct gpu_fault *fault;
 };
 
 /* Rows of queries that see nothing: cuDNN gives them an lse near `hidden`. Forward: o = 0 and

@@ -58,10 +58,17 @@ DEVICE void read_ids(const gpu_side &s, int64_t b, int64_t begin, row_ids *ids)
     ids->document[threadIdx.x] = s.documents ? s.documents[b * s.tokens + token] : 0;
 }
 
-DEVICE bool sees(const row_ids *q, int i, const row_ids *k, int j)
+DEVICE bool is_near(int32_t key, int32_t query, int32_t causal, int64_t window)
 {
-    return k->position[j] <= q->position[i] && k->position[j] != INT32_MAX &&
-           k->document[j] == q->document[i];
+    int64_t before = (int64_t)query - key;
+
+    return (!causal || before >= 0) && (!window || (before < window && before > -window));
+}
+
+DEVICE bool sees(const gpu_attention &a, const row_ids *q, int i, const row_ids *k, int j)
+{
+    return k->position[j] != INT32_MAX && k->document[j] == q->document[i] &&
+           is_near(k->position[j], q->position[i], a.causal, a.window);
 }
 
 DEVICE float dot(const gpu_attention &a, const float *x, const float *y)
@@ -89,12 +96,12 @@ DEVICE float row_max(float x)
 }
 
 /* Does a query of the block see a key of the tile? The same answer for all threads. */
-DEVICE bool any_seen(const row_ids *q, const row_ids *k, bool own_queries)
+DEVICE bool any_seen(const gpu_attention &a, const row_ids *q, const row_ids *k, bool own_queries)
 {
     bool seen = false;
 
     for (int j = own_share(); j < TILE; j += SHARE)
-        seen |= own_queries ? sees(q, own_row(), k, j) : sees(q, j, k, own_row());
+        seen |= own_queries ? sees(a, q, own_row(), k, j) : sees(a, q, j, k, own_row());
     return __syncthreads_or(seen);
 }
 
@@ -148,7 +155,7 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
         __syncthreads();
         read_ids(a.keys, b, j, &k_ids);
         __syncthreads();
-        if (!any_seen(&q_ids, &k_ids, true))
+        if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
         read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
         read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
@@ -157,7 +164,7 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
         for (int i = 0; i < TILE / SHARE; i++) {
             int key = own_share() + i * SHARE;
 
-            s[i] = sees(&q_ids, own_row(), &k_ids, key)
+            s[i] = sees(a, &q_ids, own_row(), &k_ids, key)
                        ? a.scale * dot(a, q + own_row() * a.padded, k + key * a.padded)
                        : -INFINITY;
             above = fmaxf(above, s[i]);
@@ -257,14 +264,14 @@ template <typename T> DEVICE void attention_dq(const gpu_attention &a)
         __syncthreads();
         read_ids(a.keys, b, j, &k_ids);
         __syncthreads();
-        if (!any_seen(&q_ids, &k_ids, true))
+        if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
         read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
         read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
         __syncthreads();
         for (int key = own_share(); key < TILE; key += SHARE)
             weights[own_row() * TILE + key] =
-                pair_of(a, sees(&q_ids, own_row(), &k_ids, key), q + row, k + key * a.padded,
+                pair_of(a, sees(a, &q_ids, own_row(), &k_ids, key), q + row, k + key * a.padded,
                         d_o + row, v + key * a.padded, lse[own_row()], delta[own_row()])
                     .ds;
         __syncwarp();
@@ -297,14 +304,15 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
         __syncthreads();
         read_ids(a.queries, b, from, &q_ids);
         __syncthreads();
-        if (!any_seen(&q_ids, &k_ids, false))
+        if (!any_seen(a, &q_ids, &k_ids, false))
             continue;
         read_tile<T>(a, a.q, a.q_stride, b, head, from, a.queries.tokens, q);
         read_tile<T>(a, a.d_o, a.do_stride, b, head, from, a.queries.tokens, d_o);
         read_rows(a, b, head, from, lse, delta);
         __syncthreads();
         for (int query = own_share(); query < TILE; query += SHARE) {
-            bool seen = from + query < a.queries.tokens && sees(&q_ids, query, &k_ids, own_row());
+            bool seen =
+                from + query < a.queries.tokens && sees(a, &q_ids, query, &k_ids, own_row());
             pair x = pair_of(a, seen, q + query * a.padded, k + row, d_o + query * a.padded,
                              v + row, lse[query], delta[query]);
 
@@ -361,11 +369,46 @@ KERNEL(attention_bias, gpu_attention_bias, 256)
     bfloat16 *row = (bfloat16 *)a.bias + (int64_t)blockIdx.x * a.keys.tokens;
 
     for (int64_t key = threadIdx.x; key < a.keys.tokens; key += blockDim.x) {
-        bool seen =
-            position_of(a.keys, b, key) <= position && document_of(a.keys, b, key) == document;
+        bool seen = is_near(position_of(a.keys, b, key), position, a.causal, a.window) &&
+                    document_of(a.keys, b, key) == document;
 
         row[key] = from_float<bfloat16>(seen ? 0.0f : a.hidden);
     }
+}
+
+/* A warp for each token of a head. */
+KERNEL(attention_unseen, gpu_unseen, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int64_t head = row % a.heads, token = row / a.heads % a.tokens, b = row / a.heads / a.tokens;
+    float zero[1] = {0.0f};
+
+    if (b >= a.batch || (token >= a.from && token < a.to))
+        return;
+    for (int i = (int)threadIdx.x % 32; i < a.size; i += 32)
+        store_as<1>(a.kind, a.x, b * a.stride[0] + token * a.stride[1] + head * a.stride[2] + i,
+                    zero);
+    if (a.lse && threadIdx.x % 32 == 0)
+        a.lse[(b * a.heads + head) * a.tokens + token] = -INFINITY;
+}
+
+/* A warp for each vector. */
+KERNEL(cache_write, gpu_cache_write, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int64_t group = row % a.groups, token = row / a.groups, b = token / a.tokens, position;
+    const uint8_t *from = (const uint8_t *)a.x;
+    uint8_t *to = (uint8_t *)a.cache;
+
+    if (row >= a.rows)
+        return;
+    position = a.positions[token];
+    if (!in_range(GPU_FAULT_SLOT, position, token, a.slots, a.fault))
+        return;
+    from += b * a.stride[0] + token % a.tokens * a.stride[1] + group * a.stride[2];
+    to += b * a.cache_stride[0] + position * a.cache_stride[1] + group * a.cache_stride[2];
+    for (int i = (int)threadIdx.x % 32; i < a.bytes; i += 32)
+        to[i] = from[i];
 }
 
 /* A warp for each row of [batch, heads, queries]. */

@@ -170,4 +170,16 @@ template <typename T> DEVICE T block_sum(T x)
 /* Every kernel on T: NAME(T, suffix) for each dtype. */
 #define FOR_DTYPES(NAME) NAME(float, float32) NAME(bfloat16, bfloat16)
 
+/* Is an index from the data in range? If not, it is noted. */
+DEVICE bool in_range(int32_t kind, int64_t value, int64_t position, int64_t limit, gpu_fault *fault)
+{
+    if (value >= 0 && value < limit)
+        return true;
+    fault->value = value;
+    fault->position = position;
+    fault->limit = limit;
+    fault->kind = kind;
+    return false;
+}
+
 #endif

@@ -7,21 +7,11 @@
  */
 #include "device.cuh"
 
-DEVICE bool in_range(int64_t token, int64_t position, int64_t limit, gpu_fault *fault)
-{
-    if (token >= 0 && token < limit)
-        return true;
-    fault->value = token;
-    fault->position = position;
-    fault->limit = limit;
-    fault->kind = GPU_FAULT_TOKEN;
-    return false;
-}
-
 template <typename From, typename To, int W> DEVICE void embedding(const gpu_embedding &a)
 {
     int64_t position = blockIdx.x, token = a.tokens[position], row = token - a.first;
-    bool here = in_range(token, position, a.limit, a.fault) && row >= 0 && row < a.rows;
+    bool here =
+        in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault) && row >= 0 && row < a.rows;
 
     for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns;
          column += (int64_t)blockDim.x * W) {
@@ -59,7 +49,8 @@ KERNEL(embedding_heads, gpu_embedding_grad, 256)
 {
     int64_t position = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row;
 
-    if (position >= a.count || !in_range(a.tokens[position], position, a.limit, a.fault))
+    if (position >= a.count ||
+        !in_range(GPU_FAULT_TOKEN, a.tokens[position], position, a.limit, a.fault))
         return;
     row = a.tokens[position] - a.first;
     if (row >= 0 && row < a.rows)

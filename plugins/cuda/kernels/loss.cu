@@ -72,17 +72,6 @@ template <typename T, int W> DEVICE log_sum row_log_sum(const T *x, int64_t colu
     return block_merged(mine);
 }
 
-DEVICE bool label_in_range(int64_t label, int64_t position, int64_t limit, gpu_fault *fault)
-{
-    if (label >= 0 && label < limit)
-        return true;
-    fault->value = label;
-    fault->position = position;
-    fault->limit = limit;
-    fault->kind = GPU_FAULT_LABEL;
-    return false;
-}
-
 template <typename From, typename To, int W>
 DEVICE void write_gradient(const gpu_loss_rows &a, const From *x, To *d, int64_t label, float lse)
 {
@@ -106,7 +95,8 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     const From *x = (const From *)a.logits + row * a.stride;
     float lse;
 
-    if (label != GPU_MASKED && !label_in_range(label, a.first_position + row, a.columns, a.fault))
+    if (label != GPU_MASKED &&
+        !in_range(GPU_FAULT_LABEL, label, a.first_position + row, a.columns, a.fault))
         label = GPU_MASKED;
     if (a.given_lse) {
         lse = a.given_lse[row];
@@ -162,7 +152,7 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
     if (threadIdx.x)
         return;
     if (label != GPU_MASKED)
-        label_in_range(label, row, a.limit, a.fault);
+        in_range(GPU_FAULT_LABEL, label, row, a.limit, a.fault);
     label -= a.first + shard * a.columns;
     stats[LARGEST] = all.largest;
     stats[SUM] = all.sum;

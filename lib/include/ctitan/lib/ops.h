@@ -126,8 +126,25 @@ struct ct_attention {
                        (and, unless causal, after it); 0: no limit */
     bool blockwise; /* for transforms: keys are split as queries are, and each rank sees the block
                        that it holds */
+    int64_t known;  /* for transforms: positions, where they are given, are those that
+                       ct_launch_position tells, for keys that are the block of the rank known - 1
+                       hops before; 0: they may be any */
 };
 CT_API extern const struct ct_option ct_attention_attrs[];
+/* Which of a rank's keys its queries see, as far as it is known before a step runs, without regard
+   to documents and to the window. */
+enum ct_seen {
+    CT_SEEN_UNKNOWN,
+    CT_SEEN_CAUSAL, /* query i sees keys 0 .. i */
+    CT_SEEN_BLOCK,  /* some queries, one after the other, see some keys, others nothing */
+};
+struct ct_seen_block {
+    int64_t query, queries, key, keys; /* the first, and how many */
+};
+/* For an attention whose q is input `at`, k the next, and positions the inputs `positions` and the
+   one behind. *block is set for CT_SEEN_BLOCK. */
+CT_API enum ct_seen ct_attention_seen(const struct ct_prepare *p, int at, int positions,
+                                      struct ct_seen_block *block);
 CT_API struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,
                                      struct ct_value *k, struct ct_value *v,
                                      struct ct_value *documents, const struct ct_attention *how);
