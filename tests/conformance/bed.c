@@ -15,6 +15,140 @@
 #define MASKED (-100)
 #define GAP 24 /* elements between rows of a padded layout: rows end inside a vector */
 
+/* ---- whole tensors ---- */
+
+/* A dense tensor as one row. */
+static struct ct_tensor flat(const struct ct_tensor *t)
+{
+    int64_t count = ct_tensor_count(t);
+
+    return ct_tensor_is_dense(t) ? ct_tensor_dense(t->data, t->dtype, 1, &count) : *t;
+}
+
+static int64_t columns_of(const struct ct_tensor *t)
+{
+    return t->ndim ? t->shape[t->ndim - 1] : 1;
+}
+
+static int64_t rows_of(const struct ct_tensor *t)
+{
+    return ct_tensor_count(t) / columns_of(t);
+}
+
+static struct ct_tensor row_of(const struct ct_tensor *t, int64_t row)
+{
+    int64_t columns = columns_of(t), offset = 0;
+    struct ct_tensor r;
+
+    for (int d = t->ndim - 2; d >= 0; d--) {
+        offset += row % t->shape[d] * t->stride[d];
+        row /= t->shape[d];
+    }
+    r = ct_tensor_dense((char *)t->data + offset * (int64_t)ct_dtype_size(t->dtype), t->dtype, 1,
+                        &columns);
+    r.stride[0] = t->ndim ? t->stride[t->ndim - 1] : 1;
+    return r;
+}
+
+static void read_row(const struct ct_tensor *row, double *to)
+{
+    int64_t n = row->shape[0], stride = row->stride[0];
+
+    switch (row->dtype) {
+    case CT_F32:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const float *)row->data)[i * stride];
+        break;
+    case CT_BF16:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ct_bf16_to_f32(((const uint16_t *)row->data)[i * stride]);
+        break;
+    case CT_F64:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const double *)row->data)[i * stride];
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ct_tensor_load(row, i);
+    }
+}
+
+static void write_row(const struct ct_tensor *row, const double *from)
+{
+    int64_t n = row->shape[0], stride = row->stride[0];
+
+    switch (row->dtype) {
+    case CT_F32:
+        for (int64_t i = 0; i < n; i++)
+            ((float *)row->data)[i * stride] = (float)from[i];
+        break;
+    case CT_F64:
+        for (int64_t i = 0; i < n; i++)
+            ((double *)row->data)[i * stride] = from[i];
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            ct_tensor_store(row, i, from[i]);
+    }
+}
+
+static void copy_row(const struct ct_tensor *to, const struct ct_tensor *from)
+{
+    int64_t n = to->shape[0], a = to->stride[0], b = from->stride[0];
+
+    switch (ct_dtype_size(to->dtype)) {
+    case 1:
+        for (int64_t i = 0; i < n; i++)
+            ((uint8_t *)to->data)[i * a] = ((const uint8_t *)from->data)[i * b];
+        break;
+    case 2:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to->data)[i * a] = ((const uint16_t *)from->data)[i * b];
+        break;
+    case 4:
+        for (int64_t i = 0; i < n; i++)
+            ((uint32_t *)to->data)[i * a] = ((const uint32_t *)from->data)[i * b];
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            ((uint64_t *)to->data)[i * a] = ((const uint64_t *)from->data)[i * b];
+    }
+}
+
+void tensor_read(const struct ct_tensor *t, double *to)
+{
+    struct ct_tensor rows = flat(t);
+
+    for (int64_t r = 0, n = rows_of(&rows); r < n; r++, to += columns_of(&rows)) {
+        struct ct_tensor row = row_of(&rows, r);
+
+        read_row(&row, to);
+    }
+}
+
+void tensor_write(const struct ct_tensor *t, const double *from)
+{
+    struct ct_tensor rows = flat(t);
+
+    for (int64_t r = 0, n = rows_of(&rows); r < n; r++, from += columns_of(&rows)) {
+        struct ct_tensor row = row_of(&rows, r);
+
+        write_row(&row, from);
+    }
+}
+
+void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from)
+{
+    bool dense = ct_tensor_is_dense(to) && ct_tensor_is_dense(from);
+    struct ct_tensor x = dense ? flat(to) : *to, y = dense ? flat(from) : *from;
+
+    for (int64_t r = 0, n = rows_of(&x); r < n; r++) {
+        struct ct_tensor a = row_of(&x, r), b = row_of(&y, r);
+
+        copy_row(&a, &b);
+    }
+}
+
 /* ---- the bed ---- */
 
 static void *aligned(struct ct_arena *arena, int64_t elements, enum ct_dtype dtype)
@@ -79,10 +213,9 @@ static double cheap(uint64_t index)
 
 /* Scalars and statistics have names that say what they may be. */
 static double number(const struct conformance_case *test, const struct ct_value *v, enum fill fill,
-                     uint64_t seed, uint64_t index)
+                     uint64_t seed, uint64_t stream, uint64_t index)
 {
-    double normal =
-        fill == FILL_CHEAP ? cheap(index) : (double)ct_normal(seed, ct_rng_stream(v->name), index);
+    double normal = fill == FILL_CHEAP ? cheap(index) : (double)ct_normal(seed, stream, index);
 
     if (!strcmp(v->name, "skip"))
         return -1;
@@ -102,18 +235,16 @@ static double number(const struct conformance_case *test, const struct ct_value 
 static void fill_value(struct bed *bed, const struct ct_value *v, enum fill fill, uint64_t seed)
 {
     struct ct_tensor *t = &bed->value[v->id];
-    int64_t n = ct_tensor_count(t);
+    uint64_t stream = ct_rng_stream(v->name), n = (uint64_t)ct_tensor_count(t);
+    double *numbers = ct_arena_array(&bed->arena, double, n);
 
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t index = (uint64_t)i;
-        uint32_t random = ct_philox(seed, ct_rng_stream(v->name), index).v[0];
-
-        ct_tensor_store(t, i,
-                        ct_dtype_is_float(v->dtype)
-                            ? number(bed->test, v, fill, seed, index)
-                            : integer(bed->test, v->name, fill, index, (uint64_t)n, random));
-        ct_tensor_store(&bed->exact[v->id], i, ct_tensor_load(t, i));
-    }
+    for (uint64_t i = 0; i < n; i++)
+        numbers[i] = ct_dtype_is_float(v->dtype)
+                         ? number(bed->test, v, fill, seed, stream, i)
+                         : integer(bed->test, v->name, fill, i, n, ct_philox(seed, stream, i).v[0]);
+    tensor_write(t, numbers);
+    tensor_read(t, numbers);
+    tensor_write(&bed->exact[v->id], numbers);
 }
 
 /* Room for every value; an opaque layout may round dimensions up. */
@@ -315,9 +446,8 @@ bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *
     if (layout == LAYOUT_JOINED)
         differs = join(call, arena);
     for (int i = 0; i < op->ins; i++)
-        for (int64_t k = 0;
-             call->present[i] && !op->in[i]->opaque_bytes && k < ct_tensor_count(&call->in[i]); k++)
-            ct_tensor_store(&call->in[i], k, ct_tensor_load(&bed->value[op->in[i]->id], k));
+        if (call->present[i] && !op->in[i]->opaque_bytes)
+            tensor_copy(&call->in[i], &bed->value[op->in[i]->id]);
     return differs;
 }
 
@@ -371,16 +501,17 @@ int call_prepare(struct call *call, const struct bed *bed, const struct ct_kerne
         return ct_context(rc, "preparing %s (%s)", op->type->name, kernel->name);
     call->kernel = kernel;
     call->workspace = p.workspace;
-    call->launch = (struct ct_launch){op,
-                                      call->in,
-                                      call->out,
-                                      op->ins,
-                                      op->outs,
-                                      accumulate,
-                                      aligned(call->arena, (int64_t)p.workspace, CT_U8),
-                                      p.state,
-                                      NULL,
-                                      bed->device};
+    call->launch = (struct ct_launch){
+        op,
+        call->in,
+        call->out,
+        op->ins,
+        op->outs,
+        accumulate,
+        bed->device->host_memory ? aligned(call->arena, (int64_t)p.workspace, CT_U8) : NULL,
+        p.state,
+        NULL,
+        bed->device};
     return 1;
 }
 

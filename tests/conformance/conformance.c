@@ -48,6 +48,7 @@ struct expected {
     struct ct_tensor
         rounded; /* with all results rounded to their dtypes on the way; data NULL: unknown */
     double sensitivity; /* change of the exact result when inputs change in their 22nd bit */
+    double largest;     /* finite element of exact, by size */
 };
 
 /* Operands of an op: outputs, then inputs. */
@@ -58,6 +59,18 @@ static struct ct_value *operand_value(const struct ct_op *op, int i)
 
 enum precision { EXACT, ROUNDED, DISTURBED };
 
+/* Every element grows or shrinks by 2^-22 of itself. */
+static void disturb(double *numbers, int64_t count, int operand)
+{
+    struct ct_philox random = {0};
+
+    for (int64_t i = 0; i < count; i++) {
+        if (i % 128 == 0)
+            random = ct_philox(9, (uint64_t)operand, (uint64_t)i);
+        numbers[i] *= 1 + (random.v[i / 32 % 4] >> i % 32 & 1 ? 0x1p-22 : -0x1p-22);
+    }
+}
+
 static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *t,
                                 enum precision precision, int operand)
 {
@@ -67,13 +80,31 @@ static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *
     struct ct_tensor copy =
         ct_tensor_dense(ct_arena_alloc(arena, (size_t)n * 8 + 8), dtype, t->ndim, t->shape);
 
-    for (int64_t i = 0; i < n; i++) {
-        double sign = ct_philox(9, (uint64_t)operand, (uint64_t)i).v[0] & 1 ? 0x1p-22 : -0x1p-22;
-        double factor = real && precision == DISTURBED ? 1 + sign : 1;
-
-        ct_tensor_store(&copy, i, ct_tensor_load(t, i) * factor);
-    }
+    if (dtype == CT_F64)
+        tensor_read(t, copy.data);
+    else
+        tensor_copy(&copy, t);
+    if (real && precision == DISTURBED)
+        disturb(copy.data, n, operand);
     return copy;
+}
+
+static double *numbers_of(const struct ct_tensor *t, struct ct_arena *arena)
+{
+    double *numbers = ct_arena_array(arena, double, ct_tensor_count(t));
+
+    tensor_read(t, numbers);
+    return numbers;
+}
+
+static double largest(const struct ct_tensor *t, struct ct_arena *arena)
+{
+    const double *x = numbers_of(t, arena);
+    double most = 0;
+
+    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+        most = isfinite(x[i]) ? fmax(most, fabs(x[i])) : most;
+    return most;
 }
 
 static int run_reference(const struct bed *bed, const struct ct_op *op, struct ct_arena *arena,
@@ -88,12 +119,14 @@ static int run_reference(const struct bed *bed, const struct ct_op *op, struct c
     return op->type->reference(&launch);
 }
 
-static double largest_difference(const struct ct_tensor *a, const struct ct_tensor *b)
+static double largest_difference(const struct ct_tensor *a, const struct ct_tensor *b,
+                                 struct ct_arena *arena)
 {
+    const double *x = numbers_of(a, arena), *y = numbers_of(b, arena);
     double most = 0;
 
     for (int64_t i = 0; i < ct_tensor_count(a); i++)
-        most = fmax(most, fabs(ct_tensor_load(a, i) - ct_tensor_load(b, i)));
+        most = fmax(most, fabs(x[i] - y[i]));
     return most;
 }
 
@@ -110,24 +143,26 @@ static int expect(const struct bed *bed, const struct ct_op *op, struct ct_arena
     }
     for (int i = 0; rc >= 0 && i < n; i++)
         if (operand_value(op, i))
-            (*expected)[i] =
-                (struct expected){operands[EXACT][i], operands[ROUNDED][i],
-                                  largest_difference(&operands[EXACT][i], &operands[DISTURBED][i])};
+            (*expected)[i] = (struct expected){
+                operands[EXACT][i], operands[ROUNDED][i],
+                largest_difference(&operands[EXACT][i], &operands[DISTURBED][i], arena),
+                largest(&operands[EXACT][i], arena)};
     return rc;
 }
 
 /* Later ops see the reference's results. */
-static void keep_results(struct bed *bed, const struct ct_op *op, const struct expected *expected)
+static void keep_results(struct bed *bed, const struct ct_op *op, const struct expected *expected,
+                         struct ct_arena *arena)
 {
     for (int i = 0; i < op->outs + op->ins; i++) {
         const struct ct_value *v = operand_value(op, i);
+        const double *numbers;
 
         if (!expected[i].exact.data || (i >= op->outs && !ct_op_mutates(op, i - op->outs)))
             continue;
-        for (int64_t k = 0; k < ct_tensor_count(&expected[i].exact); k++) {
-            ct_tensor_store(&bed->value[v->id], k, ct_tensor_load(&expected[i].exact, k));
-            ct_tensor_store(&bed->exact[v->id], k, ct_tensor_load(&expected[i].exact, k));
-        }
+        numbers = numbers_of(&expected[i].exact, arena);
+        tensor_write(&bed->value[v->id], numbers);
+        tensor_write(&bed->exact[v->id], numbers);
         bed->sensitivity[v->id] = expected[i].sensitivity;
     }
 }
@@ -176,17 +211,6 @@ static double terms(const struct call *c)
     return most;
 }
 
-static double largest(const struct ct_tensor *t)
-{
-    double most = 0;
-
-    for (int64_t i = 0; i < ct_tensor_count(t); i++) {
-        double x = fabs(ct_tensor_load(t, i));
-        most = isfinite(x) ? fmax(most, x) : most;
-    }
-    return most;
-}
-
 /* The tolerance for an element of size |want|, but for a rounding of it. */
 static double tolerance(const struct call *c, const struct bed *bed, const struct ct_tensor *got,
                         const struct expected *expected, double before)
@@ -194,7 +218,7 @@ static double tolerance(const struct call *c, const struct bed *bed, const struc
     double unit = got->dtype == CT_F64 ? 0x1p-53 : 0x1p-24;
     double slack = (8 + 3 * sqrt(terms(c))) * unit;
     double smallest = finest(got->dtype);
-    double scale = largest(&expected->exact) + fabs(before);
+    double scale = expected->largest + fabs(before);
 
     if (bed->test->exponential)
         scale = fmax(1, scale);
@@ -212,13 +236,13 @@ static double result_rounding(const struct call *c, const struct ct_tensor *got)
 }
 
 /* Error of got over the tolerance, at its worst; before: what was accumulated into. */
-static double compare(const struct ct_tensor *got, const struct ct_tensor *want, double tolerated,
+static double compare(const double *got, const double *want, int64_t count, double tolerated,
                       double before, double rounding_of_it, int64_t *where)
 {
     double worst = 0;
 
-    for (int64_t i = 0; i < ct_tensor_count(got); i++) {
-        double a = ct_tensor_load(got, i), b = ct_tensor_load(want, i) + before, error;
+    for (int64_t i = 0; i < count; i++) {
+        double a = got[i], b = want[i] + before, error;
 
         if (a == b || (isnan(a) && isnan(b)))
             continue;
@@ -252,14 +276,17 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
         bool accumulated = i < c->op->outs && c->launch.accumulate >> i & 1;
         double base = accumulated ? before : 0, once = result_rounding(c, got), tolerated, error;
         int64_t where = 0, ignored;
+        const double *numbers;
 
         if (!want->data || !ct_dtype_is_float(got->dtype))
             continue;
         tolerated = tolerance(c, bed, got, &expected[i], base);
-        error = compare(got, want, tolerated, base, once, &where);
+        numbers = numbers_of(got, c->arena);
+        error = compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated, base,
+                        once, &where);
         if (error > 1 && expected[i].rounded.data)
-            error = fmin(error,
-                         compare(got, &expected[i].rounded, tolerated, base, 2 * once, &ignored));
+            error = fmin(error, compare(numbers, numbers_of(&expected[i].rounded, c->arena),
+                                        ct_tensor_count(got), tolerated, base, 2 * once, &ignored));
         if (!(error <= 1))
             report(s, c, bed, i, got, want, where, how);
         s->worst = fmax(s->worst, error);
@@ -270,9 +297,17 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
 
 static void poison(const struct call *c, double before)
 {
-    for (int i = 0; i < c->op->outs; i++)
-        for (int64_t k = 0; !c->op->out[i]->opaque_bytes && k < ct_tensor_count(&c->out[i]); k++)
-            ct_tensor_store(&c->out[i], k, c->launch.accumulate >> i & 1 ? before : (double)NAN);
+    for (int i = 0; i < c->op->outs; i++) {
+        double bits;
+        struct ct_tensor every = c->out[i];
+
+        if (c->op->out[i]->opaque_bytes)
+            continue;
+        every.data = &bits;
+        memset(every.stride, 0, sizeof(every.stride));
+        ct_tensor_store(&every, 0, c->launch.accumulate >> i & 1 ? before : (double)NAN);
+        tensor_copy(&c->out[i], &every);
+    }
 }
 
 #define BESIDE 64 /* buffers of a plan begin at multiples of this */
@@ -307,15 +342,12 @@ static size_t place_beside(struct ct_tensor *t, struct ct_value *const *value, i
 static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint32_t bits,
                           const char *how)
 {
-    double *first[64];
+    const double *first[64], *second;
     int ins = c->op->ins, outs = c->op->outs, rc;
     char *base;
 
-    for (int i = 0; i < outs; i++) {
-        first[i] = ct_arena_array(c->arena, double, ct_tensor_count(&c->out[i]));
-        for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
-            first[i][k] = ct_tensor_load(&c->out[i], k);
-    }
+    for (int i = 0; i < outs; i++)
+        first[i] = numbers_of(&c->out[i], c->arena);
     base = ct_arena_alloc(c->arena, place_beside(c->in, c->op->in, ins, NULL) +
                                         place_beside(c->out, c->op->out, outs, NULL) + BESIDE);
     base += BESIDE - (uintptr_t)base % BESIDE;
@@ -325,13 +357,15 @@ static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint
         return rc;
     poison(c, 0.5);
     rc = call_run(c, bed);
-    for (int i = 0; rc >= 0 && i < outs; i++)
+    for (int i = 0; rc >= 0 && i < outs; i++) {
+        second = numbers_of(&c->out[i], c->arena);
         for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
-            if (first[i][k] != ct_tensor_load(&c->out[i], k) && s->faults++ < 5)
+            if (first[i][k] != second[k] && s->faults++ < 5)
                 printf("FAULT %s (%s), case \"%s\", %s: element %lld of output %d is %.17g, and "
                        "%.17g among neighbours\n",
                        c->op->type->name, c->kernel->name, bed->test->name, how, (long long)k, i,
-                       first[i][k], ct_tensor_load(&c->out[i], k));
+                       first[i][k], second[k]);
+    }
     return rc;
 }
 
@@ -402,13 +436,14 @@ static int try_op(struct bed *bed, const struct ct_op *op)
     if (rc >= 0)
         rc = try_kernels(bed, op, expected);
     if (rc >= 0)
-        keep_results(bed, op, expected);
+        keep_results(bed, op, expected, &arena);
     ct_arena_finish(&arena);
     return rc;
 }
 
 /* What the plain graph's value of the same name is: twins keep their outputs' names. */
-static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct expected *expected)
+static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct expected *expected,
+                        struct ct_arena *arena)
 {
     for (int i = 0; i < op->outs; i++) {
         const struct ct_value *same = ct_graph_find(plain->graph, op->out[i]->name);
@@ -419,7 +454,8 @@ static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct 
             return ct_fail(CT_EINVAL, "%%%s is not in the graph of case \"%s\"", op->out[i]->name,
                            plain->test->name);
         expected[i] = (struct expected){.exact = plain->exact[same->id],
-                                        .sensitivity = plain->sensitivity[same->id]};
+                                        .sensitivity = plain->sensitivity[same->id],
+                                        .largest = largest(&plain->exact[same->id], arena)};
     }
     return 0;
 }
@@ -429,12 +465,12 @@ static int try_twin(struct bed *bed, const struct bed *plain, const struct ct_op
 {
     struct ct_arena arena = {0};
     struct expected *expected = ct_arena_array(&arena, struct expected, op->outs + op->ins + 1);
-    int rc = expect_as_in(plain, op, expected);
+    int rc = expect_as_in(plain, op, expected, &arena);
 
     if (rc >= 0 && !op->type->reference)
         rc = try_kernels(bed, op, expected);
     if (rc >= 0)
-        keep_results(bed, op, expected);
+        keep_results(bed, op, expected, &arena);
     ct_arena_finish(&arena);
     return rc;
 }

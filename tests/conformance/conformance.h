@@ -65,6 +65,12 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
 int bed_transform(struct bed *bed, const struct ct_plugin *plugin);
 void bed_finish(struct bed *bed);
 
+/* Whole tensors, in row-major order of their elements; strides are honoured. */
+void tensor_read(const struct ct_tensor *t, double *to);
+void tensor_write(const struct ct_tensor *t, const double *from);
+/* Bits; both have the same dtype and shape. */
+void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from);
+
 /* How the operands of a call lie in memory. */
 enum layout { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PERMUTED, LAYOUT_JOINED, LAYOUTS };
 

@@ -148,14 +148,20 @@ int cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t
                                    cublasLtMatmulPreference_t preference, int wanted,
                                    cublasLtMatmulHeuristicResult_t *results, int *count)
 {
+    size_t workspace;
+
     (void)handle;
     (void)d;
     *count = 0;
     if (!fits(desc, a, b, c) || wanted < 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    /* the products of two splits of k, in float32 */
+    workspace = (c->rows * c->columns * 2 * sizeof(float) + 255) / 256 * 256;
+    if (workspace > preference->workspace)
+        workspace = preference->workspace;
     *count = wanted < 2 ? wanted : 2;
     for (int i = 0; i < *count; i++)
-        results[i] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = preference->workspace};
+        results[i] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = workspace};
     results[0].algo.data[0] = *count == 2 && a->type != CUDA_R_32F && a->type != CUDA_R_16BF;
     return CUBLAS_STATUS_SUCCESS;
 }
