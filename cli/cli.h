@@ -26,6 +26,7 @@ int verb_explain(int argc, char **argv);
 int verb_plan(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 int verb_tune(int argc, char **argv);
+int verb_compare(int argc, char **argv);
 int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
 int verb_doctor(int argc, char **argv);

@@ -35,6 +35,11 @@ const struct verb verbs[] = {
      RECIPE_ARGS " --device NAME --world RANKS [--memory BYTES] [--vary SECTION.KEY=VALUE,..]... "
                  "[--out FILE]",
      "the fastest plan that fits into the memory, among many", verb_tune},
+    {"compare",
+     "A B [-n RANKS] [--runs PAIRS] [--steps N] [--set|--a-set|--b-set SECTION.KEY=VALUE]... "
+     "[--with|--a-with|--b-with PLUGIN]... [--without|..]... [--json]",
+     "run two recipes in pairs, or look at two finished runs: what differs, and which is faster",
+     verb_compare},
     {"schedule",
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",

@@ -8,19 +8,16 @@
  *
  * The sequences of a step stay those of the recipe: the data-parallel degree only divides them.
  */
-#include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include <ctitan/error.h>
 
+#include "child.h"
 #include "cli.h"
 
 #define DIMENSIONS 24
@@ -212,18 +209,10 @@ static void add(struct search *s, const struct candidate *c)
 
 /* ---- planning ---- */
 
-struct child {
-    pid_t pid;
-    int out, err;
-};
-
 static int spawn(struct search *s, const char *const *set, size_t sets, struct child *child)
 {
-    extern char **environ;
     size_t changes = args_changes(s->args, NULL), n = 0;
     const char **argv = ct_arena_array(&s->args->arena, const char *, changes + 2 * sets + 10);
-    posix_spawn_file_actions_t actions;
-    int rc;
 
     argv[n++] = "ctitan";
     argv[n++] = "plan";
@@ -238,32 +227,7 @@ static int spawn(struct search *s, const char *const *set, size_t sets, struct c
         argv[n++] = "--set";
         argv[n++] = set[i];
     }
-    child->out = memfd_create("plan", 0);
-    child->err = memfd_create("plan", 0);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, child->out, 1);
-    posix_spawn_file_actions_adddup2(&actions, child->err, 2);
-    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char **)argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    return rc == 0 ? 0 : ct_fail(CT_EIO, "starting ctitan plan: %s", strerror(rc));
-}
-
-/* The last line of a file, which is closed. */
-static const char *last_line(struct ct_arena *arena, int fd)
-{
-    char text[2048];
-    ssize_t n = pread(fd, text, sizeof(text) - 1,
-                      lseek(fd, 0, SEEK_END) > (off_t)sizeof(text) - 1
-                          ? lseek(fd, 0, SEEK_END) - (off_t)sizeof(text) + 1
-                          : 0);
-    char *line;
-
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    while (n > 0 && text[n - 1] == '\n')
-        text[--n] = '\0';
-    line = strrchr(text, '\n');
-    return ct_arena_strdup(arena, line ? line + 1 : text);
+    return child_start(argv, child);
 }
 
 static void take_plan(struct search *s, struct candidate *c, json_t *plan)
@@ -283,17 +247,10 @@ static void take_plan(struct search *s, struct candidate *c, json_t *plan)
 
 static void finish(struct search *s, struct candidate *c, struct child *child)
 {
-    int status = 0;
     FILE *out;
-    json_t *plan = NULL;
+    int status = child_finish(&s->args->arena, child, &out, &c->failure);
+    json_t *plan = status == 0 && out ? json_loadf(out, 0, NULL) : NULL;
 
-    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    c->failure = last_line(&s->args->arena, child->err);
-    lseek(child->out, 0, SEEK_SET);
-    out = fdopen(child->out, "r");
-    if (out && WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        plan = json_loadf(out, 0, NULL);
     if (plan) {
         c->failure = NULL;
         take_plan(s, c, plan);

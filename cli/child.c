@@ -1,0 +1,57 @@
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+
+#include "child.h"
+
+int child_start(const char *const *argv, struct child *child)
+{
+    extern char **environ;
+    posix_spawn_file_actions_t actions;
+    int rc;
+
+    child->out = memfd_create("out", MFD_CLOEXEC);
+    child->err = memfd_create("err", MFD_CLOEXEC);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, child->out, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, child->err, STDERR_FILENO);
+    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char **)argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    return rc == 0 ? 0 : ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
+}
+
+static const char *last_line(struct ct_arena *arena, int file)
+{
+    char text[2048];
+    off_t size = lseek(file, 0, SEEK_END), from = size - (off_t)sizeof(text) + 1;
+    ssize_t n = pread(file, text, sizeof(text) - 1, from > 0 ? from : 0);
+    char *line;
+
+    text[n > 0 ? n : 0] = '\0';
+    while (n > 0 && text[n - 1] == '\n')
+        text[--n] = '\0';
+    line = strrchr(text, '\n');
+    return ct_arena_strdup(arena, line ? line + 1 : text);
+}
+
+int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last)
+{
+    int status = 0;
+
+    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    *last = last_line(arena, child->err);
+    close(child->err);
+    lseek(child->out, 0, SEEK_SET);
+    if (out)
+        *out = fdopen(child->out, "r");
+    else
+        close(child->out);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

@@ -1,0 +1,22 @@
+/* Other verbs, run in processes of their own: what they print is kept. */
+#ifndef CT_CHILD_H
+#define CT_CHILD_H
+
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <ctitan/arena.h>
+
+struct child {
+    pid_t pid;
+    int out, err; /* what it prints */
+};
+
+/* Run this program with argv, which NULL ends; argv[0] is "ctitan". */
+int child_start(const char *const *argv, struct child *child);
+/* Wait for its end, and return its exit status, or 128 + the signal that ended it. *out: what it
+   printed, at the beginning; the caller closes it. NULL: not wanted. *last: the last line of its
+   messages. */
+int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last);
+
+#endif

@@ -1,0 +1,638 @@
+/*
+ * compare: is recipe B better than recipe A?
+ *
+ * Both run on this machine in pairs, A before B and B before A in turn, so that what else the
+ * machine does hits both alike. A run counts as the median of its step times, without the first
+ * steps. Each pair gives one ratio; the ratios give an interval and a verdict. Folders of finished
+ * runs are compared by their metrics, in blocks of steps.
+ */
+#include <errno.h>
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/run.h>
+
+#include "child.h"
+#include "cli.h"
+#include "compare_statistics.h"
+
+#define CHANGES 128 /* arguments for one side */
+#define ENOUGH 5    /* pairs, to conclude anything */
+#define BLOCKS 10   /* of a finished run */
+#define LONGEST 100000
+#define SHOWN 40 /* differences of options */
+
+/* What a run has logged. */
+struct log {
+    int64_t *step;
+    double *loss, *seconds, memory;
+    size_t count, room;
+};
+
+struct side {
+    const char *name, *path;
+    const char *change[CHANGES]; /* --set and the like */
+    size_t changes;
+    bool finished; /* path is a run's folder */
+    struct log first;
+    const char *recipe; /* resolved, as the run saved it */
+    json_t *plan;
+};
+
+struct comparison {
+    struct ct_arena arena;
+    struct side side[2];
+    const char *ranks;
+    int64_t runs, steps, pairs;
+    bool json;
+    char *folder;  /* of its runs */
+    double *ratio; /* step time of A over that of B, by pair */
+    double loss_difference, noise;
+    int64_t worst_step, common_steps;
+    bool identical; /* losses, bit for bit */
+};
+
+/* ---- arguments ---- */
+
+static int take_number(const char *option, const char *text, int64_t *number)
+{
+    char *end;
+
+    *number = strtoll(text, &end, 10);
+    if (end == text || *end || *number < 1 || *number > LONGEST)
+        return ct_fail(CT_ECONFIG, "%s %s: expected a number from 1 to %d", option, text, LONGEST);
+    return 0;
+}
+
+/* --set, --with, --without: for both sides; --a-set and the like: for one. */
+static int take_change(struct comparison *c, const char *option, const char *value)
+{
+    static const char *const known[] = {"--set", "--with", "--without"};
+    int side = !strncmp(option, "--a-", 4) ? 0 : !strncmp(option, "--b-", 4) ? 1 : -1;
+    const char *plain = side < 0 ? option + 2 : option + 4;
+
+    for (size_t i = 0; i < CT_COUNT(known); i++)
+        for (int s = 0; !strcmp(known[i] + 2, plain) && s < 2; s++) {
+            struct side *at = &c->side[s];
+
+            if (side >= 0 && s != side)
+                continue;
+            if (at->changes + 2 > CHANGES)
+                return ct_fail(CT_ECONFIG, "compare: more than %d changes", CHANGES / 2);
+            at->change[at->changes++] = known[i];
+            at->change[at->changes++] = value;
+        }
+    return 0;
+}
+
+static bool is_change(const char *option)
+{
+    static const char *const known[] = {"set", "with", "without"};
+
+    if (strncmp(option, "--", 2))
+        return false;
+    option += !strncmp(option, "--a-", 4) || !strncmp(option, "--b-", 4) ? 4 : 2;
+    for (size_t i = 0; i < CT_COUNT(known); i++)
+        if (!strcmp(option, known[i]))
+            return true;
+    return false;
+}
+
+static int take_option(struct comparison *c, const char *option, const char *value)
+{
+    if (is_change(option))
+        return take_change(c, option, value);
+    if (!strcmp(option, "-n")) {
+        int64_t ranks;
+
+        c->ranks = value;
+        return take_number(option, value, &ranks);
+    }
+    return take_number(option, value, !strcmp(option, "--runs") ? &c->runs : &c->steps);
+}
+
+static bool is_run(const char *path)
+{
+    char file[4096];
+    struct stat st;
+
+    snprintf(file, sizeof(file), "%s/metrics.jsonl", path);
+    return stat(file, &st) == 0;
+}
+
+static int parse(struct comparison *c, int argc, char **argv)
+{
+    int sides = 0, rc = 0;
+
+    *c = (struct comparison){.runs = 6, .steps = 12};
+    for (int i = 1; rc == 0 && i < argc; i++) {
+        if (!strcmp(argv[i], "--json")) {
+            c->json = true;
+        } else if (is_change(argv[i]) || !strcmp(argv[i], "-n") || !strcmp(argv[i], "--runs") ||
+                   !strcmp(argv[i], "--steps")) {
+            rc = i + 1 < argc ? take_option(c, argv[i], argv[i + 1])
+                              : ct_fail(CT_ECONFIG, "compare: %s lacks its value", argv[i]);
+            i++;
+        } else if (*argv[i] == '-') {
+            rc = ct_fail(CT_ECONFIG, "compare has no option %s; `ctitan help compare` lists them",
+                         argv[i]);
+        } else if (sides == 2) {
+            rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs, and not also %s",
+                         argv[i]);
+        } else {
+            c->side[sides++].path = argv[i];
+        }
+    }
+    if (rc == 0 && !sides)
+        rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs");
+    if (rc < 0)
+        return rc;
+    if (sides == 1)
+        c->side[1].path = c->side[0].path;
+    for (int s = 0; s < 2; s++) {
+        c->side[s].name = s ? "B" : "A";
+        c->side[s].finished = is_run(c->side[s].path);
+    }
+    if (c->side[0].finished != c->side[1].finished)
+        return ct_fail(CT_ECONFIG,
+                       "compare: %s is a finished run and %s is not: expected two of "
+                       "one kind",
+                       c->side[!c->side[0].finished].path, c->side[c->side[0].finished].path);
+    return 0;
+}
+
+/* ---- what a run has logged ---- */
+
+static void append(struct comparison *c, struct log *log, json_t *line)
+{
+    size_t room[2] = {log->room, log->room};
+    json_t *step = json_object_get(line, "step"), *seconds = json_object_get(line, "step_time_s");
+
+    if (!json_is_integer(step) || !json_is_number(seconds))
+        return;
+    log->step = ct_arena_grow(&c->arena, log->step, &log->room, log->count + 1, sizeof(*log->step));
+    log->loss = ct_arena_grow(&c->arena, log->loss, &room[0], log->count + 1, sizeof(*log->loss));
+    log->seconds =
+        ct_arena_grow(&c->arena, log->seconds, &room[1], log->count + 1, sizeof(*log->seconds));
+    log->step[log->count] = json_integer_value(step);
+    log->loss[log->count] = json_number_value(json_object_get(line, "loss"));
+    log->seconds[log->count++] = json_number_value(seconds);
+    log->memory = json_number_value(json_object_get(line, "memory_peak_bytes"));
+}
+
+static int read_log(struct comparison *c, const char *folder, struct log *log)
+{
+    const char *path = ct_arena_printf(&c->arena, "%s/metrics.jsonl", folder);
+    FILE *in = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+
+    *log = (struct log){0};
+    if (!in)
+        return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
+    while (getline(&line, &room, in) > 0) {
+        json_t *object = json_loads(line, 0, NULL);
+
+        append(c, log, object);
+        json_decref(object);
+    }
+    free(line);
+    fclose(in);
+    if (log->count < 2)
+        return ct_fail(CT_ECONFIG, "%s: expected the metrics of two steps at least", path);
+    return 0;
+}
+
+static const char *read_recipe(struct comparison *c, const char *folder)
+{
+    char *text;
+    size_t size;
+
+    if (ct_file_read(&c->arena, ct_arena_printf(&c->arena, "%s/recipe.ini", folder), 1 << 20, &text,
+                     &size) < 0)
+        return "";
+    return text;
+}
+
+/* ---- losses ---- */
+
+/* The largest relative difference of losses of steps that both have logged. */
+static double compare_losses(const struct log *a, const struct log *b, int64_t *step,
+                             int64_t *common)
+{
+    double worst = 0;
+
+    *common = 0;
+    for (size_t i = 0, j = 0; i < a->count && j < b->count;) {
+        if (a->step[i] == b->step[j]) {
+            double difference = fabs(a->loss[i] - b->loss[j]) / fabs(a->loss[i]);
+
+            if (!(difference <= worst)) {
+                worst = difference;
+                *step = a->step[i];
+            }
+            (*common)++;
+            i++;
+            j++;
+        } else if (a->step[i] < b->step[j]) {
+            i++;
+        } else {
+            j++;
+        }
+    }
+    return worst;
+}
+
+static void take_losses(struct comparison *c)
+{
+    c->loss_difference =
+        compare_losses(&c->side[0].first, &c->side[1].first, &c->worst_step, &c->common_steps);
+    c->identical = c->common_steps > 0 && c->loss_difference == 0;
+}
+
+/* ---- runs ---- */
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+/* A folder that compare has made, with all that is in it. */
+static void remove_folder(const char *path)
+{
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int plan(struct comparison *c, struct side *s)
+{
+    const char *argv[CHANGES + 8] = {"ctitan", "plan", s->path, "--json"}, *last;
+    struct child child;
+    size_t n = 4;
+    FILE *out;
+    int status, rc;
+
+    if (c->ranks) {
+        argv[n++] = "-n";
+        argv[n++] = c->ranks;
+    }
+    memcpy(argv + n, s->change, s->changes * sizeof(*argv));
+    rc = child_start(argv, &child);
+    if (rc < 0)
+        return rc;
+    status = child_finish(&c->arena, &child, &out, &last);
+    s->plan = status == 0 && out ? json_loadf(out, 0, NULL) : NULL;
+    if (out)
+        fclose(out);
+    return s->plan ? 0 : ct_fail(status == 2 ? CT_ECONFIG : CT_EINVAL, "%s: %s", s->name, last);
+}
+
+/* The first steps of a run warm caches up, and are not counted. */
+static size_t warm(size_t count)
+{
+    return count > 5 ? 2 : 1;
+}
+
+static int train(struct comparison *c, struct side *s, double *seconds)
+{
+    const char *argv[CHANGES + 16] = {"ctitan", "train", s->path}, *last;
+    const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, s->name);
+    struct child child;
+    struct log log;
+    size_t n = 3;
+    int status, rc;
+
+    if (c->ranks) {
+        argv[n++] = "-n";
+        argv[n++] = c->ranks;
+    }
+    memcpy(argv + n, s->change, s->changes * sizeof(*argv));
+    n += s->changes;
+    argv[n++] = "--set";
+    argv[n++] = ct_arena_printf(&c->arena, "job.dump_folder=%s", folder);
+    argv[n++] = "--set";
+    argv[n++] = ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps);
+    argv[n++] = "--set";
+    argv[n++] = "metrics.log_freq=1";
+    remove_folder(folder);
+    rc = child_start(argv, &child);
+    if (rc < 0)
+        return rc;
+    status = child_finish(&c->arena, &child, NULL, &last);
+    if (status != 0)
+        return ct_fail(status == 2 ? CT_ECONFIG : CT_EINVAL, "%s: %s", s->name, last);
+    rc = read_log(c, folder, &log);
+    if (rc < 0)
+        return rc;
+    if (!s->first.count) {
+        s->first = log;
+        s->recipe = read_recipe(c, folder);
+    } else {
+        int64_t step, common;
+
+        c->noise = fmax(c->noise, compare_losses(&s->first, &log, &step, &common));
+    }
+    *seconds = median(log.seconds + warm(log.count), log.count - warm(log.count));
+    return 0;
+}
+
+static int run_pairs(struct comparison *c)
+{
+    const char *temporary = getenv("TMPDIR");
+    int rc = 0;
+
+    c->folder = ct_arena_printf(&c->arena, "%s/ctitan-compare-XXXXXX",
+                                temporary && *temporary ? temporary : "/tmp");
+    if (!mkdtemp(c->folder))
+        return ct_fail(CT_EIO, "%s: %s", c->folder, strerror(errno));
+    c->ratio = ct_arena_array(&c->arena, double, c->runs);
+    for (; rc == 0 && c->pairs < c->runs; c->pairs++) {
+        int first = (int)c->pairs % 2;
+        double seconds[2] = {1, 1};
+
+        for (int s = 0; rc == 0 && s < 2; s++)
+            rc = train(c, &c->side[first ^ s], &seconds[first ^ s]);
+        c->ratio[c->pairs] = seconds[0] / seconds[1];
+        if (rc == 0 && !c->json)
+            fprintf(stderr, "pair %lld of %lld: A %.4f s, B %.4f s a step\n",
+                    (long long)c->pairs + 1, (long long)c->runs, seconds[0], seconds[1]);
+    }
+    remove_folder(c->folder);
+    return rc;
+}
+
+static int compare_finished(struct comparison *c)
+{
+    size_t count, per;
+
+    for (int s = 0; s < 2; s++) {
+        int rc = read_log(c, c->side[s].path, &c->side[s].first);
+
+        if (rc < 0)
+            return rc;
+        c->side[s].recipe = read_recipe(c, c->side[s].path);
+    }
+    count = c->side[0].first.count < c->side[1].first.count ? c->side[0].first.count
+                                                            : c->side[1].first.count;
+    count -= warm(count);
+    per = count / BLOCKS ? count / BLOCKS : 1;
+    c->ratio = ct_arena_array(&c->arena, double, BLOCKS);
+    for (size_t at = warm(count); c->pairs < BLOCKS && at + per <= count + warm(count); at += per)
+        c->ratio[c->pairs++] =
+            median(ct_arena_copy(&c->arena, c->side[0].first.seconds + at, per * sizeof(double)),
+                   per) /
+            median(ct_arena_copy(&c->arena, c->side[1].first.seconds + at, per * sizeof(double)),
+                   per);
+    return 0;
+}
+
+/* ---- what differs ---- */
+
+/* An option of a resolved recipe: "section.key", value, source. */
+struct option_line {
+    char name[128], value[512], source[256];
+};
+
+/* The next option of the text at *at. The list of plugins gives one for each. */
+static bool next_option(const char **at, char section[64], struct option_line *o)
+{
+    while (**at) {
+        size_t length = strcspn(*at, "\n");
+        char line[1024], *comment, *equals, *key = line;
+
+        snprintf(line, sizeof(line), "%.*s", (int)length, *at);
+        *at += length + ((*at)[length] == '\n');
+        if (*line == '[') {
+            snprintf(section, 64, "%.*s", (int)strcspn(line + 1, "]"), line + 1);
+            continue;
+        }
+        if (*line == ';' || !*line)
+            continue;
+        for (char *next = comment = strstr(line, " ; "); next; next = strstr(next + 1, " ; "))
+            comment = next;
+        snprintf(o->source, sizeof(o->source), "%s", comment ? comment + 3 : "");
+        if (comment)
+            *comment = '\0';
+        equals = strchr(line, '=');
+        if (!strcmp(section, "plugins")) {
+            key = equals ? equals + 1 : line;
+            key += strspn(key, " ");
+            key[strcspn(key, " ,")] = '\0';
+            snprintf(o->name, sizeof(o->name), "plugin %.100s", key);
+            snprintf(o->value, sizeof(o->value), "loaded");
+            return true;
+        }
+        if (!equals)
+            continue;
+        *equals = '\0';
+        key[strcspn(key, " ")] = '\0';
+        snprintf(o->name, sizeof(o->name), "%s.%.60s", section, key);
+        snprintf(o->value, sizeof(o->value), "%.500s", equals + 1 + strspn(equals + 1, " "));
+        for (size_t n = strlen(o->value); n && o->value[n - 1] == ' ';)
+            o->value[--n] = '\0';
+        return true;
+    }
+    return false;
+}
+
+static bool find_option(const char *text, const char *name, struct option_line *o)
+{
+    char section[64] = "";
+
+    while (next_option(&text, section, o))
+        if (!strcmp(o->name, name))
+            return true;
+    return false;
+}
+
+/* Options that compare itself sets say nothing. */
+static bool is_own(const char *name)
+{
+    return !strcmp(name, "job.dump_folder") || !strcmp(name, "training.steps") ||
+           !strcmp(name, "metrics.log_freq");
+}
+
+static void print_option(const struct option_line *a, const struct option_line *b, bool json,
+                         int *count)
+{
+    if (json) {
+        json_t *o = json_pack("{ss ss ss ss ss}", "option", a ? a->name : b->name, "a",
+                              a ? a->value : "", "a_source", a ? a->source : "", "b",
+                              b ? b->value : "", "b_source", b ? b->source : "");
+
+        fputs(*count ? ",\n  " : "\n  ", stdout);
+        json_dumpf(o, stdout, JSON_COMPACT);
+        json_decref(o);
+    } else if (*count < SHOWN) {
+        printf("  %-32s", a ? a->name : b->name);
+        printf(a ? " %s (%s)" : " not there", a ? a->value : "", a ? a->source : "");
+        printf(b ? "  ->  %s (%s)\n" : "  ->  not there\n", b ? b->value : "", b ? b->source : "");
+    }
+    (*count)++;
+}
+
+static int print_options(const struct comparison *c)
+{
+    const char *a = c->side[0].recipe, *b = c->side[1].recipe, *at;
+    struct option_line one, other;
+    char section[64] = "";
+    int count = 0;
+
+    for (at = a; next_option(&at, section, &one);) {
+        if (is_own(one.name))
+            continue;
+        if (!find_option(b, one.name, &other))
+            print_option(&one, NULL, c->json, &count);
+        else if (strcmp(one.value, other.value))
+            print_option(&one, &other, c->json, &count);
+    }
+    *section = '\0';
+    for (at = b; next_option(&at, section, &other);)
+        if (!is_own(other.name) && !find_option(a, other.name, &one))
+            print_option(NULL, &other, c->json, &count);
+    if (!c->json && count > SHOWN)
+        printf("  and %d more\n", count - SHOWN);
+    return count;
+}
+
+static double planned(const struct side *s, const char *key)
+{
+    return json_number_value(json_object_get(s->plan, key));
+}
+
+static void print_plans(const struct comparison *c)
+{
+    static const char *const keys[][2] = {{"memory_peak_bytes", "memory of a rank, bytes"},
+                                          {"flops_per_step", "FLOPs of a rank"},
+                                          {"comm_bytes", "bytes sent by a rank"},
+                                          {"instructions", "instructions"}};
+
+    for (size_t i = 0; i < CT_COUNT(keys); i++) {
+        double a = planned(&c->side[0], keys[i][0]), b = planned(&c->side[1], keys[i][0]);
+
+        printf("  %-32s %18.6g %18.6g", keys[i][1], a, b);
+        if (a == b)
+            printf("   the same\n");
+        else if (a > 0)
+            printf("   %+.2f %%\n", 100 * (b / a - 1));
+        else
+            printf("\n");
+    }
+}
+
+/* ---- the verdict ---- */
+
+static void say_speed(const struct comparison *c, char *text, size_t room)
+{
+    struct ratio r = c->pairs >= ENOUGH ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){0};
+
+    if (c->pairs < ENOUGH)
+        snprintf(text, room, "%lld pairs are too few to conclude anything about speed: expected %d",
+                 (long long)c->pairs, ENOUGH);
+    else if (!r.differs)
+        snprintf(text, room,
+                 "no difference in speed is shown: B is %.3f times as fast as A, 95 %% interval "
+                 "%.3f to %.3f",
+                 r.value, r.low, r.high);
+    else
+        snprintf(text, room, "B is %.3f times as fast as A, 95 %% interval %.3f to %.3f", r.value,
+                 r.low, r.high);
+}
+
+static void say_loss(const struct comparison *c, char *text, size_t room)
+{
+    if (!c->common_steps)
+        snprintf(text, room, "the runs have no step in common");
+    else if (c->identical)
+        snprintf(text, room, "losses are equal bit for bit over %lld steps",
+                 (long long)c->common_steps);
+    else
+        snprintf(text, room,
+                 "losses differ by %.2g at most, relatively, at step %lld of %lld; runs of the "
+                 "same recipe by %.2g",
+                 c->loss_difference, (long long)c->worst_step, (long long)c->common_steps,
+                 c->noise);
+}
+
+static void print_people(const struct comparison *c)
+{
+    double a = c->side[0].first.memory, b = c->side[1].first.memory;
+    char text[512];
+
+    printf("A: %s\nB: %s\n\noptions that differ\n", c->side[0].path, c->side[1].path);
+    if (!print_options(c))
+        printf("  none\n");
+    if (c->side[0].plan) {
+        printf("\n  %-32s %18s %18s\n", "plan", "A", "B");
+        print_plans(c);
+    }
+    say_speed(c, text, sizeof(text));
+    printf("\n%s\n", text);
+    if (c->side[0].finished)
+        printf("  (the runs were not interleaved: what else the machine did counts too)\n");
+    say_loss(c, text, sizeof(text));
+    printf("%s\n", text);
+    if (a == b)
+        printf("memory is the same: %.0f bytes\n", a);
+    else
+        printf("memory of B is %.4f times that of A\n", b / a);
+}
+
+static void print_json(const struct comparison *c)
+{
+    struct ratio r =
+        c->pairs >= 3 ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){.value = NAN};
+    char speed[512], loss[512];
+    json_t *o;
+
+    say_speed(c, speed, sizeof(speed));
+    say_loss(c, loss, sizeof(loss));
+    printf("{\"options\": [");
+    print_options(c);
+    printf("],\n \"result\": ");
+    o = json_pack("{si ss sb ss sf si sf sf}", "pairs", (int)c->pairs, "speed", speed, "differs",
+                  c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
+                  c->loss_difference, "steps", (int)c->common_steps, "memory_a",
+                  c->side[0].first.memory, "memory_b", c->side[1].first.memory);
+    if (c->pairs >= 3) {
+        json_object_set_new(o, "ratio", json_real(r.value));
+        json_object_set_new(o, "low", json_real(r.low));
+        json_object_set_new(o, "high", json_real(r.high));
+    }
+    json_dumpf(o, stdout, JSON_INDENT(1));
+    json_decref(o);
+    printf("}\n");
+}
+
+int verb_compare(int argc, char **argv)
+{
+    struct comparison c;
+    int rc = parse(&c, argc, argv);
+
+    for (int s = 0; rc == 0 && !c.side[0].finished && s < 2; s++)
+        rc = plan(&c, &c.side[s]);
+    if (rc == 0)
+        rc = c.side[0].finished ? compare_finished(&c) : run_pairs(&c);
+    if (rc == 0) {
+        take_losses(&c);
+        if (c.json)
+            print_json(&c);
+        else
+            print_people(&c);
+    }
+    for (int s = 0; s < 2; s++)
+        json_decref(c.side[s].plan);
+    ct_arena_finish(&c.arena);
+    return rc;
+}
