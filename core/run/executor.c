@@ -316,9 +316,22 @@ void ct_executor_release(struct ct_executor *e, const struct ct_value *v)
 void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
 {
     pthread_mutex_lock(&e->lock);
-    while (e->held[v->id])
+    while (e->held[v->id]) {
+        e->waits = true;
         pthread_cond_wait(&e->released, &e->lock);
+    }
+    e->waits = false;
     pthread_mutex_unlock(&e->lock);
+}
+
+bool ct_executor_waits(struct ct_executor *e)
+{
+    bool waits;
+
+    pthread_mutex_lock(&e->lock);
+    waits = e->waits;
+    pthread_mutex_unlock(&e->lock);
+    return waits;
 }
 
 void ct_executor_await_next(struct ct_executor *e)

@@ -41,7 +41,8 @@ struct ct_executor {
     int64_t hold_before;  /* first instruction that writes a held value; INT64_MAX: none */
     bool *held;           /* by value id */
     double waited;        /* seconds, for held values */
-    pthread_mutex_t lock; /* protects held */
+    bool waits;           /* now */
+    pthread_mutex_t lock; /* protects held and waits */
     pthread_cond_t released;
 };
 

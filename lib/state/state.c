@@ -241,6 +241,21 @@ void ct_run_release(struct ct_run *run, const struct ct_state *state)
         ct_executor_release(run->executor, state->value);
 }
 
+const void *ct_run_memory(const struct ct_run *run, const struct ct_state *state)
+{
+    struct ct_tensor t;
+
+    if (!state->value || state->value->space != CT_SPACE_DEVICE || !run->device->host_memory)
+        return NULL;
+    t = ct_executor_tensor(run->executor, state->value, -1);
+    return t.data && ct_tensor_is_dense(&t) ? t.data : NULL;
+}
+
+bool ct_run_waits(const struct ct_run *run)
+{
+    return ct_executor_waits(run->executor);
+}
+
 double ct_run_waited(const struct ct_run *run)
 {
     return ct_executor_waited(run->executor);

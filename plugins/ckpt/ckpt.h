@@ -16,11 +16,14 @@
 #ifndef CKPT_H
 #define CKPT_H
 
+#include <sys/uio.h>
+
 #include <ctitan/lib/recipe.h>
 #include <ctitan/run.h>
 
 #define CHUNK ((size_t)4 << 20) /* bytes of data with one hash */
 #define PAGE 4096
+#define BLOCK 512 /* direct writes begin and end at one, in memory and in the file */
 #define INDEX "index.json"
 
 /* A box of a tensor in a file. */
@@ -112,6 +115,8 @@ struct ckpt_io {
 
 int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct);
 int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at);
+/* Write `count` parts one after another; changes the list. */
+int ckpt_io_writev(struct ckpt_io *io, struct iovec *parts, int count, size_t at);
 /* data has room for whole pages. CT_EIO: the file has fewer bytes. */
 int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at);
 /* rc, or a failure to close. */
@@ -128,6 +133,7 @@ struct ckpt_ring {
 struct ckpt_pipe {
     struct ckpt_ring ring;
     size_t count;
+    bool (*ahead)(void *context); /* false: fill no more than two slots; NULL: the whole ring */
     int (*fill)(void *context, size_t number, char *slot);
     int (*empty)(void *context, size_t number, char *slot);
     void *context;

@@ -17,7 +17,7 @@
 
 #include "ckpt.h"
 
-#define BLOCK 65536 /* elements that are converted at a time */
+#define AT_ONCE 65536 /* elements that are converted at a time */
 
 /* A file with some tensors of a checkpoint, whole. */
 struct whole {
@@ -48,7 +48,7 @@ static size_t index_of(const struct whole *w, const char *name)
 typedef int part_work(struct whole *w, size_t tensor, int64_t element, int64_t count,
                       const char *data);
 
-/* Call work for the parts of a box that are contiguous in the whole tensor, BLOCK elements at
+/* Call work for the parts of a box that are contiguous in the whole tensor, AT_ONCE elements at
    most. */
 static int for_each_part(struct whole *w, size_t index, const int64_t *offset, const int64_t *shape,
                          const char *data, part_work *work)
@@ -71,8 +71,8 @@ static int for_each_part(struct whole *w, size_t index, const int64_t *offset, c
             rest /= d < outer ? shape[d] : 1;
             stride *= t->shape[d];
         }
-        for (int64_t i = 0; rc == 0 && i < run; i += BLOCK) {
-            int64_t n = run - i < BLOCK ? run - i : BLOCK;
+        for (int64_t i = 0; rc == 0 && i < run; i += AT_ONCE) {
+            int64_t n = run - i < AT_ONCE ? run - i : AT_ONCE;
 
             rc = work(w, index, at + i, n, data);
             data += (size_t)n * ct_dtype_size(t->dtype);
@@ -137,8 +137,8 @@ static void whole_init(struct whole *w, const struct ckpt *c)
     w->at = ct_arena_array(&w->arena, size_t, c->tensor_count + 1);
     w->different = ct_arena_array(&w->arena, int64_t, c->tensor_count + 1);
     w->most = ct_arena_array(&w->arena, double, c->tensor_count + 1);
-    w->block = ct_arena_alloc(&w->arena, BLOCK * 8);
-    w->other = ct_arena_alloc(&w->arena, BLOCK * 8);
+    w->block = ct_arena_alloc(&w->arena, AT_ONCE * 8);
+    w->other = ct_arena_alloc(&w->arena, AT_ONCE * 8);
 }
 
 /* ---- export ---- */

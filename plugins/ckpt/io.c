@@ -42,18 +42,31 @@ static bool again(struct ckpt_io *io)
     return errno == EINTR;
 }
 
-int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
+int ckpt_io_writev(struct ckpt_io *io, struct iovec *parts, int count, size_t at)
 {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(io->fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+    while (count) {
+        ssize_t n = pwritev(io->fd, parts, count, (off_t)at);
 
         if (n < 0 && again(io))
             continue;
         if (n <= 0)
             return ct_fail(CT_EIO, "%s: %s", io->path, strerror(n < 0 ? errno : ENOSPC));
-        done += (size_t)n;
+        at += (size_t)n;
+        for (; count && (size_t)n >= parts->iov_len; parts++, count--)
+            n -= (ssize_t)parts->iov_len;
+        if (count) {
+            parts->iov_base = (char *)parts->iov_base + n;
+            parts->iov_len -= (size_t)n;
+        }
     }
     return 0;
+}
+
+int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
+{
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
+
+    return ckpt_io_writev(io, &part, bytes > 0, at);
 }
 
 int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at)
@@ -102,13 +115,20 @@ struct pipe {
     char message[1024];
 };
 
+static bool is_free(const struct pipe *s, size_t n)
+{
+    size_t full = n - s->emptied;
+
+    return full < 2 || (full < s->p->ring.slots && (!s->p->ahead || s->p->ahead(s->p->context)));
+}
+
 /* Wait for the slot of chunk n; false: the other side has failed. */
 static bool get_slot(struct pipe *s, size_t n, bool fills)
 {
     bool go_on;
 
     pthread_mutex_lock(&s->lock);
-    while (s->rc == 0 && (fills ? n - s->emptied == s->p->ring.slots : n == s->filled))
+    while (s->rc == 0 && !(fills ? is_free(s, n) : n < s->filled))
         pthread_cond_wait(&s->moved, &s->lock);
     go_on = s->rc == 0;
     pthread_mutex_unlock(&s->lock);

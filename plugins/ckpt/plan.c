@@ -101,15 +101,20 @@ int ckpt_make_header(struct ckpt_file *file, char **header)
     return 0;
 }
 
-/* Largest elements first, as in the header: every box is aligned to its elements. */
+/* Largest elements first, as in the header: every box is aligned to its elements. Then whole blocks
+   of the disk, which can be written from where they lie. */
 static void place(struct ckpt_file *file)
 {
-    for (size_t size = 8; size; size /= 2)
-        for (size_t i = 0; i < file->box_count; i++)
-            if (ct_dtype_size(file->boxes[i].dtype) == size) {
-                file->boxes[i].at = file->bytes;
-                file->bytes += file->boxes[i].bytes;
+    for (size_t order = 0; order < 8; order++)
+        for (size_t i = 0; i < file->box_count; i++) {
+            struct ckpt_box *b = &file->boxes[i];
+
+            if (ct_dtype_size(b->dtype) == (size_t)8 >> order / 2 &&
+                (b->bytes % BLOCK != 0) == order % 2) {
+                b->at = file->bytes;
+                file->bytes += b->bytes;
             }
+        }
 }
 
 static int by_place(const void *a, const void *b)

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -95,10 +96,10 @@ static int counts(int fd)
         }                                                                                          \
     }
 
-ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at)
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at)
 {
-    FAULT(pwrite64, counts(fd), -1)
-    return original(fd, data, bytes, at);
+    FAULT(pwritev64, counts(fd), -1)
+    return original(fd, parts, count, at);
 }
 
 int fsync(int fd)

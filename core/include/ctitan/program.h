@@ -174,6 +174,8 @@ CT_API void ct_executor_hold(struct ct_executor *executor, const struct ct_value
 CT_API void ct_executor_release(struct ct_executor *executor, const struct ct_value *value);
 CT_API int ct_executor_copy_out(struct ct_executor *executor, const struct ct_value *value,
                                 size_t from, size_t bytes, void *host);
+/* Whether a step waits for a held value now; of any thread. */
+CT_API bool ct_executor_waits(struct ct_executor *executor);
 /* Seconds that steps have waited for held values. */
 CT_API double ct_executor_waited(const struct ct_executor *executor);
 /* Wait until a value is not held. */

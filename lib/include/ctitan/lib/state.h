@@ -50,6 +50,11 @@ CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const i
  */
 CT_API void ct_run_hold(struct ct_run *run, const struct ct_state *state);
 CT_API void ct_run_release(struct ct_run *run, const struct ct_state *state);
+/* This rank's shard, if the device computes in host memory; else NULL. A thread of the hook may
+   read it as long as the state is held. */
+CT_API const void *ct_run_memory(const struct ct_run *run, const struct ct_state *state);
+/* Whether a step waits for a held state now; of any thread. */
+CT_API bool ct_run_waits(const struct ct_run *run);
 /* Seconds that steps have waited for held states. */
 CT_API double ct_run_waited(const struct ct_run *run);
 CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t from,
