@@ -1,6 +1,7 @@
 /*
- * torchao's own scales, casts and linear layers (torchao.json; floats as bit patterns): scales and
- * casts to the last bit, on the reference device and on the CPU; products up to the order of sums.
+ * torchao's own scales, casts, MX blocks and linear layers (torchao.json; floats as bit patterns):
+ * scales and casts to the last bit, on the reference device and on the CPU; products up to the
+ * order of sums.
  */
 #include "../plugin_under_test.h"
 
@@ -170,9 +171,7 @@ static void test_casts(void **state)
             check_cast(json_array_get(list, i), devices[d]);
 }
 
-/* ---- linear layers ---- */
-
-/* Numbers in hexadecimal, of 4 or 8 digits. */
+/* Numbers of `size` bytes in hexadecimal. */
 static void *decode(struct ct_arena *arena, const json_t *layer, const char *key, size_t size,
                     size_t *count)
 {
@@ -190,6 +189,64 @@ static void *decode(struct ct_arena *arena, const json_t *layer, const char *key
     }
     return data;
 }
+
+/* ---- blocks (OCP MX) ---- */
+
+/* Blocks of 32 numbers, their scales (exponents of E8M0: a scale here is the inverse) and bytes. */
+static void check_blocks(const json_t *want, struct ct_device *device)
+{
+    struct machine m = {0};
+    size_t count, blocks, bytes;
+    const void *x = decode(&m.arena, want, "x", 4, &count);
+    const uint8_t *exponent = decode(&m.arena, want, "exponents", 1, &blocks);
+    const uint8_t *q = decode(&m.arena, want, "q", 1, &bytes);
+    const char *rule = json_string_value(json_object_get(want, "rule"));
+    float *scale = ct_arena_array(&m.arena, float, blocks);
+    uint8_t *got = ct_arena_array(&m.arena, uint8_t, count);
+
+    assert_true(blocks > 20 && count == 32 * blocks && bytes == count);
+    m.graph = ct_graph_parse(
+        &m.arena,
+        ct_arena_printf(&m.arena,
+                        "graph \"mx\"\nparam %%x : float32[%zu,32]\n"
+                        "pre - %%amax = float8_amax(%%x) {grid=\"%zu,1\"} : float32[%zu,1]\n"
+                        "pre - %%scale = float8_scale(%%amax) {largest=448, rule=\"%s\"} : "
+                        "float32[%zu,1]\n"
+                        "pre - %%q = float8_quantise(%%x, %%scale) {dtype=\"float8_e4m3\"} : "
+                        "float8_e4m3[%zu,32]\nfetch scale = %%scale\nfetch q = %%q\n",
+                        blocks, blocks, blocks, rule, blocks, blocks));
+    if (!m.graph)
+        fail_msg("%s", ct_error_message());
+    start(&m, device);
+    feed(&m, "x", x, 4 * count);
+    assert_int_equal(ct_executor_step(m.executor), 0);
+    fetch(&m, "scale", scale, 4 * blocks);
+    fetch(&m, "q", got, count);
+    for (size_t i = 0; i < count; i++) {
+        uint8_t e = exponent[i / 32];
+
+        if (scale[i / 32] != ldexpf(1, 127 - e))
+            fail_msg("%s, %s: the scale of block %zu is %g, not 2^%d", device->name, rule, i / 32,
+                     (double)scale[i / 32], 127 - e);
+        if (got[i] != q[i])
+            fail_msg("%s, %s: number %zu of block %zu becomes %02x, not %02x", device->name, rule,
+                     i % 32, i / 32, got[i], q[i]);
+    }
+    finish(&m);
+}
+
+static void test_blocks(void **state)
+{
+    const json_t *list = json_object_get(vectors, "mx");
+
+    (void)state;
+    assert_int_equal(json_array_size(list), 2);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        for (int d = 0; d < 2; d++)
+            check_blocks(json_array_get(list, i), devices[d]);
+}
+
+/* ---- linear layers ---- */
 
 static struct ct_graph *layer_graph(struct ct_arena *arena, const json_t *layer,
                                     enum ct_dtype dtype)
@@ -270,7 +327,7 @@ static void test_layers(void **state)
     const json_t *list = json_object_get(vectors, "linear");
 
     (void)state;
-    assert_true(json_array_size(list) >= 3);
+    assert_int_equal(json_array_size(list), 5);
     for (size_t i = 0; i < json_array_size(list); i++)
         for (int d = 0; d < 2; d++)
             check_layer(json_array_get(list, i), devices[d]);
@@ -279,6 +336,7 @@ static void test_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_scales), cmocka_unit_test(test_casts),
+                                       cmocka_unit_test(test_blocks),
                                        cmocka_unit_test(test_layers)};
 
     if (ct_ops_register() < 0)
