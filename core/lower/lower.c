@@ -220,28 +220,37 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
         p->stored_bytes += (double)ct_value_bytes(l->graph, op->in[0], l->request->rank);
 }
 
-/* An instruction's inputs keep their memory until `last`. */
-static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int64_t last)
+/* The buffer at an encoded location is not reused until `last`. */
+static void keep(struct expansion *x, const void *data, int64_t last)
 {
-    for (int k = 0; k < i->launch.ins; k++) {
-        uint64_t code = (uint64_t)(uintptr_t)i->launch.in[k].data;
-        struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
+    uint64_t code = (uint64_t)(uintptr_t)data;
+    struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
 
-        if (b && b->last < last)
-            b->last = last;
-    }
+    if (b && b->last < last)
+        b->last = last;
 }
 
-/* Otherwise compute beside a copy or an exchange might reuse its input memory, and wait for it. */
+static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int64_t last)
+{
+    for (int k = 0; k < i->launch.ins; k++)
+        keep(x, i->launch.in[k].data, last);
+}
+
+/* Otherwise compute beside a copy or an exchange might reuse its inputs' memory or its workspace,
+   and wait for it. */
 static void keep_beside(struct expansion *x, const struct ct_instruction *i)
 {
+    static const bool kept[CT_STREAMS] = {
+        [CT_STREAM_GATHER] = true, [CT_STREAM_COPY_OUT] = true, [CT_STREAM_CHUNK] = true};
     size_t *last = &x->last[i->stream];
     const struct ct_instruction *before = *last ? &x->item[*last - 1] : NULL;
 
-    if (i->stream != CT_STREAM_CHUNK && (i->stream != CT_STREAM_COPY_OUT || i->microbatch < 0))
+    if (!kept[i->stream] || i->microbatch < 0)
         return;
-    if (before && before->item == i->item)
+    if (before && before->item == i->item) {
+        keep(x, before->launch.workspace, now(x));
         keep_inputs(x, before, now(x));
+    }
     *last = x->count;
 }
 

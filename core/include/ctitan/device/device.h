@@ -17,15 +17,14 @@ CT_BEGIN_DECLS
 
 enum ct_stream {
     CT_STREAM_COMPUTE,
-    CT_STREAM_GATHER,
+    CT_STREAM_GATHER, /* in microbatches, what an op takes keeps its memory until the next op */
     CT_STREAM_REDUCE,
     CT_STREAM_P2P,      /* rings */
     CT_STREAM_COPY_IN,  /* from and to host memory */
-    CT_STREAM_COPY_OUT, /* in microbatches, what it reads keeps its memory until the next copy */
+    CT_STREAM_COPY_OUT, /* the same */
     CT_STREAM_SEND,     /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
-    CT_STREAM_CHUNK, /* exchanges of one chunk beside what computes on another: what they read keeps
-                        its memory until the next one begins */
+    CT_STREAM_CHUNK, /* exchanges of one chunk beside what computes on another; the same */
 };
 #define CT_STREAMS 9
 
