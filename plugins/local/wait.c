@@ -1,7 +1,9 @@
 /*
  * Waiting: poll after a few pauses (only if every rank can have a processor), then after some
- * sched_yield, which let the awaited rank run, then sleep on a futex. Sleepers wake every tenth of
- * a second to check for dead ranks and the deadline.
+ * sched_yield, which let the awaited rank run, then sleep on a futex. A yield that took long gave
+ * the processor to a thread that computes: a sleeper gets it back when it is woken, one that yields
+ * only when that thread's time slice ends. Sleepers wake every tenth of a second to check for dead
+ * ranks and the deadline.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -13,6 +15,7 @@
 #include "local.h"
 
 #define SPINS 10
+#define YIELD_SECONDS 20e-6
 #define LOOK_AROUND 0.1 /* seconds */
 
 double local_deadline(const struct comm *comm)
@@ -48,10 +51,15 @@ bool local_pause(struct comm *comm, struct patience *p, struct doorbell *bell, u
     double left;
 
     if (p->turns < spins + local_config.yields) {
-        if (p->turns++ < spins)
+        if (p->turns++ < spins) {
             relax();
-        else
+        } else {
+            double before = ct_now();
+
             sched_yield();
+            if (ct_now() - before > YIELD_SECONDS)
+                p->turns = INT_MAX;
+        }
         return false;
     }
     if (!p->registered) {
