@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
@@ -25,6 +26,9 @@ static const struct ct_option options[] = {
         "Let ranks read and write each other's memory (process_vm_readv) outside the arena"),
     CT_OPT_INT(struct config, yields, "yields", "100", 0, 1000000,
                "How often a waiting rank yields its processor before it sleeps"),
+    CT_OPT_FLOAT(struct config, link, "link", "0", 0, 1e6,
+                 "Calls take the time of a link of so many 10^9 bytes per second in addition, as "
+                 "between hosts; no processor is busy meanwhile. 0: only what they take"),
     {0}};
 
 static int local_open(const struct ct_comm_request *request, struct ct_comm **comm);
@@ -192,7 +196,36 @@ static int local_group(struct ct_comm *base, const int64_t *ranks, int count, co
     return 0;
 }
 
-static int local_call(const struct ct_call *c)
+/* Bytes that a rank sends by the algorithms that send least. */
+static double sent(const struct ct_call *c)
+{
+    double n = c->group->size, bytes = (double)(c->count * ct_dtype_size(c->dtype));
+
+    switch (c->kind) {
+    case CT_CALL_ALL_GATHER:
+    case CT_CALL_REDUCE_SCATTER:
+    case CT_CALL_ALL_TO_ALL:
+        return bytes * (n - 1);
+    case CT_CALL_ALL_REDUCE:
+        return 2 * bytes * (n - 1) / n;
+    default:
+        return n > 1 ? bytes : 0;
+    }
+}
+
+/* Sleep as long as the link of [local] link takes for what was sent. */
+static int pass_link(struct group *g, int rc)
+{
+    double seconds = g->sent / (1e9 * local_config.link);
+    struct timespec time = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+
+    g->sent = 0;
+    while (rc == 0 && nanosleep(&time, &time) < 0)
+        ;
+    return rc;
+}
+
+static int call(const struct ct_call *c)
 {
     struct group *g = (struct group *)c->group;
 
@@ -204,13 +237,31 @@ static int local_call(const struct ct_call *c)
     return c->kind == CT_CALL_BARRIER ? local_barrier(g) : local_collective(c);
 }
 
+static int local_call(const struct ct_call *c)
+{
+    struct group *g = (struct group *)c->group;
+    int rc = call(c);
+
+    if (local_config.link <= 0)
+        return rc;
+    g->sent += sent(c);
+    return g->batch.open ? rc : pass_link(g, rc);
+}
+
+static int local_end(struct ct_group *group)
+{
+    int rc = local_batch_end(group);
+
+    return local_config.link > 0 ? pass_link((struct group *)group, rc) : rc;
+}
+
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = local_open,
                                        .close = local_close,
                                        .reserve = local_reserve,
                                        .group = local_group,
                                        .begin = local_batch_begin,
-                                       .end = local_batch_end,
+                                       .end = local_end,
                                        .call = local_call};
 
 static int local_open(const struct ct_comm_request *request, struct ct_comm **out)

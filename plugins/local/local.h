@@ -30,6 +30,7 @@
 struct config {
     bool single_copy;
     int64_t yields;
+    double link; /* 10^9 bytes per second; 0: none is added */
 };
 extern struct config local_config;
 
@@ -175,6 +176,7 @@ struct group {
     bool *missing;       /* by position: this member waits for it */
     const void **inputs; /* by position: inputs of a reduction */
     struct transfer *sending, *receiving;
+    double sent; /* bytes, since `link` was last waited for */
     struct batch {
         bool open;
         struct job *jobs;
