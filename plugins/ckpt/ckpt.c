@@ -115,10 +115,13 @@ static struct skipped {
 } skipped;
 
 static volatile sig_atomic_t told;
+static struct sigaction catcher; /* SIGTERM's: told as well */
 
 static void be_told(int number)
 {
     told = number;
+    if (catcher.sa_handler != SIG_DFL && catcher.sa_handler != SIG_IGN)
+        catcher.sa_handler(number);
 }
 
 /* ---- writing ---- */
@@ -623,7 +626,7 @@ static void step_begin(struct ct_run *run)
 {
     if (!now.catches && !config.load_only)
         sigaction(SIGTERM, &(struct sigaction){.sa_handler = be_told, .sa_flags = SA_RESTART},
-                  NULL);
+                  &catcher);
     now.catches = true;
     skip_batches(run);
 }

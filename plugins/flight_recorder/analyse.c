@@ -26,6 +26,7 @@
 #include "flight.h"
 
 #define WAITERS 8    /* of which the verdict tells */
+#define HOST_CALLS 4 /* last ones of a group that are compared */
 #define TOGETHER 0.5 /* seconds between the ends of ranks that something outside ended */
 
 static void CT_PRINTF(2, 3) say(struct flight_verdict *v, const char *fmt, ...)
@@ -91,7 +92,7 @@ static bool is_stopped(const struct flight_run *run, int rank)
     const struct flight_header *h = run->rank[rank].h;
     int state = h->seen ? h->seen : run->rank[rank].process;
 
-    return h->state == FLIGHT_RUNNING && (state == 'T' || state == 't');
+    return h->state != FLIGHT_FAILED && h->state != FLIGHT_ENDED && (state == 'T' || state == 't');
 }
 
 static void say_position(struct flight_verdict *v, const struct flight_run *run, int rank)
@@ -124,24 +125,27 @@ static void find_failed(const struct flight_run *run, struct flight_verdict *v)
 static bool ended_together(const struct flight_run *run)
 {
     double first = 0, last = 0;
+    bool told = false;
 
     for (int r = 0; r < run->world; r++) {
         const struct flight_header *h = run->rank[r].h;
-        double t = h ? flight_time(h, h->beat) : 0;
+        bool is_told = h && h->state == FLIGHT_TOLD;
+        double t = !h ? 0 : flight_time(h, is_told ? h->ended : h->beat);
 
-        if (!h || h->state != FLIGHT_RUNNING || h->exit_first || !flight_is_dead(run, r))
+        if (!is_told && (!h || h->exit_first || h->seen || !flight_is_dead(run, r)))
             return false;
+        told = told || is_told;
         first = r == 0 || t < first ? t : first;
         last = t > last ? t : last;
     }
-    return run->world > 1 && last - first < TOGETHER;
+    return (told || run->world > 1) && last - first < TOGETHER;
 }
 
 static void find_dead(const struct flight_run *run, struct flight_verdict *v)
 {
     if (ended_together(run)) {
         v->rule = R1;
-        say(v, "all ranks ended together: a user, a batch system or the host ended them\n");
+        say(v, "all ranks were ended together: by a user, a batch system or the host\n");
         return;
     }
     for (int r = 0; r < run->world; r++) {
@@ -169,6 +173,37 @@ static void find_dead(const struct flight_run *run, struct flight_verdict *v)
         say(v, "; the last that it did: ");
         say_position(v, run, r);
         say(v, "\n");
+    }
+}
+
+/* Ranks failed while the run was opened, and none by itself: they waited for others. */
+static void find_unopened(const struct flight_run *run, struct flight_verdict *v)
+{
+    bool failed = false;
+
+    for (int r = 0; r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        failed = failed || (h->state == FLIGHT_FAILED && h->position.phase == FLIGHT_IN_OPENING);
+    }
+    for (int r = 0; failed && r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        if (h->state == FLIGHT_FAILED || h->position.phase != FLIGHT_IN_OPENING)
+            continue;
+        blame(v, R5, r);
+        say(v, "rank %d does not arrive: it still opens the run, or waits for others there\n", r);
+    }
+    if (failed && !v->rule)
+        say(v, "the ranks do not agree on what they open\n");
+    for (int r = 0; failed && r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+
+        if (h->state != FLIGHT_FAILED)
+            continue;
+        if (v->rule != R5)
+            blame(v, R3, r);
+        say(v, "  rank %d: %s\n", r, h->message);
     }
 }
 
@@ -476,27 +511,70 @@ static void find_early(const struct flight_run *run, struct flight_verdict *v)
     }
 }
 
-/* Host calls of one number that are of different kinds. */
+/* Kind of a member's host call of this number; -1: not known, -2: it has made fewer. */
+static int host_call(const struct flight_run *run, const struct flight_members *m, int i,
+                     int64_t sequence)
+{
+    const struct flight_group *g = member(run, m, i);
+    struct flight_query q = {.kind = FLIGHT_HOST_CALL, .group = m->own[i], .sequence = sequence};
+    const struct flight_record *r = NULL;
+
+    if (g && g->enqueued.sequence < sequence)
+        return -2;
+    r = g ? flight_find(run->rank[m->ranks[i]].h, &q) : NULL;
+    return r ? r->index : -1;
+}
+
+/* The member whose call was made by the fewest; *other: one that made another. -1: all agree. */
+static int odd_host_call(const struct flight_run *run, const struct flight_members *m,
+                         int64_t sequence, int kind[2])
+{
+    int *kinds = calloc((size_t)m->size, sizeof(*kinds)), odd = -1, fewest = m->size + 1;
+
+    for (int i = 0; kinds && i < m->size; i++)
+        kinds[i] = host_call(run, m, i, sequence);
+    for (int i = 0; kinds && i < m->size; i++) {
+        int alike = 0, other = -1;
+
+        for (int k = 0; k < m->size; k++) {
+            alike += kinds[k] == kinds[i];
+            other = kinds[k] >= 0 && kinds[k] != kinds[i] ? kinds[k] : other;
+        }
+        if (kinds[i] < 0 || other < 0 || alike > fewest)
+            continue;
+        odd = i;
+        fewest = alike;
+        kind[0] = kinds[i];
+        kind[1] = other;
+    }
+    free(kinds);
+    return odd;
+}
+
+/* Host calls of one number that are of different kinds. Not all libraries notice that. */
 static void compare_host_calls(const struct flight_run *run, struct flight_verdict *v)
 {
     for (int n = 0; n < run->group_count; n++) {
         const struct flight_members *m = &run->group[n];
-        const struct flight_group *first = member(run, m, 0);
+        int64_t last = 0;
 
-        for (int i = 1; first && i < m->size; i++) {
+        for (int i = 0; i < m->size; i++) {
             const struct flight_group *g = member(run, m, i);
 
-            if (!g || !unfinished(g) || !unfinished(first) || g->started.program >= 0 ||
-                first->started.program >= 0 || g->started.sequence != first->started.sequence ||
-                g->started.index == first->started.index)
+            if (g && g->enqueued.program < 0 && g->enqueued.sequence > last)
+                last = g->enqueued.sequence;
+        }
+        for (int64_t s = last; s > 0 && s > last - HOST_CALLS; s--) {
+            int kind[2], odd = odd_host_call(run, m, s, kind);
+
+            if (odd < 0)
                 continue;
-            blame(v, R3, m->ranks[i]);
-            say(v, "rank %d calls %s, rank %d %s, as call %lld of ", m->ranks[i],
-                ct_call_name((enum ct_call_kind)g->started.index), m->ranks[0],
-                ct_call_name((enum ct_call_kind)first->started.index),
-                (long long)g->started.sequence);
+            blame(v, R3, m->ranks[odd]);
+            say(v, "rank %d calls %s, others %s, as call %lld of ", m->ranks[odd],
+                ct_call_name((enum ct_call_kind)kind[0]), ct_call_name((enum ct_call_kind)kind[1]),
+                (long long)s);
             say_group(v, m);
-            say(v, "\n");
+            say(v, m->size == 2 ? "; of two ranks, either may be the wrong one\n" : "\n");
             return;
         }
     }
@@ -738,7 +816,7 @@ static void say_root(struct walk *w, const struct node *n)
 /* Main threads before calls; of main threads those of ranks that have not failed. */
 static bool is_better(const struct walk *w, const struct node *n, bool main, bool running)
 {
-    return (n->group == MAIN) == main && (header(w, n->rank)->state == FLIGHT_RUNNING) == running;
+    return (n->group == MAIN) == main && (header(w, n->rank)->state != FLIGHT_FAILED) == running;
 }
 
 static void say_roots(struct walk *w)
@@ -811,12 +889,13 @@ static void add_findings(const struct flight_run *run, struct flight_verdict *v)
 void flight_analyse(const struct flight_run *run, struct flight_verdict *v)
 {
     static void (*const rules[])(const struct flight_run *, struct flight_verdict *) = {
-        find_other_recipe,  find_failed, find_dead, compare_programs,
+        find_other_recipe,  find_failed, find_dead, find_unopened, compare_programs,
         compare_host_calls, find_early,  follow_all};
 
     *v = (struct flight_verdict){.rank = -1};
-    for (size_t i = 0; i < CT_COUNT(rules) && !v->rule && !flight_is_over(run); i++)
-        rules[i](run, v);
+    for (size_t i = 0; i < CT_COUNT(rules) && !v->rule; i++)
+        if (rules[i] == compare_host_calls || !flight_is_over(run))
+            rules[i](run, v);
     if (v->rule)
         say_waiters(run, v);
     add_findings(run, v);

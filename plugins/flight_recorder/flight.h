@@ -23,7 +23,7 @@
 #include <ctitan/lib/recipe.h>
 
 #define FLIGHT_MAGIC 0x544847494c46ull /* "FLIGHT" */
-#define FLIGHT_LAYOUT 1
+#define FLIGHT_LAYOUT 2
 #define FLIGHT_PROGRAMS 2 /* training, validation */
 
 /* ---- the file ---- */
@@ -122,7 +122,8 @@ struct flight_position {
     double since;
 };
 
-enum flight_state { FLIGHT_RUNNING, FLIGHT_FAILED, FLIGHT_ENDED };
+/* TOLD: a signal told it to end. */
+enum flight_state { FLIGHT_RUNNING, FLIGHT_FAILED, FLIGHT_ENDED, FLIGHT_TOLD };
 
 struct flight_header {
     uint64_t magic;
@@ -130,6 +131,7 @@ struct flight_header {
     uint64_t bytes;
     int32_t rank, world, pid, unused;
     char host[64], job[64];
+    char start[64]; /* ct_identity's job: what started the ranks */
     double clock;   /* CLOCK_REALTIME - CLOCK_MONOTONIC */
     double begin;   /* of the process */
     double timeout; /* [comm] timeout */

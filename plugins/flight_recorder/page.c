@@ -143,6 +143,8 @@ static const char *state_of(const struct flight_run *run, int rank)
         return "ended";
     if (h->state == FLIGHT_FAILED)
         return "failed";
+    if (h->state == FLIGHT_TOLD)
+        return "told to end";
     if (flight_is_dead(run, rank))
         return "dead";
     if (seen == 'T' || seen == 't')

@@ -14,6 +14,8 @@
 
 #include "flight.h"
 
+#define START 60 /* seconds in which the ranks of one start begin */
+
 /* ---- inside a file ---- */
 
 const char *flight_string(const struct flight_header *h, uint32_t at)
@@ -181,25 +183,36 @@ static double latest(const struct flight_header *h)
     return flight_time(h, t);
 }
 
-/* Put files in the order of their ranks. Files of an earlier attempt, which ended before the latest
-   one began, are dropped. */
+/* Whether a rank is of the attempt that another began last. A rank that has failed at once may have
+   ended before another began: what started them tells, unless it has done so before. */
+static bool belongs(const struct flight_header *h, const struct flight_header *newest)
+{
+    double begin = flight_time(newest, newest->begin);
+
+    if (h->rank >= newest->world || h->world != newest->world)
+        return false;
+    if (!strcmp(h->host, newest->host) && !strcmp(h->start, newest->start) &&
+        begin - flight_time(h, h->begin) < START)
+        return true;
+    return latest(h) >= begin;
+}
+
+/* Put files in the order of their ranks, without those of an earlier attempt. */
 static void sort(struct flight_run *run)
 {
     struct flight_rank *found = run->rank;
     int count = run->world;
     const struct flight_header *newest = found[0].h;
-    double begin;
 
     for (int i = 1; i < count; i++)
         if (flight_time(found[i].h, found[i].h->begin) > flight_time(newest, newest->begin))
             newest = found[i].h;
-    begin = flight_time(newest, newest->begin);
     run->world = newest->world;
     run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
     for (int i = 0; i < count; i++) {
         struct flight_header *h = found[i].h;
 
-        if (h->rank < run->world && h->world == run->world && latest(h) >= begin)
+        if (belongs(h, newest))
             run->rank[h->rank] = found[i];
         else
             munmap(h, found[i].bytes);
@@ -270,9 +283,10 @@ int flight_run_open(const char *folder, bool writable, struct flight_run *run)
     path = ct_arena_printf(&run->arena, "%s/flight", folder);
     d = opendir(path);
     if (!d) {
+        rc = ct_fail(CT_ENOENT, "%s: %s; train with --with flight_recorder to get one", path,
+                     strerror(errno));
         flight_run_close(run);
-        return ct_fail(CT_ENOENT, "%s: %s; train with --with flight_recorder to get one", path,
-                       strerror(errno));
+        return rc;
     }
     rc = map_all(run, d, path, writable);
     closedir(d);

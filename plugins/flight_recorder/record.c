@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -311,6 +312,8 @@ static double clock_difference(void)
 
 static void describe(struct flight_header *h, const struct ct_run *run)
 {
+    struct ct_identity identity;
+
     h->layout = FLIGHT_LAYOUT;
     h->header_bytes = sizeof(*h);
     h->rank = (int32_t)run->rank;
@@ -318,6 +321,8 @@ static void describe(struct flight_header *h, const struct ct_run *run)
     h->pid = getpid();
     gethostname(h->host, sizeof(h->host) - 1);
     snprintf(h->job, sizeof(h->job), "%s", ct_config.job.name);
+    if (ct_launch_identify(&identity) == 0)
+        snprintf(h->start, sizeof(h->start), "%s", identity.job);
     h->clock = clock_difference();
     h->begin = run->start_time;
     h->beat = ct_now();
@@ -358,7 +363,7 @@ enum { INSTRUCTIONS, WAITS, GROUPS, RANKS, STRINGS, RECIPE, TABLES };
 
 static int create(const struct ct_run *run, const struct flight_plan *plan)
 {
-    uint64_t records = power_of_two(flight_config.records), bytes;
+    uint64_t records = power_of_two(run->program ? flight_config.records : 1), bytes;
     const struct flight_table *tables[] = {&plan->instructions, &plan->waits,   &plan->groups,
                                            &plan->ranks,        &plan->strings, &plan->recipe};
     struct part parts[TABLES + 1];
@@ -410,13 +415,17 @@ static void leave(void)
     flight_own = NULL;
 }
 
+/* At first without programs, so that a rank that does not get further is seen. The watching thread
+   goes on with the second file; it may still write to the first, which stays mapped. */
+
 static int open_file(const struct ct_run *run)
 {
     struct flight_plan plan = {0};
     char path[CT_PATH_ROOM];
     int rc = ct_run_path(run, path, "flight");
 
-    leave();
+    if (now.run != run)
+        leave();
     now.run = run;
     flight_plan_string(&plan, "");
     if (run->program)
@@ -464,8 +473,12 @@ static int on_event(const struct ct_event_data *d, void *context)
     }
     if (d->event == CT_EVENT_JOB_END)
         flight_job_end(d->job, d->message != NULL);
+    if (d->event == CT_EVENT_COLLECTIVE_FAILED && !d->run && flight_own && flight_own->broken <= 0)
+        flight_own->broken = d->time;
     if (!d->run)
         return 0;
+    if (d->event == CT_EVENT_PLAN_READY && d->run != now.run)
+        return 0; /* of a plan */
     if (d->run != now.run || !flight_own)
         rc = open_file(d->run);
     if (rc < 0)
@@ -482,6 +495,10 @@ static int on_event(const struct ct_event_data *d, void *context)
     case CT_EVENT_RUN_END:
         on_end(d);
         break;
+    case CT_EVENT_RUN_OPEN:
+        break;
+    case CT_EVENT_PLAN_READY:
+        return open_file(d->run);
     case CT_EVENT_RUN_READY:
         return flight_config.divergence_freq ? flight_divergence_begin(d->run) : 0;
     default:
@@ -493,7 +510,7 @@ static int on_event(const struct ct_event_data *d, void *context)
 #define BIT(event) (1u << CT_EVENT_##event)
 static const struct ct_hook hook = {
     .size = sizeof(struct ct_hook),
-    .events = BIT(RUN_READY) | BIT(STEP_BEGIN) | BIT(STEP_END) | BIT(OP_BEGIN) | BIT(OP_END) |
+    .events = BIT(RUN_OPEN) | BIT(PLAN_READY) | BIT(RUN_READY) | BIT(STEP_BEGIN) | BIT(STEP_END) | BIT(OP_BEGIN) | BIT(OP_END) |
               BIT(COLLECTIVE_ENQUEUED) | BIT(COLLECTIVE_STARTED) | BIT(COLLECTIVE_FINISHED) |
               BIT(COLLECTIVE_FAILED) | BIT(CALL_BEGIN) | BIT(CALL_END) | BIT(FAILURE) |
               BIT(JOB_END) | BIT(RUN_END),

@@ -42,7 +42,8 @@ struct share {
 };
 
 static struct share own;
-static double last_end, calls; /* calls: seconds in which calls ran */
+static double last_end;
+static double calls, host; /* seconds in which calls ran in this step; of host code before it */
 static int64_t steps;
 static FILE *out;
 
@@ -193,17 +194,19 @@ int flight_straggler_step(const struct ct_run *run, const struct ct_step_result 
 
     own.step += r->seconds;
     own.work[KIND_DATA] += r->data_seconds;
-    if (run->device->enqueues) { /* the host's times say nothing about kernels */
-        double device = r->seconds - r->data_seconds - calls;
+    if (run->device->enqueues) { /* the host's times in instructions say nothing about kernels */
+        double device = r->seconds - r->data_seconds - calls - (own.work[KIND_HOST] - host);
 
-        memset(own.work, 0, sizeof(double) * KIND_DATA);
+        memset(own.work, 0, sizeof(double) * KIND_DEVICE);
         own.work[KIND_DEVICE] += device > 0 ? device : 0;
     }
     last_end = calls = 0;
+    host = own.work[KIND_HOST];
     steps++;
     if (run->world > 1 && r->step % flight_config.straggler_freq == 0) {
         rc = compare(run);
         own = (struct share){0};
+        host = 0;
         steps = 0;
     }
     return rc;
@@ -215,6 +218,6 @@ void flight_straggler_end(void)
         fclose(out);
     out = NULL;
     own = (struct share){0};
-    last_end = calls = 0;
+    last_end = calls = host = 0;
     steps = 0;
 }

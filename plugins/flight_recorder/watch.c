@@ -5,7 +5,10 @@
  * Every rank that fails calls flight_explain. The first to create the file of the report waits a
  * moment for the others to record their failure, notes what became of those that did not, and
  * writes the report. It is made while the processes live, so that a stopped one can be told from a
- * dead one.
+ * dead one. The others wait for the report: mpirun ends all ranks when the first has gone.
+ *
+ * When a rank dies, mpirun and torchrun end the others by SIGTERM, mpirun by SIGKILL a second
+ * later. The thread writes the report in between.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +16,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
@@ -24,6 +28,8 @@
 
 #define BEAT 0.1   /* seconds */
 #define SETTLE 1.0 /* for others to fail, too */
+#define HURRY 0.2  /* the same, after SIGTERM */
+#define WRITE 2.0  /* for the report to be written */
 
 static struct {
     pthread_t thread;
@@ -63,8 +69,8 @@ static int report(const struct flight_run *run, const char *path)
 static bool settled(const struct flight_run *run)
 {
     for (int r = 0; r < run->world; r++)
-        if (run->rank[r].h && run->rank[r].h->state == FLIGHT_RUNNING &&
-            run->rank[r].process != 'X' && run->rank[r].process != 'T')
+        if (!run->rank[r].h || (run->rank[r].h->state == FLIGHT_RUNNING &&
+                                run->rank[r].process != 'X' && run->rank[r].process != 'T'))
             return false;
     return true;
 }
@@ -79,46 +85,60 @@ static void witness(const struct flight_run *run)
     }
 }
 
-/* When the latest rank of this attempt began: its name. */
-static int64_t attempt(const struct flight_run *run)
+/* When the first rank of this attempt began. */
+static double attempt_begin(const struct flight_run *run)
 {
     double begin = 0;
 
     for (int r = 0; r < run->world; r++) {
         const struct flight_header *h = run->rank[r].h;
 
-        if (h && flight_time(h, h->begin) > begin)
+        if (h && (begin == 0 || flight_time(h, h->begin) < begin))
             begin = flight_time(h, h->begin);
     }
-    return (int64_t)(begin * 1e3);
+    return begin;
 }
 
-/* True for the first rank that asks. */
-static bool elected(const char *path)
+/* True for the first that asks in this attempt. Reports are numbered; those that are older than the
+   attempt are of others. */
+static bool elected(const struct flight_run *run, char path[CT_PATH_ROOM])
 {
-    int file = open(path, O_CREAT | O_EXCL | O_CLOEXEC | O_WRONLY, 0644);
+    double begin = attempt_begin(run);
+    struct stat s;
 
-    if (file >= 0)
-        close(file);
-    return file >= 0;
+    for (int n = 1;; n++) {
+        int file;
+
+        snprintf(path, CT_PATH_ROOM, "%s/flight/report-%d.txt", run->folder, n);
+        file = open(path, O_CREAT | O_EXCL | O_CLOEXEC | O_WRONLY, 0644);
+        if (file >= 0)
+            return close(file) == 0;
+        if (errno != EEXIST || stat(path, &s) < 0 ||
+            (double)s.st_mtim.tv_sec + (double)s.st_mtim.tv_nsec * 1e-9 >= begin)
+            return false;
+    }
 }
 
-static void name_report(const struct flight_run *run, char path[CT_PATH_ROOM])
+/* Until another has written the report. */
+static void await(const char *path)
 {
-    snprintf(path, CT_PATH_ROOM, "%s/flight/report-%lld.txt", run->folder, (long long)attempt(run));
+    double end = ct_now() + SETTLE + WRITE;
+    struct stat s;
+
+    while (stat(path, &s) == 0 && s.st_size == 0 && ct_now() < end)
+        ct_nap(0.02);
 }
 
-static int explain(void)
+static int explain(double settle)
 {
-    double end = ct_now() + SETTLE;
+    double end = ct_now() + settle;
     char path[CT_PATH_ROOM];
     struct flight_run run;
     bool chosen = false;
     int rc;
 
     while ((rc = flight_run_open(ct_config.job.dump_folder, true, &run)) == 0) {
-        name_report(&run, path);
-        chosen = chosen || elected(path);
+        chosen = chosen || elected(&run, path);
         if (!chosen || settled(&run) || ct_now() > end)
             break;
         flight_run_close(&run);
@@ -129,6 +149,8 @@ static int explain(void)
     if (chosen) {
         witness(&run);
         rc = report(&run, path);
+    } else {
+        await(path);
     }
     flight_run_close(&run);
     return rc;
@@ -136,7 +158,7 @@ static int explain(void)
 
 void flight_explain(void)
 {
-    if (explain() < 0)
+    if (explain(SETTLE) < 0)
         ct_warn("flight: %s", ct_error_message());
 }
 
@@ -161,20 +183,25 @@ void flight_job_end(const struct ct_job_end *job, bool failed)
     if (flight_run_open(ct_config.job.dump_folder, true, &run) < 0)
         return; /* no rank got so far */
     note_ends(&run, job);
-    name_report(&run, path);
-    if (failed && job->first >= 0 && elected(path) && report(&run, path) < 0)
+    if (failed && job->first >= 0 && elected(&run, path) && report(&run, path) < 0)
         ct_warn("flight: %s", ct_error_message());
     flight_run_close(&run);
 }
 
 /* ---- the thread ---- */
 
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t asked, told;
+static const int ends[] = {SIGTERM, SIGINT};
 
 static void ask(int number)
 {
     (void)number;
     asked = 1;
+}
+
+static void be_told(int number)
+{
+    told = number;
 }
 
 static void answer(void)
@@ -191,6 +218,51 @@ static void answer(void)
     }
     if (rc < 0)
         ct_warn("flight: %s", ct_error_message());
+}
+
+/* Whether the signal is caught for something else, as by checkpoints. */
+static bool is_caught(int number)
+{
+    struct sigaction now;
+
+    return sigaction(number, NULL, &now) < 0 || now.sa_handler != be_told;
+}
+
+/* Something happened to another rank. */
+static bool is_news(void)
+{
+    struct flight_run run;
+    bool news = false;
+
+    if (flight_run_open(ct_config.job.dump_folder, false, &run) < 0)
+        return false;
+    for (int r = 0; r < run.world; r++)
+        news = news || (run.rank[r].h && (flight_is_dead(&run, r) ||
+                                          run.rank[r].h->state == FLIGHT_FAILED));
+    flight_run_close(&run);
+    return news;
+}
+
+/* A rank that has failed explains itself, and ends. */
+static void end_by_signal(void)
+{
+    int number = told;
+    bool failed = flight_own->state == FLIGHT_FAILED;
+
+    if (failed && ct_now() < flight_own->ended + SETTLE + WRITE)
+        return;
+    told = 0;
+    if (!is_caught(number)) {
+        flight_own->ended = ct_now();
+        if (!failed)
+            flight_own->state = FLIGHT_TOLD;
+    }
+    if (!failed && is_news() && explain(HURRY) < 0)
+        ct_warn("flight: %s", ct_error_message());
+    if (!is_caught(number)) {
+        signal(number, SIG_DFL);
+        kill(getpid(), number);
+    }
 }
 
 static double last_progress(void)
@@ -231,30 +303,48 @@ static void *beat(void *argument)
         flight_own->beat = ct_now();
         if (asked)
             answer();
+        if (told)
+            end_by_signal();
         check_progress();
         ct_nap(BEAT);
     }
     return NULL;
 }
 
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART}, before;
+
+    sigaction(SIGQUIT, &action, NULL);
+    action.sa_handler = be_told;
+    for (size_t i = 0; i < CT_COUNT(ends); i++)
+        if (sigaction(ends[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(ends[i], &action, NULL);
+}
+
 int flight_watch_begin(void)
 {
-    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
-    sigset_t all, before;
+    sigset_t all, mask;
     int rc;
 
+    if (watch.started)
+        return 0;
     atomic_store(&watch.over, 0);
-    sigaction(SIGQUIT, &action, NULL);
+    told = 0;
+    catch_signals();
     sigfillset(&all); /* signals are for the program's other threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
     rc = pthread_create(&watch.thread, NULL, beat, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     watch.started = rc == 0;
     return rc ? ct_fail(CT_EIO, "a thread: %s", strerror(rc)) : 0;
 }
 
 void flight_watch_end(void)
 {
+    for (size_t i = 0; i < CT_COUNT(ends); i++)
+        if (!is_caught(ends[i]))
+            signal(ends[i], SIG_DFL);
     atomic_store(&watch.over, 1);
     if (watch.started)
         pthread_join(watch.thread, NULL);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 
@@ -93,14 +94,60 @@ static void mpi_close(struct ct_comm *base)
     free(comm);
 }
 
+/* The first member whose message has not come; -1: all have. */
+static int missing(struct group *g, MPI_Request *requests)
+{
+    int code = MPI_SUCCESS, done = 1, first = -1;
+
+    cluster_lock(g->comm);
+    for (int i = 0; i < 2 * g->base.size && code == MPI_SUCCESS && first < 0; i++) {
+        code = MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE);
+        first = done ? -1 : i / 2;
+    }
+    cluster_unlock(g->comm);
+    return code == MPI_SUCCESS ? first : cluster_check(g->comm, code, "MPI_Test") - 1;
+}
+
+/* Creating a communicator waits for all members without end: so meet them first. */
+static int meet(struct group *g, int tag)
+{
+    MPI_Request *requests = calloc(2 * (size_t)g->base.size, sizeof(*requests));
+    double end = ct_now() + g->comm->timeout;
+    int first = 0, code = MPI_SUCCESS, rc;
+
+    if (!requests)
+        return ct_fail(CT_ENOMEM, "group '%s'", g->base.name);
+    cluster_lock(g->comm);
+    for (int i = 0; i < g->base.size; i++) {
+        int rank = i == g->base.position ? MPI_PROC_NULL : g->base.ranks[i];
+
+        code |= MPI_Irecv(NULL, 0, MPI_BYTE, rank, tag, MPI_COMM_WORLD, &requests[2 * i]);
+        code |= MPI_Isend(NULL, 0, MPI_BYTE, rank, tag, MPI_COMM_WORLD, &requests[2 * i + 1]);
+    }
+    cluster_unlock(g->comm);
+    rc = cluster_check(g->comm, code, "MPI_Isend");
+    while (rc == 0 && (first = missing(g, requests)) >= 0 && ct_now() < end)
+        ct_nap(1e-4);
+    if (rc == 0 && first >= 0)
+        rc = cluster_fail(g->comm, "group '%s': rank %d did not make it within %g s", g->base.name,
+                          g->base.ranks[first], g->comm->timeout);
+    else if (rc == 0 && first < -1)
+        rc = first + 1;
+    free(requests);
+    return rc;
+}
+
 static int make_mpi_group(struct group *g)
 {
     MPI_Group world = MPI_GROUP_NULL, own = MPI_GROUP_NULL;
     uint32_t tag = 0;
-    int code;
+    int code, rc;
 
     for (const char *c = g->base.name; *c; c++)
         tag = tag * 31 + (unsigned char)*c;
+    rc = meet(g, (int)(tag & 0x7fff));
+    if (rc < 0)
+        return rc;
     cluster_lock(g->comm);
     code = MPI_Comm_group(MPI_COMM_WORLD, &world);
     if (code == MPI_SUCCESS)

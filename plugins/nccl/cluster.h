@@ -42,6 +42,7 @@ struct comm {
     struct group *groups;
     pthread_mutex_t lock; /* protects NCCL calls and aborts */
     _Atomic bool failed;  /* the communicators are being aborted; set under the lock */
+    _Atomic bool told;    /* observers know of the failure */
     _Atomic bool aborted; /* they are gone */
     struct ct_first_failure failure;
 };
@@ -91,6 +92,9 @@ int nccl_drain(struct comm *comm);
 /* Record the first failure and abort calls in progress. Returns CT_EPEER with the first failure. */
 int nccl_fail(struct comm *comm, const char *fmt, ...) CT_PRINTF(2, 3);
 int nccl_failed(struct comm *comm);
+/* Tell observers that a call has failed, once; before the abort of any rank, which lets calls end
+   on the device that failed. */
+void nccl_tell(struct comm *comm, const char *message);
 /* code is what the NCCL function `what` returned in the group. Waits while it is in progress. */
 int nccl_check(struct group *group, int code, const char *what);
 int nccl_check_cuda(struct comm *comm, int code, const char *what);

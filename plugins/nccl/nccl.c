@@ -53,7 +53,7 @@ static void *abort_groups(void *argument)
     return NULL;
 }
 
-/* The lock is held, so the list of groups is complete: none is added after a failure. */
+/* The list of groups is complete: none is added after a failure. */
 static void start_abort(struct comm *comm)
 {
     pthread_t thread;
@@ -62,8 +62,16 @@ static void start_abort(struct comm *comm)
         pthread_detach(thread);
 }
 
+void nccl_tell(struct comm *comm, const char *message)
+{
+    if (!atomic_exchange(&comm->told, true))
+        ct_hook_fire(&(struct ct_event_data){
+            .event = CT_EVENT_COLLECTIVE_FAILED, .message = message, .code = CT_EPEER});
+}
+
 int nccl_fail(struct comm *comm, const char *fmt, ...)
 {
+    bool first;
     va_list args;
     int rc;
 
@@ -71,12 +79,14 @@ int nccl_fail(struct comm *comm, const char *fmt, ...)
     va_start(args, fmt);
     rc = ct_first_failure_set(&comm->failure, fmt, args);
     va_end(args);
-    if (!comm->failed) {
-        comm->failed = true;
-        start_abort(comm);
-    }
+    first = !comm->failed;
+    comm->failed = true;
     pthread_mutex_unlock(&comm->lock);
-    return rc;
+    if (!first)
+        return rc;
+    nccl_tell(comm, comm->failure.text);
+    start_abort(comm);
+    return nccl_failed(comm);
 }
 
 int nccl_failed(struct comm *comm)

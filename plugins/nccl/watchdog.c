@@ -108,6 +108,7 @@ static void time_out(struct watchdog *w)
     const struct ct_group *group = &late->group->base;
     char silent[128];
 
+    nccl_tell(w->comm, "a time-out");
     find_silent(w->comm, group->ranks, group->size, silent, sizeof(silent));
     nccl_fail(w->comm, "%s %u of group '%s' was not done within %g s%s%s", late->call, late->number,
               group->name, w->comm->timeout, *silent ? "; no sign of rank " : "", silent);
@@ -117,6 +118,7 @@ static void time_out_step(struct watchdog *w, double limit)
 {
     char silent[128];
 
+    nccl_tell(w->comm, "a time-out");
     find_silent(w->comm, NULL, w->comm->base.world, silent, sizeof(silent));
     nccl_fail(w->comm, "a captured step was not done within %.3g s%s%s", limit,
               *silent ? "; no sign of rank " : "", silent);

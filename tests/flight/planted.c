@@ -13,12 +13,11 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/state.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
 #define FAULTS                                                                                     \
-    "none|data|kernel|host|die|stop|disk|hook|barrier|slow|skip|collective|order|size|dtype|"      \
+    "none|data|kernel|die|stop|disk|hook|barrier|slow|host|skip|collective|order|size|dtype|"      \
     "deadlock|send|flip"
 
 static struct config {
@@ -156,6 +155,11 @@ static int on_op(const struct ct_event_data *d)
 
     if (!here() || d->program != run->program || !type->flops || d->microbatch < 0)
         return 0;
+    if (d->event == CT_EVENT_OP_END) {
+        if (is("host"))
+            ct_nap(config.seconds);
+        return 0;
+    }
     if (is("kernel"))
         hang();
     if (is("die"))
@@ -182,7 +186,7 @@ static int on_event(const struct ct_event_data *d, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_OP_BEGIN,
+                                              1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END,
                                     .call = on_event};
 
 /* ---- in the program ---- */

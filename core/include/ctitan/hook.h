@@ -26,6 +26,8 @@
  *   COLLECTIVE_FAILED    the collective, which had begun, failed; `message` and `code`
  *   CALL_BEGIN, _END     around a call on host memory by the run or a hook (ct_group_barrier
  *                        and the like, lib/comm.h); no END follows if it fails. run is NULL
+ *   RUN_OPEN             a run that will train or generate begins to open: it has a recipe, a rank
+ *                        and a world only
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
@@ -37,7 +39,8 @@
  * polled: both are sent after the end of the step.
  *
  * COLLECTIVE_FAILED is sent by the thread of the stream, where kernels run on the host's threads.
- * Elsewhere a failed collective is one that has begun and does not finish.
+ * Elsewhere the communicator sends it, once, from any thread: it does not know which collective
+ * failed, so run and instruction are NULL. What had begun and not finished by then has failed.
  *
  * The events of one collective have the same index, group and sequence. A group is identified
  * by its ranks, name and instance (comm.h). All its ranks number its calls 1, 2, .. alike, so what
@@ -68,7 +71,8 @@ CT_BEGIN_DECLS
     X(COLLECTIVE_FAILED)                                                                           \
     X(CALL_BEGIN)                                                                                  \
     X(CALL_END)                                                                                    \
-    X(JOB_END)
+    X(JOB_END)                                                                                     \
+    X(RUN_OPEN)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,
