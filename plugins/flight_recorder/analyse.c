@@ -889,8 +889,8 @@ static void add_findings(const struct flight_run *run, struct flight_verdict *v)
 void flight_analyse(const struct flight_run *run, struct flight_verdict *v)
 {
     static void (*const rules[])(const struct flight_run *, struct flight_verdict *) = {
-        find_other_recipe,  find_failed, find_dead, find_unopened, compare_programs,
-        compare_host_calls, find_early,  follow_all};
+        find_other_recipe, find_failed,        find_dead,  find_unopened,
+        compare_programs,  compare_host_calls, find_early, follow_all};
 
     *v = (struct flight_verdict){.rank = -1};
     for (size_t i = 0; i < CT_COUNT(rules) && !v->rule; i++)

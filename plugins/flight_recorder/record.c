@@ -510,10 +510,10 @@ static int on_event(const struct ct_event_data *d, void *context)
 #define BIT(event) (1u << CT_EVENT_##event)
 static const struct ct_hook hook = {
     .size = sizeof(struct ct_hook),
-    .events = BIT(RUN_OPEN) | BIT(PLAN_READY) | BIT(RUN_READY) | BIT(STEP_BEGIN) | BIT(STEP_END) | BIT(OP_BEGIN) | BIT(OP_END) |
-              BIT(COLLECTIVE_ENQUEUED) | BIT(COLLECTIVE_STARTED) | BIT(COLLECTIVE_FINISHED) |
-              BIT(COLLECTIVE_FAILED) | BIT(CALL_BEGIN) | BIT(CALL_END) | BIT(FAILURE) |
-              BIT(JOB_END) | BIT(RUN_END),
+    .events = BIT(RUN_OPEN) | BIT(PLAN_READY) | BIT(RUN_READY) | BIT(STEP_BEGIN) | BIT(STEP_END) |
+              BIT(OP_BEGIN) | BIT(OP_END) | BIT(COLLECTIVE_ENQUEUED) | BIT(COLLECTIVE_STARTED) |
+              BIT(COLLECTIVE_FINISHED) | BIT(COLLECTIVE_FAILED) | BIT(CALL_BEGIN) | BIT(CALL_END) |
+              BIT(FAILURE) | BIT(JOB_END) | BIT(RUN_END),
     .call = on_event};
 
 static const struct ct_option options[] = {

@@ -237,8 +237,8 @@ static bool is_news(void)
     if (flight_run_open(ct_config.job.dump_folder, false, &run) < 0)
         return false;
     for (int r = 0; r < run.world; r++)
-        news = news || (run.rank[r].h && (flight_is_dead(&run, r) ||
-                                          run.rank[r].h->state == FLIGHT_FAILED));
+        news = news || (run.rank[r].h &&
+                        (flight_is_dead(&run, r) || run.rank[r].h->state == FLIGHT_FAILED));
     flight_run_close(&run);
     return news;
 }
