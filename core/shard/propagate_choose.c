@@ -357,8 +357,13 @@ int ct_propagate_choose(struct propagation *p, const struct ct_op *op, struct ch
     struct target *targets = ct_arena_array(&p->scratch, struct target, op->outs + 1);
     struct choice trial;
     struct ct_rule rule;
-    int rc = ct_rule_apply(op, &p->scratch, &rule);
+    int rc;
 
+    if (op->type->size > offsetof(struct ct_op_type, place) && op->type->place) {
+        choice_init(p, op, best);
+        return op->type->place(op, &p->graph->mesh, best->in, best->out);
+    }
+    rc = ct_rule_apply(op, &p->scratch, &rule);
     if (rc < 0)
         return rc;
     for (int i = 0; i < op->outs; i++)

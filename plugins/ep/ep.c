@@ -2,31 +2,34 @@
  * Expert parallelism: the experts of a mixture are split over `ep`, an axis that also splits the
  * batch.
  *
- * The plugin states only that. Outside of mixtures, ranks along ep are data-parallel: parameters
- * are replicated, or sharded by fsdp. In a mixture, every rank has some experts, and propagation
- * finds what follows: the group's tokens, with their choices, are gathered, each rank adds what its
- * experts contribute, and the sums are scattered to the ranks of the tokens. Gradients go the same
- * way back, and those of experts need no sum over ep. All sizes are static, whatever tokens choose,
- * and no token is dropped.
+ * Outside of mixtures, ranks along ep are data-parallel: parameters are replicated, or sharded by
+ * fsdp. In a mixture every rank has some experts. Tokens go to the ranks of the experts that they
+ * choose, by all-to-all with counts that are known while training only, in buffers of static size;
+ * none is dropped (expand.c). Gradients go the same way, and those of experts need no sum over ep.
  */
+#include <math.h>
+
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/log.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 
-static struct config {
-    int64_t degree;
-} config;
+#include "ep.h"
+
+struct ep_config ep_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct config, degree, "degree", "1", 1, 1 << 16,
+    CT_OPT_INT(struct ep_config, degree, "degree", "1", 1, 1 << 16,
                "Ranks that share the experts of each mixture"),
+    CT_OPT_FLOAT(struct ep_config, buffer, "buffer", "1.5", 0.01, INFINITY,
+                 "Rows of tokens that fit in a round, as a multiple of balanced choices"),
     {0}};
 
 static int64_t degree(void)
 {
-    return config.degree;
+    return ep_config.degree;
 }
 
 static const struct ct_axis_ops axis = {
@@ -55,14 +58,29 @@ static const struct ct_transform batch = {
 
 static int split_weight(struct ct_value *weight, int ep)
 {
-    int64_t experts = weight->shape[0], each = (experts + config.degree - 1) / config.degree;
+    int64_t experts = weight->shape[0], each = (experts + ep_config.degree - 1) / ep_config.degree;
 
-    if (each * (config.degree - 1) >= experts)
+    if (each * (ep_config.degree - 1) >= experts)
         return ct_fail(CT_ECONFIG,
                        "[ep] degree = %lld leaves ranks without one of the %lld experts of %s",
-                       (long long)config.degree, (long long)experts, weight->name);
+                       (long long)ep_config.degree, (long long)experts, weight->name);
     ct_sharding_split(&weight->sharding, 0, ep);
     return 0;
+}
+
+/* The mixture and its weights, which are its last inputs, are split. */
+static int split_mixture(struct ct_graph *graph, struct ct_op *op, int ep)
+{
+    int rc = 0;
+
+    for (int i = EP_GATE; rc == 0 && i < EP_INPUTS; i++)
+        rc = split_weight(op->in[i], ep);
+    if (rc == 0)
+        ct_op_become(
+            graph, op, &ep_experts,
+            (struct ct_value *[]){op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5]},
+            EP_INPUTS, NULL);
+    return rc;
 }
 
 static int split_experts(struct ct_graph *graph, struct ct_run *run)
@@ -74,13 +92,13 @@ static int split_experts(struct ct_graph *graph, struct ct_run *run)
     if (ep < 0)
         return 0;
     ct_for_each_op (op, graph)
-        for (int i = 3; op->type == &ct_op_experts && rc == 0 && i < op->ins; i++) {
-            rc = split_weight(op->in[i], ep);
+        if (op->type == &ct_op_experts && rc == 0) {
+            rc = split_mixture(graph, op, ep);
             found = true;
         }
     return rc == 0 && !found
                ? ct_fail(CT_ECONFIG, "[ep] degree = %lld, but the model has no experts",
-                         (long long)config.degree)
+                         (long long)ep_config.degree)
                : rc;
 }
 
@@ -94,7 +112,40 @@ static const struct ct_transform experts = {
     .apply = split_experts,
 };
 
+static const struct ct_transform rows = {
+    .size = sizeof(struct ct_transform),
+    .name = "ep.rows",
+    .summary = "mixtures become all-to-alls of tokens, with experts on what has come between",
+    .phase = CT_PHASE_COLLECTIVE,
+    .needs = CT_NAMES("collectives"),
+    .evaluation = true,
+    .apply = ep_expand,
+};
+
+/* ---- what was sent ---- */
+
+static int report(const struct ct_event_data *data, void *context)
+{
+    const struct ep_traffic *t = &ep_traffic;
+
+    (void)context;
+    if (data->run->rank == 0 && t->buffers > 0)
+        ct_info("ep: rank 0 sent %.3g MB for mixtures: %.1f %% of its buffers, %.1f %% of what "
+                "gathering all tokens would send",
+                t->sent / 1e6, 100 * t->sent / t->buffers, 100 * t->sent / t->gathered);
+    return 0;
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_RUN_END, .call = report};
+
 CT_PLUGIN(.name = "ep", .version = "1.0", .summary = "Expert parallelism", .options = options,
-          .config = &config, .config_size = sizeof(config),
+          .config = &ep_config, .config_size = sizeof(ep_config),
           .offers = CT_OFFERS({CT_AXIS, "ep", &axis}, {CT_TRANSFORM, "ep.batch", &batch},
-                              {CT_TRANSFORM, "ep", &experts}));
+                              {CT_TRANSFORM, "ep", &experts}, {CT_TRANSFORM, "ep.rows", &rows},
+                              {CT_OP, "ep.experts", &ep_experts},
+                              {CT_OP, "ep.experts_dx", &ep_experts_dx},
+                              {CT_OP, "ep.experts_dw", &ep_experts_dw},
+                              {CT_OP, "ep.route", &ep_route}, {CT_OP, "ep.pack", &ep_pack},
+                              {CT_OP, "ep.exchange", &ep_exchange}, {CT_OP, "ep.sum", &ep_sum},
+                              {CT_KERNELS, "cpu", ep_kernels}, {CT_HOOK, "ep", &hook}));

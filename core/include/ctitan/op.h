@@ -237,6 +237,12 @@ struct ct_op_type {
        plan tries to do so for kernels with CT_KERNEL_STACKED, which check the addresses. NULL:
        none. */
     int (*stack)(const struct ct_op *op, struct ct_value ***values);
+    /* The shardings that op needs its inputs in, and that its outputs have, for a type that
+       communicates by itself in a way that no signature expresses. in and out (by input, by output)
+       are replicated at first; op->in[i]->sharding is as it comes. NULL: they follow from the
+       signature. */
+    int (*place)(const struct ct_op *op, const struct ct_mesh *mesh, struct ct_sharding *in,
+                 struct ct_sharding *out);
 };
 /* Size of the fields that every version has. Types built without the later fields get zeros. */
 #define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, join)
