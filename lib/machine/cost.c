@@ -91,13 +91,27 @@ static double flops_of(const struct ct_launch *l)
     return l->op->type->flops ? l->op->type->flops(l->op, l->in, l->out) : 0;
 }
 
+static const struct ct_machine_rate *rate_of(const struct ct_machine *m, const struct ct_op *op)
+{
+    size_t n = ct_machine_class(m, op);
+
+    return n == SIZE_MAX ? NULL : &m->rate[n];
+}
+
+double ct_machine_ideal(const struct ct_machine *machine, const struct ct_instruction *instruction)
+{
+    const struct ct_machine_rate *rate = rate_of(machine, instruction->op);
+    const struct ct_launch *l = &instruction->launch;
+    double products = flops_of(l) / ct_machine_peak(machine, product_dtype(l));
+    double moves = bytes_moved(l, rate && rate->lookup) / machine->peak.bandwidth;
+
+    return fmax(products, moves);
+}
+
 static double computing(const struct ct_machine *m, const struct ct_instruction *i)
 {
-    size_t n = ct_machine_class(m, i->op);
-    const struct ct_machine_rate *rate = n == SIZE_MAX ? NULL : &m->rate[n];
-    double products = flops_of(&i->launch) / ct_machine_peak(m, product_dtype(&i->launch));
-    double moves = bytes_moved(&i->launch, rate && rate->lookup) / m->peak.bandwidth;
-    double ideal = fmax(products, moves);
+    const struct ct_machine_rate *rate = rate_of(m, i->op);
+    double ideal = ct_machine_ideal(m, i);
 
     return ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal;
 }
@@ -239,5 +253,5 @@ double ct_machine_seconds(const struct ct_machine *machine, const struct ct_prog
         return machine->launch + collective(machine, &s, instruction->sent);
     }
     seconds = measured(machine, &instruction->launch);
-    return seconds > 0 ? seconds : machine->launch + computing(machine, instruction);
+    return machine->launch + (seconds > 0 ? seconds : computing(machine, instruction));
 }

@@ -24,7 +24,8 @@
  * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
  * share of the peak that kernels reach: a function of the ideal time, interpolated between the
  * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
- * the class that lists it, others in the class "other". [device] launch is added to each.
+ * the class that lists it, others in the class "other". [device] launch
+ * is added to each.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H
@@ -94,6 +95,9 @@ CT_API int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t 
 /* Seconds of an instruction. A rank that waits for others is not counted. */
 CT_API double ct_machine_seconds(const struct ct_machine *machine, const struct ct_program *program,
                                  int64_t rank, const struct ct_instruction *instruction);
+/* Seconds that it would take at the peaks, by its FLOPs or its bytes. */
+CT_API double ct_machine_ideal(const struct ct_machine *machine,
+                               const struct ct_instruction *instruction);
 /* Index into machine->rate; SIZE_MAX: none lists it. */
 CT_API size_t ct_machine_class(const struct ct_machine *machine, const struct ct_op *op);
 /* FLOPs per second at the peak of products of a dtype; 0: not described. */

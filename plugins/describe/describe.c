@@ -1,0 +1,345 @@
+/*
+ * Describes this machine while a recipe trains on it: a file for `ctitan plan --device` and
+ * `ctitan simulate` (lib/machine.h).
+ *
+ * From the third step on, each instruction that computes is timed where it runs, with its caches
+ * and its neighbours, and each collective from its start to its end on its stream. Calls of the
+ * same op, shapes and dtype count together, by their median; of a collective the shortest counts,
+ * as the others wait for ranks that come late. The file lists all calls that were seen, and for
+ * each op a curve, from which other sizes are interpolated.
+ *
+ * Only for devices whose kernels run on the host's threads.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/machine.h>
+#include <ctitan/lib/measure.h>
+#include <ctitan/log.h>
+#include <ctitan/op.h>
+#include <ctitan/plugin.h>
+#include <ctitan/run.h>
+
+#define WARM 2 /* steps that are not counted */
+#define SAMPLES 32
+#define POINTS 12 /* of a curve */
+
+static struct config {
+    const char *file;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_STRING(struct config, file, "file", NULL, "The description to write"), {0}};
+
+/* An instruction of the step. */
+struct sample {
+    double began, seconds[SAMPLES];
+    int count;
+};
+
+/* Calls alike. */
+struct call {
+    const char *op, *shapes;
+    double ideal, sent, seconds;
+};
+
+static struct {
+    struct ct_arena arena;
+    struct sample *sample; /* by instruction */
+    double step[SAMPLES];
+    int steps;
+    struct ct_machine machine; /* peaks, measured */
+} now;
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return *x < *y ? -1 : *x > *y;
+}
+
+static double median(double *value, int count)
+{
+    qsort(value, (size_t)count, sizeof(*value), compare_doubles);
+    return value[count / 2];
+}
+
+/* ---- timing ---- */
+
+static bool counts(const struct ct_event_data *d)
+{
+    return now.sample && d->run && d->program == d->run->program && d->index >= 0 && d->step > WARM;
+}
+
+static int begin(const struct ct_event_data *d)
+{
+    if (counts(d))
+        now.sample[d->index].began = d->time;
+    return 0;
+}
+
+static int end(const struct ct_event_data *d)
+{
+    struct sample *s = counts(d) ? &now.sample[d->index] : NULL;
+
+    if (s && s->count < SAMPLES)
+        s->seconds[s->count++] = d->time - s->began;
+    return 0;
+}
+
+static int ready(struct ct_run *run)
+{
+    double f32 = 0, bf16 = 0, bandwidth = 0;
+    int rc = 0;
+
+    if (!run->device->host_memory)
+        return ct_fail(CT_ECONFIG,
+                       "plugin describe measures only where kernels run on the host's "
+                       "threads, and not on %s: write its description by hand",
+                       run->device->name);
+    now.sample = ct_arena_array(&now.arena, struct sample, run->program->step_count);
+    rc = ct_measure_gemm(run->device, CT_F32, &f32);
+    if (rc == 0)
+        rc = ct_measure_gemm(run->device, CT_BF16, &bf16);
+    if (rc == 0)
+        rc = ct_measure_bandwidth(run->device, &bandwidth);
+    now.machine.peak.float32 = f32;
+    now.machine.peak.bfloat16 = bf16;
+    now.machine.peak.bandwidth = bandwidth;
+    return rc;
+}
+
+/* ---- calls alike ---- */
+
+static int compare_calls(const void *a, const void *b)
+{
+    const struct call *x = a, *y = b;
+    int order = strcmp(x->op, y->op);
+
+    if (!order && x->sent != y->sent)
+        return x->sent < y->sent ? -1 : 1;
+    if (!order && x->ideal != y->ideal)
+        return x->ideal < y->ideal ? -1 : 1;
+    return order ? order : strcmp(x->shapes, y->shapes);
+}
+
+static bool communicates(const struct ct_instruction *i)
+{
+    return i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS);
+}
+
+/* Put the calls alike together: their median, or the shortest collective. */
+static size_t merge(struct call *list, size_t count)
+{
+    double *value = ct_arena_array(&now.arena, double, count);
+    size_t kept = 0;
+
+    qsort(list, count, sizeof(*list), compare_calls);
+    for (size_t n = 0, next; n < count; n = next) {
+        for (next = n; next < count && !compare_calls(&list[next], &list[n]); next++)
+            value[next - n] = list[next].seconds;
+        list[kept] = list[n];
+        list[kept].seconds = median(value, (int)(next - n));
+        if (list[n].sent > 0)
+            list[kept].seconds = value[0];
+        kept++;
+    }
+    return kept;
+}
+
+static size_t collect(const struct ct_run *run, struct call **list)
+{
+    size_t count = 0;
+
+    *list = ct_arena_array(&now.arena, struct call, run->program->step_count);
+    for (size_t n = 0; n < run->program->step_count; n++) {
+        const struct ct_instruction *i = &run->program->step[n];
+        struct sample *s = &now.sample[n];
+        char shapes[512];
+
+        if (!s->count || (communicates(i) && !(i->sent > 0)) ||
+            ct_machine_shapes(&i->launch, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
+            continue;
+        (*list)[count++] = (struct call){.op = i->op->type->name,
+                                         .shapes = ct_arena_strdup(&now.arena, shapes),
+                                         .ideal = ct_machine_ideal(&now.machine, i),
+                                         .sent = communicates(i) ? i->sent : 0,
+                                         .seconds = median(s->seconds, s->count)};
+    }
+    return merge(*list, count);
+}
+
+/* ---- the file ---- */
+
+/* Points "at share" with rising `at`, POINTS of them at most. */
+static void write_curve(FILE *out, const double (*point)[2], size_t count)
+{
+    size_t every = count / POINTS + 1;
+    double last = 0;
+    bool any = false;
+
+    fprintf(out, "reach =");
+    for (size_t n = 0; n < count; n++)
+        if ((n % every == 0 || n + 1 == count) && point[n][0] > last) {
+            fprintf(out, "%s %.4g %.4g", any ? "," : "", point[n][0], point[n][1]);
+            last = point[n][0] * 1.0005; /* as printed */
+            any = true;
+        }
+    fprintf(out, "%s\n", any ? "" : " 1 1");
+}
+
+static void write_rates(FILE *out, const struct call *list, size_t count)
+{
+    double(*point)[2] = (double(*)[2])ct_arena_array(&now.arena, double, 2 * count + 2);
+    double sum = 0, ideal = 0;
+    size_t points;
+
+    for (size_t n = 0, next; n < count; n = next) {
+        points = 0;
+        for (next = n; next < count && !strcmp(list[next].op, list[n].op); next++)
+            if (list[next].sent == 0 && list[next].ideal > 0) {
+                point[points][0] = list[next].ideal;
+                point[points++][1] = list[next].ideal / list[next].seconds;
+                sum += list[next].seconds;
+                ideal += list[next].ideal;
+            }
+        if (!points)
+            continue;
+        fprintf(out, "\n[rate.%s]\nops = %s\n", list[n].op, list[n].op);
+        write_curve(out, (const double(*)[2])point, points);
+    }
+    fprintf(out, "\n[rate.other]\nreach = 1e-6 %.4g\n", sum > 0 ? ideal / sum : 1);
+}
+
+static void write_calls(FILE *out, const struct call *list, size_t count)
+{
+    const char *op = "";
+
+    fprintf(out, "\n; Calls that were measured: shapes of the inputs and dtype, seconds.\n[calls]");
+    for (size_t n = 0; n < count; n++) {
+        if (list[n].sent > 0)
+            continue;
+        if (strcmp(op, list[n].op))
+            fprintf(out, "\n%s =", op = list[n].op);
+        fprintf(out, "\n  %s %.4g", list[n].shapes, list[n].seconds);
+    }
+    fputc('\n', out);
+}
+
+/* Collectives by what they send; without any, what copying reaches. */
+static void write_link(FILE *out, const char *section, const struct call *list, size_t count)
+{
+    double(*point)[2] = (double(*)[2])ct_arena_array(&now.arena, double, 2 * count + 2);
+    double best = 0, latency = 1;
+    size_t points = 0;
+
+    for (size_t n = 0; n < count; n++)
+        if (list[n].sent > 0) {
+            best = fmax(best, list[n].sent / list[n].seconds);
+            latency = fmin(latency, list[n].seconds);
+            point[points][0] = list[n].sent;
+            point[points++][1] = list[n].sent / list[n].seconds;
+        }
+    qsort(point, points, sizeof(*point), compare_doubles);
+    for (size_t n = 0; n < points; n++)
+        point[n][1] /= best;
+    fprintf(out, "\n[link.%s]\n", section);
+    if (!points)
+        fprintf(out, "; no collective was seen: a third of the bandwidth of memory\n");
+    fprintf(out, "bandwidth = %.4g\nlatency = %.4g\n",
+            points ? best : now.machine.peak.bandwidth / 3, points ? 0. : 1e-6);
+    if (points)
+        write_curve(out, (const double(*)[2])point, points);
+}
+
+/* Seconds of a step beside its instructions, for each of them. */
+static double overhead(const struct ct_run *run)
+{
+    double busy = 0, step = median(now.step, now.steps);
+
+    for (size_t n = 0; n < run->program->step_count; n++)
+        if (now.sample[n].count && run->program->step[n].stream == CT_STREAM_COMPUTE)
+            busy += median(now.sample[n].seconds, now.sample[n].count);
+    return run->world > 1 ? 0 : fmax(0, (step - busy) / (double)run->program->step_count);
+}
+
+static int write_machine(const struct ct_run *run)
+{
+    struct ct_device_info info = {0};
+    struct ct_new_file file;
+    struct call *list;
+    size_t count;
+    int rc;
+
+    run->device_ops->info(run->device, CT_F32, &info);
+    count = collect(run, &list);
+    rc = ct_file_begin(&file, config.file);
+    if (rc < 0)
+        return rc;
+    fprintf(file.out,
+            "; Measured by the plugin describe: %s %s, %lld ranks, %d steps.\n"
+            "[device]\nname = %s\nplugin = %s\nmemory = %zu\nranks_per_host = %lld\n"
+            "launch = %.4g\nin_order = %s\n\n[peak]\nfloat32 = %.4g\nbfloat16 = %.4g\n"
+            "bandwidth = %.4g\n",
+            ct_config.model.name, ct_config.model.flavor, (long long)run->world, now.steps,
+            info.name, run->device->name, info.memory, (long long)run->world, overhead(run),
+            run->world > 1 ? "true" : "false", now.machine.peak.float32, now.machine.peak.bfloat16,
+            now.machine.peak.bandwidth);
+    write_link(file.out, "host", list, count);
+    write_link(file.out, "network", list, count);
+    write_rates(file.out, list, count);
+    write_calls(file.out, list, count);
+    rc = ct_file_end(&file, 0);
+    if (rc == 0)
+        ct_info("describe: %s has %zu measured calls", config.file, count);
+    return rc;
+}
+
+static int step_end(const struct ct_event_data *d)
+{
+    if (d->step > WARM && now.steps < SAMPLES)
+        now.step[now.steps++] = d->result->seconds - d->result->data_seconds;
+    return 0;
+}
+
+static int on_event(const struct ct_event_data *d, void *context)
+{
+    (void)context;
+    switch (d->event) {
+    case CT_EVENT_RUN_READY:
+        return ready(d->run);
+    case CT_EVENT_OP_BEGIN:
+        return communicates(d->instruction) ? 0 : begin(d);
+    case CT_EVENT_OP_END:
+        return communicates(d->instruction) ? 0 : end(d);
+    case CT_EVENT_COLLECTIVE_STARTED:
+        return begin(d);
+    case CT_EVENT_COLLECTIVE_FINISHED:
+        return end(d);
+    case CT_EVENT_STEP_END:
+        return step_end(d);
+    case CT_EVENT_RUN_END:
+        if (d->run->rank != 0)
+            return 0;
+        if (!now.steps)
+            return ct_fail(CT_ECONFIG, "plugin describe needs more than %d steps", WARM);
+        return write_machine(d->run);
+    default:
+        return 0;
+    }
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_OP_BEGIN | 1u << CT_EVENT_OP_END |
+              1u << CT_EVENT_COLLECTIVE_STARTED | 1u << CT_EVENT_COLLECTIVE_FINISHED |
+              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_RUN_END,
+    .call = on_event};
+
+CT_PLUGIN(.name = "describe", .version = "1.0",
+          .summary = "Measures this machine while a recipe trains, for plans and simulations",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_HOOK, "describe", &hook}));
