@@ -689,6 +689,8 @@ static bool follow_main(struct walk *w, int rank)
 
     switch (p->phase) {
     case FLIGHT_IN_CALL:
+        if (!flight_is_group(h, p->index))
+            return false;
         follow(w, (struct node){rank, p->index, true, flight_group(h, p->index)->started.sequence});
         return true;
     case FLIGHT_IN_INSIDE:
@@ -700,7 +702,7 @@ static bool follow_main(struct walk *w, int rank)
         }
         return follow_waits(w, rank, p->program, p->index, p->step);
     case FLIGHT_IN_BETWEEN: /* behind the last instruction it waits for all streams */
-        return p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
+        return f && p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
     default:
         return false;
     }

@@ -254,6 +254,7 @@ const char *flight_string(const struct flight_header *h, uint32_t at);
 /* The planned instruction, or NULL. */
 const struct flight_instruction *flight_instruction(const struct flight_header *h, int program,
                                                     int64_t index);
+bool flight_is_group(const struct flight_header *h, int64_t group);
 struct flight_group *flight_group(const struct flight_header *h, int group);
 /* The record with this id, NULL if it was overwritten; the first that may still be there. */
 const struct flight_record *flight_at(const struct flight_header *h, uint64_t id);

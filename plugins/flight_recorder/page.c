@@ -69,6 +69,11 @@ static void put_group(struct words *w, const struct flight_members *m)
     put(w, m->size > 16 ? " ..]" : "]");
 }
 
+static const char *call_name(int32_t kind)
+{
+    return kind >= 0 && kind < CT_CALL_KINDS ? ct_call_name((enum ct_call_kind)kind) : "a call";
+}
+
 void flight_describe_call(const struct flight_run *run, int rank, int group, int64_t sequence,
                           char *text, size_t room)
 {
@@ -80,7 +85,7 @@ void flight_describe_call(const struct flight_run *run, int rank, int group, int
 
     *text = '\0';
     if (m->sequence == sequence && m->program < 0)
-        put(&w, "%s by the host", ct_call_name((enum ct_call_kind)m->index));
+        put(&w, "%s by the host", call_name(m->index));
     else if (m->sequence == sequence && f)
         put_instruction(&w, h, f);
     else
@@ -102,7 +107,7 @@ void flight_describe_position(const struct flight_run *run, int rank, char *text
     put(&w, "step %lld, ", (long long)p->step);
     if (p->phase == FLIGHT_IN_BETWEEN && f && p->index + 1 == h->program[p->program].step_count)
         put(&w, "waiting for the streams at the end of the step");
-    else if (p->phase == FLIGHT_IN_CALL)
+    else if (p->phase == FLIGHT_IN_CALL && flight_is_group(h, p->index))
         flight_describe_call(run, rank, p->index, flight_group(h, p->index)->started.sequence,
                              text + w.used, room - w.used);
     else

@@ -37,6 +37,11 @@ const struct flight_instruction *flight_instruction(const struct flight_header *
            (index + p->init_count);
 }
 
+bool flight_is_group(const struct flight_header *h, int64_t group)
+{
+    return group >= 0 && group < (int64_t)h->group_count;
+}
+
 struct flight_group *flight_group(const struct flight_header *h, int group)
 {
     return (struct flight_group *)FLIGHT_AT(h, h->groups) + group;
@@ -111,6 +116,91 @@ static char process_state(const struct flight_header *h)
 
 /* ---- files ---- */
 
+/* Whether `count` entries of `size` bytes at an offset end before another. */
+static bool has_room(uint64_t at, uint64_t count, size_t size, uint64_t end)
+{
+    return at % 8 == 0 && at <= end && count <= (end - at) / size;
+}
+
+static bool has_tables(const struct flight_header *h)
+{
+    uint64_t at[] = {h->header_bytes, h->waits,  h->groups, h->ranks,
+                     h->strings,      h->recipe, h->ring,   h->bytes};
+    const char *bytes = (const char *)h;
+
+    for (size_t i = 1; i < CT_COUNT(at); i++)
+        if (!has_room(at[i - 1], 0, 1, at[i]))
+            return false;
+    return h->strings < h->recipe && !bytes[h->recipe - 1] && h->recipe < h->ring &&
+           !bytes[h->ring - 1] && h->ring_count && !(h->ring_count & (h->ring_count - 1)) &&
+           has_room(h->ring, h->ring_count, sizeof(struct flight_record), h->bytes) &&
+           has_room(h->groups, h->group_count, sizeof(struct flight_group), h->ranks);
+}
+
+static bool has_texts(const struct flight_header *h)
+{
+    return !h->host[sizeof(h->host) - 1] && !h->job[sizeof(h->job) - 1] &&
+           !h->start[sizeof(h->start) - 1] && !h->message[sizeof(h->message) - 1] &&
+           !h->slow[sizeof(h->slow) - 1] && !h->diverged[sizeof(h->diverged) - 1];
+}
+
+static bool has_groups(const struct flight_header *h)
+{
+    const int32_t *ranks = (const int32_t *)((const char *)h + h->ranks);
+    uint64_t room = (h->strings - h->ranks) / sizeof(*ranks);
+
+    for (uint64_t n = 0; n < h->group_count; n++) {
+        const struct flight_group *g = flight_group(h, (int)n);
+
+        if (g->size < 1 || g->ranks > room || (uint64_t)g->size > room - g->ranks ||
+            g->name >= h->recipe - h->strings)
+            return false;
+        for (int i = 0; i < g->size; i++)
+            if (ranks[g->ranks + (uint32_t)i] < 0 || ranks[g->ranks + (uint32_t)i] >= h->world)
+                return false;
+    }
+    return true;
+}
+
+static bool is_instruction(const struct flight_header *h, const struct flight_instruction *f)
+{
+    const uint32_t strings[] = {f->op,  f->value, f->section, f->region,
+                                f->why, f->sizes, f->dtype,   f->item};
+    uint64_t room = (h->groups - h->waits) / sizeof(int32_t);
+
+    for (size_t i = 0; i < CT_COUNT(strings); i++)
+        if (strings[i] >= h->recipe - h->strings)
+            return false;
+    return f->group >= -1 && f->group < (int64_t)h->group_count && f->waits <= room &&
+           f->wait_count <= room - f->waits;
+}
+
+static bool has_programs(const struct flight_header *h)
+{
+    for (int p = 0; p < FLIGHT_PROGRAMS; p++) {
+        int64_t init = h->program[p].init_count, step = h->program[p].step_count;
+
+        if (init < 0 || step < 0 || init > INT32_MAX || step > INT32_MAX)
+            return false;
+        if (init + step && (h->program[p].instructions < h->header_bytes ||
+                            !has_room(h->program[p].instructions, (uint64_t)(init + step),
+                                      sizeof(struct flight_instruction), h->waits)))
+            return false;
+        for (int64_t i = -init; i < step; i++)
+            if (!is_instruction(h, flight_instruction(h, p, i)))
+                return false;
+    }
+    return true;
+}
+
+/* Nothing in the file leads out of it. What is live is checked where it is used. */
+static bool is_sound(const struct flight_header *h)
+{
+    return h->world > 0 && h->world < 1 << 20 && h->rank >= 0 && h->rank < h->world &&
+           atomic_load(&h->written) < UINT64_C(1) << 62 && has_tables(h) && has_texts(h) &&
+           has_groups(h) && has_programs(h);
+}
+
 static int map(const char *path, bool writable, struct flight_rank *r)
 {
     int file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
@@ -130,7 +220,12 @@ static int map(const char *path, bool writable, struct flight_rank *r)
     if (h->magic != FLIGHT_MAGIC || h->layout != FLIGHT_LAYOUT ||
         h->header_bytes != sizeof(struct flight_header) || h->bytes != (uint64_t)s.st_size) {
         munmap(data, (size_t)s.st_size);
-        return ct_fail(CT_EINVAL, "%s: not written by this version of flight_recorder", path);
+        return ct_fail(CT_EINVAL, "%s: cut off, or not written by this version of flight_recorder",
+                       path);
+    }
+    if (!is_sound(h)) {
+        munmap(data, (size_t)s.st_size);
+        return ct_fail(CT_EINVAL, "%s: damaged: its tables do not fit together", path);
     }
     *r = (struct flight_rank){.h = h, .bytes = (size_t)s.st_size};
     return 0;

@@ -1,9 +1,10 @@
 /*
  * Recording: events become records of this rank's file.
  *
- * A record is claimed by counting `written` up, and is one cache line. Which record an instruction
- * has is kept in a table by index, so that STARTED and FINISHED find it. When a call of a group
- * fails, nothing is recorded any more: the file shows the moment of the failure.
+ * A record is one cache line. The thread that drives the run claims it by counting `written` up.
+ * Which record an instruction has is kept in a table by index, so that STARTED and FINISHED find
+ * it. When a call of a group fails, nothing is recorded any more: the file shows the moment of the
+ * failure.
  */
 #include <assert.h>
 #include <errno.h>
@@ -48,13 +49,14 @@ static struct {
 
 static struct claimed claim(struct flight_record given)
 {
-    uint64_t id = atomic_fetch_add_explicit(&flight_own->written, 1, memory_order_relaxed) + 1;
+    uint64_t id = atomic_load_explicit(&flight_own->written, memory_order_relaxed) + 1;
     struct flight_record *r = &now.ring[(id - 1) & now.ring_mask];
 
     atomic_store_explicit(&r->id, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     memcpy((char *)r + sizeof(r->id), (char *)&given + sizeof(r->id), sizeof(*r) - sizeof(r->id));
     atomic_store_explicit(&r->id, id, memory_order_release);
+    atomic_store_explicit(&flight_own->written, id, memory_order_release);
     return (struct claimed){r, id};
 }
 

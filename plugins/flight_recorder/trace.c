@@ -195,7 +195,8 @@ static int put_rank(struct trace *t, int rank)
     for (uint64_t id = first; id <= last; id++) {
         const struct flight_record *r = flight_at(h, id);
 
-        if (r)
+        if (r && (r->group == -1 || flight_is_group(h, r->group)) &&
+            (r->kind != FLIGHT_HOST_CALL || (r->index >= 0 && r->index < CT_CALL_KINDS)))
             put_record(t, rank, r);
     }
     return 0;

@@ -40,8 +40,8 @@ static int parse(int argc, char **argv, struct arguments *a)
     return 0;
 }
 
-/* The dump folder of a process: that of the file of a rank which it has mapped. */
-static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
+/* Whether a process has mapped the file of a rank, and in which dump folder. */
+static int find_mapped(const char *pid, char folder[CT_PATH_ROOM])
 {
     char path[64], line[CT_PATH_ROOM + 128], *at, *end;
     FILE *maps;
@@ -58,10 +58,29 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
             snprintf(folder, CT_PATH_ROOM, "%.*s", (int)(end - at), at);
     }
     fclose(maps);
+    return 0;
+}
+
+/* The dump folder of a rank, or of the process that started ranks. */
+static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
+{
+    char path[64], child[24];
+    int rc = find_mapped(pid, folder);
+    FILE *children;
+
+    if (rc < 0 || *folder)
+        return rc;
+    snprintf(path, sizeof(path), "/proc/%.20s/task/%.20s/children", pid, pid);
+    children = fopen(path, "re");
+    while (children && !*folder && fscanf(children, "%23s", child) == 1)
+        find_mapped(child, folder);
+    if (children)
+        fclose(children);
     return *folder ? 0
                    : ct_fail(CT_ENOENT,
-                             "--attach %s: this process has no flight recorder; give the process "
-                             "of a rank that trains --with flight_recorder",
+                             "--attach %s: neither this process nor its children have a flight "
+                             "recorder; give a rank's or the launcher's, of a job that trains "
+                             "--with flight_recorder",
                              pid);
 }
 
