@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include <ctitan/log.h>
+
 #include "blas.h"
 #include "blas_library.h"
 
@@ -101,10 +103,26 @@ static void plan_destroy(struct plan *p)
     free(p);
 }
 
+/* Say where the heuristic's first algorithm did not run: a fault, or a loss of speed. */
+static void report_refusals(const struct gpu_blas *blas)
+{
+    int shapes = 0, refused = 0;
+
+    for (const struct plan *p = blas->plans; p; p = p->next) {
+        shapes++;
+        refused += p->chosen > 0 && !p->timed;
+    }
+    if (refused)
+        ct_info("cuda: cuBLASLt refused its heuristic's first algorithm for %d of %d shapes of "
+                "products",
+                refused, shapes);
+}
+
 void gpu_blas_close(struct gpu *gpu)
 {
     if (!gpu->blas)
         return;
+    report_refusals(gpu->blas);
     for (struct plan *p = gpu->blas->plans, *next; p; p = next) {
         next = p->next;
         plan_destroy(p);

@@ -3,6 +3,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "gpu.h"
 
 #define THREADS 256
@@ -21,15 +23,25 @@ static struct gpu_size blocks_for(const struct ct_matrix *rows, int64_t lanes,
                              (unsigned)(y < 65535 ? y : 65535), 1};
 }
 
+/* Launch `name`, or its variant for vectors. */
+static int launch_map(const struct ct_launch *l, const char *name, const struct ct_matrix *rows,
+                      bool vector, int64_t lanes, struct gpu_map *a)
+{
+    struct gpu_size block, grid = blocks_for(rows, vector ? lanes : 1, &block);
+    char full[80];
+
+    a->rows = rows->rows;
+    a->columns = rows->columns;
+    snprintf(full, sizeof(full), "%s%s", name, vector ? "_vector" : "");
+    return gpu_launch(l, full, grid, block, 0, a);
+}
+
 static int map(const struct ct_launch *l, const char *name, const struct ct_tensor *const *out,
                int outs, const struct ct_tensor *const *in, int ins, int64_t lanes)
 {
     const struct ct_tensor *all[OPERANDS];
     struct ct_matrix rows[OPERANDS];
     struct gpu_map a = {0};
-    struct gpu_size block, grid;
-    char full[80];
-    bool vector;
 
     memcpy(all, out, (size_t)outs * sizeof(*all));
     memcpy(all + outs, in, (size_t)ins * sizeof(*all));
@@ -43,12 +55,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
         a.in[i] = in[i]->data;
         a.in_stride[i] = rows[outs + i].stride;
     }
-    a.rows = rows->rows;
-    a.columns = rows->columns;
-    vector = gpu_vectors(all, rows, outs + ins, lanes);
-    grid = blocks_for(rows, vector ? lanes : 1, &block);
-    snprintf(full, sizeof(full), "%s%s", name, vector ? "_vector" : "");
-    return gpu_launch(l, full, grid, block, 0, &a);
+    return launch_map(l, name, rows, gpu_vectors(all, rows, outs + ins, lanes), lanes, &a);
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -66,7 +73,7 @@ static bool accepts(const struct ct_prepare *p)
     return gpu_matrices(all, p->outs + p->ins, rows);
 }
 
-static int run(const struct ct_launch *l)
+static int run_as(const struct ct_launch *l, const char *op)
 {
     const struct ct_tensor *out[2], *in[3];
     enum ct_dtype dtype = l->in[0].dtype;
@@ -76,8 +83,59 @@ static int run(const struct ct_launch *l)
         out[i] = &l->out[i];
     for (int i = 0; i < l->ins; i++)
         in[i] = &l->in[i];
-    snprintf(name, sizeof(name), "%s_%s", l->op->type->name, ct_dtype_name(dtype));
+    snprintf(name, sizeof(name), "%s_%s", op, ct_dtype_name(dtype));
     return map(l, name, out, l->outs, in, l->ins, gpu_lanes(dtype));
+}
+
+static int run(const struct ct_launch *l)
+{
+    return run_as(l, l->op->type->name);
+}
+
+/* Kernels take the dtype of the first input: that of a gradient may be another. */
+static bool accepts_one_dtype(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (p->in[i].dtype != p->out[0].dtype)
+            return false;
+    return accepts(p);
+}
+
+static int run_gelu(const struct ct_launch *l)
+{
+    bool tanh = ((const struct ct_gelu *)l->op->attrs)->approximate == CT_GELU_TANH,
+         grad = l->ins > 1;
+
+    return run_as(l,
+                  grad ? (tanh ? "gelu_tanh_grad" : "gelu_grad") : (tanh ? "gelu_tanh" : "gelu"));
+}
+
+/* ---- bias: an addition of rows at a distance of 0 ---- */
+
+static bool accepts_bias(const struct ct_prepare *p)
+{
+    struct ct_matrix rows;
+
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[1].dtype == p->in[0].dtype &&
+           p->out[0].dtype == p->in[0].dtype && ct_tensor_as_matrix(&p->in[0], &rows) &&
+           ct_tensor_as_matrix(&p->out[0], &rows);
+}
+
+static int run_bias(const struct ct_launch *l)
+{
+    const struct ct_tensor *all[3] = {&l->out[0], &l->in[0], &l->in[1]};
+    int64_t lanes = gpu_lanes(l->in[0].dtype);
+    struct ct_matrix rows[3];
+    struct gpu_map a = {.out = {l->out[0].data}, .in = {l->in[0].data, l->in[1].data}};
+    char name[64];
+
+    ct_tensor_as_matrix(all[0], &rows[0]);
+    ct_tensor_as_matrix(all[1], &rows[1]);
+    rows[2] = (struct ct_matrix){.rows = rows[0].rows, .columns = rows[0].columns};
+    a.out_stride[0] = rows[0].stride;
+    a.in_stride[0] = rows[1].stride;
+    snprintf(name, sizeof(name), "add_%s", ct_dtype_name(l->in[0].dtype));
+    return launch_map(l, name, rows, gpu_vectors(all, rows, 3, lanes), lanes, &a);
 }
 
 int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to)
@@ -125,6 +183,12 @@ static int run_reciprocal(const struct ct_launch *l)
 const struct ct_kernel gpu_elementwise_kernels[] = {
     CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
+    CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
+    CT_KERNEL("bias", "vector", CT_KERNEL_STRIDED, accepts_bias, NULL, run_bias),
+    CT_KERNEL("silu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
+    CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
+    CT_KERNEL("gelu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
+    CT_KERNEL("gelu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
     CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),

@@ -167,7 +167,9 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(linear)                                                                                      \
     X(elementwise)                                                                                 \
     X(norm)                                                                                        \
+    X(layer_norm)                                                                                  \
     X(rope)                                                                                        \
+    X(experts)                                                                                     \
     X(embedding)                                                                                   \
     X(loss)                                                                                        \
     X(loss_shards)                                                                                 \

@@ -145,6 +145,96 @@ struct gpu_merge {
     int32_t dloss_kind;
 };
 
+/* ---- layer norm ---- */
+
+struct gpu_layer_norm {
+    void *y;
+    float *mean, *rstd;
+    const void *x, *w, *bias; /* bias NULL: none */
+    int64_t columns;
+    float eps;
+};
+
+struct gpu_layer_norm_grad {
+    void *dx;
+    const void *dy, *x, *w;
+    const float *mean, *rstd;
+    int64_t columns;
+    int32_t kind, accumulate; /* of dx */
+};
+
+/* Sums over a share of the rows, [shares][columns]. */
+struct gpu_column_shares {
+    float *of_y, *of_z;
+    const void *dy, *x; /* x NULL: of_z is not wanted */
+    const float *mean, *rstd;
+    int64_t rows, columns, dy_stride;
+};
+
+/* ---- mixtures of experts ---- */
+
+#define GPU_EXPERTS_TILE 64 /* rows and columns of a tile of a product */
+
+struct gpu_top_k {
+    float *weights;
+    int32_t *ids;
+    void *dx; /* of the gradient: dx, from dweights and the chosen */
+    const float *dweights;
+    const int32_t *chosen;
+    const void *x;
+    int64_t rows, experts, k;
+    int32_t kind, out_kind, normalised;
+    struct gpu_fault *fault;
+};
+
+/* Choices sorted by expert: `order` lists them, `place` says where each is, -1: its expert is not
+   here. */
+struct gpu_experts {
+    int32_t *counts, *order, *place;
+    const int32_t *ids;
+    int64_t choices, k, first, experts, all; /* experts: of this rank, from number `first` on */
+    struct gpu_fault *fault;
+};
+
+/* Rows of the sorted choices: their own, or those of their tokens. */
+struct gpu_expert_rows {
+    const void *x;
+    int64_t columns;
+    int32_t kind, of_tokens;
+};
+
+struct gpu_experts_product {
+    float *c;
+    struct gpu_expert_rows in;
+    const void *weight; /* [experts][columns][in.columns]; turned: the last two swapped */
+    const int32_t *counts, *order;
+    int64_t experts, columns;
+    int32_t k, weight_kind, turned, accumulate;
+};
+
+struct gpu_experts_outer {
+    void *out;
+    struct gpu_expert_rows left, right;
+    const int32_t *counts, *order;
+    int32_t k, kind, accumulate;
+};
+
+struct gpu_experts_rows {
+    struct gpu_experts all;
+    float *g, *u, *dh, *dweights; /* dweights NULL: not wanted */
+    const float *weights;
+    int64_t f;
+};
+
+struct gpu_experts_combine {
+    void *y;
+    float *dweights; /* NULL; else 0 for choices that are not here */
+    const float *rows, *weights;
+    const int32_t *place;
+    int64_t tokens, columns, k;
+    int32_t kind, accumulate;
+};
+
 /* ---- attention ---- */
 
 struct gpu_side {

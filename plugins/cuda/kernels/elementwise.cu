@@ -78,6 +78,109 @@ template <typename T, int W> DEVICE void swiglu_grad(const gpu_map &a)
     });
 }
 
+template <typename T, int W> DEVICE void mul(const gpu_map &a)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float x[W], y[W];
+
+        load<W>(in<T>(a, 0, row, column), x);
+        load<W>(in<T>(a, 1, row, column), y);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] *= y[i];
+        store<W>(out<T>(a, 0, row, column), x);
+    });
+}
+
+/* y = f(x); a gradient: dx = dy f'(x), with `slope` for f. */
+template <typename T, int W, typename F> DEVICE void activate(const gpu_map &a, F f)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float x[W];
+
+        load<W>(in<T>(a, 0, row, column), x);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] = f(x[i]);
+        store<W>(out<T>(a, 0, row, column), x);
+    });
+}
+
+template <typename T, int W, typename F> DEVICE void activate_grad(const gpu_map &a, F slope)
+{
+    map<T, W>(a, [&](int64_t row, int64_t column) {
+        float dy[W], x[W];
+
+        load<W>(in<T>(a, 0, row, column), dy);
+        load<W>(in<T>(a, 1, row, column), x);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            x[i] = dy[i] * slope(x[i]);
+        store<W>(out<T>(a, 0, row, column), x);
+    });
+}
+
+#define ROOT_2_OVER_PI 0.79788456080286535588f
+#define ROOT_1_OVER_2 0.70710678118654752440f
+
+struct silu {
+    DEVICE float value(float x)
+    {
+        return x * sigmoid(x);
+    }
+    DEVICE float slope(float x)
+    {
+        float s = sigmoid(x);
+
+        return s * (1.0f + x * (1.0f - s));
+    }
+};
+
+struct gelu {
+    DEVICE float value(float x)
+    {
+        return 0.5f * x * (1.0f + erff(ROOT_1_OVER_2 * x));
+    }
+    DEVICE float slope(float x)
+    {
+        return 0.5f * (1.0f + erff(ROOT_1_OVER_2 * x)) +
+               0.5f * ROOT_2_OVER_PI * x * expf(-0.5f * x * x);
+    }
+};
+
+/* The approximation of GPT-2. */
+struct gelu_tanh {
+    DEVICE float value(float x)
+    {
+        return 0.5f * x * (1.0f + tanhf(ROOT_2_OVER_PI * (x + 0.044715f * x * x * x)));
+    }
+    DEVICE float slope(float x)
+    {
+        float t = tanhf(ROOT_2_OVER_PI * (x + 0.044715f * x * x * x));
+
+        return 0.5f * (1.0f + t) +
+               0.5f * x * (1.0f - t * t) * ROOT_2_OVER_PI * (1.0f + 3.0f * 0.044715f * x * x);
+    }
+};
+
+#define ACTIVATION_AT(T, W, name, suffix)                                                          \
+    KERNEL(name##_##suffix, gpu_map, 256)                                                          \
+    {                                                                                              \
+        activate<T, W>(a, [](float x) { return name::value(x); });                                 \
+    }                                                                                              \
+    KERNEL(name##_grad_##suffix, gpu_map, 256)                                                     \
+    {                                                                                              \
+        activate_grad<T, W>(a, [](float x) { return name::slope(x); });                            \
+    }
+#define ACTIVATION(T, dtype, name)                                                                 \
+    ACTIVATION_AT(T, 1, name, dtype)                                                               \
+    ACTIVATION_AT(T, lanes<T>::of, name, dtype##_vector)
+#define ACTIVATIONS(T, dtype)                                                                      \
+    ACTIVATION(T, dtype, silu)                                                                     \
+    ACTIVATION(T, dtype, gelu)                                                                     \
+    ACTIVATION(T, dtype, gelu_tanh)
+FOR_DTYPES(ACTIVATIONS)
+
 #define ELEMENTWISE(T, dtype)                                                                      \
     KERNEL(add_##dtype, gpu_map, 256)                                                              \
     {                                                                                              \
@@ -86,6 +189,14 @@ template <typename T, int W> DEVICE void swiglu_grad(const gpu_map &a)
     KERNEL(add_##dtype##_vector, gpu_map, 256)                                                     \
     {                                                                                              \
         add<T, lanes<T>::of>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(mul_##dtype, gpu_map, 256)                                                              \
+    {                                                                                              \
+        mul<T, 1>(a);                                                                              \
+    }                                                                                              \
+    KERNEL(mul_##dtype##_vector, gpu_map, 256)                                                     \
+    {                                                                                              \
+        mul<T, lanes<T>::of>(a);                                                                   \
     }                                                                                              \
     KERNEL(swiglu_##dtype, gpu_map, 256)                                                           \
     {                                                                                              \

@@ -32,6 +32,7 @@
 #define __syncthreads simulated_barrier
 #define __syncthreads_or simulated_barrier_or
 #define __syncwarp simulated_warp_barrier
+#define __popc __builtin_popcount
 
 template <typename T> static inline T __shfl_xor_sync(unsigned lanes, T x, int mask)
 {

@@ -1,0 +1,408 @@
+/*
+ * Mixtures of experts: the choice, and grouped products in float32.
+ *
+ * Choices are sorted by expert (a block each, in the order of the tokens), and the rows of
+ * an expert are cut into tiles of TILE. A block of the product takes a tile of rows and one of
+ * columns. It finds the expert of its tile from the counts: the host knows nothing of the choices.
+ * Results of choices are added up by token, in the order of its choices: there is no atomic.
+ */
+#include "device.cuh"
+
+#define TILE GPU_EXPERTS_TILE
+#define DEPTH 16 /* of the operands in shared memory */
+
+/* ---- the choice: a warp for each row ---- */
+
+DEVICE float warp_max(float x)
+{
+    for (int step = 16; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+DEVICE bool is_before(float x, int64_t i, float y, int64_t j)
+{
+    return x > y || (x == y && i < j);
+}
+
+struct row_of_logits {
+    const void *x;
+    int64_t at, count;
+    int kind, lane;
+    float largest, sum; /* of the exponentials */
+};
+
+DEVICE float logit(const row_of_logits &r, int64_t i)
+{
+    float x[1];
+
+    load_as<1>(r.kind, r.x, r.at + i, x);
+    return x[0];
+}
+
+DEVICE float probability(const row_of_logits &r, int64_t i)
+{
+    return expf(logit(r, i) - r.largest) / r.sum;
+}
+
+DEVICE row_of_logits read_logits(const void *x, int kind, int64_t row, int64_t count)
+{
+    row_of_logits r = {x, row * count, count, kind, (int)threadIdx.x % 32, -INFINITY, 0};
+
+    for (int64_t i = r.lane; i < count; i += 32)
+        r.largest = fmaxf(r.largest, logit(r, i));
+    r.largest = warp_max(r.largest);
+    for (int64_t i = r.lane; i < count; i += 32)
+        r.sum += expf(logit(r, i) - r.largest);
+    r.sum = warp_sum(r.sum);
+    return r;
+}
+
+KERNEL(top_k, gpu_top_k, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32, last = -1;
+    float before = INFINITY, chosen = 0;
+
+    if (row >= a.rows)
+        return;
+    row_of_logits r = read_logits(a.x, a.kind, row, a.experts);
+    for (int64_t k = 0; k < a.k; k++) {
+        float best = -INFINITY;
+        int64_t at = a.experts;
+
+        for (int64_t i = r.lane; i < a.experts; i += 32) {
+            float x = logit(r, i);
+
+            if (is_before(before, last, x, i) && (at == a.experts || is_before(x, i, best, at))) {
+                best = x;
+                at = i;
+            }
+        }
+        for (int step = 16; step; step >>= 1) {
+            float x = __shfl_xor_sync(ALL_LANES, best, step);
+            int64_t i = __shfl_xor_sync(ALL_LANES, at, step);
+
+            if (i < a.experts && (at == a.experts || is_before(x, i, best, at))) {
+                best = x;
+                at = i;
+            }
+        }
+        /* A row without a largest number has NaN: so have its weights. */
+        last = at < a.experts ? at : 0;
+        before = best;
+        best = at < a.experts ? expf(best - r.largest) / r.sum : NAN;
+        chosen += best;
+        if (r.lane == 0) {
+            a.weights[row * a.k + k] = best;
+            a.ids[row * a.k + k] = (int32_t)last;
+        }
+    }
+    __syncwarp();
+    if (r.lane == 0 && a.normalised)
+        for (int64_t k = 0; k < a.k; k++)
+            a.weights[row * a.k + k] /= chosen;
+}
+
+KERNEL(top_k_grad, gpu_top_k, 256)
+{
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const float *dw = a.dweights + row * a.k;
+    const int32_t *ids = a.chosen + row * a.k;
+    float sum = 0, mean = 0, dot = 0;
+
+    if (row >= a.rows)
+        return;
+    row_of_logits r = read_logits(a.x, a.kind, row, a.experts);
+    for (int64_t k = 0; k < a.k; k++) {
+        float p;
+
+        if (!in_range(GPU_FAULT_EXPERT, ids[k], row, a.experts, a.fault))
+            return;
+        p = probability(r, ids[k]);
+        sum += p;
+        mean += dw[k] * p;
+    }
+    for (int64_t k = 0; k < a.k; k++)
+        dot += (a.normalised ? (dw[k] - mean / sum) / sum : dw[k]) * probability(r, ids[k]);
+    for (int64_t i = r.lane; i < a.experts; i += 32) {
+        float dp = 0, dx[1];
+
+        for (int64_t k = 0; k < a.k; k++)
+            if (ids[k] == i)
+                dp += a.normalised ? (dw[k] - mean / sum) / sum : dw[k];
+        dx[0] = probability(r, i) * (dp - dot);
+        store_as<1>(a.out_kind, a.dx, row * a.experts + i, dx);
+    }
+}
+
+/* ---- choices by expert ---- */
+
+/* Block e counts the choices of expert first + e. */
+KERNEL(experts_count, gpu_experts, 256)
+{
+    int64_t count = 0, expert = a.first + blockIdx.x;
+
+    for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
+        if (in_range(GPU_FAULT_EXPERT, a.ids[i], i / a.k, a.all, a.fault))
+            count += a.ids[i] == expert;
+    count = block_sum(count);
+    if (threadIdx.x == 0)
+        a.counts[blockIdx.x] = (int32_t)count;
+}
+
+DEVICE int64_t rows_before(const gpu_experts &a, int64_t expert)
+{
+    int64_t rows = 0;
+
+    for (int64_t e = 0; e < expert; e++)
+        rows += a.counts[e];
+    return rows;
+}
+
+/* Block e lists the choices of expert first + e, in order. */
+KERNEL(experts_sort, gpu_experts, 256)
+{
+    __shared__ int32_t of_warp[32];
+    int64_t expert = a.first + blockIdx.x, at = rows_before(a, blockIdx.x);
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+    for (int64_t from = 0; from < a.choices; from += blockDim.x) {
+        int64_t i = from + threadIdx.x, place;
+        bool here = i < a.choices && a.ids[i] == expert;
+        uint32_t mine = __ballot_sync(ALL_LANES, here);
+
+        __syncthreads();
+        if (lane == 0)
+            of_warp[warp] = __popc(mine);
+        __syncthreads();
+        place = at + __popc(mine & ((1u << lane) - 1));
+        for (int w = 0; w < (int)blockDim.x / 32; w++) {
+            place += w < warp ? of_warp[w] : 0;
+            at += of_warp[w];
+        }
+        if (here) {
+            a.order[place] = (int32_t)i;
+            a.place[i] = (int32_t)place;
+        }
+    }
+}
+
+KERNEL(experts_clear, gpu_experts, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < a.choices)
+        a.place[i] = -1;
+}
+
+/* ---- products ---- */
+
+struct expert_tile {
+    int64_t expert, from, rows; /* rows [from, from + rows) of the sorted choices */
+};
+
+/* Tile number `tile`; rows 0: there is none. */
+DEVICE expert_tile find_tile(const int32_t *counts, int64_t experts, int64_t tile)
+{
+    int64_t from = 0;
+
+    for (int64_t e = 0; e < experts; e++) {
+        int64_t tiles = (counts[e] + TILE - 1) / TILE, left = counts[e] - tile * TILE;
+
+        if (tile < tiles) {
+            expert_tile t = {e, from + tile * TILE, left < TILE ? left : TILE};
+
+            return t;
+        }
+        tile -= tiles;
+        from += counts[e];
+    }
+    expert_tile none = {0, 0, 0};
+
+    return none;
+}
+
+/* Row `row` of the sorted choices: of its token, or its own. */
+DEVICE float row_element(const gpu_expert_rows &r, const int32_t *order, int32_t k, int64_t row,
+                         int64_t column)
+{
+    float x[1];
+
+    load_as<1>(r.kind, r.x, (r.of_tokens ? order[row] / k : row) * r.columns + column, x);
+    return x[0];
+}
+
+/* c[row][column] = sum over i of rows[row][i] weight[expert](column, i), or c + it. 256 threads
+   share a tile of TILE x TILE, 4 x 4 elements each. */
+KERNEL(experts_product, gpu_experts_product, 256)
+{
+    __shared__ float x[DEPTH][TILE + 1], w[DEPTH][TILE + 1];
+    expert_tile t = find_tile(a.counts, a.experts, blockIdx.y);
+    int64_t column = (int64_t)blockIdx.x * TILE, depth = a.in.columns;
+    int64_t base = t.expert * a.columns * depth;
+    int row4 = (int)threadIdx.x / 16 * 4, column4 = (int)threadIdx.x % 16 * 4;
+    float sum[4][4] = {};
+
+    if (!t.rows)
+        return;
+    for (int64_t from = 0; from < depth; from += DEPTH) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += (int)blockDim.x) {
+            int64_t row = i / DEPTH, at = from + i % DEPTH;
+
+            x[i % DEPTH][row] =
+                row < t.rows && at < depth ? row_element(a.in, a.order, a.k, t.from + row, at) : 0;
+        }
+        for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += (int)blockDim.x) {
+            int64_t c = a.turned ? i % TILE : i / DEPTH, at = a.turned ? i / TILE : i % DEPTH;
+            float value[1] = {0};
+
+            if (column + c < a.columns && from + at < depth)
+                load_as<1>(a.weight_kind, a.weight,
+                           base + (a.turned ? (from + at) * a.columns + column + c
+                                            : (column + c) * depth + from + at),
+                           value);
+            w[at][c] = value[0];
+        }
+        __syncthreads();
+        for (int i = 0; i < DEPTH; i++)
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sum[r][c] += x[i][row4 + r] * w[i][column4 + c];
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (row4 + r < t.rows && column + column4 + c < a.columns) {
+                float *to = a.c + (t.from + row4 + r) * a.columns + column + column4 + c;
+
+                *to = a.accumulate ? *to + sum[r][c] : sum[r][c];
+            }
+}
+
+/* out[expert][i][j] = sum over the rows of blockIdx.z's expert of left[row][i] right[row][j]. */
+KERNEL(experts_outer, gpu_experts_outer, 256)
+{
+    __shared__ float x[DEPTH][TILE + 1], y[DEPTH][TILE + 1];
+    int64_t expert = blockIdx.z, first = 0, rows = a.counts[expert];
+    int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
+    int row4 = (int)threadIdx.x / 16 * 4, column4 = (int)threadIdx.x % 16 * 4;
+    float sum[4][4] = {};
+
+    for (int64_t e = 0; e < expert; e++)
+        first += a.counts[e];
+    for (int64_t from = 0; from < rows; from += DEPTH) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += (int)blockDim.x) {
+            int64_t row = from + i / TILE, at = i % TILE;
+            bool here = row < rows;
+
+            x[i / TILE][at] = here && i0 + at < a.left.columns
+                                  ? row_element(a.left, a.order, a.k, first + row, i0 + at)
+                                  : 0;
+            y[i / TILE][at] = here && j0 + at < a.right.columns
+                                  ? row_element(a.right, a.order, a.k, first + row, j0 + at)
+                                  : 0;
+        }
+        __syncthreads();
+        for (int i = 0; i < DEPTH; i++)
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sum[r][c] += x[i][row4 + r] * y[i][column4 + c];
+    }
+    for (int r = 0; r < 4; r++)
+        for (int c = 0; c < 4; c++) {
+            int64_t i = i0 + row4 + r, j = j0 + column4 + c;
+            int64_t at = (expert * a.left.columns + i) * a.right.columns + j;
+            float value[1] = {sum[r][c]}, before[1];
+
+            if (i >= a.left.columns || j >= a.right.columns)
+                continue;
+            if (a.accumulate) {
+                load_as<1>(a.kind, a.out, at, before);
+                value[0] += before[0];
+            }
+            store_as<1>(a.kind, a.out, at, value);
+        }
+}
+
+/* ---- rows of choices: a warp each ---- */
+
+DEVICE float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+DEVICE int64_t warp_row()
+{
+    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+}
+
+/* g = silu(g) u */
+KERNEL(experts_hidden, gpu_experts_rows, 256)
+{
+    int64_t row = warp_row();
+
+    if (row >= rows_before(a.all, a.all.experts))
+        return;
+    for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32)
+        a.g[i] *= sigmoid(a.g[i]) * a.u[i];
+}
+
+/* Of dh, g and u: dg over g, du over u, the weighted hidden layer over dh, and the gradient of the
+   choice's weight. */
+KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
+{
+    int64_t row = warp_row(), choice;
+    float weight, sum = 0;
+
+    if (row >= rows_before(a.all, a.all.experts))
+        return;
+    choice = a.all.order[row];
+    weight = a.weights[choice];
+    for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32) {
+        float g = a.g[i], u = a.u[i], s = sigmoid(g), dh = a.dh[i], h = g * s * u;
+
+        sum += dh * h;
+        dh *= weight;
+        a.g[i] = dh * u * s * (1.0f + g * (1.0f - s));
+        a.u[i] = dh * g * s;
+        a.dh[i] = weight * h;
+    }
+    sum = warp_sum(sum);
+    if (a.dweights && threadIdx.x % 32 == 0)
+        a.dweights[choice] = sum;
+}
+
+/* y[token] = sum of the rows of its choices, weighted where weights are given. */
+KERNEL(experts_combine, gpu_experts_combine, 256)
+{
+    int64_t token = warp_row();
+
+    if (token >= a.tokens)
+        return;
+    for (int64_t i = threadIdx.x % 32; i < a.columns; i += 32) {
+        float sum[1] = {0}, before[1];
+
+        for (int64_t k = 0; k < a.k; k++) {
+            int64_t row = a.place[token * a.k + k];
+
+            if (row >= 0)
+                sum[0] +=
+                    (a.weights ? a.weights[token * a.k + k] : 1.0f) * a.rows[row * a.columns + i];
+        }
+        if (a.accumulate) {
+            load_as<1>(a.kind, a.y, token * a.columns + i, before);
+            sum[0] += before[0];
+        }
+        store_as<1>(a.kind, a.y, token * a.columns + i, sum);
+    }
+    for (int64_t k = threadIdx.x % 32; a.dweights && k < a.k; k += 32)
+        if (a.place[token * a.k + k] < 0)
+            a.dweights[token * a.k + k] = 0;
+}

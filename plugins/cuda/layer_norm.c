@@ -1,0 +1,159 @@
+/*
+ * layer_norm, its gradient, and the gradient of a bias.
+ */
+#include <ctitan/lib/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+#define SHARES 64 /* of the rows, for sums over them */
+
+static int64_t columns_of(const struct ct_tensor *t)
+{
+    return t->shape[t->ndim - 1];
+}
+
+static int64_t rows_of(const struct ct_tensor *t)
+{
+    return ct_shape_count(t->ndim - 1, t->shape);
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->out[1].dtype == CT_F32 &&
+           p->out[2].dtype == CT_F32;
+}
+
+static int run(const struct ct_launch *l)
+{
+    struct gpu_layer_norm a = {.y = l->out[0].data,
+                               .mean = l->out[1].data,
+                               .rstd = l->out[2].data,
+                               .x = l->in[0].data,
+                               .w = l->in[1].data,
+                               .bias = l->ins > 2 ? l->in[2].data : NULL,
+                               .columns = columns_of(&l->in[0]),
+                               .eps = (float)((const struct ct_layer_norm *)l->op->attrs)->eps};
+
+    return gpu_launch_as(l, "layer_norm", l->in[0].dtype, false,
+                         (struct gpu_size){(unsigned)rows_of(&l->in[0]), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+/* ---- gradients ---- */
+
+static int64_t shares_of(int64_t rows)
+{
+    int64_t shares = gpu_blocks(rows, 8);
+
+    return shares < SHARES ? shares : SHARES;
+}
+
+static int sum_shares(const struct ct_launch *l, int out, const float *shares, int64_t count)
+{
+    const struct ct_tensor *t = &l->out[out];
+    struct gpu_column_sum a = {.out = t->data,
+                               .in = shares,
+                               .rows = count,
+                               .columns = columns_of(t),
+                               .kind = gpu_float_kind(t->dtype),
+                               .accumulate = l->accumulate >> out & 1};
+
+    return gpu_launch(l, "column_sum", (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
+                      (struct gpu_size){32, 8, 1}, 0, &a);
+}
+
+static int launch_shares(const struct ct_launch *l, const struct gpu_column_shares *a)
+{
+    return gpu_launch_as(
+        l, "column_shares", l->in[0].dtype, false,
+        (struct gpu_size){(unsigned)gpu_blocks(a->columns, 32), (unsigned)shares_of(a->rows), 1},
+        (struct gpu_size){32, 8, 1}, 0, a);
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    for (int i = 0; i < 3; i++)
+        if (p->in[i].dtype != p->in[0].dtype || !gpu_is_compute_dtype(p->out[i].dtype))
+            return false;
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[3].dtype == CT_F32 &&
+           p->in[4].dtype == CT_F32;
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    p->workspace =
+        (size_t)(2 * shares_of(rows_of(&p->in[0])) * columns_of(&p->in[0])) * sizeof(float);
+    return 0;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    const struct ct_tensor *dy = &l->in[0];
+    int64_t rows = rows_of(dy), columns = columns_of(dy), shares = shares_of(rows);
+    struct gpu_layer_norm_grad a = {.dx = l->out[0].data,
+                                    .dy = dy->data,
+                                    .x = l->in[1].data,
+                                    .w = l->in[2].data,
+                                    .mean = l->in[3].data,
+                                    .rstd = l->in[4].data,
+                                    .columns = columns,
+                                    .kind = gpu_float_kind(l->out[0].dtype),
+                                    .accumulate = l->accumulate & 1};
+    struct gpu_column_shares s = {.of_z = l->workspace,
+                                  .of_y = (float *)l->workspace + shares * columns,
+                                  .dy = a.dy,
+                                  .x = a.x,
+                                  .mean = a.mean,
+                                  .rstd = a.rstd,
+                                  .rows = rows,
+                                  .columns = columns,
+                                  .dy_stride = columns};
+    int rc = gpu_launch_as(l, "layer_norm_grad", dy->dtype, false,
+                           (struct gpu_size){(unsigned)rows, 1, 1},
+                           (struct gpu_size){THREADS, 1, 1}, 0, &a);
+
+    if (rc == 0)
+        rc = launch_shares(l, &s);
+    if (rc == 0)
+        rc = sum_shares(l, 1, s.of_z, shares);
+    return rc < 0 ? rc : sum_shares(l, 2, s.of_y, shares);
+}
+
+static bool accepts_bias(const struct ct_prepare *p)
+{
+    struct ct_matrix rows;
+
+    return gpu_is_compute_dtype(p->in[0].dtype) && gpu_is_compute_dtype(p->out[0].dtype) &&
+           ct_tensor_as_matrix(&p->in[0], &rows);
+}
+
+static int prepare_bias(struct ct_prepare *p)
+{
+    p->workspace = (size_t)(shares_of(rows_of(&p->in[0])) * columns_of(&p->in[0])) * sizeof(float);
+    return 0;
+}
+
+static int run_bias(const struct ct_launch *l)
+{
+    struct gpu_column_shares s = {.of_y = l->workspace, .dy = l->in[0].data};
+    struct ct_matrix rows;
+    int rc;
+
+    ct_tensor_as_matrix(&l->in[0], &rows);
+    s.rows = rows.rows;
+    s.columns = rows.columns;
+    s.dy_stride = rows.stride;
+    rc = launch_shares(l, &s);
+    return rc < 0 ? rc : sum_shares(l, 0, s.of_y, shares_of(s.rows));
+}
+
+const struct ct_kernel gpu_layer_norm_kernels[] = {
+    CT_KERNEL("layer_norm", "rows", 0, accepts, NULL, run),
+    CT_KERNEL("layer_norm_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
+              run_grad),
+    CT_KERNEL("bias_grad", "columns", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_bias,
+              prepare_bias, run_bias),
+    {0}};
