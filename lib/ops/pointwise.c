@@ -134,7 +134,7 @@ const struct ct_op_type ct_op_silu = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = silu_vjp,
     .reference = silu_reference,
-    .pointwise = "y = x / (1 + exp(-x))",
+    .pointwise = "y = x * sigmoid(x)",
 };
 
 static int silu_grad_reference(const struct ct_launch *l)
@@ -149,7 +149,7 @@ const struct ct_op_type ct_op_silu_grad = {
     .signature = "dy[.] T, x[.] T -> dx[.] T",
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = silu_grad_reference,
-    .pointwise = "s = 1 / (1 + exp(-x)); dx = dy * (s * (1 + x * (1 - s)))",
+    .pointwise = "s = sigmoid(x); dx = dy * (s * (1 + x * (1 - s)))",
 };
 
 struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x)
@@ -214,9 +214,9 @@ const struct ct_op_type ct_op_gelu = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = gelu_vjp,
     .reference = gelu_reference,
-    .pointwise = "t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));"
+    .pointwise = "s = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x));"
                  "e = erf(0.70710678118654752440 * x);"
-                 "y = 0.5 * x * (1 + (approximate ? t : e))",
+                 "y = approximate ? x * s : 0.5 * x * (1 + e)",
 };
 
 static int gelu_grad_reference(const struct ct_launch *l)
@@ -233,11 +233,11 @@ const struct ct_op_type ct_op_gelu_grad = {
     .attrs_size = sizeof(struct ct_gelu),
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = gelu_grad_reference,
-    .pointwise = "t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));"
-                 "s = (1 - t * t) * 0.79788456080286535588 * (1 + 0.134145 * x * x);"
+    .pointwise = "s = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x));"
+                 "t = s + x * s * (1 - s) * (1.5957691216057308 + 0.21406444881780076 * x * x);"
                  "e = erf(0.70710678118654752440 * x);"
-                 "n = 0.79788456080286535588 * exp(-0.5 * x * x);"
-                 "dx = dy * (0.5 * (1 + (approximate ? t : e)) + 0.5 * x * (approximate ? s : n))",
+                 "n = 0.39894228040143267794 * exp(-0.5 * x * x);"
+                 "dx = dy * (approximate ? t : 0.5 * (1 + e) + x * n)",
 };
 
 struct ct_value *ct_gelu(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -272,7 +272,7 @@ const struct ct_op_type ct_op_swiglu = {
     .signature = "gate[.] T, up[.] T -> y[.] T",
     .vjp = swiglu_vjp,
     .reference = swiglu_reference,
-    .pointwise = "y = gate / (1 + exp(-gate)) * up",
+    .pointwise = "y = gate * sigmoid(gate) * up",
 };
 
 static int swiglu_grad_reference(const struct ct_launch *l)
@@ -295,7 +295,7 @@ const struct ct_op_type ct_op_swiglu_grad = {
     .signature = "dy[.] T, gate[.] T, up[.] T -> dgate[.] T, dup[.] T",
     .inplace = (const int8_t[][2]){{0, 1}, {1, 2}, {-1, -1}},
     .reference = swiglu_grad_reference,
-    .pointwise = "s = 1 / (1 + exp(-gate));"
+    .pointwise = "s = sigmoid(gate);"
                  "dgate = dy * up * (s * (1 + gate * (1 - s)));"
                  "dup = dy * (gate * s)",
 };

@@ -204,30 +204,52 @@ static void print_number(double number, const struct ct_pointwise_style *style, 
         fprintf(out, "%s%s", strpbrk(text, ".en") ? "" : ".0", style->suffix);
 }
 
+static void print_plain(const struct ct_pointwise *p, int node,
+                        const struct ct_pointwise_style *style, FILE *out)
+{
+    if (style->use[node])
+        fputs(style->use[node], out);
+    else
+        ct_pointwise_print(p, node, style, out);
+}
+
 static void print_argument(const struct ct_pointwise *p, int node, int strength,
                            const struct ct_pointwise_style *style, FILE *out)
 {
-    bool brackets;
+    bool brackets, set = style->set && !strength && !(p->node[node].level & CT_BY_COLUMN);
 
-    if (style->use[node]) {
-        fputs(style->use[node], out);
+    if (set) {
+        fprintf(out, "%s(", style->set);
+        print_plain(p, node, style, out);
+        fputc(')', out);
         return;
     }
-    brackets = strength_of(p, node) && strength_of(p, node) < strength;
+
+    brackets = !style->use[node] && strength_of(p, node) && strength_of(p, node) < strength;
     if (brackets)
         fputc('(', out);
-    ct_pointwise_print(p, node, style, out);
+    print_plain(p, node, style, out);
     if (brackets)
         fputc(')', out);
+}
+
+/* What has no operator for vectors. */
+static const char *call_of(enum ct_pointwise_kind kind)
+{
+    return kind == CT_POINTWISE_SELECT    ? "select"
+           : kind == CT_POINTWISE_LESS    ? "less"
+           : kind == CT_POINTWISE_GREATER ? "greater"
+                                          : NULL;
 }
 
 void ct_pointwise_print(const struct ct_pointwise *p, int node,
                         const struct ct_pointwise_style *style, FILE *out)
 {
     const struct ct_pointwise_node *n = &p->node[node];
-    int strength = kinds[n->kind].strength;
+    const char *call = style->set ? call_of(n->kind) : NULL;
+    int strength = call ? 0 : kinds[n->kind].strength;
 
-    switch (n->kind) {
+    switch (call ? CT_POINTWISE_KIND_COUNT : n->kind) {
     case CT_POINTWISE_NUMBER:
         print_number(n->number, style, out);
         return;
@@ -254,7 +276,7 @@ void ct_pointwise_print(const struct ct_pointwise *p, int node,
         print_argument(p, n->arg[1], strength + 1, style, out);
         return;
     }
-    fprintf(out, "%s%s(", style->prefix, kinds[n->kind].name);
+    fprintf(out, "%s%s(", style->prefix, call ? call : kinds[n->kind].name);
     for (int i = 0; i < kinds[n->kind].arguments; i++) {
         fputs(i ? ", " : "", out);
         print_argument(p, n->arg[i], 0, style, out);

@@ -3,8 +3,9 @@
  *
  * A file of the cache is named by a hash of all that determines it: the code, the compiler (its
  * path, size and date), its flags, and the processor that they ask it to compile for. HASH.so
- * appears by renaming, so it is complete or absent. Whoever compiles holds a lock on HASH.c. Ranks
- * that find a lock taken compile another one first, and so share the work.
+ * appears by renaming, so it is complete or absent. Its last bytes are a checksum of those before
+ * them; a file with another checksum is compiled again. Whoever compiles holds a lock on HASH.c.
+ * Ranks that find a lock taken compile another one first, and so share the work.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
@@ -33,7 +35,7 @@ struct compiler {
     struct ct_arena arena;
     char *word[MOST_WORDS + 8]; /* command and flags; the rest is added for each file */
     int words;
-    uint64_t hash[2]; /* of the command, the compiler's file and the processor */
+    XXH3_state_t *hash; /* of the command, the compiler's file and the processor */
     char folder[CT_PATH_ROOM];
 };
 
@@ -46,24 +48,13 @@ struct job {
 
 /* ---- names ---- */
 
-/* FNV-1a, twice. */
-static void add_hash(uint64_t hash[2], const void *data, size_t size)
+static void add_text(XXH3_state_t *hash, const char *text)
 {
-    const unsigned char *byte = data;
-
-    for (size_t i = 0; i < size; i++) {
-        hash[0] = (hash[0] ^ byte[i]) * 0x100000001b3;
-        hash[1] = (hash[1] ^ (unsigned char)(byte[i] + 17)) * 0x100000001b3;
-    }
-}
-
-static void add_text(uint64_t hash[2], const char *text)
-{
-    add_hash(hash, text, strlen(text) + 1);
+    XXH3_128bits_update(hash, text, strlen(text) + 1);
 }
 
 /* The first processor's model and features. */
-static void add_processor(uint64_t hash[2])
+static void add_processor(XXH3_state_t *hash)
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[8192];
@@ -114,8 +105,8 @@ static int add_compiler(struct compiler *c)
         return ct_fail(CT_ENOENT, "no C compiler: \"%s\" is not in PATH",
                        c->words ? c->word[0] : "");
     add_text(c->hash, path);
-    add_hash(c->hash, &is.st_size, sizeof(is.st_size));
-    add_hash(c->hash, &is.st_mtim, sizeof(is.st_mtim));
+    XXH3_128bits_update(c->hash, &is.st_size, sizeof(is.st_size));
+    XXH3_128bits_update(c->hash, &is.st_mtim, sizeof(is.st_mtim));
     return 0;
 }
 
@@ -135,37 +126,117 @@ static int find_folder(struct compiler *c)
     return ct_file_make_folder(c->folder);
 }
 
+static void end(struct compiler *c)
+{
+    XXH3_freeState(c->hash);
+    ct_arena_finish(&c->arena);
+}
+
 static int begin(struct compiler *c)
 {
     const char *command = fuse_config.compiler;
     int rc;
 
-    *c = (struct compiler){.hash = {0xcbf29ce484222325, 0x84222325cbf29ce4}};
+    *c = (struct compiler){.hash = XXH3_createState()};
+    XXH3_128bits_reset(c->hash);
     if (!*command)
         command = getenv("CC") && *getenv("CC") ? getenv("CC") : "cc";
     split(c, command);
     split(c, fuse_config.flags);
     rc = add_compiler(c);
-    add_processor(c->hash);
-    return rc < 0 ? rc : find_folder(c);
+    if (rc == 0)
+        rc = find_folder(c);
+    if (rc < 0)
+        end(c);
+    else
+        add_processor(c->hash);
+    return rc;
+}
+
+static void print_hash(char text[33], XXH128_hash_t hash)
+{
+    XXH128_canonical_t bytes;
+
+    XXH128_canonicalFromHash(&bytes, hash);
+    for (int i = 0; i < 16; i++)
+        sprintf(text + 2 * i, "%02x", bytes.digest[i]);
 }
 
 static void name_job(const struct compiler *c, const struct fuse_code *code, struct job *job)
 {
-    uint64_t hash[2] = {c->hash[0], c->hash[1]};
+    XXH3_state_t *hash = XXH3_createState();
+    char text[33];
 
+    XXH3_copyState(hash, c->hash);
     add_text(hash, code->text);
+    print_hash(text, XXH3_128bits_digest(hash));
+    XXH3_freeState(hash);
     *job = (struct job){.code = code, .lock = -1};
-    snprintf(job->path, sizeof(job->path), "%.4000s/%016llx%016llx", c->folder,
-             (unsigned long long)hash[0], (unsigned long long)hash[1]);
+    snprintf(job->path, sizeof(job->path), "%.4000s/%s", c->folder, text);
 }
 
-static bool exists(const struct job *job, const char *suffix)
-{
-    char path[CT_PATH_ROOM + 8];
+/* ---- files ---- */
 
-    snprintf(path, sizeof(path), "%s%s", job->path, suffix);
-    return access(path, R_OK) == 0;
+const char *fuse_header_name(void)
+{
+    static char name[48];
+
+    if (!*name) {
+        memcpy(name, "vectors-", 8);
+        print_hash(name + 8, XXH3_128bits(fuse_header_text, strlen(fuse_header_text)));
+        strcpy(name + 8 + 16, ".h"); /* half of the hash */
+    }
+    return name;
+}
+
+int fuse_write_header(const char *folder)
+{
+    char path[CT_PATH_ROOM + 64];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, fuse_header_name());
+    return ct_file_write(path, fuse_header_text, strlen(fuse_header_text));
+}
+
+/* Is there a compiled kernel, and does its checksum fit? */
+static bool is_compiled(const struct job *job)
+{
+    struct ct_arena scratch = {0};
+    XXH128_hash_t sum;
+    char path[CT_PATH_ROOM + 8], *data;
+    size_t size;
+    bool whole = false;
+
+    snprintf(path, sizeof(path), "%s.so", job->path);
+    if (access(path, R_OK) == 0 && ct_file_read(&scratch, path, 1 << 28, &data, &size) == 0 &&
+        size > sizeof(sum)) {
+        memcpy(&sum, data + size - sizeof(sum), sizeof(sum));
+        whole = XXH128_isEqual(sum, XXH3_128bits(data, size - sizeof(sum)));
+        if (!whole)
+            ct_warn("fuse: %s is damaged: it is compiled again", path);
+    }
+    ct_arena_finish(&scratch);
+    return whole;
+}
+
+static int append_checksum(const char *path)
+{
+    struct ct_arena scratch = {0};
+    XXH128_hash_t sum;
+    FILE *file;
+    char *data;
+    size_t size;
+    int rc = ct_file_read(&scratch, path, 1 << 28, &data, &size);
+
+    if (rc < 0)
+        return rc;
+    sum = XXH3_128bits(data, size);
+    file = fopen(path, "ae");
+    if (!file || fwrite(&sum, sizeof(sum), 1, file) != 1)
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (file && fclose(file) && rc == 0)
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    ct_arena_finish(&scratch);
+    return rc;
 }
 
 /* ---- compiling ---- */
@@ -258,7 +329,9 @@ static int finish(const struct compiler *c, struct job *job)
     snprintf(to, sizeof(to), "%s.so", job->path);
     if (!WIFEXITED(status) || WEXITSTATUS(status))
         rc = refused(c, job);
-    else if (rename(from, to) < 0)
+    else
+        rc = append_checksum(from);
+    if (rc == 0 && rename(from, to) < 0)
         rc = ct_fail(CT_EIO, "renaming %s: %s", from, strerror(errno));
     if (rc == 0) {
         snprintf(from, sizeof(from), "%s.log", job->path);
@@ -275,7 +348,7 @@ static int try_start(const struct compiler *c, struct job *job, bool wait)
 
     if (rc <= 0)
         return rc;
-    if (exists(job, ".so")) { /* in the meantime */
+    if (is_compiled(job)) { /* in the meantime */
         drop_lock(job);
         return 1;
     }
@@ -307,7 +380,7 @@ static int compile_all(const struct compiler *c, struct job *job, int count, int
             rc = failed < 0 ? failed : rc;
         }
     for (int i = 0; i < count && rc >= 0; i++)
-        if (!exists(&job[i], ".so")) { /* another process had its lock */
+        if (!is_compiled(&job[i])) { /* another process had its lock */
             rc = try_start(c, &job[i], true);
             if (rc > 0 && job[i].pid) {
                 ++*compiled;
@@ -325,17 +398,21 @@ int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *re
     int missing = 0, rc = begin(&c);
 
     *result = (struct fuse_result){0};
+    if (rc < 0)
+        return rc;
     job = ct_arena_array(&c.arena, struct job, count + 1);
-    for (int i = 0; rc == 0 && i < count; i++) {
+    for (int i = 0; i < count; i++) {
         name_job(&c, &code[i], &job[missing]);
-        if (!exists(&job[missing], ".so"))
+        if (!is_compiled(&job[missing]))
             missing++;
     }
+    if (missing)
+        rc = fuse_write_header(c.folder);
     if (rc == 0 && missing)
         rc = compile_all(&c, job, missing, &result->compiled);
     result->found = count - result->compiled;
     result->seconds = ct_now() - from;
-    ct_arena_finish(&c.arena);
+    end(&c);
     return rc;
 }
 
@@ -355,11 +432,11 @@ int fuse_load(const struct fuse_code *code, fuse_function **function)
     if (rc < 0)
         return rc;
     name_job(&c, code, &job);
-    ct_arena_finish(&c.arena);
+    end(&c);
     snprintf(path, sizeof(path), "%s.so", job.path);
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return ct_fail(CT_EIO, "%s: delete it to have it compiled again", dlerror());
+        return ct_fail(CT_EIO, "%s", dlerror());
     *(void **)function = dlsym(library, "fused");
     return *function ? 0 : ct_fail(CT_EIO, "%s has no function: delete it", path);
 }

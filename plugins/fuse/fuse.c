@@ -25,10 +25,13 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(struct fuse_config, compiler, "compiler", "",
                   "C compiler and its first arguments; empty: $CC, or cc"),
     CT_OPT_STRING(struct fuse_config, flags, "flags",
-                  "-std=gnu11 -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math",
+                  "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math",
                   "Flags of the C compiler"),
     CT_OPT_STRING(struct fuse_config, dump, "dump", "",
                   "Write the code of kernels to this folder; empty: do not"),
+    CT_OPT_BOOL(struct fuse_config, always, "always", "false",
+                "Compile every op that can be, even where the device's own kernels should be as "
+                "fast: for measuring"),
     {0}};
 
 /* ---- the graph ---- */
@@ -39,7 +42,7 @@ static const char *reason(const struct fuse_group *g, struct ct_arena *arena)
 
     for (int i = 0; i < g->count; i++)
         text = ct_arena_printf(arena, "%s%s%s", text, i ? ", " : "", g->op[i]->type->name);
-    return text;
+    return g->lone ? text : ct_arena_printf(arena, "%s; %.3g MB less", text, g->saved / 1e6);
 }
 
 static int replace(struct ct_graph *graph, const struct fuse_group *g)
@@ -101,7 +104,7 @@ static int distinct(const struct fuse_plan *plan, struct kernels *k)
 
 static int dump(const struct kernels *k, struct ct_arena *arena)
 {
-    int rc = 0;
+    int rc = *fuse_config.dump ? fuse_write_header(fuse_config.dump) : 0;
 
     for (int i = 0; rc == 0 && *fuse_config.dump && i < k->count; i++) {
         const struct fuse_group *g = k->first[i];

@@ -16,6 +16,7 @@
 
 struct fuse_config {
     const char *cache, *compiler, *flags, *dump;
+    bool always;
 };
 extern struct fuse_config fuse_config;
 
@@ -79,6 +80,10 @@ struct fuse_result {
 /* Have all of them compiled that are not in the cache. CT_ENOENT: there is no compiler; CT_EIO: it
    refused one, and said why; .. */
 int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *result);
+/* The header that every code includes: its text, its name, and a copy in a folder. */
+extern const char fuse_header_text[];
+const char *fuse_header_name(void);
+int fuse_write_header(const char *folder);
 /* The function of a code, which was compiled before, or is now. */
 int fuse_load(const struct fuse_code *code, fuse_function **function);
 
@@ -93,6 +98,7 @@ struct fuse_group {
     struct fuse_program program;
     struct fuse_attrs attrs;
     double saved; /* bytes that a run of the op need not move, on this rank */
+    double lost;  /* nanoseconds that compiled code takes longer than the device's kernels */
     bool lone;    /* one op, which the device has no kernel for */
 };
 

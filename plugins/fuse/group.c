@@ -6,6 +6,10 @@
  * their results earlier. Only what reads a value from the same group saves memory traffic, so a
  * group grows along values, never sideways. Ops that other techniques have put on another stream
  * stay alone. So do those that update a parameter.
+ *
+ * Compiled code is not as fast as the best kernels for all formulas. So an op joins a group only if
+ * the memory traffic that this saves is worth more than what is lost (`gain`). The rates are
+ * constants, as every rank must come to the same graph; `bench/fuse/chains` measures them.
  */
 #include <string.h>
 
@@ -14,6 +18,12 @@
 #include "fuse.h"
 
 #define MOST_NODES 400
+
+/* Of one thread: bytes of cached memory, and what compiled code loses against a device's own kernel
+   by a sum over rows beside other outputs, or an erf. */
+#define BYTES_PER_NANOSECOND 50.0
+#define COLUMN_SUM_NANOSECONDS 0.055
+#define ERF_NANOSECONDS 0.1
 
 struct member {
     struct ct_op *op;
@@ -30,6 +40,7 @@ struct finder {
     uint32_t *place;       /* by id of output 0 */
     int *first, *next;     /* by group, by place: lists of members in order; -1 ends */
     int *node;             /* by value id: its node in the program being written; -1: none */
+    double *gain;          /* by group: nanoseconds that fusing its ops saves, predicted */
     int count;
 };
 
@@ -271,10 +282,42 @@ static bool write_op(struct finder *f, struct fuse_group *g, const struct ct_op 
     return true;
 }
 
+static void mark_needed(const struct ct_pointwise *p, int node, bool *needed)
+{
+    if (needed[node])
+        return;
+    needed[node] = true;
+    for (int i = 0; i < ct_pointwise_arguments(p->node[node].kind); i++)
+        mark_needed(p, p->node[node].arg[i], needed);
+}
+
+/* Nanoseconds that compiled code takes longer than the kernels of the device. first: the first node
+   of each op. */
+static double loss(const struct finder *f, const struct fuse_group *g, const size_t *first)
+{
+    const struct ct_pointwise *p = &g->program.p;
+    const struct ct_value *whole = ct_pointwise_whole(g->op[0]);
+    bool needed[MOST_NODES + 1] = {false};
+    double each = 0;
+
+    for (int i = 0; i < g->program.outs; i++)
+        mark_needed(p, g->program.out[i], needed);
+    for (int i = 0; i < g->count; i++)
+        for (size_t k = first[i]; k < first[i + 1] && has_kernel(f->plan->device, g->op[i]->type);
+             k++)
+            if (needed[k] && p->node[k].kind == CT_POINTWISE_ERF)
+                each += ERF_NANOSECONDS;
+            else if (needed[k] && p->node[k].kind == CT_POINTWISE_COLUMN_SUM && g->op[i]->outs > 1)
+                each += COLUMN_SUM_NANOSECONDS;
+    return each * (double)ct_value_bytes(f->plan->graph, whole, f->plan->rank) /
+           (double)ct_dtype_size(whole->dtype);
+}
+
 /* Write the group's program: the formulas one after the other. False: it is not possible. */
 static bool write_program(struct finder *f, struct fuse_group *g, int ins, int outs)
 {
     struct fuse_program *program = &g->program;
+    size_t *first = ct_arena_array(&f->scratch, size_t, g->count + 1);
     bool ok = true;
 
     *program = (struct fuse_program){.p = {.arena = f->plan->arena}, .ins = ins, .outs = outs};
@@ -282,8 +325,10 @@ static bool write_program(struct finder *f, struct fuse_group *g, int ins, int o
         program->in_dtype[i] = g->in[i]->dtype;
         f->node[g->in[i]->id] = -1;
     }
-    for (int k = 0; ok && k < g->count; k++)
+    for (int k = 0; ok && k < g->count; k++) {
         ok = write_op(f, g, g->op[k]);
+        first[k + 1] = program->p.count;
+    }
     g->attrs.outputs.ndim = outs;
     for (int i = 0; ok && i < outs; i++) {
         program->out[i] = f->node[g->out[i]->id];
@@ -291,6 +336,7 @@ static bool write_program(struct finder *f, struct fuse_group *g, int ins, int o
         g->attrs.outputs.size[i] = program->p.node[program->out[i]].level;
     }
     g->attrs.program = ok ? fuse_text(program, f->plan->arena) : NULL;
+    g->lost = ok ? loss(f, g, first) : 0;
     return ok;
 }
 
@@ -333,17 +379,39 @@ static struct fuse_group *plan_group(struct finder *f, int group)
     return g;
 }
 
+static double gain(const struct fuse_group *g)
+{
+    return g->lone ? 0 : g->saved / BYTES_PER_NANOSECOND - g->lost;
+}
+
+/* Say at op why it stands apart from what makes its input. */
+static void refuse(struct finder *f, struct ct_op *op, const struct ct_op *maker, double less)
+{
+    op->why = ct_arena_printf(
+        f->plan->graph->arena, "%s%snot fused with %s: by %.0f us slower, predicted",
+        op->why ? op->why : "", op->why ? "; " : "", maker->type->name, less * 1e-3);
+}
+
 static void join_producers(struct finder *f, struct member *m)
 {
     for (int i = 0; i < m->op->ins; i++) {
         const struct ct_op *maker = m->op->in[i] ? m->op->in[i]->producer : NULL;
+        const struct fuse_group *joined;
+        double apart;
         int group = group_of(f, maker);
 
         if (group < 0 || group == m->group || !may_join(f, group, m))
             continue;
         merge(f, m->group, group);
-        if (!plan_group(f, m->group)) /* too large for an op */
-            split(f, m->group, group);
+        joined = plan_group(f, m->group);
+        apart = f->gain[m->group] + f->gain[group];
+        if (joined && (fuse_config.always || gain(joined) >= apart)) {
+            f->gain[m->group] = gain(joined);
+            continue;
+        }
+        split(f, m->group, group);
+        if (joined) /* else it is too large for an op */
+            refuse(f, m->op, maker, apart - gain(joined));
     }
 }
 
@@ -355,6 +423,7 @@ static void begin(struct finder *f)
     f->first = ct_arena_array(&f->scratch, int, f->count + 1);
     f->next = ct_arena_array(&f->scratch, int, f->count + 1);
     f->place = ct_arena_array(&f->scratch, uint32_t, f->plan->graph->value_count + 1);
+    f->gain = ct_arena_array(&f->scratch, double, f->count + 1);
     f->node = ct_arena_array(&f->scratch, int, f->plan->graph->value_count + 1);
     for (size_t i = 0; i < f->plan->graph->value_count; i++)
         f->node[i] = -1;
@@ -383,7 +452,7 @@ int fuse_find(struct fuse_plan *plan)
     for (int group = 0; group < f.count; group++) {
         struct fuse_group *g = f.first[group] >= 0 ? plan_group(&f, group) : NULL;
 
-        if (!g || (g->lone && has_kernel(plan->device, g->op[0]->type)))
+        if (!g || (!fuse_config.always && g->lone && has_kernel(plan->device, g->op[0]->type)))
             continue;
         plan->group = ct_arena_grow(plan->arena, plan->group, &plan->room, plan->count + 1,
                                     sizeof(struct fuse_group *));

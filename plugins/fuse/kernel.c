@@ -110,20 +110,19 @@ static void finish_sums(const struct call *c)
     for (int i = 0; i < c->launch->outs; i++) {
         const struct ct_tensor *t = &c->launch->out[i];
         bool narrow = c->state->program.out_dtype[i] == CT_BF16;
+        float *first;
 
         if (c->state->program.p.node[c->state->program.out[i]].level != CT_BY_COLUMN)
             continue;
-        for (int64_t j = 0; j < c->columns; j++) {
-            const float *part = (const float *)c->launch->workspace + sum * c->columns + j;
-            float total = 0;
-
-            for (int64_t b = 0; b < c->blocks; b++)
-                total += part[b * (code->buffers + code->sums) * c->columns];
+        first = (float *)c->launch->workspace + sum * c->columns;
+        for (int64_t b = 1; b < c->blocks; b++)
+            for (int64_t j = 0; j < c->columns; j++)
+                first[j] += first[b * (code->buffers + code->sums) * c->columns + j];
+        for (int64_t j = 0; j < c->columns; j++)
             if (narrow)
-                ((uint16_t *)t->data)[j] = ct_f32_to_bf16(total);
+                ((uint16_t *)t->data)[j] = ct_f32_to_bf16(first[j]);
             else
-                ((float *)t->data)[j] = total;
-        }
+                ((float *)t->data)[j] = first[j];
         sum++;
     }
 }

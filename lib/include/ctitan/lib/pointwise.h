@@ -33,6 +33,7 @@ CT_BEGIN_DECLS
     X(NEGATE, "-", 1, 5)                                                                           \
     X(EXP, "exp", 1, 0)                                                                            \
     X(LOG, "log", 1, 0)                                                                            \
+    X(SIGMOID, "sigmoid", 1, 0)                                                                    \
     X(TANH, "tanh", 1, 0)                                                                          \
     X(ERF, "erf", 1, 0)                                                                            \
     X(SIN, "sin", 1, 0)                                                                            \
@@ -116,6 +117,9 @@ struct ct_pointwise_style {
     int digits;             /* of numbers */
     const char *suffix;     /* of numbers, which then have a point: "f"; NULL: none */
     const char *const *use; /* by node: a name to write instead of it, or NULL */
+    /* Values with columns are vectors: this function makes a vector of an argument without columns,
+       and select, less and greater are calls. NULL: they are numbers. */
+    const char *set;
 };
 /* Append the text of a node. The node itself is written out even if it has a name. */
 CT_API void ct_pointwise_print(const struct ct_pointwise *p, int node,
