@@ -249,3 +249,20 @@ int ct_differentiate(struct ct_graph *graph)
     ct_graph_sweep(graph);
     return 0;
 }
+
+/* ---- the transform ---- */
+
+static int differentiate(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    return ct_differentiate(graph);
+}
+
+const struct ct_transform ct_pass_differentiate = {
+    .size = sizeof(struct ct_transform),
+    .name = "differentiate",
+    .summary = "appends the backward",
+    .phase = CT_PHASE_DIFFERENTIATE,
+    .gives = (const char *const[]){"gradients", NULL},
+    .apply = differentiate,
+};

@@ -94,12 +94,11 @@ static int leave_out(const struct ct_transform **list, size_t *count)
 static int transform(struct ct_run *run, struct ct_graph *graph,
                      const struct ct_pass_options *options)
 {
-    const struct ct_transform *list[TRANSFORMS] = {&ct_pass_precision, &ct_pass_differentiate,
-                                                   &ct_pass_update, &ct_pass_propagate,
+    const struct ct_transform *list[TRANSFORMS] = {&ct_pass_differentiate, &ct_pass_propagate,
                                                    &ct_pass_states};
     const struct ct_transform *registered;
     const struct ct_offer *offer;
-    size_t count = 5;
+    size_t count = 3;
     int rc = 0;
 
     for (size_t n = 0; rc == 0 && (registered = ct_transform_at(n)); n++)

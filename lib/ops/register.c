@@ -1,7 +1,8 @@
 /*
- * Registers the models' ops in a program that uses them.
+ * Registers the models' ops, and the transforms of every run, in a program that uses them.
  */
 #include <ctitan/lib/collective.h>
+#include <ctitan/lib/train.h>
 
 #include "list.h"
 
@@ -12,15 +13,15 @@ int ct_ops_register(void)
         CT_LIB_OPS(X)
 #undef X
     };
+    static const struct ct_transform *const transforms[] = {&ct_pass_precision, &ct_join_pointwise,
+                                                            &ct_join, &ct_pass_update};
     static bool done;
     int rc = 0;
 
     for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(types); i++)
         rc = ct_op_need(types[i]);
-    if (!done && rc == 0)
-        rc = ct_transform_register(&ct_join_pointwise);
-    if (!done && rc == 0)
-        rc = ct_transform_register(&ct_join);
+    for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(transforms); i++)
+        rc = ct_transform_register(transforms[i]);
     ct_collective_register();
     done |= rc == 0;
     return rc;

@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/error.h>
 
 #include "cpu.h"

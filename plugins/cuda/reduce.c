@@ -1,7 +1,7 @@
 /*
  * The norm of the gradients, and clipping.
  */
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 
 #include "gpu.h"
 

@@ -7,6 +7,7 @@
 
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/run.h>
 
 #include "support.h"

@@ -7,6 +7,7 @@
 #undef assert_message
 #include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/run.h>
 
 #include "shuffle.h"

@@ -18,8 +18,6 @@ CT_BEGIN_DECLS
     X(concat)                                                                                      \
     X(cast)                                                                                        \
     X(reciprocal)                                                                                  \
-    X(squared_norm)                                                                                \
-    X(clip_coefficient)                                                                            \
     X(redistribute)                                                                                \
     X(all_gather)                                                                                  \
     X(reduce_scatter)                                                                              \
@@ -70,19 +68,6 @@ CT_API struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct
 
 /* A builder for ops that fill parameters: after the other init ops, before everything else. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
-
-/* ---- the gradient's norm ---- */
-
-/* Sum of the squares of all elements, float64. */
-CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
-                                        struct ct_value *const *x, int count);
-
-struct ct_clip_coefficient {
-    double max_norm; /* 0 or less: no limit */
-};
-/* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
-CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
-                                         struct ct_value *const *sums, int count, double max_norm);
 
 /* ---- shardings ---- */
 

@@ -95,12 +95,10 @@ CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *cons
                          size_t count, struct ct_run *run, const struct ct_pass_options *options);
 
 /*
- * The core's own transforms, always there: "precision" (casts for [training]
- * mixed_precision_param), "differentiate", "update" (norm, clipping and the chosen optimizer),
- * "propagate" (shardings and the collectives that follow from them).
+ * The core's own transforms, always there: "differentiate", and "propagate" (shardings and the
+ * collectives that follow from them).
  */
-CT_API extern const struct ct_transform ct_pass_precision, ct_pass_differentiate, ct_pass_update,
-    ct_pass_propagate;
+CT_API extern const struct ct_transform ct_pass_differentiate, ct_pass_propagate;
 
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops, and sets

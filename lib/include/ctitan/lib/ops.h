@@ -50,6 +50,8 @@
     X(linear_cross_entropy_grad)                                                                   \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
+    X(squared_norm)                                                                                \
+    X(clip_coefficient)                                                                            \
     X(load)                                                                                        \
     X(store)                                                                                       \
     X(offload)
@@ -60,8 +62,9 @@ CT_LIB_OPS(X)
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header, the transform "join", and lib/collective.h for the core's
-   collectives. A program calls it before it opens a run; a second call does nothing. */
+/* Register the op types of this header, the transforms "join", "precision" and "update", and
+   lib/collective.h for the core's collectives. A program calls it before it opens a run; a second
+   call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
@@ -237,6 +240,21 @@ struct ct_init_constant {
     double value;
 };
 CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
+
+/* ---- the gradient's norm ---- */
+
+/* Sum of the squares of all elements, float64. */
+CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
+                                        struct ct_value *const *x, int count);
+
+struct ct_clip_coefficient {
+    double max_norm; /* 0 or less: no limit */
+};
+/* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
+CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
+                                         struct ct_value *const *sums, int count, double max_norm);
+
+/* ---- parameters ---- */
 
 /* Initial values of a parameter; {0} is zeros. */
 struct ct_init {

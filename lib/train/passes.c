@@ -1,13 +1,13 @@
 /*
- * The core's own transforms: precision, differentiate, update.
+ * The transforms of every training: precision before the backward, update after it.
  */
 #include <string.h>
 
-#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/pass.h>
-#include <ctitan/run.h>
 
 /* ---- precision ---- */
 
@@ -53,23 +53,6 @@ const struct ct_transform ct_pass_precision = {
     .gives = (const char *const[]){"precision", NULL},
     .evaluation = true,
     .apply = precision,
-};
-
-/* ---- differentiate ---- */
-
-static int differentiate(struct ct_graph *graph, struct ct_run *run)
-{
-    (void)run;
-    return ct_differentiate(graph);
-}
-
-const struct ct_transform ct_pass_differentiate = {
-    .size = sizeof(struct ct_transform),
-    .name = "differentiate",
-    .summary = "appends the backward",
-    .phase = CT_PHASE_DIFFERENTIATE,
-    .gives = (const char *const[]){"gradients", NULL},
-    .apply = differentiate,
 };
 
 /* ---- update ---- */

@@ -3,8 +3,7 @@
  */
 #include <math.h>
 
-#include <ctitan/core_ops.h>
-#include <ctitan/op_author.h>
+#include "list.h"
 
 static int squared_norm_reference(const struct ct_launch *l)
 {
