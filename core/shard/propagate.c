@@ -190,14 +190,14 @@ static int visit(struct propagation *p, struct ct_op *op)
     return rc;
 }
 
+/* What is computed from parameters alone, wherever it is: casts, quantised copies, gathers. */
 static void mark_weights(struct propagation *p)
 {
     for (size_t i = 0; i < p->count; i++)
         if (p->graph->values[i]->role == CT_ROLE_PARAM)
             set_weight(p, p->graph->values[i]);
     ct_for_each_op (op, p->graph) {
-        bool weight = op->ins > 0 && op->section->part <= CT_PART_F &&
-                      (op->section->part == CT_PART_PRE || op->type == &ct_op_redistribute);
+        bool weight = op->ins > 0 && op->section->part < CT_PART_POST;
 
         for (int i = 0; i < op->ins; i++)
             weight &= op->in[i] && ct_propagate_is_weight(p, op->in[i]);
