@@ -120,7 +120,9 @@ static struct sigaction catcher; /* SIGTERM's: told as well */
 static void be_told(int number)
 {
     told = number;
-    if (catcher.sa_handler != SIG_DFL && catcher.sa_handler != SIG_IGN)
+    /* Not one that is for a single signal, which would end the run as interrupted. */
+    if (catcher.sa_handler != SIG_DFL && catcher.sa_handler != SIG_IGN &&
+        !(catcher.sa_flags & (int)SA_RESETHAND))
         catcher.sa_handler(number);
 }
 
