@@ -16,6 +16,32 @@
 
 /* ---- the offers of the recipe's plugins ---- */
 
+/* The optimizer of the parameters that no other one takes. */
+static int choose_optimizer(struct ct_run *run)
+{
+    const struct ct_offer *offer, *rest = NULL;
+
+    for (size_t i = 0; (offer = ct_offer_at(CT_OPTIMIZER, i)); i++) {
+        if (((const struct ct_optimizer_ops *)offer->ops)->takes)
+            continue;
+        if (rest)
+            return ct_fail(CT_ECONFIG,
+                           "%s and %s are both loaded, and each updates all parameters: take one "
+                           "out of [plugins] load",
+                           rest->name, offer->name);
+        rest = offer;
+    }
+    if (!rest && (offer = ct_offer_at(CT_OPTIMIZER, 0)))
+        return ct_fail(CT_ECONFIG,
+                       "%s updates some of the parameters only: load another optimizer for the "
+                       "rest",
+                       offer->name);
+    if (!rest)
+        return ct_offer_find(CT_OPTIMIZER, NULL, &offer);
+    run->optimizer = rest->ops;
+    return 0;
+}
+
 static int find_offers(struct ct_run *run, bool train)
 {
     const struct ct_offer *offer;
@@ -42,10 +68,9 @@ static int find_offers(struct ct_run *run, bool train)
             return rc;
         run->lr_schedule = offer->ops;
     }
-    rc = ct_offer_find(CT_OPTIMIZER, NULL, &offer);
+    rc = choose_optimizer(run);
     if (rc < 0)
         return rc;
-    run->optimizer = offer->ops;
     rc = ct_offer_find(CT_DATA, NULL, &offer);
     if (rc < 0)
         return rc;

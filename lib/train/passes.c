@@ -8,6 +8,8 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/train.h>
 #include <ctitan/pass.h>
+#include <ctitan/plugin.h>
+#include <ctitan/run.h>
 
 /* ---- precision ---- */
 
@@ -162,7 +164,23 @@ static const char **regions(const struct ct_graph *graph, struct ct_arena *arena
     return region;
 }
 
-/* One optimizer op for all, or one for each region, so that one can end before the next begins. */
+/* The first of the optimizers that takes a parameter. */
+static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
+                                                   const struct ct_value *param)
+{
+    const struct ct_offer *offer;
+
+    for (size_t i = 0; (offer = ct_offer_at(CT_OPTIMIZER, i)); i++) {
+        const struct ct_optimizer_ops *ops = offer->ops;
+
+        if (ops->takes && ops->takes(param))
+            return ops;
+    }
+    return run->optimizer;
+}
+
+/* One op of each optimizer for all its parameters, or one for each region, so that one can end
+   before the next begins. */
 static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
                     struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
@@ -173,17 +191,19 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < owned->count; i++) {
+        const struct ct_optimizer_ops *optimizer = optimizer_of(run, owned->param[i]);
         size_t n = 0;
 
         if (done[i])
             continue;
         for (size_t k = i; k < owned->count; k++)
-            if (!b->graph->update_by_region ||
-                region[owned->param[k]->id] == region[owned->param[i]->id]) {
+            if (!done[k] && optimizer_of(run, owned->param[k]) == optimizer &&
+                (!b->graph->update_by_region ||
+                 region[owned->param[k]->id] == region[owned->param[i]->id])) {
                 group[n++] = owned->param[k];
                 done[k] = true;
             }
-        rc = run->optimizer->build(b, group, n, lr, step, clip);
+        rc = optimizer->build(b, group, n, lr, step, clip);
     }
     ct_arena_finish(&scratch);
     return rc;

@@ -83,8 +83,13 @@ struct ct_optimizer_ops {
        float32: multiply gradients by it, or skip this update if it is negative. */
     int (*build)(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip);
-    /* Peak learning rate of the recipe. */
+    /* Peak learning rate of the recipe. With several optimizers, that of the one without `takes`
+       is everyone's. */
     double (*lr)(void);
+    /* Whether it updates a parameter: several optimizers share the parameters then. Each goes to
+       the first one loaded that takes it, and what is left to the one without this function. NULL:
+       it takes all that are left. */
+    bool (*takes)(const struct ct_value *param);
 };
 
 struct ct_lr_schedule_ops {

@@ -1,0 +1,263 @@
+/*
+ * Muon (Jordan et al. 2024): the momentum of a matrix, made nearly orthogonal by five steps of a
+ * Newton-Schulz iteration. It takes matrices that no pattern excludes; another optimizer takes the
+ * rest.
+ *
+ * An update is scaled by 0.2 sqrt(larger dimension), so that its elements are as large as AdamW's
+ * and both can share learning rate and decay (Liu et al. 2025; torch.optim.Muon with
+ * adjust_lr_fn = match_rms_adamw, but in float32). The iteration needs whole matrices: its factors
+ * may not be split, so propagation gathers the momentum, and each rank keeps its shard of the
+ * result. Stacked matrices, such as experts, may be split between matrices.
+ */
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/lib/ops.h>
+#include <ctitan/model.h>
+#include <ctitan/op_author.h>
+#include <ctitan/plugin.h>
+
+struct hyper {
+    double momentum, weight_decay, scale;
+};
+
+static struct config {
+    struct hyper hyper;
+    const char *exclude;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_FLOAT(struct config, hyper.momentum, "momentum", "0.95", 0, 1, "Decay of the momentum"),
+    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
+                 "Share of a weight that a step at learning rate 1 takes away"),
+    CT_OPT_FLOAT(struct config, hyper.scale, "scale", "0.2", 0, INFINITY,
+                 "Of an update, times the root of the matrix's larger dimension"),
+    CT_OPT_STRING(struct config, exclude, "exclude",
+                  "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight",
+                  "Patterns of names, separated by commas: matrices left to the other optimizer"),
+    {0}};
+
+static const struct ct_option attrs[] = {
+    CT_OPT_FLOAT(struct hyper, momentum, "momentum", "0.95", 0, 1, "Decay of the momentum"),
+    CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
+    CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, INFINITY, "Of the update"),
+    {0}};
+
+/* ---- the momentum, with Nesterov's look ahead ---- */
+
+static int momentum_run(const struct ct_launch *l)
+{
+    double keep = ((const struct hyper *)l->op->attrs)->momentum;
+    double clip = ct_tensor_load(&l->in[0], 0);
+
+    for (int64_t i = 0; clip >= 0 && i < ct_tensor_count(&l->in[1]); i++) {
+        double g = clip * ct_tensor_load(&l->in[1], i);
+        double m = keep * ct_tensor_load(&l->in[2], i) + (1 - keep) * g;
+
+        ct_tensor_store(&l->in[2], i, m);
+        ct_tensor_store(&l->out[0], i, (1 - keep) * g + keep * m);
+    }
+    return 0;
+}
+
+static const struct ct_op_type momentum_type = {
+    .size = sizeof(struct ct_op_type),
+    .name = "muon.momentum",
+    .summary = "m = momentum m + (1 - momentum) g; direction = the same of m and g again",
+    .signature = "clip[] f, g[.] T, !m[.] T -> direction[.] T",
+    .attrs = attrs,
+    .attrs_size = sizeof(struct hyper),
+    .reference = momentum_run,
+};
+
+/* ---- the iteration ---- */
+
+struct product { /* C[m, n] = A[m, k] B[k, n], or A B[n, k]^T */
+    const float *a, *b;
+    float *c;
+    int64_t n, k;
+    bool transposed;
+};
+
+static void multiply_rows(void *context, int64_t begin, int64_t end)
+{
+    const struct product *p = context;
+
+    for (int64_t i = begin; i < end; i++) {
+        float *c = p->c + i * p->n;
+
+        memset(c, 0, sizeof(*c) * (size_t)p->n);
+        for (int64_t k = 0; !p->transposed && k < p->k; k++)
+            for (int64_t j = 0; j < p->n; j++)
+                c[j] += p->a[i * p->k + k] * p->b[k * p->n + j];
+        for (int64_t j = 0; p->transposed && j < p->n; j++)
+            for (int64_t k = 0; k < p->k; k++)
+                c[j] += p->a[i * p->k + k] * p->b[j * p->k + k];
+    }
+}
+
+static void multiply(const struct ct_launch *l, const float *a, const float *b, float *c, int64_t m,
+                     int64_t n, int64_t k, bool transposed)
+{
+    struct product p = {a, b, c, n, k, transposed};
+
+    ct_parallel(l, m, multiply_rows, &p);
+}
+
+/* x[m, n], m <= n: five times x = 3.4445 x - 4.775 x x^T x + 2.0315 (x x^T)^2 x. */
+static void iterate(const struct ct_launch *l, float *x, int64_t m, int64_t n, float *work)
+{
+    float *a = work, *b = a + m * m, *y = b + m * m;
+    double norm = 0;
+
+    for (int64_t i = 0; i < m * n; i++)
+        norm += (double)x[i] * (double)x[i];
+    norm = fmax(sqrt(norm), 1e-7);
+    for (int64_t i = 0; i < m * n; i++)
+        x[i] = (float)((double)x[i] / norm);
+    for (int step = 0; step < 5; step++) {
+        multiply(l, x, x, a, m, m, n, true);
+        multiply(l, a, a, b, m, m, m, false);
+        for (int64_t i = 0; i < m * m; i++)
+            b[i] = -4.775f * a[i] + 2.0315f * b[i];
+        multiply(l, b, x, y, m, n, m, false);
+        for (int64_t i = 0; i < m * n; i++)
+            x[i] = 3.4445f * x[i] + y[i];
+    }
+}
+
+static int orthogonal_run(const struct ct_launch *l)
+{
+    const struct ct_tensor *in = &l->in[0], *out = &l->out[0];
+    int64_t rows = in->shape[in->ndim - 2], columns = in->shape[in->ndim - 1];
+    int64_t m = rows < columns ? rows : columns, n = rows < columns ? columns : rows;
+    float *x = malloc(sizeof(*x) * (size_t)(2 * m * n + 2 * m * m));
+
+    if (!x)
+        return ct_fail(CT_ENOMEM, "a matrix of %lld x %lld", (long long)rows, (long long)columns);
+    for (int64_t first = 0; first < ct_tensor_count(in); first += rows * columns) {
+        for (int64_t i = 0; i < rows * columns; i++)
+            x[rows <= columns ? i : i % columns * rows + i / columns] =
+                (float)ct_tensor_load(in, first + i);
+        iterate(l, x, m, n, x + m * n);
+        for (int64_t i = 0; i < rows * columns; i++)
+            ct_tensor_store(out, first + i,
+                            (double)x[rows <= columns ? i : i % columns * rows + i / columns]);
+    }
+    free(x);
+    return 0;
+}
+
+static double orthogonal_flops(const struct ct_op *op, const struct ct_tensor *in,
+                               const struct ct_tensor *out)
+{
+    double rows = (double)in[0].shape[in[0].ndim - 2], columns = ct_columns(&in[0]);
+    double m = fmin(rows, columns), n = fmax(rows, columns);
+
+    (void)op, (void)out;
+    return (double)ct_tensor_count(&in[0]) / (m * n) * 5 * (4 * m * m * n + 2 * m * m * m);
+}
+
+static const struct ct_op_type orthogonal_type = {
+    .size = sizeof(struct ct_op_type),
+    .name = "muon.orthogonal",
+    .summary = "whole matrices, made nearly orthogonal (Newton-Schulz)",
+    .signature = "x[.MN] T -> y[.MN] T",
+    .flops = orthogonal_flops,
+    .reference = orthogonal_run,
+};
+
+/* ---- the update ---- */
+
+static int update_run(const struct ct_launch *l)
+{
+    const struct hyper *h = l->op->attrs;
+    double lr = ct_tensor_load(&l->in[0], 0), clip = ct_tensor_load(&l->in[1], 0);
+
+    for (int64_t i = 0; clip >= 0 && i < ct_tensor_count(&l->in[2]); i++)
+        ct_tensor_store(&l->in[2], i,
+                        ct_tensor_load(&l->in[2], i) * (1 - lr * h->weight_decay) -
+                            lr * h->scale * ct_tensor_load(&l->in[3], i));
+    return 0;
+}
+
+static const struct ct_op_type update_type = {
+    .size = sizeof(struct ct_op_type),
+    .name = "muon.update",
+    .summary = "p = (1 - lr weight_decay) p - lr scale direction; nothing if clip is negative",
+    .signature = "lr[] d, clip[] f, !p[.] F, direction[.] F",
+    .attrs = attrs,
+    .attrs_size = sizeof(struct hyper),
+    .reference = update_run,
+};
+
+static const struct ct_kernel kernels[] = {
+    CT_KERNEL("muon.momentum", "plain", 0, NULL, NULL, momentum_run),
+    CT_KERNEL("muon.orthogonal", "plain", 0, NULL, NULL, orthogonal_run),
+    CT_KERNEL("muon.update", "plain", 0, NULL, NULL, update_run),
+    {0}};
+
+/* ---- the optimizer ---- */
+
+static bool excluded(const char *name)
+{
+    char list[4096], *rest = list, *pattern;
+
+    snprintf(list, sizeof(list), "%s", config.exclude);
+    while ((pattern = strsep(&rest, ", ")))
+        if (*pattern && !fnmatch(pattern, name, 0))
+            return true;
+    return false;
+}
+
+static bool takes(const struct ct_value *param)
+{
+    return param->ndim >= 2 && !excluded(param->name);
+}
+
+static void update(struct ct_builder *b, struct ct_builder *init, struct ct_value *p,
+                   struct ct_value *lr, struct ct_value *clip)
+{
+    struct ct_arena *arena = b->graph->arena;
+    struct ct_value *m =
+        ct_graph_source(b->graph, CT_ROLE_STATE, ct_arena_printf(arena, "muon.m.%s", p->name),
+                        p->grad->dtype, p->ndim, p->shape);
+    int64_t rows = p->shape[p->ndim - 2], columns = p->shape[p->ndim - 1];
+    struct hyper hyper = config.hyper;
+    struct ct_value *u;
+
+    m->sharding = p->sharding;
+    ct_init_constant(init, m, 0);
+    hyper.scale *= sqrt((double)(rows > columns ? rows : columns));
+    u = ct_emit_type1(b, &momentum_type, ct_arena_printf(arena, "muon.direction.%s", p->name),
+                      (struct ct_value *[]){clip, p->grad, m}, 3, &hyper);
+    u = ct_emit_type1(b, &orthogonal_type, ct_arena_printf(arena, "muon.orthogonal.%s", p->name),
+                      &u, 1, NULL);
+    ct_emit_type(b, &update_type, "muon", (struct ct_value *[]){lr, clip, p, u}, 4, &hyper);
+}
+
+static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                 struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    struct ct_builder init = ct_init_builder(b->graph);
+
+    (void)step;
+    init.why = "state of muon";
+    for (size_t i = 0; i < count && b->status == 0 && init.status == 0; i++)
+        update(b, &init, params[i], lr, clip);
+    return b->status < 0 ? b->status : init.status;
+}
+
+static const struct ct_optimizer_ops optimizer = {
+    .size = sizeof(struct ct_optimizer_ops), .build = build, .takes = takes};
+
+CT_PLUGIN(.name = "muon", .version = "1.0",
+          .summary = "Muon, for matrices; with adamw for the rest", .options = options,
+          .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_OPTIMIZER, "muon", &optimizer},
+                              {CT_OP, "muon.momentum", &momentum_type},
+                              {CT_OP, "muon.orthogonal", &orthogonal_type},
+                              {CT_OP, "muon.update", &update_type}, {CT_KERNELS, "cpu", kernels}));
