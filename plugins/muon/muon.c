@@ -75,11 +75,10 @@ static const struct ct_op_type momentum_type = {
 
 /* ---- the iteration ---- */
 
-struct product { /* C[m, n] = A[m, k] B[k, n], or A B[n, k]^T */
+struct product { /* C[m, n] = A[m, k] B[k, n] */
     const float *a, *b;
     float *c;
     int64_t n, k;
-    bool transposed;
 };
 
 static void multiply_rows(void *context, int64_t begin, int64_t end)
@@ -87,24 +86,28 @@ static void multiply_rows(void *context, int64_t begin, int64_t end)
     const struct product *p = context;
 
     for (int64_t i = begin; i < end; i++) {
-        float *c = p->c + i * p->n;
+        float *restrict c = p->c + i * p->n;
 
         memset(c, 0, sizeof(*c) * (size_t)p->n);
-        for (int64_t k = 0; !p->transposed && k < p->k; k++)
+        for (int64_t k = 0; k < p->k; k++)
             for (int64_t j = 0; j < p->n; j++)
                 c[j] += p->a[i * p->k + k] * p->b[k * p->n + j];
-        for (int64_t j = 0; p->transposed && j < p->n; j++)
-            for (int64_t k = 0; k < p->k; k++)
-                c[j] += p->a[i * p->k + k] * p->b[j * p->k + k];
     }
 }
 
 static void multiply(const struct ct_launch *l, const float *a, const float *b, float *c, int64_t m,
-                     int64_t n, int64_t k, bool transposed)
+                     int64_t n, int64_t k)
 {
-    struct product p = {a, b, c, n, k, transposed};
+    struct product p = {a, b, c, n, k};
 
     ct_parallel(l, m, multiply_rows, &p);
+}
+
+static void transpose(const float *x, float *to, int64_t m, int64_t n)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            to[j * m + i] = x[i * n + j];
 }
 
 /* x[m, n], m <= n: five times x = 3.4445 x - 4.775 x x^T x + 2.0315 (x x^T)^2 x. */
@@ -119,11 +122,12 @@ static void iterate(const struct ct_launch *l, float *x, int64_t m, int64_t n, f
     for (int64_t i = 0; i < m * n; i++)
         x[i] = (float)((double)x[i] / norm);
     for (int step = 0; step < 5; step++) {
-        multiply(l, x, x, a, m, m, n, true);
-        multiply(l, a, a, b, m, m, m, false);
+        transpose(x, y, m, n);
+        multiply(l, x, y, a, m, m, n);
+        multiply(l, a, a, b, m, m, m);
         for (int64_t i = 0; i < m * m; i++)
             b[i] = -4.775f * a[i] + 2.0315f * b[i];
-        multiply(l, b, x, y, m, n, m, false);
+        multiply(l, b, x, y, m, n, m);
         for (int64_t i = 0; i < m * n; i++)
             x[i] = 3.4445f * x[i] + y[i];
     }
