@@ -1,180 +1,373 @@
 /*
- * `ctitan check FILE.so`: tests what a plugin offers. The plugin is loaded as in a run, so structs,
- * signatures and names of offers are checked. Ops must have a reference, and kernels an op.
- * Schedules are generated, verified, given communication, verified again, and simulated, over a
- * grid of ranks, stages and microbatches.
+ * `ctitan check PLUGIN`: tries whatever a plugin offers, and explains what fails.
+ *
+ * The plugin is loaded as in a run, so structs, signatures and names of offers are checked. Each
+ * kind of offer has a row in `kinds`: what is tried in this process. Then small models are trained
+ * with the plugin on several meshes, and compared with one rank (check_runs.c).
  */
+#include <errno.h>
 #include <limits.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/op.h>
-#include <ctitan/plugin.h>
-#include <ctitan/lib/pipeline.h>
+#include <ctitan/lib/check.h>
+#include <ctitan/model.h>
+#include <ctitan/run.h>
+#include <ctitan/recipe.h>
 
+#include "check.h"
 #include "cli.h"
 
-#define MOST_RANKS 8
-#define MOST_LOOPS 4
-#define MOST_MICROBATCHES 24
-
-struct row {
-    int passed, refused;
-    double least_bubble, most_bubble; /* in units of F + B of a rank's layers */
-    double peak;   /* most of any rank, freed at W, in microbatches of all its layers */
-    char why[256]; /* the last refusal */
-};
-
-static int verify(struct ct_schedule *s)
+void check_result(struct check *c, int rc, const char *format, ...)
 {
-    static const struct ct_communicate_options everything = {true, 3, true, NULL};
-    int rc = ct_schedule_verify(s, NULL, NULL);
+    va_list list;
 
-    if (rc == 0)
-        rc = ct_schedule_communicate(s, &everything);
-    if (rc == 0)
-        rc = ct_schedule_verify(s, NULL, NULL);
-    if (rc == 0)
-        rc = ct_schedule_prefetch(s);
-    return rc == 0 ? ct_schedule_verify(s, NULL, NULL) : rc;
+    *(rc < 0 ? &c->failed : &c->passed) += 1;
+    printf(rc < 0 ? "FAILED  " : "ok      ");
+    va_start(list, format);
+    vprintf(format, list);
+    va_end(list);
+    printf(rc < 0 ? ": %s\n" : "\n", rc < 0 ? ct_error_message() : "");
+    fflush(stdout);
 }
 
-static int measure(const struct ct_schedule *s, struct row *row)
+void check_untried(struct check *c, const char *what, const char *why)
 {
-    double share = (double)s->ranks / s->stages;
-    struct ct_costs costs = {.forward = share, .input = share, .weight = share};
-    struct ct_simulation x;
-    int rc = ct_schedule_simulate(s, &costs, s->arena, &x);
-
-    if (rc < 0)
-        return rc;
-    if (!row->passed || x.bubble / 3 < row->least_bubble)
-        row->least_bubble = x.bubble / 3;
-    if (x.bubble / 3 > row->most_bubble)
-        row->most_bubble = x.bubble / 3;
-    for (int r = 0; r < s->ranks; r++)
-        if (x.peak_freed_at_w[r] * share > row->peak)
-            row->peak = x.peak_freed_at_w[r] * share;
-    return 0;
+    c->untried++;
+    printf("untried %s: %s\n", what, why);
 }
 
-static int check_case(const struct ct_offer *offer, int ranks, int stages, int microbatches,
-                      struct row *row)
+bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind)
 {
-    struct ct_arena arena = {0};
-    struct ct_schedule_request request = {ranks, stages, microbatches, &arena};
-    const struct ct_schedule_ops *ops;
-    struct ct_schedule *schedule;
-    int rc = ct_schedule_offered(offer, &ops);
-    bool refused;
-
-    if (rc == 0)
-        rc = ct_schedule_generate(ops, offer->name, &request, &schedule);
-    refused = rc == CT_ECONFIG;
-    if (refused)
-        snprintf(row->why, sizeof(row->why), "%s", ct_error_message());
-    if (rc == 0)
-        rc = verify(schedule);
-    if (rc == 0)
-        rc = measure(schedule, row);
-    ct_arena_finish(&arena);
-    row->refused += refused;
-    row->passed += rc == 0;
-    return rc == 0 || refused ? 0
-                              : ct_context(CT_EINVAL, "%d ranks, %d stages, %d microbatches", ranks,
-                                           stages, microbatches);
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == kind)
+            return true;
+    return false;
 }
 
-static int check_row(const struct ct_offer *offer, int ranks, int loops, int *passed)
+/* ---- ops and kernels ---- */
+
+static int check_op(struct check *c, const struct ct_offer *offer)
 {
-    struct row row = {0};
-    int rc = 0;
+    const struct ct_op_type *type = ct_op_find(((const struct ct_op_type *)offer->ops)->name);
+    struct ct_sample *samples;
+    int rc, tried = 0;
 
-    for (int m = 1; rc == 0 && m <= MOST_MICROBATCHES; m++)
-        rc = check_case(offer, ranks, loops * ranks, m, &row);
-    if (rc < 0)
-        return rc;
-    *passed += row.passed;
-    printf("%5d %6d %7d %8d", ranks, loops * ranks, row.passed, row.refused);
-    if (row.passed && row.least_bubble < row.most_bubble)
-        printf("  %6.3g to %-6.3g %6.3g", row.least_bubble, row.most_bubble, row.peak);
-    else if (row.passed)
-        printf("  %6.3g %9s %6.3g", row.most_bubble, "", row.peak);
-    else
-        printf("  %s", row.why);
-    printf("\n");
-    return 0;
-}
-
-static int check_schedule(const struct ct_offer *offer)
-{
-    int rc = 0, passed = 0;
-
-    printf("schedule %s, 1 to %d microbatches; F, I and W take the same time\n\n", offer->name,
-           MOST_MICROBATCHES);
-    printf("%5s %6s %7s %8s  %-16s %s\n", "ranks", "stages", "passed", "refused", "bubble / (F+B)",
-           "most alive until W");
-    for (int ranks = 1; rc == 0 && ranks <= MOST_RANKS; ranks++)
-        for (int loops = 1; rc == 0 && loops <= MOST_LOOPS; loops++)
-            rc = check_row(offer, ranks, loops, &passed);
-    if (rc < 0)
-        return rc;
-    if (!passed)
-        return ct_fail(CT_EINVAL, "schedule %s refuses every case", offer->name);
-    printf("\nschedule %s: %d cases verified\n", offer->name, passed);
-    return 0;
-}
-
-static int check_op(const struct ct_op_type *type)
-{
-    if (!type->reference && !type->collective)
+    if (!type)
+        return CT_EINVAL;
+    if (type->flags & CT_OP_COLLECTIVE || type->collective) {
+        check_untried(c, offer->name, "a collective has no meaning on one rank; runs try it");
+        return 0;
+    }
+    if (!type->reference && check_offers(c->plugin, CT_DEVICE)) {
+        check_untried(c, offer->name, "it exists on this device alone, without a reference");
+        return 0;
+    }
+    if (!type->reference)
         return ct_fail(CT_EINVAL, "op %s has no reference: no kernel can be held against it",
                        type->name);
-    printf("op %s: %s%s\n", type->name, type->signature, type->vjp ? "; has a gradient" : "");
+    rc = ct_samples_of(type, &c->arena, &samples);
+    for (const struct ct_op_check *check = ct_op_checks; rc >= 0 && check->name; check++)
+        for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
+            rc = check->check(s);
+            tried += rc > 0 ? rc : 0;
+        }
+    check_result(c, rc, "op %s: %s%s: %d cases", type->name, type->signature,
+                 type->vjp ? "; has a gradient" : "", tried);
     return 0;
 }
 
-static int check_kernels(const struct ct_offer *offer)
+/* A device that can be opened, of the plugin or of any other in the folders; NULL: there is none,
+   the failure says why. */
+static struct ct_device *open_device(const char *name)
 {
-    const struct ct_kernel *kernel = offer->ops;
+    const struct ct_device_request request = {.local_ranks = 1};
+    const struct ct_offer *offer;
+    const struct ct_plugin *plugin;
+    const struct ct_device_ops *ops;
+    struct ct_device *device = NULL;
+    char path[PATH_MAX];
 
-    for (; kernel->op; kernel = (const void *)((const char *)kernel + kernel->size)) {
-        if (!ct_op_find(kernel->op))
-            return ct_context(CT_EINVAL, "kernel %s on %s", kernel->name, offer->name);
-        printf("kernel %s of %s on %s\n", kernel->name, kernel->op, offer->name);
+    if (ct_offer_find(CT_DEVICE, name, &offer) < 0) {
+        if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0 ||
+            (plugin->options && ct_options_reset(plugin->options, plugin->config) < 0) ||
+            ct_plugin_register(plugin) < 0 || ct_offer_find(CT_DEVICE, name, &offer) < 0)
+            return NULL;
     }
+    ops = offer->ops;
+    return ops->open(&request, &device) < 0 ? NULL : device;
+}
+
+/* The op type called name, of the plugins here or of another one in the folders. */
+static const struct ct_op_type *find_op(struct check *c, const char *name)
+{
+    const struct ct_op_type *type = ct_op_find(name);
+    const struct ct_plugin *plugin;
+    const char **names;
+    char path[PATH_MAX];
+    size_t count = type ? 0 : ct_plugin_names(&c->arena, &names);
+
+    for (size_t i = 0; !type && i < count; i++) {
+        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || !file_contains(path, name) ||
+            ct_plugin_open(path, &plugin) < 0)
+            continue;
+        for (const struct ct_offer *o = plugin->offers; !type && o->kind != CT_NOTHING; o++)
+            if (o->kind == CT_OP && !strcmp(o->name, name) && ct_op_need(o->ops) == 0)
+                type = ct_op_find(name);
+    }
+    return type ? type : ct_op_find(name);
+}
+
+static void check_kernel(struct check *c, struct ct_device *device, const struct ct_kernel *kernel)
+{
+    const struct ct_op_type *type = ct_op_find(kernel->op);
+    const char *what = ct_arena_printf(&c->arena, "kernel %s of %s", kernel->name, kernel->op);
+    struct ct_sample *samples;
+    int rc = 0, tried = 0;
+
+    if (!type->reference || ct_samples_of(type, &c->arena, &samples) < 0) {
+        check_untried(c, what, type->reference ? ct_error_message() : "the op has no reference");
+        return;
+    }
+    for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
+        struct ct_machine call;
+        /* Made up from the signature, a call may be refused by the type. */
+        bool fits = ct_machine_create(&call, s, CT_F32) == 0;
+
+        ct_machine_finish(&call);
+        rc = fits ? ct_check_kernel(device, kernel, s) : 0;
+        tried += rc > 0 ? rc : 0;
+    }
+    if (rc >= 0 && !tried)
+        check_untried(c, what, "it accepts none of the samples");
+    else
+        check_result(c, rc, "%s on %s: %d calls", what, device->name, tried);
+}
+
+static int check_kernels(struct check *c, const struct ct_offer *offer)
+{
+    const struct ct_kernel *first = offer->ops, *k;
+    struct ct_device *device;
+
+    for (k = first; k->op; k = (const void *)((const char *)k + k->size))
+        if (!find_op(c, k->op))
+            return ct_context(CT_EINVAL, "kernel %s on %s", k->name, offer->name);
+    device = open_device(offer->name);
+    if (!device || !device->host_memory)
+        check_untried(c, ct_arena_printf(&c->arena, "kernels of %s", offer->name),
+                      device ? "its memory is not the host's: tests/conformance tries them"
+                             : ct_error_message());
+    else
+        for (k = first; k->op; k = (const void *)((const char *)k + k->size))
+            check_kernel(c, device, k);
+    if (device)
+        device->ops->close(device);
     return 0;
 }
 
-static int check_offer(const struct ct_offer *offer)
+/* ---- models ---- */
+
+static int check_model(struct check *c, const struct ct_offer *offer)
 {
-    if (offer->kind == CT_SCHEDULE)
-        return check_schedule(offer);
-    if (offer->kind == CT_OP)
-        return check_op(offer->ops);
-    if (offer->kind == CT_KERNELS)
-        return check_kernels(offer);
-    printf("%s %s\n", ct_kind_name(offer->kind), offer->name);
+    const struct ct_model_ops *ops = offer->ops;
+    struct ct_model *model = NULL;
+    struct ct_run run = {.world = 1, .model_ops = ops};
+    int rc = ops->create(&run, &model);
+
+    if (rc == 0)
+        rc = ct_check_model(ops, model);
+    check_result(c, rc, "model %s: the gradient of each of %d parameters, by differences",
+                 offer->name, rc > 0 ? rc : 0);
+    if (model && ops->destroy)
+        ops->destroy(model);
     return 0;
+}
+
+/* ---- all kinds ---- */
+
+/* NULL: runs try it, or nothing does. */
+static int (*const kinds[CT_KIND_COUNT])(struct check *c, const struct ct_offer *offer) = {
+    [CT_OP] = check_op,
+    [CT_KERNELS] = check_kernels,
+    [CT_MODEL] = check_model,
+    [CT_SCHEDULE] = check_schedule,
+    [CT_DATA] = check_data,
+    [CT_TOKENIZER] = check_tokenizer,
+    [CT_LR_SCHEDULE] = check_lr_schedule,
+    [CT_DEVICE] = check_device,
+};
+
+static void add_set(struct check *c, const char *set)
+{
+    const char **sets = (const char **)(uintptr_t)c->sets;
+
+    sets = ct_arena_grow(&c->arena, sets, &c->set_room, c->set_count + 2, sizeof(*sets));
+    sets[c->set_count++] = set;
+    sets[c->set_count] = NULL;
+    c->sets = sets;
+}
+
+static int parse(struct check *c, int argc, char **argv, const char **plugin)
+{
+    for (int i = 1; i < argc; i++) {
+        bool option = argv[i][0] == '-';
+        char *end;
+
+        if (!option && *plugin)
+            return ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
+        if (!option) {
+            *plugin = argv[i];
+            continue;
+        }
+        if (!strcmp(argv[i], "--quick")) {
+            c->quick = true;
+            continue;
+        }
+        if (i + 1 == argc)
+            return ct_fail(CT_ECONFIG, "check: %s lacks its value", argv[i]);
+        i++;
+        if (!strcmp(argv[i - 1], "--set")) {
+            add_set(c, argv[i]);
+        } else if (!strcmp(argv[i - 1], "--with")) {
+            c->with = ct_arena_grow(&c->arena, c->with, &c->with_room, c->with_count + 1,
+                                    sizeof(*c->with));
+            c->with[c->with_count++] = argv[i];
+        } else if (!strcmp(argv[i - 1], "--tolerance")) {
+            c->tolerance = strtod(argv[i], &end);
+            if (*end || !(c->tolerance >= 0))
+                return ct_fail(CT_ECONFIG, "check: --tolerance %s: expected a number", argv[i]);
+        } else {
+            return ct_fail(CT_ECONFIG, "check has no option %s; `ctitan help check` lists them",
+                           argv[i - 1]);
+        }
+    }
+    return *plugin ? 0 : ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
+}
+
+/* Set "section.key=value" in this process, if the section is the plugin's or the core's. */
+static int apply(const struct ct_plugin *plugin, const char *set, struct ct_arena *arena)
+{
+    char *section = ct_arena_strdup(arena, set), *key = strchr(section, '.'),
+         *value = key ? strchr(key, '=') : NULL;
+
+    if (!value)
+        return ct_fail(CT_ECONFIG, "--set %s: expected SECTION.KEY=VALUE", set);
+    *key++ = *value++ = '\0';
+    if (!strcmp(section, plugin->name) && plugin->options)
+        return ct_options_set(plugin->options, plugin->config, key, value, "--set");
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
+        if (!strcmp(ct_recipe_section_at(i)->name, section))
+            return ct_options_set(ct_recipe_section_at(i)->options, ct_recipe_section_at(i)->config,
+                                  key, value, "--set");
+    return 0;
+}
+
+/* Names of sizes that models have; a plugin with such an option is tried in these sizes. */
+static const char *const small[] = {"dim=32",       "n_layers=2", "n_heads=4",
+                                    "n_kv_heads=2", "ffn_dim=48", "vocab_size=96",
+                                    "n_experts=4",  "n_chosen=2", "expert_dim=16"};
+
+static void choose_sizes(struct check *c, const struct ct_plugin *plugin)
+{
+    size_t given = c->set_count;
+
+    for (size_t i = 0; i < CT_COUNT(small) && check_offers(plugin, CT_MODEL); i++) {
+        char *set = ct_arena_printf(&c->arena, "%s.%s", plugin->name, small[i]);
+        size_t key = (size_t)(strchr(set, '=') - set) + 1;
+        char *name = ct_arena_strdup(&c->arena, small[i]);
+        bool is_given = false;
+
+        *strchr(name, '=') = '\0';
+        for (size_t k = 0; k < given; k++)
+            is_given |= !strncmp(c->sets[k], set, key);
+        if (!is_given && plugin->options && ct_option_find(plugin->options, name))
+            add_set(c, set);
+    }
+}
+
+static int load(struct check *c, const char *name)
+{
+    char path[PATH_MAX], whole[PATH_MAX];
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && ct_recipe_section_at(i)->name; i++)
+        rc = ct_options_reset(ct_recipe_section_at(i)->options, ct_recipe_section_at(i)->config);
+    if (rc == 0)
+        rc = ct_plugin_path(name, path, sizeof(path));
+    if (rc == 0)
+        rc = ct_plugin_open(path, &c->plugin);
+    if (rc == 0 && c->plugin->options)
+        rc = ct_options_reset(c->plugin->options, c->plugin->config);
+    if (rc < 0)
+        return rc;
+    c->path = ct_arena_strdup(&c->arena, realpath(path, whole) ? whole : path);
+    choose_sizes(c, c->plugin);
+    for (size_t i = 0; rc == 0 && i < c->set_count; i++)
+        rc = apply(c->plugin, c->sets[i], &c->arena);
+    return rc == 0 ? ct_plugin_register(c->plugin) : rc;
+}
+
+/* With a plugin of --with as well: what the plugin needs, a tokenizer, a model to try it on. */
+static int load_with(struct check *c)
+{
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < c->with_count; i++) {
+        rc = ct_plugin_path(c->with[i], path, sizeof(path));
+        if (rc == 0)
+            rc = ct_plugin_open(path, &plugin);
+        if (rc == 0 && plugin->options)
+            rc = ct_options_reset(plugin->options, plugin->config);
+        if (rc == 0)
+            choose_sizes(c, plugin);
+        for (size_t k = 0; rc == 0 && k < c->set_count; k++)
+            rc = apply(plugin, c->sets[k], &c->arena);
+        if (rc == 0)
+            rc = ct_plugin_register(plugin);
+    }
+    return rc;
+}
+
+static int check_all(struct check *c)
+{
+    int rc = 0;
+
+    for (const struct ct_offer *o = c->plugin->offers; o->kind != CT_NOTHING; o++) {
+        if (kinds[o->kind]) {
+            rc = kinds[o->kind](c, o);
+            if (rc < 0)
+                check_result(c, rc, "%s %s", ct_kind_name(o->kind), o->name);
+        }
+    }
+    rc = c->quick ? 0 : check_runs(c);
+    if (rc < 0)
+        return rc;
+    printf("%s: %d checks passed, %d failed, %d could not be tried here\n", c->plugin->name,
+           c->passed, c->failed, c->untried);
+    return c->failed ? ct_fail(CT_EINVAL, "%s: %d of %d checks failed", c->plugin->name, c->failed,
+                               c->passed + c->failed)
+                     : 0;
 }
 
 int verb_check(int argc, char **argv)
 {
-    const struct ct_plugin *plugin;
-    char path[PATH_MAX];
-    int rc;
+    struct check c = {.tolerance = 1e-5};
+    const char *plugin = NULL;
+    int rc = parse(&c, argc, argv, &plugin);
 
-    if (argc != 2)
-        return ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
-    rc = ct_plugin_path(argv[1], path, sizeof(path));
     if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
-    if (rc == 0 && plugin->options)
-        rc = ct_options_reset(plugin->options, plugin->config);
+        rc = load(&c, plugin);
     if (rc == 0)
-        rc = ct_plugin_register(plugin);
-    for (size_t i = 0; rc == 0 && plugin->offers[i].kind != CT_NOTHING; i++)
-        rc = check_offer(&plugin->offers[i]);
+        rc = load_with(&c);
+    if (rc == 0)
+        rc = check_all(&c);
+    check_runs_finish(&c);
+    ct_arena_finish(&c.arena);
     return rc;
 }

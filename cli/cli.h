@@ -43,6 +43,8 @@ struct ct_verb_ops;
    plugin that may have it is empty or cannot be loaded. CT_ECONFIG: two plugins have it. Plugins
    that cannot have it are not loaded. */
 int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room);
+/* Whether a file contains name with a terminating 0: whether a plugin may offer it. */
+bool file_contains(const char *path, const char *name);
 /* A line for each verb that a plugin offers, as in the overview. */
 void print_plugin_verbs(FILE *out);
 

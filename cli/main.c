@@ -44,7 +44,8 @@ const struct verb verbs[] = {
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
      "draw, time and verify a pipeline schedule", verb_schedule},
-    {"check", "FILE.so", "try a plugin: its ops, its kernels, its schedules", verb_check},
+    {"check", "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--quick]",
+     "try all that a plugin offers, and explain what fails", verb_check},
     {"new", "schedule NAME", "write the beginning of a plugin, which builds and passes", verb_new},
     {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},

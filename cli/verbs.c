@@ -24,8 +24,7 @@ struct brought {
     const struct ct_offer *offer;
 };
 
-/* True if the file contains name with a terminating 0. */
-static bool contains(const char *path, const char *name)
+bool file_contains(const char *path, const char *name)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat s = {0};
@@ -55,7 +54,8 @@ static size_t collect(struct ct_arena *arena, const char *name, struct brought *
     *list = NULL;
     *unusable = NULL;
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || (name && !contains(path, name)))
+        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 ||
+            (name && !file_contains(path, name)))
             continue;
         if (ct_plugin_open(path, &plugin) < 0) {
             *unusable = ct_arena_strdup(arena, ct_error_message());

@@ -119,6 +119,8 @@ static int quantise_run(const struct ct_launch *l)
 
 static int quantise_vjp(struct ct_vjp *v)
 {
+    if (!v->wanted[0])
+        return 0;
     v->din[0] = v->dout[0]->dtype == v->op->in[0]->dtype
                     ? v->dout[0]
                     : ct_cast(v->b, ct_gradient_name(v, 0), v->dout[0], v->op->in[0]->dtype);
@@ -130,6 +132,7 @@ static const struct ct_op_type quantise_all = {
     .name = "scaled_linear.quantise_all",
     .summary = "x in float8_e4m3, divided by the scale of all",
     .signature = "x[.] F, largest[] f -> q[.] F",
+    .samples = "@joint: real[4,6] factor[]", /* its gradient passes through the rounding */
     .infer = quantise_infer,
     .vjp = quantise_vjp,
     .reference = quantise_reference,
@@ -140,6 +143,7 @@ static const struct ct_op_type quantise_rows = {
     .name = "scaled_linear.quantise_rows",
     .summary = "x in float8_e4m3, each row divided by its scale",
     .signature = "x[.k] F, largest[.] f -> q[.k] F",
+    .samples = "@joint: real[2,4,6] factor[2,4]",
     .infer = quantise_infer,
     .vjp = quantise_vjp,
     .reference = quantise_reference,
@@ -258,11 +262,10 @@ static double product_flops(const struct product *p, const struct ct_tensor *in,
     {                                                                                              \
         return product_prepare(p, &name);                                                          \
     }                                                                                              \
-    static double name##_flops(const struct ct_tensor *in, const struct ct_tensor *out, int ins,   \
-                               int outs)                                                           \
+    static double name##_flops(const struct ct_op *op, const struct ct_tensor *in,                 \
+                               const struct ct_tensor *out)                                        \
     {                                                                                              \
-        (void)ins;                                                                                 \
-        (void)outs;                                                                                \
+        (void)op;                                                                                  \
         return product_flops(&name, in, out);                                                      \
     }
 
@@ -316,6 +319,8 @@ static const struct ct_op_type type = {
     .name = "scaled_linear",
     .summary = "y = x w^T of 8-bit x and w, times their scales",
     .signature = "x[.k] F, x_largest[.] f, w[nk] F, w_largest[] f -> y[.n] F",
+    /* Its gradients are those of what was quantised: they pass through the rounding. */
+    .samples = "@joint dtype=float64: real[2,4,6] factor[2,4] real[8,6] factor[]",
     .attrs = attrs,
     .attrs_size = sizeof(struct attrs),
     .infer = infer,

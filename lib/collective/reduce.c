@@ -11,7 +11,15 @@
 
 #include <ctitan/lib/comm.h>
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+/* The loader chooses among clones before a sanitizer is ready. */
+#ifdef __has_feature
+#define SANITIZED __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+#if defined(__x86_64__) && !SANITIZED
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONES

@@ -82,6 +82,7 @@ static const struct ct_op_type op_type = {
     .name = "adamw",
     .summary = "updates p from its gradient g and its moments m and v; nothing if clip is negative",
     .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F)",
+    .samples = "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4]",
     .attrs = attrs,
     .attrs_size = sizeof(struct hyper),
     .reference = reference,

@@ -69,6 +69,8 @@ const struct ct_op_type cp_ring_attention = {
     .summary = "attention on a sequence that is split",
     .signature = "q[bthD] T, k[btgD] T, v[btgD] T, ?documents[bt] i, ?positions[bt] i "
                  "-> o[bthD] T, lse[bht] W | h:g, @t",
+    .samples = "@replaced=t: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6] -;"
+               "@replaced=t: real[2,4,2,2] real[2,4,2,2] real[2,4,2,2] - position[2,4]",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .vjp = attention_vjp,
@@ -83,6 +85,8 @@ const struct ct_op_type cp_ring_attention_grad = {
     .signature =
         "do[bthD] T, q[bthD] T, k[btgD] T, v[btgD] T, o[bthD] T, lse[bht] W, "
         "?documents[bt] i, ?positions[bt] i -> dq[bthD] T, dk[btgD] T, dv[btgD] T | h:g, @t",
+    .samples = "@replaced=t: real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] "
+               "real[2,6,4,4] statistic[2,4,6] document[2,6] -",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .reference = attention_grad_reference,

@@ -179,6 +179,7 @@ const struct ct_op_type float8_op_amax = {
     .name = "float8_amax",
     .summary = "largest magnitude in each cell of a grid over x",
     .signature = "x F -> amax f",
+    .samples = "grid=1,1,1: real[2,4,6]; grid=2,4,1: real[2,4,6]; grid=2,2,6: real[2,4,6]",
     .attrs = (const struct ct_option[]){CT_OPT_SHAPE(struct float8_amax, grid, "grid", "1",
                                                      "Cells along each dimension of x"),
                                         {0}},
@@ -241,6 +242,7 @@ const struct ct_op_type float8_op_scale = {
     .name = "float8_scale",
     .summary = "scales that make largest magnitudes the largest number of a dtype",
     .signature = "amax f -> scale f",
+    .samples = "rule=power_of_two: factor[4,6]; rule=mx_rceil: factor[4,6]",
     .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct float8_scale, largest, "largest", "448",
                                                      1, 1e6, "The dtype's largest number"),
                                         CT_OPT_ENUM(struct float8_scale, rule, "rule", "exact",
@@ -288,6 +290,8 @@ const struct ct_op_type float8_op_quantise = {
     .name = "float8_quantise",
     .summary = "x times the scales of a grid over it, in an 8-bit dtype",
     .signature = "x F, scale f -> q F",
+    .samples = "real[2,4,6] factor[1,1,6];"
+               "dtype=float8_e5m2: real[2,4,6] factor[2,4,2]",
     .attrs = (const struct ct_option[]){CT_OPT_DTYPE(struct float8_quantise, dtype, "dtype",
                                                      "float8_e4m3", "float8_e4m3 or float8_e5m2"),
                                         {0}},
@@ -479,6 +483,7 @@ const struct ct_op_type float8_op_linear = {
     .name = "linear_float8",
     .summary = "y = x w^T of quantised x and w",
     .signature = "x F, w F, ?x_scale f, ?w_scale f -> y F",
+    .samples = "dtype=float64: real[2,3,4] real[5,4]",
     .vjp = vjp,
 };
 
@@ -487,6 +492,8 @@ const struct ct_op_type float8_op_dx = {
     .name = "linear_float8_dx",
     .summary = "gradient of linear_float8 for its input: dy w",
     .signature = "dy F, w F, ?dy_scale f, ?w_scale f -> dx F",
+    .samples = "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4];"
+               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1]",
 };
 
 const struct ct_op_type float8_op_dw = {
@@ -494,5 +501,6 @@ const struct ct_op_type float8_op_dw = {
     .name = "linear_float8_dw",
     .summary = "gradient of linear_float8 for its weight: dy^T x",
     .signature = "x F, dy F, ?x_scale f, ?dy_scale f -> dw F",
+    .samples = "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3]",
     .flags = CT_OP_ANY_DTYPE,
 };

@@ -171,6 +171,7 @@ const struct ct_op_type fuse_op = {
     .name = "fused",
     .summary = "several ops in one kernel, by a program",
     .signature = "*?x F -> *y F | *outputs",
+    .samples = "outputs=3 program=y0=x0*(1+c1): real[2,4,6] real[6]",
     .attrs =
         (const struct ct_option[]){
             CT_OPT_SHAPE(struct fuse_attrs, outputs, "outputs", "",

@@ -126,6 +126,7 @@ const struct ct_op_type tp_op_cross_entropy_partial = {
     .name = "cross_entropy_partial",
     .summary = "largest logit, sum of exponentials and label's logit of shards of the vocabulary",
     .signature = "logits[.v] T, labels[.] i -> stats[.pS] W",
+    .samples = "@joint: real[2,4,6] label[2,4]; @joint shards=2: real[2,4,6] label[2,4]",
     .attrs =
         (const struct ct_option[]){CT_OPT_INT(struct tp_cross_entropy_partial, shards, "shards",
                                               "1", 1, 0x1p31, "Parts of the vocabulary"),
@@ -179,6 +180,7 @@ const struct ct_op_type tp_op_cross_entropy_partial_grad = {
     .name = "cross_entropy_partial_grad",
     .summary = "gradient of cross_entropy_partial",
     .signature = "dstats[.pS] W, stats[.pS] W, logits[.v] T, labels[.] i -> dlogits[.v] T",
+    .samples = "statistic[2,4,2,3] statistic[2,4,2,3] real[2,4,6] label[2,4]",
     .inplace = (const int8_t[][2]){{0, 2}, {-1, -1}},
     .infer = partial_grad_infer,
     .factors = partial_grad_factors,
@@ -236,6 +238,7 @@ const struct ct_op_type tp_op_cross_entropy_merge = {
     .name = "cross_entropy_merge",
     .summary = "sum of token cross entropies from the statistics of all shards",
     .signature = "stats[.PS] T, labels[.] i -> loss[] W, lse[.] W",
+    .samples = "@joint: statistic[2,4,3,3] label[2,4]",
     .infer = merge_infer,
     .vjp = merge_vjp,
     .reference = merge_reference,
@@ -268,6 +271,7 @@ const struct ct_op_type tp_op_cross_entropy_merge_grad = {
     .name = "cross_entropy_merge_grad",
     .summary = "gradient of cross_entropy_merge",
     .signature = "dloss[] F, stats[.pS] T, labels[.] i, lse[.] W -> dstats[.pS] T",
+    .samples = "positive[] statistic[2,4,2,3] label[2,4] statistic[2,4]",
     .infer = merge_grad_infer,
     .reference = merge_grad_reference,
 };

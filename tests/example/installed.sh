@@ -12,10 +12,10 @@ ctitan=$(find "$root" -path '*/bin/ctitan')
 export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$library
 
 cp -r "$source/examples/$example" "$root/$example"
-make -s -C "$root/$example" CC="${CC:-cc}"
+make -s -C "$root/$example" CC="${CC:-cc} -Werror"
 export CTITAN_PLUGIN_PATH=$root/$example
 cd "$root"
-"$ctitan" check "$example/$example.so" >check.log || { cat check.log; exit 1; }
+"$ctitan" check --quick "$example/$example.so" >check.log || { cat check.log; exit 1; }
 cat >recipe.ini <<INI
 [plugins]
 load = cpu, local, llama, text, bytes, adamw, metrics

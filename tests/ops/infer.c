@@ -334,7 +334,7 @@ static int emit(const struct infer_case *c, struct ct_arena *arena, struct ct_op
     char dtype[32], name[2] = "a";
     int ins = 0, rank, rc;
 
-    for (; next_operand(&p, dtype, &rank, shape); ins++, name[0]++) {
+    for (; ct_sample_operand(&p, dtype, &rank, shape); ins++, name[0]++) {
         enum ct_dtype d = CT_F32;
         bool offloaded = dtype[strlen(dtype) - 1] == '@';
 
@@ -365,7 +365,7 @@ static void check_outputs(const struct infer_case *c, const struct ct_op *op)
     char dtype[32];
     int rank, n = 0;
 
-    for (; next_operand(&p, dtype, &rank, shape); n++) {
+    for (; ct_sample_operand(&p, dtype, &rank, shape); n++) {
         const struct ct_value *v = op->out[n];
 
         assert_true(n < op->outs);

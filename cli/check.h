@@ -1,0 +1,44 @@
+/* What the parts of `ctitan check` share. */
+#ifndef CT_CLI_CHECK_H
+#define CT_CLI_CHECK_H
+
+#include <ctitan/arena.h>
+#include <ctitan/plugin.h>
+
+#define CHECK_STEPS 4   /* of each run */
+#define CHECK_TOKENS 16 /* of a sequence */
+#define CHECK_VOCABULARY 96
+
+struct check {
+    struct ct_arena arena;
+    const struct ct_plugin *plugin;
+    const char *path;        /* absolute, of the plugin */
+    const char *const *sets; /* "section.key=value", as given and as chosen; NULL ends */
+    const char **with;       /* more plugins, their names */
+    size_t set_count, set_room, with_count, with_room;
+    double tolerance; /* of losses and norms, relative */
+    bool quick;       /* without runs */
+    char folder[64];  /* of runs; empty: not made yet */
+    int passed, failed, untried;
+};
+
+/* Say and count a result. rc 0: what was shown; negative: why it failed, from the error. */
+void check_result(struct check *c, int rc, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Something that cannot be tried here, and why. */
+void check_untried(struct check *c, const char *what, const char *why);
+
+bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind);
+
+/* Checks of one offer. They say their results themselves; negative: the check itself failed. */
+int check_schedule(struct check *c, const struct ct_offer *offer);
+int check_data(struct check *c, const struct ct_offer *offer);
+int check_tokenizer(struct check *c, const struct ct_offer *offer);
+int check_lr_schedule(struct check *c, const struct ct_offer *offer);
+int check_device(struct check *c, const struct ct_offer *offer);
+
+/* Train with the plugin on several meshes, and compare with one rank. */
+int check_runs(struct check *c);
+void check_runs_finish(struct check *c);
+
+#endif

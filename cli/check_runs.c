@@ -1,0 +1,543 @@
+/*
+ * `ctitan check`: runs. A small model is trained for a few steps with the plugin: on one rank, on
+ * several meshes, and resumed from a checkpoint. Each run is a process `ctitan train` of its own,
+ * with a recipe and random tokens in a temporary folder.
+ *
+ * What is compared depends on what the plugin is. One that brings a model, an optimizer, data or a
+ * learning-rate schedule is its own measure: every mesh must have one rank's losses. Anything else
+ * must not change what is computed: a run with it has the losses of a run without it. A run that is
+ * refused (exit status 2) is reported and does not count as wrong.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/recipe.h>
+#include <ctitan/rng.h>
+#include <ctitan/lib/file.h>
+
+#include "check.h"
+
+#define PATIENCE 120.0 /* seconds for one run */
+#define ARGUMENTS 96
+
+struct mesh {
+    const char *name;
+    int ranks;
+    const char *plugins[4], *sets[5];
+    bool plan; /* only for models with a plan for tensor parallelism */
+};
+
+static const struct mesh meshes[] = {
+    {"fsdp on 2 ranks", 2, {"fsdp"}, {NULL}, false},
+    {"tp on 2 ranks", 2, {"tp"}, {"tp.degree=2"}, true},
+    {"cp on 2 ranks", 2, {"cp"}, {"cp.degree=2"}, false},
+    {"pp on 2 ranks", 2, {"pp"}, {"pp.degree=2", "pp.microbatch_size=1"}, false},
+    {"fsdp x tp on 4 ranks", 4, {"fsdp", "tp"}, {"tp.degree=2"}, true},
+    {"fsdp x pp on 4 ranks", 4, {"fsdp", "pp"}, {"pp.degree=2", "pp.microbatch_size=1"}, false},
+};
+
+struct outcome {
+    int steps, status; /* exit status; 128 and a signal */
+    double loss[CHECK_STEPS], norm[CHECK_STEPS], lr[CHECK_STEPS];
+    char why[512]; /* the last line of a run that failed */
+};
+
+/* ---- the recipe ---- */
+
+/* The plugin (if it takes part), or one of --with, that offers a kind; else the usual one. */
+static const char *choose(const struct check *c, bool with, enum ct_kind kind, const char *usual)
+{
+    if (with && check_offers(c->plugin, kind))
+        return c->path;
+    for (size_t i = 0; ct_plugin_at(i); i++)
+        if (ct_plugin_at(i) != c->plugin && check_offers(ct_plugin_at(i), kind))
+            return ct_plugin_at(i)->name;
+    return usual;
+}
+
+/* The name of the model that the runs train. */
+static const char *model_name(const struct check *c)
+{
+    const struct ct_offer *offer = ct_offer_at(CT_MODEL, 0);
+
+    for (const struct ct_offer *o = c->plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == CT_MODEL)
+            return o->name;
+    return offer ? offer->name : "llama";
+}
+
+static bool is_list(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *at = strstr(list, name); at; at = strstr(at + 1, name))
+        if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ','))
+            return true;
+    return false;
+}
+
+static const char *listed(struct check *c, const char *list, const char *name)
+{
+    if (is_list(list, name) || (!strcmp(name, c->plugin->name) && is_list(list, c->path)))
+        return list;
+    return ct_arena_printf(&c->arena, "%s%s%s", list, *list ? ", " : "", name);
+}
+
+static int write_recipe(struct check *c, bool with, const char *path)
+{
+    const char *list = "";
+    static const struct {
+        enum ct_kind kind;
+        const char *usual;
+    } roles[] = {{CT_DEVICE, "cpu"},
+                 {CT_COMMUNICATOR, "local"},
+                 {CT_MODEL, "llama"},
+                 {CT_DATA, "tokens"},
+                 {CT_OPTIMIZER, "adamw"}};
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out;
+    int rc;
+
+    for (size_t i = 0; i < CT_COUNT(roles); i++)
+        list = listed(c, list, choose(c, with, roles[i].kind, roles[i].usual));
+    list = listed(c, list, "metrics");
+    for (size_t i = 0; i < c->with_count; i++)
+        list = listed(c, list, c->with[i]);
+    if (with)
+        list = listed(c, list, c->path);
+    out = open_memstream(&text, &size);
+    if (!out)
+        return ct_fail(CT_ENOMEM, "a recipe");
+    fprintf(out,
+            "[plugins]\nload = %s\n[model]\nname = %s\n"
+            "[training]\nseq_len = %d\nlocal_batch_size = 2\nglobal_batch_size = 8\nsteps = %d\n"
+            "mixed_precision_param = float32\n[lr_scheduler]\nwarmup_steps = 2\n"
+            "[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
+            list, model_name(c), CHECK_TOKENS, CHECK_STEPS);
+    if (is_list(list, "llama"))
+        fprintf(out,
+                "[llama]\ndim = 32\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\n"
+                "vocab_size = %d\n",
+                check_offers(c->plugin, CT_DATA) ? 512 : CHECK_VOCABULARY);
+    if (is_list(list, "tokens"))
+        fprintf(out, "[tokens]\npath = %s/tokens\n", c->folder);
+    fclose(out);
+    rc = ct_file_write(path, text, size);
+    free(text);
+    return rc;
+}
+
+static int make_folder(struct check *c)
+{
+    static uint32_t tokens[8192];
+    const char *base = getenv("TMPDIR");
+    int rc;
+
+    snprintf(c->folder, sizeof(c->folder), "%s/ctitan-check-XXXXXX",
+             base && strlen(base) < 30 ? base : "/tmp");
+    if (!mkdtemp(c->folder)) {
+        c->folder[0] = '\0';
+        return ct_fail(CT_EIO, "a temporary folder cannot be made");
+    }
+    for (size_t i = 0; i < CT_COUNT(tokens); i++)
+        tokens[i] = ct_philox(1, 2, i).v[0] % CHECK_VOCABULARY;
+    rc = ct_file_write(ct_arena_printf(&c->arena, "%s/tokens", c->folder), tokens, sizeof(tokens));
+    for (size_t i = CHECK_TOKENS; i < CT_COUNT(tokens); i++)
+        tokens[i] = tokens[i - CHECK_TOKENS];
+    return rc == 0 ? ct_file_write(ct_arena_printf(&c->arena, "%s/same", c->folder), tokens,
+                                   sizeof(tokens))
+                   : rc;
+}
+
+static void remove_tree(const char *path)
+{
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    char inner[512];
+
+    while (folder && (entry = readdir(folder))) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+            continue;
+        if (snprintf(inner, sizeof(inner), "%s/%s", path, entry->d_name) < (int)sizeof(inner) &&
+            unlink(inner) < 0)
+            remove_tree(inner);
+    }
+    if (folder)
+        closedir(folder);
+    rmdir(path);
+}
+
+void check_runs_finish(struct check *c)
+{
+    if (*c->folder)
+        remove_tree(c->folder);
+}
+
+/* ---- one run ---- */
+
+/* The last line of a log, without the program's name. */
+static void last_line(const char *path, char line[512])
+{
+    FILE *in = fopen(path, "r");
+    char text[400];
+
+    snprintf(line, 512, "it says nothing");
+    while (in && fgets(text, sizeof(text), in)) {
+        const char *from = strncmp(text, "ctitan: ", 8) ? text : text + 8;
+
+        text[strcspn(text, "\n")] = '\0';
+        if (*from)
+            snprintf(line, 512, "%s", from);
+    }
+    if (in)
+        fclose(in);
+}
+
+static int wait_for(pid_t child)
+{
+    double end = ct_now() + PATIENCE;
+    int status;
+
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (ct_now() > end)
+            kill(-child, SIGKILL);
+        ct_nap(0.005);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int start(const char *const *argv, const char *log)
+{
+    pid_t child;
+
+    fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        int out = open(log, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+
+        setpgid(0, 0);
+        if (out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+            _exit(127);
+        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    return child < 0 ? 127 : wait_for(child);
+}
+
+/* The losses of a run; a later line of a step replaces an earlier one. */
+static void read_metrics(const char *path, struct outcome *o)
+{
+    FILE *in = fopen(path, "r");
+    char line[2048];
+
+    o->steps = 0;
+    while (in && fgets(line, sizeof(line), in)) {
+        const char *loss = strstr(line, "\"loss\": "), *norm = strstr(line, "\"grad_norm\": "),
+                   *lr = strstr(line, "\"lr\": ");
+        int step = 0;
+
+        if (sscanf(line, "{\"step\": %d", &step) != 1 || step < 1 || step > CHECK_STEPS || !loss ||
+            !norm || !lr)
+            continue;
+        o->loss[step - 1] = strtod(loss + 8, NULL);
+        o->norm[step - 1] = strtod(norm + 13, NULL);
+        o->lr[step - 1] = strtod(lr + 6, NULL);
+        o->steps = step > o->steps ? step : o->steps;
+    }
+    if (in)
+        fclose(in);
+}
+
+struct arguments {
+    const char *list[ARGUMENTS];
+    int count;
+};
+
+static void argue(struct arguments *a, const char *option, const char *value)
+{
+    if (a->count + 3 < ARGUMENTS) {
+        a->list[a->count++] = option;
+        a->list[a->count++] = value;
+    }
+}
+
+static bool is_loaded(const struct check *c, const char *name)
+{
+    if (!strcmp(name, c->plugin->name))
+        return true;
+    for (size_t i = 0; i < c->with_count; i++)
+        if (!strcmp(c->with[i], name))
+            return true;
+    return false;
+}
+
+static bool has_degree(const struct check *c)
+{
+    return check_offers(c->plugin, CT_AXIS) && c->plugin->options &&
+           ct_option_find(c->plugin->options, "degree");
+}
+
+/* mesh NULL: one rank. extra: more sets, ended by NULL. */
+static int run(struct check *c, bool with, const struct mesh *mesh, const char *const *extra,
+               const char *dump, struct outcome *o)
+{
+    struct arguments a = {.count = 0};
+    const char *recipe = ct_arena_printf(&c->arena, "%s/recipe.ini", c->folder);
+    const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, dump);
+    const char *log = ct_arena_printf(&c->arena, "%s.log", folder);
+    int ranks = mesh ? mesh->ranks : 1, rc = write_recipe(c, with, recipe);
+    bool own_axis = false;
+
+    if (rc < 0)
+        return rc;
+    argue(&a, "ctitan", "train");
+    argue(&a, recipe, "--set");
+    a.list[a.count++] = ct_arena_printf(&c->arena, "job.dump_folder=%s", folder);
+    for (int i = 0; mesh && i < 4 && mesh->plugins[i]; i++) {
+        own_axis |= !strcmp(mesh->plugins[i], c->plugin->name);
+        if (!with || !is_loaded(c, mesh->plugins[i]))
+            argue(&a, "--with", mesh->plugins[i]);
+    }
+    for (int i = 0; mesh && i < 5 && mesh->sets[i]; i++)
+        argue(&a, "--set", mesh->sets[i]);
+    if (with && mesh && has_degree(c) && !own_axis) {
+        ranks *= 2;
+        argue(&a, "--set", ct_arena_printf(&c->arena, "%s.degree=2", c->plugin->name));
+    }
+    for (size_t i = 0; i < c->set_count; i++) {
+        const char *dot = strchr(c->sets[i], '.');
+        size_t n = dot ? (size_t)(dot - c->sets[i]) : 0;
+        bool own = !strncmp(c->sets[i], c->plugin->name, n) && !c->plugin->name[n];
+
+        if (with || !own)
+            argue(&a, "--set", c->sets[i]);
+    }
+    for (; extra && *extra; extra += 2)
+        argue(&a, extra[0], extra[1]);
+    if (ranks > 1)
+        argue(&a, "-n", ct_arena_printf(&c->arena, "%d", ranks));
+    a.list[a.count] = NULL;
+    o->status = start(a.list, log);
+    last_line(log, o->why);
+    read_metrics(ct_arena_printf(&c->arena, "%s/metrics.jsonl", folder), o);
+    return 0;
+}
+
+/* ---- comparing ---- */
+
+static double apart(double a, double b)
+{
+    return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
+}
+
+/* CT_EINVAL says at which step two runs differ by more than is tolerated. */
+static int compare(const struct outcome *got, const struct outcome *want, double tolerance,
+                   double *loss, double *norm)
+{
+    *loss = *norm = 0;
+    if (got->status)
+        return ct_fail(CT_EINVAL, "it ended with status %d: %s", got->status, got->why);
+    if (got->steps != want->steps)
+        return ct_fail(CT_EINVAL, "it made %d steps, not %d", got->steps, want->steps);
+    for (int i = 0; i < got->steps; i++) {
+        *loss = fmax(*loss, apart(got->loss[i], want->loss[i]));
+        *norm = fmax(*norm, apart(got->norm[i], want->norm[i]));
+        if (!isfinite(got->loss[i]) || *loss > tolerance)
+            return ct_fail(CT_EINVAL, "the loss of step %d is %.9g, not %.9g", i + 1, got->loss[i],
+                           want->loss[i]);
+        if (*norm > tolerance)
+            return ct_fail(CT_EINVAL, "the norm of the gradient in step %d is %.9g, not %.9g",
+                           i + 1, got->norm[i], want->norm[i]);
+    }
+    return 0;
+}
+
+/* Say how a run compares; a refusal is no failure. */
+static void judge(struct check *c, const char *name, const struct outcome *got,
+                  const struct outcome *want, const char *against, double tolerance)
+{
+    double loss, norm;
+    int rc;
+
+    if (got->status == 2) {
+        check_untried(c, name, got->why);
+        return;
+    }
+    rc = compare(got, want, tolerance, &loss, &norm);
+    if (rc < 0)
+        check_result(c, rc, "%s, against %s", name, against);
+    else
+        check_result(c, rc, "%s: the losses of %s within %.1e, norms within %.1e", name, against,
+                     loss, norm);
+}
+
+/* ---- the runs of a plugin ---- */
+
+static bool is_own_measure(const struct ct_plugin *p)
+{
+    return check_offers(p, CT_MODEL) || check_offers(p, CT_OPTIMIZER) || check_offers(p, CT_DATA) ||
+           check_offers(p, CT_LR_SCHEDULE);
+}
+
+static bool has_runs(const struct ct_plugin *p)
+{
+    static const enum ct_kind kinds[] = {CT_TRANSFORM, CT_AXIS,  CT_HOOK,
+                                         CT_DEVICE,    CT_ORDER, CT_COMMUNICATOR};
+
+    for (size_t i = 0; i < CT_COUNT(kinds); i++)
+        if (check_offers(p, kinds[i]))
+            return true;
+    return is_own_measure(p);
+}
+
+static bool has_plan(void)
+{
+    const struct ct_offer *model = ct_offer_at(CT_MODEL, 0);
+
+    return !model || ((const struct ct_model_ops *)model->ops)->shard_plan;
+}
+
+static int check_losses(const struct outcome *one)
+{
+    if (one->status)
+        return ct_fail(CT_EINVAL, "it ended with status %d: %s", one->status, one->why);
+    if (one->steps != CHECK_STEPS)
+        return ct_fail(CT_EINVAL, "it made %d steps, not %d", one->steps, CHECK_STEPS);
+    for (int i = 0; i < CHECK_STEPS; i++)
+        if (!isfinite(one->loss[i]) || !isfinite(one->norm[i]) || one->norm[i] <= 0)
+            return ct_fail(CT_EINVAL, "step %d: loss %g, norm of the gradient %g", i + 1,
+                           one->loss[i], one->norm[i]);
+    return 0;
+}
+
+/* On samples that are all the same, the loss falls. */
+static int check_optimizer(struct check *c)
+{
+    const char *const same[] = {"--set",
+                                ct_arena_printf(&c->arena, "tokens.path=%s/same", c->folder), NULL};
+    struct outcome o;
+    int rc = run(c, true, NULL, same, "optimizer", &o);
+
+    if (rc == 0)
+        rc = check_losses(&o);
+    if (rc == 0 && !(o.loss[CHECK_STEPS - 1] < o.loss[0]))
+        rc = ct_fail(CT_EINVAL,
+                     "on samples that are all the same, the loss goes from %.9g to %.9g: it should "
+                     "fall",
+                     o.loss[0], o.loss[CHECK_STEPS - 1]);
+    check_result(c, rc, "on one sample: the loss falls");
+    return 0;
+}
+
+static void check_lr(struct check *c, const struct outcome *one)
+{
+    const struct ct_offer *offer = ct_offer_at(CT_LR_SCHEDULE, 0);
+    int rc = 0;
+
+    if (!check_offers(c->plugin, CT_LR_SCHEDULE) || one->status)
+        return;
+    for (int i = 0; rc == 0 && i < one->steps; i++) {
+        const struct ct_lr_schedule_ops *ops = offer->ops;
+        double got = one->lr[i] * ops->factor(0, CHECK_STEPS),
+               want = one->lr[0] * ops->factor(i, CHECK_STEPS);
+
+        if (apart(got, want) > 1e-12)
+            rc = ct_fail(CT_EINVAL, "step %d has the rate %g", i + 1, one->lr[i]);
+    }
+    check_result(c, rc, "the rates of a run follow it");
+}
+
+/* Go on from step 2's checkpoint: the same losses, bit for bit. */
+static int check_resume(struct check *c, bool with, const struct outcome *one)
+{
+    static const char *const save[] = {
+        "--with", "ckpt", "--set", "ckpt.interval=2", "--set", "ckpt.async_mode=disabled", NULL};
+    static const char *const load[] = {"--with", "ckpt",
+                                       "--set",  "ckpt.interval=2",
+                                       "--set",  "ckpt.async_mode=disabled",
+                                       "--set",  "ckpt.load_step=2",
+                                       NULL};
+    struct outcome first, second;
+    size_t own = is_loaded(c, "ckpt") ? 2 : 0;
+    int rc = run(c, with, NULL, save + own, "resume", &first);
+
+    if (rc == 0)
+        rc = run(c, with, NULL, load + own, "resume", &second);
+    if (rc < 0)
+        return rc;
+    if (first.status == 0)
+        judge(c, "resumed from step 2", &second, one, "the whole run", 0);
+    else
+        judge(c, "with checkpoints", &first, one, "the run", 0);
+    return 0;
+}
+
+static int check_meshes(struct check *c, const struct outcome *one)
+{
+    bool tried = true;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < CT_COUNT(meshes); i++) {
+        const struct mesh *mesh = &meshes[i];
+        struct outcome got;
+
+        if (mesh->plan && !has_plan()) {
+            if (tried)
+                check_untried(c, "tp", "the model has no shard_plan");
+            tried = false;
+            continue;
+        }
+        rc = run(c, true, mesh, NULL, ct_arena_printf(&c->arena, "mesh%zu", i), &got);
+        if (rc == 0)
+            judge(c, mesh->name, &got, one, "one rank", c->tolerance);
+    }
+    return rc;
+}
+
+int check_runs(struct check *c)
+{
+    struct outcome without, one;
+    int rc;
+
+    if (!has_runs(c->plugin))
+        return 0;
+    rc = make_folder(c);
+    if (rc == 0)
+        rc = run(c, true, NULL, NULL, "one", &one);
+    if (rc < 0)
+        return rc;
+    if (one.status == 2) {
+        check_untried(c, "runs", one.why);
+        return 0;
+    }
+    if (is_own_measure(c->plugin)) {
+        check_result(c, check_losses(&one), "one rank: the loss goes from %.5f to %.5f",
+                     one.loss[0], one.loss[CHECK_STEPS - 1]);
+    } else {
+        rc = run(c, false, NULL, NULL, "without", &without);
+        if (rc < 0)
+            return rc;
+        if (without.status)
+            return ct_fail(CT_EINVAL, "a run without the plugin fails: %s", without.why);
+        judge(c, "one rank", &one, &without, "a run without it", c->tolerance);
+    }
+    if (one.status || c->failed)
+        return 0; /* meshes would say the same */
+    check_lr(c, &one);
+    if (check_offers(c->plugin, CT_OPTIMIZER))
+        rc = check_optimizer(c);
+    if (rc == 0)
+        rc = check_resume(c, true, &one);
+    return rc == 0 ? check_meshes(c, &one) : rc;
+}

@@ -1,0 +1,150 @@
+/*
+ * The gradient of a model's loss against central differences, in float64, op by op through the
+ * reference kernels. Each parameter is moved in a random direction of its own.
+ */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/pass.h>
+#include <ctitan/rng.h>
+
+#include "machine.h"
+
+#define BATCH 2
+#define TOKENS 8
+#define MOST_PARAMETERS 400000
+#define STEP 1e-5
+#define TOLERANCE 2e-6
+
+static int fill_input(struct ct_machine *m, const struct ct_value *v, int64_t vocabulary)
+{
+    struct ct_tensor *t = ct_machine_tensor(m, v);
+
+    for (int64_t i = 0; i < ct_tensor_count(t); i++) {
+        double value = (double)(ct_philox(3, ct_rng_stream(v->name), (uint64_t)i).v[0] %
+                                (uint64_t)(vocabulary > 0 ? vocabulary : 2));
+
+        if (!strcmp(v->name, "positions"))
+            value = (double)(i % TOKENS);
+        else if (!strcmp(v->name, "documents"))
+            value = 0;
+        else if (!strcmp(v->name, "valid_tokens"))
+            value = BATCH * TOKENS;
+        ct_tensor_store(t, i, value);
+    }
+    return 0;
+}
+
+/* Everything in float64. Parameters are near their initial values; norms' weights differ from 1. */
+static int build(struct ct_machine *m, const struct ct_model_ops *ops, struct ct_model *model)
+{
+    const struct ct_model_request request = {.batch = BATCH, .seq_len = TOKENS};
+    int64_t elements = 0;
+    int rc;
+
+    m->graph = ct_graph_create(&m->arena, "model");
+    rc = ops->build(model, m->graph, &request);
+    for (size_t i = 0; rc == 0 && i < m->graph->value_count; i++) {
+        struct ct_value *v = m->graph->values[i];
+
+        if (ct_dtype_is_float(v->dtype))
+            v->dtype = CT_F64;
+        if (v->role == CT_ROLE_PARAM)
+            elements += ct_shape_count(v->ndim, v->shape);
+    }
+    if (rc == 0 && !ct_graph_fetched(m->graph, "loss"))
+        return ct_fail(CT_EINVAL, "the model fetches no \"loss\"");
+    if (rc == 0 && elements > MOST_PARAMETERS)
+        return ct_fail(CT_ECONFIG,
+                       "the model has %lld parameters; differences are tried on at most %d: make "
+                       "it smaller with --set",
+                       (long long)elements, MOST_PARAMETERS);
+    if (rc == 0)
+        rc = ct_graph_infer(m->graph);
+    if (rc == 0)
+        rc = ct_differentiate(m->graph);
+    return rc == 0 ? ct_graph_verify(m->graph, NULL) : rc;
+}
+
+/* Run what the model computes for each microbatch: the loss, and the gradients behind it. */
+static int run(struct ct_machine *m, bool gradients)
+{
+    int rc = 0;
+
+    ct_for_each_op (op, m->graph)
+        if (rc == 0 &&
+            (op->section->part == CT_PART_F || (op->section->part == CT_PART_PRE) ||
+             (gradients && (op->section->part == CT_PART_I || op->section->part == CT_PART_W))))
+            rc = ct_machine_run(m, op);
+    return rc;
+}
+
+static double loss(struct ct_machine *m)
+{
+    if (run(m, false) < 0)
+        return NAN;
+    return ct_tensor_load(ct_machine_tensor(m, ct_graph_fetched(m->graph, "loss")), 0);
+}
+
+/* Add step times the direction of v to it; returns the product of direction and gradient. */
+static double move(struct ct_machine *m, const struct ct_value *v, double step)
+{
+    struct ct_tensor *t = ct_machine_tensor(m, v);
+    const struct ct_tensor *grad = v->grad ? ct_machine_tensor(m, v->grad) : NULL;
+    uint64_t stream = ct_rng_stream(v->name);
+    double product = 0;
+
+    for (int64_t i = 0; i < ct_tensor_count(t); i++) {
+        double direction = (double)ct_normal(11, stream, (uint64_t)i);
+
+        ct_tensor_store(t, i, ct_tensor_load(t, i) + step * direction);
+        if (grad)
+            product += direction * ct_tensor_load(grad, i);
+    }
+    return product;
+}
+
+static int check_parameter(struct ct_machine *m, const struct ct_value *v)
+{
+    double scale = BATCH * TOKENS, got = move(m, v, STEP) * scale, above, below, want;
+
+    above = loss(m);
+    move(m, v, -2 * STEP);
+    below = loss(m);
+    move(m, v, STEP);
+    want = (above - below) / (2 * STEP);
+    if (fabs(got - want) <= TOLERANCE * (fabs(want) + scale))
+        return 0;
+    return ct_fail(CT_EINVAL,
+                   "gradient of %s in a random direction: %.9g%s; by differences of the loss it is "
+                   "%.9g",
+                   v->name, got, v->grad ? "" : " (it has no gradient)", want);
+}
+
+int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
+{
+    struct ct_machine m = {0};
+    int rc = build(&m, ops, model), checked = 0;
+
+    for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++) {
+        const struct ct_value *v = m.graph->values[i];
+
+        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR)
+            rc = fill_input(&m, v, ops->vocabulary(model));
+        else if (v->role == CT_ROLE_PARAM)
+            for (int64_t k = 0; k < ct_tensor_count(ct_machine_tensor(&m, v)); k++)
+                ct_tensor_store(ct_machine_tensor(&m, v), k,
+                                (v->ndim == 1) + 0.1 * (double)ct_normal(5, ct_rng_stream(v->name),
+                                                                         (uint64_t)k));
+    }
+    if (rc == 0)
+        rc = run(&m, true);
+    for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++)
+        if (m.graph->values[i]->role == CT_ROLE_PARAM) {
+            rc = check_parameter(&m, m.graph->values[i]);
+            checked++;
+        }
+    ct_machine_finish(&m);
+    return rc < 0 ? rc : checked;
+}

@@ -1,0 +1,87 @@
+/*
+ * Conformance of what plugins offer, for `ctitan check` and for tests.
+ *
+ * A sample is one call of an op type, in small sizes. Its reference kernel is run in many ways, and
+ * everything that an op type promises is compared: strides, accumulation, outputs in the memory of
+ * inputs, dtypes, gradients against central differences, and its factors: shards computed by two
+ * ranks are shards of the whole.
+ *
+ * All checks return 0 or the number of cases that they tried, or a failure whose message says what
+ * was called, what is wrong, and where.
+ */
+#ifndef CT_CHECK_H
+#define CT_CHECK_H
+
+#include <ctitan/device/device.h>
+#include <ctitan/model.h>
+#include <ctitan/op.h>
+
+CT_BEGIN_DECLS
+
+struct ct_sample {
+    const char *type;
+    const char *attrs; /* "eps=0.01 seed=3"; NULL: the defaults */
+    /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; positive: 0.5
+       to 1.5; statistic and square: likewise, in float32 at least and in float64; factor: likewise,
+       in float32, and without a gradient; index: 0 to 5; small: 0 or 1; label: as index, each third
+       masked; document: runs of equal numbers; position; offloaded: as positive, in another memory;
+       "-": absent. */
+    const char *inputs;
+    unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
+    double step;        /* of finite differences; 0: 1e-4 */
+    bool joint;         /* a gradient only together with that of the op in front */
+    char replaced;      /* where this factor is split, a transform replaces the op; 0: none */
+};
+
+/*
+ * The samples of a type: those in its field `samples`, or one made from its signature. The array is
+ * in arena, ended by {0}. CT_EINVAL: they do not parse, or the signature has no dimensions and the
+ * type no samples.
+ */
+CT_API int ct_samples_of(const struct ct_op_type *type, struct ct_arena *arena,
+                         struct ct_sample **samples);
+
+/* Read one of "word[2,3] word -", and move on; false at the end. ndim: -1 for "-". */
+CT_API bool ct_sample_operand(const char **text, char word[32], int *ndim, int64_t *shape);
+
+/* One thing that every op type promises, and its test. */
+struct ct_op_check {
+    const char *name;
+    int (*check)(const struct ct_sample *sample);
+};
+CT_API extern const struct ct_op_check ct_op_checks[]; /* ended by {0} */
+
+/* A device's kernel against the reference, in each dtype that it accepts, on poisoned outputs, with
+   and without gaps and accumulation. 0: it accepts none of these calls. */
+CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
+                           const struct ct_sample *sample);
+
+/* The gradient of a model's loss, in float64 by reference kernels, against central differences of
+   every parameter in a random direction. CT_EINVAL names the worst parameter. */
+CT_API int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model);
+
+/* ---- machines: a graph, and dense host memory for its values ---- */
+
+struct ct_machine {
+    struct ct_arena arena;
+    struct ct_graph *graph;
+    struct ct_op *op;         /* of the sample */
+    struct ct_tensor *memory; /* by value id */
+    size_t room;
+};
+
+/* The sample's op in float64, or with every floating input in another dtype; inputs are filled.
+   Returns the failure of emitting it. */
+CT_API int ct_machine_create(struct ct_machine *m, const struct ct_sample *sample,
+                             enum ct_dtype dtype);
+CT_API void ct_machine_finish(struct ct_machine *m);
+/* The value's memory: dense, zeroed at first. */
+CT_API struct ct_tensor *ct_machine_tensor(struct ct_machine *m, const struct ct_value *value);
+CT_API void ct_machine_fill(struct ct_machine *m, const struct ct_value *value, const char *fill);
+/* Run op, or all ops from there on, by their reference kernels. */
+CT_API int ct_machine_run(struct ct_machine *m, const struct ct_op *op);
+CT_API int ct_machine_run_from(struct ct_machine *m, const struct ct_op *op);
+
+CT_END_DECLS
+
+#endif

@@ -1,0 +1,436 @@
+/*
+ * Plugins with one fault each, for `ctitan check` to find: FAULT is the fault's number in the list
+ * below, and NAME the plugin's name.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/lib/pipeline.h>
+#include <ctitan/lib/reference.h>
+#include <ctitan/op_author.h>
+#include <ctitan/pass.h>
+#include <ctitan/plugin.h>
+#include <ctitan/run.h>
+
+#define GRADIENT 1      /* an op's gradient is twice what it should be */
+#define SHARDING 2      /* its signature lets ranks split what it needs whole */
+#define ACCUMULATION 3  /* its reference does not add */
+#define UNDECLARED 4    /* it changes an input, and does not say so */
+#define KERNEL 5        /* its kernel computes something else */
+#define MODEL 6         /* a model uses the op with the wrong gradient */
+#define TRANSFORM 7     /* a transform changes what is computed */
+#define OPTIMIZER 8     /* an optimizer updates nothing */
+#define DATA 9          /* samples depend on what was read before */
+#define LABELS 10       /* labels are not shifted */
+#define TOKENIZER 11    /* bytes above 127 are lost */
+#define HOOK 12         /* a hook fails */
+#define LR_SCHEDULE 13  /* the factor depends on what was asked before */
+#define DEVICE 14       /* what is copied out has a wrong byte */
+#define COMMUNICATOR 15 /* it cannot be opened */
+#define SCHEDULE 16     /* a backward comes before its forward */
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+/* ---- an op: y = x w, w the same for all rows ---- */
+
+#if FAULT <= MODEL
+
+static int vjp(struct ct_vjp *v);
+
+static int reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t columns = ct_columns(&l->in[0]);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++) {
+        r.out[0][i] = r.in[0][i] * r.in[1][i];
+#if FAULT == SHARDING
+        r.out[0][i] += r.in[0][i / columns * columns]; /* the first of the row */
+#endif
+    }
+    (void)columns;
+#if FAULT == UNDECLARED
+    ct_tensor_store(&l->in[1], 0, 7);
+#endif
+#if FAULT == ACCUMULATION
+    struct ct_launch overwriting = *l;
+
+    overwriting.accumulate = 0;
+    r.launch = &overwriting;
+#endif
+    return ct_reference_end(&r, 0);
+}
+
+static const struct ct_op_type product = {.size = sizeof(struct ct_op_type),
+                                          .name = TEXT(NAME),
+                                          .summary = "x times w",
+                                          .signature = "x[.n] T, w[.n] T -> y[.n] T",
+                                          .vjp = vjp,
+                                          .reference = reference};
+
+static int vjp(struct ct_vjp *v)
+{
+    for (int i = 0; i < 2; i++)
+        if (v->wanted[i]) {
+            v->din[i] = ct_emit_type1(v->b, &ct_op_mul, ct_gradient_name(v, i),
+                                      (struct ct_value *[]){v->dout[0], v->op->in[1 - i]}, 2, NULL);
+            if (FAULT == GRADIENT || FAULT == MODEL)
+                v->din[i] = ct_scale(v->b, "twice", v->din[i], 2);
+        }
+    return v->b->status;
+}
+
+static int run_kernel(const struct ct_launch *l)
+{
+    const float *x = l->in[0].data, *w = l->in[1].data;
+    float *y = l->out[0].data;
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
+        y[i] = x[i] * w[i] * (i == 5 ? 1.001f : 1);
+    return 0;
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return p->in[0].dtype == CT_F32;
+}
+
+static const struct ct_kernel kernels[] = {
+    CT_KERNEL(.op = TEXT(NAME), .name = "plain", .accepts = accepts, .run = run_kernel), {0}};
+#endif
+
+/* ---- a model ---- */
+
+#if FAULT == MODEL
+static int create(struct ct_run *run, struct ct_model **model)
+{
+    (void)run;
+    *model = NULL;
+    return 0;
+}
+
+static int build(struct ct_model *model, struct ct_graph *graph,
+                 const struct ct_model_request *request)
+{
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "head");
+    int64_t shape[] = {request->batch, request->seq_len}, sizes[] = {96, 8};
+    struct ct_value *tokens = ct_input(&b, "tokens", shape),
+                    *labels = ct_input(&b, "labels", shape);
+    struct ct_value *x =
+        ct_embedding(&b, NULL, tokens, ct_parameter(&b, "table", 2, sizes, CT_INIT_STD(1)));
+
+    (void)model;
+    x = ct_emit_type1(&b, &product, "squared", (struct ct_value *[]){x, x}, 2, NULL);
+    x = ct_linear_cross_entropy(&b, "loss", x, ct_parameter(&b, "head", 2, sizes, CT_INIT_STD(1)),
+                                labels);
+    if (x)
+        ct_graph_fetch(graph, "loss", x);
+    return b.status;
+}
+
+static int64_t vocabulary(const struct ct_model *model)
+{
+    (void)model;
+    return 96;
+}
+
+static void flops(const struct ct_model *model, int64_t seq_len, double *whole, double *halved)
+{
+    (void)model;
+    *whole = *halved = (double)seq_len;
+}
+
+static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
+                                          .create = create,
+                                          .build = build,
+                                          .vocabulary = vocabulary,
+                                          .flops_per_token = flops};
+#define OFFERS                                                                                     \
+    {CT_OP, TEXT(NAME), &product},                                                                 \
+    {                                                                                              \
+        CT_MODEL, TEXT(NAME), &model                                                               \
+    }
+#elif FAULT == KERNEL
+#define OFFERS                                                                                     \
+    {CT_OP, TEXT(NAME), &product},                                                                 \
+    {                                                                                              \
+        CT_KERNELS, "cpu", kernels                                                                 \
+    }
+#elif FAULT < KERNEL
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_OP, TEXT(NAME), &product                                                                \
+    }
+#endif
+#if FAULT <= MODEL && FAULT != KERNEL
+extern const void *unused;
+const void *unused = kernels;
+#endif
+
+#if FAULT == TRANSFORM
+static int apply(struct ct_graph *graph, struct ct_run *run)
+{
+    struct ct_value *loss = ct_graph_fetched(graph, "loss");
+    struct ct_builder b = ct_builder_after(graph, loss->producer);
+    struct ct_value *twice = ct_scale(&b, "twice", loss, 2);
+
+    (void)run;
+    for (size_t i = 0; b.status == 0 && i < graph->fetch_count; i++)
+        if (graph->fetches[i].value == loss)
+            ct_graph_set_fetch(graph, i, twice);
+    return b.status;
+}
+
+static const struct ct_transform transform = {.size = sizeof(struct ct_transform),
+                                              .name = TEXT(NAME),
+                                              .phase = CT_PHASE_PARTITION,
+                                              .evaluation = true,
+                                              .apply = apply};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_TRANSFORM, TEXT(NAME), &transform                                                       \
+    }
+#endif
+
+#if FAULT == OPTIMIZER
+static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                 struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    (void)params, (void)count, (void)lr, (void)step, (void)clip;
+    return b->status;
+}
+
+static double peak(void)
+{
+    return 1e-3;
+}
+
+static const struct ct_optimizer_ops optimizer = {sizeof(struct ct_optimizer_ops), build, peak};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_OPTIMIZER, TEXT(NAME), &optimizer                                                       \
+    }
+#endif
+
+#if FAULT == DATA || FAULT == LABELS
+struct ct_data {
+    int64_t seq_len, read;
+};
+
+static int open_data(const struct ct_data_request *request, struct ct_data **data)
+{
+    *data = calloc(1, sizeof(**data));
+    (*data)->seq_len = request->seq_len;
+    return 0;
+}
+
+static void close_data(struct ct_data *data)
+{
+    free(data);
+}
+
+static int read_data(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
+                     int32_t *documents)
+{
+    int64_t first = FAULT == DATA ? data->read++ : index;
+
+    (void)documents;
+    for (int64_t i = 0; i < data->seq_len; i++) {
+        tokens[i] = (int32_t)((first + i) % 90);
+        labels[i] = (int32_t)((first + i + (FAULT != LABELS)) % 90);
+    }
+    return 0;
+}
+
+static bool has_documents(void)
+{
+    return false;
+}
+
+static int64_t vocabulary(struct ct_data *data)
+{
+    (void)data;
+    return 90;
+}
+
+static const struct ct_data_ops data_ops = {.size = sizeof(struct ct_data_ops),
+                                            .open = open_data,
+                                            .close = close_data,
+                                            .read = read_data,
+                                            .has_documents = has_documents,
+                                            .vocabulary = vocabulary};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_DATA, TEXT(NAME), &data_ops                                                             \
+    }
+#endif
+
+#if FAULT == TOKENIZER
+static int64_t vocabulary(void)
+{
+    return 128;
+}
+
+static int32_t none(void)
+{
+    return -1;
+}
+
+static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
+{
+    for (size_t i = 0; i < size && i < room; i++)
+        tokens[i] = text[i] & 127;
+    return (int64_t)size;
+}
+
+static int decode(int32_t token, char *text, size_t room)
+{
+    if (!room)
+        return -1;
+    *text = (char)token;
+    return 1;
+}
+
+static const struct ct_tokenizer_ops tokenizer = {.size = sizeof(struct ct_tokenizer_ops),
+                                                  .vocabulary = vocabulary,
+                                                  .bos = none,
+                                                  .eos = none,
+                                                  .encode = encode,
+                                                  .decode = decode};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_TOKENIZER, TEXT(NAME), &tokenizer                                                       \
+    }
+#endif
+
+#if FAULT == HOOK
+static int hear(const struct ct_event_data *data, void *context)
+{
+    (void)context;
+    return data->step == 2 ? ct_fail(CT_EINVAL, "the hook's disk is full") : 0;
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = hear};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_HOOK, TEXT(NAME), &hook                                                                 \
+    }
+#endif
+
+#if FAULT == LR_SCHEDULE
+static double factor(int64_t step, int64_t total)
+{
+    static double falling = 1;
+
+    (void)step, (void)total;
+    return falling *= 0.99;
+}
+
+static const struct ct_lr_schedule_ops schedule = {sizeof(struct ct_lr_schedule_ops), factor};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_LR_SCHEDULE, TEXT(NAME), &schedule                                                      \
+    }
+#endif
+
+#if FAULT == DEVICE
+static struct ct_device_ops ops;
+
+static int copy_out(struct ct_device *device, void *host, const void *from, size_t bytes)
+{
+    int rc = ct_device_reference.copy_out(device, host, from, bytes);
+
+    if (bytes > 100 && ((char *)host)[100])
+        ((char *)host)[100]++;
+    return rc;
+}
+
+static int open_device(const struct ct_device_request *request, struct ct_device **device)
+{
+    int rc = ct_device_reference.open(request, device);
+
+    if (rc == 0) {
+        (*device)->ops = &ops;
+        (*device)->name = TEXT(NAME);
+    }
+    return rc;
+}
+
+__attribute__((constructor)) static void fill(void)
+{
+    ops = ct_device_reference;
+    ops.open = open_device;
+    ops.copy_out = copy_out;
+}
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_DEVICE, TEXT(NAME), &ops                                                                \
+    }
+#endif
+
+#if FAULT == COMMUNICATOR
+static int open_comm(const struct ct_comm_request *request, struct ct_comm **comm)
+{
+    (void)request;
+    *comm = NULL;
+    return ct_fail(CT_EPEER, "the ranks cannot find each other");
+}
+
+static void close_comm(struct ct_comm *comm)
+{
+    (void)comm;
+}
+
+static int group(struct ct_comm *comm, const int64_t *ranks, int count, const char *name,
+                 struct ct_group **made)
+{
+    (void)comm, (void)ranks, (void)count, (void)name, (void)made;
+    return CT_EINVAL;
+}
+
+static int call(const struct ct_call *one)
+{
+    (void)one;
+    return CT_EINVAL;
+}
+
+static const struct ct_comm_ops comm = {.size = sizeof(struct ct_comm_ops),
+                                        .open = open_comm,
+                                        .close = close_comm,
+                                        .group = group,
+                                        .call = call};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_COMMUNICATOR, TEXT(NAME), &comm                                                         \
+    }
+#endif
+
+#if FAULT == SCHEDULE
+static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
+{
+    for (int rank = 0; rank < request->ranks; rank++)
+        for (int m = 0; m < request->microbatches; m++) {
+            ct_schedule_add(request, &lists[rank], CT_ACTION_B, rank, m);
+            ct_schedule_add(request, &lists[rank], CT_ACTION_F, rank, m);
+        }
+    return 0;
+}
+
+static const struct ct_schedule_ops schedule = {.size = sizeof(struct ct_schedule_ops),
+                                                .summary = "a backward before its forward",
+                                                .stages_per_rank_min = 1,
+                                                .stages_per_rank_max = 1,
+                                                .generate = generate};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_SCHEDULE, TEXT(NAME), &schedule                                                         \
+    }
+#endif
+
+CT_PLUGIN(.name = TEXT(NAME), .version = "1.0", .summary = "Has one fault",
+          .offers = CT_OFFERS(OFFERS));

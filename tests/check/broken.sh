@@ -1,0 +1,34 @@
+#!/bin/bash
+# broken.sh CTITAN FOLDER: `ctitan check` finds the fault of each broken plugin, and says what is wrong.
+set -uo pipefail
+ctitan=$1 folder=$2 status=0
+while IFS='|' read -r name words; do
+    if "$ctitan" check "$folder/broken_$name.so" >"$folder/$name.log" 2>&1; then
+        echo "broken_$name passes"
+        status=1
+    elif grep -qE "^FAILED .*$words" "$folder/$name.log"; then
+        echo "broken_$name: $(grep -cE '^FAILED' "$folder/$name.log") found"
+    else
+        echo "broken_$name: nothing says \"$words\":"
+        cat "$folder/$name.log"
+        status=1
+    fi
+done <<'END'
+gradient|op broken_gradient.*gradient of input 0, element 0: .* by differences of the reference it is
+sharding|op broken_sharding.*factor n split over two ranks
+accumulation|op broken_accumulation.*accumulating: .*output 0
+undeclared|op broken_undeclared.*input, which is not declared as updated, 1, element 0: 7
+kernel|kernel plain of broken_kernel on cpu.*element 5
+model|model broken_model.*gradient of table in a random direction
+transform|one rank, against a run without it: the loss of step 1
+optimizer|on one sample: the loss falls: .*it should fall
+data|sample 5 is another one when read in another order
+labels|sample 0: label 0 is 0, and the next token is 1: labels are tokens shifted by one
+tokenizer|tokenizer broken_tokenizer.*comes back as
+hook|one rank, against a run without it: it ended with status 1: .*the hook's disk is full
+lr_schedule|the factor of step 0 of 1 is another one when asked again
+device|device broken_device.*what was copied in comes out as something else
+communicator|fsdp on 2 ranks, against one rank: it ended with status 1: .*the ranks cannot find each other
+schedule|schedule broken_schedule: 1 ranks, 1 stages, 1 microbatches: .*stage 0 microbatch 0: F
+END
+exit $status

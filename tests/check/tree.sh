@@ -1,0 +1,26 @@
+#!/bin/bash
+# tree.sh CTITAN BUILD SOURCE: `ctitan check` passes all plugins of the tree.
+set -uo pipefail
+ctitan=$1 build=$2 source=$3 status=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+head -c 8192 /dev/zero >"$scratch/tokens"
+for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
+    name=$(basename "$plugin" .so)
+    case $name in
+    text) arguments=(--with bytes --set "text.path=$source/LICENSE") ;;
+    tokens) arguments=(--set "tokens.path=$scratch/tokens") ;;
+    bpe) arguments=(--set "bpe.path=$source/tests/data/bpe/tokenizer.json") ;;
+    offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
+    ep) arguments=(--with qwen3_moe) ;;
+    float8) arguments=(--tolerance 0.01) ;; # 8-bit products
+    *) arguments=() ;;
+    esac
+    if "$ctitan" check "$plugin" "${arguments[@]}" >"$scratch/log" 2>&1; then
+        tail -1 "$scratch/log"
+    else
+        cat "$scratch/log"
+        status=1
+    fi
+done
+exit $status
