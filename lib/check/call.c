@@ -32,27 +32,27 @@ int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
 
     memset(c, 0, sizeof(*c));
     c->sample = s;
-    rc = ct_machine_create(&c->m, s, dtype);
+    rc = ct_trial_create(&c->m, s, dtype);
     if (rc < 0)
         return ct_context(CT_EINVAL, "%s(%s)", s->type, s->inputs);
     c->op = c->m.op;
     for (int i = 0; i < c->op->ins; i++) {
         if (!c->op->in[i])
             continue;
-        c->in[i] = *ct_machine_tensor(&c->m, c->op->in[i]);
+        c->in[i] = *ct_trial_tensor(&c->m, c->op->in[i]);
         for (int64_t k = 0; like && k < ct_tensor_count(&c->in[i]); k++)
             ct_tensor_store(&c->in[i], k, ct_tensor_load(&like->in[i], k));
         c->after[i] = copied(c, &c->in[i]);
     }
     for (int i = 0; i < c->op->outs; i++)
-        c->out[i] = *ct_machine_tensor(&c->m, c->op->out[i]);
+        c->out[i] = *ct_trial_tensor(&c->m, c->op->out[i]);
     rc = launch(NULL, 0, c->op, c->after, c->out, 0);
     return rc < 0 ? ct_context(CT_EINVAL, "%s(%s)", s->type, s->inputs) : 0;
 }
 
 void call_finish(struct call *c)
 {
-    ct_machine_finish(&c->m);
+    ct_trial_finish(&c->m);
 }
 
 struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)

@@ -10,7 +10,7 @@
 
 struct job {
     const struct ct_sample *sample;
-    struct ct_machine m;
+    struct ct_trial m;
     struct ct_value *dout[CHECK_OPERANDS], *din[CHECK_OPERANDS];
     bool wanted[CHECK_OPERANDS];
 };
@@ -20,13 +20,13 @@ static double inner_product(struct job *j)
 {
     double sum = 0;
 
-    if (ct_machine_run(&j->m, j->m.op) < 0)
+    if (ct_trial_run(&j->m, j->m.op) < 0)
         return NAN;
     for (int k = 0; k < j->m.op->outs; k++) {
-        const struct ct_tensor *out = ct_machine_tensor(&j->m, j->m.op->out[k]);
+        const struct ct_tensor *out = ct_trial_tensor(&j->m, j->m.op->out[k]);
 
         for (int64_t i = 0; j->dout[k] && i < ct_tensor_count(out); i++)
-            sum += ct_tensor_load(out, i) * ct_tensor_load(ct_machine_tensor(&j->m, j->dout[k]), i);
+            sum += ct_tensor_load(out, i) * ct_tensor_load(ct_trial_tensor(&j->m, j->dout[k]), i);
     }
     return sum;
 }
@@ -60,14 +60,14 @@ static int check_shape(const struct job *j, int input)
 
 static int check_input(struct job *j, int input)
 {
-    const struct ct_tensor *x = ct_machine_tensor(&j->m, j->m.op->in[input]);
+    const struct ct_tensor *x = ct_trial_tensor(&j->m, j->m.op->in[input]);
     const struct ct_value *din = j->din[input];
     double step = j->sample->step != 0 ? j->sample->step : 1e-4;
     int rc = din ? check_shape(j, input) : 0;
 
     for (int64_t i = 0; rc == 0 && i < ct_tensor_count(x); i++) {
         double want = difference(j, x, i, step);
-        double got = din ? ct_tensor_load(ct_machine_tensor(&j->m, din), i) : 0;
+        double got = din ? ct_tensor_load(ct_trial_tensor(&j->m, din), i) : 0;
 
         if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
             rc = ct_fail(CT_EINVAL,
@@ -87,8 +87,8 @@ static int check_loss(struct job *j)
 
     if (!loss)
         return 0;
-    difference = ct_tensor_load(ct_machine_tensor(&j->m, loss), 0) -
-                 ct_tensor_load(ct_machine_tensor(&j->m, out), 0);
+    difference = ct_tensor_load(ct_trial_tensor(&j->m, loss), 0) -
+                 ct_tensor_load(ct_trial_tensor(&j->m, out), 0);
     return fabs(difference) < 1e-12 && loss->dtype == out->dtype
                ? 0
                : ct_fail(CT_EINVAL, "%s(%s): the gradient makes another loss, by %g",
@@ -107,7 +107,7 @@ static int emit(struct job *j, unsigned outputs, unsigned inputs)
         if (outputs >> i & 1) {
             j->dout[i] = ct_graph_source(j->m.graph, CT_ROLE_INPUT, "dout", op->out[i]->dtype,
                                          op->out[i]->ndim, op->out[i]->shape);
-            ct_machine_fill(&j->m, j->dout[i], "positive");
+            ct_trial_fill(&j->m, j->dout[i], "positive");
         }
     for (int i = 0; i < op->ins; i++)
         j->wanted[i] = inputs >> i & 1;
@@ -127,18 +127,18 @@ static int emit(struct job *j, unsigned outputs, unsigned inputs)
 static int check_sets(const struct ct_sample *s, unsigned outputs, unsigned inputs)
 {
     struct job j = {.sample = s};
-    int rc = ct_machine_create(&j.m, s, CT_F64);
+    int rc = ct_trial_create(&j.m, s, CT_F64);
 
     if (rc == 0)
         rc = emit(&j, outputs, inputs);
     if (rc == 0)
-        rc = ct_machine_run_from(&j.m, j.m.op);
+        rc = ct_trial_run_from(&j.m, j.m.op);
     if (rc == 0)
         rc = check_loss(&j);
     for (int i = 0; rc == 0 && i < j.m.op->ins; i++)
         if (j.wanted[i])
             rc = check_input(&j, i);
-    ct_machine_finish(&j.m);
+    ct_trial_finish(&j.m);
     return rc;
 }
 

@@ -121,7 +121,7 @@ static enum ct_dtype dtype_of(const struct fill *fill, enum ct_dtype compute)
     return fill->wide && compute != CT_F64 ? CT_F32 : compute;
 }
 
-struct ct_tensor *ct_machine_tensor(struct ct_machine *m, const struct ct_value *v)
+struct ct_tensor *ct_trial_tensor(struct ct_trial *m, const struct ct_value *v)
 {
     struct ct_tensor *t;
 
@@ -134,9 +134,9 @@ struct ct_tensor *ct_machine_tensor(struct ct_machine *m, const struct ct_value 
     return t;
 }
 
-void ct_machine_fill(struct ct_machine *m, const struct ct_value *value, const char *name)
+void ct_trial_fill(struct ct_trial *m, const struct ct_value *value, const char *name)
 {
-    struct ct_tensor *t = ct_machine_tensor(m, value);
+    struct ct_tensor *t = ct_trial_tensor(m, value);
     const struct fill *fill = fill_find(name);
 
     assert(fill);
@@ -144,7 +144,7 @@ void ct_machine_fill(struct ct_machine *m, const struct ct_value *value, const c
         ct_tensor_store(t, i, fill->element(value->id + 1, i));
 }
 
-static int parse_attrs(struct ct_machine *m, const struct ct_op_type *type, const char *text,
+static int parse_attrs(struct ct_trial *m, const struct ct_op_type *type, const char *text,
                        void **attrs)
 {
     char *copy = ct_arena_strdup(&m->arena, text ? text : ""), *save = NULL;
@@ -166,7 +166,7 @@ static int parse_attrs(struct ct_machine *m, const struct ct_op_type *type, cons
     return rc;
 }
 
-static int source(struct ct_machine *m, const char *name, enum ct_dtype dtype, int ndim,
+static int source(struct ct_trial *m, const char *name, enum ct_dtype dtype, int ndim,
                   const int64_t *shape, int i, struct ct_value **value)
 {
     const struct fill *fill = fill_find(name);
@@ -177,11 +177,11 @@ static int source(struct ct_machine *m, const char *name, enum ct_dtype dtype, i
         ct_graph_source(m->graph, fill->real ? CT_ROLE_PARAM : CT_ROLE_INPUT,
                         ct_arena_printf(&m->arena, "in%d", i), dtype_of(fill, dtype), ndim, shape);
     (*value)->space = strcmp(name, "offloaded") ? CT_SPACE_DEVICE : CT_SPACE_HOST;
-    ct_machine_fill(m, *value, name);
+    ct_trial_fill(m, *value, name);
     return 0;
 }
 
-int ct_machine_create(struct ct_machine *m, const struct ct_sample *sample, enum ct_dtype dtype)
+int ct_trial_create(struct ct_trial *m, const struct ct_sample *sample, enum ct_dtype dtype)
 {
     const struct ct_op_type *type = ct_op_find(sample->type);
     const char *p = sample->inputs;
@@ -212,7 +212,7 @@ int ct_machine_create(struct ct_machine *m, const struct ct_sample *sample, enum
     return b.status;
 }
 
-void ct_machine_finish(struct ct_machine *m)
+void ct_trial_finish(struct ct_trial *m)
 {
     ct_arena_finish(&m->arena);
 }
@@ -230,7 +230,7 @@ int launch(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
                                                    .mesh = mesh});
 }
 
-int ct_machine_run(struct ct_machine *m, const struct ct_op *op)
+int ct_trial_run(struct ct_trial *m, const struct ct_op *op)
 {
     struct ct_tensor *in = ct_arena_array(&m->arena, struct ct_tensor, op->ins + op->outs + 1);
     struct ct_tensor *out = in + op->ins;
@@ -239,17 +239,17 @@ int ct_machine_run(struct ct_machine *m, const struct ct_op *op)
         return ct_fail(CT_EINVAL, "op %s has no reference", op->type->name);
     for (int i = 0; i < op->ins; i++)
         if (op->in[i])
-            in[i] = *ct_machine_tensor(m, op->in[i]);
+            in[i] = *ct_trial_tensor(m, op->in[i]);
     for (int i = 0; i < op->outs; i++)
-        out[i] = *ct_machine_tensor(m, op->out[i]);
+        out[i] = *ct_trial_tensor(m, op->out[i]);
     return launch(NULL, 0, op, in, out, 0);
 }
 
-int ct_machine_run_from(struct ct_machine *m, const struct ct_op *op)
+int ct_trial_run_from(struct ct_trial *m, const struct ct_op *op)
 {
     int rc = 0;
 
     for (; rc == 0 && op; op = op->next)
-        rc = ct_machine_run(m, op);
+        rc = ct_trial_run(m, op);
     return rc;
 }

@@ -17,7 +17,7 @@ int launch(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
 
 /* A sample's op, its inputs before and after a run, and its outputs. All are dense. */
 struct call {
-    struct ct_machine m;
+    struct ct_trial m;
     const struct ct_sample *sample;
     const struct ct_op *op;
     struct ct_tensor in[CHECK_OPERANDS], after[CHECK_OPERANDS], out[CHECK_OPERANDS];

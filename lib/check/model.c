@@ -17,9 +17,9 @@
 #define STEP 1e-5
 #define TOLERANCE 2e-6
 
-static int fill_input(struct ct_machine *m, const struct ct_value *v, int64_t vocabulary)
+static int fill_input(struct ct_trial *m, const struct ct_value *v, int64_t vocabulary)
 {
-    struct ct_tensor *t = ct_machine_tensor(m, v);
+    struct ct_tensor *t = ct_trial_tensor(m, v);
 
     for (int64_t i = 0; i < ct_tensor_count(t); i++) {
         double value = (double)(ct_philox(3, ct_rng_stream(v->name), (uint64_t)i).v[0] %
@@ -37,7 +37,7 @@ static int fill_input(struct ct_machine *m, const struct ct_value *v, int64_t vo
 }
 
 /* Everything in float64. Parameters are near their initial values; norms' weights differ from 1. */
-static int build(struct ct_machine *m, const struct ct_model_ops *ops, struct ct_model *model)
+static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_model *model)
 {
     const struct ct_model_request request = {.batch = BATCH, .seq_len = TOKENS};
     int64_t elements = 0;
@@ -68,7 +68,7 @@ static int build(struct ct_machine *m, const struct ct_model_ops *ops, struct ct
 }
 
 /* Run what the model computes for each microbatch: the loss, and the gradients behind it. */
-static int run(struct ct_machine *m, bool gradients)
+static int run(struct ct_trial *m, bool gradients)
 {
     int rc = 0;
 
@@ -76,22 +76,22 @@ static int run(struct ct_machine *m, bool gradients)
         if (rc == 0 &&
             (op->section->part == CT_PART_F || (op->section->part == CT_PART_PRE) ||
              (gradients && (op->section->part == CT_PART_I || op->section->part == CT_PART_W))))
-            rc = ct_machine_run(m, op);
+            rc = ct_trial_run(m, op);
     return rc;
 }
 
-static double loss(struct ct_machine *m)
+static double loss(struct ct_trial *m)
 {
     if (run(m, false) < 0)
         return NAN;
-    return ct_tensor_load(ct_machine_tensor(m, ct_graph_fetched(m->graph, "loss")), 0);
+    return ct_tensor_load(ct_trial_tensor(m, ct_graph_fetched(m->graph, "loss")), 0);
 }
 
 /* Add step times the direction of v to it; returns the product of direction and gradient. */
-static double move(struct ct_machine *m, const struct ct_value *v, double step)
+static double move(struct ct_trial *m, const struct ct_value *v, double step)
 {
-    struct ct_tensor *t = ct_machine_tensor(m, v);
-    const struct ct_tensor *grad = v->grad ? ct_machine_tensor(m, v->grad) : NULL;
+    struct ct_tensor *t = ct_trial_tensor(m, v);
+    const struct ct_tensor *grad = v->grad ? ct_trial_tensor(m, v->grad) : NULL;
     uint64_t stream = ct_rng_stream(v->name);
     double product = 0;
 
@@ -105,7 +105,7 @@ static double move(struct ct_machine *m, const struct ct_value *v, double step)
     return product;
 }
 
-static int check_parameter(struct ct_machine *m, const struct ct_value *v)
+static int check_parameter(struct ct_trial *m, const struct ct_value *v)
 {
     double scale = BATCH * TOKENS, got = move(m, v, STEP) * scale, above, below, want;
 
@@ -124,7 +124,7 @@ static int check_parameter(struct ct_machine *m, const struct ct_value *v)
 
 int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
 {
-    struct ct_machine m = {0};
+    struct ct_trial m = {0};
     int rc = build(&m, ops, model), checked = 0;
 
     for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++) {
@@ -133,8 +133,8 @@ int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
         if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR)
             rc = fill_input(&m, v, ops->vocabulary(model));
         else if (v->role == CT_ROLE_PARAM)
-            for (int64_t k = 0; k < ct_tensor_count(ct_machine_tensor(&m, v)); k++)
-                ct_tensor_store(ct_machine_tensor(&m, v), k,
+            for (int64_t k = 0; k < ct_tensor_count(ct_trial_tensor(&m, v)); k++)
+                ct_tensor_store(ct_trial_tensor(&m, v), k,
                                 (v->ndim == 1) + 0.1 * (double)ct_normal(5, ct_rng_stream(v->name),
                                                                          (uint64_t)k));
     }
@@ -145,6 +145,6 @@ int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
             rc = check_parameter(&m, m.graph->values[i]);
             checked++;
         }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
     return rc < 0 ? rc : checked;
 }

@@ -27,24 +27,24 @@ static void place_tokens(int32_t at[T], bool shuffled)
         at[t] = shuffled ? t * 5 % T : t;
 }
 
-static struct ct_value *source(struct ct_machine *m, enum ct_dtype dtype, int rank,
+static struct ct_value *source(struct ct_trial *m, enum ct_dtype dtype, int rank,
                                const int64_t *shape)
 {
     return ct_graph_source(m->graph, CT_ROLE_INPUT, "shard", dtype, rank, shape);
 }
 
 /* Tokens [first, first + tokens) of the sequence when its tokens stand as `at` says. */
-static struct ct_value *shard(struct ct_machine *m, const struct ct_value *whole, const int32_t *at,
+static struct ct_value *shard(struct ct_trial *m, const struct ct_value *whole, const int32_t *at,
                               int first, int tokens)
 {
-    struct ct_tensor from = *ct_machine_tensor(m, whole), to;
+    struct ct_tensor from = *ct_trial_tensor(m, whole), to;
     struct ct_value *v;
     int64_t row = ct_tensor_count(&from) / B / T, shape[CT_MAX_DIMS];
 
     memcpy(shape, whole->shape, sizeof(shape));
     shape[1] = tokens;
     v = source(m, whole->dtype, whole->ndim, shape);
-    to = *ct_machine_tensor(m, v);
+    to = *ct_trial_tensor(m, v);
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t i = 0; i < row; i++)
@@ -54,31 +54,31 @@ static struct ct_value *shard(struct ct_machine *m, const struct ct_value *whole
 }
 
 /* lse[b, h, t] as its tokens stand. */
-static struct ct_value *statistics(struct ct_machine *m, const struct ct_value *whole,
+static struct ct_value *statistics(struct ct_trial *m, const struct ct_value *whole,
                                    const int32_t *at)
 {
     struct ct_value *v = source(m, CT_F64, 3, whole->shape);
 
     for (int64_t i = 0; i < B * H * T; i++)
-        ct_tensor_store(ct_machine_tensor(m, v), i,
-                        ct_tensor_load(ct_machine_tensor(m, whole), i / T * T + at[i % T]));
+        ct_tensor_store(ct_trial_tensor(m, v), i,
+                        ct_tensor_load(ct_trial_tensor(m, whole), i / T * T + at[i % T]));
     return v;
 }
 
-static struct ct_value *positions(struct ct_machine *m, const int32_t *at, int first, int tokens)
+static struct ct_value *positions(struct ct_trial *m, const int32_t *at, int first, int tokens)
 {
     struct ct_value *v = source(m, CT_I32, 2, (int64_t[]){B, tokens});
 
     for (int64_t i = 0; i < B * tokens; i++)
-        ct_tensor_store(ct_machine_tensor(m, v), i, at[first + i % tokens]);
+        ct_tensor_store(ct_trial_tensor(m, v), i, at[first + i % tokens]);
     return v;
 }
 
 /* Tokens of got stand as `at` says, from first on; those of want in order. */
-static void same(struct ct_machine *m, const struct ct_value *got, const struct ct_value *want,
+static void same(struct ct_trial *m, const struct ct_value *got, const struct ct_value *want,
                  const int32_t *at, int first)
 {
-    const struct ct_tensor *g = ct_machine_tensor(m, got), *w = ct_machine_tensor(m, want);
+    const struct ct_tensor *g = ct_trial_tensor(m, got), *w = ct_trial_tensor(m, want);
     int64_t tokens = g->shape[1], row = ct_tensor_count(w) / B / T;
 
     for (int64_t i = 0; i < ct_tensor_count(g); i++) {
@@ -102,7 +102,7 @@ static struct ct_op *emit(struct ct_builder *b, const char *type, struct ct_valu
 }
 
 struct whole {
-    struct ct_machine m;
+    struct ct_trial m;
     struct ct_builder b;
     struct ct_value *documents, *grad;
     int32_t at[T];
@@ -113,13 +113,13 @@ static void create(struct whole *w, bool documents, bool shuffled)
     const char *inputs = documents ? Q KV KV "document[2,12]" : Q KV KV "-";
 
     place_tokens(w->at, shuffled);
-    if (ct_machine_create(&w->m, &(struct ct_sample){"attention", NULL, inputs}, CT_F64) < 0)
+    if (ct_trial_create(&w->m, &(struct ct_sample){"attention", NULL, inputs}, CT_F64) < 0)
         fail_msg("%s", ct_error_message());
-    assert_int_equal(ct_machine_run(&w->m, w->m.op), 0);
+    assert_int_equal(ct_trial_run(&w->m, w->m.op), 0);
     w->b = ct_builder_at_end(w->m.graph, CT_PART_F, "");
     w->documents = w->m.op->in[3];
     w->grad = source(&w->m, CT_F64, 4, w->m.op->out[0]->shape);
-    ct_machine_fill(&w->m, w->grad, "real");
+    ct_trial_fill(&w->m, w->grad, "real");
 }
 
 static struct ct_value *documents(struct whole *w, int first, int tokens)
@@ -163,13 +163,13 @@ static void check_forward(bool with_documents, bool shuffled)
         o = op->out[0];
         lse = op->out[1];
     }
-    assert_int_equal(ct_machine_run_from(&w.m, first), 0);
+    assert_int_equal(ct_trial_run_from(&w.m, first), 0);
     same(&w.m, o, w.m.op->out[0], w.at, 0);
     q = statistics(&w.m, w.m.op->out[1], w.at);
     for (int64_t i = 0; i < B * H * T; i++)
-        assert_true(fabs(ct_tensor_load(ct_machine_tensor(&w.m, lse), i) -
-                         ct_tensor_load(ct_machine_tensor(&w.m, q), i)) < 1e-12);
-    ct_machine_finish(&w.m);
+        assert_true(fabs(ct_tensor_load(ct_trial_tensor(&w.m, lse), i) -
+                         ct_tensor_load(ct_trial_tensor(&w.m, q), i)) < 1e-12);
+    ct_trial_finish(&w.m);
 }
 
 static void test_blocks_are_merged(void **state)
@@ -191,7 +191,7 @@ static void check_backward(bool with_documents, bool shuffled)
     out = w.m.op->out;
     all = emit(&w.b, "attention_grad",
                (struct ct_value *[]){w.grad, in[0], in[1], in[2], out[0], out[1], w.documents}, 7);
-    assert_int_equal(ct_machine_run(&w.m, all), 0);
+    assert_int_equal(ct_trial_run(&w.m, all), 0);
     d_o = shard(&w.m, w.grad, w.at, 0, T);
     q = shard(&w.m, in[0], w.at, 0, T);
     o = shard(&w.m, out[0], w.at, 0, T);
@@ -206,12 +206,12 @@ static void check_backward(bool with_documents, bool shuffled)
         dq = i ? emit(&w.b, "add", (struct ct_value *[]){dq, block[i]->out[0]}, 2)->out[0]
                : block[i]->out[0];
     }
-    assert_int_equal(ct_machine_run_from(&w.m, first), 0);
+    assert_int_equal(ct_trial_run_from(&w.m, first), 0);
     same(&w.m, dq, all->out[0], w.at, 0);
     for (int i = 0; i < BLOCKS; i++)
         for (int k = 1; k < 3; k++)
             same(&w.m, block[i]->out[k], all->out[k], w.at, i * SHARD);
-    ct_machine_finish(&w.m);
+    ct_trial_finish(&w.m);
 }
 
 static void test_gradients_of_blocks(void **state)
@@ -224,67 +224,67 @@ static void test_gradients_of_blocks(void **state)
 /* A query that sees no key: o is zero, lse -inf, and no gradient flows. */
 static void test_nothing_to_see(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     struct ct_value **in;
     struct ct_builder b;
     struct ct_op *grad;
 
     (void)state;
     assert_int_equal(
-        ct_machine_create(&m,
-                          &(struct ct_sample){"attention", NULL,
-                                              "real[1,2,1,2] real[1,2,1,2] real[1,2,1,2] "
-                                              "document[1,2] document[1,2] position[1,2] "
-                                              "position[1,2]"},
-                          CT_F64),
+        ct_trial_create(&m,
+                        &(struct ct_sample){"attention", NULL,
+                                            "real[1,2,1,2] real[1,2,1,2] real[1,2,1,2] "
+                                            "document[1,2] document[1,2] position[1,2] "
+                                            "position[1,2]"},
+                        CT_F64),
         0);
     in = m.op->in;
-    memcpy(ct_machine_tensor(&m, in[5])->data, (int32_t[]){5, 1}, 8); /* of queries */
-    memcpy(ct_machine_tensor(&m, in[6])->data, (int32_t[]){3, 2}, 8); /* of keys */
+    memcpy(ct_trial_tensor(&m, in[5])->data, (int32_t[]){5, 1}, 8); /* of queries */
+    memcpy(ct_trial_tensor(&m, in[6])->data, (int32_t[]){3, 2}, 8); /* of keys */
     b = ct_builder_at_end(m.graph, CT_PART_F, "");
     grad = emit(&b, "attention_grad",
                 (struct ct_value *[]){in[0], in[0], in[1], in[2], m.op->out[0], m.op->out[1], in[3],
                                       in[4], in[5], in[6]},
                 10);
-    assert_int_equal(ct_machine_run_from(&m, m.op), 0);
-    assert_true(isfinite(ct_tensor_load(ct_machine_tensor(&m, m.op->out[1]), 0)));
-    assert_true(ct_tensor_load(ct_machine_tensor(&m, m.op->out[1]), 1) == -INFINITY);
+    assert_int_equal(ct_trial_run_from(&m, m.op), 0);
+    assert_true(isfinite(ct_tensor_load(ct_trial_tensor(&m, m.op->out[1]), 0)));
+    assert_true(ct_tensor_load(ct_trial_tensor(&m, m.op->out[1]), 1) == -INFINITY);
     for (int i = 2; i < 4; i++) {
-        assert_true(ct_tensor_load(ct_machine_tensor(&m, m.op->out[0]), i) == 0);
-        assert_true(ct_tensor_load(ct_machine_tensor(&m, grad->out[0]), i) == 0);
+        assert_true(ct_tensor_load(ct_trial_tensor(&m, m.op->out[0]), i) == 0);
+        assert_true(ct_tensor_load(ct_trial_tensor(&m, grad->out[0]), i) == 0);
     }
     for (int i = 0; i < 4; i++)
-        assert_true(isfinite(ct_tensor_load(ct_machine_tensor(&m, grad->out[1]), i)));
-    ct_machine_finish(&m);
+        assert_true(isfinite(ct_tensor_load(ct_trial_tensor(&m, grad->out[1]), i)));
+    ct_trial_finish(&m);
 }
 
 /* Merging with what saw nothing changes nothing, on either side. */
 static void test_merge_with_nothing(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double *o, *lse, *other, *other_lse;
 
     (void)state;
-    assert_int_equal(ct_machine_create(
-                         &m,
-                         &(struct ct_sample){"attention_merge", NULL,
-                                             "real[1,3,1,1] real[1,1,3] real[1,3,1,1] real[1,1,3]"},
-                         CT_F64),
-                     0);
-    o = ct_machine_tensor(&m, m.op->in[0])->data;
-    lse = ct_machine_tensor(&m, m.op->in[1])->data;
-    other = ct_machine_tensor(&m, m.op->in[2])->data;
-    other_lse = ct_machine_tensor(&m, m.op->in[3])->data;
+    assert_int_equal(
+        ct_trial_create(&m,
+                        &(struct ct_sample){"attention_merge", NULL,
+                                            "real[1,3,1,1] real[1,1,3] real[1,3,1,1] real[1,1,3]"},
+                        CT_F64),
+        0);
+    o = ct_trial_tensor(&m, m.op->in[0])->data;
+    lse = ct_trial_tensor(&m, m.op->in[1])->data;
+    other = ct_trial_tensor(&m, m.op->in[2])->data;
+    other_lse = ct_trial_tensor(&m, m.op->in[3])->data;
     lse[0] = other_lse[1] = lse[2] = other_lse[2] = -INFINITY;
     o[0] = other[1] = o[2] = other[2] = 0;
-    assert_int_equal(ct_machine_run(&m, m.op), 0);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[0])->data)[0] == other[0]);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[0])->data)[1] == o[1]);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[0])->data)[2] == 0);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[1])->data)[0] == other_lse[0]);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[1])->data)[1] == lse[1]);
-    assert_true(((double *)ct_machine_tensor(&m, m.op->out[1])->data)[2] == -INFINITY);
-    ct_machine_finish(&m);
+    assert_int_equal(ct_trial_run(&m, m.op), 0);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[0])->data)[0] == other[0]);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[0])->data)[1] == o[1]);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[0])->data)[2] == 0);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[1])->data)[0] == other_lse[0]);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[1])->data)[1] == lse[1]);
+    assert_true(((double *)ct_trial_tensor(&m, m.op->out[1])->data)[2] == -INFINITY);
+    ct_trial_finish(&m);
 }
 
 int main(void)

@@ -17,35 +17,35 @@
 #include "plugin_ops.h"
 #include "sample.h"
 
-static void create(struct ct_machine *m, const char *type, const char *attrs, const char *inputs)
+static void create(struct ct_trial *m, const char *type, const char *attrs, const char *inputs)
 {
-    if (ct_machine_create(m, &(struct ct_sample){type, attrs, inputs}, CT_F64) < 0)
+    if (ct_trial_create(m, &(struct ct_sample){type, attrs, inputs}, CT_F64) < 0)
         fail_msg("%s", ct_error_message());
 }
 
-static double *numbers(struct ct_machine *m, const struct ct_value *v)
+static double *numbers(struct ct_trial *m, const struct ct_value *v)
 {
-    return ct_machine_tensor(m, v)->data;
+    return ct_trial_tensor(m, v)->data;
 }
 
-static double *in(struct ct_machine *m, int i)
+static double *in(struct ct_trial *m, int i)
 {
     return numbers(m, m->op->in[i]);
 }
 
-static int32_t *integers(struct ct_machine *m, int i)
+static int32_t *integers(struct ct_trial *m, int i)
 {
-    return ct_machine_tensor(m, m->op->in[i])->data;
+    return ct_trial_tensor(m, m->op->in[i])->data;
 }
 
-static double *out(struct ct_machine *m, int i)
+static double *out(struct ct_trial *m, int i)
 {
     return numbers(m, m->op->out[i]);
 }
 
-static void run(struct ct_machine *m)
+static void run(struct ct_trial *m)
 {
-    if (ct_machine_run(m, m->op) < 0)
+    if (ct_trial_run(m, m->op) < 0)
         fail_msg("%s: %s", m->op->type->name, ct_error_message());
 }
 
@@ -60,7 +60,7 @@ static void near(double got, double want)
 enum { B = 2, T = 6, H = 4, G = 2, D = 4 };
 
 /* softmax(mask + q k^T / root of d) v, with the whole matrix of weights made. */
-static void naive_attention(struct ct_machine *m, bool documents, double o[B][T][H][D],
+static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H][D],
                             double lse[B][H][T])
 {
     double(*q)[T][H][D] = (void *)in(m, 0), (*k)[T][G][D] = (void *)in(m, 1);
@@ -92,7 +92,7 @@ static void naive_attention(struct ct_machine *m, bool documents, double o[B][T]
 static void check_attention(const char *inputs, bool documents)
 {
     double o[B][T][H][D], lse[B][H][T];
-    struct ct_machine m;
+    struct ct_trial m;
 
     create(&m, "attention", NULL, inputs);
     run(&m);
@@ -101,7 +101,7 @@ static void check_attention(const char *inputs, bool documents)
         near(out(&m, 0)[i], (&o[0][0][0][0])[i]);
     for (int i = 0; i < B * T * H; i++)
         near(out(&m, 1)[i], (&lse[0][0][0])[i]);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_attention(void **state)
@@ -114,7 +114,7 @@ static void test_attention(void **state)
 /* Scores of 1e5 must not overflow, and pick the largest. */
 static void test_attention_is_stable(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "attention", NULL, "real[1,2,1,1] real[1,2,1,1] real[1,2,1,1] -");
@@ -125,13 +125,13 @@ static void test_attention_is_stable(void **state)
     near(out(&m, 0)[0], in(&m, 2)[0]);
     near(out(&m, 0)[1], in(&m, 2)[1]);
     near(out(&m, 1)[1], 1e5);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* Equal keys: the mean of the values so far. */
 static void test_attention_on_equal_keys(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double sum = 0;
 
     (void)state;
@@ -144,7 +144,7 @@ static void test_attention_on_equal_keys(void **state)
         near(out(&m, 0)[i], sum / (i + 1));
         near(out(&m, 1)[i], in(&m, 0)[i] * 0.5 + log(i + 1));
     }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* ---- rope ---- */
@@ -152,7 +152,7 @@ static void test_attention_on_equal_keys(void **state)
 /* Pair i as a complex number, times exp(i position frequency). */
 static void test_rope_is_a_rotation(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "rope", "theta=100", "real[2,4,2,6] position[2,4]");
@@ -166,12 +166,12 @@ static void test_rope_is_a_rotation(void **state)
             near(y[i], creal(z));
             near(y[i + 3], cimag(z));
         }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_rope_counts_positions(void **state)
 {
-    struct ct_machine given, counted;
+    struct ct_trial given, counted;
 
     (void)state;
     create(&given, "rope", "theta=100", "real[2,4,2,6] position[2,4]");
@@ -183,13 +183,13 @@ static void test_rope_counts_positions(void **state)
     run(&counted);
     for (int i = 0; i < 96; i++)
         near(out(&counted, 0)[i], out(&given, 0)[i]);
-    ct_machine_finish(&given);
-    ct_machine_finish(&counted);
+    ct_trial_finish(&given);
+    ct_trial_finish(&counted);
 }
 
 static void test_rope_inverse(void **state)
 {
-    struct ct_machine m, back;
+    struct ct_trial m, back;
 
     (void)state;
     create(&m, "rope", "theta=100 factor=4 original_max_position=16",
@@ -201,8 +201,8 @@ static void test_rope_inverse(void **state)
     run(&back);
     for (int i = 0; i < 96; i++)
         near(out(&back, 0)[i], in(&m, 0)[i]);
-    ct_machine_finish(&m);
-    ct_machine_finish(&back);
+    ct_trial_finish(&m);
+    ct_trial_finish(&back);
 }
 
 /* Values of an independent implementation of the published rule, for Llama 3.1 8B and 3.2 1B. */
@@ -242,7 +242,7 @@ static void test_rope_frequencies(void **state)
 
 static void test_rms_norm(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "rms_norm", "eps=0.01", "real[2,4,6] real[6]");
@@ -257,13 +257,13 @@ static void test_rms_norm(void **state)
         for (int i = 0; i < 6; i++)
             near(out(&m, 0)[row * 6 + i], in(&m, 0)[row * 6 + i] / norm * in(&m, 1)[i]);
     }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* Equal elements c: each becomes w, whatever c is, when eps is 0. */
 static void test_rms_norm_of_a_constant(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "rms_norm", "eps=0", "real[1,4] real[4]");
@@ -272,20 +272,20 @@ static void test_rms_norm_of_a_constant(void **state)
     run(&m);
     for (int i = 0; i < 4; i++)
         near(out(&m, 0)[i], in(&m, 1)[i]);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* In bfloat16 the norm is that of the sum as it is stored. */
 static void test_add_rms_norm_rounds_the_sum(void **state)
 {
     struct ct_sample s = {"add_rms_norm", "eps=0", "real[1,2] real[1,2] real[2]"};
-    struct ct_machine m;
+    struct ct_trial m;
     struct ct_tensor *t[3];
 
     (void)state;
-    assert_int_equal(ct_machine_create(&m, &s, CT_BF16), 0);
+    assert_int_equal(ct_trial_create(&m, &s, CT_BF16), 0);
     for (int i = 0; i < 3; i++)
-        t[i] = ct_machine_tensor(&m, m.op->in[i]);
+        t[i] = ct_trial_tensor(&m, m.op->in[i]);
     for (int i = 0; i < 2; i++) {
         ct_tensor_store(t[0], i, 1);
         ct_tensor_store(t[1], i,
@@ -293,18 +293,18 @@ static void test_add_rms_norm_rounds_the_sum(void **state)
         ct_tensor_store(t[2], i, 1);
     }
     run(&m);
-    near(ct_tensor_load(ct_machine_tensor(&m, m.op->out[1]), 0), 1 + 0x1p-7);
-    near(ct_tensor_load(ct_machine_tensor(&m, m.op->out[1]), 1), 1);
-    near(ct_tensor_load(ct_machine_tensor(&m, m.op->out[2]), 0),
+    near(ct_tensor_load(ct_trial_tensor(&m, m.op->out[1]), 0), 1 + 0x1p-7);
+    near(ct_tensor_load(ct_trial_tensor(&m, m.op->out[1]), 1), 1);
+    near(ct_tensor_load(ct_trial_tensor(&m, m.op->out[2]), 0),
          (float)(1 / sqrt(((1 + 0x1p-7) * (1 + 0x1p-7) + 1) / 2)));
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* ---- losses ---- */
 
 static void test_cross_entropy(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double loss = 0;
 
     (void)state;
@@ -321,12 +321,12 @@ static void test_cross_entropy(void **state)
             loss -= log(exp(logits[integers(&m, 1)[i]]) / product);
     }
     near(*out(&m, 0), loss);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_cross_entropy_of_equal_logits(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "cross_entropy", NULL, "real[3,6] label[3]"); /* the middle one is masked */
@@ -334,13 +334,13 @@ static void test_cross_entropy_of_equal_logits(void **state)
         in(&m, 0)[i] = 1000;
     run(&m);
     near(*out(&m, 0), 2 * log(6));
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* The joined op is linear, then cross_entropy. */
 static void test_linear_cross_entropy(void **state)
 {
-    struct ct_machine joined, linear, loss;
+    struct ct_trial joined, linear, loss;
 
     (void)state;
     create(&joined, "linear_cross_entropy", NULL, "real[2,4,4] real[6,4] label[2,4]");
@@ -354,15 +354,15 @@ static void test_linear_cross_entropy(void **state)
     memcpy(integers(&loss, 1), integers(&joined, 2), 8 * sizeof(int32_t));
     run(&loss);
     near(*out(&joined, 0), *out(&loss, 0));
-    ct_machine_finish(&joined);
-    ct_machine_finish(&linear);
-    ct_machine_finish(&loss);
+    ct_trial_finish(&joined);
+    ct_trial_finish(&linear);
+    ct_trial_finish(&loss);
 }
 
 /* Statistics of shards, merged, give what the whole gives. */
 static void check_shards(const char *attrs, double scale)
 {
-    struct ct_machine whole, shards;
+    struct ct_trial whole, shards;
     struct ct_builder b;
     struct ct_op *merge;
 
@@ -375,12 +375,12 @@ static void check_shards(const char *attrs, double scale)
                     (struct ct_value *[]){shards.op->out[0], shards.op->in[1]}, 2, NULL);
     assert_non_null(merge);
     run(&whole);
-    assert_int_equal(ct_machine_run_from(&shards, shards.op), 0);
+    assert_int_equal(ct_trial_run_from(&shards, shards.op), 0);
     near(*numbers(&shards, merge->out[0]), *out(&whole, 0));
     for (int i = 0; i < 2 * 4; i++)
         near(numbers(&shards, merge->out[1])[i], out(&whole, 1)[i]);
-    ct_machine_finish(&whole);
-    ct_machine_finish(&shards);
+    ct_trial_finish(&whole);
+    ct_trial_finish(&shards);
 }
 
 static void test_cross_entropy_in_shards(void **state)
@@ -424,14 +424,14 @@ static void test_indices_outside(void **state)
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(bad); i++) {
-        struct ct_machine m;
+        struct ct_trial m;
 
-        assert_int_equal(ct_machine_create(&m, &bad[i].sample, CT_F64), 0);
+        assert_int_equal(ct_trial_create(&m, &bad[i].sample, CT_F64), 0);
         integers(&m, bad[i].input)[2] = bad[i].value;
-        assert_int_equal(ct_machine_run(&m, m.op), CT_EINVAL);
+        assert_int_equal(ct_trial_run(&m, m.op), CT_EINVAL);
         if (!strstr(ct_error_message(), bad[i].message))
             fail_msg("\"%s\" is not in \"%s\"", bad[i].message, ct_error_message());
-        ct_machine_finish(&m);
+        ct_trial_finish(&m);
     }
 }
 
@@ -439,7 +439,7 @@ static void test_indices_outside(void **state)
 
 static void test_linear(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "linear", NULL, "real[3,2] real[1,2] real[2,2]");
@@ -451,24 +451,24 @@ static void test_linear(void **state)
         near(out(&m, 1)[2 * i], x[0] * w[0] + x[1] * w[1]);
         near(out(&m, 1)[2 * i + 1], x[0] * w[2] + x[1] * w[3]);
     }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_embedding(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "embedding", NULL, "index[2,4] real[6,3]");
     run(&m);
     for (int i = 0; i < 24; i++)
         near(out(&m, 0)[i], in(&m, 1)[integers(&m, 0)[i / 3] * 3 + i % 3]);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_swiglu(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "swiglu", NULL, "real[4] real[4]");
@@ -481,12 +481,12 @@ static void test_swiglu(void **state)
     near(out(&m, 0)[1], 0.75 * log(3) * in(&m, 1)[1]);
     near(out(&m, 0)[2], 0);
     near(out(&m, 0)[3], 1000 * in(&m, 1)[3]);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void check_clip(double max_norm, double a, double b, double norm, double coefficient)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     create(&m, "clip_coefficient", NULL, "square[] square[]");
     *(double *)m.op->attrs = max_norm; /* its only attribute */
@@ -495,7 +495,7 @@ static void check_clip(double max_norm, double a, double b, double norm, double 
     run(&m);
     assert_true(*(float *)(void *)out(&m, 0) == (float)norm || isnan(norm));
     assert_true(*(float *)(void *)out(&m, 1) == (float)coefficient);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_clip_coefficient(void **state)
@@ -511,7 +511,7 @@ static void test_clip_coefficient(void **state)
 
 static void test_squared_norm(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "squared_norm", NULL, "real[2] real[] real[1,1]");
@@ -521,14 +521,14 @@ static void test_squared_norm(void **state)
     *in(&m, 2) = -4;
     run(&m);
     near(*out(&m, 0), 30);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_init_normal(void **state)
 {
     uint64_t stream = ct_rng_stream("in0");
     double mean = 0, square = 0;
-    struct ct_machine m;
+    struct ct_trial m;
     bool redrawn = false;
 
     (void)state;
@@ -549,33 +549,33 @@ static void test_init_normal(void **state)
     assert_true(fabs(mean) < 0.1);
     /* variance of a normal truncated at 1.5: 1 - 2 * 1.5 phi(1.5) / (2 Phi(1.5) - 1) */
     assert_true(fabs(square / 9 - 0.5513) < 0.03);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_init_constant(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "init_constant", "value=-2.5", "real[3]");
     run(&m);
     for (int i = 0; i < 3; i++)
         near(in(&m, 0)[i], -2.5);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* ---- activations ---- */
 
 static double applied(const char *type, const char *attrs, double x)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double y;
 
     create(&m, type, attrs, "real[1]");
     in(&m, 0)[0] = x;
     run(&m);
     y = out(&m, 0)[0];
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
     return y;
 }
 
@@ -593,7 +593,7 @@ static void test_activations(void **state)
 
 static void test_softmax(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
     create(&m, "softmax", NULL, "real[3,5]");
@@ -602,12 +602,12 @@ static void test_softmax(void **state)
     run(&m);
     for (int i = 0; i < 5; i++)
         near(out(&m, 0)[i], (1 + i) / 15.0);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_layer_norm(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double sum = 0, square = 0;
 
     (void)state;
@@ -622,14 +622,14 @@ static void test_layer_norm(void **state)
     }
     near(sum, 0);
     near(square, 6);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* A window as wide as the sequence hides nothing, one of 1 leaves a token its own value. */
 static void test_windows(void **state)
 {
     static const char operands[] = "real[2,6,2,4] real[2,6,2,4] real[2,6,2,4] -";
-    struct ct_machine whole, wide, self;
+    struct ct_trial whole, wide, self;
 
     (void)state;
     create(&whole, "attention", NULL, operands);
@@ -642,15 +642,15 @@ static void test_windows(void **state)
         near(out(&wide, 0)[i], out(&whole, 0)[i]);
         near(out(&self, 0)[i], in(&self, 2)[i]);
     }
-    ct_machine_finish(&whole);
-    ct_machine_finish(&wide);
-    ct_machine_finish(&self);
+    ct_trial_finish(&whole);
+    ct_trial_finish(&wide);
+    ct_trial_finish(&self);
 }
 
 /* Queries that see all keys do not depend on the keys' order. */
 static void test_all_keys(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double before[8];
 
     (void)state;
@@ -668,12 +668,12 @@ static void test_all_keys(void **state)
     run(&m);
     for (int i = 0; i < 8; i++)
         near(out(&m, 0)[i], before[i]);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 static void test_init_uniform(void **state)
 {
-    struct ct_machine m;
+    struct ct_trial m;
     double sum = 0, least = 9, most = -9;
 
     (void)state;
@@ -686,7 +686,7 @@ static void test_init_uniform(void **state)
     }
     assert_true(fabs(sum / 10000 - 1) < 0.05);
     assert_true(least > -1 && least < -0.99 && most < 3 && most > 2.99);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 int main(void)

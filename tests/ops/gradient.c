@@ -21,10 +21,10 @@ static void test_linear_emits_what_is_wanted(void **state)
     struct ct_sample s = {"linear", NULL, "real[4,6] real[2,6] real[8,6] real[4,6]"};
     struct ct_value *din[4] = {0}, *dout[3] = {0};
     struct ct_builder b;
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
-    assert_int_equal(ct_machine_create(&m, &s, CT_F64), 0);
+    assert_int_equal(ct_trial_create(&m, &s, CT_F64), 0);
     b = ct_builder_at_end(m.graph, CT_PART_I, "");
     for (int i = 1; i < 3; i++)
         dout[i] = ct_graph_source(m.graph, CT_ROLE_INPUT, "dout", CT_F64, 2, m.op->out[i]->shape);
@@ -40,7 +40,7 @@ static void test_linear_emits_what_is_wanted(void **state)
     assert_int_equal(din[3]->producer->ins, 2);
     assert_string_equal(din[3]->name, "d.in3");
     assert_ptr_equal(m.graph->last, din[3]->producer);
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 /* The joined gradient's loss replaces the forward's, unless an op of the forward takes it. */
@@ -52,9 +52,9 @@ static void test_loss_of_the_joined_gradient(void **state)
     for (int used = 0; used < 2; used++) {
         struct ct_value *din[3] = {0}, *dout;
         struct ct_builder b;
-        struct ct_machine m;
+        struct ct_trial m;
 
-        assert_int_equal(ct_machine_create(&m, &s, CT_F64), 0);
+        assert_int_equal(ct_trial_create(&m, &s, CT_F64), 0);
         ct_graph_fetch(m.graph, "loss", m.op->out[0]);
         dout = ct_graph_source(m.graph, CT_ROLE_SCALAR, "dout", CT_F64, 0, NULL);
         b = ct_builder_at_end(m.graph, CT_PART_F, "");
@@ -66,21 +66,21 @@ static void test_loss_of_the_joined_gradient(void **state)
             m.op->type->vjp(&(struct ct_vjp){&b, m.op, &dout, din, (const bool[]){1, 1, 0}}), 0);
         assert_ptr_equal(ct_graph_fetched(m.graph, "loss"),
                          used ? m.op->out[0] : din[0]->producer->out[2]);
-        ct_machine_finish(&m);
+        ct_trial_finish(&m);
     }
 }
 
 /* The loss, with logit i moved by step. */
-static double loss_beside(struct ct_machine *m, const struct ct_op *merge, int64_t i, double step)
+static double loss_beside(struct ct_trial *m, const struct ct_op *merge, int64_t i, double step)
 {
-    struct ct_tensor *logits = ct_machine_tensor(m, m->op->in[0]);
+    struct ct_tensor *logits = ct_trial_tensor(m, m->op->in[0]);
     double at = ct_tensor_load(logits, i);
 
     ct_tensor_store(logits, i, at + step);
-    assert_int_equal(ct_machine_run(m, m->op), 0);
-    assert_int_equal(ct_machine_run(m, merge), 0);
+    assert_int_equal(ct_trial_run(m, m->op), 0);
+    assert_int_equal(ct_trial_run(m, merge), 0);
     ct_tensor_store(logits, i, at);
-    return ct_tensor_load(ct_machine_tensor(m, merge->out[0]), 0);
+    return ct_tensor_load(ct_trial_tensor(m, merge->out[0]), 0);
 }
 
 /* The loss in shards: its two gradients together are that of the whole. */
@@ -90,16 +90,16 @@ static void test_loss_in_shards(void **state)
     struct ct_value *merge_din[2] = {0}, *din[2] = {0}, *dout[2] = {0};
     struct ct_builder b;
     struct ct_op *merge;
-    struct ct_machine m;
+    struct ct_trial m;
 
     (void)state;
-    assert_int_equal(ct_machine_create(&m, &s, CT_F64), 0);
+    assert_int_equal(ct_trial_create(&m, &s, CT_F64), 0);
     b = ct_builder_at_end(m.graph, CT_PART_F, "");
     merge = ct_emit(&b, "cross_entropy_merge", "loss",
                     (struct ct_value *[]){m.op->out[0], m.op->in[1]}, 2, NULL);
     assert_non_null(merge);
     dout[0] = ct_graph_source(m.graph, CT_ROLE_INPUT, "dloss", CT_F64, 0, NULL);
-    ct_tensor_store(ct_machine_tensor(&m, dout[0]), 0, 1.5);
+    ct_tensor_store(ct_trial_tensor(&m, dout[0]), 0, 1.5);
     b = ct_builder_at_end(m.graph, CT_PART_I, "");
     assert_int_equal(
         merge->type->vjp(&(struct ct_vjp){&b, merge, dout, merge_din, (const bool[]){true, false}}),
@@ -108,14 +108,14 @@ static void test_loss_in_shards(void **state)
         m.op->type->vjp(&(struct ct_vjp){&b, m.op, merge_din, din, (const bool[]){true, false}}),
         0);
     assert_int_equal(ct_graph_verify(m.graph, NULL), 0);
-    assert_int_equal(ct_machine_run_from(&m, m.op), 0);
+    assert_int_equal(ct_trial_run_from(&m, m.op), 0);
     for (int64_t i = 0; i < 2 * 4 * 6; i++) {
-        double got = ct_tensor_load(ct_machine_tensor(&m, din[0]), i);
+        double got = ct_tensor_load(ct_trial_tensor(&m, din[0]), i);
         double want = (loss_beside(&m, merge, i, 1e-4) - loss_beside(&m, merge, i, -1e-4)) / 2e-4;
 
         assert_true(fabs(got - 1.5 * want) < 1e-7);
     }
-    ct_machine_finish(&m);
+    ct_trial_finish(&m);
 }
 
 int main(void)

@@ -62,7 +62,7 @@ CT_API int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model
 
 /* ---- machines: a graph, and dense host memory for its values ---- */
 
-struct ct_machine {
+struct ct_trial {
     struct ct_arena arena;
     struct ct_graph *graph;
     struct ct_op *op;         /* of the sample */
@@ -72,15 +72,14 @@ struct ct_machine {
 
 /* The sample's op in float64, or with every floating input in another dtype; inputs are filled.
    Returns the failure of emitting it. */
-CT_API int ct_machine_create(struct ct_machine *m, const struct ct_sample *sample,
-                             enum ct_dtype dtype);
-CT_API void ct_machine_finish(struct ct_machine *m);
+CT_API int ct_trial_create(struct ct_trial *m, const struct ct_sample *sample, enum ct_dtype dtype);
+CT_API void ct_trial_finish(struct ct_trial *m);
 /* The value's memory: dense, zeroed at first. */
-CT_API struct ct_tensor *ct_machine_tensor(struct ct_machine *m, const struct ct_value *value);
-CT_API void ct_machine_fill(struct ct_machine *m, const struct ct_value *value, const char *fill);
+CT_API struct ct_tensor *ct_trial_tensor(struct ct_trial *m, const struct ct_value *value);
+CT_API void ct_trial_fill(struct ct_trial *m, const struct ct_value *value, const char *fill);
 /* Run op, or all ops from there on, by their reference kernels. */
-CT_API int ct_machine_run(struct ct_machine *m, const struct ct_op *op);
-CT_API int ct_machine_run_from(struct ct_machine *m, const struct ct_op *op);
+CT_API int ct_trial_run(struct ct_trial *m, const struct ct_op *op);
+CT_API int ct_trial_run_from(struct ct_trial *m, const struct ct_op *op);
 
 CT_END_DECLS
 
