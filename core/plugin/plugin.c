@@ -170,7 +170,8 @@ static int lacking(const char *subject, const char *what)
     int rc;
 
     if (colon && !strcmp(colon, ":*"))
-        thing = ct_arena_printf(&scratch, "a %.*s", (int)(colon - what), what);
+        thing = ct_arena_printf(&scratch, "%s %.*s", strchr("aeiou", *what) ? "an" : "a",
+                                (int)(colon - what), what);
     else if (colon)
         thing = ct_arena_printf(&scratch, "the %.*s %s", (int)(colon - what), what, colon + 1);
     else

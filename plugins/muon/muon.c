@@ -46,6 +46,11 @@ static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, INFINITY, "Of the update"),
     {0}};
 
+static void put(const struct ct_launch *l, int64_t i, double value)
+{
+    ct_tensor_store(&l->out[0], i, value + (l->accumulate & 1 ? ct_tensor_load(&l->out[0], i) : 0));
+}
+
 /* ---- the momentum, with Nesterov's look ahead ---- */
 
 static int momentum_run(const struct ct_launch *l)
@@ -58,7 +63,7 @@ static int momentum_run(const struct ct_launch *l)
         double m = keep * ct_tensor_load(&l->in[2], i) + (1 - keep) * g;
 
         ct_tensor_store(&l->in[2], i, m);
-        ct_tensor_store(&l->out[0], i, (1 - keep) * g + keep * m);
+        put(l, i, (1 - keep) * g + keep * m);
     }
     return 0;
 }
@@ -135,7 +140,7 @@ static void iterate(const struct ct_launch *l, float *x, int64_t m, int64_t n, f
 
 static int orthogonal_run(const struct ct_launch *l)
 {
-    const struct ct_tensor *in = &l->in[0], *out = &l->out[0];
+    const struct ct_tensor *in = &l->in[0];
     int64_t rows = in->shape[in->ndim - 2], columns = in->shape[in->ndim - 1];
     int64_t m = rows < columns ? rows : columns, n = rows < columns ? columns : rows;
     float *x = malloc(sizeof(*x) * (size_t)(2 * m * n + 2 * m * m));
@@ -148,8 +153,7 @@ static int orthogonal_run(const struct ct_launch *l)
                 (float)ct_tensor_load(in, first + i);
         iterate(l, x, m, n, x + m * n);
         for (int64_t i = 0; i < rows * columns; i++)
-            ct_tensor_store(out, first + i,
-                            (double)x[rows <= columns ? i : i % columns * rows + i / columns]);
+            put(l, first + i, (double)x[rows <= columns ? i : i % columns * rows + i / columns]);
     }
     free(x);
     return 0;

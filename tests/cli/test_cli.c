@@ -115,7 +115,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --set training.steps=x", "steps = x: expected an integer"},
         {"train %R --without cpuu", "did you mean cpu?"},
         {"train %R --without cpu", "device"},
-        {"train %R --without adamw", "add adamw to [plugins] load"},
+        {"train %R --without adamw", "needs an optimizer: add one of adamw"},
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
