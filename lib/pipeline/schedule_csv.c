@@ -1,5 +1,10 @@
 /*
  * Schedules in the format of torch's pipelining: a row for each rank, a cell for each action.
+ *
+ * From 2.15 on torch's files with communication also say when a send or a reduction has to be done:
+ * WAIT_SEND_F, WAIT_SEND_B, WAIT_REDUCE_GRAD. Programs here wait by events, so these cells are
+ * checked and dropped. They are written as torch places them: after the backward of the microbatch
+ * whose activation was sent, right after a reduction, and at the end of the row.
  */
 #include <limits.h>
 #include <string.h>
@@ -58,11 +63,40 @@ static int meet(struct reader *x, const struct ct_action *part)
     return 0;
 }
 
+static bool same(const struct ct_action *a, const struct ct_action *b)
+{
+    return a->type == b->type && a->stage == b->stage && a->microbatch == b->microbatch;
+}
+
+/* "2WAIT_SEND_F0": 2SEND_F0 must have come before. */
+static int read_wait(struct reader *x, const char *text, size_t digits)
+{
+    const struct ct_action_list *list = &x->schedule->lists[x->row - 1];
+    struct ct_action awaited;
+    char what[64];
+    int rc;
+
+    snprintf(what, sizeof(what), "%.*s%s", (int)digits, text, text + digits + strlen("WAIT_"));
+    rc = ct_action_parse(what, &awaited);
+    if (rc == 0 && awaited.type != CT_ACTION_SEND_F && awaited.type != CT_ACTION_SEND_B &&
+        awaited.type != CT_ACTION_REDUCE_GRAD)
+        rc = ct_fail(CT_ECONFIG, "%s: only sends and reductions are waited for", text);
+    for (size_t i = list->count; rc == 0 && i-- > 0;)
+        if (same(&list->item[i], &awaited))
+            return 0;
+    return rc < 0 ? wrong(x)
+                  : (ct_fail(CT_ECONFIG, "%s, but there is no %s before it", text, what), wrong(x));
+}
+
 static int read_action(struct reader *x, const char *text)
 {
+    size_t digits = strspn(text, "0123456789");
     struct ct_action action, part[2];
-    int rc = ct_action_parse(text, &action), parts;
+    int rc, parts;
 
+    if (digits && digits < 16 && !strncmp(text + digits, "WAIT_", strlen("WAIT_")))
+        return read_wait(x, text, digits);
+    rc = ct_action_parse(text, &action);
     if (rc < 0)
         return wrong(x);
     parts = ct_action_parts(&action, part);
@@ -200,17 +234,77 @@ int ct_schedule_read_csv(struct ct_arena *arena, const char *path, int ranks, in
     return 0;
 }
 
+/* ---- writing ---- */
+
+struct writer {
+    FILE *out;
+    const struct ct_action **pending; /* sends that nothing has waited for, in order */
+    size_t count;
+    bool any; /* in this row */
+};
+
+static void write_cell(struct writer *w, const char *text)
+{
+    fprintf(w->out, "%s%s", w->any ? "," : "", text);
+    w->any = true;
+}
+
+static void write_wait(struct writer *w, const struct ct_action *a)
+{
+    char text[64], wait[80];
+    size_t digits;
+
+    ct_action_print(a, text, sizeof(text));
+    digits = strspn(text, "0123456789");
+    snprintf(wait, sizeof(wait), "%.*sWAIT_%s", (int)digits, text, text + digits);
+    write_cell(w, wait);
+}
+
+/* The backward of a microbatch follows that of the next stage, which has its activation. */
+static void wait_for_forward(struct writer *w, const struct ct_action *backward)
+{
+    struct ct_action sent = *backward;
+
+    sent.type = CT_ACTION_SEND_F;
+    for (size_t i = 0; i < w->count; i++)
+        if (same(w->pending[i], &sent)) {
+            write_wait(w, &sent);
+            memmove(&w->pending[i], &w->pending[i + 1], sizeof(*w->pending) * (--w->count - i));
+            return;
+        }
+}
+
+static void write_action(struct writer *w, const struct ct_action *a)
+{
+    struct ct_action part[2];
+    int parts = ct_action_parts(a, part);
+    char text[64];
+
+    ct_action_print(a, text, sizeof(text));
+    write_cell(w, text);
+    if (a->type == CT_ACTION_SEND_F || a->type == CT_ACTION_SEND_B)
+        w->pending[w->count++] = a;
+    if (a->type == CT_ACTION_REDUCE_GRAD)
+        write_wait(w, a);
+    for (int p = 0; p < parts; p++)
+        if (part[p].type == CT_ACTION_B || part[p].type == CT_ACTION_I)
+            wait_for_forward(w, &part[p]);
+}
+
 void ct_schedule_write_csv(const struct ct_schedule *schedule, FILE *out)
 {
     for (int r = 0; r < schedule->ranks; r++) {
         const struct ct_action_list *list = &schedule->lists[r];
+        struct ct_arena scratch = {0};
+        struct writer w = {.out = out,
+                           .pending =
+                               ct_arena_array(&scratch, const struct ct_action *, list->count + 1)};
 
-        for (size_t i = 0; i < list->count; i++) {
-            char text[64];
-
-            ct_action_print(&list->item[i], text, sizeof(text));
-            fprintf(out, "%s%s", i ? "," : "", text);
-        }
+        for (size_t i = 0; i < list->count; i++)
+            write_action(&w, &list->item[i]);
+        for (size_t i = 0; i < w.count; i++)
+            write_wait(&w, w.pending[i]);
         fputc('\n', out);
+        ct_arena_finish(&scratch);
     }
 }

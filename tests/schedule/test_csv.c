@@ -84,6 +84,32 @@ static void forwards_alone_read_back(void **state)
 
 /* ---- torch's files ---- */
 
+/* Files of torch before 2.15 have no waits, and of the same actions otherwise. */
+static void waits_are_read_written_and_not_needed(void **state)
+{
+    static const char waits[] = "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n"
+                                "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n";
+    static const char none[] = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
+    static const char *const wrong[][2] = {
+        {"0F0,0WAIT_SEND_F0,0SEND_F0\n1RECV_F0,1F0\n", "there is no 0SEND_F0 before it"},
+        {"0F0,0SEND_F0,0WAIT_RECV_B0\n1RECV_F0,1F0\n", "only sends and reductions"},
+        {"0F0,0SEND_F0,0WAIT_SENDF0\n1RECV_F0,1F0\n", "row 1, column 3"},
+    };
+    struct ct_schedule *s;
+
+    (void)state;
+    assert_works(read_text(waits, strlen(waits), 2, 2, 1, &s));
+    assert_int_equal(s->lists[0].count, 4);
+    assert_works(ct_schedule_verify(s, NULL, NULL));
+    assert_csv(s, waits);
+    assert_works(read_text(none, strlen(none), 2, 2, 1, &s));
+    assert_csv(s, waits);
+    for (size_t i = 0; i < CT_COUNT(wrong); i++) {
+        assert_int_equal(read_text(wrong[i][0], strlen(wrong[i][0]), -1, -1, -1, &s), CT_ECONFIG);
+        assert_message(wrong[i][1]);
+    }
+}
+
 static void a_custom_schedule_of_compute_actions(void **state)
 {
     const char *path = ct_arena_printf(&arena, "%s/custom_schedule.csv", getenv("SCHEDULE_TESTS"));
@@ -189,10 +215,12 @@ static void communication_is_what_it_looks_like(void **state)
     assert_works(generate(&arena, &(struct kind){"1f1b", 1}, 2, 3, &s));
     assert_csv(s, "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
     assert_works(ct_schedule_communicate(s, &everything));
-    assert_csv(s, "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0RECV_B1,0SEND_F2,0B1,"
-                  "0RECV_B2,0B2,0REDUCE_GRAD,0RESHARD\n"
+    assert_csv(s, "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0F2,0RECV_B1,"
+                  "0SEND_F2,0B1,0WAIT_SEND_F1,0RECV_B2,0B2,0WAIT_SEND_F2,0REDUCE_GRAD,"
+                  "0WAIT_REDUCE_GRAD,0RESHARD\n"
                   "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,"
-                  "1SEND_B2,1REDUCE_GRAD,1RESHARD\n");
+                  "1SEND_B2,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1RESHARD,1WAIT_SEND_B0,1WAIT_SEND_B1,"
+                  "1WAIT_SEND_B2\n");
     assert_int_equal(ct_schedule_communicate(s, &everything), CT_EINVAL);
     assert_message("has communication already");
 }
@@ -344,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_reads_back),
         cmocka_unit_test(forwards_alone_read_back),
+        cmocka_unit_test(waits_are_read_written_and_not_needed),
         cmocka_unit_test(a_custom_schedule_of_compute_actions),
         cmocka_unit_test(idle_cells_blanks_and_line_ends_do_not_matter),
         cmocka_unit_test(mistakes_are_told_with_row_and_column),

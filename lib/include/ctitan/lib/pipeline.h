@@ -122,12 +122,14 @@ CT_API int ct_schedule_forward_only(const struct ct_schedule_request *request, c
 
 /*
  * Read a schedule from torch's CSV: a row for each rank, an action in each cell; empty cells are
- * idle. It has compute actions only, or communication too (then it `communicates`). ranks, stages,
+ * idle. Cells of torch 2.15 that wait for a send or a reduction are checked and dropped. The file
+ * has compute actions only, or communication too (then it `communicates`). ranks, stages,
  * microbatches: what the file must hold; -1: any number. CT_ECONFIG: it holds something else, with
  * row and column; CT_ENOENT, CT_EIO.
  */
 CT_API int ct_schedule_read_csv(struct ct_arena *arena, const char *path, int ranks, int stages,
                                 int microbatches, struct ct_schedule **schedule);
+/* Write it, with the waits that torch 2.15 asks for. */
 CT_API void ct_schedule_write_csv(const struct ct_schedule *schedule, FILE *out);
 
 /* ---- communication ---- */
