@@ -30,7 +30,7 @@ static const struct ct_option device_options[] = {
     CT_OPT_FLOAT(struct ct_machine, launch, "launch", "0", 0, 1,
                  "Seconds that each instruction takes beside its work"),
     CT_OPT_BOOL(struct ct_machine, in_order, "in_order", "false",
-                "All streams of a rank share its processors, and nothing overlaps"),
+                "All streams of a rank share its processors: only transfers of pipelines overlap"),
     {0}};
 
 static const struct ct_option peak_options[] = {

@@ -72,7 +72,8 @@ struct ct_machine {
     int64_t units, capability, shared_memory; /* of GPUs: multiprocessors; 90; bytes per block */
     int64_t ranks_per_host;
     double launch; /* seconds that each instruction takes beside its work */
-    bool in_order; /* all streams of a rank share its processors: nothing overlaps */
+    bool in_order; /* all streams of a rank share its processors, and only transfers between the
+                      stages of a pipeline overlap with computing */
     struct {
         double float32, bfloat16, float8, bandwidth;
     } peak;
