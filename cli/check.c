@@ -15,6 +15,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/check.h>
+#include <ctitan/lib/generate.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
 #include <ctitan/recipe.h>
@@ -363,6 +364,8 @@ int verb_check(int argc, char **argv)
     const char *plugin = NULL;
     int rc = parse(&c, argc, argv, &plugin);
 
+    if (rc == 0)
+        rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
     if (rc == 0)
         rc = load(&c, plugin);
     if (rc == 0)
