@@ -9,6 +9,8 @@
 #include <ctitan/lib/machine.h>
 #include <ctitan/op.h>
 
+#include "calls.h"
+
 /* The value at x, interpolated on logarithmic scales. */
 static double at(const struct ct_machine_curve *curve, double x)
 {
@@ -142,14 +144,6 @@ int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room)
     return n;
 }
 
-static int compare_calls(const void *a, const void *b)
-{
-    const struct ct_machine_call *x = a, *y = b;
-    int order = strcmp(x->op, y->op);
-
-    return order ? order : strcmp(x->shapes, y->shapes);
-}
-
 static double measured(const struct ct_machine *m, const struct ct_launch *l)
 {
     char shapes[512];
@@ -158,7 +152,7 @@ static double measured(const struct ct_machine *m, const struct ct_launch *l)
 
     if (!m->call_count || ct_machine_shapes(l, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
         return 0;
-    found = bsearch(&key, m->call, m->call_count, sizeof(*m->call), compare_calls);
+    found = bsearch(&key, m->call, m->call_count, sizeof(*m->call), ct_machine_compare_calls);
     return found ? found->seconds : 0;
 }
 

@@ -12,6 +12,8 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
 
+#include "calls.h"
+
 /* ---- sections of fixed keys ---- */
 
 static const struct ct_option device_options[] = {
@@ -155,7 +157,7 @@ static int read_rate(struct ct_arena *arena, const struct ct_recipe *file, const
                       &rate->reach);
 }
 
-static int compare_calls(const void *a, const void *b)
+int ct_machine_compare_calls(const void *a, const void *b)
 {
     const struct ct_machine_call *x = a, *y = b;
     int order = strcmp(x->op, y->op);
@@ -227,7 +229,7 @@ static int read_lists(struct ct_arena *arena, const struct ct_recipe *file, stru
     for (size_t i = 0; rc == 0 && i < file->count; i++)
         if (!strcmp(file->settings[i].section, "calls"))
             rc = read_calls(arena, &file->settings[i], m, &calls);
-    qsort(m->call, m->call_count, sizeof(*m->call), compare_calls);
+    qsort(m->call, m->call_count, sizeof(*m->call), ct_machine_compare_calls);
     return rc;
 }
 
