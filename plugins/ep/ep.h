@@ -53,8 +53,8 @@ struct ep_round {
 extern const struct ct_op_type ep_route, ep_pack, ep_exchange, ep_sum;
 extern const struct ct_kernel ep_kernels[];
 
-/* Rows of a round between two ranks, at most. */
-int64_t ep_rows(const struct ep_round *round, const struct ct_tensor *rows);
+/* Rows of a round between two ranks, at most; most: the number in `rows`. */
+int64_t ep_rows(const struct ep_round *round, double most);
 
 /* Bytes that this rank has sent to others, those of its buffers, and those that gathering tokens
    and scattering their sums would have sent. */

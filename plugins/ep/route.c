@@ -1,6 +1,6 @@
 /*
- * Where tokens go: numbering, packing and summing of rows. All run in host memory, in parallel over
- * ranks or tokens, and every sum has the order of ranks.
+ * Where tokens go: numbering, packing and summing of rows. The kernels run in host memory, in
+ * parallel over ranks or tokens. Every sum has the order of ranks.
  */
 #include <string.h>
 
@@ -12,25 +12,18 @@
 
 #define BLOCK 128 /* columns summed at once */
 
-int64_t ep_rows(const struct ep_round *round, const struct ct_tensor *rows)
+int64_t ep_rows(const struct ep_round *round, double most)
 {
-    int64_t left;
+    int64_t left = (int64_t)most - round->round * round->capacity;
 
     if (!round->agreed)
         return round->capacity;
-    left = *(const int32_t *)rows->data - round->round * round->capacity;
     return left < 0 ? 0 : left < round->capacity ? left : round->capacity;
 }
 
-static int check_dense(const struct ct_launch *l)
+static bool travels(const struct ep_round *round, int64_t slot)
 {
-    bool dense = !l->accumulate;
-
-    for (int i = 0; i < l->ins; i++)
-        dense &= !l->in[i].data || ct_tensor_is_dense(&l->in[i]);
-    for (int i = 0; i < l->outs; i++)
-        dense &= ct_tensor_is_dense(&l->out[i]);
-    return dense ? 0 : ct_fail(CT_EINVAL, "%s: tensors must be dense", l->op->type->name);
+    return slot >= 0 && slot / round->capacity == round->round;
 }
 
 /* ---- ep.route ---- */
@@ -57,35 +50,28 @@ static int route_infer(struct ct_op *op)
     return 0;
 }
 
-static int route_run(const struct ct_launch *l)
+static int route_reference(const struct ct_launch *l)
 {
+    struct ct_reference r = ct_reference_begin(l);
     const struct ep_route *a = l->op->attrs;
-    const int32_t *ids = l->in[0].data;
-    int32_t *slot = l->out[0].data, *most = l->out[1].data, last;
     int64_t k = ct_columns(&l->in[0]), tokens = ct_rows(&l->in[0]);
-    int rc = check_dense(l);
+    double *slot = r.out[0], *count = ct_arena_array(&r.arena, double, a->ranks);
+    int rc = 0;
 
-    if (rc < 0)
-        return rc;
     for (int64_t i = 0; i < tokens * a->ranks; i++)
         slot[i] = -1;
-    for (int64_t i = 0; i < tokens * k; i++) {
-        if (ids[i] == CT_NO_EXPERT)
+    for (int64_t i = 0; rc == 0 && i < tokens * k; i++) {
+        int64_t rank = (int64_t)r.in[0][i] / a->each;
+
+        if (r.in[0][i] == CT_NO_EXPERT)
             continue;
-        if (ids[i] < 0 || ids[i] / a->each >= a->ranks)
-            return ct_fail(CT_EINVAL, "expert %d at position %lld: there is none", ids[i],
-                           (long long)i);
-        slot[i / k * a->ranks + ids[i] / a->each] = 0;
+        rc = ct_checked_index(r.in[0], i, a->ranks * a->each, "expert");
+        if (rc == 0 && slot[i / k * a->ranks + rank] < 0)
+            slot[i / k * a->ranks + rank] = count[rank]++;
     }
-    *most = 0;
-    for (int64_t r = 0; r < a->ranks; r++) {
-        last = 0;
-        for (int64_t t = 0; t < tokens; t++)
-            if (slot[t * a->ranks + r] == 0)
-                slot[t * a->ranks + r] = last++;
-        *most = last > *most ? last : *most;
-    }
-    return 0;
+    for (int64_t rank = 0; rank < a->ranks; rank++)
+        r.out[1][0] = count[rank] > r.out[1][0] ? count[rank] : r.out[1][0];
+    return ct_reference_end(&r, rc);
 }
 
 const struct ct_op_type ep_route = {
@@ -93,10 +79,11 @@ const struct ct_op_type ep_route = {
     .name = "ep.route",
     .summary = "numbers the rows from this rank to each that has chosen experts",
     .signature = "ids i -> slot i, most i",
+    .samples = "each=2 ranks=3: index[2,4,2]; each=6: index[5,3]; each=1 ranks=8: index[6,2]",
     .attrs = route_attrs,
     .attrs_size = sizeof(struct ep_route),
     .infer = route_infer,
-    .reference = route_run,
+    .reference = route_reference,
 };
 
 /* ---- ep.pack ---- */
@@ -128,14 +115,38 @@ static int pack_infer(struct ct_op *op)
     return 0;
 }
 
-/* Pack the rows for ranks [begin, end). Rows that are not there have zeros, or no choices. */
+/* In rows that are not there. */
+static double nothing(const struct ct_tensor *x)
+{
+    return x->dtype == CT_I32 ? CT_NO_EXPERT : 0;
+}
+
+static int pack_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ep_round *a = l->op->attrs;
+    int64_t rows = ep_rows(a, r.in[ROWS][0]), n = ct_columns(&l->in[VALUE]);
+
+    for (int64_t i = 0; i < a->ranks * rows * n; i++)
+        r.out[0][i] = nothing(&l->in[VALUE]);
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[SLOT]); i++) {
+        int64_t s = (int64_t)r.in[SLOT][i];
+
+        if (travels(a, s))
+            memcpy(r.out[0] + (i % a->ranks * rows + s % a->capacity) * n,
+                   r.in[VALUE] + i / a->ranks * n, sizeof(double) * (size_t)n);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+/* Pack the rows for ranks [begin, end): those that are there come first. */
 static void pack_ranks(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     const struct ep_round *a = l->op->attrs;
     const struct ct_tensor *x = &l->in[VALUE];
     const int32_t *slot = l->in[SLOT].data;
-    int64_t rows = ep_rows(a, &l->in[ROWS]), tokens = ct_rows(&l->in[SLOT]);
+    int64_t rows = ep_rows(a, *(const int32_t *)l->in[ROWS].data), tokens = ct_rows(&l->in[SLOT]);
     size_t bytes = (size_t)ct_columns(x) * ct_dtype_size(x->dtype);
 
     for (int64_t r = begin; r < end; r++) {
@@ -145,8 +156,11 @@ static void pack_ranks(void *context, int64_t begin, int64_t end)
         for (int64_t t = 0; t < tokens; t++) {
             int64_t s = slot[t * a->ranks + r];
 
-            if (s >= 0 && s / a->capacity == a->round)
-                memcpy(to + count++ * bytes, (const char *)x->data + (size_t)t * bytes, bytes);
+            if (!travels(a, s))
+                continue;
+            memcpy(to + (size_t)(s % a->capacity) * bytes,
+                   (const char *)x->data + (size_t)t * bytes, bytes);
+            count++;
         }
         memset(to + count * bytes, x->dtype == CT_I32 ? 0xff : 0, ((size_t)rows - count) * bytes);
     }
@@ -166,12 +180,9 @@ static void count_gathered(const struct ct_launch *l, const struct ct_tensor *to
 
 static int pack_run(const struct ct_launch *l)
 {
-    int rc = check_dense(l);
-
     count_gathered(l, &l->in[VALUE]);
-    if (rc == 0 && ep_rows(l->op->attrs, &l->in[ROWS]) > 0)
-        ct_parallel(l, ((const struct ep_round *)l->op->attrs)->ranks, pack_ranks, (void *)l);
-    return rc;
+    ct_parallel(l, ((const struct ep_round *)l->op->attrs)->ranks, pack_ranks, (void *)l);
+    return 0;
 }
 
 const struct ct_op_type ep_pack = {
@@ -179,10 +190,13 @@ const struct ct_op_type ep_pack = {
     .name = "ep.pack",
     .summary = "the rows of a round, rank by rank",
     .signature = "rows i, slot i, x A -> y A",
+    .samples = "agreed=false ranks=2 capacity=7: small[1] position[7,2] real[7,6];"
+               "agreed=false ranks=1 capacity=4 round=1: small[1] position[7,1] index[7,3];"
+               "agreed=false ranks=2 capacity=3 round=2: small[1] position[7,2] index[7,3]",
     .attrs = pack_attrs,
     .attrs_size = sizeof(struct ep_round),
     .infer = pack_infer,
-    .reference = pack_run,
+    .reference = pack_reference,
 };
 
 /* ---- ep.sum ---- */
@@ -200,6 +214,26 @@ static int sum_infer(struct ct_op *op)
     memcpy(op->out[0]->shape, slot->shape, sizeof(slot->shape));
     op->out[0]->shape[slot->ndim - 1] = y->shape[y->ndim - 1];
     return 0;
+}
+
+static int sum_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ep_round *a = l->op->attrs;
+    const double *previous = l->ins > SUM_PREVIOUS ? r.in[SUM_PREVIOUS] : NULL;
+    int64_t rows = ep_rows(a, r.in[ROWS][0]), ranks = ct_columns(&l->in[SLOT]);
+    int64_t n = ct_columns(&l->out[0]);
+
+    for (int64_t i = 0; previous && i < ct_tensor_count(&l->out[0]); i++)
+        r.out[0][i] = previous[i];
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[SLOT]); i++) {
+        int64_t s = (int64_t)r.in[SLOT][i];
+
+        for (int64_t c = 0; travels(a, s) && c < n; c++)
+            r.out[0][i / ranks * n + c] +=
+                r.in[SUM_Y][(i % ranks * rows + s % a->capacity) * n + c];
+    }
+    return ct_reference_end(&r, 0);
 }
 
 static void load(const struct ct_tensor *x, int64_t at, int64_t n, double *to, bool add)
@@ -227,8 +261,8 @@ static void sum_tokens(void *context, int64_t begin, int64_t end)
     const struct ct_launch *l = context;
     const struct ep_round *a = l->op->attrs;
     const int32_t *slot = l->in[SLOT].data;
-    int64_t rows = ep_rows(a, &l->in[ROWS]), ranks = ct_columns(&l->in[SLOT]);
-    int64_t n = ct_columns(&l->out[0]);
+    int64_t rows = ep_rows(a, *(const int32_t *)l->in[ROWS].data);
+    int64_t ranks = ct_columns(&l->in[SLOT]), n = ct_columns(&l->out[0]);
     bool more = l->ins > SUM_PREVIOUS && l->in[SUM_PREVIOUS].data;
     double sum[BLOCK];
 
@@ -242,7 +276,7 @@ static void sum_tokens(void *context, int64_t begin, int64_t end)
             for (int64_t r = 0; r < ranks; r++) {
                 int64_t s = slot[t * ranks + r];
 
-                if (s >= 0 && s / a->capacity == a->round)
+                if (travels(a, s))
                     load(&l->in[SUM_Y], (r * rows + s % a->capacity) * n + c, columns, sum, true);
             }
             store(&l->out[0], t * n + c, columns, sum);
@@ -251,15 +285,13 @@ static void sum_tokens(void *context, int64_t begin, int64_t end)
 
 static int sum_run(const struct ct_launch *l)
 {
-    int rc = check_dense(l);
+    bool onto = l->ins > SUM_PREVIOUS && l->in[SUM_PREVIOUS].data == l->out[0].data &&
+                l->in[SUM_PREVIOUS].dtype == l->out[0].dtype;
 
     count_gathered(l, &l->out[0]);
-    if (rc == 0 && l->ins > SUM_PREVIOUS && l->in[SUM_PREVIOUS].data == l->out[0].data &&
-        l->in[SUM_PREVIOUS].dtype == l->out[0].dtype && ep_rows(l->op->attrs, &l->in[ROWS]) == 0)
-        return 0;
-    if (rc == 0)
+    if (!onto || ep_rows(l->op->attrs, *(const int32_t *)l->in[ROWS].data) > 0)
         ct_parallel(l, ct_rows(&l->out[0]), sum_tokens, (void *)l);
-    return rc;
+    return 0;
 }
 
 const struct ct_op_type ep_sum = {
@@ -267,16 +299,19 @@ const struct ct_op_type ep_sum = {
     .name = "ep.sum",
     .summary = "for each token, the sum of its rows and of those of earlier rounds",
     .signature = "rows i, slot i, y F, ?previous F -> sum F",
+    .samples = "agreed=false capacity=7: small[1] position[7,2] real[1,2,7,6];"
+               "agreed=false capacity=4 round=1: small[1] position[7,2] real[1,2,4,3] real[7,3];"
+               "agreed=false capacity=2 round=3: small[1] position[7,1] real[1,1,2,4] real[7,4]",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = sum_attrs,
     .attrs_size = sizeof(struct ep_round),
     .inplace = (const int8_t[][2]){{0, SUM_PREVIOUS}, {-1, -1}},
     .infer = sum_infer,
-    .reference = sum_run,
+    .reference = sum_reference,
 };
 
 const struct ct_kernel ep_kernels[] = {
-    CT_KERNEL("ep.route", "rows", 0, NULL, NULL, route_run),
+    CT_KERNEL("ep.route", "rows", 0, NULL, NULL, route_reference),
     CT_KERNEL("ep.pack", "rows", 0, NULL, NULL, pack_run),
     CT_KERNEL("ep.sum", "rows", 0, NULL, NULL, sum_run),
     {0},
