@@ -25,7 +25,9 @@ CT_API void *ct_arena_alloc(struct ct_arena *arena, size_t size);
 #define ct_arena_new(arena, type) ((type *)ct_arena_alloc((arena), sizeof(type)))
 #define ct_arena_array(arena, type, n) ((type *)ct_arena_alloc((arena), sizeof(type) * (size_t)(n)))
 
+/* A copy of text, which is not NULL. */
 CT_API char *ct_arena_strdup(struct ct_arena *arena, const char *text);
+/* The text that printf would print. */
 CT_API char *ct_arena_printf(struct ct_arena *arena, const char *fmt, ...) CT_PRINTF(2, 3);
 /* size bytes copied from data. */
 CT_API void *ct_arena_copy(struct ct_arena *arena, const void *data, size_t size);

@@ -35,6 +35,7 @@ CT_CORE_OPS(X)
 
 /* ---- elements ---- */
 
+/* x + y, elementwise. Both have the same shape and dtype. */
 CT_API struct ct_value *ct_add(struct ct_builder *b, const char *name, struct ct_value *x,
                                struct ct_value *y);
 
@@ -52,7 +53,7 @@ struct ct_view {
 CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
                                 int ndim, const int64_t *shape);
 
-/* Parts of a dimension that no axis splits. Both ops copy, with any strides. */
+/* narrow and concat work on a dimension that no axis splits. Both copy, and take any strides. */
 struct ct_narrow {
     int64_t dim, from, size;
 };
@@ -66,7 +67,8 @@ struct ct_concat {
 CT_API struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,
                                   int count, int dim);
 
-/* A builder for ops that fill parameters: after the other init ops, before everything else. */
+/* A builder for ops that fill parameters. It adds them behind the other init ops, in front of all
+   other ops. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
 
 /* ---- shardings ---- */
@@ -89,23 +91,30 @@ struct ct_collective_attrs {
     enum ct_reduction reduction; /* all_reduce, reduce_scatter */
 };
 
-/* Each takes count values in one call; its results are the outputs of the op. */
+/* Each of these takes `count` values in one call. Output i is the result for x[i]. all_gather: on
+   every rank the whole of dimension dim, which axes split. */
 CT_API struct ct_op *ct_all_gather(struct ct_builder *b, const char *name,
                                    struct ct_value *const *x, int count, ct_axes axes, int dim);
+/* The reduction of each x over the group, split along dim: each rank gets its shard. */
 CT_API struct ct_op *ct_reduce_scatter(struct ct_builder *b, const char *name,
                                        struct ct_value *const *x, int count, ct_axes axes, int dim,
                                        enum ct_reduction reduction);
+/* The reduction of each x over the group, on every rank. */
 CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
                                    struct ct_value *const *x, int count, ct_axes axes,
                                    enum ct_reduction reduction);
+/* Each rank's shard moves to the rank `shift` places further in the group; the last ones wrap
+   round. */
 CT_API struct ct_op *ct_permute(struct ct_builder *b, const char *name, struct ct_value *const *x,
                                 int count, ct_axes axes, int shift);
+/* A value that axes split along dim becomes one that they split along `to`. */
 CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, struct ct_value *x,
                                       ct_axes axes, int dim, int to);
+/* The rank's own shard along dim of a replicated value; nothing is sent. */
 CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
                                  ct_axes axes, int dim);
 
-/* ---- between ranks, where only some have a value ---- */
+/* ---- values that only some ranks have ---- */
 
 struct ct_transfer {     /* send, receive; emitted by ct_send and ct_receive (op.h) */
     ct_axes axes;        /* ranks are numbered along these */

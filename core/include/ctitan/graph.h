@@ -17,14 +17,14 @@
  * A part may have several sections, which a step may run separately and in any order that their
  * values allow: "0F" and "1F", "1SEND_F", "0UNSHARD". Sections with one group number belong
  * together: the backward of an op in section "1F" is in "1I" and "1W". Without groups each part has
- * one section, with the part's name. A list says what a step runs in which order (struct ct_order).
+ * one section, with the part's name. struct ct_order lists what a step runs, in order.
  *
  * A value made in F, I or W and used in post (or fetched) stands for its sum over the microbatches
- * of the step. Gradient accumulation is nothing else; kernels add in place where they can.
+ * of the step. Gradient accumulation follows from this rule; kernels add in place where they can.
  *
  * A value is made once and never changes. Only parameters and states are updated in place, by ops
  * with '!' in their signatures: in init and post, states in F too. If a parameter or state lies in
- * another memory, such an op updates a copy of it that was loaded.
+ * host memory, such an op updates a copy of it in device memory.
  *
  * Everything is in the graph's arena. Names are unique in a graph. Users see them in
  * `ctitan explain`, in plans and in checkpoints. Values without a producer are sources.
@@ -156,7 +156,9 @@ struct ct_graph {
     for (struct ct_op *op = (graph)->first, *op##_next = op ? op->next : NULL; op;                 \
          op = op##_next, op##_next = op ? op->next : NULL)
 
+/* "init", "pre", "F", "I", "W", "post". */
 CT_API const char *ct_part_name(enum ct_part part);
+/* "param", "state" and so on, as in graph text. */
 CT_API const char *ct_role_name(enum ct_role role);
 /* True for F, I and W: run once per microbatch. */
 CT_API bool ct_part_is_microbatch(enum ct_part part);
@@ -176,15 +178,19 @@ CT_API const struct ct_section *ct_graph_section_find(const struct ct_graph *gra
 /* Move op to the main section of a part, in the same group; its place in the list stays. */
 CT_API void ct_op_set_part(struct ct_graph *graph, struct ct_op *op, enum ct_part part);
 
+/* An empty graph on a mesh of one rank. It and all that is added to it live in arena. */
 CT_API struct ct_graph *ct_graph_create(struct ct_arena *arena, const char *name);
 
 /* A new source. name is made unique by a suffix. */
 CT_API struct ct_value *ct_graph_source(struct ct_graph *graph, enum ct_role role, const char *name,
                                         enum ct_dtype dtype, int ndim, const int64_t *shape);
+/* The value called name, or NULL. */
 CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *name);
 /* Give value another name, made unique by a suffix. */
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
+/* Let the host read value after each step, under this name. */
 CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value);
+/* The value that is fetched under this name, or NULL. */
 CT_API struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name);
 /* Make fetch number index read another value. */
 CT_API void ct_graph_set_fetch(struct ct_graph *graph, size_t index, struct ct_value *value);
@@ -194,7 +200,7 @@ CT_API void ct_value_set_grad(struct ct_value *value, struct ct_value *grad);
 /* The position of the token that is fed at `index`, in a sequence of this many tokens. */
 CT_API int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index);
 
-/* Where new ops go, and the section and region that they get. */
+/* Adds ops to a graph: where they go, and which section and region they get. */
 struct ct_builder {
     struct ct_graph *graph;
     struct ct_op *before; /* insert before this op; NULL: at the end */
@@ -205,10 +211,12 @@ struct ct_builder {
     int status;     /* first failure; sticky: later calls do nothing and return NULL */
 };
 
+/* Adds ops after all others, in the main section of a part. */
 CT_API struct ct_builder ct_builder_at_end(struct ct_graph *graph, enum ct_part part,
                                            const char *region);
 /* Before op, with its section and region. */
 CT_API struct ct_builder ct_builder_before(struct ct_graph *graph, struct ct_op *op);
+/* After op, with its section and region. */
 CT_API struct ct_builder ct_builder_after(struct ct_graph *graph, struct ct_op *op);
 /* Continue in the main section of a part, in the builder's group. */
 CT_API void ct_builder_set_part(struct ct_builder *builder, enum ct_part part);
@@ -246,6 +254,7 @@ CT_API void ct_graph_remove(struct ct_graph *graph, struct ct_op *op);
 CT_API void ct_graph_insert(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
 /* Move an op before another one; NULL: to the end. */
 CT_API void ct_op_move(struct ct_graph *graph, struct ct_op *op, struct ct_op *before);
+/* Replace one input. value may be NULL for an optional input. */
 CT_API void ct_op_set_input(struct ct_op *op, int index, struct ct_value *value);
 /* Replace all inputs; their number may change. */
 CT_API void ct_op_set_inputs(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *in,
@@ -269,6 +278,7 @@ struct ct_users {
     uint32_t *first;
     struct ct_op **op;
 };
+/* The lists are in arena. */
 CT_API struct ct_users ct_graph_users(const struct ct_graph *graph, struct ct_arena *arena);
 
 /*

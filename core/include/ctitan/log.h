@@ -18,6 +18,7 @@ typedef void ct_log_sink(enum ct_log_level level, const char *line, void *contex
 /* Lines above level are dropped before they are formatted; a status counts as CT_LOG_INFO. sink
    NULL drops everything (the default). */
 CT_API void ct_log_to(ct_log_sink *sink, void *context, enum ct_log_level level);
+/* Log one line, formatted as by printf, without a final newline. */
 CT_API void ct_log(enum ct_log_level level, const char *fmt, ...) CT_PRINTF(2, 3);
 #define ct_info(...) ct_log(CT_LOG_INFO, __VA_ARGS__)
 #define ct_warn(...) ct_log(CT_LOG_WARNING, __VA_ARGS__)

@@ -83,12 +83,12 @@ struct ct_optimizer_ops {
        float32: multiply gradients by it, or skip this update if it is negative. */
     int (*build)(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip);
-    /* Peak learning rate of the recipe. With several optimizers, that of the one without `takes`
-       is everyone's. */
+    /* Peak learning rate of the recipe. With several optimizers, all use the rate of the one
+       without `takes`. */
     double (*lr)(void);
     /* Whether it updates a parameter: several optimizers share the parameters then. Each goes to
-       the first one loaded that takes it, and what is left to the one without this function. NULL:
-       it takes all that are left. */
+       the first loaded optimizer that takes it. NULL: it updates the parameters that no other one
+       takes; exactly one optimizer is such. */
     bool (*takes)(const struct ct_value *param);
 };
 
@@ -161,7 +161,7 @@ struct ct_axis_ops {
 struct ct_graph;
 struct ct_order;
 
-/* The order of a step, if it is not microbatch by microbatch. */
+/* Replaces the default order of a step, which is microbatch by microbatch. */
 struct ct_order_ops {
     size_t size; /* of this struct */
     /* Sequences per data-parallel rank in one microbatch; 0: its whole local batch. */

@@ -125,8 +125,8 @@ CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_
 /* What a kernel's `accepts` and `prepare` get, once per distinct call while lowering. */
 struct ct_prepare {
     const struct ct_op *op;
-    /* Local shapes and strides. data is NULL for `accepts`. For `prepare` it is no address, but
-       what shares a buffer has its distance there. */
+    /* Local shapes and strides. For `accepts`, data is NULL. For `prepare`, data is not an address,
+       but differences of data are distances in memory between tensors of one buffer. */
     const struct ct_tensor *in, *out;
     const bool *present; /* by input: false for an optional one that is absent */
     int ins, outs;
@@ -293,6 +293,7 @@ CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel
 /* The kernel for a call, or NULL: the caller falls back on the type's reference or fails. Kernels
    whose flags do not cover the request (accumulation, strides) are skipped. */
 CT_API const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepare *request);
+/* The i-th kernel of a device, in the order of registration; NULL after the last. */
 CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);
 /* Print why no kernel takes a call: each kernel that the device has for the op, and what it
    refuses. Returns as snprintf does. */
@@ -376,6 +377,7 @@ struct ct_collective_library {
     int (*open)(struct ct_communicator *communicator, const struct ct_graph *graph, int64_t rank,
                 struct ct_arena *arena);
 };
+/* Called by the library (ct_collective_register), before a run is opened. */
 CT_API void ct_collective_install(const struct ct_collective_library *library);
 /* The installed library, or NULL. */
 CT_API const struct ct_collective_library *ct_collective_installed(void);

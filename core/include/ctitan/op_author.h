@@ -20,6 +20,7 @@ struct ct_reference {
     double **in, **out;
 };
 
+/* Read the inputs and allocate the outputs; ct_reference_end must follow. */
 CT_API struct ct_reference ct_reference_begin(const struct ct_launch *launch);
 /* Store the outputs if rc is 0; returns rc. */
 CT_API int ct_reference_end(struct ct_reference *r, int rc);

@@ -38,7 +38,7 @@ struct ct_transform {
     enum ct_phase phase;
     const char *const *needs; /* property names, NULL ends; NULL: none */
     const char *const *gives;
-    const char *const *breaks; /* properties that are gone afterwards */
+    const char *const *breaks; /* properties that no longer hold afterwards */
     const char *const *after;  /* as needs, but only for the order: may be missing */
     bool evaluation;           /* runs on graphs without a backward too */
     int (*apply)(struct ct_graph *graph, struct ct_run *run);
@@ -47,6 +47,7 @@ struct ct_transform {
     bool by_rank;
 };
 
+/* "partition", "shard" and so on. */
 CT_API const char *ct_phase_name(enum ct_phase phase);
 
 /*
@@ -64,7 +65,7 @@ enum ct_pass_range {
     CT_PASSES_OF_ONE_RANK,  /* from there on */
 };
 
-/* Who looks on while a graph is transformed, for dumps (lib/text.h). All functions are set. */
+/* Observes how a graph is transformed, for dumps (lib/text.h). All functions are set. */
 struct ct_pass_watch {
     size_t size; /* of this struct */
     /* The graph as the model built it. */
@@ -84,7 +85,7 @@ struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */
     enum ct_pass_range range;
     const char *behind;          /* only those after this transform; NULL: all of range */
-    struct ct_pass_watch *watch; /* NULL: nobody looks on */
+    struct ct_pass_watch *watch; /* NULL: none */
 };
 
 /*

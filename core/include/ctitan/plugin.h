@@ -141,6 +141,7 @@ CT_API const struct ct_plugin *ct_plugin_at(size_t index);
 CT_API int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **offer);
 /* The i-th offer of a kind over all registered plugins; NULL after the last. */
 CT_API const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index);
+/* The kind as it stands in messages: "data source". */
 CT_API const char *ct_kind_name(enum ct_kind kind);
 
 /*

@@ -78,6 +78,7 @@ struct ct_order {
     size_t count, room;
 };
 
+/* Add an item at the end of order; the list grows in arena. */
 CT_API void ct_order_append(struct ct_arena *arena, struct ct_order *order,
                             struct ct_order_item item);
 /* Microbatch by microbatch: F, then I with W, where the graph has them. */
@@ -155,6 +156,7 @@ CT_API int ct_executor_create(const struct ct_program *program, struct ct_device
    needs memory for its own persistent part and all of this program. */
 CT_API int ct_executor_create_borrowing(const struct ct_program *program, struct ct_executor *owner,
                                         struct ct_executor **executor);
+/* Give the memory back to the device. executor may be NULL. */
 CT_API void ct_executor_destroy(struct ct_executor *executor);
 
 /* Run the init part. */
@@ -180,6 +182,8 @@ CT_API bool ct_executor_waits(struct ct_executor *executor);
 CT_API double ct_executor_waited(const struct ct_executor *executor);
 /* Wait until a value is not held. */
 CT_API void ct_executor_await(struct ct_executor *executor, const struct ct_value *value);
+/* Copy a value that exists once per step to host, as a dense local shard of `bytes` bytes.
+   CT_EINVAL: other values use its memory in a step. */
 CT_API int ct_executor_read(struct ct_executor *executor, const struct ct_value *value, void *host,
                             size_t bytes);
 /* The value's tensor, for hosts that can address the device's memory; data NULL: no memory. */

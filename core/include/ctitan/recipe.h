@@ -51,6 +51,7 @@ struct ct_recipe_section {
     const struct ct_option *options;
     void *config;
 };
+/* Section number index; its `name` is NULL after the last. */
 CT_API const struct ct_recipe_section *ct_recipe_section_at(size_t index);
 
 CT_END_DECLS

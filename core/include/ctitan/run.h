@@ -134,6 +134,7 @@ struct ct_run_options {
 /* recipe must have been applied. On failure everything is undone. */
 CT_API int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options,
                        struct ct_run **run);
+/* Free everything that ct_run_open made. run may be NULL. */
 CT_API void ct_run_close(struct ct_run *run);
 /*
  * Open the same run as another rank sees it: its graphs and programs, made from what all ranks have

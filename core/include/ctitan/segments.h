@@ -25,6 +25,7 @@ struct ct_segments {
     size_t count, visited; /* segments; those that ct_segments_first and _next have returned */
 };
 
+/* One segment covers all addresses at first, without accesses. Segments are in arena. */
 CT_API void ct_segments_init(struct ct_segments *s, struct ct_arena *arena);
 /* Iterate over the segments of [begin, end), which are split at its bounds. */
 CT_API struct ct_segment *ct_segments_first(struct ct_segments *s, size_t begin, size_t end);

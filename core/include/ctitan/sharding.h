@@ -33,16 +33,19 @@ struct ct_target {
     struct ct_sharding sharding; /* replicated if it is not given */
 };
 
+/* True: no axis splits a dimension, and nothing is unreduced. */
 CT_API bool ct_sharding_is_replicated(const struct ct_sharding *s);
 
+/* True: the same axes on each dimension, in the same order, and the same pending reductions. */
 CT_API bool ct_sharding_equal(const struct ct_sharding *a, const struct ct_sharding *b);
 /* Axes that split some dimension. */
 CT_API ct_axes ct_sharding_axes(const struct ct_sharding *s);
 /* Split dimension dim by axis, inside the axes already there. */
 CT_API void ct_sharding_split(struct ct_sharding *s, int dim, int axis);
 
-/* CT_EINVAL names an axis that is used twice or is not in the mesh, or a dimension beyond rank. */
-CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank);
+/* CT_EINVAL names an axis that is used twice or is not in the mesh, or a dimension from ndim on
+   that is split. */
+CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim);
 
 /*
  * The shard of a global shape that a rank holds: its shape and, in offset (may be NULL), where it

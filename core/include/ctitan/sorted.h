@@ -25,10 +25,12 @@ struct ct_sorted {
     uint32_t coin;
 };
 
+/* An empty list, whose nodes will be in arena. */
 CT_API struct ct_sorted ct_sorted_create(struct ct_arena *arena);
 /* Among equal keys, the new one comes first. */
 CT_API struct ct_sorted_node *ct_sorted_insert(struct ct_sorted *list, size_t key, size_t key2,
                                                void *item);
+/* The node must be in the list. It may be reused by the next insertion. */
 CT_API void ct_sorted_remove(struct ct_sorted *list, struct ct_sorted_node *node);
 /* The first node not below the key, and the last node below it. NULL if there is none. */
 CT_API struct ct_sorted_node *ct_sorted_at_least(const struct ct_sorted *list, size_t key,

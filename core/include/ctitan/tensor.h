@@ -46,24 +46,30 @@ struct ct_tensor {
     int64_t stride[CT_MAX_DIMS];
 };
 
+/* "bfloat16": the name as in recipes and graph text. */
 CT_API const char *ct_dtype_name(enum ct_dtype dtype);
+/* Bytes of an element. */
 CT_API size_t ct_dtype_size(enum ct_dtype dtype);
+/* True for floating-point dtypes, those of 8 bits included. */
 CT_API bool ct_dtype_is_float(enum ct_dtype dtype);
 
 /* The dtype called name; CT_EINVAL with the nearest name if there is none. */
 CT_API int ct_dtype_parse(const char *name, enum ct_dtype *dtype);
 
+/* A shape with these sizes; ndim is at most CT_MAX_DIMS. */
 CT_API struct ct_shape ct_shape_of(int ndim, const int64_t *sizes);
 /* "8,256": sizes separated by commas; "" for a scalar. Prints as snprintf does; CT_EINVAL. */
 CT_API int ct_shape_print(const struct ct_shape *shape, char *text, size_t room);
 CT_API int ct_shape_parse(const char *text, struct ct_shape *shape);
 /* Product of the dimensions; 1 for a scalar; INT64_MAX if it is larger. */
 CT_API int64_t ct_shape_count(int ndim, const int64_t *shape);
+/* Number of elements. */
 CT_API int64_t ct_tensor_count(const struct ct_tensor *t);
 
 /* A dense row-major tensor over data. */
 CT_API struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ndim,
                                         const int64_t *shape);
+/* True: elements are contiguous in row-major order. */
 CT_API bool ct_tensor_is_dense(const struct ct_tensor *t);
 
 /* A tensor as a matrix: the last dimension gives the columns, the others the rows. stride is the

@@ -17,14 +17,14 @@ CT_BEGIN_DECLS
 
 enum ct_stream {
     CT_STREAM_COMPUTE,
-    CT_STREAM_GATHER, /* in microbatches, what an op takes keeps its memory until the next op */
+    CT_STREAM_GATHER, /* in microbatches, an op's inputs keep their memory until the next op here */
     CT_STREAM_REDUCE,
     CT_STREAM_P2P,      /* rings */
-    CT_STREAM_COPY_IN,  /* from and to host memory */
-    CT_STREAM_COPY_OUT, /* the same */
+    CT_STREAM_COPY_IN,  /* from host memory */
+    CT_STREAM_COPY_OUT, /* to host memory */
     CT_STREAM_SEND,     /* to and from other stages of a pipeline */
     CT_STREAM_RECEIVE,
-    CT_STREAM_CHUNK, /* exchanges of one chunk beside what computes on another; the same */
+    CT_STREAM_CHUNK, /* communication of one chunk while another computes; inputs as on GATHER */
 };
 #define CT_STREAMS 9
 

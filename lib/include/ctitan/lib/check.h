@@ -73,9 +73,12 @@ struct ct_trial {
 /* The sample's op in float64, or with every floating input in another dtype; inputs are filled.
    Returns the failure of emitting it. */
 CT_API int ct_trial_create(struct ct_trial *m, const struct ct_sample *sample, enum ct_dtype dtype);
+/* Free the trial's memory. */
 CT_API void ct_trial_finish(struct ct_trial *m);
 /* The value's memory: dense, zeroed at first. */
 CT_API struct ct_tensor *ct_trial_tensor(struct ct_trial *m, const struct ct_value *value);
+/* Fill a value as the word `fill` of a sample says, with numbers that depend on its id and the
+   element only. */
 CT_API void ct_trial_fill(struct ct_trial *m, const struct ct_value *value, const char *fill);
 /* Run op, or all ops from there on, by their reference kernels. */
 CT_API int ct_trial_run(struct ct_trial *m, const struct ct_op *op);

@@ -13,6 +13,7 @@ CT_BEGIN_DECLS
 
 /* ---- calls ---- */
 
+/* "all_gather" and so on. */
 CT_API const char *ct_call_name(enum ct_call_kind kind);
 /* Whether kind is exchange, send or receive: between two ranks, not all. */
 CT_API bool ct_call_is_message(enum ct_call_kind kind);

@@ -90,6 +90,7 @@ CT_API int ct_decoder_create(const struct ct_decoder_family *family,
 
 /* ---- the members of struct ct_model_ops ---- */
 
+/* Functions for struct ct_model_ops, which say there what they do. */
 CT_API void ct_decoder_destroy(struct ct_model *model);
 CT_API int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
                             const struct ct_model_request *request);

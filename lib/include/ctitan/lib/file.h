@@ -28,6 +28,8 @@ struct ct_new_file {
     FILE *out;
     char path[CT_PATH_ROOM], temporary[CT_PATH_ROOM];
 };
+/* Create the temporary file and open it as file->out. CT_EIO, with the path; CT_EINVAL: the path is
+   too long. */
 CT_API int ct_file_begin(struct ct_new_file *file, const char *path);
 /* rc: the result of writing. If it is negative, the file is removed and rc is returned. */
 CT_API int ct_file_end(struct ct_new_file *file, int rc);

@@ -29,7 +29,9 @@ struct ct_generator;
    cannot work on a part of a sequence, so it cannot have a cache. */
 CT_API int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request *request,
                              struct ct_generator **generator);
+/* generator may be NULL. */
 CT_API void ct_generator_close(struct ct_generator *generator);
+/* The run whose model it uses; owned by the generator. */
 CT_API struct ct_run *ct_generator_run(struct ct_generator *generator);
 /* Logits of a sequence have this many entries. */
 CT_API int64_t ct_generator_vocabulary(const struct ct_generator *generator);

@@ -1,10 +1,10 @@
 /*
  * Starting ranks, and finding out which rank a process is.
  *
- * `ctitan train -n N` supervises N processes that run the same program again. They are told apart
- * by torchrun's variables RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. CTITAN_JOB names what
- * they share on this host. torchrun itself, mpirun and srun start ranks as well; a program calls
- * ct_launch_identify and need not know what started it.
+ * `ctitan train -n N` supervises N processes that run the same program again. Each learns its rank
+ * from torchrun's variables RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. CTITAN_JOB names
+ * what they share on this host. torchrun itself, mpirun and srun start ranks as well; a program
+ * calls ct_launch_identify and need not know what started it.
  */
 #ifndef CT_LAUNCH_H
 #define CT_LAUNCH_H

@@ -24,8 +24,8 @@
  * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
  * share of the peak that kernels reach: a function of the ideal time, interpolated between the
  * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
- * the class that lists it, others in the class "other". [device] launch
- * is added to each.
+ * the class that lists it; all others are in the class "other". [device] launch is added to each
+ * instruction.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H

@@ -129,9 +129,8 @@ struct ct_attention {
                        (and, unless causal, after it); 0: no limit */
     bool blockwise; /* for transforms: keys are split as queries are, and each rank sees the block
                        that it holds */
-    int64_t known;  /* for transforms: positions, where they are given, are those that
-                       ct_launch_position tells, for keys that are the block of the rank known - 1
-                       hops before; 0: they may be any */
+    int64_t known;  /* for transforms: positions follow from ct_launch_position; keys are the block
+                       of the rank known - 1 places before this one. 0: positions may be any */
 };
 CT_API extern const struct ct_option ct_attention_attrs[];
 /* Which of a rank's keys its queries see, as far as it is known before a step runs, without regard
@@ -144,8 +143,8 @@ enum ct_seen {
 struct ct_seen_block {
     int64_t query, queries, key, keys; /* the first, and how many */
 };
-/* For an attention whose q is input `at`, k the next, and positions the inputs `positions` and the
-   one behind. *block is set for CT_SEEN_BLOCK. */
+/* For an attention whose inputs number at and at + 1 are q and k, and whose inputs number positions
+   and positions + 1 are their positions. *block is set for CT_SEEN_BLOCK. */
 CT_API enum ct_seen ct_attention_seen(const struct ct_prepare *p, int at, int positions,
                                       struct ct_seen_block *block);
 CT_API struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,
@@ -187,8 +186,8 @@ CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct 
                                  int64_t k, bool normalised, struct ct_value **ids);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
    choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
-   [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: the choice
-   counts for nothing. Splitting experts or f leaves the result unreduced. */
+   [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: such a
+   choice adds nothing. Splitting experts or f leaves the result unreduced. */
 #define CT_NO_EXPERT (-1)
 CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
                                    struct ct_value *weights, struct ct_value *ids,
@@ -226,6 +225,7 @@ struct ct_init_normal {
     double std, truncate; /* truncate: redrawn beyond this many deviations; 0: never */
     int64_t seed;
 };
+/* Fill p with normal numbers: mean 0, standard deviation std. */
 CT_API void ct_init_normal(struct ct_builder *b, struct ct_value *p,
                            const struct ct_init_normal *attrs);
 
@@ -233,12 +233,14 @@ struct ct_init_uniform {
     double low, high;
     int64_t seed;
 };
+/* Fill p with numbers that are uniform between low and high. */
 CT_API void ct_init_uniform(struct ct_builder *b, struct ct_value *p,
                             const struct ct_init_uniform *attrs);
 
 struct ct_init_constant {
     double value;
 };
+/* Fill p with one number. */
 CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
 
 /* ---- the gradient's norm ---- */

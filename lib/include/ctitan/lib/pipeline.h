@@ -7,7 +7,7 @@
  * RECV the stage that uses what it receives: 1SEND_F3 and 2RECV_F3 are one transfer, 2SEND_B3 and
  * 1RECV_B3 another.
  *
- * A schedule plugin returns lists of compute actions. The core adds communication
+ * A schedule plugin returns lists of compute actions. This library adds communication
  * (ct_schedule_communicate), proves that the lists complete and cannot deadlock
  * (ct_schedule_verify), and runs them on a virtual clock (ct_schedule_simulate). Without pipeline
  * parallelism the list is F0 B0 F1 B1 ... (ct_schedule_trivial).
@@ -53,8 +53,11 @@ struct ct_action_list {
     size_t count, room;
 };
 
+/* Add an action at the end of list, which grows in arena. */
 CT_API void ct_action_append(struct ct_arena *arena, struct ct_action_list *list,
                              struct ct_action action);
+/* Print "2F0", or "(2F0;1B3)OVERLAP_F_B" for a pair; returns the length that it needs, as snprintf
+   does. */
 CT_API int ct_action_print(const struct ct_action *action, char *text, size_t room);
 /* CT_EINVAL names what is wrong with the text. */
 CT_API int ct_action_parse(const char *text, struct ct_action *action);
@@ -76,7 +79,8 @@ struct ct_schedule_ops {
 };
 
 struct ct_offer;
-/* The ops of an offer of kind CT_SCHEDULE, in this build's layout. CT_EABI: another layout. */
+/* The ops of an offer of kind CT_SCHEDULE, widened to this build's struct. CT_EABI: the offer's
+   struct has another layout. */
 CT_API int ct_schedule_offered(const struct ct_offer *offer, const struct ct_schedule_ops **ops);
 
 /* Append an action of one stage and microbatch to a list; for plugins. */

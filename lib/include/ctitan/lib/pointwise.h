@@ -64,6 +64,7 @@ struct ct_pointwise_node {
     double number; /* NUMBER */
 };
 
+/* Number of arguments of a node of this kind. */
 CT_API int ct_pointwise_arguments(enum ct_pointwise_kind kind);
 
 /* Zeroed at first, but for the arena. */
@@ -83,6 +84,7 @@ struct ct_pointwise_names {
     const struct ct_op *op; /* its outputs in bfloat16 are rounded when assigned; NULL: none */
 };
 
+/* The index of a node that is a number, or an input; it is added unless there is an equal one. */
 CT_API int ct_pointwise_number(struct ct_pointwise *p, double number);
 CT_API int ct_pointwise_input(struct ct_pointwise *p, int input, unsigned level);
 /* The node kind(arg[0], ..). What depends on numbers only is computed at once. */

@@ -49,6 +49,7 @@ CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char 
 
 /* Apply "section.key=value" from the command line; it overrides the file. */
 CT_API int ct_recipe_set(struct ct_recipe *recipe, const char *assignment);
+/* Add a plugin to [plugins] load unless it is listed. CT_ECONFIG: the name is empty. */
 CT_API int ct_recipe_with(struct ct_recipe *recipe, const char *plugin);
 /* Drop the plugin and its section. CT_ECONFIG: it is not in the list. */
 CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);

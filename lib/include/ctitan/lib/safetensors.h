@@ -23,9 +23,13 @@ struct ct_weight {
     const void *data; /* mapped, valid until close; little endian; may be unaligned */
 };
 
+/* Map the files of a folder, and check them. CT_ENOENT: it has none. */
 CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
+/* Unmap the files. weights may be NULL. */
 CT_API void ct_weights_close(struct ct_weights *weights);
+/* Number of weights in all files. */
 CT_API size_t ct_weights_count(const struct ct_weights *weights);
+/* Weight number index, in the order of the files. */
 CT_API const struct ct_weight *ct_weights_at(const struct ct_weights *weights, size_t index);
 /* The weight called name, or NULL. */
 CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights, const char *name);
@@ -50,6 +54,7 @@ CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weight
    part. */
 struct ct_safetensors_sink;
 typedef int ct_safetensors_source(size_t index, struct ct_safetensors_sink *sink, void *context);
+/* Write the next bytes of the weight that `produce` was called for. */
 CT_API void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size_t bytes);
 CT_API int ct_safetensors_write_from(const char *path, const struct ct_weight *weights,
                                      size_t count, ct_safetensors_source *produce, void *context);

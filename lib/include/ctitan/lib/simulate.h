@@ -45,7 +45,7 @@ struct ct_simulated {
     double **start, **end;       /* by index, by instruction */
 };
 
-/* CT_EINVAL: the programs do not come to their end; the message shows who waits for whom. */
+/* CT_EINVAL: the programs deadlock; the message names the ranks and what each waits for. */
 CT_API int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *result);
 
 /* Write a Chrome trace ("Trace Event Format"; Perfetto opens it): a process for each rank, a thread

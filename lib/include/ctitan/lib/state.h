@@ -1,6 +1,7 @@
 /*
- * Parameters and states of a run (struct ct_state, run.h), for hooks: which rank holds what of
- * them, and the host's access to them. On the main thread, between two steps.
+ * Parameters and states of a run (struct ct_state, run.h), for hooks: which shards each rank holds,
+ * and how the host reads and writes them. Functions are called on the main thread, between two
+ * steps, unless they say otherwise.
  */
 #ifndef CT_LIB_STATE_H
 #define CT_LIB_STATE_H
@@ -61,6 +62,7 @@ CT_API int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, siz
                            size_t bytes, void *staging);
 /* Zeroed whole pages of host memory that the device copies to at full speed (pinned, for a GPU). */
 CT_API int ct_run_staging(struct ct_run *run, size_t bytes, void **staging);
+/* bytes: as given to ct_run_staging. staging may be NULL. */
 CT_API void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes);
 
 CT_END_DECLS

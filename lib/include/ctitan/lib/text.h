@@ -19,6 +19,7 @@ CT_API void ct_graph_print(const struct ct_graph *graph, FILE *out);
 CT_API char *ct_graph_text(const struct ct_graph *graph, struct ct_arena *arena);
 CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text);
 
+/* "optimizer": the name of the category in plans. */
 CT_API const char *ct_category_name(enum ct_category category);
 /* Print the program, one line per instruction. */
 CT_API void ct_program_print(const struct ct_program *program, FILE *out);
@@ -39,6 +40,7 @@ struct ct_dump {
     const char *text; /* of the graph before it; NULL: not needed */
     struct ct_graph *before;
 };
+/* after and reproducer as in struct ct_dump; the strings must outlive it. */
 CT_API void ct_dump_init(struct ct_dump *dump, const char *after, FILE *out,
                          const char *reproducer);
 
