@@ -1,92 +1,109 @@
 /*
- * `ctitan new schedule NAME`: writes a folder with a plugin that builds and passes `ctitan check`,
- * as a starting point.
+ * `ctitan new KIND NAME`: writes a folder with a plugin that builds and passes `ctitan check`, as a
+ * starting point. It is an example of the kind, from the folder examples/, under another name.
  */
 #include <ctype.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/option.h>
 
 #include "cli.h"
 
-/* @ stands for the plugin's name. */
-static const char schedule_source[] =
-    "/*\n"
-    " * The pipeline schedule @: what each rank computes in a step, and in which order.\n"
-    " *\n"
-    " * F is the forward of a stage for one microbatch, B its backward. A backward can be given in "
-    "two\n"
-    " * parts: I, the gradients of its inputs, which the stage before waits for, and W, those of "
-    "its\n"
-    " * weights, any time later. Only the order within each rank is to be said; sends, receives "
-    "and\n"
-    " * everything else are added. `make`, then `ctitan check ./@.so` proves it over many numbers "
-    "of\n"
-    " * ranks, and `CTITAN_PLUGIN_PATH=. ctitan schedule @ --ranks 4 --microbatches 8` draws it.\n"
-    " */\n"
-    "#include <ctitan/error.h>\n"
-    "#include <ctitan/plugin.h>\n"
-    "#include <ctitan/lib/pipeline.h>\n"
-    "\n"
-    "static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)\n"
-    "{\n"
-    "    int ranks = request->ranks, microbatches = request->microbatches;\n"
-    "\n"
-    "    /* What cannot be done is refused with CT_ECONFIG, in words that help the user. */\n"
-    "    if (microbatches < ranks)\n"
-    "        return ct_fail(CT_ECONFIG, \"%d microbatches on %d ranks: at least %d are needed\",\n"
-    "                       microbatches, ranks, ranks);\n"
-    "    for (int rank = 0; rank < ranks; rank++) {\n"
-    "        int forward = 0, ahead = ranks - rank; /* one forward, one backward, when it is full "
-    "*/\n"
-    "\n"
-    "        for (int backward = 0; backward < microbatches; backward++) {\n"
-    "            while (forward < microbatches && forward < backward + ahead)\n"
-    "                ct_schedule_add(request, &lists[rank], CT_ACTION_F, rank, forward++);\n"
-    "            ct_schedule_add(request, &lists[rank], CT_ACTION_B, rank, backward);\n"
-    "        }\n"
-    "    }\n"
-    "    return 0;\n"
-    "}\n"
-    "\n"
-    "static const struct ct_schedule_ops schedule = {\n"
-    "    .size = sizeof(struct ct_schedule_ops),\n"
-    "    .summary = \"one forward, one backward\",\n"
-    "    .stages_per_rank_min = 1, /* with several, stage s is on rank s % ranks; */\n"
-    "    .stages_per_rank_max = 1, /* .placement = ct_schedule_v, or your own, says otherwise */\n"
-    "    .generate = generate,\n"
-    "};\n"
-    "\n"
-    "CT_PLUGIN(.name = \"@\", .version = \"0.1\", .summary = \"Pipeline schedule @\",\n"
-    "          .offers = CT_OFFERS({CT_SCHEDULE, \"@\", &schedule}));\n";
+#define EXAMPLE_MOST ((size_t)1 << 20)
 
-static const char makefile[] =
-    "# Builds @.so against an installed ctitan.\n"
-    "CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden -fPIC\n"
-    "\n"
-    "@.so: @.c\n"
-    "\t$(CC) $(CFLAGS) $(shell pkg-config --cflags ctitan) -shared -Wl,-z,defs -o $@@ $< "
-    "$(shell pkg-config --libs ctitan)\n";
+/* The name of such an example stands in strings only, so that any other name makes sense there. */
+static const struct {
+    const char *kind, *example;
+} kinds[] = {
+    {"model", "palm"},
+    {"op", "softcap"},
+    {"transform", "cse"},
+    {"optimizer", "sgd"},
+    {"lr_schedule", "inverse_root"},
+    {"data", "counting"},
+    {"tokenizer", "digraphs"},
+    {"schedule", "eager_1f1b"},
+    {"axis", "pod"},
+    {"hook", "section_times"},
+};
 
-/* Write text to folder/file, with each @ replaced by name, and @@ by one @. */
-static int write_file(struct ct_arena *arena, const char *name, const char *file, const char *text)
+static int find_example(const char *kind, struct ct_arena *arena, const char **example)
 {
-    size_t room = strlen(text) * (strlen(name) + 1) + 1, used = 0;
-    char *out = ct_arena_alloc(arena, room);
+    const char *names[CT_COUNT(kinds)], *list = "", *near;
 
-    for (; *text; text++) {
-        if (*text != '@')
-            out[used++] = *text;
-        else if (text[1] == '@')
-            out[used++] = *text++;
-        else {
-            memcpy(out + used, name, strlen(name));
-            used += strlen(name);
-        }
+    for (size_t i = 0; i < CT_COUNT(kinds); i++) {
+        *example = kinds[i].example;
+        if (!strcmp(kinds[i].kind, kind))
+            return 0;
+        names[i] = kinds[i].kind;
+        list = ct_arena_printf(arena, "%s%s%s", list, i ? ", " : "", names[i]);
     }
-    return ct_file_write(ct_arena_printf(arena, "%s/%s", name, file), out, used);
+    near = ct_nearest(kind, names, CT_COUNT(kinds));
+    return ct_fail(CT_ECONFIG, "new: no kind %s%s%s%s; the kinds are %s", kind,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
+}
+
+/* ---- files ---- */
+
+/* The folder of the examples: beside the program in a build tree, below share/ if installed. */
+static int find_folder(struct ct_arena *arena, const char **folder)
+{
+    static const char *const places[] = {"examples", CT_DATA_FOLDER "/examples"};
+    char program[PATH_MAX];
+    ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+
+    program[size < 0 ? 0 : size] = '\0';
+    if (strrchr(program, '/'))
+        *strrchr(program, '/') = '\0';
+    for (size_t i = 0; i < CT_COUNT(places); i++) {
+        *folder = ct_arena_printf(arena, "%s/%s", program, places[i]);
+        if (access(*folder, R_OK) == 0)
+            return 0;
+    }
+    return ct_fail(CT_ENOENT, "new: the examples, from which plugins are made, are not in %s",
+                   *folder);
+}
+
+static bool is_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* text with `from` replaced where it is a word, or begins one like "sgd_op" or "sgd.m". Returns the
+   size of *out, in arena. */
+static size_t rename_words(const char *text, size_t size, const char *from, const char *to,
+                           struct ct_arena *arena, char **out)
+{
+    size_t old = strlen(from), new = strlen(to), used = 0;
+
+    *out = ct_arena_alloc(arena, size * (new / old + 1) + new + 1);
+    for (size_t i = 0; i < size;) {
+        bool found = i + old <= size && !memcmp(text + i, from, old) &&
+                     !(i && is_word(text[i - 1])) &&
+                     !(i + old < size && isalnum((unsigned char)text[i + old]));
+
+        memcpy(*out + used, found ? to : text + i, found ? new : 1);
+        used += found ? new : 1;
+        i += found ? old : 1;
+    }
+    return used;
+}
+
+static int copy_file(struct ct_arena *arena, const char *from, const char *to, const char *example,
+                     const char *name)
+{
+    char *text, *renamed;
+    size_t size;
+    int rc = ct_file_read(arena, from, EXAMPLE_MOST, &text, &size);
+
+    if (rc < 0)
+        return rc;
+    size = rename_words(text, size, example, name, arena, &renamed);
+    return ct_file_write(to, renamed, size);
 }
 
 static int check_name(const char *name)
@@ -104,25 +121,39 @@ static int check_name(const char *name)
     return 0;
 }
 
+static int write_plugin(struct ct_arena *arena, const char *example, const char *name)
+{
+    const char *folder;
+    int rc = find_folder(arena, &folder);
+
+    if (rc == 0)
+        rc = ct_file_make_folder(name);
+    if (rc == 0)
+        rc = copy_file(arena, ct_arena_printf(arena, "%s/%s/%s.c", folder, example, example),
+                       ct_arena_printf(arena, "%s/%s.c", name, name), example, name);
+    if (rc == 0)
+        rc = copy_file(arena, ct_arena_printf(arena, "%s/%s/Makefile", folder, example),
+                       ct_arena_printf(arena, "%s/Makefile", name), example, name);
+    if (rc == 0)
+        printf("%s/%s.c is the example %s under its new name. `make -C %s` builds it, `ctitan "
+               "check %s/%s.so` tries it.\n",
+               name, name, example, name, name, name);
+    return rc;
+}
+
 int verb_new(int argc, char **argv)
 {
     struct ct_arena arena = {0};
+    const char *example;
     int rc;
 
     if (argc != 3)
-        return ct_fail(CT_ECONFIG, "new: expected a kind and a name, as in `new schedule mine`");
-    if (strcmp(argv[1], "schedule"))
-        return ct_fail(CT_ECONFIG, "new knows one kind, schedule, and not %s", argv[1]);
-    rc = check_name(argv[2]);
+        return ct_fail(CT_ECONFIG, "new: expected a kind and a name, as in `new optimizer mine`");
+    rc = find_example(argv[1], &arena, &example);
     if (rc == 0)
-        rc = ct_file_make_folder(argv[2]);
+        rc = check_name(argv[2]);
     if (rc == 0)
-        rc = write_file(&arena, argv[2], ct_arena_printf(&arena, "%s.c", argv[2]), schedule_source);
-    if (rc == 0)
-        rc = write_file(&arena, argv[2], "Makefile", makefile);
-    if (rc == 0)
-        printf("%s/%s.c and %s/Makefile: `make -C %s`, then `ctitan check %s/%s.so`\n", argv[2],
-               argv[2], argv[2], argv[2], argv[2], argv[2]);
+        rc = write_plugin(&arena, example, argv[2]);
     ct_arena_finish(&arena);
     return rc;
 }

@@ -78,7 +78,7 @@ expect 2 'check: expected one plugin' check
 expect 2 'no plugin named nothing' check nothing
 expect 0 'op adamw: ' check adamw
 expect 2 'new: expected a kind and a name' new schedule
-expect 2 'new knows one kind, schedule, and not optimizer' new optimizer mine
+expect 2 'no kind stage; the kinds are model, op' new stage mine
 expect 2 'lower-case letters, digits and _ only' new schedule ../mine
 expect 2 'a plugin needs a name' new schedule ''
 
@@ -118,7 +118,7 @@ expect 0 'but not with one stream: streams.csv: deadlock with one stream: rank 0
 
 expect 0 'schedule zbv: 192 cases verified' check zbv
 has '    8     16      24        0  ' 'zbv has 2 stages on each rank: 16 on 8 ranks, not 8'
-expect 0 'mine/mine.c and mine/Makefile' new schedule mine
+expect 0 'mine/mine.c is the example' new schedule mine
 expect 2 'mine is there already' new schedule mine
 
 exit $((failures > 0))

@@ -1,0 +1,60 @@
+#!/bin/bash
+# new.sh BUILD: what `ctitan new KIND NAME` writes is made against an installed ctitan, and passes `ctitan check`. A
+# plugin that was harmed does not.
+set -euo pipefail
+
+build=$1
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+
+DESTDIR=$root meson install -C "$build" --no-rebuild --quiet >/dev/null
+pc=$(find "$root" -name ctitan.pc)
+library=$(dirname "$(find "$root" -name libctitan.so)")
+ctitan=$(find "$root" -path '*/bin/ctitan')
+export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$library
+flags='-std=gnu11 -O2 -Wall -Wextra -Werror -fvisibility=hidden -fPIC'
+cd "$root"
+
+kinds=$("$ctitan" help new | sed -nE 's/^usage: ctitan new ([a-z_|]*) NAME$/\1/p')
+(($(tr '|' '\n' <<<"$kinds" | wc -l) >= 10))
+for kind in ${kinds//|/ }; do
+    name=my_$kind
+    "$ctitan" new "$kind" "$name" >log
+    make -s -C "$name" CC="${CC:-cc}" CFLAGS="$flags"
+    CTITAN_PLUGIN_PATH=$root/$name "$ctitan" check "$name/$name.so" >log || { cat log; exit 1; }
+    grep -q "^$name: .* 0 failed" log || { cat log; exit 1; }
+    grep -q "my_$kind" "$name/$name.c"
+    # Kinds that are tried without runs were tried.
+    case $kind in
+    transform | optimizer | axis | hook) ;;
+    *) grep -q '^ok ' log || [[ $kind == schedule ]] || { cat log; exit 1; } ;;
+    esac
+    tail -n 1 log
+done
+
+# Its place in the build tree, and what is refused.
+(cd "$root" && "$build/ctitan" new data built >/dev/null && cmp built/built.c <(sed 's/my_data/built/g' my_data/my_data.c))
+refused() {
+    local words=$1
+    shift
+    if "$ctitan" new "$@" >log 2>&1; then exit 1; fi
+    grep -q -- "$words" log || { cat log; exit 1; }
+}
+refused 'no kind modle; did you mean model?; the kinds are model, op' modle mine
+refused 'is there already' data built
+refused 'lower-case letters' data ../mine
+refused 'expected a kind and a name' data
+
+export CTITAN_PLUGIN_PATH=$root/my_schedule
+"$ctitan" check my_schedule/my_schedule.so >log
+grep -q 'schedule my_schedule: [0-9]* cases verified' log
+"$ctitan" schedule my_schedule --ranks 4 --microbatches 8 | grep '33 time, of which 9 (27.3%) is bubble'
+
+# Backwards that come before their forwards are found, and the case is named.
+sed -i 's/CT_ACTION_B, rank, m)/CT_ACTION_B, rank, request->microbatches - 1 - m)/' my_schedule/my_schedule.c
+make -s -C my_schedule CC="${CC:-cc}"
+if "$ctitan" check my_schedule/my_schedule.so >log 2>&1; then
+    cat log
+    exit 1
+fi
+grep '1 ranks, 1 stages, 2 microbatches: my_schedule: stage 0 microbatch 1: F' log || { cat log; exit 1; }

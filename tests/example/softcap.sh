@@ -1,0 +1,33 @@
+#!/bin/bash
+# An op of a third party: a wrong gradient and a wrong kernel are found; a graph may have it.
+set -euo pipefail
+. "$(dirname "$0")/installed.sh" "$1" "$2" softcap
+
+harmed() {
+    local change=$1 words=$2
+    rm -rf harmed
+    cp -r softcap harmed
+    sed -i "$change" harmed/softcap.c
+    touch harmed/softcap.c
+    make -s -C harmed CC="${CC:-cc}" CFLAGS='-std=gnu11 -O2 -w -fvisibility=hidden -fPIC'
+    if "$ctitan" check --quick harmed/softcap.so >log 2>&1; then cat log; exit 1; fi
+    grep -q "$words" log || { cat log; exit 1; }
+}
+harmed 's/share \* share)/share)/' 'op softcap.*gradient of input 0'
+harmed 's/bound \* tanhf/0.99f * bound * tanhf/' 'kernel float32 of softcap on cpu'
+
+# A model caps its logits.
+cp -r "$source/examples/palm" palm
+sed -i 's/x = ct_linear(&m.b, "logits", norm(&m, x, "norm.weight"), table);/&\n    x = ct_emit1(\&m.b, "softcap", NULL, \&x, 1, NULL);/' palm/palm.c
+make -s -C palm CC="${CC:-cc}"
+export CTITAN_PLUGIN_PATH+=:$root/palm
+sed -i 's/^load = .*/&, softcap/' recipe.ini
+model=(--without llama --with palm --set model.name=palm --set palm.dim=32 --set palm.n_layers=2 --set palm.n_heads=2
+    --set palm.vocab_size=320)
+train one "${model[@]}"
+train many "${model[@]}" -n 4 --with fsdp --with tp --set tp.degree=2
+values one loss >expected
+values many loss >losses
+close losses expected
+"$ctitan" plan recipe.ini "${model[@]}" --program >plan
+grep -q 'softcap (float32)' plan
