@@ -1,5 +1,6 @@
 /*
- * The images of kernels: image.S, once for each source. None without nvcc (GPU_TOOLKIT 0).
+ * The images of kernels: image.S, once for each source, GPU_IMAGES(X). None without nvcc
+ * (GPU_TOOLKIT 0).
  */
 #include "functions.h"
 
@@ -9,24 +10,13 @@ const struct gpu_image gpu_images[] = {{0}};
 
 #else
 
-#define IMAGES(X)                                                                                  \
-    X(attention)                                                                                   \
-    X(elementwise)                                                                                 \
-    X(embedding)                                                                                   \
-    X(float8)                                                                                      \
-    X(init)                                                                                        \
-    X(loss)                                                                                        \
-    X(norm)                                                                                        \
-    X(optimizer)                                                                                   \
-    X(rope)
-
 #define X(name) extern const char gpu_image_##name[];
-IMAGES(X)
+GPU_IMAGES(X)
 #undef X
 
 const struct gpu_image gpu_images[] = {
 #define X(name) {#name, gpu_image_##name},
-    IMAGES(X)
+    GPU_IMAGES(X)
 #undef X
         {0}};
 
