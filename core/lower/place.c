@@ -167,6 +167,8 @@ static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, i
         !(ct_part_is_microbatch(maker->section->part) && ct_part_is_microbatch(op->section->part)))
         return false;
     if (from->dtype != to->dtype || root->opaque_bytes || to->opaque_bytes ||
+        from->ndim != to->ndim ||
+        memcmp(from->shape, to->shape, sizeof(*to->shape) * (size_t)to->ndim) ||
         l->bytes[from->id] != l->bytes[to->id])
         return false;
     for (int i = 0; i < op->ins; i++)
