@@ -32,7 +32,8 @@ enum {
     SLOW,
     MEMORY,
     OUT,
-    VARY
+    VARY,
+    DESCRIBE
 };
 
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
@@ -52,6 +53,7 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"memory", required_argument, NULL, MEMORY},
                                              {"out", required_argument, NULL, OUT},
                                              {"vary", required_argument, NULL, VARY},
+                                             {"describe", required_argument, NULL, DESCRIBE},
                                              {0}};
 
 /* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
@@ -82,6 +84,8 @@ static unsigned needed(int option)
     case OUT:
     case VARY:
         return ARG_TUNE;
+    case DESCRIBE:
+        return ARG_DESCRIBE;
     default:
         return 0;
     }
@@ -189,6 +193,9 @@ static int take(struct args *args, int option)
     case OUT:
         args->out = optarg;
         break;
+    case DESCRIBE:
+        args->describe = optarg;
+        break;
     case VARY:
         args->vary = ct_arena_grow(&args->arena, args->vary, &args->vary_room, args->vary_count + 1,
                                    sizeof(*args->vary));
@@ -230,11 +237,11 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
         else
             rc = take(args, option);
     }
-    if (rc == 0 && optind + 1 != argc)
+    if (rc == 0 && optind + 1 != argc && !(optind == argc && accepts & ARG_DESCRIBE))
         rc = ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s", argv[0],
                      optind < argc ? ", and not also " : "", optind < argc ? argv[optind + 1] : "");
     if (rc == 0)
-        args->path = argv[optind];
+        args->path = argv[optind]; /* NULL behind the last */
     else
         args_finish(args);
     return rc;

@@ -1,6 +1,8 @@
 #include <errno.h>
+#include <ftw.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -54,4 +56,32 @@ int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const 
     else
         close(child->out);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---- folders ---- */
+
+char *scratch_folder(struct ct_arena *arena, const char *name)
+{
+    const char *temporary = getenv("TMPDIR");
+    char *folder = ct_arena_printf(arena, "%s/ctitan-%s-XXXXXX",
+                                   temporary && *temporary ? temporary : "/tmp", name);
+
+    if (mkdtemp(folder))
+        return folder;
+    ct_fail(CT_EIO, "%s: %s", folder, strerror(errno));
+    return NULL;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+void scratch_remove(const char *folder)
+{
+    if (folder)
+        nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }

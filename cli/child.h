@@ -1,4 +1,5 @@
-/* Other verbs, run in processes of their own: what they print is kept. */
+/* Other verbs, run in processes of their own: what they print is kept. Folders for what they
+   leave. */
 #ifndef CT_CHILD_H
 #define CT_CHILD_H
 
@@ -18,5 +19,10 @@ int child_start(const char *const *argv, struct child *child);
    printed, at the beginning; the caller closes it. NULL: not wanted. *last: the last line of its
    messages. */
 int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last);
+
+/* A new folder in $TMPDIR or /tmp, "ctitan-NAME-XXXXXX"; NULL with the failure recorded. */
+char *scratch_folder(struct ct_arena *arena, const char *name);
+/* Remove a folder that this process has made, with all that is in it. NULL: nothing. */
+void scratch_remove(const char *folder);
 
 #endif

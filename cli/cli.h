@@ -27,6 +27,7 @@ int verb_plan(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 int verb_tune(int argc, char **argv);
 int verb_compare(int argc, char **argv);
+int verb_watch(int argc, char **argv);
 int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
 int verb_doctor(int argc, char **argv);
@@ -64,6 +65,7 @@ void log_finish(void);
 #define ARG_DEVICE 64u    /* --device NAME: a described device in the place of the recipe's */
 #define ARG_PICTURES 128u /* --trace FILE, --svg FILE, --slow RANK:FACTOR */
 #define ARG_TUNE 256u     /* --memory BYTES, --out FILE, --vary SECTION.KEY=VALUE,.. */
+#define ARG_DESCRIBE 512u /* --describe FILE; the recipe may be missing: path NULL */
 
 struct change; /* one --set, --with or --without */
 
@@ -84,7 +86,7 @@ struct args {
     int slow_count;
     size_t slow_room;
     double memory; /* bytes; 0: not given */
-    const char *out;
+    const char *out, *describe;
     const char **vary;
     size_t vary_count, vary_room;
 };
@@ -129,6 +131,10 @@ void print_times_json(const struct planned *planned, const struct args *args,
 /* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
    applied. */
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);
+
+/* Measure this machine while args->path trains (NULL: a recipe of its own) as args->ranks ranks,
+   and write its description. */
+int describe_machine(struct args *args, const char *file);
 
 /* ---- schedules ---- */
 

@@ -6,24 +6,21 @@
  * steps. Each pair gives one ratio; the ratios give an interval and a verdict. Folders of finished
  * runs are compared by their metrics, in blocks of steps.
  */
-#include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/run.h>
 
 #include "child.h"
 #include "cli.h"
 #include "compare_statistics.h"
+#include "runs.h"
 
 #define CHANGES 128 /* arguments for one side */
 #define ENOUGH 5    /* pairs, to conclude anything */
@@ -31,19 +28,12 @@
 #define LONGEST 100000
 #define SHOWN 40 /* differences of options */
 
-/* What a run has logged. */
-struct log {
-    int64_t *step;
-    double *loss, *seconds, memory;
-    size_t count, room;
-};
-
 struct side {
     const char *name, *path;
     const char *change[CHANGES]; /* --set and the like */
     size_t changes;
     bool finished; /* path is a run's folder */
-    struct log first;
+    struct run_log first;
     const char *recipe; /* resolved, as the run saved it */
     json_t *plan;
 };
@@ -54,8 +44,8 @@ struct comparison {
     const char *ranks;
     int64_t runs, steps, pairs;
     bool json;
-    char *folder;  /* of its runs */
-    double *ratio; /* step time of A over that of B, by pair */
+    const char *folder; /* of its runs */
+    double *ratio;      /* step time of A over that of B, by pair */
     double loss_difference, noise;
     int64_t worst_step, common_steps;
     bool identical; /* losses, bit for bit */
@@ -120,15 +110,6 @@ static int take_option(struct comparison *c, const char *option, const char *val
     return take_number(option, value, !strcmp(option, "--runs") ? &c->runs : &c->steps);
 }
 
-static bool is_run(const char *path)
-{
-    char file[4096];
-    struct stat st;
-
-    snprintf(file, sizeof(file), "%s/metrics.jsonl", path);
-    return stat(file, &st) == 0;
-}
-
 static int parse(struct comparison *c, int argc, char **argv)
 {
     int sides = 0, rc = 0;
@@ -160,7 +141,7 @@ static int parse(struct comparison *c, int argc, char **argv)
         c->side[1].path = c->side[0].path;
     for (int s = 0; s < 2; s++) {
         c->side[s].name = s ? "B" : "A";
-        c->side[s].finished = is_run(c->side[s].path);
+        c->side[s].finished = run_is(c->side[s].path);
     }
     if (c->side[0].finished != c->side[1].finished)
         return ct_fail(CT_ECONFIG,
@@ -170,80 +151,38 @@ static int parse(struct comparison *c, int argc, char **argv)
     return 0;
 }
 
-/* ---- what a run has logged ---- */
-
-static void append(struct comparison *c, struct log *log, json_t *line)
+/* The steps of a run; two at least. */
+static int read_log(struct comparison *c, const char *folder, struct run_log *log)
 {
-    size_t room[2] = {log->room, log->room};
-    json_t *step = json_object_get(line, "step"), *seconds = json_object_get(line, "step_time_s");
+    int rc = run_read_log(&c->arena, folder, log);
 
-    if (!json_is_integer(step) || !json_is_number(seconds))
-        return;
-    log->step = ct_arena_grow(&c->arena, log->step, &log->room, log->count + 1, sizeof(*log->step));
-    log->loss = ct_arena_grow(&c->arena, log->loss, &room[0], log->count + 1, sizeof(*log->loss));
-    log->seconds =
-        ct_arena_grow(&c->arena, log->seconds, &room[1], log->count + 1, sizeof(*log->seconds));
-    log->step[log->count] = json_integer_value(step);
-    log->loss[log->count] = json_number_value(json_object_get(line, "loss"));
-    log->seconds[log->count++] = json_number_value(seconds);
-    log->memory = json_number_value(json_object_get(line, "memory_peak_bytes"));
-}
-
-static int read_log(struct comparison *c, const char *folder, struct log *log)
-{
-    const char *path = ct_arena_printf(&c->arena, "%s/metrics.jsonl", folder);
-    FILE *in = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
-
-    *log = (struct log){0};
-    if (!in)
-        return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
-    while (getline(&line, &room, in) > 0) {
-        json_t *object = json_loads(line, 0, NULL);
-
-        append(c, log, object);
-        json_decref(object);
-    }
-    free(line);
-    fclose(in);
-    if (log->count < 2)
-        return ct_fail(CT_ECONFIG, "%s: expected the metrics of two steps at least", path);
-    return 0;
-}
-
-static const char *read_recipe(struct comparison *c, const char *folder)
-{
-    char *text;
-    size_t size;
-
-    if (ct_file_read(&c->arena, ct_arena_printf(&c->arena, "%s/recipe.ini", folder), 1 << 20, &text,
-                     &size) < 0)
-        return "";
-    return text;
+    if (rc == 0 && log->count < 2)
+        rc = ct_fail(CT_ECONFIG, "%s/metrics.jsonl: expected the metrics of two steps at least",
+                     folder);
+    return rc;
 }
 
 /* ---- losses ---- */
 
 /* The largest relative difference of losses of steps that both have logged. */
-static double compare_losses(const struct log *a, const struct log *b, int64_t *step,
+static double compare_losses(const struct run_log *a, const struct run_log *b, int64_t *step,
                              int64_t *common)
 {
     double worst = 0;
 
     *common = 0;
     for (size_t i = 0, j = 0; i < a->count && j < b->count;) {
-        if (a->step[i] == b->step[j]) {
-            double difference = fabs(a->loss[i] - b->loss[j]) / fabs(a->loss[i]);
+        if (a->step[i].step == b->step[j].step) {
+            double difference = fabs(a->step[i].loss - b->step[j].loss) / fabs(a->step[i].loss);
 
             if (!(difference <= worst)) {
                 worst = difference;
-                *step = a->step[i];
+                *step = a->step[i].step;
             }
             (*common)++;
             i++;
             j++;
-        } else if (a->step[i] < b->step[j]) {
+        } else if (a->step[i].step < b->step[j].step) {
             i++;
         } else {
             j++;
@@ -260,20 +199,6 @@ static void take_losses(struct comparison *c)
 }
 
 /* ---- runs ---- */
-
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
-/* A folder that compare has made, with all that is in it. */
-static void remove_folder(const char *path)
-{
-    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 static int plan(struct comparison *c, struct side *s)
 {
@@ -304,12 +229,22 @@ static size_t warm(size_t count)
     return count > 5 ? 2 : 1;
 }
 
+static double median_seconds(struct comparison *c, const struct run_log *log, size_t from,
+                             size_t count)
+{
+    double *seconds = ct_arena_array(&c->arena, double, count);
+
+    for (size_t i = 0; i < count; i++)
+        seconds[i] = log->step[from + i].seconds;
+    return median(seconds, count);
+}
+
 static int train(struct comparison *c, struct side *s, double *seconds)
 {
     const char *argv[CHANGES + 16] = {"ctitan", "train", s->path}, *last;
     const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, s->name);
     struct child child;
-    struct log log;
+    struct run_log log;
     size_t n = 3;
     int status, rc;
 
@@ -325,7 +260,7 @@ static int train(struct comparison *c, struct side *s, double *seconds)
     argv[n++] = ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps);
     argv[n++] = "--set";
     argv[n++] = "metrics.log_freq=1";
-    remove_folder(folder);
+    scratch_remove(folder);
     rc = child_start(argv, &child);
     if (rc < 0)
         return rc;
@@ -337,25 +272,23 @@ static int train(struct comparison *c, struct side *s, double *seconds)
         return rc;
     if (!s->first.count) {
         s->first = log;
-        s->recipe = read_recipe(c, folder);
+        s->recipe = run_read_recipe(&c->arena, folder);
     } else {
         int64_t step, common;
 
         c->noise = fmax(c->noise, compare_losses(&s->first, &log, &step, &common));
     }
-    *seconds = median(log.seconds + warm(log.count), log.count - warm(log.count));
+    *seconds = median_seconds(c, &log, warm(log.count), log.count - warm(log.count));
     return 0;
 }
 
 static int run_pairs(struct comparison *c)
 {
-    const char *temporary = getenv("TMPDIR");
     int rc = 0;
 
-    c->folder = ct_arena_printf(&c->arena, "%s/ctitan-compare-XXXXXX",
-                                temporary && *temporary ? temporary : "/tmp");
-    if (!mkdtemp(c->folder))
-        return ct_fail(CT_EIO, "%s: %s", c->folder, strerror(errno));
+    c->folder = scratch_folder(&c->arena, "compare");
+    if (!c->folder)
+        return CT_EIO;
     c->ratio = ct_arena_array(&c->arena, double, c->runs);
     for (; rc == 0 && c->pairs < c->runs; c->pairs++) {
         int first = (int)c->pairs % 2;
@@ -368,7 +301,7 @@ static int run_pairs(struct comparison *c)
             fprintf(stderr, "pair %lld of %lld: A %.4f s, B %.4f s a step\n",
                     (long long)c->pairs + 1, (long long)c->runs, seconds[0], seconds[1]);
     }
-    remove_folder(c->folder);
+    scratch_remove(c->folder);
     return rc;
 }
 
@@ -381,7 +314,7 @@ static int compare_finished(struct comparison *c)
 
         if (rc < 0)
             return rc;
-        c->side[s].recipe = read_recipe(c, c->side[s].path);
+        c->side[s].recipe = run_read_recipe(&c->arena, c->side[s].path);
     }
     count = c->side[0].first.count < c->side[1].first.count ? c->side[0].first.count
                                                             : c->side[1].first.count;
@@ -389,72 +322,12 @@ static int compare_finished(struct comparison *c)
     per = count / BLOCKS ? count / BLOCKS : 1;
     c->ratio = ct_arena_array(&c->arena, double, BLOCKS);
     for (size_t at = warm(count); c->pairs < BLOCKS && at + per <= count + warm(count); at += per)
-        c->ratio[c->pairs++] =
-            median(ct_arena_copy(&c->arena, c->side[0].first.seconds + at, per * sizeof(double)),
-                   per) /
-            median(ct_arena_copy(&c->arena, c->side[1].first.seconds + at, per * sizeof(double)),
-                   per);
+        c->ratio[c->pairs++] = median_seconds(c, &c->side[0].first, at, per) /
+                               median_seconds(c, &c->side[1].first, at, per);
     return 0;
 }
 
 /* ---- what differs ---- */
-
-/* An option of a resolved recipe: "section.key", value, source. */
-struct option_line {
-    char name[128], value[512], source[256];
-};
-
-/* The next option of the text at *at. The list of plugins gives one for each. */
-static bool next_option(const char **at, char section[64], struct option_line *o)
-{
-    while (**at) {
-        size_t length = strcspn(*at, "\n");
-        char line[1024], *comment, *equals, *key = line;
-
-        snprintf(line, sizeof(line), "%.*s", (int)length, *at);
-        *at += length + ((*at)[length] == '\n');
-        if (*line == '[') {
-            snprintf(section, 64, "%.*s", (int)strcspn(line + 1, "]"), line + 1);
-            continue;
-        }
-        if (*line == ';' || !*line)
-            continue;
-        for (char *next = comment = strstr(line, " ; "); next; next = strstr(next + 1, " ; "))
-            comment = next;
-        snprintf(o->source, sizeof(o->source), "%s", comment ? comment + 3 : "");
-        if (comment)
-            *comment = '\0';
-        equals = strchr(line, '=');
-        if (!strcmp(section, "plugins")) {
-            key = equals ? equals + 1 : line;
-            key += strspn(key, " ");
-            key[strcspn(key, " ,")] = '\0';
-            snprintf(o->name, sizeof(o->name), "plugin %.100s", key);
-            snprintf(o->value, sizeof(o->value), "loaded");
-            return true;
-        }
-        if (!equals)
-            continue;
-        *equals = '\0';
-        key[strcspn(key, " ")] = '\0';
-        snprintf(o->name, sizeof(o->name), "%s.%.60s", section, key);
-        snprintf(o->value, sizeof(o->value), "%.500s", equals + 1 + strspn(equals + 1, " "));
-        for (size_t n = strlen(o->value); n && o->value[n - 1] == ' ';)
-            o->value[--n] = '\0';
-        return true;
-    }
-    return false;
-}
-
-static bool find_option(const char *text, const char *name, struct option_line *o)
-{
-    char section[64] = "";
-
-    while (next_option(&text, section, o))
-        if (!strcmp(o->name, name))
-            return true;
-    return false;
-}
 
 /* Options that compare itself sets say nothing. */
 static bool is_own(const char *name)
@@ -489,17 +362,17 @@ static int print_options(const struct comparison *c)
     char section[64] = "";
     int count = 0;
 
-    for (at = a; next_option(&at, section, &one);) {
+    for (at = a; option_next(&at, section, &one);) {
         if (is_own(one.name))
             continue;
-        if (!find_option(b, one.name, &other))
+        if (!option_find(b, one.name, &other))
             print_option(&one, NULL, c->json, &count);
         else if (strcmp(one.value, other.value))
             print_option(&one, &other, c->json, &count);
     }
     *section = '\0';
-    for (at = b; next_option(&at, section, &other);)
-        if (!is_own(other.name) && !find_option(a, other.name, &one))
+    for (at = b; option_next(&at, section, &other);)
+        if (!is_own(other.name) && !option_find(a, other.name, &one))
             print_option(NULL, &other, c->json, &count);
     if (!c->json && count > SHOWN)
         printf("  and %d more\n", count - SHOWN);
@@ -565,9 +438,14 @@ static void say_loss(const struct comparison *c, char *text, size_t room)
                  c->noise);
 }
 
+static double memory(const struct side *s)
+{
+    return s->first.step[s->first.count - 1].memory;
+}
+
 static void print_people(const struct comparison *c)
 {
-    double a = c->side[0].first.memory, b = c->side[1].first.memory;
+    double a = memory(&c->side[0]), b = memory(&c->side[1]);
     char text[512];
 
     printf("A: %s\nB: %s\n\noptions that differ\n", c->side[0].path, c->side[1].path);
@@ -604,7 +482,7 @@ static void print_json(const struct comparison *c)
     o = json_pack("{si ss sb ss sf si sf sf}", "pairs", (int)c->pairs, "speed", speed, "differs",
                   c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
                   c->loss_difference, "steps", (int)c->common_steps, "memory_a",
-                  c->side[0].first.memory, "memory_b", c->side[1].first.memory);
+                  memory(&c->side[0]), "memory_b", memory(&c->side[1]));
     if (c->pairs >= 3) {
         json_object_set_new(o, "ratio", json_real(r.value));
         json_object_set_new(o, "low", json_real(r.low));

@@ -212,23 +212,37 @@ static int check_plugins(struct ct_arena *arena)
     return (int)broken;
 }
 
-int verb_doctor(int argc, char **argv)
+static int look(struct ct_arena *arena)
 {
-    struct ct_arena arena = {0};
     const struct ct_offer *offer;
     int broken;
 
-    if (argc > 1)
-        return ct_fail(CT_ECONFIG, "doctor takes no argument, and not %s", argv[1]);
-    print_machine(&arena);
-    broken = check_plugins(&arena);
+    print_machine(arena);
+    broken = check_plugins(arena);
     printf("\ndevices\n");
     for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
         try_device(offer->name, offer->ops);
     if (!ct_offer_at(CT_DEVICE, 0))
         printf("  none: no plugin that loads brings one\n");
-    ct_arena_finish(&arena);
     if (broken)
         return ct_fail(CT_EABI, "%d of the plugins cannot load", broken);
     return 0;
+}
+
+int verb_doctor(int argc, char **argv)
+{
+    struct args args;
+    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DESCRIBE, &args);
+
+    if (rc < 0)
+        return rc;
+    if (args.describe)
+        rc = describe_machine(&args, args.describe);
+    else if (argc > 1)
+        rc = ct_fail(CT_ECONFIG, "doctor takes no argument, and not %s; --describe FILE takes more",
+                     argv[1]);
+    else
+        rc = look(&args.arena);
+    args_finish(&args);
+    return rc;
 }

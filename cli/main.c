@@ -40,6 +40,8 @@ const struct verb verbs[] = {
      "[--with|--a-with|--b-with PLUGIN]... [--without|..]... [--json]",
      "run two recipes in pairs, or look at two finished runs: what differs, and which is faster",
      verb_compare},
+    {"watch", "RUN [--once] [--stall SECONDS]",
+     "follow a run from another terminal: steps, pace, how it ends, whether it stalls", verb_watch},
     {"schedule",
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
@@ -50,7 +52,10 @@ const struct verb verbs[] = {
      "write the beginning of a plugin, which builds and passes", verb_new},
     {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},
-    {"doctor", "", "look at this machine: what it has, what works, how fast it is", verb_doctor},
+    {"doctor",
+     "[--describe FILE [RECIPE] [-n RANKS] [--set SECTION.KEY=VALUE]... [--with PLUGIN]...]",
+     "look at this machine: what it has, what works, how fast it is; or measure it for plans",
+     verb_doctor},
     {0}};
 
 void print_overview(FILE *out)

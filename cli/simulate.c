@@ -78,8 +78,7 @@ int verb_simulate(int argc, char **argv)
         return rc;
     if (!args.device)
         rc = ct_fail(CT_ECONFIG, "simulate: --device is missing: the description of a machine; "
-                                 "`ctitan train RECIPE --with describe --set describe.file=FILE` "
-                                 "writes this machine's");
+                                 "`ctitan doctor --describe FILE` writes this machine's");
     if (rc == 0)
         rc = args_recipe(&args, &recipe);
     if (rc == 0)

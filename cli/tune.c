@@ -460,7 +460,8 @@ int verb_tune(int argc, char **argv)
     if (rc < 0)
         return rc;
     if (!args.device)
-        rc = ct_fail(CT_ECONFIG, "tune: --device is missing: the description of a machine");
+        rc = ct_fail(CT_ECONFIG, "tune: --device is missing: the description of a machine; "
+                                 "`ctitan doctor --describe FILE` writes this machine's");
     else if (!args.ranks)
         rc = ct_fail(CT_ECONFIG, "tune: --world is missing: the number of ranks");
     else

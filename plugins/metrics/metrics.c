@@ -1,5 +1,5 @@
 /*
- * Metrics: the console line, metrics.jsonl, and progress between two lines.
+ * Metrics: the console line, metrics.jsonl, status.json, and progress between two lines.
  *
  * Rates are means over the steps since the last line, using only the time spent in the steps.
  * Utilisation is relative to the device's peak for matrix products, which is measured once after
@@ -20,6 +20,10 @@
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
+#include "status.h"
+
+#define RECENT 0.1 /* weight of the last step in the mean that progress goes by */
+
 static struct config {
     int64_t log_freq;
     double peak_tflops;
@@ -38,7 +42,8 @@ static const struct ct_option options[] = {
 static struct {
     FILE *out; /* metrics.jsonl */
     struct ct_rates rates;
-    double all_seconds; /* in all steps */
+    double all_seconds;          /* in all steps */
+    double step_seconds, tokens; /* of a step, recent mean */
 } now;
 
 /* ---- once ---- */
@@ -142,14 +147,32 @@ static void log_step(const struct ct_step_result *s, const struct ct_rate *r)
 
 /* ---- events ---- */
 
+static void count_recent(const struct ct_step_result *s)
+{
+    double weight = now.step_seconds > 0 ? RECENT : 1;
+
+    now.all_seconds += s->seconds;
+    if (now.all_seconds == s->seconds) /* the first one warms up */
+        return;
+    now.step_seconds += weight * (s->seconds - now.step_seconds);
+    now.tokens += weight * ((double)s->tokens - now.tokens);
+}
+
 static void show_progress(const struct ct_step_result *s)
 {
-    int64_t steps = ct_config.training.steps;
-    int elapsed = (int)now.all_seconds;
-    int left = (int)(now.all_seconds / (double)s->step * (double)(steps - s->step));
+    struct ct_pace pace = {
+        .step = s->step,
+        .steps = ct_config.training.steps,
+        .loss = s->loss,
+        .tokens_per_second =
+            now.step_seconds > 0 ? now.tokens / now.step_seconds : (double)s->tokens / s->seconds,
+        .elapsed = now.all_seconds,
+        .seconds_per_step = now.step_seconds,
+    };
+    char line[160];
 
-    ct_status("step %lld/%lld  %02d:%02d elapsed, %02d:%02d left", (long long)s->step,
-              (long long)steps, elapsed / 60, elapsed % 60, left / 60, left % 60);
+    ct_pace_print(&pace, line, sizeof(line));
+    ct_status("%s", line);
 }
 
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
@@ -158,7 +181,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     int rc = 0;
 
     ct_rates_add(&now.rates, s);
-    now.all_seconds += s->seconds;
+    count_recent(s);
     if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
         show_progress(s);
         return 0;
@@ -191,16 +214,23 @@ static int on_event(const struct ct_event_data *data, void *context)
     int rc = 0;
 
     (void)context;
+    if (data->event == CT_EVENT_JOB_END)
+        return data->message ? status_end(data) : 0;
     if (data->run->rank != 0)
         return 0;
-    if (data->event == CT_EVENT_PLAN_READY) {
+    switch (data->event) {
+    case CT_EVENT_PLAN_READY:
         ct_run_keep(data->run, "metrics.seconds", &now.all_seconds, sizeof(now.all_seconds));
         return 0;
-    }
-    if (data->event == CT_EVENT_STEP_END)
+    case CT_EVENT_STEP_BEGIN:
+        return status_begin(data->run);
+    case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
-    if (data->event == CT_EVENT_VALIDATED)
+    case CT_EVENT_VALIDATED:
         return validated(data->result);
+    default: /* the end, or a failure */
+        rc = status_end(data);
+    }
     if (now.out && fclose(now.out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
     now.out = NULL;
@@ -208,12 +238,13 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END |
+                                    .events = 1u << CT_EVENT_PLAN_READY |
+                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_RUN_END,
+                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",
-          .summary = "Console line, metrics.jsonl and progress", .options = options,
+          .summary = "Console line, metrics.jsonl, status.json and progress", .options = options,
           .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_HOOK, "metrics", &hook}));

@@ -412,6 +412,14 @@ static void doctor_measures_the_machine(void **state)
     assert_has(r.out, "FLOP/s");
     assert_has(r.out, "memory bandwidth");
     assert_has(r.out, " GB/s");
+    r = run("doctor --describe mine.ini %R --set metrics.peak_tflops=1");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "mine.ini describes this machine; use it as --device ./mine.ini");
+    assert_has(slurp("mine.ini"), "[rate.");
+    r = run("doctor --describe none.ini %R --set adamw.lrr=1");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "measuring: ");
+    assert_has(r.err, "did you mean lr?");
 }
 
 static int make(void **state)

@@ -33,6 +33,18 @@ CT_API void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *re
 /* The means since the last time. At least one step has been added. */
 CT_API struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run);
 
+/* Where a run is, for progress lines. */
+struct ct_pace {
+    int64_t step, steps; /* done; all; steps 0: not known */
+    double loss, tokens_per_second;
+    double elapsed;          /* seconds in steps so far */
+    double seconds_per_step; /* of late; 0: not known */
+};
+
+/* "step 12/100  loss 5.12345  12,345 tokens/s  00:12 elapsed, 01:10 left". Prints as
+   snprintf does. */
+CT_API int ct_pace_print(const struct ct_pace *pace, char *text, size_t room);
+
 CT_END_DECLS
 
 #endif

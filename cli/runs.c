@@ -1,0 +1,217 @@
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+
+#include "runs.h"
+
+#define LARGEST ((size_t)1 << 20) /* of a small file */
+
+bool run_is(const char *folder)
+{
+    char path[CT_PATH_ROOM];
+    struct stat st;
+
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    return stat(path, &st) == 0;
+}
+
+/* ---- metrics.jsonl ---- */
+
+static double number(const json_t *line, const char *key)
+{
+    const json_t *value = json_object_get(line, key);
+
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void add_validation(struct ct_arena *arena, struct run_log *log, int64_t step, double loss)
+{
+    while (log->validations && log->validation[log->validations - 1].step >= step)
+        log->validations--;
+    log->validation = ct_arena_grow(arena, log->validation, &log->validation_room,
+                                    log->validations + 1, sizeof(*log->validation));
+    log->validation[log->validations++] = (struct run_validation){step, loss};
+}
+
+static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *line, int64_t step)
+{
+    while (log->count && log->step[log->count - 1].step >= step)
+        log->count--;
+    log->step = ct_arena_grow(arena, log->step, &log->room, log->count + 1, sizeof(*log->step));
+    log->step[log->count++] =
+        (struct run_step){.step = step,
+                          .loss = number(line, "loss"),
+                          .grad_norm = number(line, "grad_norm"),
+                          .lr = number(line, "lr"),
+                          .tokens = number(line, "tokens"),
+                          .tokens_per_second = number(line, "tokens_per_second"),
+                          .mfu = number(line, "mfu"),
+                          .memory = number(line, "memory_peak_bytes"),
+                          .seconds = number(line, "step_time_s"),
+                          .data_seconds = number(line, "data_time_s")};
+}
+
+bool run_log_add(struct ct_arena *arena, struct run_log *log, const char *line)
+{
+    json_t *object = json_loads(line, 0, NULL), *step = json_object_get(object, "step");
+    bool is_step = json_is_integer(step) && json_object_get(object, "step_time_s");
+
+    if (is_step)
+        add_step(arena, log, object, json_integer_value(step));
+    else if (json_is_integer(step) && json_object_get(object, "validation_loss"))
+        add_validation(arena, log, json_integer_value(step), number(object, "validation_loss"));
+    json_decref(object);
+    return is_step;
+}
+
+int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log)
+{
+    const char *path = ct_arena_printf(arena, "%s/metrics.jsonl", folder);
+    FILE *in = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+
+    *log = (struct run_log){0};
+    if (!in)
+        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));
+    while (getline(&line, &room, in) > 0)
+        run_log_add(arena, log, line);
+    free(line);
+    fclose(in);
+    return 0;
+}
+
+/* ---- recipe.ini and status.json ---- */
+
+static const char *read_small(struct ct_arena *arena, const char *folder, const char *name)
+{
+    char *text;
+    size_t size;
+
+    if (ct_file_read(arena, ct_arena_printf(arena, "%s/%s", folder, name), LARGEST, &text, &size) <
+        0)
+        return "";
+    return text;
+}
+
+const char *run_read_recipe(struct ct_arena *arena, const char *folder)
+{
+    return read_small(arena, folder, "recipe.ini");
+}
+
+static const char *word(struct ct_arena *arena, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return ct_arena_strdup(arena, text ? text : "");
+}
+
+static int64_t integer(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+struct run_status run_read_status(struct ct_arena *arena, const char *folder)
+{
+    json_t *o = json_loads(read_small(arena, folder, "status.json"), 0, NULL);
+    struct run_status s = {
+        .state = word(arena, o, "state"),
+        .host = word(arena, o, "host"),
+        .message = word(arena, o, "message"),
+        .ranks = integer(o, "ranks"),
+        .steps = integer(o, "steps"),
+        .step = integer(o, "step"),
+        .process = (pid_t)integer(o, "process"),
+        .began = json_number_value(json_object_get(o, "began")),
+        .ended = json_number_value(json_object_get(o, "ended")),
+    };
+
+    json_decref(o);
+    return s;
+}
+
+/* ---- resolved recipes ---- */
+
+static void trim_end(char *text)
+{
+    for (size_t n = strlen(text); n && text[n - 1] == ' ';)
+        text[--n] = '\0';
+}
+
+/* An entry of the list of plugins. */
+static void take_plugin(char *line, struct option_line *o)
+{
+    char *equals = strchr(line, '='), *name = equals ? equals + 1 : line;
+
+    name += strspn(name, " ");
+    name[strcspn(name, " ,")] = '\0';
+    snprintf(o->name, sizeof(o->name), "plugin %.100s", name);
+    snprintf(o->value, sizeof(o->value), "loaded");
+}
+
+/* "key = value", without its comment. */
+static bool take_option(char *line, const char *section, struct option_line *o)
+{
+    char *equals = strchr(line, '=');
+
+    if (!equals)
+        return false;
+    *equals = '\0';
+    line[strcspn(line, " ")] = '\0';
+    snprintf(o->name, sizeof(o->name), "%s.%.60s", section, line);
+    snprintf(o->value, sizeof(o->value), "%.500s", equals + 1 + strspn(equals + 1, " "));
+    trim_end(o->value);
+    return true;
+}
+
+/* Cut the comment, which is the source, off a line. */
+static void take_source(char *line, struct option_line *o)
+{
+    char *comment = NULL;
+
+    for (char *next = strstr(line, " ; "); next; next = strstr(next + 1, " ; "))
+        comment = next;
+    snprintf(o->source, sizeof(o->source), "%s", comment ? comment + 3 : "");
+    if (comment)
+        *comment = '\0';
+}
+
+bool option_next(const char **at, char section[64], struct option_line *option)
+{
+    while (**at) {
+        size_t length = strcspn(*at, "\n");
+        char line[1024];
+
+        snprintf(line, sizeof(line), "%.*s", (int)length, *at);
+        *at += length + ((*at)[length] == '\n');
+        if (*line == '[')
+            snprintf(section, 64, "%.*s", (int)strcspn(line + 1, "]"), line + 1);
+        if (*line == '[' || *line == ';' || !*line)
+            continue;
+        take_source(line, option);
+        if (!strcmp(section, "plugins")) {
+            take_plugin(line, option);
+            return true;
+        }
+        if (take_option(line, section, option))
+            return true;
+    }
+    return false;
+}
+
+bool option_find(const char *recipe, const char *name, struct option_line *option)
+{
+    char section[64] = "";
+
+    while (option_next(&recipe, section, option))
+        if (!strcmp(option->name, name))
+            return true;
+    return false;
+}

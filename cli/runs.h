@@ -1,0 +1,60 @@
+/*
+ * What runs leave in their dump folders: the steps they logged (metrics.jsonl), the options they
+ * ran with (recipe.ini) and how they ended (status.json). For verbs that look at runs.
+ */
+#ifndef CT_RUNS_H
+#define CT_RUNS_H
+
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <ctitan/arena.h>
+
+/* A line of metrics.jsonl. NAN: it does not say. */
+struct run_step {
+    int64_t step;
+    double loss, grad_norm, lr, tokens, tokens_per_second, mfu, memory, seconds, data_seconds;
+};
+
+struct run_validation {
+    int64_t step;
+    double loss;
+};
+
+/* By rising step: of a step that was trained again, the last line counts. */
+struct run_log {
+    struct run_step *step;
+    size_t count, room;
+    struct run_validation *validation;
+    size_t validations, validation_room;
+};
+
+/* "running", "done", "stopped" (before its last step), "failed"; "" where nothing says it. */
+struct run_status {
+    const char *state, *host, *message;
+    int64_t ranks, steps, step; /* all to do; the last one done */
+    pid_t process;              /* of rank 0, on that host */
+    double began, ended;        /* seconds since 1970; 0: it has not */
+};
+
+bool run_is(const char *folder); /* whether it has metrics.jsonl */
+/* CT_ENOENT, CT_EIO. Lines that are no JSON do not count. */
+int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log);
+/* Add a line of metrics.jsonl. Returns whether it is a step. */
+bool run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
+/* Text of the resolved recipe; "": there is none. */
+const char *run_read_recipe(struct ct_arena *arena, const char *folder);
+struct run_status run_read_status(struct ct_arena *arena, const char *folder);
+
+/* ---- resolved recipes ---- */
+
+/* An option: "section.key", value, source. A plugin of the list: "plugin NAME", "loaded". */
+struct option_line {
+    char name[128], value[512], source[256];
+};
+
+/* The next option of the text at *at; section is kept between calls, at first "". */
+bool option_next(const char **at, char section[64], struct option_line *option);
+bool option_find(const char *recipe, const char *name, struct option_line *option);
+
+#endif

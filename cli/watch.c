@@ -1,0 +1,282 @@
+/*
+ * watch: follow a run from another terminal, by the files in its dump folder.
+ *
+ * Each logged step is a line; on a terminal a progress line is redrawn below. It ends when the run
+ * does: status.json says so, or its process is gone. A run without news for much longer than its
+ * steps take is said to stall, once, until it goes on.
+ */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/rates.h>
+
+#include "cli.h"
+#include "runs.h"
+
+#define POLL 0.2     /* seconds between two looks */
+#define LEAST 30.0   /* seconds without news before a run may stall */
+#define SILENCE 10.0 /* times that the last lines were apart */
+#define RECENT 5     /* lines that the pace is taken from */
+
+struct watch {
+    struct ct_arena arena;
+    const char *folder, *path;
+    double stall; /* seconds; 0: by the pace of the run */
+    bool once, terminal;
+    FILE *in;
+    off_t read;
+    struct run_log log;
+    struct run_status status;
+    double news; /* when the last line came */
+    bool stalled;
+};
+
+/* ---- what is new ---- */
+
+static void print_step(const struct watch *w, const struct run_step *s)
+{
+    char speed[32];
+
+    if (w->terminal)
+        fputs("\r\033[K", stdout);
+    printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%\n", (long long)s->step,
+           s->loss, s->grad_norm, grouped((int64_t)s->tokens_per_second, speed), s->mfu);
+}
+
+static void open_again(struct watch *w)
+{
+    struct stat now, old;
+
+    if (stat(w->path, &now) < 0)
+        return;
+    if (w->in && fstat(fileno(w->in), &old) == 0 && old.st_ino == now.st_ino &&
+        now.st_size >= w->read)
+        return;
+    if (w->in) {
+        fclose(w->in);
+        w->log.count = 0;
+        if (!w->once)
+            printf("the run began anew\n");
+    }
+    w->in = fopen(w->path, "r");
+    w->read = 0;
+}
+
+/* Take the lines that are complete. Returns how many were steps. */
+static size_t read_new(struct watch *w)
+{
+    char *line = NULL;
+    size_t room = 0, steps = 0;
+    ssize_t length;
+
+    open_again(w);
+    if (!w->in)
+        return 0;
+    fseeko(w->in, w->read, SEEK_SET);
+    while ((length = getline(&line, &room, w->in)) > 0 && line[length - 1] == '\n') {
+        w->read += length;
+        if (!run_log_add(&w->arena, &w->log, line))
+            continue;
+        steps++;
+        if (!w->once)
+            print_step(w, &w->log.step[w->log.count - 1]);
+    }
+    free(line);
+    return steps;
+}
+
+/* ---- how it goes ---- */
+
+/* Seconds of a step, by the last lines. */
+static double step_seconds(const struct watch *w)
+{
+    size_t first = w->log.count > RECENT ? w->log.count - RECENT : w->log.count > 1;
+    double sum = 0;
+
+    for (size_t i = first; i < w->log.count; i++)
+        sum += w->log.step[i].seconds;
+    return w->log.count > first ? sum / (double)(w->log.count - first) : 0;
+}
+
+/* Seconds between two lines. */
+static double line_seconds(const struct watch *w)
+{
+    const struct run_step *last = &w->log.step[w->log.count - 1];
+
+    return w->log.count > 1 ? step_seconds(w) * (double)(last->step - last[-1].step) : 0;
+}
+
+static double elapsed(const struct watch *w)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < w->log.count; i++)
+        sum += w->log.step[i].seconds *
+               (double)(w->log.step[i].step - (i ? w->log.step[i - 1].step : 0));
+    return sum;
+}
+
+static void print_pace(const struct watch *w)
+{
+    const struct run_step *last = &w->log.step[w->log.count - 1];
+    struct ct_pace pace = {.step = last->step,
+                           .steps = w->status.steps,
+                           .loss = last->loss,
+                           .tokens_per_second = last->tokens_per_second,
+                           .elapsed = elapsed(w),
+                           .seconds_per_step = step_seconds(w)};
+    char line[160];
+
+    ct_pace_print(&pace, line, sizeof(line));
+    printf(w->terminal ? "\r\033[K%s" : "%s\n", line);
+    fflush(stdout);
+}
+
+static bool on_this_host(const struct run_status *s)
+{
+    char host[256] = "";
+
+    gethostname(host, sizeof(host) - 1);
+    return !strcmp(host, s->host);
+}
+
+/* Its process is on this host, and is not there any more. */
+static bool is_gone(const struct run_status *s)
+{
+    return s->process > 0 && on_this_host(s) && kill(s->process, 0) < 0 && errno == ESRCH;
+}
+
+static void look_for_stall(struct watch *w)
+{
+    double silent = ct_now() - w->news,
+           limit =
+               w->stall > 0 ? w->stall : fmax(LEAST, w->log.count ? SILENCE * line_seconds(w) : 0);
+
+    if (w->stalled || silent < limit)
+        return;
+    w->stalled = true;
+    printf("%sno step was logged for %.0f s", w->terminal ? "\r\033[K" : "", silent);
+    if (w->log.count)
+        printf(" after step %lld, and steps took %.2f s",
+               (long long)w->log.step[w->log.count - 1].step, step_seconds(w));
+    printf(": the run may hang; `ctitan flight %s` says who waits for whom, if the recipe has "
+           "flight_recorder\n",
+           w->folder);
+    fflush(stdout);
+}
+
+/* ---- the end ---- */
+
+static int say_end(const struct watch *w)
+{
+    const struct run_status *s = &w->status;
+    int64_t step = w->log.count ? w->log.step[w->log.count - 1].step : 0;
+    const char *why = *s->message ? ": " : "";
+
+    if (w->terminal)
+        printf("\r\033[K");
+    if (!strcmp(s->state, "failed"))
+        return ct_fail(CT_EPEER, "the run failed after step %lld%s%s",
+                       (long long)(s->step > step ? s->step : step), why, s->message);
+    if (!strcmp(s->state, "running"))
+        return ct_fail(CT_EPEER,
+                       "the run ended after step %lld without saying why: its process %d is gone",
+                       (long long)step, (int)s->process);
+    printf("%s after step %lld of %lld%s%s, loss %.5f\n", s->state, (long long)s->step,
+           (long long)s->steps, why, s->message,
+           w->log.count ? w->log.step[w->log.count - 1].loss : NAN);
+    return 0;
+}
+
+static bool has_ended(const struct run_status *s)
+{
+    return *s->state && (strcmp(s->state, "running") != 0 || is_gone(s));
+}
+
+static int follow(struct watch *w)
+{
+    struct ct_arena scratch = {0};
+    bool ended;
+    int rc;
+
+    w->news = ct_now();
+    for (;;) {
+        w->status = run_read_status(&scratch, w->folder);
+        ended = has_ended(&w->status);
+        if (read_new(w)) { /* after the status: what an ended run has logged is all there */
+            w->news = ct_now();
+            w->stalled = false;
+        }
+        if (w->log.count && (w->terminal || w->once))
+            print_pace(w);
+        fflush(stdout);
+        if (ended || w->once)
+            break;
+        look_for_stall(w);
+        ct_nap(POLL);
+        ct_arena_finish(&scratch);
+        scratch = (struct ct_arena){0};
+    }
+    if (!w->log.count && !ended)
+        printf("the run has logged no step yet\n");
+    rc = ended ? say_end(w) : 0;
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int parse(struct watch *w, int argc, char **argv)
+{
+    *w = (struct watch){.terminal = isatty(STDOUT_FILENO)};
+    for (int i = 1; i < argc; i++) {
+        char *end;
+
+        if (!strcmp(argv[i], "--once")) {
+            w->once = true;
+        } else if (!strcmp(argv[i], "--stall")) {
+            w->stall = i + 1 < argc ? strtod(argv[i + 1], &end) : 0;
+            if (!(w->stall > 0) || *end)
+                return ct_fail(CT_ECONFIG, "--stall: expected seconds, above 0");
+            i++;
+        } else if (*argv[i] == '-') {
+            return ct_fail(CT_ECONFIG, "watch has no option %s; `ctitan help watch` lists them",
+                           argv[i]);
+        } else if (w->folder) {
+            return ct_fail(CT_ECONFIG, "watch: expected one run, and not also %s", argv[i]);
+        } else {
+            w->folder = argv[i];
+        }
+    }
+    if (!w->folder)
+        return ct_fail(CT_ECONFIG, "watch: expected the dump folder of a run");
+    return 0;
+}
+
+int verb_watch(int argc, char **argv)
+{
+    struct watch w;
+    struct stat st;
+    int rc = parse(&w, argc, argv);
+
+    if (rc < 0)
+        return rc;
+    if (stat(w.folder, &st) < 0 || !S_ISDIR(st.st_mode))
+        return ct_fail(CT_ENOENT, "%s: expected the dump folder of a run ([job] dump_folder)",
+                       w.folder);
+    w.path = ct_arena_printf(&w.arena, "%s/metrics.jsonl", w.folder);
+    w.terminal &= !w.once;
+    rc = follow(&w);
+    if (w.in)
+        fclose(w.in);
+    ct_arena_finish(&w.arena);
+    return rc;
+}

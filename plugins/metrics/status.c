@@ -1,0 +1,82 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+
+#include "status.h"
+
+static struct {
+    double began; /* seconds since 1970 */
+    int64_t ranks, step;
+} now;
+
+static double wall_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Messages may hold any bytes of a user's file; JSON holds UTF-8 only. */
+static json_t *text_of(const char *message)
+{
+    json_t *text = json_string(message);
+
+    return text ? text : json_string("(the message is not UTF-8)");
+}
+
+static int write_status(const char *state, double ended, const char *message)
+{
+    char path[CT_PATH_ROOM], host[256] = "";
+    json_t *o;
+    char *text;
+    int rc;
+
+    gethostname(host, sizeof(host) - 1);
+    o = json_pack("{ss so si sI sI sI sf sf so}", "state", state, "host", text_of(host), "process",
+                  (int)getpid(), "ranks", (json_int_t)now.ranks, "steps",
+                  (json_int_t)ct_config.training.steps, "step", (json_int_t)now.step, "began",
+                  now.began, "ended", ended, "message", text_of(message));
+    text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    json_decref(o);
+    if (!text)
+        return ct_fail(CT_ENOMEM, "status.json");
+    snprintf(path, sizeof(path), "%s/status.json", ct_config.job.dump_folder);
+    rc = ct_file_write(path, text, strlen(text));
+    free(text);
+    return rc;
+}
+
+int status_begin(const struct ct_run *run)
+{
+    if (now.began > 0)
+        return 0;
+    now.began = wall_clock();
+    now.ranks = run->world;
+    now.step = run->progress.step - 1;
+    return write_status("running", 0, "");
+}
+
+int status_end(const struct ct_event_data *data)
+{
+    const char *state = "failed", *message = data->message ? data->message : "";
+
+    if (!data->job && !(now.began > 0)) /* it has not trained */
+        return 0;
+    if (data->result)
+        now.step = data->result->step;
+    if (data->job)
+        now.ranks = data->job->ranks;
+    if (data->event == CT_EVENT_RUN_END) {
+        state = now.step >= ct_config.training.steps ? "done" : "stopped";
+        message = data->run->stop ? data->run->stop : "";
+    }
+    return write_status(state, wall_clock(), message);
+}

@@ -1,0 +1,15 @@
+/*
+ * <dump_folder>/status.json: whether a run goes on, and how it ended. For those who look from
+ * outside (`ctitan watch`, `ctitan report`).
+ */
+#ifndef METRICS_STATUS_H
+#define METRICS_STATUS_H
+
+#include <ctitan/run.h>
+
+/* A step begins. The first one counts, so that a run that only generates leaves no trace. */
+int status_begin(const struct ct_run *run);
+/* RUN_END, FAILURE, or the JOB_END of a job that failed. */
+int status_end(const struct ct_event_data *data);
+
+#endif
