@@ -124,7 +124,7 @@ int ct_file_begin(struct ct_new_file *file, const char *path)
         snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", path, (long)getpid()) >=
             (int)sizeof(file->temporary))
         return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
-    file->out = fopen(file->temporary, "we");
+    file->out = fopen(file->temporary, "w+e");
     return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", file->temporary, strerror(errno));
 }
 

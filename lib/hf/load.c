@@ -9,8 +9,7 @@
 #include <ctitan/log.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
-
-#include "stored.h"
+#include <ctitan/lib/stored.h>
 
 /* The tensor called name. Files of a base model lack the first part of the names. */
 static const struct ct_weight *find(const struct ct_weights *weights, const char *name)
@@ -26,7 +25,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
                     const struct ct_state *param, const struct ct_stored_box *box, void *swap,
                     void *host)
 {
-    const struct ct_stored_rule *rule = ct_stored_rule(run, param->name);
+    const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
     struct ct_stored_box t = ct_stored_to_tensor(rule, param, box);
     bool transposed = rule && rule->transposed;
     struct ct_arena arena = {0};
@@ -59,7 +58,7 @@ static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
     if (!host || !swap)
         rc = ct_fail(CT_ENOMEM, "twice %zu bytes to read %s", bytes, param->name);
     ct_run_shard(run, param, run->rank, box.shape, box.offset);
-    if (ct_stored_count(ct_stored_rule(run, param->name), param) > 1) {
+    if (ct_stored_count(ct_stored_rule(run->model_ops->stored, param->name), param) > 1) {
         count = box.shape[0];
         box.shape[0] = 1;
     }
@@ -85,12 +84,13 @@ static const char **list_used(struct ct_arena *arena, const struct ct_run *run,
     size_t room = 0;
 
     for (size_t i = 0; i < run->state_count; i++)
-        room += (size_t)ct_stored_count(ct_stored_rule(run, run->states[i].name), &run->states[i]);
+        room += (size_t)ct_stored_count(ct_stored_rule(run->model_ops->stored, run->states[i].name),
+                                        &run->states[i]);
     names = ct_arena_array(arena, const char *, room + 1);
     *count = 0;
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_state *p = &run->states[i];
-        const struct ct_stored_rule *rule = ct_stored_rule(run, p->name);
+        const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, p->name);
 
         for (int64_t k = 0; p->role == CT_ROLE_PARAM && k < ct_stored_count(rule, p); k++) {
             const struct ct_weight *w = find(weights, ct_stored_tensor(arena, rule, p, k).name);
@@ -112,7 +112,7 @@ static void warn_unused(const struct ct_run *run, const struct ct_weights *weigh
 
     for (size_t i = 0; i < ct_weights_count(weights); i++) {
         const char *name = ct_weights_at(weights, i)->name;
-        const struct ct_stored_rule *rule = ct_stored_rule(run, name);
+        const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, name);
 
         if ((!rule || rule->stored) && !bsearch(&name, names, count, sizeof(*names), by_name))
             ct_warn("%s: tensor %s is not used by the model", folder, name);

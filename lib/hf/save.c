@@ -12,8 +12,8 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
-
-#include "stored.h"
+#include <ctitan/lib/stored.h>
+#include <ctitan/recipe.h>
 
 /* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)
@@ -129,7 +129,7 @@ static int gather_window(const struct save *s, const struct ct_state *param,
 /* The parameter that is part i of the tensor of another one. */
 static const struct ct_state *part_of(const struct save *s, const struct ct_state *first, int i)
 {
-    const struct ct_stored_rule *own = ct_stored_rule(s->run, first->name);
+    const struct ct_stored_rule *own = ct_stored_rule(s->run->model_ops->stored, first->name);
     int base = (int)(strlen(first->name) - strlen(own ? own->suffix : ""));
     char name[512];
 
@@ -147,7 +147,7 @@ static const struct ct_state *part_of(const struct save *s, const struct ct_stat
 static int gather_part(const struct save *s, const struct output *o, const struct ct_state *param,
                        const struct ct_stored_box *rows)
 {
-    const struct ct_stored_rule *rule = ct_stored_rule(s->run, param->name);
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run->model_ops->stored, param->name);
     size_t item = ct_dtype_size(param->dtype);
     struct ct_stored_box window, place;
     const char *data = s->window;
@@ -188,7 +188,7 @@ static int produce(size_t index, struct ct_safetensors_sink *sink, void *context
     const struct save *s = context;
     const struct output *o = &s->outputs[index];
     const struct ct_weight *weight = &s->weights[index];
-    const struct ct_stored_rule *rule = ct_stored_rule(s->run, o->param->name);
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run->model_ops->stored, o->param->name);
     struct ct_stored_box window = first_rows(weight, WINDOW);
     int64_t step = window.ndim ? window.shape[0] : 1, rows = window.ndim ? weight->shape[0] : 1;
     int rc = 0;
@@ -210,7 +210,7 @@ static int produce(size_t index, struct ct_safetensors_sink *sink, void *context
 /* All tensors of a parameter; none if it is in that of another one. */
 static int add_outputs(struct save *s, const struct ct_state *param)
 {
-    const struct ct_stored_rule *rule = ct_stored_rule(s->run, param->name);
+    const struct ct_stored_rule *rule = ct_stored_rule(s->run->model_ops->stored, param->name);
 
     for (int i = 1; rule && i < rule->parts; i++)
         if (rule->part == 0 && !part_of(s, param, i))
@@ -239,8 +239,8 @@ static int make_list(struct save *s)
 
     for (size_t i = 0; i < run->state_count; i++)
         if (run->states[i].role == CT_ROLE_PARAM)
-            count +=
-                (size_t)ct_stored_count(ct_stored_rule(run, run->states[i].name), &run->states[i]);
+            count += (size_t)ct_stored_count(
+                ct_stored_rule(run->model_ops->stored, run->states[i].name), &run->states[i]);
     s->outputs = ct_arena_array(&s->arena, struct output, count);
     s->weights = ct_arena_array(&s->arena, struct ct_weight, count);
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
@@ -287,17 +287,15 @@ static int agree(const struct save *s, int rc)
 
 static int save(struct save *s, const char *folder)
 {
-    char path[4200];
     int rc = make_list(s);
 
-    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
     if (rc == 0 && s->run->rank == 0)
         rc = ct_file_make_folder(folder);
     rc = agree(s, rc);
     if (rc < 0)
         return rc;
-    rc = ct_safetensors_write_from(s->run->rank == 0 ? path : NULL, s->weights, s->count, produce,
-                                   s);
+    rc = ct_safetensors_write_folder(s->run->rank == 0 ? folder : NULL, s->weights, s->count,
+                                     (size_t)(ct_config.model.max_shard_size * 1e9), produce, s);
     if (rc == 0 && s->run->rank == 0)
         rc = save_config(s->run, folder);
     return agree(s, rc);

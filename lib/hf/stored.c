@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "stored.h"
+#include <ctitan/lib/stored.h>
 
 static bool stacked(const struct ct_stored_rule *rule)
 {
@@ -23,9 +23,9 @@ static bool has_suffix(const char *name, const char *suffix)
     return size >= end && !strcmp(name + size - end, suffix);
 }
 
-const struct ct_stored_rule *ct_stored_rule(const struct ct_run *run, const char *name)
+const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *rules, const char *name)
 {
-    for (const struct ct_stored_rule *r = run->model_ops->stored; r && r->suffix; r++)
+    for (const struct ct_stored_rule *r = rules; r && r->suffix; r++)
         if (has_suffix(name, r->suffix))
             return r;
     return NULL;

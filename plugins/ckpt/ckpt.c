@@ -724,7 +724,7 @@ static const struct ct_verb_ops verb = {
 static const struct ct_verb_ops export_verb = {
     .size = sizeof(struct ct_verb_ops),
     .summary = "a checkpoint's weights as a Hugging Face folder",
-    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16]",
+    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB]",
     .run = ckpt_export};
 
 static const struct ct_verb_ops import_verb = {

@@ -11,7 +11,8 @@
  *   index.c   index.json                         read.c    reads what is wanted of all files
  *   load.c    fills a run                        folder.c  the folder of checkpoints
  *   ckpt.c    when to do what                    io.c      direct access to files; the ring
- *   verb.c    the verbs                          export.c  Hugging Face
+ *   verb.c    the verbs                          diff.c    compares two
+ *   export.c, import.c                           Hugging Face's folders
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -19,6 +20,7 @@
 #include <sys/uio.h>
 
 #include <ctitan/lib/recipe.h>
+#include <ctitan/model.h>
 #include <ctitan/run.h>
 
 #define CHUNK ((size_t)4 << 20) /* bytes of data with one hash */
@@ -223,10 +225,22 @@ struct ckpt_retention {
 /* Remove checkpoints that are not to be kept. Only complete ones count. */
 void ckpt_purge(const char *folder, const struct ckpt_retention *r);
 
-/* ---- verb.c, export.c ---- */
+/* ---- diff.c ---- */
 
+/* Call work for the parts of a box that are contiguous in the whole tensor, with the number of
+   their first element there; CKPT_PART elements at most. */
+#define CKPT_PART 65536
+typedef int ckpt_part_work(void *context, size_t tensor, int64_t element, int64_t count,
+                           const char *data);
+int ckpt_for_each_part(const struct ckpt *c, size_t tensor, const int64_t *offset,
+                       const int64_t *shape, const char *data, ckpt_part_work *work, void *context);
 /* Print how two checkpoints differ; a failure if tensors do. */
 int ckpt_diff(const char *first, const char *second);
+
+/* ---- verb.c, export.c, import.c ---- */
+
+/* How the files of the model of a config.json store its parameters; *rules is NULL without one. */
+int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules);
 int ckpt_verb(int argc, char **argv);
 int ckpt_export(int argc, char **argv);
 int ckpt_import(int argc, char **argv);

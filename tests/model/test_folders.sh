@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_folders.sh CTITAN SAME_WEIGHTS CASE..: each case's model is read by four ranks that hold shards of
-# it, and written: its tensors come back as they were, and what config.json says besides is kept.
+# it, and written: its tensors come back as they were, and what config.json says besides is kept. So do
+# they from a checkpoint of these ranks, in several files, and through an imported checkpoint.
 set -eu
 
 ctitan=$1 same=$2
@@ -14,11 +15,12 @@ for data; do
 [job]
 dump_folder = $work/out
 [plugins]
-load = cpu, local, ${model:-llama}, tokens, adamw, fsdp, tp
+load = cpu, local, ${model:-llama}, tokens, adamw, fsdp, tp, ckpt
 [model]
 name = ${model:-llama}
 init_from = $data/hf
 save_to = $work/saved
+max_shard_size = 0.0003
 [training]
 seq_len = 16
 local_batch_size = 1
@@ -31,11 +33,30 @@ weight_decay = 0
 path = $data/tokens.bin
 [tp]
 degree = 2
+[ckpt]
+interval = 1
 END
-    rm -rf "$work/saved"
+    rm -rf "$work/saved" "$work/out" "$work/imported" "$work/exported"*
     "$ctitan" train "$work/recipe.ini" -n 4 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     ! grep 'not used' "$work/log"
     "$same" "$data/hf" "$work/saved"
+    [ "$(ls "$work/saved" | grep -c '^model-0000.-of-0000.\.safetensors$')" -gt 1 ]
+    [ ! -e "$work/saved/model.safetensors" ] && [ -e "$work/saved/model.safetensors.index.json" ]
+    "$ctitan" export "$work/out" "$work/exported" > /dev/null
+    "$same" "$data/hf" "$work/exported"
+    "$ctitan" export "$work/out" "$work/exported" --max-shard-size 0.0001 > /dev/null
+    [ ! -e "$work/exported/model.safetensors" ]
+    "$same" "$data/hf" "$work/exported"
+    "$ctitan" export "$work/out" "$work/exported" > /dev/null
+    [ "$(ls "$work/exported" | wc -l)" = 2 ]
+    "$ctitan" import "$work/saved" "$work/imported" > /dev/null
+    "$ctitan" ckpt verify "$work/imported" > /dev/null
+    "$ctitan" export "$work/imported" "$work/exported_2" > /dev/null
+    "$same" "$data/hf" "$work/exported_2"
+    "$ctitan" train "$work/recipe.ini" -n 4 --set model.save_to="$work/saved_2" \
+        --set ckpt.initial_load_path="$work/imported" --set ckpt.folder=second > "$work/log" 2>&1 ||
+        { cat "$work/log"; exit 1; }
+    "$same" "$data/hf" "$work/saved_2"
     [ "$(grep '"eos_token_id"' "$data/hf/config.json")" = "$(grep '"eos_token_id"' "$work/saved/config.json")" ]
     echo "$data: the same"
 done

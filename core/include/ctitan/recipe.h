@@ -21,6 +21,7 @@ struct ct_training_config {
 };
 struct ct_model_config {
     const char *name, *flavor, *init_from, *save_to;
+    double max_shard_size; /* of a file of save_to, GB */
 };
 enum ct_decay { CT_DECAY_LINEAR, CT_DECAY_SQRT, CT_DECAY_COSINE };
 struct ct_lr_config {

@@ -59,6 +59,28 @@ CT_API void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *dat
 CT_API int ct_safetensors_write_from(const char *path, const struct ct_weight *weights,
                                      size_t count, ct_safetensors_source *produce, void *context);
 
+/*
+ * A folder of weights: one file, or, where they have more than `most` bytes, several files of at
+ * most that many, in order, and an index. A weight that is larger has a file of its own.
+ */
+struct ct_safetensors_files {
+    size_t count, *first; /* file i has the weights [first[i], first[i + 1]) */
+};
+CT_API struct ct_safetensors_files ct_safetensors_divide(struct ct_arena *arena,
+                                                         const struct ct_weight *weights,
+                                                         size_t count, size_t most);
+/* "model.safetensors", or "model-00001-of-00003.safetensors". */
+#define CT_SAFETENSORS_NAME 64
+CT_API void ct_safetensors_name(char name[CT_SAFETENSORS_NAME], size_t file, size_t count);
+/* Complete a folder whose files are written: write the index if there are several, and remove what
+   another number of files has left. */
+CT_API int ct_safetensors_complete(const char *folder, const struct ct_weight *weights,
+                                   const struct ct_safetensors_files *files);
+/* All of this, with data that is produced while writing. folder NULL: nothing is written. */
+CT_API int ct_safetensors_write_folder(const char *folder, const struct ct_weight *weights,
+                                       size_t count, size_t most, ct_safetensors_source *produce,
+                                       void *context);
+
 CT_END_DECLS
 
 #endif

@@ -1,0 +1,43 @@
+/*
+ * The tensors of Hugging Face's files that hold a model's parameters, by the model's rules
+ * (struct ct_stored_rule, model.h).
+ */
+#ifndef CT_STORED_H
+#define CT_STORED_H
+
+#include <ctitan/lib/safetensors.h>
+#include <ctitan/run.h>
+
+CT_BEGIN_DECLS
+
+/* The rule of a list (NULL: none) for a parameter's or tensor's name; NULL: none. */
+CT_API const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *rules,
+                                                   const char *name);
+/* Number of tensors that hold the parameter. */
+CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param);
+/* Name, dtype and shape of tensor `index` of those. The name is in arena. */
+CT_API struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored_rule *rule,
+                                         const struct ct_state *param, int64_t index);
+
+/* A box of a tensor or of a parameter. */
+struct ct_stored_box {
+    int ndim;
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
+};
+
+/* The box of the tensor in which a box of the parameter is; one index where there are several
+   tensors. And the reverse, clipped to this parameter's part: false if nothing of it is there. */
+CT_API struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
+                                                const struct ct_state *param,
+                                                const struct ct_stored_box *box);
+CT_API bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state *param,
+                               int64_t index, const struct ct_stored_box *tensor,
+                               struct ct_stored_box *box);
+
+/* Copy a dense box of a parameter (or of a tensor: the same copy) in the other's layout. shape: the
+   two last dimensions of `from`. */
+CT_API void ct_stored_transpose(const void *from, const int64_t shape[2], size_t item, void *to);
+
+CT_END_DECLS
+
+#endif

@@ -1,0 +1,268 @@
+/*
+ * A Hugging Face folder as a checkpoint. Boxes lie in the mapped files; only what is transposed
+ * there is copied. Where each index of a parameter's first dimension is a tensor of its own, each
+ * is a box in a file of its own, since a file has one box of a parameter.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/stored.h>
+
+#include "ckpt.h"
+
+#define MOST_FILES 65536
+
+struct import {
+    struct ckpt *c;
+    const struct ct_stored_rule *rules;
+    size_t tensor_room, file_room, *box_room, rooms;
+    size_t *boxes; /* by tensor: how many it has */
+    size_t boxes_room;
+};
+
+/* A name that a rule's `stored` matches: "base" and, for '#', an index. */
+static bool matches(const struct ct_stored_rule *rule, const char *name, size_t *base,
+                    int64_t *index)
+{
+    size_t before = strcspn(rule->stored, "#"), size = strlen(name);
+    const char *after = rule->stored + before + (rule->stored[before] == '#');
+    size_t tail = strlen(after), end = size - tail, digits = 0;
+
+    if (size < tail + before || strcmp(name + end, after) != 0)
+        return false;
+    while (rule->stored[before] && digits < end && digits < 6 && name[end - digits - 1] >= '0' &&
+           name[end - digits - 1] <= '9')
+        digits++;
+    if ((rule->stored[before] && !digits) || end < digits + before)
+        return false;
+    *base = end - digits - before;
+    *index = digits ? strtoll(name + end - digits, NULL, 10) : 0;
+    return !memcmp(name + *base, rule->stored, before);
+}
+
+static struct ckpt_tensor *tensor_called(struct import *m, const char *name)
+{
+    struct ckpt *c = m->c;
+
+    for (size_t i = c->tensor_count; i-- > 0;)
+        if (!strcmp(c->tensors[i].name, name))
+            return &c->tensors[i];
+    c->tensors = ct_arena_grow(c->arena, c->tensors, &m->tensor_room, c->tensor_count + 1,
+                               sizeof(*c->tensors));
+    m->boxes =
+        ct_arena_grow(c->arena, m->boxes, &m->boxes_room, c->tensor_count + 1, sizeof(*m->boxes));
+    m->boxes[c->tensor_count] = 0;
+    c->tensors[c->tensor_count] = (struct ckpt_tensor){.name = name, .role = CT_ROLE_PARAM};
+    return &c->tensors[c->tensor_count++];
+}
+
+static struct ckpt_file *file_of(struct import *m, size_t index)
+{
+    struct ckpt *c = m->c;
+
+    while (c->file_count <= index) {
+        c->files =
+            ct_arena_grow(c->arena, c->files, &m->file_room, c->file_count + 1, sizeof(*c->files));
+        m->box_room =
+            ct_arena_grow(c->arena, m->box_room, &m->rooms, c->file_count + 1, sizeof(size_t));
+        m->box_room[c->file_count] = 0;
+        c->files[c->file_count] = (struct ckpt_file){
+            .name = ct_arena_printf(c->arena, "rank-%05zu.safetensors", c->file_count)};
+        c->file_count++;
+    }
+    return &c->files[index];
+}
+
+/* The part of a tensor that is a box, in the parameter's layout. */
+static const char *values_of(struct ct_arena *arena, const struct ct_stored_rule *rule,
+                             const struct ct_weight *w, size_t bytes)
+{
+    size_t skipped = rule && rule->parts ? (size_t)rule->part * bytes : 0;
+    char *copy;
+
+    if (!rule || !rule->transposed)
+        return (const char *)w->data + skipped;
+    copy = ct_arena_alloc(arena, bytes * (size_t)(rule->parts ? rule->parts : 1));
+    ct_stored_transpose(w->data, w->shape, ct_dtype_size(w->dtype), copy);
+    return copy + skipped;
+}
+
+static int add_box(struct import *m, const struct ct_stored_rule *rule, const char *name,
+                   const struct ct_weight *w, int64_t index)
+{
+    struct ckpt_tensor *t = tensor_called(m, name);
+    struct ckpt_file *file = file_of(m, (size_t)index);
+    bool stacked = rule && strchr(rule->stored, '#');
+    struct ckpt_box b = {.name = name, .dtype = w->dtype, .ndim = w->ndim + stacked};
+    int64_t *shape = b.shape + stacked;
+
+    memcpy(shape, w->shape, sizeof(*shape) * (size_t)w->ndim);
+    if (rule && rule->transposed) {
+        shape[0] = w->shape[1];
+        shape[1] = w->shape[0];
+    }
+    if (rule && rule->parts && (w->ndim < 1 || shape[0] % rule->parts))
+        return ct_fail(CT_EINVAL, "%s does not have %d equal parts", w->name, rule->parts);
+    if (rule && rule->parts)
+        shape[0] /= rule->parts;
+    if (stacked) {
+        b.shape[0] = 1;
+        b.offset[0] = index;
+    }
+    b.bytes = (size_t)ct_shape_count(b.ndim, b.shape) * ct_dtype_size(b.dtype);
+    b.data = values_of(m->c->arena, rule, w, b.bytes);
+    if (t->ndim && (t->ndim != b.ndim || t->dtype != b.dtype ||
+                    memcmp(t->shape + 1, b.shape + 1, sizeof(*shape) * (size_t)(b.ndim - 1)) != 0))
+        return ct_fail(CT_EINVAL, "%s has another shape than others of its kind", w->name);
+    if (t->shape[0] < b.offset[0] + b.shape[0] || !t->ndim)
+        memcpy(t->shape, b.shape, sizeof(b.shape));
+    t->shape[0] = stacked && t->shape[0] < index + 1 ? index + 1 : t->shape[0];
+    t->ndim = b.ndim;
+    t->dtype = b.dtype;
+    m->boxes[t - m->c->tensors]++;
+    file->boxes = ct_arena_grow(m->c->arena, file->boxes, &m->box_room[index], file->box_count + 1,
+                                sizeof(b));
+    file->boxes[file->box_count++] = b;
+    return 0;
+}
+
+/* All parameters that are in a tensor. */
+static int take(struct import *m, const struct ct_weight *w)
+{
+    bool known = false;
+    int64_t index;
+    size_t base;
+    int rc = 0;
+
+    for (const struct ct_stored_rule *r = m->rules; rc == 0 && r && r->suffix; r++) {
+        if (!r->stored || !matches(r, w->name, &base, &index))
+            continue;
+        known = true;
+        if (index >= MOST_FILES || (r->transposed && w->ndim != 2))
+            return ct_fail(CT_EINVAL, "%s is not what its name says", w->name);
+        rc = add_box(m, r, ct_arena_printf(m->c->arena, "%.*s%s", (int)base, w->name, r->suffix), w,
+                     index);
+    }
+    if (known || rc < 0)
+        return rc;
+    const struct ct_stored_rule *ignored = ct_stored_rule(m->rules, w->name);
+
+    return ignored && !ignored->stored ? 0 : add_box(m, NULL, w->name, w, 0);
+}
+
+/* Largest elements first, without gaps. */
+static void arrange(struct ckpt *c, struct ckpt_file *file)
+{
+    struct ckpt_box *boxes = ct_arena_array(c->arena, struct ckpt_box, file->box_count + 1);
+    size_t count = 0;
+
+    for (size_t size = 8; size; size /= 2)
+        for (size_t i = 0; i < file->box_count; i++)
+            if (ct_dtype_size(file->boxes[i].dtype) == size) {
+                boxes[count] = file->boxes[i];
+                boxes[count++].at = file->bytes;
+                file->bytes += file->boxes[i].bytes;
+            }
+    file->boxes = boxes;
+    file->hash = ct_arena_array(c->arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
+}
+
+static int take_weights(struct import *m, const struct ct_weights *weights)
+{
+    struct ckpt *c = m->c;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < ct_weights_count(weights); i++) {
+        const struct ct_weight *w = ct_weights_at(weights, i);
+
+        if (ct_shape_count(w->ndim, w->shape))
+            rc = take(m, w);
+    }
+    for (size_t i = 0; rc == 0 && i < c->tensor_count; i++)
+        if (m->boxes[i] > 1 && (int64_t)m->boxes[i] != c->tensors[i].shape[0])
+            rc = ct_fail(CT_EINVAL, "%s: %zu of its %lld tensors are there", c->tensors[i].name,
+                         m->boxes[i], (long long)c->tensors[i].shape[0]);
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        arrange(c, &c->files[i]);
+    c->world = (int64_t)c->file_count;
+    return rc;
+}
+
+static int write_file(struct ckpt *c, struct ckpt_file *file, const char *temporary)
+{
+    struct ckpt_write w = {.file = file, .ring = {aligned_alloc(PAGE, 2 * CHUNK), 2, CHUNK}};
+    char *header = NULL;
+    int rc = w.ring.memory ? ckpt_make_header(file, &header) : ct_fail(CT_ENOMEM, "a ring");
+
+    w.path = ct_arena_printf(c->arena, "%s/%s", temporary, file->name);
+    w.header = header;
+    if (rc == 0)
+        rc = ckpt_write(&w);
+    free(header);
+    free(w.ring.memory);
+    return rc;
+}
+
+static int write_all(struct ckpt *c, const char *path)
+{
+    const char *temporary = ct_arena_printf(c->arena, "%s.tmp-%ld", path, (long)getpid());
+    int rc = ct_file_make_folder(temporary);
+
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        rc = write_file(c, &c->files[i], temporary);
+    if (rc == 0)
+        rc = ckpt_index_write(c, temporary);
+    return rc < 0 ? rc : ckpt_publish(temporary, path);
+}
+
+static int import(struct ckpt *c, const struct ct_weights *weights, const char *folder,
+                  const char *path)
+{
+    struct import m = {.c = c};
+    char *config;
+    size_t size;
+    int rc;
+
+    if (ct_file_read(c->arena, ct_arena_printf(c->arena, "%s/config.json", folder), 1 << 20,
+                     &config, &size) == 0)
+        c->config = config;
+    rc = ckpt_stored_rules(c->config, &m.rules);
+    if (rc == 0)
+        rc = take_weights(&m, weights);
+    return rc < 0 ? rc : write_all(c, path);
+}
+
+int ckpt_import(int argc, char **argv)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt c = {.arena = &scratch,
+                     .progress = {.step = 1},
+                     .time = (int64_t)time(NULL),
+                     .model_only = true,
+                     .mesh = "imported",
+                     .recipe = "",
+                     .chunk = CHUNK};
+    struct ct_weights *weights = NULL;
+    const char *path;
+    int rc;
+
+    if (argc != 3)
+        return ct_fail(CT_ECONFIG, "import: expected HF_FOLDER CHECKPOINTS");
+    path = ckpt_step_path(&scratch, argv[2], 0);
+    rc = ct_weights_open(argv[1], &weights);
+    if (rc == 0)
+        rc = import(&c, weights, argv[1], path);
+    if (rc == 0)
+        printf("%s: %zu parameters of %s\n", path, c.tensor_count, argv[1]);
+    else
+        ct_context(rc, "importing %s", argv[1]);
+    ct_weights_close(weights);
+    ct_arena_finish(&scratch);
+    return rc;
+}
