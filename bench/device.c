@@ -17,7 +17,7 @@
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/rng.h>
 #include <ctitan/run.h>

@@ -6,7 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "cli.h"
 

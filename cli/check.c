@@ -16,6 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/check.h>
 #include <ctitan/lib/generate.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
 #include <ctitan/recipe.h>

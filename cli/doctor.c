@@ -8,7 +8,7 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "cli.h"
 

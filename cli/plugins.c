@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "cli.h"
 

@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/pipeline.h>
 
 #include "cli.h"

@@ -14,7 +14,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "cli.h"
 

@@ -8,7 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 static inline int register_ops_of(const char *name)
 {

@@ -15,7 +15,7 @@
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 static inline const struct ct_plugin *test_plugin(const char *name)
 {

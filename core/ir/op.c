@@ -7,9 +7,6 @@
  */
 #include <assert.h>
 #include <ctype.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/core_ops.h>
@@ -264,116 +261,6 @@ const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepa
             return k->kernel;
     }
     return NULL;
-}
-
-/* A growing text; the length counts as in snprintf. */
-struct line {
-    char *text;
-    size_t room, used;
-};
-
-static CT_PRINTF(2, 3) void add(struct line *l, const char *fmt, ...)
-{
-    va_list args;
-    size_t used = l->used < l->room ? l->used : l->room;
-
-    va_start(args, fmt);
-    l->used += (size_t)vsnprintf(used < l->room ? l->text + used : NULL, l->room - used, fmt, args);
-    va_end(args);
-}
-
-static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
-{
-    if (i >= request->ins)
-        return &request->out[i - request->ins];
-    return !request->present || request->present[i] ? &request->in[i] : NULL;
-}
-
-static void add_numbers(struct line *l, const int64_t *number, int count)
-{
-    for (int i = 0; i < count; i++)
-        add(l, "%s%" PRId64, i ? "," : "", number[i]);
-}
-
-/* "x has strides 98304,768,1", of the first operand that is not dense. */
-static void add_strides(struct line *l, const struct ct_prepare *request)
-{
-    for (int i = 0; i < request->ins + request->outs; i++) {
-        const struct ct_tensor *t = operand_of(request, i);
-        char name[64];
-
-        if (!t || ct_tensor_is_dense(t))
-            continue;
-        ct_operand_name(request->op, i, name, sizeof(name));
-        add(l, "%s has strides ", name);
-        add_numbers(l, t->stride, t->ndim);
-        return;
-    }
-}
-
-#define SHOWN 6 /* operands shown of a call */
-
-/* "x float64[2,3], w float64[4,3] -> y float64[2,4] {widths="4"}" */
-static void add_call(struct line *l, const struct ct_prepare *request)
-{
-    int count = request->ins + request->outs, shown = 0;
-    const struct ct_option *o = request->op->type->attrs;
-    bool attributes = false;
-
-    for (int i = 0; i < count && shown < SHOWN; i++) {
-        const struct ct_tensor *t = operand_of(request, i);
-        char name[64];
-
-        if (!t)
-            continue;
-        ct_operand_name(request->op, i, name, sizeof(name));
-        add(l, "%s%s %s[",
-            !shown++            ? ""
-            : i == request->ins ? " -> "
-                                : ", ",
-            name, ct_dtype_name(t->dtype));
-        add_numbers(l, t->shape, t->ndim);
-        add(l, "]");
-    }
-    add(l, shown < SHOWN ? "" : ", ..");
-    for (; o && o->name && request->mesh; o++, attributes = true) {
-        char value[128];
-
-        if (ct_attribute_format(request->mesh, request->op, o, value, sizeof(value)) >= 0)
-            add(l, "%s%s=%s", attributes ? ", " : " {", o->name, value);
-    }
-    add(l, attributes ? "}" : "");
-}
-
-static void add_refusal(struct line *l, const struct ct_kernel *kernel,
-                        const struct ct_prepare *request)
-{
-    add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
-    if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) {
-        add(l, "adds to no output");
-    } else if (!(kernel->flags & CT_KERNEL_STRIDED) && !all_dense(request)) {
-        add(l, "takes dense tensors only, ");
-        add_strides(l, request);
-    } else {
-        add(l, "does not take ");
-        add_call(l, request);
-    }
-}
-
-int ct_kernel_refusals(const char *device, const struct ct_prepare *request, char *text,
-                       size_t room)
-{
-    struct line l = {text, room, 0};
-
-    for (size_t i = 0; i < registry.kernel_count; i++) {
-        const struct device_kernel *k = &registry.kernels[i];
-
-        if (!strcmp(k->device, device) && !strcmp(k->kernel->op, request->op->type->name))
-            add_refusal(&l, k->kernel, request);
-    }
-    if (!l.used)
-        add(&l, "no plugin that is loaded has a kernel for it");
-    return (int)l.used;
 }
 
 const struct ct_kernel *ct_kernel_at(const char *device, size_t index)

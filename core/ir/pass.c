@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/option.h>
@@ -124,7 +125,7 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
     begin = ct_now();
     rc = t->apply(graph, run);
     if (rc == 0)
-        rc = ct_graph_verify(graph, NULL);
+        rc = ct_diagnostics()->graph(graph);
     if (rc == 0)
         ct_debug("transform %s: %.1f ms", t->name, 1e3 * (ct_now() - begin));
     if (watch)
@@ -170,7 +171,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0)
         find_range(t, n, options, &begin, &end);
     if (rc == 0 && begin == 0)
-        rc = ct_graph_verify(graph, NULL);
+        rc = ct_diagnostics()->graph(graph);
     for (size_t i = begin; rc == 0 && i < end; i++)
         rc = run_one(graph, t[i], run, options->watch);
     ct_arena_finish(&scratch);

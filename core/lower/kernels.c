@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <ctitan/core_ops.h>
+#include <ctitan/diagnose.h>
 #include <ctitan/error.h>
-#include <ctitan/log.h>
 
 #include "lower/lower.h"
 
@@ -75,83 +75,6 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
     return kernel ? kernel : host_kernel(l, op);
 }
 
-/* Calls of one op type without a kernel on the device, and the reason for the first of them. */
-struct ct_fallback {
-    const struct ct_op_type *type;
-    const char *why;
-    int calls;
-    struct ct_fallback *next;
-};
-
-static void note_fallback(struct ct_lowering *l, const struct ct_prepare *p)
-{
-    struct ct_fallback *f = l->fallbacks;
-    char why[1024];
-
-    while (f && f->type != p->op->type)
-        f = f->next;
-    if (!f) {
-        ct_kernel_refusals(p->device->name, p, why, sizeof(why));
-        f = ct_arena_new(&l->scratch, struct ct_fallback);
-        *f = (struct ct_fallback){p->op->type, ct_arena_strdup(&l->scratch, why), 0, l->fallbacks};
-        l->fallbacks = f;
-    }
-    f->calls++;
-}
-
-static bool is_fallback(const struct ct_kernel *kernel, const struct ct_prepare *p)
-{
-    return kernel->run == p->op->type->reference && !strcmp(kernel->name, "reference") &&
-           strcmp(p->device->name, "reference") != 0 && !(p->op->type->flags & CT_OP_MOVES);
-}
-
-static int calls_of(const struct ct_lowering *l, const struct ct_op_type *type)
-{
-    int calls = 0;
-
-    for (size_t n = 0; n < l->op_count; n++)
-        calls += l->op_at[n]->type == type;
-    return calls;
-}
-
-/* Each type is reported once in a process for each device, whatever is lowered: training,
-   evaluation, measurements. */
-static bool is_news(const struct ct_device *device, const struct ct_op_type *type)
-{
-    static struct {
-        const struct ct_device_ops *device;
-        const struct ct_op_type *type;
-    } said[64];
-    size_t i = 0;
-
-    while (i < CT_COUNT(said) && said[i].type &&
-           (said[i].type != type || said[i].device != device->ops))
-        i++;
-    if (i == CT_COUNT(said) || said[i].type)
-        return false;
-    said[i].device = device->ops;
-    said[i].type = type;
-    return true;
-}
-
-void ct_lower_report_fallbacks(const struct ct_lowering *l)
-{
-    for (const struct ct_fallback *f = l->fallbacks; f; f = f->next)
-        if (is_news(l->request->device, f->type))
-            ct_warn("%s: %d of %d calls of %s run its slow reference: %s", l->request->device->name,
-                    f->calls, calls_of(l, f->type), f->type->name, f->why);
-}
-
-static int no_kernel(const struct ct_prepare *p)
-{
-    const struct ct_op *op = p->op;
-    char why[1024];
-
-    ct_kernel_refusals(p->device->name, p, why, sizeof(why));
-    return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s): %s", p->device->name,
-                   op->type->name, op->outs ? op->out[0]->name : op->in[0]->name, why);
-}
-
 /* Where v lies in its buffer, as a number that is different for each buffer. */
 static void *location(const struct ct_lowering *l, const struct ct_value *v)
 {
@@ -176,9 +99,7 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
 
     lowered->kernel = ct_lower_find_kernel(l, op, &p);
     if (!lowered->kernel)
-        return no_kernel(&p);
-    if (is_fallback(lowered->kernel, &p))
-        note_fallback(l, &p);
+        return ct_diagnostics()->no_kernel(&p);
     locate(l, op, &p);
     rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
     if (rc < 0)

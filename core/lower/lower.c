@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include <ctitan/diagnose.h>
 #include <ctitan/error.h>
 
 #include "lower/lower.h"
@@ -544,6 +545,7 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     if (rc == 0) {
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);
+        ct_diagnostics()->lowered(p, request->device);
         *program = p;
     }
     ct_arena_finish(&l.scratch);

@@ -45,9 +45,8 @@ struct ct_lowering {
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;
-    struct ct_positions *section;  /* by section id: its ops */
-    bool *listed;                  /* by section id: is in the order */
-    struct ct_fallback *fallbacks; /* op types that run by slow references; of kernels.c */
+    struct ct_positions *section; /* by section id: its ops */
+    bool *listed;                 /* by section id: is in the order */
 };
 
 /* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
@@ -62,8 +61,6 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
                                              struct ct_prepare *p);
 /* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */
 int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered);
-/* Warn of op types that run by slow references. */
-void ct_lower_report_fallbacks(const struct ct_lowering *l);
 /* Assign an offset to every buffer; fill the program's byte counts. */
 void ct_lower_plan(struct ct_program *program, struct ct_arena *scratch);
 /* Add signals and waits between streams. */

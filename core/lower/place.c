@@ -623,6 +623,5 @@ int ct_lower_place(struct ct_lowering *l)
         if (rc < 0)
             return rc;
     }
-    ct_lower_report_fallbacks(l);
     return 0;
 }

@@ -1,10 +1,10 @@
 /*
  * The plugins loaded in this process, and their offers.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/op.h>
@@ -55,8 +55,7 @@ static int check_new_offers(const struct ct_plugin *p)
     return 0;
 }
 
-/* Is plugin p, or does it offer, what a string of `needs` or `conflicts` names? */
-static bool matches(const struct ct_plugin *p, const char *what)
+bool ct_plugin_has(const struct ct_plugin *p, const char *what)
 {
     const char *colon = strchr(what, ':');
 
@@ -75,7 +74,7 @@ static bool matches(const struct ct_plugin *p, const char *what)
 static int clash(const struct ct_plugin *p, const struct ct_plugin *other)
 {
     for (const char *const *what = p->conflicts; what && *what; what++)
-        if (matches(other, *what))
+        if (ct_plugin_has(other, *what))
             return ct_fail(CT_ECONFIG,
                            "plugins %s and %s cannot be used together: take one of them out of "
                            "[plugins] load",
@@ -140,75 +139,7 @@ int ct_plugin_register(const struct ct_plugin *plugin)
     return 0;
 }
 
-/* ---- what is needed ---- */
-
-/* "bytes, bpe": the plugins in the folders that are, or offer, what. It loads them, as the caller
-   is about to fail anyway. */
-static const char *providers(struct ct_arena *scratch, const char *what)
-{
-    const char **names, *list = "";
-    size_t count = ct_plugin_names(scratch, &names);
-    const struct ct_plugin *p;
-    char path[PATH_MAX];
-
-    for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &p) < 0)
-            continue;
-        if (matches(p, what))
-            list = ct_arena_printf(scratch, "%s%s%s", list, *list ? ", " : "", names[i]);
-    }
-    return list;
-}
-
-/* subject: "plugin text needs" or "this run needs". */
-static int lacking(const char *subject, const char *what)
-{
-    const char *colon = strchr(what, ':');
-    struct ct_arena scratch = {0};
-    const char *list = providers(&scratch, what);
-    const char *thing = what;
-    int rc;
-
-    if (colon && !strcmp(colon, ":*"))
-        thing = ct_arena_printf(&scratch, "%s %.*s", strchr("aeiou", *what) ? "an" : "a",
-                                (int)(colon - what), what);
-    else if (colon)
-        thing = ct_arena_printf(&scratch, "the %.*s %s", (int)(colon - what), what, colon + 1);
-    else
-        thing = ct_arena_printf(&scratch, "plugin %s", what);
-    if (*list)
-        rc = ct_fail(CT_ENOENT, "%s %s: add %s%s to [plugins] load", subject, thing,
-                     strchr(list, ',') ? "one of " : "", list);
-    else
-        rc = ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it", subject, thing);
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-static bool satisfied(const char *what)
-{
-    for (size_t i = 0; i < adopted_count; i++)
-        if (matches(adopted[i], what))
-            return true;
-    return false;
-}
-
-int ct_plugin_check_all(void)
-{
-    for (size_t i = 0; i < adopted_count; i++) {
-        const struct ct_plugin *p = adopted[i];
-        char subject[128];
-
-        for (const char *const *what = p->needs; what && *what; what++) {
-            if (satisfied(*what))
-                continue;
-            snprintf(subject, sizeof(subject), "plugin %s needs", p->name);
-            lacking(subject, *what);
-            return CT_ECONFIG;
-        }
-    }
-    return 0;
-}
+/* ---- offers ---- */
 
 const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index)
 {
@@ -239,5 +170,5 @@ int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **o
         return 0;
     }
     snprintf(what, sizeof(what), "%s:%s", kind_names[kind], name ? name : "*");
-    return lacking("this run needs", what);
+    return ct_diagnostics()->lacking("this run needs", what);
 }

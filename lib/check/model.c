@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/pass.h>
 #include <ctitan/rng.h>
 

@@ -10,7 +10,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/recipe.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "calls.h"
 

@@ -1,10 +1,25 @@
 /*
- * Registers the models' ops, and the transforms of every run, in a program that uses them.
+ * Registers the models' ops, the transforms of every run, and what the core leaves to libraries.
  */
+#include <ctitan/diagnose.h>
 #include <ctitan/lib/collective.h>
+#include <ctitan/lib/plugin.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
+#include <ctitan/lib/verify.h>
 
 #include "list.h"
+
+static int check_graph(const struct ct_graph *graph)
+{
+    return ct_graph_verify(graph, NULL);
+}
+
+static const struct ct_diagnostics diagnostics = {.size = sizeof(struct ct_diagnostics),
+                                                  .graph = check_graph,
+                                                  .lacking = ct_plugin_lacking,
+                                                  .no_kernel = ct_kernel_lacking,
+                                                  .lowered = ct_kernel_report};
 
 int ct_ops_register(void)
 {
@@ -23,6 +38,7 @@ int ct_ops_register(void)
     for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(transforms); i++)
         rc = ct_transform_register(transforms[i]);
     ct_collective_register();
+    ct_diagnostics_install(&diagnostics);
     done |= rc == 0;
     return rc;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/recipe.h>
 
 #include "settings.h"

@@ -11,6 +11,8 @@
 #include <ctitan/segments.h>
 #include <ctitan/sorted.h>
 
+#include "faults.h"
+
 /* The time at which a buffer's life begins or ends. */
 struct change {
     int64_t at;

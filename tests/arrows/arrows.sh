@@ -15,7 +15,7 @@ techniques='fsdp|ddp|hsdp|tp|pp|cp|ep|sac|offload|offloaded|float8|pipeline|pipe
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
-    arena.h | base.h | clock.h | error.h | hook.h | log.h | number.h | option.h | rng.h | sorted.h) echo base ;;
+    arena.h | base.h | clock.h | diagnose.h | error.h | hook.h | log.h | number.h | option.h | rng.h | sorted.h) echo base ;;
     core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | signature.h | tensor.h | toolkit.h) echo ir ;;
     propagate.h | redistribute.h) echo shard ;;
     program.h | section.h | segments.h) echo lower ;;

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
 

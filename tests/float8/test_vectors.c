@@ -11,6 +11,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/run.h>
 
 static struct ct_device *devices[2];

@@ -21,6 +21,7 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 
 #include "../../plugins/bpe/tokenizer.h"
 #include "../../plugins/text/chat.h"

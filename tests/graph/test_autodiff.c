@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/rng.h>
 
 #include "support.h"

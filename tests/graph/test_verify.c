@@ -4,6 +4,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/lib/verify.h>
+
 #include "support.h"
 
 static const char *const sound = "graph \"g\"\n"

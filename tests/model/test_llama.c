@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/verify.h>
 #include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>
 

@@ -8,6 +8,7 @@
 #include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/run.h>
 
 #include "shuffle.h"

@@ -9,6 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/generate.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/plugin.h>
 
 #include "plugin_ops.h"
 

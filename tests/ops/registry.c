@@ -9,6 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/rule.h>
 
 #include "plugin_ops.h"

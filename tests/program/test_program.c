@@ -19,7 +19,8 @@
 #include <ctitan/graph.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/rng.h>
 
 static const char *program, *long_text;

@@ -1,4 +1,5 @@
 #include <ctitan/error.h>
+#include <ctitan/lib/verify.h>
 
 #include "steps.h"
 

@@ -16,8 +16,9 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/reference.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/pass.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/ops.h>
 
 #include "plugin_ops.h"

@@ -15,7 +15,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
+#include <ctitan/lib/verify.h>
 #include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>
 

@@ -2,8 +2,9 @@
 
 #include <math.h>
 
+#include <ctitan/lib/verify.h>
 #include <ctitan/model.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/ops.h>
 
 static const struct ct_plugin *plugin;

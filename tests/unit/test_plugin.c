@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/plugin.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/lib/plugin.h>
 
 static const char *folder;
 
@@ -240,5 +241,7 @@ int main(int argc, char **argv)
     }
     folder = argv[1];
     setenv("CTITAN_PLUGIN_PATH", folder, 1);
+    if (ct_ops_register() < 0) /* installs the messages about what is lacking */
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

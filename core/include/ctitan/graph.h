@@ -317,14 +317,6 @@ CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_a
    that nothing refers to (ids are renewed). */
 CT_API void ct_graph_sweep(struct ct_graph *graph);
 
-/*
- * Find every fault in the graph: undefined or twice defined values, uses before definition, shapes
- * or dtypes that `infer` would not give, parts out of order, updates of values that may not be
- * updated, shardings that do not fit. Writes one line for each to report (may be NULL). Returns 0,
- * or CT_EINVAL with the first fault as the message.
- */
-CT_API int ct_graph_verify(const struct ct_graph *graph, FILE *report);
-
 CT_END_DECLS
 
 #endif

@@ -295,10 +295,6 @@ CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel
 CT_API const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepare *request);
 /* The i-th kernel of a device, in the order of registration; NULL after the last. */
 CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);
-/* Print why no kernel takes a call: each kernel that the device has for the op, and what it
-   refuses. Returns as snprintf does. */
-CT_API int ct_kernel_refusals(const char *device, const struct ct_prepare *request, char *text,
-                              size_t room);
 
 /* Number of outputs that the signature gives for op's inputs. */
 CT_API int ct_op_count_outputs(const struct ct_op *op);

@@ -113,26 +113,13 @@ struct ct_plugin {
 CT_API int ct_plugin_open(const char *path, const struct ct_plugin **plugin);
 
 /*
- * Folder number `index` of those that are searched for plugins; NULL after the last. First come
- * those in $CTITAN_PLUGIN_PATH (separated by ':'), then those beside libctitan, installed or in its
- * build tree. A folder holds NAME.so or NAME/NAME.so. The environment is read at the first call.
- */
-CT_API const char *ct_plugin_folder(size_t index);
-
-/* Path of the plugin called name ("adamw", or a path to a .so), in buffer; CT_ENOENT names the
-   folders searched and the nearest name. */
-CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
-
-/* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
-CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
-
-/*
  * Register a plugin: its ops, kernels and hooks, and its other offers for ct_offer_find.
- * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all checks
- * requirements once everything is loaded.
+ * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all (lib/plugin.h)
+ * checks what plugins need once everything is loaded.
  */
 CT_API int ct_plugin_register(const struct ct_plugin *plugin);
-CT_API int ct_plugin_check_all(void);
+/* Whether plugin is, or offers, what an entry of `needs` or `conflicts` names. */
+CT_API bool ct_plugin_has(const struct ct_plugin *plugin, const char *what);
 /* The i-th registered plugin; NULL after the last. */
 CT_API const struct ct_plugin *ct_plugin_at(size_t index);
 

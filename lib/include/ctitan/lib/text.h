@@ -1,5 +1,5 @@
 /*
- * Graphs and programs as text, and dumps of a graph while it is transformed.
+ * Graphs, programs and missing kernels as text, and dumps of a graph while it is transformed.
  */
 #ifndef CT_TEXT_H
 #define CT_TEXT_H
@@ -23,6 +23,12 @@ CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text)
 CT_API const char *ct_category_name(enum ct_category category);
 /* Print the program, one line per instruction. */
 CT_API void ct_program_print(const struct ct_program *program, FILE *out);
+
+/* For struct ct_diagnostics. Fail with CT_ENOENT: the message has what each kernel of the device
+   refuses in a call. */
+CT_API int ct_kernel_lacking(const struct ct_prepare *call);
+/* For the same. Warn of op types of which calls run slow references: once in a process for each. */
+CT_API void ct_kernel_report(const struct ct_program *program, const struct ct_device *device);
 
 /*
  * Prints the graph after transforms, and writes a reproducer when one fails: the graph before it

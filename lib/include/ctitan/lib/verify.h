@@ -1,5 +1,5 @@
 /*
- * Proof of a lowered program, for `plan` and tests.
+ * Checks of graphs, and of lowered programs.
  */
 #ifndef CT_VERIFY_H
 #define CT_VERIFY_H
@@ -9,6 +9,14 @@
 #include <ctitan/program.h>
 
 CT_BEGIN_DECLS
+
+/*
+ * Find every fault in the graph: undefined or twice defined values, uses before definition, shapes
+ * or dtypes that `infer` would not give, parts out of order, updates of values that may not be
+ * updated, shardings that do not fit. Writes one line for each to report (may be NULL). Returns 0,
+ * or CT_EINVAL with the first fault as the message.
+ */
+CT_API int ct_graph_verify(const struct ct_graph *graph, FILE *report);
 
 /*
  * Write every violation of a program's rules to report (NULL: nowhere): overlapping lifetimes at

@@ -5,6 +5,9 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/verify.h>
+
+#include "faults.h"
 
 struct check {
     const struct ct_graph *graph;

@@ -1,6 +1,6 @@
 /*
- * Where plugins are found: the environment's folders, then those beside libctitan. The linker tells
- * where libctitan is, so a build tree and the tests work without installation.
+ * The folders of plugins: those that the environment names, then those beside this library. The
+ * linker tells where this library is, so a build tree and the tests work without installation.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include <ctitan/error.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 static struct ct_arena arena;
 static const char **folders;
@@ -46,7 +46,7 @@ static void add_environment(void)
         add_folder(path);
 }
 
-/* Installed: <libdir>/ctitan. Built: libctitan is in <build>/core. */
+/* Installed: <libdir>/ctitan. Built: this library is in <build>/lib. */
 static void add_own(void)
 {
     char *path, *slash;

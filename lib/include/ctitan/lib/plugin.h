@@ -1,0 +1,35 @@
+/*
+ * Where plugins are found, and which of them has what a run lacks. The core opens and registers
+ * plugins (plugin.h).
+ */
+#ifndef CT_LIB_PLUGIN_H
+#define CT_LIB_PLUGIN_H
+
+#include <ctitan/plugin.h>
+
+CT_BEGIN_DECLS
+
+/*
+ * Folder number `index` of those that are searched for plugins; NULL after the last. First come
+ * those in $CTITAN_PLUGIN_PATH (separated by ':'), then those beside libctitan, installed or in its
+ * build tree. A folder holds NAME.so or NAME/NAME.so. The environment is read at the first call.
+ */
+CT_API const char *ct_plugin_folder(size_t index);
+
+/* Path of the plugin called name ("adamw", or a path to a .so), in buffer; CT_ENOENT names the
+   folders searched and the nearest name. */
+CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
+
+/* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
+CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
+
+/* Check that everything is loaded that registered plugins need. CT_ECONFIG: something is not; the
+   message names the plugins that have it. */
+CT_API int ct_plugin_check_all(void);
+
+/* For struct ct_diagnostics. Opens the plugins in the folders, to name those that have `what`. */
+CT_API int ct_plugin_lacking(const char *subject, const char *what);
+
+CT_END_DECLS
+
+#endif

@@ -1,0 +1,259 @@
+/*
+ * Why no kernel of a device takes a call, and which calls run slow references.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <ctitan/device/device.h>
+#include <ctitan/error.h>
+#include <ctitan/lib/text.h>
+#include <ctitan/log.h>
+#include <ctitan/rule.h>
+
+/* A growing text; the length counts as in snprintf. */
+struct line {
+    char *text;
+    size_t room, used;
+};
+
+static CT_PRINTF(2, 3) void add(struct line *l, const char *fmt, ...)
+{
+    va_list args;
+    size_t used = l->used < l->room ? l->used : l->room;
+
+    va_start(args, fmt);
+    l->used += (size_t)vsnprintf(used < l->room ? l->text + used : NULL, l->room - used, fmt, args);
+    va_end(args);
+}
+
+static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
+{
+    if (i >= request->ins)
+        return &request->out[i - request->ins];
+    return !request->present || request->present[i] ? &request->in[i] : NULL;
+}
+
+static void add_numbers(struct line *l, const int64_t *number, int count)
+{
+    for (int i = 0; i < count; i++)
+        add(l, "%s%" PRId64, i ? "," : "", number[i]);
+}
+
+/* Number of the first operand that is not dense; -1: all are. */
+static int find_strided(const struct ct_prepare *request)
+{
+    for (int i = 0; i < request->ins + request->outs; i++)
+        if (operand_of(request, i) && !ct_tensor_is_dense(operand_of(request, i)))
+            return i;
+    return -1;
+}
+
+/* "x has strides 98304,768,1" */
+static void add_strides(struct line *l, const struct ct_prepare *request, int operand)
+{
+    const struct ct_tensor *t = operand_of(request, operand);
+    char name[64];
+
+    ct_operand_name(request->op, operand, name, sizeof(name));
+    add(l, "%s has strides ", name);
+    add_numbers(l, t->stride, t->ndim);
+}
+
+#define SHOWN 6 /* operands shown of a call */
+
+/* "x float64[2,3], w float64[4,3] -> y float64[2,4] {widths="4"}" */
+static void add_call(struct line *l, const struct ct_prepare *request)
+{
+    int count = request->ins + request->outs, shown = 0;
+    const struct ct_option *o = request->op->type->attrs;
+    bool attributes = false;
+
+    for (int i = 0; i < count && shown < SHOWN; i++) {
+        const struct ct_tensor *t = operand_of(request, i);
+        char name[64];
+
+        if (!t)
+            continue;
+        ct_operand_name(request->op, i, name, sizeof(name));
+        add(l, "%s%s %s[",
+            !shown++            ? ""
+            : i == request->ins ? " -> "
+                                : ", ",
+            name, ct_dtype_name(t->dtype));
+        add_numbers(l, t->shape, t->ndim);
+        add(l, "]");
+    }
+    add(l, shown < SHOWN ? "" : ", ..");
+    for (; o && o->name && request->mesh; o++, attributes = true) {
+        char value[128];
+
+        if (ct_attribute_format(request->mesh, request->op, o, value, sizeof(value)) >= 0)
+            add(l, "%s%s=%s", attributes ? ", " : " {", o->name, value);
+    }
+    add(l, attributes ? "}" : "");
+}
+
+static void add_refusal(struct line *l, const struct ct_kernel *kernel,
+                        const struct ct_prepare *request)
+{
+    int strided = kernel->flags & CT_KERNEL_STRIDED ? -1 : find_strided(request);
+
+    add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
+    if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) {
+        add(l, "adds to no output");
+    } else if (strided >= 0) {
+        add(l, "takes dense tensors only, ");
+        add_strides(l, request, strided);
+    } else {
+        add(l, "does not take ");
+        add_call(l, request);
+    }
+}
+
+/* Print each kernel that the device has for the op, and what it refuses in the call. */
+static void print_refusals(const struct ct_prepare *request, char *text, size_t room)
+{
+    const struct ct_kernel *kernel;
+    struct line l = {text, room, 0};
+
+    for (size_t i = 0; (kernel = ct_kernel_at(request->device->name, i)); i++)
+        if (!strcmp(kernel->op, request->op->type->name))
+            add_refusal(&l, kernel, request);
+    if (!l.used)
+        add(&l, "no plugin that is loaded has a kernel for it");
+}
+
+int ct_kernel_lacking(const struct ct_prepare *request)
+{
+    const struct ct_op *op = request->op;
+    char why[1024];
+
+    print_refusals(request, why, sizeof(why));
+    return ct_fail(CT_ENOENT, "device %s has no kernel for %s (%%%s): %s", request->device->name,
+                   op->type->name, op->outs ? op->out[0]->name : op->in[0]->name, why);
+}
+
+/* ---- slow references ---- */
+
+/* Calls of one op type that run its reference, and the first of them. */
+struct fallback {
+    const struct ct_op_type *type;
+    const struct ct_instruction *first;
+    int calls, all;
+};
+
+struct fallbacks {
+    struct ct_arena scratch;
+    struct fallback *item;
+    size_t count, room;
+};
+
+static struct fallback *find(struct fallbacks *f, const struct ct_op_type *type)
+{
+    for (size_t i = 0; i < f->count; i++)
+        if (f->item[i].type == type)
+            return &f->item[i];
+    return NULL;
+}
+
+static bool is_slow(const struct ct_instruction *i)
+{
+    return i->kernel->run == i->op->type->reference && !strcmp(i->kernel->name, "reference") &&
+           !(i->op->type->flags & CT_OP_MOVES);
+}
+
+/* An op is seen in its first microbatch only. */
+static void collect(struct fallbacks *f, const struct ct_instruction *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].microbatch > 0 || !is_slow(&list[i]) || find(f, list[i].op->type))
+            continue;
+        f->item = ct_arena_grow(&f->scratch, f->item, &f->room, f->count + 1, sizeof(*f->item));
+        f->item[f->count++] = (struct fallback){.type = list[i].op->type, .first = &list[i]};
+    }
+}
+
+static void count_calls(struct fallbacks *f, const struct ct_instruction *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct fallback *of = list[i].microbatch > 0 ? NULL : find(f, list[i].op->type);
+
+        if (!of)
+            continue;
+        of->all++;
+        of->calls += is_slow(&list[i]);
+    }
+}
+
+/* Each type is reported once in a process for each device, whatever is lowered: training,
+   evaluation, measurements. */
+static bool is_news(const struct ct_device *device, const struct ct_op_type *type)
+{
+    static struct {
+        const struct ct_device_ops *device;
+        const struct ct_op_type *type;
+    } said[64];
+    size_t i = 0;
+
+    while (i < CT_COUNT(said) && said[i].type &&
+           (said[i].type != type || said[i].device != device->ops))
+        i++;
+    if (i == CT_COUNT(said) || said[i].type)
+        return false;
+    said[i].device = device->ops;
+    said[i].type = type;
+    return true;
+}
+
+/* The request that the kernels of a device refused. */
+static struct ct_prepare request_of(const struct ct_instruction *i, const struct ct_device *device,
+                                    struct ct_arena *scratch)
+{
+    const struct ct_launch *l = &i->launch;
+    bool *present = ct_arena_array(scratch, bool, l->ins + 1);
+
+    for (int k = 0; k < l->ins; k++)
+        present[k] = l->in[k].ndim >= 0;
+    return (struct ct_prepare){.op = i->op,
+                               .in = l->in,
+                               .out = l->out,
+                               .present = present,
+                               .ins = l->ins,
+                               .outs = l->outs,
+                               .accumulate = l->accumulate,
+                               .device = (struct ct_device *)device,
+                               .mesh = l->mesh};
+}
+
+static void report(struct fallbacks *f, const struct ct_device *device)
+{
+    char why[1024];
+
+    for (size_t i = 0; i < f->count; i++) {
+        const struct fallback *one = &f->item[i];
+        struct ct_prepare request = request_of(one->first, device, &f->scratch);
+
+        if (!is_news(device, one->type))
+            continue;
+        print_refusals(&request, why, sizeof(why));
+        ct_warn("%s: %d of %d calls of %s run its slow reference: %s", device->name, one->calls,
+                one->all, one->type->name, why);
+    }
+}
+
+void ct_kernel_report(const struct ct_program *p, const struct ct_device *device)
+{
+    struct fallbacks f = {.count = 0};
+
+    if (!strcmp(device->name, "reference"))
+        return;
+    collect(&f, p->init, p->init_count);
+    collect(&f, p->step, p->step_count);
+    if (f.count) {
+        count_calls(&f, p->init, p->init_count);
+        count_calls(&f, p->step, p->step_count);
+        report(&f, device);
+    }
+    ct_arena_finish(&f.scratch);
+}
