@@ -16,7 +16,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/plugin.h>
 
 #include "ckpt.h"
 
