@@ -48,7 +48,9 @@ const struct verb verbs[] = {
      "draw, time and verify a pipeline schedule", verb_schedule},
     {"check", "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--quick]",
      "try all that a plugin offers, and explain what fails", verb_check},
-    {"new", "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook NAME",
+    {"new",
+     "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
+     "communicator|order|verb NAME",
      "write the beginning of a plugin, which builds and passes", verb_new},
     {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},

@@ -29,6 +29,10 @@ static const struct {
     {"schedule", "eager_1f1b"},
     {"axis", "pod"},
     {"hook", "section_times"},
+    {"device", "plain"},
+    {"communicator", "sockets"},
+    {"order", "forwards_first"},
+    {"verb", "defaults"},
 };
 
 static int find_example(const char *kind, struct ct_arena *arena, const char **example)

@@ -1,0 +1,16 @@
+#!/bin/bash
+# A verb of a third party: what it prints is a section of a recipe.
+set -euo pipefail
+. "$(dirname "$0")/installed.sh" "$1" "$2" defaults
+
+"$ctitan" help >log
+grep -q "defaults .*a plugin's section of a recipe (plugin defaults)" log
+"$ctitan" defaults adamw >section
+grep -q '^beta1 = 0.9$' section
+train one
+cat section >>recipe.ini
+train two
+cmp <(values one loss) <(values two loss)
+"$ctitan" defaults text | grep '^; path must be set$'
+if "$ctitan" defaults nothing >log 2>&1; then exit 1; fi
+grep -q 'no plugin named nothing' log
