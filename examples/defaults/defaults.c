@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
