@@ -167,7 +167,7 @@ static int take(struct args *args, int option)
     case 'n':
     case WORLD:
         if (args->ranks)
-            return ct_fail(CT_ECONFIG, "-n and --world: expected one of them, once");
+            return ct_fail(CT_ECONFIG, "-n and --world: give one of them, once");
         args->here = option == 'n';
         return parse_number(args->here ? "-n" : "--world", 1, &args->ranks);
     case RANK:
@@ -230,7 +230,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
         char text[32];
 
         if (option == ':')
-            rc = ct_fail(CT_ECONFIG, "%s: %s lacks its value", argv[0], argv[optind - 1]);
+            rc = ct_fail(CT_ECONFIG, "%s: %s needs a value", argv[0], argv[optind - 1]);
         else if (option == '?' || needed(option) & ~accepts)
             rc = ct_fail(CT_ECONFIG, "%s has no option %s; `ctitan help %s` lists them", argv[0],
                          option_name(option, argv, text), argv[0]);
@@ -239,7 +239,8 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
     }
     if (rc == 0 && optind + 1 != argc && !(optind == argc && accepts & ARG_DESCRIBE))
         rc = ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s", argv[0],
-                     optind < argc ? ", and not also " : "", optind < argc ? argv[optind + 1] : "");
+                     optind < argc ? ", but there is also " : "",
+                     optind < argc ? argv[optind + 1] : "");
     if (rc == 0)
         args->path = argv[optind]; /* NULL behind the last */
     else
@@ -320,7 +321,7 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
     if (rc == 0)
         rc = look_at_plugin(args->machine->plugin, &is_device, &describes);
     if (rc == 0 && !is_device)
-        rc = ct_fail(CT_ECONFIG, "%s: [device] plugin = %s: this plugin brings no device",
+        rc = ct_fail(CT_ECONFIG, "%s: [device] plugin = %s: this plugin has no device",
                      args->machine->path, args->machine->plugin);
     if (rc == 0 && describes)
         rc = ct_recipe_set(recipe, ct_arena_printf(&args->arena, "%s.describe=%s",

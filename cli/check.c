@@ -62,15 +62,17 @@ static int check_op(struct check *c, const struct ct_offer *offer)
     if (!type)
         return CT_EINVAL;
     if (type->flags & CT_OP_COLLECTIVE || type->collective) {
-        check_untried(c, offer->name, "a collective has no meaning on one rank; runs try it");
+        check_untried(c, offer->name, "a collective needs several ranks; training runs check it");
         return 0;
     }
     if (!type->reference && check_offers(c->plugin, CT_DEVICE)) {
-        check_untried(c, offer->name, "it exists on this device alone, without a reference");
+        check_untried(c, offer->name,
+                      "the op exists on this device only and has no reference kernel");
         return 0;
     }
     if (!type->reference)
-        return ct_fail(CT_EINVAL, "op %s has no reference: no kernel can be held against it",
+        return ct_fail(CT_EINVAL,
+                       "op %s has no reference kernel, so no kernel can be compared with it",
                        type->name);
     rc = ct_samples_of(type, &c->arena, &samples);
     for (const struct ct_op_check *check = ct_op_checks; rc >= 0 && check->name; check++)
@@ -132,7 +134,8 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
     int rc = 0, tried = 0;
 
     if (!type->reference || ct_samples_of(type, &c->arena, &samples) < 0) {
-        check_untried(c, what, type->reference ? ct_error_message() : "the op has no reference");
+        check_untried(c, what,
+                      type->reference ? ct_error_message() : "the op has no reference kernel");
         return;
     }
     for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
@@ -160,9 +163,11 @@ static int check_kernels(struct check *c, const struct ct_offer *offer)
             return ct_context(CT_EINVAL, "kernel %s on %s", k->name, offer->name);
     device = open_device(offer->name);
     if (!device || !device->host_memory)
-        check_untried(c, ct_arena_printf(&c->arena, "kernels of %s", offer->name),
-                      device ? "its memory is not the host's: tests/conformance tries them"
-                             : ct_error_message());
+        check_untried(
+            c, ct_arena_printf(&c->arena, "kernels of %s", offer->name),
+            device
+                ? "the host cannot read the device's memory; tests/conformance checks these kernels"
+                : ct_error_message());
     else
         for (k = first; k->op; k = (const void *)((const char *)k + k->size))
             check_kernel(c, device, k);
@@ -230,7 +235,7 @@ static int parse(struct check *c, int argc, char **argv, const char **plugin)
             continue;
         }
         if (i + 1 == argc)
-            return ct_fail(CT_ECONFIG, "check: %s lacks its value", argv[i]);
+            return ct_fail(CT_ECONFIG, "check: %s needs a value", argv[i]);
         i++;
         if (!strcmp(argv[i - 1], "--set")) {
             add_set(c, argv[i]);
@@ -352,8 +357,8 @@ static int check_all(struct check *c)
     rc = c->quick ? 0 : check_runs(c);
     if (rc < 0)
         return rc;
-    printf("%s: %d checks passed, %d failed, %d could not be tried here\n", c->plugin->name,
-           c->passed, c->failed, c->untried);
+    printf("%s: %d checks passed, %d failed, %d could not run here\n", c->plugin->name, c->passed,
+           c->failed, c->untried);
     return c->failed ? ct_fail(CT_EINVAL, "%s: %d of %d checks failed", c->plugin->name, c->failed,
                                c->passed + c->failed)
                      : 0;

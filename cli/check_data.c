@@ -36,7 +36,7 @@ static int read_sample(const struct ct_data_ops *ops, struct ct_data *data, int6
         return ct_context(CT_EINVAL, "sample %lld", (long long)index);
     for (int i = CHECK_TOKENS; i < CHECK_TOKENS + GUARD; i++)
         if (s->tokens[i] != UNTOUCHED || s->labels[i] != UNTOUCHED || s->documents[i] != UNTOUCHED)
-            return ct_fail(CT_EINVAL, "sample %lld: it writes behind the end of the sequence",
+            return ct_fail(CT_EINVAL, "sample %lld: `read` writes past the end of the sequence",
                            (long long)index);
     return 0;
 }
@@ -59,7 +59,8 @@ static int check_sample(const struct sample *s, int64_t index, int64_t vocabular
                            "tokens shifted by one",
                            (long long)index, i, label, s->tokens[i + 1]);
         if (documents && s->documents[i] == UNTOUCHED)
-            return ct_fail(CT_EINVAL, "sample %lld: `has_documents` is true, and it gives none",
+            return ct_fail(CT_EINVAL,
+                           "sample %lld: `has_documents` is true, but `read` sets no documents",
                            (long long)index);
     }
     return 0;
@@ -84,9 +85,7 @@ static int check_again(const struct ct_data_ops *ops, struct ct_data *data,
 
         rc = read_sample(ops, data, index, documents, &again);
         if (rc == 0 && !same(&again, &first[index], documents))
-            rc = ct_fail(CT_EINVAL,
-                         "sample %d is another one %s: a sample depends on its index alone, as "
-                         "the position of a run is one number",
+            rc = ct_fail(CT_EINVAL, "sample %d differs %s: a sample must depend on its index only",
                          index, how);
     }
     return rc;
@@ -104,8 +103,9 @@ static int check_samples(struct check *c, const struct ct_data_ops *ops,
     for (int i = 0; rc == 0 && i < SAMPLES; i++) {
         rc = read_sample(ops, data, i, documents, &first[i]);
         if (rc == 0 && i && first[i - 1].end && !first[i].end)
-            rc = ct_fail(CT_EINVAL, "sample %d is behind the end of the data, and %d is not", i - 1,
-                         i);
+            rc = ct_fail(CT_EINVAL,
+                         "sample %d is past the end of the data, but the later sample %d is not",
+                         i - 1, i);
         if (rc == 0)
             rc = check_sample(&first[i], i, vocabulary, documents);
     }
@@ -116,7 +116,7 @@ static int check_samples(struct check *c, const struct ct_data_ops *ops,
     if (rc == 0)
         rc = read_sample(ops, data, 0, false, &without);
     if (rc == 0 && memcmp(without.tokens, first[0].tokens, sizeof(without.tokens)))
-        rc = ct_fail(CT_EINVAL, "sample 0 has other tokens if documents are not asked for");
+        rc = ct_fail(CT_EINVAL, "sample 0 has other tokens when documents are not requested");
     if (rc == 0)
         rc = ops->open(request, &other);
     if (rc == 0)
@@ -145,7 +145,7 @@ int check_data(struct check *c, const struct ct_offer *offer)
         rc = ops->open(&request, &data);
     if (rc < 0)
         ct_context(rc,
-                   "it cannot be opened; options that must be set are given with --set %s."
+                   "it cannot be opened; give required options with --set %s."
                    "KEY=VALUE, a tokenizer with --with",
                    c->plugin->name);
     if (rc == 0)
@@ -197,7 +197,7 @@ static int round_trip(const struct ct_tokenizer_ops *ops, const char *text)
         used += (size_t)n;
     }
     if (used != strlen(text) || memcmp(back, text, used))
-        return ct_fail(CT_EINVAL, "\"%s\" comes back as \"%.*s\"", text, (int)used, back);
+        return ct_fail(CT_EINVAL, "\"%s\" is decoded as \"%.*s\"", text, (int)used, back);
     return 0;
 }
 
@@ -216,7 +216,7 @@ int check_tokenizer(struct check *c, const struct ct_offer *offer)
 
     if (rc < 0)
         ct_context(rc,
-                   "it cannot be opened; options that must be set are given with --set %s."
+                   "it cannot be opened; give required options with --set %s."
                    "KEY=VALUE",
                    c->plugin->name);
     if (rc == 0)
@@ -225,8 +225,8 @@ int check_tokenizer(struct check *c, const struct ct_offer *offer)
         rc = check_special(ops, "eos", ops->eos());
     for (size_t i = 0; rc == 0 && i < CT_COUNT(texts); i++)
         rc = round_trip(ops, texts[i]);
-    check_result(c, rc, "tokenizer %s: %zu texts come back from their ids", offer->name,
-                 CT_COUNT(texts));
+    check_result(c, rc, "tokenizer %s: %zu texts are encoded and decoded without change",
+                 offer->name, CT_COUNT(texts));
     return 0;
 }
 
@@ -246,8 +246,8 @@ static int check_factor(const struct ct_lr_schedule_ops *ops, int64_t total)
     for (int64_t s = total - 1; rc == 0 && s >= 0; s--)
         if (ops->factor(s, total) != first[s])
             rc = ct_fail(CT_EINVAL,
-                         "the factor of step %lld of %lld is another one when asked again: a "
-                         "resumed run would have another rate",
+                         "the factor of step %lld of %lld changes from call to call: a resumed run "
+                         "would get another learning rate",
                          (long long)s, (long long)total);
     free(first);
     return rc;
@@ -282,7 +282,7 @@ static int check_memory(const struct ct_device_ops *ops, struct ct_device *devic
     if (rc == 0)
         rc = ops->copy_out(device, host + ROOM, base, ROOM);
     if (rc == 0 && memcmp(host, host + ROOM, ROOM))
-        rc = ct_fail(CT_EINVAL, "what was copied in comes out as something else");
+        rc = ct_fail(CT_EINVAL, "data changed between `copy_in` and `copy_out`");
     free(host);
     return rc;
 }
@@ -312,13 +312,14 @@ static int try_device(const struct ct_device_ops *ops, struct ct_device *device,
 
     ops->info(device, CT_F32, &info);
     if (strcmp(device->name, name) || device->ops != ops)
-        return ct_fail(CT_EINVAL, "the device calls itself %s, and is offered as %s", device->name,
+        return ct_fail(CT_EINVAL, "the device's name is %s, but it is offered as %s", device->name,
                        name);
     if (!memchr(info.name, 0, sizeof(info.name)) || !*info.name)
         return ct_fail(CT_EINVAL, "`info` gives no name");
     rc = ops->reserve(device, ROOM, &base);
     if (rc == 0 && (uintptr_t)base % 4096)
-        rc = ct_fail(CT_EINVAL, "reserved memory is at %p: expected a multiple of 4096", base);
+        rc = ct_fail(CT_EINVAL, "reserved memory begins at %p, which is not a multiple of 4096",
+                     base);
     if (rc == 0)
         rc = check_memory(ops, device, base);
     if (rc == 0)

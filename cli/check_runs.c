@@ -148,7 +148,7 @@ static int make_folder(struct check *c)
              base && strlen(base) < 30 ? base : "/tmp");
     if (!mkdtemp(c->folder)) {
         c->folder[0] = '\0';
-        return ct_fail(CT_EIO, "a temporary folder cannot be made");
+        return ct_fail(CT_EIO, "cannot create a temporary folder");
     }
     for (size_t i = 0; i < CT_COUNT(tokens); i++)
         tokens[i] = ct_philox(1, 2, i).v[0] % CHECK_VOCABULARY;
@@ -192,7 +192,7 @@ static void last_line(const char *path, char line[512])
     FILE *in = fopen(path, "r");
     char text[400];
 
-    snprintf(line, 512, "it says nothing");
+    snprintf(line, 512, "it printed nothing");
     while (in && fgets(text, sizeof(text), in)) {
         const char *from = strncmp(text, "ctitan: ", 8) ? text : text + 8;
 
@@ -349,7 +349,7 @@ static int compare(const struct outcome *got, const struct outcome *want, double
     if (got->status)
         return ct_fail(CT_EINVAL, "it ended with status %d: %s", got->status, got->why);
     if (got->steps != want->steps)
-        return ct_fail(CT_EINVAL, "it made %d steps, not %d", got->steps, want->steps);
+        return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", got->steps, want->steps);
     for (int i = 0; i < got->steps; i++) {
         *loss = fmax(*loss, apart(got->loss[i], want->loss[i]));
         *norm = fmax(*norm, apart(got->norm[i], want->norm[i]));
@@ -413,7 +413,7 @@ static int check_losses(const struct outcome *one)
     if (one->status)
         return ct_fail(CT_EINVAL, "it ended with status %d: %s", one->status, one->why);
     if (one->steps != CHECK_STEPS)
-        return ct_fail(CT_EINVAL, "it made %d steps, not %d", one->steps, CHECK_STEPS);
+        return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", one->steps, CHECK_STEPS);
     for (int i = 0; i < CHECK_STEPS; i++)
         if (!isfinite(one->loss[i]) || !isfinite(one->norm[i]) || one->norm[i] <= 0)
             return ct_fail(CT_EINVAL, "step %d: loss %g, norm of the gradient %g", i + 1,
@@ -433,7 +433,7 @@ static int check_optimizer(struct check *c)
         rc = check_losses(&o);
     if (rc == 0 && !(o.loss[CHECK_STEPS - 1] < o.loss[0]))
         rc = ct_fail(CT_EINVAL,
-                     "on samples that are all the same, the loss goes from %.9g to %.9g: it should "
+                     "the loss goes from %.9g to %.9g although all samples are equal: it should "
                      "fall",
                      o.loss[0], o.loss[CHECK_STEPS - 1]);
     check_result(c, rc, "on one sample: the loss falls");
@@ -453,9 +453,9 @@ static void check_lr(struct check *c, const struct outcome *one)
                want = one->lr[0] * ops->factor(i, CHECK_STEPS);
 
         if (apart(got, want) > 1e-12)
-            rc = ct_fail(CT_EINVAL, "step %d has the rate %g", i + 1, one->lr[i]);
+            rc = ct_fail(CT_EINVAL, "step %d has the learning rate %g", i + 1, one->lr[i]);
     }
-    check_result(c, rc, "the rates of a run follow it");
+    check_result(c, rc, "a run uses its learning rates");
 }
 
 /* Go on from step 2's checkpoint: the same losses, bit for bit. */

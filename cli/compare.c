@@ -121,13 +121,13 @@ static int parse(struct comparison *c, int argc, char **argv)
         } else if (is_change(argv[i]) || !strcmp(argv[i], "-n") || !strcmp(argv[i], "--runs") ||
                    !strcmp(argv[i], "--steps")) {
             rc = i + 1 < argc ? take_option(c, argv[i], argv[i + 1])
-                              : ct_fail(CT_ECONFIG, "compare: %s lacks its value", argv[i]);
+                              : ct_fail(CT_ECONFIG, "compare: %s needs a value", argv[i]);
             i++;
         } else if (*argv[i] == '-') {
             rc = ct_fail(CT_ECONFIG, "compare has no option %s; `ctitan help compare` lists them",
                          argv[i]);
         } else if (sides == 2) {
-            rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs, and not also %s",
+            rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs, but there is also %s",
                          argv[i]);
         } else {
             c->side[sides++].path = argv[i];
@@ -145,7 +145,7 @@ static int parse(struct comparison *c, int argc, char **argv)
     }
     if (c->side[0].finished != c->side[1].finished)
         return ct_fail(CT_ECONFIG,
-                       "compare: %s is a finished run and %s is not: expected two of "
+                       "compare: %s is a finished run and %s is not: give two of "
                        "one kind",
                        c->side[!c->side[0].finished].path, c->side[c->side[0].finished].path);
     return 0;
@@ -349,8 +349,8 @@ static void print_option(const struct option_line *a, const struct option_line *
         json_decref(o);
     } else if (*count < SHOWN) {
         printf("  %-32s", a ? a->name : b->name);
-        printf(a ? " %s (%s)" : " not there", a ? a->value : "", a ? a->source : "");
-        printf(b ? "  ->  %s (%s)\n" : "  ->  not there\n", b ? b->value : "", b ? b->source : "");
+        printf(a ? " %s (%s)" : " not loaded", a ? a->value : "", a ? a->source : "");
+        printf(b ? "  ->  %s (%s)\n" : "  ->  not loaded\n", b ? b->value : "", b ? b->source : "");
     }
     (*count)++;
 }
@@ -411,7 +411,7 @@ static void say_speed(const struct comparison *c, char *text, size_t room)
     struct ratio r = c->pairs >= ENOUGH ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){0};
 
     if (c->pairs < ENOUGH)
-        snprintf(text, room, "%lld pairs are too few to conclude anything about speed: expected %d",
+        snprintf(text, room, "%lld pairs are too few to compare speeds: at least %d are needed",
                  (long long)c->pairs, ENOUGH);
     else if (!r.differs)
         snprintf(text, room,
@@ -428,12 +428,12 @@ static void say_loss(const struct comparison *c, char *text, size_t room)
     if (!c->common_steps)
         snprintf(text, room, "the runs have no step in common");
     else if (c->identical)
-        snprintf(text, room, "losses are equal bit for bit over %lld steps",
+        snprintf(text, room, "losses are bitwise equal over %lld steps",
                  (long long)c->common_steps);
     else
         snprintf(text, room,
-                 "losses differ by %.2g at most, relatively, at step %lld of %lld; runs of the "
-                 "same recipe by %.2g",
+                 "losses differ by at most %.2g (relative), at step %lld of %lld; runs of the same "
+                 "recipe differ by %.2g",
                  c->loss_difference, (long long)c->worst_step, (long long)c->common_steps,
                  c->noise);
 }
@@ -458,7 +458,8 @@ static void print_people(const struct comparison *c)
     say_speed(c, text, sizeof(text));
     printf("\n%s\n", text);
     if (c->side[0].finished)
-        printf("  (the runs were not interleaved: what else the machine did counts too)\n");
+        printf(
+            "  (the runs were not interleaved, so other load on the machine affects the result)\n");
     say_loss(c, text, sizeof(text));
     printf("%s\n", text);
     if (a == b)

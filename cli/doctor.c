@@ -60,7 +60,7 @@ static void print_features(struct ct_arena *arena)
             printf("%s%s", any ? ", " : "", wanted[i]);
             any = true;
         }
-    printf("%s\n", any ? "" : "none that matter here");
+    printf("%s\n", any ? "" : "none that ctitan uses");
 }
 
 static void print_huge_pages(void)
@@ -223,9 +223,9 @@ static int look(struct ct_arena *arena)
     for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
         try_device(offer->name, offer->ops);
     if (!ct_offer_at(CT_DEVICE, 0))
-        printf("  none: no plugin that loads brings one\n");
+        printf("  none: no plugin that can be loaded has a device\n");
     if (broken)
-        return ct_fail(CT_EABI, "%d of the plugins cannot load", broken);
+        return ct_fail(CT_EABI, "%d plugins cannot be loaded", broken);
     return 0;
 }
 
@@ -239,7 +239,7 @@ int verb_doctor(int argc, char **argv)
     if (args.describe)
         rc = describe_machine(&args, args.describe);
     else if (argc > 1)
-        rc = ct_fail(CT_ECONFIG, "doctor takes no argument, and not %s; --describe FILE takes more",
+        rc = ct_fail(CT_ECONFIG, "doctor takes no argument, but got %s; --describe FILE takes more",
                      argv[1]);
     else
         rc = look(&args.arena);

@@ -131,7 +131,7 @@ static int take_options(int *argc, char **argv, struct options *o)
         if (rc == 0)
             argv[kept++] = argv[i];
         else if (!value)
-            return ct_fail(CT_ECONFIG, "generate: %s lacks its value", argv[i]);
+            return ct_fail(CT_ECONFIG, "generate: %s needs a value", argv[i]);
         else
             i++;
     }
@@ -153,11 +153,11 @@ static int choose_weights(struct args *args)
     if (*model->save_to && !access(trained, R_OK))
         model->init_from = model->save_to;
     else if (!*model->init_from && *model->save_to)
-        return ct_fail(CT_ECONFIG, "there is no model in %s yet; train it: ctitan train %s",
+        return ct_fail(CT_ECONFIG, "there is no model in %s yet; train one with: ctitan train %s",
                        model->save_to, args->path);
     else if (!*model->init_from)
-        return ct_fail(CT_ECONFIG, "no model to generate with: [model] save_to says where training "
-                                   "puts it, [model] init_from where one is");
+        return ct_fail(CT_ECONFIG, "no model to generate with: set [model] init_from to the "
+                                   "model's folder, or [model] save_to to where training saves it");
     ct_info("generating with the model in %s", model->init_from);
     return 0;
 }
@@ -174,11 +174,11 @@ static int read_ids(struct writer *w, struct prompt *p)
         long id = strtol(at, &end, 10);
 
         if (end == at || id < 0 || id > INT32_MAX)
-            return ct_fail(CT_ECONFIG, "--prompt-ids %s: ids are written as 1,2,3", p->text);
+            return ct_fail(CT_ECONFIG, "--prompt-ids %s: expected ids like 1,2,3", p->text);
         p->tokens[p->count++] = (int32_t)id;
         at = end + 1;
     } while (*end == ',');
-    return *end ? ct_fail(CT_ECONFIG, "--prompt-ids %s: ids are written as 1,2,3", p->text) : 0;
+    return *end ? ct_fail(CT_ECONFIG, "--prompt-ids %s: expected ids like 1,2,3", p->text) : 0;
 }
 
 static int read_text(struct writer *w, struct prompt *p)
@@ -198,8 +198,8 @@ static int read_text(struct writer *w, struct prompt *p)
         return ct_context((int)count, "--prompt");
     p->count += count;
     return p->count ? 0
-                    : ct_fail(CT_ECONFIG, "--prompt is needed: the tokenizer has no token that "
-                                          "begins a document");
+                    : ct_fail(CT_ECONFIG, "--prompt is missing; it is required as the tokenizer "
+                                          "has no token that begins a document");
 }
 
 static int read_prompts(struct writer *w)

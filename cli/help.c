@@ -57,9 +57,9 @@ static bool help_section(const char *name)
     }
     if (strcmp(name, "plugins"))
         return false;
-    printf("[plugins]: What is loaded\n\n  load = NAME, NAME, ...\n"
-           "      The plugins of the run; each one's options are in the section of its name.\n"
-           "      `ctitan plugins` lists those that are there.\n");
+    printf("[plugins]: Which plugins are loaded\n\n  load = NAME, NAME, ...\n      The plugins of "
+           "the run. Each plugin's options are in the section with its name.\n      `ctitan "
+           "plugins` lists all installed plugins.\n");
     return true;
 }
 
@@ -101,7 +101,7 @@ static void list_plugins(void)
 int verb_help(int argc, char **argv)
 {
     if (argc > 2)
-        return ct_fail(CT_ECONFIG, "help takes one name, and not also %s", argv[2]);
+        return ct_fail(CT_ECONFIG, "help takes one name, but there is also %s", argv[2]);
     if (argc == 2) {
         /* A verb and a section may have the same name: show both. */
         bool verb = help_verb(argv[1]), section = help_section(argv[1]);
@@ -119,7 +119,7 @@ int verb_help(int argc, char **argv)
         printf("  [%s]%*s %s\n", ct_recipe_section_at(i)->name,
                13 - (int)strlen(ct_recipe_section_at(i)->name), "",
                ct_recipe_section_at(i)->summary);
-    printf("  [plugins]       What is loaded\n\nand of each plugin: ");
+    printf("  [plugins]       Which plugins are loaded\n\nand of each plugin: ");
     list_plugins();
     return 0;
 }

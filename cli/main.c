@@ -13,32 +13,32 @@
 const struct verb verbs[] = {
     {"train",
      RECIPE_ARGS " [-n RANKS [--max-restarts N] [--elastic]] [--dump-after NAME|all|changed]",
-     "train what a recipe says", verb_train},
+     "train a model as a recipe describes", verb_train},
 #ifdef CT_HAVE_GENERATE
     {"generate",
      RECIPE_ARGS
      " [--prompt TEXT | --prompt-ids I,J,..]... [--tokens N] [--greedy | --temperature T]"
      " [--top-k K] [--top-p P] [--seed S] [--no-cache] [--logits FILE]",
-     "let a trained model write", verb_generate},
+     "generate text with a trained model", verb_generate},
 #endif
     {"explain", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
      "show the graph after each transform", verb_explain},
     {"plan",
      RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--device NAME] [--json] [--program]",
-     "memory, parameters and FLOPs of a run, without running it; for a described device, its time",
+     "memory, parameters and FLOPs of a run, without running it; with --device also its time",
      verb_plan},
     {"simulate",
      RECIPE_ARGS " --device NAME [-n RANKS | --world RANKS] [--slow RANK:FACTOR]... [--trace FILE] "
                  "[--svg FILE] [--json]",
-     "one step of all ranks on a virtual clock", verb_simulate},
+     "simulate one step of all ranks on a virtual clock", verb_simulate},
     {"tune",
      RECIPE_ARGS " --device NAME --world RANKS [--memory BYTES] [--vary SECTION.KEY=VALUE,..]... "
                  "[--out FILE]",
-     "the fastest plan that fits into the memory, among many", verb_tune},
+     "search for the fastest settings that fit into memory", verb_tune},
     {"compare",
      "A B [-n RANKS] [--runs PAIRS] [--steps N] [--set|--a-set|--b-set SECTION.KEY=VALUE]... "
      "[--with|--a-with|--b-with PLUGIN]... [--without|..]... [--json]",
-     "run two recipes in pairs, or look at two finished runs: what differs, and which is faster",
+     "run two recipes in pairs, or read two finished runs: what differs, and which is faster",
      verb_compare},
     {"watch", "RUN [--once] [--stall SECONDS]",
      "follow a run from another terminal: steps, pace, how it ends, whether it stalls", verb_watch},
@@ -47,16 +47,16 @@ const struct verb verbs[] = {
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
      "draw, time and verify a pipeline schedule", verb_schedule},
     {"check", "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--quick]",
-     "try all that a plugin offers, and explain what fails", verb_check},
+     "test everything that a plugin offers, and explain failures", verb_check},
     {"new",
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
      "communicator|order|verb NAME",
-     "write the beginning of a plugin, which builds and passes", verb_new},
-    {"plugins", "", "list the plugins that are there, and why some cannot load", verb_plugins},
+     "create a plugin that builds and passes its checks, to start from", verb_new},
+    {"plugins", "", "list all plugins, and why some cannot be loaded", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN]", "explain a verb, or the options of a section", verb_help},
     {"doctor",
      "[--describe FILE [RECIPE] [-n RANKS] [--set SECTION.KEY=VALUE]... [--with PLUGIN]...]",
-     "look at this machine: what it has, what works, how fast it is; or measure it for plans",
+     "examine this machine: what it has, what works, how fast it is; or measure it for plans",
      verb_doctor},
     {0}};
 
@@ -89,7 +89,9 @@ static int unknown_verb(const char *name, const char *unusable)
     if (near)
         return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
     if (*unusable)
-        return ct_fail(CT_ECONFIG, "no verb %s; this plugin may have it: %s", name, unusable);
+        return ct_fail(CT_ECONFIG,
+                       "no verb %s; this plugin, which cannot be loaded, may have it: %s", name,
+                       unusable);
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
 }
 

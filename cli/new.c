@@ -113,15 +113,16 @@ static int copy_file(struct ct_arena *arena, const char *from, const char *to, c
 static int check_name(const char *name)
 {
     if (strlen(name) > 64)
-        return ct_fail(CT_ECONFIG, "%.64s..: a plugin's name has at most 64 letters", name);
+        return ct_fail(CT_ECONFIG, "%.64s..: a plugin's name has at most 64 characters", name);
     for (const char *c = name; *c; c++)
         if (!islower((unsigned char)*c) && !isdigit((unsigned char)*c) && *c != '_')
             return ct_fail(CT_ECONFIG,
-                           "%s: a plugin's name has lower-case letters, digits and _ only", name);
+                           "%s: a plugin's name consists of lower-case letters, digits and _",
+                           name);
     if (!*name)
         return ct_fail(CT_ECONFIG, "new: a plugin needs a name");
     if (access(name, F_OK) == 0)
-        return ct_fail(CT_ECONFIG, "%s is there already", name);
+        return ct_fail(CT_ECONFIG, "%s exists already", name);
     return 0;
 }
 

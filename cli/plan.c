@@ -27,7 +27,7 @@ static void print_bytes(const char *what, size_t peak, size_t at_peak)
 
 static void print_categories(const struct ct_memory *m)
 {
-    printf("  %-18s %12s %18s %18s\n", "category", "own peak", "bytes", "at the peak of all");
+    printf("  %-18s %12s %18s %18s\n", "category", "own peak", "bytes", "at the total's peak");
     for (int c = 0; c < CT_CATEGORY_COUNT; c++)
         if (m->peak[c])
             print_bytes(ct_category_name((enum ct_category)c), m->peak[c], m->at_peak[c]);
@@ -154,9 +154,9 @@ static void print_beside(const struct ct_run *run)
 
     if (!bytes)
         return;
-    printf("\nbeside the plan: about %s for libraries", human_bytes((double)bytes, human));
+    printf("\nin addition to the plan: about %s for libraries", human_bytes((double)bytes, human));
     if (groups)
-        printf(", %lld groups of ranks among them", (long long)groups);
+        printf(", of which %lld groups of ranks", (long long)groups);
     putchar('\n');
 }
 
@@ -172,7 +172,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
            run->device->name, (long long)run->rank, (long long)run->world);
     printf("  parameters         %s\n", grouped(run->parameters, a));
     printf("  tokens per step    %s\n", grouped(n->tokens, a));
-    printf("  FLOPs per token    %s, causal attention counted whole; %s, halved\n",
+    printf("  FLOPs per token    %s, causal attention counted in full; %s, by half\n",
            human_count(n->whole, a), human_count(n->halved, b));
     printf("  FLOPs per step     %s on this rank, as lowered\n", human_count(p->flops, a));
     printf("  sent per step      %s by this rank\n", human_bytes(p->comm_bytes, a));
@@ -180,7 +180,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
            p->init_count);
     printf("  microbatches       %d\n", p->microbatches);
     if (run->host_bytes)
-        printf("  copied per step    %s from the host memory, %s to it\n",
+        printf("  copied per step    %s from host memory, %s to it\n",
                human_bytes(p->loaded_bytes, a), human_bytes(p->stored_bytes, b));
     print_memory("memory", run->arena_bytes, &p->memory);
     if (run->host_bytes)
@@ -272,7 +272,7 @@ static int plan_and_prove(struct ct_recipe *recipe, struct args *args)
     if (rc == 0)
         rc = plan(&planned, args, &times);
     if (rc == 0 && planned.run->graph->partition_axis >= 0 && !args->json && !args->program)
-        printf("\nproven: the programs of all ranks of the pipeline come to their end\n");
+        printf("\nproven: the programs of all ranks of the pipeline end without deadlock\n");
     plan_close(&planned);
     return rc;
 }

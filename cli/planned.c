@@ -105,7 +105,7 @@ int plan_simulate(const struct planned *planned, struct args *args,
                                             .arena = &args->arena};
     for (int i = 0; i < args->slow_count; i++)
         if (args->slow[i].rank >= planned->run->world)
-            return ct_fail(CT_ECONFIG, "--slow: there is no rank %lld of %lld",
+            return ct_fail(CT_ECONFIG, "--slow: there is no rank %lld among %lld",
                            (long long)args->slow[i].rank, (long long)planned->run->world);
     if (args->slow_count)
         expand(planned, args, request);
@@ -177,12 +177,12 @@ void print_times(const struct planned *planned, const struct args *args,
     printf("\non %s, as described in %s:\n", m->name, m->path);
     printf("  step               %.3f ms\n", result->seconds * 1e3);
     printf("  tokens per second  %.0f per rank\n", s.tokens);
-    printf("  MFU                %.1f %%, causal attention counted whole; %.1f %%, halved\n", s.mfu,
-           s.mfu_halved);
+    printf("  MFU                %.1f %%, causal attention counted in full; %.1f %%, by half\n",
+           s.mfu, s.mfu_halved);
     if (m->memory < (double)planned->run->arena_bytes + m->beside)
         printf("  it does NOT fit into the device's memory\n");
     printf("  limited by         %s\n", limit(s.times));
-    printf("\nwhere the time of the rank goes that computes longest\n");
+    printf("\ntimes of the rank that computes longest\n");
     for (size_t n = 0; n <= m->rate_count; n++)
         print_part(n < m->rate_count ? m->rate[n].name : "no class", s.times->of_class[n],
                    result->seconds);

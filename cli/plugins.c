@@ -40,7 +40,7 @@ int verb_plugins(int argc, char **argv)
     size_t count;
 
     if (argc > 1)
-        return ct_fail(CT_ECONFIG, "plugins takes no argument, and not %s", argv[1]);
+        return ct_fail(CT_ECONFIG, "plugins takes no argument, but got %s", argv[1]);
     count = ct_plugin_names(&arena, &names);
     for (size_t i = 0; i < count; i++) {
         int rc = ct_plugin_path(names[i], path, sizeof(path));

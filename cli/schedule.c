@@ -96,11 +96,11 @@ static int take(struct request *r, int option, const char *word)
         return 0;
     case SET:
         if (r->settings == SETTINGS)
-            return ct_fail(CT_ECONFIG, "--set %s: at most %d of them", optarg, SETTINGS);
+            return ct_fail(CT_ECONFIG, "--set %s: at most %d settings", optarg, SETTINGS);
         r->set[r->settings++] = optarg;
         return 0;
     case ':':
-        return ct_fail(CT_ECONFIG, "schedule: %s lacks its value", word);
+        return ct_fail(CT_ECONFIG, "schedule: %s needs a value", word);
     default:
         return ct_fail(CT_ECONFIG, "schedule has no option %s; `ctitan help schedule` lists them",
                        word);
@@ -110,11 +110,13 @@ static int take(struct request *r, int option, const char *word)
 static int check_request(const struct request *r, int argc, char **argv)
 {
     if (r->csv && r->name)
-        return ct_fail(CT_ECONFIG, "schedule: expected --csv or the name %s, not both", r->name);
+        return ct_fail(CT_ECONFIG, "schedule: give --csv or the name %s, not both", r->name);
     if (argc > optind + 1)
-        return ct_fail(CT_ECONFIG, "schedule takes one name, and not also %s", argv[optind + 1]);
+        return ct_fail(CT_ECONFIG, "schedule takes one name, but there is also %s",
+                       argv[optind + 1]);
     if (r->csv && r->settings)
-        return ct_fail(CT_ECONFIG, "schedule: --set %s: a CSV has no options", r->set[0]);
+        return ct_fail(CT_ECONFIG, "schedule: --set %s: a schedule from a CSV file has no options",
+                       r->set[0]);
     if (!r->csv && !r->name)
         return ct_fail(CT_ECONFIG, "schedule: expected the name of a schedule, or --csv FILE");
     if (!r->csv && (r->ranks < 0 || r->microbatches < 0))
@@ -295,7 +297,7 @@ static int prove(struct ct_schedule *schedule, struct ct_schedule *full, FILE *p
     full->own_streams = true;
     if (ct_schedule_verify(full, NULL, proof) < 0)
         return CT_EINVAL;
-    fprintf(proof, "but not with one stream: %s\n", deadlock);
+    fprintf(proof, "but it deadlocks with one stream: %s\n", deadlock);
     return 0;
 }
 
@@ -308,12 +310,12 @@ static void print_ranks(const struct ct_schedule *s, const struct ct_simulation 
     double whole = (double)s->ranks / s->stages;
 
     printf("\n%-6s %10s %10s  %s\n", "rank", "busy", "idle",
-           "most activations alive, if freed at I, at W (in microbatches of all its layers)");
+           "most activations in memory, if freed at I, at W (in microbatches of all its layers)");
     for (int r = 0; r < s->ranks; r += step)
         printf("%-6d %10.4g %10.4g  %.4g, %.4g\n", r, x->busy[r], x->makespan - x->busy[r],
                x->peak_freed_at_i[r] * whole, x->peak_freed_at_w[r] * whole);
     if (step > 1)
-        printf("(one of %d ranks is listed)\n", step);
+        printf("(one in %d ranks is listed)\n", step);
 }
 
 static void print_summary(const struct request *r, const struct ct_schedule *s,

@@ -166,13 +166,13 @@ static void draw_legend(const struct sheet *x, int step)
             printf(" %c %s;", looks[i].letter, looks[i].name);
     printf(" a column is %.4g time", x->unit);
     if (x->unit > 1.01 * shortest_action(x->schedule, x->times))
-        printf(", more than some actions take");
+        printf(", longer than some actions");
     printf("\n");
     if (x->schedule->stages > x->schedule->ranks)
         printf("%10severy second stage of a rank is %s\n", "",
                x->colour ? "lighter" : "in lower case");
     if (step > 1)
-        printf("%10sone of %d ranks is drawn\n", "", step);
+        printf("%10sone in %d ranks is drawn\n", "", step);
 }
 
 void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulation *simulation)

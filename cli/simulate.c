@@ -24,7 +24,7 @@ static int write_to(const char *path, writer *write, const struct ct_simulate_re
     if (fclose(out) != 0 && rc == 0)
         rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     if (rc == 0)
-        fprintf(stderr, "%s is written\n", path);
+        fprintf(stderr, "wrote %s\n", path);
     return rc < 0 ? ct_context(rc, "%s", path) : 0;
 }
 

@@ -82,7 +82,8 @@ static int shrink(struct job *job)
     while (ranks > 0 && !fits(job, ranks))
         ranks--;
     if (ranks < 1)
-        return ct_fail(CT_EPEER, "%s; of the %d ranks left, the mesh of the recipe fits no number",
+        return ct_fail(CT_EPEER,
+                       "%s; the recipe's mesh fits no number of ranks up to the %d that are left",
                        job->failure, left);
     job->ranks = ranks;
     return 0;
@@ -98,7 +99,7 @@ static bool may_help(struct job *job, int rc)
     if (rc == CT_ECONFIG || job->first < 0)
         return false;
     if (again)
-        ct_warn("the same failure again: no restart will help");
+        ct_warn("the same failure happened again, so a restart will not help");
     return !again;
 }
 
@@ -131,8 +132,8 @@ int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv
 
     if (args->ranks > RANKS_PER_PROCESSOR * processors)
         return ct_fail(CT_ECONFIG,
-                       "-n %lld on %lld processors: expected %lld ranks at most; `ctitan plan "
-                       "--world %lld` needs none of them",
+                       "-n %lld on %lld processors: at most %lld ranks are allowed; `ctitan plan "
+                       "--world %lld` plans for any number",
                        (long long)args->ranks, (long long)processors,
                        (long long)(RANKS_PER_PROCESSOR * processors), (long long)args->ranks);
     copy[0] = "ctitan";

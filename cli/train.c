@@ -33,7 +33,7 @@ static void report(int64_t resumed, double seconds)
 
     if (!last.step) {
         ct_info(resumed > ct_config.training.steps
-                    ? "all %lld steps were done before"
+                    ? "all %lld steps were done in an earlier run"
                     : "the data ended before the first of %lld steps",
                 (long long)ct_config.training.steps);
         return;
@@ -51,7 +51,7 @@ static volatile sig_atomic_t interrupted;
 static void interrupt(int number)
 {
     static const char said[] =
-        "\nctitan: the run ends behind this step; again, to end it at once\n";
+        "\nctitan: the run ends after this step; interrupt again to end it at once\n";
 
     interrupted = number;
     ct_run_stop(running, "a signal");
@@ -140,7 +140,7 @@ static int check_ranks(int64_t asked, const struct ct_identity *id)
 {
     if (!id->by || asked == 0 || asked == id->world || ct_launch_is_rank())
         return 0;
-    return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: leave one of them out",
+    return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: drop -n or start one process",
                    (long long)asked, id->by, id->world);
 }
 
@@ -158,7 +158,7 @@ static int run(struct args *args, int argc, char **argv)
     if (rc < 0)
         return rc;
     if (!args->ranks && (args->restarts || args->elastic))
-        return ct_fail(CT_ECONFIG, "--max-restarts and --elastic: expected -n RANKS with them");
+        return ct_fail(CT_ECONFIG, "--max-restarts and --elastic need -n RANKS");
     if ((args->ranks > 1 || args->restarts) && !id.by)
         return supervise(args, recipe, argc, argv);
     return train(args, recipe, &id);

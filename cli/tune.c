@@ -77,13 +77,13 @@ static int add_dimension(struct search *s, const char *key, char *values, const 
     char *value;
 
     if (s->dimensions == DIMENSIONS)
-        return ct_fail(CT_ECONFIG, "--vary: more than %d options vary", DIMENSIONS);
+        return ct_fail(CT_ECONFIG, "--vary: at most %d options can vary", DIMENSIONS);
     *d = (struct varied){.key = key, .mesh = mesh};
     while ((value = strsep(&values, between)))
         if (*value && d->values < VALUES)
             d->value[d->values++] = value;
     if (!d->values)
-        return ct_fail(CT_ECONFIG, "--vary %s: it has no values", key);
+        return ct_fail(CT_ECONFIG, "--vary %s: the values are missing", key);
     s->dimensions++;
     return 0;
 }
@@ -335,7 +335,8 @@ static int search(struct search *s)
         add_meshes(s, &first, 0);
     }
     if (!s->count)
-        return ct_fail(CT_ECONFIG, "no mesh of %lld ranks divides %lld sequences",
+        return ct_fail(CT_ECONFIG,
+                       "no mesh of %lld ranks can share a batch of %lld sequences evenly",
                        (long long)s->args->ranks, (long long)s->sequences);
     rc = plan_all(s, 0);
     for (int round = 0; rc == 0 && round < ROUNDS; round++) {
@@ -383,7 +384,7 @@ static void print_results(const struct search *s)
     }
     printf("%zu plans, %zu of them fit", planned, fitting);
     if (failed < s->count)
-        printf("; %zu cannot be planned, the first because: %s", s->count - planned,
+        printf("; %zu cannot be planned, the first one because: %s", s->count - planned,
                s->list[failed].failure);
     printf("\n\n%13s %15s %12s %7s %7s  settings\n", "step", "per rank", "memory", "exposed",
            "waits");
@@ -408,7 +409,7 @@ static int write_best(struct search *s)
     if (rc == 0)
         rc = ct_recipe_save(recipe, s->args->out);
     if (rc == 0)
-        printf("%s is written\n", s->args->out);
+        printf("wrote %s\n", s->args->out);
     return rc;
 }
 
@@ -445,10 +446,10 @@ static int tune(struct args *args)
         return rc;
     print_results(&s);
     if (s.list[0].failure)
-        return ct_fail(CT_ECONFIG, "no candidate can be planned: %s", s.list[0].failure);
+        return ct_fail(CT_ECONFIG, "none of the candidates can be planned: %s", s.list[0].failure);
     if (!s.list[0].fits)
-        return ct_fail(CT_ECONFIG, "no plan fits into the memory; add techniques that save some "
-                                   "(sac, tp, pp, offload), or ranks");
+        return ct_fail(CT_ECONFIG, "no plan fits into memory; use techniques that save memory "
+                                   "(sac, tp, pp, offload), or more ranks");
     return args->out ? write_best(&s) : 0;
 }
 
@@ -460,10 +461,10 @@ int verb_tune(int argc, char **argv)
     if (rc < 0)
         return rc;
     if (!args.device)
-        rc = ct_fail(CT_ECONFIG, "tune: --device is missing: the description of a machine; "
+        rc = ct_fail(CT_ECONFIG, "tune: --device is missing; give the description of a machine; "
                                  "`ctitan doctor --describe FILE` writes this machine's");
     else if (!args.ranks)
-        rc = ct_fail(CT_ECONFIG, "tune: --world is missing: the number of ranks");
+        rc = ct_fail(CT_ECONFIG, "tune: --world is missing; give the number of ranks");
     else
         rc = tune(&args);
     args_finish(&args);

@@ -92,7 +92,7 @@ static int check_loss(struct job *j)
                  ct_tensor_load(ct_trial_tensor(&j->m, out), 0);
     return fabs(difference) < 1e-12 && loss->dtype == out->dtype
                ? 0
-               : ct_fail(CT_EINVAL, "%s(%s): the gradient makes another loss, by %g",
+               : ct_fail(CT_EINVAL, "%s(%s): the gradient op computes a different loss, by %g",
                          j->sample->type, j->sample->inputs, difference);
 }
 

@@ -172,7 +172,7 @@ static int source(struct ct_trial *m, const char *name, enum ct_dtype dtype, int
     const struct fill *fill = fill_find(name);
 
     if (!fill)
-        return ct_fail(CT_EINVAL, "sample: no fill is called %s", name);
+        return ct_fail(CT_EINVAL, "sample: there is no fill %s", name);
     *value =
         ct_graph_source(m->graph, fill->real ? CT_ROLE_PARAM : CT_ROLE_INPUT,
                         ct_arena_printf(&m->arena, "in%d", i), dtype_of(fill, dtype), ndim, shape);
@@ -236,7 +236,7 @@ int ct_trial_run(struct ct_trial *m, const struct ct_op *op)
     struct ct_tensor *out = in + op->ins;
 
     if (!op->type->reference)
-        return ct_fail(CT_EINVAL, "op %s has no reference", op->type->name);
+        return ct_fail(CT_EINVAL, "op %s has no reference kernel", op->type->name);
     for (int i = 0; i < op->ins; i++)
         if (op->in[i])
             in[i] = *ct_trial_tensor(m, op->in[i]);

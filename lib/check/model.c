@@ -58,8 +58,8 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
         return ct_fail(CT_EINVAL, "the model fetches no \"loss\"");
     if (rc == 0 && elements > MOST_PARAMETERS)
         return ct_fail(CT_ECONFIG,
-                       "the model has %lld parameters; differences are tried on at most %d: make "
-                       "it smaller with --set",
+                       "the model has %lld parameters, but finite differences allow at most %d: "
+                       "make it smaller with --set",
                        (long long)elements, MOST_PARAMETERS);
     if (rc == 0)
         rc = ct_graph_infer(m->graph);

@@ -121,8 +121,8 @@ static int derive(const struct ct_op_type *type, struct ct_arena *arena, struct 
         end = at + strcspn(at, "|");
     if (!memchr(at, '[', (size_t)(end - at)))
         return ct_fail(CT_EINVAL,
-                       "op %s: its signature \"%s\" has no dimensions, so no call of it can be "
-                       "made up; give one in .samples",
+                       "op %s: its signature \"%s\" has no dimensions, so no sample can be derived "
+                       "from it; give one in .samples",
                        type->name, type->signature);
     set_tie(&t, type->signature);
     while (at < end && *(at += strspn(at, " ,")) && at < end)
@@ -172,7 +172,8 @@ static int take_words(const struct ct_op_type *type, char *text, struct ct_sampl
         else if (!strncmp(at, "@step=", 6))
             sample->step = strtod(at + 6, NULL);
         else
-            return ct_fail(CT_EINVAL, "op %s: sample: no word %.*s", type->name, (int)length, at);
+            return ct_fail(CT_EINVAL, "op %s: sample: unknown fill %.*s", type->name, (int)length,
+                           at);
         memset(at, ' ', length);
     }
     return 0;

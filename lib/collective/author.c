@@ -16,9 +16,9 @@
 int ct_comm_check_request(const struct ct_comm_request *r)
 {
     if (r->world < 1 || r->rank < 0 || r->rank >= r->world)
-        return ct_fail(CT_EINVAL, "rank %d in a world of %d", r->rank, r->world);
+        return ct_fail(CT_EINVAL, "there is no rank %d in a world of %d", r->rank, r->world);
     if (!(r->timeout > 0))
-        return ct_fail(CT_EINVAL, "a time-out of %g s", r->timeout);
+        return ct_fail(CT_EINVAL, "the time-out is %g s: expected a number above 0", r->timeout);
     return 0;
 }
 
@@ -34,15 +34,16 @@ static int check_ranks(const struct ct_comm *comm, const int64_t *ranks, int cou
         return ct_fail(CT_ENOMEM, "group '%s'", name);
     for (int i = 0; rc == 0 && i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= comm->world)
-            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld in a world of %d", name,
+            rc = ct_fail(CT_EINVAL, "group '%s': there is no rank %lld in a world of %d", name,
                          (long long)ranks[i], comm->world);
         else if (seen[ranks[i]])
-            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld twice", name, (long long)ranks[i]);
+            rc = ct_fail(CT_EINVAL, "group '%s': rank %lld is listed twice", name,
+                         (long long)ranks[i]);
         else
             seen[ranks[i]] = true;
     }
     if (rc == 0 && !seen[comm->rank])
-        rc = ct_fail(CT_EINVAL, "group '%s': rank %d is no member", name, comm->rank);
+        rc = ct_fail(CT_EINVAL, "group '%s': this rank, %d, is not listed", name, comm->rank);
     free(seen);
     return rc;
 }
@@ -98,7 +99,7 @@ int ct_first_failure_get(const struct ct_first_failure *f)
     deadline = ct_now() + WORDS_WAIT;
     while (state_of(f) != 2) {
         if (ct_now() >= deadline) /* 1: a rank was killed while writing */
-            return ct_fail(CT_EPEER, "a rank found a failure, and died before it could say which");
+            return ct_fail(CT_EPEER, "a rank found a failure and died before it could report it");
         ct_nap(1e-4);
     }
     return ct_fail(CT_EPEER, "%s", f->text);

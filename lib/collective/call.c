@@ -58,7 +58,7 @@ static int check_position(const struct ct_call *c, int position, bool may_be_own
 
     if (position >= 0 && position < g->size && (may_be_own || position != g->position))
         return 0;
-    return ct_fail(CT_EINVAL, "%s between positions %d and %d of group '%s' of %d",
+    return ct_fail(CT_EINVAL, "%s between positions %d and %d of group '%s', which has %d ranks",
                    forms[c->kind].name, g->position, position, g->name, g->size);
 }
 
@@ -81,14 +81,14 @@ int ct_call_check(const struct ct_call *c)
     int rc;
 
     if ((unsigned)c->kind >= CT_CALL_KINDS)
-        return ct_fail(CT_EINVAL, "no kind %d of calls", (int)c->kind);
+        return ct_fail(CT_EINVAL, "there is no kind of call with number %d", (int)c->kind);
     form = &forms[c->kind];
     if ((unsigned)c->dtype >= CT_DTYPE_COUNT)
-        return ct_fail(CT_EINVAL, "%s in group '%s': no dtype has number %d", form->name,
+        return ct_fail(CT_EINVAL, "%s in group '%s': there is no dtype with number %d", form->name,
                        c->group->name, (int)c->dtype);
     if (form->reduces && c->reduction != CT_REDUCE_SUM && c->reduction != CT_REDUCE_MAX)
-        return ct_fail(CT_EINVAL, "%s in group '%s': no reduction has number %d", form->name,
-                       c->group->name, (int)c->reduction);
+        return ct_fail(CT_EINVAL, "%s in group '%s': there is no reduction with number %d",
+                       form->name, c->group->name, (int)c->reduction);
     rc = check_size(c);
     if (rc == 0 && (c->kind == CT_CALL_EXCHANGE || c->kind == CT_CALL_SEND))
         rc = check_position(c, c->to, either);

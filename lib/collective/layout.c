@@ -210,7 +210,7 @@ static int check_permuted(const struct ct_prepare *p, int i, ct_axes axes)
     if (!(ct_sharding_axes(&v->sharding) & axes))
         return refuse_unsplit(p, v, axes);
     if (ct_tensor_count(&p->in[i]) * shards != ct_shape_count(v->ndim, v->shape))
-        return ct_fail(CT_EINVAL, "%%%s is not split evenly: its shards cannot change places",
+        return ct_fail(CT_EINVAL, "%%%s is not split evenly, so its shards cannot be permuted",
                        v->name);
     return 0;
 }

@@ -197,7 +197,7 @@ static int register_offers(void)
         offers++;
     }
     if (rc < 0)
-        ct_warn("a transport of device %s cannot be used: %s", offer->name, ct_error_message());
+        ct_warn("the transport of device %s is not used: %s", offer->name, ct_error_message());
     return rc;
 }
 

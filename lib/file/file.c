@@ -23,7 +23,7 @@ static int read_all(int fd, char *text, size_t size, const char *path)
         if (n < 0)
             return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
         if (n == 0)
-            return ct_fail(CT_EIO, "%s: became shorter while it was read", path);
+            return ct_fail(CT_EIO, "%s became shorter while it was read", path);
         done += (size_t)n;
     }
     return 0;
@@ -39,7 +39,7 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
     if (!S_ISREG(st.st_mode))
         return ct_fail(CT_EINVAL, "%s is not a file", path);
     if ((size_t)st.st_size > limit)
-        return ct_fail(CT_EINVAL, "%s has %lld bytes; at most %zu were expected", path,
+        return ct_fail(CT_EINVAL, "%s has %lld bytes; at most %zu are allowed", path,
                        (long long)st.st_size, limit);
     *size = (size_t)st.st_size;
     *text = ct_arena_alloc(arena, *size + 1);
@@ -63,13 +63,13 @@ int ct_file_make_folder(const char *path)
     struct stat st;
 
     if (strlen(path) >= sizeof(part))
-        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+        return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
     strcpy(part, path);
     for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
         if (slash)
             *slash = '\0';
         if (mkdir(part, 0777) < 0 && errno != EEXIST)
-            return ct_fail(CT_EIO, "cannot make the folder %s: %s", part, strerror(errno));
+            return ct_fail(CT_EIO, "cannot create the folder %s: %s", part, strerror(errno));
         if (!slash)
             break;
         *slash = '/';
@@ -88,7 +88,7 @@ static int make_parent(const char *path)
     if (!slash || slash == path)
         return 0;
     if ((size_t)(slash - path) >= sizeof(folder))
-        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+        return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
     memcpy(folder, path, (size_t)(slash - path));
     folder[slash - path] = '\0';
     return ct_file_make_folder(folder);
@@ -123,7 +123,7 @@ int ct_file_begin(struct ct_new_file *file, const char *path)
     if (snprintf(file->path, sizeof(file->path), "%s", path) >= (int)sizeof(file->path) ||
         snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", path, (long)getpid()) >=
             (int)sizeof(file->temporary))
-        return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(path));
+        return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
     file->out = fopen(file->temporary, "w+e");
     return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", file->temporary, strerror(errno));
 }
@@ -173,5 +173,5 @@ int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *f
     va_end(arguments);
     return at < CT_PATH_ROOM
                ? 0
-               : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters", at);
+               : ct_fail(CT_ECONFIG, "[job] dump_folder: a path of %d characters is too long", at);
 }

@@ -82,7 +82,7 @@ static int change_attention(struct ct_graph *graph, struct ct_op *op, struct ct_
     struct ct_value *k, *v;
 
     if (!((const struct ct_attention *)op->attrs)->causal)
-        return ct_fail(CT_ECONFIG, "%s sees later tokens: generate it with --no-cache",
+        return ct_fail(CT_ECONFIG, "%s sees later tokens, which rules out a cache: use --no-cache",
                        op->out[0]->name);
     b.why = "cache of keys and values";
     k = cached(&b, op->in[1], positions);
@@ -111,7 +111,8 @@ static int change_op(struct ct_graph *graph, struct ct_op *op, struct ct_value *
     ct_arena_finish(&arena);
     return rc < 0 || !depends
                ? rc
-               : ct_fail(CT_ECONFIG, "%s depends on positions: generate it with --no-cache",
+               : ct_fail(CT_ECONFIG,
+                         "%s depends on positions, which rules out a cache: use --no-cache",
                          op->type->name);
 }
 
@@ -124,7 +125,7 @@ static int add_caches(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     if (!ct_cache_wanted)
         return 0;
-    rc = ct_check_sequences(graph, "a cache computes them in parts: generate with --no-cache");
+    rc = ct_check_sequences(graph, "with a cache they are computed in parts; use --no-cache");
     if (rc == 0)
         rc = ct_graph_input(graph, "positions", tokens->shape, &positions);
     ct_for_each_op_safe (op, graph)
@@ -136,7 +137,7 @@ static int add_caches(struct ct_graph *graph, struct ct_run *run)
 const struct ct_transform ct_cache = {
     .size = sizeof(struct ct_transform),
     .name = "cache",
-    .summary = "keys and values of past tokens are kept",
+    .summary = "keys and values of past tokens are kept in a cache",
     .phase = CT_PHASE_JOIN,
     .evaluation = true,
     .apply = add_caches,

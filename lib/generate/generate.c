@@ -88,7 +88,7 @@ int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &g->run);
     if (rc == CT_ENOENT && request->cache)
-        rc = ct_context(rc, "generating with a cache (--no-cache goes without)");
+        rc = ct_context(rc, "generating with a cache (--no-cache turns it off)");
     if (rc == 0)
         rc = allocate(g);
     if (rc < 0)

@@ -26,7 +26,7 @@ static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed
     int rc = 0;
 
     if (fixed->warn)
-        ct_warn("config.json: %s = %.200s is not applied", fixed->key, text ? text : "?");
+        ct_warn("config.json: %s = %.200s is ignored", fixed->key, text ? text : "?");
     else
         rc = ct_fail(CT_ECONFIG, "%s = %.200s is not supported", fixed->key, text ? text : "?");
     free(text);

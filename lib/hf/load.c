@@ -34,7 +34,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     int rc;
 
     if (!w)
-        rc = ct_fail(CT_ENOENT, "no tensor %s in it", want.name);
+        rc = ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
     else if (w->ndim != want.ndim ||
              memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
         rc = ct_fail(CT_EINVAL, "tensor %s has another shape than the model's", want.name);
@@ -115,7 +115,7 @@ static void warn_unused(const struct ct_run *run, const struct ct_weights *weigh
         const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, name);
 
         if ((!rule || rule->stored) && !bsearch(&name, names, count, sizeof(*names), by_name))
-            ct_warn("%s: tensor %s is not used by the model", folder, name);
+            ct_warn("%s: the model has no parameter for tensor %s, which is ignored", folder, name);
     }
     ct_arena_finish(&arena);
 }

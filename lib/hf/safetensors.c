@@ -83,7 +83,7 @@ static int parse_shape(const struct file *file, const char *name, json_t *json,
         json_int_t size = json_is_integer(item) ? json_integer_value(item) : -1;
 
         if (size < 0 || __builtin_mul_overflow(total, (size_t)size, &total) || total > INT64_MAX)
-            return ct_fail(CT_EIO, "%s: %s: size %zu of the shape is not possible", file->path,
+            return ct_fail(CT_EIO, "%s: %s: size number %zu of the shape is invalid", file->path,
                            name, i);
         weight->shape[i] = size;
     }
@@ -104,8 +104,8 @@ static int parse_offsets(const struct file *file, const char *name, json_t *json
     to = json_integer_value(json_array_get(json, 1));
     if (from < 0 || to < from || (size_t)to > room)
         return ct_fail(CT_EIO,
-                       "%s: %s: bytes %lld to %lld are outside the data section of %zu bytes "
-                       "(is the file split off?)",
+                       "%s: %s: bytes %lld to %lld are outside the data section of %zu bytes (is "
+                       "the file truncated?)",
                        file->path, name, (long long)from, (long long)to, room);
     if ((size_t)(to - from) != need)
         return ct_fail(CT_EIO, "%s: %s: has %lld bytes, its shape and dtype need %zu", file->path,
@@ -266,11 +266,11 @@ static int check_names(const struct ct_weights *w, const char *path, json_t *map
         if (i && !strcmp(w->entries[i - 1].weight.name, name))
             return ct_fail(CT_EIO, "%s: %s is in two files", path, name);
         if (!expected || strcmp(expected, file))
-            return ct_fail(CT_EIO, "%s: %s is in %s, but not according to the index", path, name,
+            return ct_fail(CT_EIO, "%s: %s is in %s, but the index lists another file", path, name,
                            file);
     }
     if (map && json_object_size(map) != w->count)
-        return ct_fail(CT_EIO, "%s: %zu tensors are listed, the files hold %zu", path,
+        return ct_fail(CT_EIO, "%s: the index lists %zu tensors, but the files have %zu", path,
                        json_object_size(map), w->count);
     return 0;
 }

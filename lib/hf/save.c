@@ -214,7 +214,7 @@ static int add_outputs(struct save *s, const struct ct_state *param)
 
     for (int i = 1; rule && i < rule->parts; i++)
         if (rule->part == 0 && !part_of(s, param, i))
-            return ct_fail(CT_EINVAL, "no parameter for part %d of the tensor of %s", i,
+            return ct_fail(CT_EINVAL, "no parameter gives part %d of the tensor for %s", i,
                            param->name);
     if (rule && rule->part)
         return 0;

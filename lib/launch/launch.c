@@ -222,14 +222,14 @@ static int start_rank(struct launcher *l, int rank, char *const *argv)
     pid_t launcher = getpid();
 
     if ((rank > 0 && pipe2(out, O_CLOEXEC) < 0) || pipe2(err, O_CLOEXEC) < 0)
-        rc = ct_fail(CT_EIO, "starting rank %d of %d: %s%s", rank, l->count, strerror(errno),
+        rc = ct_fail(CT_EIO, "cannot start rank %d of %d: %s%s", rank, l->count, strerror(errno),
                      errno == EMFILE ? ": raise ulimit -n" : "");
     if (rc == 0)
         r->pid = fork();
     if (rc == 0 && r->pid == 0)
         become_rank(l, rank, argv, launcher, out, err);
     if (rc == 0 && r->pid < 0)
-        rc = ct_fail(CT_EIO, "starting rank %d of %d: %s", rank, l->count, strerror(errno));
+        rc = ct_fail(CT_EIO, "cannot start rank %d of %d: %s", rank, l->count, strerror(errno));
     if (err[1] >= 0)
         close(err[1]);
     if (out[1] >= 0)

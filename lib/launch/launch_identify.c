@@ -32,7 +32,7 @@ static int read_number(const char *name, int min, int *value)
     errno = 0;
     number = strtol(text, &end, 10);
     if (end == text || *end || errno || number < min || number > 1 << 24)
-        return ct_fail(CT_ECONFIG, "environment: %s=%s is no number of %d or more", name, text,
+        return ct_fail(CT_ECONFIG, "environment: %s=%s: expected a number, at least %d", name, text,
                        min);
     *value = (int)number;
     return 0;
@@ -69,7 +69,7 @@ static int read_slurm_tasks(const struct scheme *s, int *value)
     *value = tasks_of_node(text, node);
     if (*value > 0)
         return 0;
-    return ct_fail(CT_ECONFIG, "environment: %s=%s says nothing of node %d", s->local_ranks, text,
+    return ct_fail(CT_ECONFIG, "environment: %s=%s does not list node %d", s->local_ranks, text,
                    node);
 }
 

@@ -21,18 +21,18 @@ static const struct ct_option device_options[] = {
     CT_OPT_STRING(struct ct_machine, plugin, "plugin", NULL, "The device plugin that plans for it"),
     CT_OPT_FLOAT(struct ct_machine, memory, "memory", NULL, 1, 1e18, "Bytes of its memory"),
     CT_OPT_FLOAT(struct ct_machine, beside, "beside", "0", 0, 1e18,
-                 "Bytes that libraries take beside the plan"),
+                 "Bytes that libraries use in addition to the plan"),
     CT_OPT_INT(struct ct_machine, units, "units", "0", 0, 1 << 20, "Multiprocessors"),
     CT_OPT_INT(struct ct_machine, capability, "capability", "0", 0, 1000,
                "Compute capability, 90 for 9.0"),
     CT_OPT_INT(struct ct_machine, shared_memory, "shared_memory", "0", 0, 1 << 30,
                "Bytes of shared memory that a block may have"),
     CT_OPT_INT(struct ct_machine, ranks_per_host, "ranks_per_host", "1", 1, 1 << 20,
-               "Ranks that one host has"),
+               "Ranks on one host"),
     CT_OPT_FLOAT(struct ct_machine, launch, "launch", "0", 0, 1,
-                 "Seconds that each instruction takes beside its work"),
+                 "Seconds that each instruction takes in addition to its work"),
     CT_OPT_BOOL(struct ct_machine, in_order, "in_order", "false",
-                "All streams of a rank share its processors: only transfers of pipelines overlap"),
+                "All streams of a rank share its processors, so only pipeline transfers overlap"),
     {0}};
 
 static const struct ct_option peak_options[] = {

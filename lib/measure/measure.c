@@ -28,7 +28,7 @@ static int fill(struct ct_executor *executor, const struct ct_value *v, ct_eleme
     int rc;
 
     if (!host)
-        return ct_fail(CT_ENOMEM, "%lld elements", (long long)count);
+        return ct_fail(CT_ENOMEM, "a buffer of %lld elements", (long long)count);
     for (int64_t i = 0; i < period && i < count; i++)
         ct_tensor_store(&t, i, element(v, i));
     for (int64_t done = period; done < count; done += period)

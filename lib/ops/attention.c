@@ -19,9 +19,10 @@ const struct ct_option ct_attention_attrs[] = {
     CT_OPT_INT(struct ct_attention, window, "window", "0", 0, 0x1p53,
                "A query sees keys closer to it than this; 0: any"),
     CT_OPT_BOOL(struct ct_attention, blockwise, "blockwise", "false",
-                "Keys are split as queries are: each rank sees the block that it holds"),
-    CT_OPT_INT(struct ct_attention, known, "known", "0", 0, 1 << 20,
-               "Positions are those of the graph, for keys that have made this many hops, less 1"),
+                "Keys are split like queries: each rank sees only its own block of keys"),
+    CT_OPT_INT(
+        struct ct_attention, known, "known", "0", 0, 1 << 20,
+        "Positions follow from the graph; keys are from the rank this many places before, less 1"),
     {0},
 };
 

@@ -54,7 +54,7 @@ static int embedding_grad_infer(struct ct_op *op)
     int64_t rows = ((const struct ct_embedding_grad *)op->attrs)->rows;
 
     if (rows <= 0)
-        return ct_fail(CT_EINVAL, "rows is %lld", (long long)rows);
+        return ct_fail(CT_EINVAL, "rows = %lld: expected at least 1", (long long)rows);
     op->out[0]->shape[0] = rows;
     return 0;
 }

@@ -15,7 +15,7 @@
 /* ---- the choice ---- */
 
 static const struct ct_option top_k_attrs[] = {
-    CT_OPT_INT(struct ct_top_k, k, "k", "1", 1, 1 << 20, "Experts of a token"),
+    CT_OPT_INT(struct ct_top_k, k, "k", "1", 1, 1 << 20, "Experts for each token"),
     CT_OPT_BOOL(struct ct_top_k, normalised, "normalised", "true", "Weights of a token sum to 1"),
     {0}};
 
@@ -51,7 +51,7 @@ static int top_k_infer(struct ct_op *op)
     const struct ct_value *x = op->in[0];
 
     if (a->k > x->shape[x->ndim - 1])
-        return ct_fail(CT_EINVAL, "%lld of %lld experts", (long long)a->k,
+        return ct_fail(CT_EINVAL, "k = %lld of %lld experts", (long long)a->k,
                        (long long)x->shape[x->ndim - 1]);
     for (int i = 0; i < 2; i++)
         op->out[i]->shape[x->ndim - 1] = a->k;
@@ -73,7 +73,7 @@ static int top_k_reference(const struct ct_launch *l)
         for (int64_t k = 0; k < a->k; k++) {
             last = next_largest(p, n, last);
             if (last < 0)
-                return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit is not a number"));
+                return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit of the router is NaN"));
             ids[k] = (double)last;
             sum += weights[k] = p[last];
         }

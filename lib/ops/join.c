@@ -283,8 +283,7 @@ const struct ct_transform ct_join_pointwise = {
 const struct ct_transform ct_join = {
     .size = sizeof(struct ct_transform),
     .name = "join",
-    .summary =
-        "matrix products that stand beside each other, or a head and its loss, become one op",
+    .summary = "matrix products with one input, or a head and its loss, become one op",
     .phase = CT_PHASE_JOIN,
     .after = (const char *const[]){"joined_pointwise", NULL},
     .evaluation = true,

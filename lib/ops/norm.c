@@ -143,7 +143,7 @@ static int rms_norm_grad_reference(const struct ct_launch *l)
 const struct ct_op_type ct_op_rms_norm_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "rms_norm_grad",
-    .summary = "gradient of rms_norm, plus the one that arrives at its input by another way",
+    .summary = "gradient of rms_norm, plus the gradient of its input from other users",
     .signature = "dy[.K] T, x[.K] T, w[K] T, rstd[.] W, ?dres[.K] T -> dx[.K] T, dw[K] T",
     .flags = CT_OP_ANY_DTYPE,
     .reference = rms_norm_grad_reference,

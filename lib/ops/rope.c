@@ -69,11 +69,13 @@ static int rope_vjp(struct ct_vjp *v)
 
 static const struct ct_option rope_attrs[] = {
     CT_OPT_FLOAT(struct ct_rope, theta, "theta", "10000", 1, 1e12, "Base of the frequencies"),
-    CT_OPT_FLOAT(struct ct_rope, factor, "factor", "1", 1, 1e6, "How far long waves are stretched"),
-    CT_OPT_FLOAT(struct ct_rope, low_freq_factor, "low_freq_factor", "1", 0, 1e6,
-                 "Waves that fit the original context fewer times than this are stretched whole"),
+    CT_OPT_FLOAT(struct ct_rope, factor, "factor", "1", 1, 1e6,
+                 "Factor by which long wavelengths are stretched"),
+    CT_OPT_FLOAT(
+        struct ct_rope, low_freq_factor, "low_freq_factor", "1", 0, 1e6,
+        "Wavelengths that fit into the original context fewer times than this are stretched fully"),
     CT_OPT_FLOAT(struct ct_rope, high_freq_factor, "high_freq_factor", "4", 0, 1e6,
-                 "Waves that fit it more often than this are kept"),
+                 "Wavelengths that fit into it more often than this are kept"),
     CT_OPT_INT(struct ct_rope, original_max_position, "original_max_position", "8192", 0, 0x1p53,
                "The original context, in tokens"),
     CT_OPT_BOOL(struct ct_rope, inverse, "inverse", "false", "Turn backwards: the gradient"),

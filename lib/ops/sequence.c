@@ -80,7 +80,7 @@ static int check_inputs(const struct trace *t, const struct step *s)
         for (int d = 0; s->op->in[i] && d < s->rule.operand[i].ndim; d++)
             if (s->along[s->rule.operand[i].factor[d]] && !runs_along(t, s->op->in[i], d))
                 return refuse(t, s->op, s->op->in[i],
-                              "combines sequences with what does not run along them");
+                              "combines sequences with operands that do not run along them");
     return 0;
 }
 

@@ -36,7 +36,7 @@ static int load_infer(struct ct_op *op)
 const struct ct_op_type ct_op_load = {
     .size = sizeof(struct ct_op_type),
     .name = "load",
-    .summary = "a copy, in the device's memory, of what is offloaded",
+    .summary = "a copy in device memory of an offloaded value",
     .signature = "x[.] A -> y[.] A",
     .samples = "offloaded[2,4]",
     .flags = CT_OP_SPACES,
@@ -59,7 +59,7 @@ static int store_reference(const struct ct_launch *l)
 const struct ct_op_type ct_op_store = {
     .size = sizeof(struct ct_op_type),
     .name = "store",
-    .summary = "puts x in the place of y, which is offloaded",
+    .summary = "replaces the offloaded y by x",
     .signature = "!y[.] A, x[.] A",
     .samples = "offloaded[4,6] real[4,6]",
     .flags = CT_OP_SPACES,
@@ -76,7 +76,7 @@ static int offload_infer(struct ct_op *op)
 const struct ct_op_type ct_op_offload = {
     .size = sizeof(struct ct_op_type),
     .name = "offload",
-    .summary = "a copy of x that is offloaded",
+    .summary = "an offloaded copy of x",
     .signature = "x[.] A -> y[.] A",
     .flags = CT_OP_SPACES,
     .infer = offload_infer,

@@ -221,13 +221,13 @@ int ct_lanes_stuck(const struct ct_lanes *l, const struct ct_lane_words *words)
             (size_t)snprintf(text + used, sizeof(text) - used, "%srank %d cannot do %s (%s %zu) ",
                              i ? ", " : "", here.rank, here.text, words->noun, here.place + 1);
         if (next == at)
-            snprintf(text + used, sizeof(text) - used, "at all: nobody does the other side of it");
+            snprintf(text + used, sizeof(text) - used, "at all: no rank runs the other end of it");
         else
             used += (size_t)snprintf(text + used, sizeof(text) - used,
                                      "before rank %d gets past %s", there.rank, there.text);
         at = next;
     }
     if (length > TOLD)
-        snprintf(text + used, sizeof(text) - used, ", and so on, a circle of %d", length);
+        snprintf(text + used, sizeof(text) - used, ", and so on, a cycle of %d", length);
     return ct_fail(CT_EINVAL, "deadlock%s: %s", words->title, text);
 }

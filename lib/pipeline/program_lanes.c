@@ -159,7 +159,7 @@ static int meet_transfers(struct ct_program_lanes *p, const struct side *sent,
         const struct ct_instruction *to = ct_program_lanes_at(p, received->item[n]);
 
         if (ct_op_int(from->op, "tag") != ct_op_int(to->op, "tag"))
-            return ct_fail(CT_EINVAL, "rank %d: send(%%%s) meets receive(%%%s) of rank %d",
+            return ct_fail(CT_EINVAL, "rank %d: send(%%%s) is paired with receive(%%%s) of rank %d",
                            sent->index, value_of(from), value_of(to), received->index);
         ct_lanes_meet(&p->lanes, sent->item[n], received->item[n]);
     }

@@ -26,7 +26,7 @@ static int write_event(json_t *event, bool first, FILE *out)
     int rc = fputs(first ? "" : ",\n", out);
 
     if (!event || rc < 0 || json_dumpf(event, out, JSON_COMPACT | JSON_REAL_PRECISION(12)) < 0)
-        rc = ct_fail(CT_EIO, "the trace cannot be written");
+        rc = ct_fail(CT_EIO, "cannot write the trace");
     json_decref(event);
     return rc < 0 ? rc : 0;
 }
@@ -76,7 +76,7 @@ int ct_simulated_trace(const struct ct_simulate_request *r, const struct ct_simu
         }
     }
     if (rc == 0 && (fputs("\n]\n", out) < 0 || fflush(out) != 0))
-        rc = ct_fail(CT_EIO, "the trace cannot be written");
+        rc = ct_fail(CT_EIO, "cannot write the trace");
     return rc;
 }
 
@@ -158,5 +158,5 @@ int ct_simulated_svg(const struct ct_simulate_request *r, const struct ct_simula
         draw_rank(r, result, index, true, y + 20, 8, scale, out);
     }
     fputs("</svg>\n", out);
-    return fflush(out) == 0 && !ferror(out) ? 0 : ct_fail(CT_EIO, "the picture cannot be written");
+    return fflush(out) == 0 && !ferror(out) ? 0 : ct_fail(CT_EIO, "cannot write the SVG");
 }

@@ -288,13 +288,14 @@ static int check_options(const struct ct_schedule *s, const struct ct_communicat
     if (!options->unshard || options->unsharded_most > 1)
         return 0;
     if (options->unsharded_most < 1)
-        return ct_fail(CT_EINVAL, "%s: %d stages unsharded at a time: at least one is needed",
+        return ct_fail(CT_EINVAL, "%s: %d stages unsharded at a time: at least one is required",
                        s->name, options->unsharded_most);
     for (int r = 0; r < s->ranks; r++)
         for (size_t i = 0; i < s->lists[r].count; i++)
             if (s->lists[r].item[i].type == CT_ACTION_OVERLAP_F_B)
                 return ct_fail(CT_EINVAL,
-                               "%s overlaps two stages: both must be unsharded at a time", s->name);
+                               "%s overlaps two stages, which must be unsharded at the same time",
+                               s->name);
     return 0;
 }
 

@@ -52,7 +52,7 @@ static int meet(struct reader *x, const struct ct_action *part)
     int rank = x->row - 1;
 
     if (part->stage >= MOST_STAGES || part->microbatch >= MOST_STAGES)
-        return ct_fail(CT_ECONFIG, "stages and microbatches are below %d", MOST_STAGES);
+        return ct_fail(CT_ECONFIG, "stages and microbatches must be below %d", MOST_STAGES);
     meet_stage(x, part->stage);
     if (part->microbatch >= x->schedule->microbatches)
         x->schedule->microbatches = part->microbatch + 1;
@@ -80,7 +80,7 @@ static int read_wait(struct reader *x, const char *text, size_t digits)
     rc = ct_action_parse(what, &awaited);
     if (rc == 0 && awaited.type != CT_ACTION_SEND_F && awaited.type != CT_ACTION_SEND_B &&
         awaited.type != CT_ACTION_REDUCE_GRAD)
-        rc = ct_fail(CT_ECONFIG, "%s: only sends and reductions are waited for", text);
+        rc = ct_fail(CT_ECONFIG, "%s: only sends and reductions have waits", text);
     for (size_t i = list->count; rc == 0 && i-- > 0;)
         if (same(&list->item[i], &awaited))
             return 0;
@@ -173,7 +173,8 @@ static int expect(const struct reader *x, const char *what, int expected, int fo
 {
     if (expected < 0 || expected == found)
         return 0;
-    return ct_fail(CT_ECONFIG, "%s: it is for %d %s, not %d", x->path, found, what, expected);
+    return ct_fail(CT_ECONFIG, "%s: the schedule is for %d %s, not %d", x->path, found, what,
+                   expected);
 }
 
 static bool has_backward(const struct ct_schedule *s)
@@ -195,7 +196,7 @@ static int check_file(const struct reader *x, int ranks, int stages, int microba
     if (rc == 0)
         rc = expect(x, "microbatches", microbatches, s->microbatches);
     if (rc == 0 && (!s->stages || !s->microbatches))
-        rc = ct_fail(CT_ECONFIG, "%s: no action in it", x->path);
+        rc = ct_fail(CT_ECONFIG, "%s: it has no action", x->path);
     if (rc == 0 && (int64_t)s->stages * s->microbatches > INT_MAX / 8)
         rc = ct_fail(CT_ECONFIG, "%s: %d stages of %d microbatches are too many actions", x->path,
                      s->stages, s->microbatches);
@@ -218,7 +219,7 @@ int ct_schedule_read_csv(struct ct_arena *arena, const char *path, int ranks, in
     if (rc < 0)
         return rc;
     if (strlen(text) != size)
-        return ct_fail(CT_ECONFIG, "%s: not a text: it has a zero byte", path);
+        return ct_fail(CT_ECONFIG, "%s: not a text file: it has a zero byte", path);
     s->name = ct_arena_strdup(arena, path);
     s->arena = arena;
     s->ranks = count_rows(text);

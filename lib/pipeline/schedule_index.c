@@ -137,7 +137,7 @@ static int enter(struct ct_action_index *index, enum ct_event event, const struc
     }
     ct_action_print(action, text, sizeof(text));
     ct_action_print(&list->item[*at], first, sizeof(first));
-    return ct_fail(CT_EINVAL, "rank %d: %s (action %zu) is done already by %s (action %d)", rank,
+    return ct_fail(CT_EINVAL, "rank %d: %s (action %zu) was already done by %s (action %d)", rank,
                    text, place + 1, first, *at + 1);
 }
 

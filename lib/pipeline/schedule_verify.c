@@ -88,11 +88,10 @@ static int check_unneeded(const struct proof *x, int32_t at, const char *name, i
 {
     if (at < 0)
         return 0;
-    return ct_fail(
-        CT_EINVAL,
-        "rank %d, action %d: %d%s%d: nothing is to be transferred there: the neighbour of "
-        "stage %d is on the same rank, or there is none",
-        x->schedule->rank_of[stage], at + 1, stage, name, m, stage);
+    return ct_fail(CT_EINVAL,
+                   "rank %d, action %d: %d%s%d: there is nothing to transfer: the neighbour of "
+                   "stage %d is on the same rank, or there is none",
+                   x->schedule->rank_of[stage], at + 1, stage, name, m, stage);
 }
 
 /* Check a stage's sends. */
@@ -295,12 +294,14 @@ static void print_proof(const struct ct_schedule *s, bool memory, FILE *out)
             others += !ct_action_computes(action) && !ct_action_sends(action) &&
                       !ct_action_receives(action);
         }
-    fprintf(out, "%zu compute actions, each where it has to be, after what it needs\n", compute);
+    fprintf(out, "%zu compute actions, each on its rank and after the actions that it needs\n",
+            compute);
     if (s->communicates)
-        fprintf(out, "%zu transfers, both ends there, messages between two ranks in one order\n",
+        fprintf(out,
+                "%zu transfers, each with both ends; messages between two ranks in one order\n",
                 transfers);
     if (others)
-        fprintf(out, "%zu times UNSHARD, RESHARD or REDUCE_GRAD, as the stages need it\n", others);
+        fprintf(out, "%zu times UNSHARD, RESHARD or REDUCE_GRAD, as the stages require\n", others);
     fprintf(out, "no deadlock%s%s\n",
             s->communicates ? " with streams of their own for transfers" : "",
             s->communicates && !s->own_streams ? ", nor with one stream" : "");

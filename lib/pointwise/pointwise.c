@@ -179,8 +179,10 @@ int ct_pointwise_levels(const struct ct_op *op, unsigned *level)
         int found = level_of(&rule.operand[i], whole);
 
         if (found < 0)
-            rc = ct_fail(CT_EINVAL, "%s: operand %d has neither rows nor columns of the largest",
-                         op->type->name, i);
+            rc = ct_fail(
+                CT_EINVAL,
+                "%s: operand %d has neither the rows nor the columns of the largest operand",
+                op->type->name, i);
         level[i] = (unsigned)found;
     }
     ct_arena_finish(&scratch);

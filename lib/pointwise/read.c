@@ -114,7 +114,7 @@ static int primary(struct reader *r)
         return call(r, name);
     if (name) {
         node = ct_pointwise_find(r->names, name);
-        return node >= 0 ? node : fail(r, "no such name before this");
+        return node >= 0 ? node : fail(r, "the name is not defined before this");
     }
     if (isdigit((unsigned char)*r->at) || *r->at == '.') {
         double number = strtod(r->at, &end);

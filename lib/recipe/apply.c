@@ -135,7 +135,7 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
             ct_arena_finish(&scratch);
             return ct_fail(CT_ECONFIG,
                            "%s: section [%s], but plugin %s is not loaded: add it to [plugins] "
-                           "load, or drop the section",
+                           "load, or remove the section",
                            source, name, name);
         }
     for (; target_at(known, &target); known++) {
@@ -145,8 +145,8 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
     names[known++] = "plugins";
     near = ct_nearest(name, names, known);
     ct_fail(CT_ECONFIG,
-            "%s: no section [%s]%s%s%s: the core has none of that name, nor has any plugin that %s "
-            "loads",
+            "%s: no section [%s]%s%s%s: neither the core nor any plugin that %s loads has a "
+            "section of that name",
             source, name, near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "",
             recipe->path);
     ct_arena_finish(&scratch);
@@ -168,7 +168,7 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
 
     if (!strcmp(s->section, "plugins")) {
         if (strcmp(s->key, "load"))
-            return ct_fail(CT_ECONFIG, "%s: [plugins] has one key, load, and not %s", s->source,
+            return ct_fail(CT_ECONFIG, "%s: [plugins] has one key, load, but not %s", s->source,
                            s->key);
         return 0;
     }

@@ -173,7 +173,7 @@ int ct_recipe_list_plugins(struct ct_recipe *recipe)
         if (strpbrk(name, " \t"))
             return ct_fail(CT_ECONFIG, "%s: load: expected a comma in '%s'", load->source, name);
         if (plugin_index(recipe, name) < recipe->plugin_count)
-            return ct_fail(CT_ECONFIG, "%s: load: %s is there twice", load->source, name);
+            return ct_fail(CT_ECONFIG, "%s: load: %s is listed twice", load->source, name);
         add_plugin(recipe, name, load->source);
     }
     return 0;

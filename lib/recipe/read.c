@@ -153,11 +153,12 @@ static int open_section(struct reader *r, const char *line)
         return fail_at(r, r->line, "'%s' after the section's closing ]", line + 2 + length);
     name = ct_arena_printf(recipe->arena, "%.*s", (int)length, line + 1);
     if (!length || length > NAME_MAX_LENGTH || strpbrk(name, " \t"))
-        return fail_at(r, r->line, "[%s] is no name of a section: 1 to 48 characters, no spaces",
+        return fail_at(r, r->line,
+                       "[%s] is not a section's name: expected 1 to 48 characters without spaces",
                        name);
     twin = ct_recipe_section(recipe, name);
     if (twin)
-        return fail_at(r, r->line, "section [%s] was opened at %s already", name, twin->source);
+        return fail_at(r, r->line, "section [%s] already began at %s", name, twin->source);
     ct_recipe_add_section(recipe, name,
                           ct_arena_printf(recipe->arena, "%s:%d", recipe->path, r->line));
     return 0;
@@ -177,7 +178,7 @@ static int set_aside(struct reader *r, char *line)
     while (length && is_space(line[length - 1]))
         length--;
     if (!length || length > NAME_MAX_LENGTH)
-        return fail_at(r, r->line, "'%.60s': a key has 1 to 48 characters", line);
+        return fail_at(r, r->line, "'%.60s' is not a key: expected 1 to 48 characters", line);
     r->aside = ct_arena_strdup(r->recipe->arena, value + strspn(value, " \t"));
     *value = '\0';
     return 0;
@@ -210,7 +211,7 @@ static int on_setting(void *user, const char *section, const char *key, const ch
 
     (void)value;
     if (twin) {
-        fail_at(r, r->line, "[%s] %s was set at %s already", section, key, twin->source);
+        fail_at(r, r->line, "[%s] %s was already set at %s", section, key, twin->source);
         return 0;
     }
     ct_recipe_add(recipe, section, key, r->aside,
@@ -255,6 +256,6 @@ int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **
     if (rc < 0)
         return ct_context(rc == CT_ENOENT ? rc : CT_ECONFIG, "recipe");
     if (strlen(text) != size)
-        return ct_fail(CT_ECONFIG, "%s: holds a zero byte: not a recipe", path);
+        return ct_fail(CT_ECONFIG, "%s: not a recipe: it has a zero byte", path);
     return ct_recipe_parse(arena, path, text, recipe);
 }

@@ -144,7 +144,7 @@ static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t 
     int rc = 0;
 
     if (!t.data || !ct_tensor_is_dense(&t))
-        return ct_fail(CT_EINVAL, "%s has no place of its own", s->name);
+        return ct_fail(CT_EINVAL, "%s has no memory of its own", s->name);
     for (size_t i = 0; rc == 0 && i < r.count; i++)
         rc = move(run, s->value, (char *)t.data + row_at(&r, here, s->ndim, i),
                   host + row_at(&r, there, s->ndim, i), r.bytes, out);
@@ -165,9 +165,10 @@ static int move_own(struct ct_run *run, const struct ct_state *s, const int64_t 
         there.size[d] = shape ? shape[d] : here.size[d];
         if (there.size[d] < 0 || here.offset[d] < 0 ||
             here.offset[d] > here.size[d] - there.size[d])
-            return ct_fail(CT_EINVAL, "dimension %d of %s: a box that ends at %lld of %lld here", d,
-                           s->name, (long long)(here.offset[d] + there.size[d]),
-                           (long long)here.size[d]);
+            return ct_fail(
+                CT_EINVAL,
+                "dimension %d of %s: the box ends at %lld, but this rank's shard at %lld", d,
+                s->name, (long long)(here.offset[d] + there.size[d]), (long long)here.size[d]);
     }
     return move_box(run, s, there.size, &here, host, &there, out);
 }
@@ -199,9 +200,10 @@ int ct_run_fill(struct ct_run *run, const struct ct_state *s, const int64_t *off
 
     for (int d = 0; d < s->ndim; d++)
         if (offset[d] < 0 || shape[d] < 0 || offset[d] > s->shape[d] - shape[d])
-            return ct_fail(CT_EINVAL, "dimension %d of %s: a box of %lld from %lld on, of %lld", d,
-                           s->name, (long long)shape[d], (long long)offset[d],
-                           (long long)s->shape[d]);
+            return ct_fail(
+                CT_EINVAL,
+                "dimension %d of %s: a box of %lld from %lld on is outside the size %lld", d,
+                s->name, (long long)shape[d], (long long)offset[d], (long long)s->shape[d]);
     if (!s->value || !ct_run_shard(run, s, run->rank, here.size, begin))
         return 0;
     for (int d = 0; d < s->ndim; d++) {
@@ -269,8 +271,8 @@ int ct_run_copy_out(struct ct_run *run, const struct ct_state *state, size_t fro
     if (!state->value)
         return ct_fail(CT_EINVAL, "%s is not on rank %lld", state->name, (long long)run->rank);
     if (from > all || bytes > all - from)
-        return ct_fail(CT_EINVAL, "%zu bytes from %zu on of the %zu of %s", bytes, from, all,
-                       state->name);
+        return ct_fail(CT_EINVAL, "%zu bytes from byte %zu on are outside the %zu bytes of %s",
+                       bytes, from, all, state->name);
     return ct_executor_copy_out(run->executor, state->value, from, bytes, host);
 }
 

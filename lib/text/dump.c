@@ -77,7 +77,7 @@ static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int 
     fclose(out);
     if (rc == CT_ECONFIG)
         return ct_context(rc, "transform %s", t->name);
-    return ct_fail(rc, "transform %s (the graph before it is in %s): %s", t->name, d->reproducer,
+    return ct_fail(rc, "transform %s (%s has the graph before it): %s", t->name, d->reproducer,
                    why);
 }
 

@@ -27,7 +27,7 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
         return rc;
     ct_builder_set_part(&b, CT_PART_PRE);
     b.region = "";
-    b.why = "the forward computes in [training] mixed_precision_param";
+    b.why = "the forward pass computes in [training] mixed_precision_param";
     for (size_t i = 0; i < count; i++) {
         struct ct_value *param = graph->values[i], *copy;
 
@@ -50,7 +50,7 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
 const struct ct_transform ct_pass_precision = {
     .size = sizeof(struct ct_transform),
     .name = "precision",
-    .summary = "casts parameters to the dtype that the forward computes in",
+    .summary = "casts parameters to the dtype that the forward pass computes in",
     .phase = CT_PHASE_PRECISION,
     .gives = (const char *const[]){"precision", NULL},
     .evaluation = true,
@@ -237,7 +237,7 @@ static int update(struct ct_graph *graph, struct ct_run *run)
 const struct ct_transform ct_pass_update = {
     .size = sizeof(struct ct_transform),
     .name = "update",
-    .summary = "gradient norm, clipping and the optimizer",
+    .summary = "adds the gradient norm, clipping and the optimizer",
     .phase = CT_PHASE_UPDATE,
     .needs = (const char *const[]){"gradients", NULL},
     .apply = update,

@@ -103,7 +103,7 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
         return;
     times++;
     if ((times & (times - 1)) == 0)
-        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld such steps)",
+        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld steps waited so far)",
                 (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
 }
 
@@ -151,8 +151,8 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r)
         return 0;
     }
     return ct_fail(CT_EINVAL,
-                   "step %lld: loss %g, grad_norm %g; the update was not applied "
-                   "([training] non_finite = skip goes on without it)",
+                   "step %lld: loss %g, grad_norm %g; the update was not applied ([training] "
+                   "non_finite = skip continues without it)",
                    (long long)r->step, r->loss, r->grad_norm);
 }
 
@@ -190,7 +190,7 @@ static int validate(struct feed *f, int64_t step)
         r.tokens += samples * feed_seq_len(f);
     }
     if (n == 0)
-        return ct_fail(CT_ECONFIG, "the validation data has not one batch");
+        return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
     return fire(run, CT_EVENT_VALIDATED, &r);
@@ -218,8 +218,9 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     rc = fire(run, CT_EVENT_STEP_END, r);
     if (rc == 0 && r->skipped && !went_back(run, r) &&
         !strcmp(ct_config.training.non_finite, "rewind"))
-        return ct_fail(CT_EINVAL, "[training] non_finite = rewind: no plugin that goes back (ckpt) "
-                                  "is loaded");
+        return ct_fail(CT_EINVAL,
+                       "[training] non_finite = rewind: no plugin that can go back (ckpt) "
+                       "is loaded");
     return rc;
 }
 
@@ -238,7 +239,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
     if (rc != FEED_END_OF_DATA)
         return rc;
     if (run->rank == 0)
-        ct_warn("ran out of data in step %lld, which was cancelled", (long long)r->step);
+        ct_warn("the data ended within step %lld, which was cancelled", (long long)r->step);
     return 0;
 }
 

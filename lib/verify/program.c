@@ -87,10 +87,10 @@ static void check_overlaps(struct check *c, const struct ct_buffer *b)
     if (b->offset + b->bytes > limit(c->p, b))
         ct_fault(&c->faults, "%s ends beyond the arena", buffer_name(b));
     if (below && below->offset + below->bytes > b->offset)
-        ct_fault(&c->faults, "%s and %s share memory while both live", buffer_name(below),
+        ct_fault(&c->faults, "%s and %s share memory while both are live", buffer_name(below),
                  buffer_name(b));
     for (; n && buffer_of(n)->offset < b->offset + b->bytes; n = n->next[0])
-        ct_fault(&c->faults, "%s and %s share memory while both live", buffer_name(b),
+        ct_fault(&c->faults, "%s and %s share memory while both are live", buffer_name(b),
                  buffer_name(buffer_of(n)));
 }
 
@@ -231,7 +231,7 @@ static void check_order(struct check *c, const struct access *now, const char *n
         ct_segments_write(&c->segments, now->begin, now->end, stream, now->instruction);
     if (newest >= 0)
         ct_fault(&c->faults,
-                 "instruction %lld touches %%%s, unordered with instruction %lld on stream %d",
+                 "instruction %lld accesses %%%s, unordered with instruction %lld on stream %d",
                  (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
 }
 
@@ -250,8 +250,8 @@ static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
     source = !v->producer;
     b = live_buffer(c, now.begin, now.end);
     if (!b)
-        ct_fault(&c->faults, "instruction %lld uses %%%s outside its buffer's life", (long long)n,
-                 v->name);
+        ct_fault(&c->faults, "instruction %lld uses %%%s outside its buffer's lifetime",
+                 (long long)n, v->name);
     if ((!write || adds) && !source && !was_written(c, &now, b))
         ct_fault(&c->faults, "instruction %lld reads %%%s before anything wrote it", (long long)n,
                  v->name);
@@ -264,7 +264,7 @@ static void check_workspace(struct check *c, int64_t n, const struct ct_instruct
         i->workspace == SIZE_MAX ? NULL : live_buffer(c, i->workspace, i->workspace + 1);
 
     if (i->workspace != SIZE_MAX && (!b || b->category != CT_CATEGORY_WORKSPACE))
-        ct_fault(&c->faults, "instruction %lld has its workspace outside the buffer's life",
+        ct_fault(&c->faults, "instruction %lld has its workspace outside the buffer's lifetime",
                  (long long)n);
 }
 

@@ -201,7 +201,8 @@ static int build(struct ct_model *model, struct ct_graph *graph,
     struct ct_value *table, *places, *x, *y;
 
     if (request->seq_len > model->max_positions)
-        return ct_fail(CT_ECONFIG, "[training] seq_len = %lld, but [gpt2] max_positions = %lld",
+        return ct_fail(CT_ECONFIG,
+                       "[training] seq_len = %lld is larger than [gpt2] max_positions = %lld",
                        (long long)request->seq_len, (long long)model->max_positions);
     if (request->documents)
         m.documents = ct_input(&m.b, "documents", shape);

@@ -17,7 +17,7 @@ static struct config {
 static const struct ct_option options[] = {
     CT_DECODER_OPTIONS(struct config, decoder),
     CT_OPT_FLOAT(struct config, rope_factor, "rope_factor", "0", 0, 1e6,
-                 "Llama 3.1 scaling of the rotary embedding; 1: none, 0: the flavor's"),
+                 "Llama 3.1 scaling factor of the rotary embedding; 1: none; 0: the flavor's"),
     {0}};
 
 /* Llama 3.1 scales RoPE by 8 from 8192 positions, Llama 3.2 by 32. */

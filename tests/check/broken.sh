@@ -22,12 +22,12 @@ kernel|kernel plain of broken_kernel on cpu.*element 5
 model|model broken_model.*gradient of table in a random direction
 transform|one rank, against a run without it: the loss of step 1
 optimizer|on one sample: the loss falls: .*it should fall
-data|sample 5 is another one when read in another order
+data|sample 5 differs when read in another order
 labels|sample 0: label 0 is 0, and the next token is 1: labels are tokens shifted by one
-tokenizer|tokenizer broken_tokenizer.*comes back as
+tokenizer|tokenizer broken_tokenizer.*is decoded as
 hook|one rank, against a run without it: it ended with status 1: .*the hook's disk is full
-lr_schedule|the factor of step 0 of 1 is another one when asked again
-device|device broken_device.*what was copied in comes out as something else
+lr_schedule|the factor of step 0 of 1 changes from call to call
+device|device broken_device.*data changed between `copy_in` and `copy_out`
 communicator|fsdp on 2 ranks, against one rank: it ended with status 1: .*the ranks cannot find each other
 schedule|schedule broken_schedule: 1 ranks, 1 stages, 1 microbatches: .*stage 0 microbatch 0: F
 END

@@ -103,12 +103,12 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"trian %R", "no verb trian; did you mean train?"},
         {"frobnicate", "no verb frobnicate"},
         {"train", "train: expected one recipe"},
-        {"train %R other.ini", "and not also other.ini"},
+        {"train %R other.ini", "but there is also other.ini"},
         {"train none.ini", "none.ini: No such file"},
         {"train %R --sett x=1", "train has no option --sett"},
         {"train %R --json", "train has no option --json"},
         {"train %R -x", "train has no option -x"},
-        {"train %R --set", "--set lacks its value"},
+        {"train %R --set", "--set needs a value"},
         {"train %R --set training.steps", "expected section.key=value"},
         {"train %R --set training.stesp=3",
          "--set: [training]: no option named stesp; did you mean steps?"},
@@ -119,12 +119,12 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
-        {"train %R -n 1000000", "ranks at most; `ctitan plan --world 1000000`"},
-        {"plan %R -n 2 --world 4", "-n and --world: expected one of them"},
+        {"train %R -n 1000000", "ranks are allowed; `ctitan plan --world 1000000`"},
+        {"plan %R -n 2 --world 4", "-n and --world: give one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "lama"},
         {"train %R --set job.dump_folder=/proc/x",
-         "[job] dump_folder: cannot make the folder /proc/x"},
+         "[job] dump_folder: cannot create the folder /proc/x"},
         {"train %R --with offload", "device cpu has no host memory to offload to"},
         {"train %R --with offload --set cpu.offload_folder=none",
          "[cpu] offload_folder = none: No such file or directory"},
@@ -308,7 +308,7 @@ static void data_that_ends_ends_the_run_well(void **state)
 
     (void)state;
     assert_int_equal(r.status, 0);
-    assert_has(r.err, "WARNING - ran out of data");
+    assert_has(r.err, "WARNING - the data ended");
     assert_has(r.err, "done: ");
 }
 
@@ -494,7 +494,7 @@ static void only_plugins_that_have_a_verb_are_loaded_for_it(void **state)
     assert_int_equal(fclose(out), 0);
     r = run("juggle");
     assert_int_equal(r.status, 2);
-    assert_has(r.err, "no verb juggle; this plugin may have it: ");
+    assert_has(r.err, "no verb juggle; this plugin, which cannot be loaded, may have it: ");
     assert_has(r.err, "rubbish.so");
     unsetenv("CTITAN_PLUGIN_PATH");
 }

@@ -272,8 +272,9 @@ static void check_places(void)
     check_failure(PLACES "running -n 2 --set cp.degree=2", 2,
                   "places.running %placed takes whole sequences without positions");
     check_failure(PLACES "running -n 2 --set cp.degree=2", 2, order);
-    check_failure(PLACES "table -n 2 --set cp.degree=2", 2,
-                  "places.table %placed combines sequences with what does not run along them");
+    check_failure(
+        PLACES "table -n 2 --set cp.degree=2", 2,
+        "places.table %placed combines sequences with operands that do not run along them");
     check_failure(PLACES "hidden -n 2 --set cp.degree=2", 1, "sequences are in another order");
 }
 

@@ -201,10 +201,14 @@ static void every_formula_is_tried(void **state)
 static void faults_of_formulas_are_said(void **state)
 {
     static const char *const faults[][2] = {
-        {"y = x +", "a value is missing"},     {"y = x y", "an operator or \";\" is missing"},
-        {"y = z", "no such name before this"}, {"y = root(x)", "no such function"},
-        {"y = max(x)", "too few arguments"},   {"y = (x", "\")\" is missing"},
-        {"x * x", "\"name =\" is missing"},    {"y = row_sum(2)", "the argument has no columns"},
+        {"y = x +", "a value is missing"},
+        {"y = x y", "an operator or \";\" is missing"},
+        {"y = z", "the name is not defined before this"},
+        {"y = root(x)", "no such function"},
+        {"y = max(x)", "too few arguments"},
+        {"y = (x", "\")\" is missing"},
+        {"x * x", "\"name =\" is missing"},
+        {"y = row_sum(2)", "the argument has no columns"},
         {"y = x ? 1", "\":\" is missing"},
     };
 

@@ -161,7 +161,7 @@ static void shared_memory(void **state)
     (void)state;
     lower_model(&m, &arena, 1);
     m.program->buffers[1].offset = m.program->buffers[0].offset;
-    must_complain(&m, "share memory while both live");
+    must_complain(&m, "share memory while both are live");
     finish(&m, &arena);
 }
 

@@ -360,11 +360,11 @@ static void wrong_environments_are_refused(void **state)
     static const char *const cases[][2] = {
         {"RANK=3", "RANK is set, WORLD_SIZE is not"},
         {"WORLD_SIZE=3", "WORLD_SIZE is set, RANK is not"},
-        {"RANK=x WORLD_SIZE=3", "RANK=x is no number"},
-        {"RANK=-1 WORLD_SIZE=3", "RANK=-1 is no number of 0 or more"},
+        {"RANK=x WORLD_SIZE=3", "RANK=x: expected a number"},
+        {"RANK=-1 WORLD_SIZE=3", "RANK=-1: expected a number, at least 0"},
         {"RANK=3 WORLD_SIZE=3", "RANK=3 is not below WORLD_SIZE=3"},
         {"RANK=1 WORLD_SIZE=2", "MASTER_PORT is not"},
-        {"RANK=0 WORLD_SIZE=0", "WORLD_SIZE=0 is no number of 1 or more"},
+        {"RANK=0 WORLD_SIZE=0", "WORLD_SIZE=0: expected a number, at least 1"},
         {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK=2 is not below the 2"},
         {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "gives this host 4 ranks"}};
     struct ct_identity id;

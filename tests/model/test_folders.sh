@@ -38,7 +38,7 @@ interval = 1
 END
     rm -rf "$work/saved" "$work/out" "$work/imported" "$work/exported"*
     "$ctitan" train "$work/recipe.ini" -n 4 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-    ! grep 'not used' "$work/log"
+    ! grep 'is ignored' "$work/log"
     "$same" "$data/hf" "$work/saved"
     [ "$(ls "$work/saved" | grep -c '^model-0000.-of-0000.\.safetensors$')" -gt 1 ]
     [ ! -e "$work/saved/model.safetensors" ] && [ -e "$work/saved/model.safetensors.index.json" ]

@@ -48,7 +48,7 @@ END
 status=0
 "$ctitan" generate "$work/recipe.ini" --prompt the > "$work/said" 2>&1 || status=$?
 [ $status = 2 ] || fail "exit $status without a model"
-grep -q "train it: ctitan train" "$work/said" || fail "$(cat "$work/said")"
+grep -q "train one with: ctitan train" "$work/said" || fail "$(cat "$work/said")"
 
 "$ctitan" train "$work/recipe.ini" > /dev/null 2>&1 || fail "training"
 
@@ -87,4 +87,4 @@ done
 status=0
 "$ctitan" generate "$work/recipe.ini" > /dev/null 2> "$work/said" || status=$?
 [ $status = 2 ] || fail "exit $status without a prompt"
-grep -q 'prompt is needed' "$work/said" || fail "$(cat "$work/said")"
+grep -q 'prompt is missing' "$work/said" || fail "$(cat "$work/said")"

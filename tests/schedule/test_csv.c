@@ -152,13 +152,13 @@ static void mistakes_are_told_with_row_and_column(void **state)
         {"0F0,0B0\n0F1,0B1\n", -1, -1, -1,
          "row 2, column 1: stage 0 is on rank 0, and cannot be on rank 1 too"},
         {"0F0,0B0\n2F0,2B0\n", -1, -1, -1, "stage 1 is on no rank, though there is a stage 2"},
-        {"0F0,0B0\n1F0,1B0\n", 3, -1, -1, "it is for 2 ranks, not 3"},
-        {"0F0,0B0\n1F0,1B0\n", 2, 4, -1, "it is for 2 stages, not 4"},
-        {"0F0,0B0\n1F0,1B0\n", 2, 2, 8, "it is for 1 microbatches, not 8"},
-        {"", -1, -1, -1, "no action in it"},
-        {",,\n\n", -1, -1, -1, "no action in it"},
-        {"0UNSHARD\n", -1, -1, -1, "no action in it"},
-        {"2000000F0\n", -1, -1, -1, "row 1, column 1: stages and microbatches are below"},
+        {"0F0,0B0\n1F0,1B0\n", 3, -1, -1, "the schedule is for 2 ranks, not 3"},
+        {"0F0,0B0\n1F0,1B0\n", 2, 4, -1, "the schedule is for 2 stages, not 4"},
+        {"0F0,0B0\n1F0,1B0\n", 2, 2, 8, "the schedule is for 1 microbatches, not 8"},
+        {"", -1, -1, -1, "it has no action"},
+        {",,\n\n", -1, -1, -1, "it has no action"},
+        {"0UNSHARD\n", -1, -1, -1, "it has no action"},
+        {"2000000F0\n", -1, -1, -1, "row 1, column 1: stages and microbatches must be below"},
         {"0F0,700000F900000\n", -1, -1, -1, "row 1, column 2: "},
     };
     struct ct_schedule *s;
@@ -239,10 +239,10 @@ static void only_the_next_stages_are_unsharded(void **state)
     assert_works(generate(&arena, &(struct kind){"dualpipe_v", 2}, 2, 4, &s));
     options.unsharded_most = 1;
     assert_int_equal(ct_schedule_communicate(s, &options), CT_EINVAL);
-    assert_message("both must be unsharded at a time");
+    assert_message("must be unsharded at the same time");
     options.unsharded_most = 0;
     assert_int_equal(ct_schedule_communicate(s, &options), CT_EINVAL);
-    assert_message("at least one is needed");
+    assert_message("at least one is required");
 }
 
 static void what_cannot_run_gets_no_communication(void **state)

@@ -323,7 +323,7 @@ static void refusals_have_reasons(void **unused)
          "stage 1 microbatch 1: B (or I and W) is missing on rank 1"},
         {"0F0,0I0,0F1,0B1\n1F0,1B0,1F1,1B1\n", "stage 0 microbatch 0: W is missing on rank 0"},
         {"0F0,0F1,0B0,0B1\n1F0,1B0,1B1\n", "stage 1 microbatch 1: F is missing on rank 1"},
-        {"0F0,0F0,0B0\n1F0,1B0\n", "rank 0: 0F0 (action 2) is done already by 0F0 (action 1)"},
+        {"0F0,0F0,0B0\n1F0,1B0\n", "rank 0: 0F0 (action 2) was already done by 0F0 (action 1)"},
         {"0B0,0F0\n1F0,1B0\n", "stage 0 microbatch 0: F (action 2 of rank 0) must come before B"},
         {"0F0,0W0,0I0\n1F0,1B0\n", "I (action 3 of rank 0) must come before W (action 2)"},
         {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "deadlock: rank 0 cannot do 0B0 (action 2) before "
@@ -336,7 +336,7 @@ static void refusals_have_reasons(void **unused)
         {"0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
          "F (action 2 of rank 0) must come before SEND_F (action 1)"},
         {"0F0,0SEND_F0,0RECV_B0,0B0,0SEND_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
-         "0SEND_B0: nothing is to be transferred there"},
+         "0SEND_B0: there is nothing to transfer"},
         {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
          "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
          "0SEND_F0 is message 1 from rank 0 to rank 1, but rank 1 takes message 2 there in "

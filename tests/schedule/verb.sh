@@ -47,10 +47,10 @@ expect 2 'schedule 1f1b: --ranks is missing' schedule 1f1b --microbatches 4
 expect 2 'schedule 1f1b: --microbatches is missing' schedule 1f1b --ranks 4
 expect 2 '--ranks zero: expected a number, at least 1' schedule 1f1b --ranks zero --microbatches 4
 expect 2 '--stages 0: expected a number, at least 1' schedule 1f1b --ranks 2 --stages 0
-expect 2 'schedule: --ranks lacks its value' schedule 1f1b --ranks
+expect 2 'schedule: --ranks needs a value' schedule 1f1b --ranks
 expect 2 'schedule has no option --rank-s' schedule 1f1b --rank-s 3
-expect 2 'takes one name, and not also gpipe' schedule 1f1b gpipe --ranks 2 --microbatches 2
-expect 2 'expected --csv or the name 1f1b, not both' schedule 1f1b --csv x.csv
+expect 2 'takes one name, but there is also gpipe' schedule 1f1b gpipe --ranks 2 --microbatches 2
+expect 2 'give --csv or the name 1f1b, not both' schedule 1f1b --csv x.csv
 expect 2 '--costs 1,2: expected times F,I,W' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2
 expect 2 '--costs 1,2,x: expected times' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2,x
 expect 2 '--costs 1,2,3,4,5: expected times' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2,3,4,5
@@ -70,7 +70,7 @@ echo '0F0,0G0' >bad.csv
 expect 2 'bad.csv, row 1, column 2: ' schedule --csv bad.csv
 printf '0F0,0B0\n1F0\n' >invalid.csv
 expect 1 'stage 1 microbatch 0: B (or I and W) is missing on rank 1' schedule --csv invalid.csv
-expect 2 'it is for 2 ranks, not 4' schedule --csv invalid.csv --ranks 4
+expect 2 'the schedule is for 2 ranks, not 4' schedule --csv invalid.csv --ranks 4
 printf '0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n' >late.csv
 expect 1 'RECV_F (action 2 of rank 1) must come before F (action 1)' schedule --csv late.csv
 
@@ -79,7 +79,7 @@ expect 2 'no plugin named nothing' check nothing
 expect 0 'op adamw: ' check adamw
 expect 2 'new: expected a kind and a name' new schedule
 expect 2 'no kind stage; the kinds are model, op' new stage mine
-expect 2 'lower-case letters, digits and _ only' new schedule ../mine
+expect 2 'lower-case letters, digits and _'' new schedule ../mine
 expect 2 'a plugin needs a name' new schedule ''
 
 # ---- what is right is drawn ----
@@ -92,8 +92,8 @@ if grep -q $'\033' out; then
     echo "colours, though stdout is no terminal"
     failures=$((failures + 1))
 fi
-expect 0 'a column is 6.438 time, more than some actions take' schedule 1f1b --ranks 64 --microbatches 128
-has 'one of 2 ranks is drawn'
+expect 0 'a column is 6.438 time, longer than some actions' schedule 1f1b --ranks 64 --microbatches 128
+has 'one in 2 ranks is drawn'
 expect 0 'of which 3.85 ' schedule zbv --ranks 8 --microbatches 16 --costs 1,1.1,.9
 
 expect 0 'valid' schedule --csv "$tests/custom_schedule.csv" --svg custom.svg
@@ -114,11 +114,11 @@ cmp full.csv again.csv || failures=$((failures + 1))
 # What only runs with streams of its own is said to.
 printf '0F0,0F1,0RECV_B0,0SEND_F0,0SEND_F1,0B0,0RECV_B1,0B1\n' >streams.csv
 printf '1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >>streams.csv
-expect 0 'but not with one stream: streams.csv: deadlock with one stream: rank 0' schedule --csv streams.csv
+expect 0 'but it deadlocks with one stream: streams.csv: deadlock with one stream: rank 0' schedule --csv streams.csv
 
 expect 0 'schedule zbv: 192 cases verified' check zbv
 has '    8     16      24        0  ' 'zbv has 2 stages on each rank: 16 on 8 ranks, not 8'
 expect 0 'mine/mine.c is the example' new schedule mine
-expect 2 'mine is there already' new schedule mine
+expect 2 'mine exists already' new schedule mine
 
 exit $((failures > 0))

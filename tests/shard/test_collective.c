@@ -249,7 +249,7 @@ static void test_uneven_permute(void **state)
                    "mesh a=2\n"
                    "input %x : float32[3,4] [a, -]\n"
                    "F - %y = permute(%x) {axes=\"a\"} : float32[3,4] [a, -]\n",
-                   "%x is not split evenly: its shards cannot change places");
+                   "%x is not split evenly, so its shards cannot be permuted");
     assert_refused("graph \"whole\"\n"
                    "mesh a=2\n"
                    "input %x : float32[4,4]\n"
@@ -484,21 +484,24 @@ static void calls_that_cannot_be_reach_no_communicator(void **state)
     (void)state;
     assert_int_equal(ct_call_run(&good), CT_EIO);
     call = good, call.kind = CT_CALL_KINDS;
-    assert_refused_call(call, "no kind 9 of calls");
+    assert_refused_call(call, "there is no kind of call with number 9");
     call = good, call.dtype = (enum ct_dtype)CT_DTYPE_COUNT;
-    assert_refused_call(call, "all_reduce in group 'dp': no dtype has number 9");
+    assert_refused_call(call, "all_reduce in group 'dp': there is no dtype with number 9");
     call = good, call.reduction = (enum ct_reduction)7;
-    assert_refused_call(call, "all_reduce in group 'dp': no reduction has number 7");
+    assert_refused_call(call, "all_reduce in group 'dp': there is no reduction with number 7");
     call = good, call.count = SIZE_MAX / 8;
     assert_refused_call(call, "in group 'dp' of 4: more bytes than there can be");
     call = good, call.kind = CT_CALL_BROADCAST, call.from = 4;
-    assert_refused_call(call, "broadcast between positions 1 and 4 of group 'dp' of 4");
+    assert_refused_call(call,
+                        "broadcast between positions 1 and 4 of group 'dp', which has 4 ranks");
     call = good, call.kind = CT_CALL_SEND, call.to = 1;
-    assert_refused_call(call, "send between positions 1 and 1 of group 'dp' of 4");
+    assert_refused_call(call, "send between positions 1 and 1 of group 'dp', which has 4 ranks");
     call = good, call.kind = CT_CALL_RECEIVE, call.from = -1;
-    assert_refused_call(call, "receive between positions 1 and -1 of group 'dp' of 4");
+    assert_refused_call(call,
+                        "receive between positions 1 and -1 of group 'dp', which has 4 ranks");
     call = good, call.kind = CT_CALL_EXCHANGE, call.to = 1, call.from = 2;
-    assert_refused_call(call, "exchange between positions 1 and 1 of group 'dp' of 4");
+    assert_refused_call(call,
+                        "exchange between positions 1 and 1 of group 'dp', which has 4 ranks");
     assert_ok(ct_group_exchange(&g, &data[0], 1, &data[1], 1, sizeof(*data), 0));
     assert_int_equal(data[1], 7);
 }

@@ -60,7 +60,7 @@ static void failures_leave_nothing_behind(void **state)
     assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
     assert_fails(ct_file_write(in(&arena, "taken"), "x", 1), CT_EIO, "taken");
     assert_fails(ct_file_make_folder(in(&arena, "big")), CT_EIO, "is not a folder");
-    assert_fails(ct_file_make_folder(in(&arena, "big/inside")), CT_EIO, "cannot make the folder");
+    assert_fails(ct_file_make_folder(in(&arena, "big/inside")), CT_EIO, "cannot create the folder");
     assert_fails(ct_file_write(in(&arena, "big/inside"), "x", 1), CT_EIO, "big");
     assert_int_equal(entries(folder), 3);
     ct_arena_finish(&arena);

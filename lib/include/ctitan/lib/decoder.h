@@ -74,7 +74,7 @@ struct ct_decoder_options {
         CT_OPT_FLOAT(T, m.norm_eps, "norm_eps", "0", 0, 1,                                         \
                      "Added to the mean square in norms; 0: the flavor's"),                        \
         CT_OPT_CHOICE(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",            \
-                      "Use the embedding as the head's weight; auto: as the flavor does")
+                      "Use the embedding as the head's weight; auto: as in the flavor")
 
 struct ct_decoder_family {
     const char *name; /* of the plugin */
