@@ -19,7 +19,7 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/program.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 
 #define COPIES 8

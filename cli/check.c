@@ -17,9 +17,9 @@
 #include <ctitan/lib/check.h>
 #include <ctitan/lib/generate.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
-#include <ctitan/recipe.h>
 
 #include "check.h"
 #include "cli.h"

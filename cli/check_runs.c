@@ -22,7 +22,7 @@
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/recipe.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/lib/file.h>
 
 #include "check.h"

@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "child.h"
 #include "cli.h"

@@ -14,7 +14,7 @@
 #include <ctitan/lib/generate.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/recipe.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "cli.h"
 

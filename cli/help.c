@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/plugin.h>
 

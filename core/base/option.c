@@ -11,17 +11,6 @@
 #define MAX_NAMES 256
 #define HUGE_RANGE 1e15 /* limits beyond this are not shown */
 
-const char *ct_option_type_name(enum ct_option_type type)
-{
-    static const char *const names[] = {[CT_BOOL] = "bool",        [CT_INT] = "int",
-                                        [CT_FLOAT] = "float",      [CT_STRING] = "string",
-                                        [CT_CHOICE] = "choice",    [CT_ENUM] = "choice",
-                                        [CT_ATTR_DTYPE] = "dtype", [CT_ATTR_SHAPE] = "shape",
-                                        [CT_ATTR_AXES] = "axes",   [CT_ATTR_SHARDING] = "sharding"};
-
-    return names[type];
-}
-
 int ct_option_range(const struct ct_option *o, char *text, size_t room)
 {
     int length;
@@ -104,14 +93,6 @@ static int find_choice(const char *choices, const char *text)
         if (strcspn(c, "|") == length && !memcmp(c, text, length))
             return i;
     return -1;
-}
-
-static int format_choice(const char *choices, unsigned position, char *text, size_t room)
-{
-    while (choices && position--)
-        choices = next_choice(choices);
-    return snprintf(text, room, "%.*s", choices ? (int)strcspn(choices, "|") : 0,
-                    choices ? choices : "");
 }
 
 static int set(const struct ct_option *o, void *config, const char *text, const char *where)
@@ -214,40 +195,4 @@ int ct_options_set(const struct ct_option *table, void *config, const char *name
     if (near)
         return ct_fail(CT_ECONFIG, "%s: no option named %s; did you mean %s?", where, name, near);
     return ct_fail(CT_ECONFIG, "%s: no option named %s", where, name);
-}
-
-/* The shortest decimal that reads back to the same double. */
-static int format_float(double value, char *text, size_t room)
-{
-    char digits[40];
-
-    for (int precision = 1; precision <= 17; precision++) {
-        snprintf(digits, sizeof(digits), "%.*g", precision, value);
-        if (strtod(digits, NULL) == value)
-            break;
-    }
-    return snprintf(text, room, "%s", digits);
-}
-
-int ct_option_format(const struct ct_option *o, const void *config, char *text, size_t room)
-{
-    const void *field = (const char *)config + o->offset;
-    const char *string;
-
-    switch (o->type) {
-    case CT_BOOL:
-        return snprintf(text, room, "%s", *(const bool *)field ? "true" : "false");
-    case CT_INT:
-        return snprintf(text, room, "%lld", (long long)*(const int64_t *)field);
-    case CT_FLOAT:
-        return format_float(*(const double *)field, text, room);
-    case CT_STRING:
-    case CT_CHOICE:
-        string = *(const char *const *)field;
-        return snprintf(text, room, "%s", string ? string : "");
-    case CT_ENUM:
-        return format_choice(o->choices, *(const unsigned *)field, text, room);
-    default:
-        return snprintf(text, room, "%s", "");
-    }
 }

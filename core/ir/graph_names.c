@@ -5,8 +5,6 @@
  */
 #include <string.h>
 
-#include <ctitan/rng.h>
-
 #include "ir/graph_names.h"
 
 struct record {
@@ -44,7 +42,7 @@ struct ct_name_table *ct_names_create(struct ct_arena *arena)
 /* The slot of name, or the empty slot where it belongs. */
 static struct record **find(const struct table *table, const char *name)
 {
-    size_t i = ct_rng_stream(name) & (table->slots - 1);
+    size_t i = ct_hash(name) & (table->slots - 1);
 
     while (table->slot[i] && strcmp(table->slot[i]->name, name) != 0)
         i = (i + 1) & (table->slots - 1);

@@ -38,47 +38,6 @@ int64_t ct_mesh_degree(const struct ct_mesh *mesh, ct_axes axes)
     return degree;
 }
 
-int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room)
-{
-    size_t n = 0;
-
-    if (room)
-        *text = '\0';
-    for (int i = 0; i < mesh->count; i++)
-        if (axes >> i & 1)
-            n += (size_t)snprintf(n < room ? text + n : NULL, n < room ? room - n : 0, "%s%s",
-                                  n ? "." : "", mesh->axis[i].name);
-    return (int)n;
-}
-
-static int unknown_axis(const struct ct_mesh *mesh, const char *name)
-{
-    const char *names[CT_MAX_AXES], *near;
-
-    for (int i = 0; i < mesh->count; i++)
-        names[i] = mesh->axis[i].name;
-    near = ct_nearest(name, names, (size_t)mesh->count);
-    return ct_fail(CT_EINVAL, "the mesh has no axis %s%s%s", name, near ? "; did you mean " : "",
-                   near ? near : "");
-}
-
-int ct_axes_parse(const struct ct_mesh *mesh, const char *text, ct_axes *axes)
-{
-    *axes = 0;
-    for (size_t n; *text; text += n + (text[n] == '.')) {
-        char name[64];
-        int axis;
-
-        n = strcspn(text, ".");
-        snprintf(name, sizeof(name), "%.*s", (int)n, text);
-        axis = ct_mesh_find(mesh, name);
-        if (axis < 0)
-            return unknown_axis(mesh, name);
-        *axes |= (ct_axes)1 << axis;
-    }
-    return 0;
-}
-
 int64_t ct_mesh_group(const struct ct_mesh *mesh, int64_t rank, ct_axes axes, int64_t *ranks)
 {
     int64_t count = 1, first = rank;

@@ -13,7 +13,6 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/op_author.h>
-#include <ctitan/rng.h>
 #include <ctitan/rule.h>
 
 #include "ir/rule.h"
@@ -48,7 +47,7 @@ static size_t hash_type(const struct ct_op_type *type)
 
 static uint32_t *slot_by_name(const char *name)
 {
-    size_t i = ct_rng_stream(name) & (registry.slots - 1);
+    size_t i = ct_hash(name) & (registry.slots - 1);
 
     while (registry.by_name[i] && strcmp(registry.names[registry.by_name[i] - 1], name))
         i = (i + 1) & (registry.slots - 1);

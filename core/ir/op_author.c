@@ -45,15 +45,6 @@ int ct_reference_end(struct ct_reference *r, int rc)
     return rc;
 }
 
-double ct_rounded(enum ct_dtype dtype, double value)
-{
-    double room = 0;
-    struct ct_tensor t = ct_tensor_dense(&room, dtype, 0, NULL);
-
-    ct_tensor_store(&t, 0, value);
-    return ct_tensor_load(&t, 0);
-}
-
 int64_t ct_columns(const struct ct_tensor *t)
 {
     return t->shape[t->ndim - 1];
@@ -62,14 +53,6 @@ int64_t ct_columns(const struct ct_tensor *t)
 int64_t ct_rows(const struct ct_tensor *t)
 {
     return ct_shape_count(t->ndim - 1, t->shape);
-}
-
-int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what)
-{
-    if (indices[i] >= 0 && indices[i] < (double)limit)
-        return 0;
-    return ct_fail(CT_EINVAL, "%s %.0f at position %lld is not below %lld", what, indices[i],
-                   (long long)i, (long long)limit);
 }
 
 const char *ct_gradient_name(const struct ct_vjp *v, int input)

@@ -8,11 +8,12 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
-#include <ctitan/rng.h>
 #include <ctitan/run.h>
 
 #include "run/mesh.h"
 #include "run/states.h"
+
+struct ct_config ct_config;
 
 /* ---- the offers of the recipe's plugins ---- */
 

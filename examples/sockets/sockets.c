@@ -23,7 +23,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/plugin.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 struct group;
 

@@ -8,7 +8,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/pass.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "machine.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/text.h>
 
 #include "groups.h"
 

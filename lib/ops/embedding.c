@@ -4,6 +4,8 @@
  */
 #include <string.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "list.h"
 
 /* The row of this rank's shard of table for token i; -1: another rank holds it. */

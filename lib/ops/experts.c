@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "list.h"
 
 /* ---- the choice ---- */

@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "list.h"
 

@@ -7,6 +7,8 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "list.h"
 
 static double log_sum_exp(const double *x, int64_t n)

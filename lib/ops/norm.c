@@ -3,6 +3,8 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "list.h"
 
 static const struct ct_option norm_attrs[] = {

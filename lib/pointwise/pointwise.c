@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 #include <ctitan/rule.h>
 #include <ctitan/lib/pointwise.h>

@@ -8,7 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
-#include <ctitan/recipe.h>
+#include <ctitan/lib/recipe.h>
 
 #include "settings.h"
 

@@ -8,9 +8,10 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/recipe.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 
 static void print_options(const char *section, const struct ct_option *options, const void *config,

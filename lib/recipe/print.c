@@ -7,6 +7,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/plugin.h>
 
 #include "settings.h"

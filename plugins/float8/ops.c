@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 #include <ctitan/rule.h>
 

@@ -6,7 +6,7 @@
 #ifndef PERMUTATION_H
 #define PERMUTATION_H
 
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #define PERMUTATION_ROUNDS 6
 

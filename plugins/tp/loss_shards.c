@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 #include <ctitan/rule.h>
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "compare_statistics.h"
 

@@ -9,7 +9,7 @@
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 
 #include "conformance.h"

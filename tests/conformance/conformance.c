@@ -12,7 +12,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/lib/ops.h>
 
 #include "conformance.h"

@@ -11,7 +11,7 @@
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 
 #include "support.h"

@@ -3,7 +3,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/reference.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "shuffle.h"
 

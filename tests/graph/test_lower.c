@@ -10,7 +10,7 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/log.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "shuffle.h"
 #include "support.h"

@@ -7,7 +7,7 @@
 #include <ctitan/device/device.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "support.h"
 

@@ -12,7 +12,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 #include "plugin_ops.h"
 #include "sample.h"

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/rule.h>
 #include <ctitan/lib/ops.h>
 

@@ -21,7 +21,7 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/verify.h>
-#include <ctitan/rng.h>
+#include <ctitan/lib/rng.h>
 
 static const char *program, *long_text;
 static char folder[] = "/tmp/ctitan-program-XXXXXX";

@@ -13,6 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/text.h>
 
 #include "steps.h"
 

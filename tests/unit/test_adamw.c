@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/plugin.h>

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include <ctitan/lib/text.h>
 #include <ctitan/option.h>
 
 struct config {

@@ -1,5 +1,6 @@
 #include "unit.h"
 
+#include <ctitan/lib/text.h>
 #include <ctitan/sharding.h>
 
 static const struct ct_mesh mesh = {3, {{"dp_shard", 4}, {"cp", 2}, {"tp", 3}}};

@@ -36,10 +36,6 @@ CT_API int ct_mesh_find(const struct ct_mesh *mesh, const char *name);
 CT_API int64_t ct_mesh_coordinate(const struct ct_mesh *mesh, int64_t rank, int axis);
 /* Product of the sizes of the axes in a set. */
 CT_API int64_t ct_mesh_degree(const struct ct_mesh *mesh, ct_axes axes);
-/* "dp_shard.cp": the axes of a set, in the mesh's order. Printed as snprintf does; CT_EINVAL names
-   an axis that the mesh does not have. */
-CT_API int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room);
-CT_API int ct_axes_parse(const struct ct_mesh *mesh, const char *text, ct_axes *axes);
 /*
  * The ranks that differ from rank along axes only, in order of their coordinates along those axes
  * (the set's first axis slowest). ranks has room for ct_mesh_degree(); returns their number.

@@ -328,13 +328,6 @@ CT_API ct_axes ct_op_axes(const struct ct_op *op, const char *attribute);
 
 /* Set all attributes of a table to their fallbacks; without one to zero, a dtype to none. */
 CT_API int ct_attributes_reset(const struct ct_option *table, void *attrs);
-/* ct_options_set for attributes. mesh names the axes; NULL: there are none. */
-CT_API int ct_attribute_set(const struct ct_mesh *mesh, const struct ct_option *table, void *attrs,
-                            const char *name, const char *text, const char *where);
-/* ct_option_format for an attribute of op. */
-CT_API int ct_attribute_format(const struct ct_mesh *mesh, const struct ct_op *op,
-                               const struct ct_option *option, char *text, size_t room);
-
 /*
  * Transfer values that only some ranks along the graph's partition_axis have. `origin` is the value
  * in the graph that all ranks share: its id is the tag, and it has the dtype, shape and sharding of

@@ -25,16 +25,9 @@ CT_API struct ct_reference ct_reference_begin(const struct ct_launch *launch);
 /* Store the outputs if rc is 0; returns rc. */
 CT_API int ct_reference_end(struct ct_reference *r, int rc);
 
-/* value rounded to dtype */
-CT_API double ct_rounded(enum ct_dtype dtype, double value);
-
 /* Size of the last dimension, and number of rows of that size. */
 CT_API int64_t ct_columns(const struct ct_tensor *t);
 CT_API int64_t ct_rows(const struct ct_tensor *t);
-
-/* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
-CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
-#define CT_MASKED (-100) /* a label that does not count */
 
 /* "d.<name>": the name of the gradient of an input. */
 CT_API const char *ct_gradient_name(const struct ct_vjp *v, int input);

@@ -92,17 +92,8 @@ CT_API int ct_options_set(const struct ct_option *table, void *config, const cha
 /* The option called name, or NULL. */
 CT_API const struct ct_option *ct_option_find(const struct ct_option *table, const char *name);
 
-/*
- * The field's value as text that ct_options_set reads back to the same value; a string that is NULL
- * is "". Returns the length that it needs, as snprintf does.
- */
-CT_API int ct_option_format(const struct ct_option *option, const void *config, char *text,
-                            size_t room);
 /* The values that an option takes, for messages: "0 to 1", "at least 1", "stop, skip"; "": any. */
 CT_API int ct_option_range(const struct ct_option *option, char *text, size_t room);
-/* "bool", "int", "float", "string", "choice", "dtype", .. */
-CT_API const char *ct_option_type_name(enum ct_option_type type);
-
 /*
  * The one of count names that is nearest to word, or NULL if none is near: within an edit distance
  * of a third of the word, where swapped neighbours count once.

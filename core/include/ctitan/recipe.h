@@ -1,11 +1,11 @@
 /*
- * The values of a recipe that the core reads, and the options that describe them. lib/recipe.h
- * reads recipes and fills this in, like the configurations of plugins.
+ * The values of a recipe that the core and training read. lib/recipe.h reads recipes and fills this
+ * in, like the configurations of plugins.
  */
 #ifndef CT_RECIPE_H
 #define CT_RECIPE_H
 
-#include <ctitan/option.h>
+#include <ctitan/base.h>
 
 CT_BEGIN_DECLS
 
@@ -45,15 +45,6 @@ struct ct_config {
     struct ct_comm_config comm;
 };
 CT_API extern struct ct_config ct_config;
-
-/* The core's sections and their option tables, for `ctitan help`; NULL section after the last. */
-struct ct_recipe_section {
-    const char *name, *summary;
-    const struct ct_option *options;
-    void *config;
-};
-/* Section number index; its `name` is NULL after the last. */
-CT_API const struct ct_recipe_section *ct_recipe_section_at(size_t index);
 
 CT_END_DECLS
 

@@ -57,9 +57,6 @@ CT_API void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh 
 /* Print into text; returns the length that it needs, as snprintf does. */
 CT_API int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int dims,
                              char *text, size_t room);
-/* Parse what ct_sharding_print wrote; *end points after it. CT_EINVAL. */
-CT_API int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struct ct_sharding *s,
-                             const char **end);
 
 CT_END_DECLS
 

@@ -62,9 +62,9 @@ CT_LIB_OPS(X)
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header, the transforms "join", "precision" and "update", and
-   lib/collective.h for the core's collectives. A program calls it before it opens a run; a second
-   call does nothing. */
+/* Register the op types of this header, the transforms "join", "precision" and "update",
+   lib/collective.h for the core's collectives, and lib's diagnostics (diagnose.h). A program
+   calls it before it opens a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
@@ -275,6 +275,15 @@ struct ct_init {
 /* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
 CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                                      const int64_t *shape, struct ct_init init);
+
+/* ---- for reference kernels, beside <ctitan/op_author.h> ---- */
+
+/* value rounded to dtype */
+CT_API double ct_rounded(enum ct_dtype dtype, double value);
+
+/* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
+CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
+#define CT_MASKED (-100) /* a label that does not count */
 
 CT_END_DECLS
 

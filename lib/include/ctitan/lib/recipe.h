@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/option.h>
 #include <ctitan/recipe.h>
 
 CT_BEGIN_DECLS
@@ -76,6 +77,15 @@ struct ct_run;
  * if the plugins or options of one differ from rank 0's; the message shows the first difference.
  */
 CT_API int ct_recipe_compare(struct ct_run *run);
+
+/* The i-th section that every recipe has, in struct ct_config; name NULL after the last. */
+struct ct_recipe_section {
+    const char *name, *summary;
+    const struct ct_option *options;
+    void *config;
+};
+/* Section number index; its `name` is NULL after the last. */
+CT_API const struct ct_recipe_section *ct_recipe_section_at(size_t index);
 
 CT_END_DECLS
 

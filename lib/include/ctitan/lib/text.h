@@ -1,11 +1,13 @@
 /*
- * Graphs, programs and missing kernels as text, and dumps of a graph while it is transformed.
+ * Graphs, programs, attributes and missing kernels as text, and dumps of a graph while it is
+ * transformed.
  */
 #ifndef CT_TEXT_H
 #define CT_TEXT_H
 
 #include <stdio.h>
 
+#include <ctitan/op.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
 
@@ -23,6 +25,29 @@ CT_API struct ct_graph *ct_graph_parse(struct ct_arena *arena, const char *text)
 CT_API const char *ct_category_name(enum ct_category category);
 /* Print the program, one line per instruction. */
 CT_API void ct_program_print(const struct ct_program *program, FILE *out);
+
+/* "bool", "int", "float", "string", "choice", "dtype", .. */
+CT_API const char *ct_option_type_name(enum ct_option_type type);
+/*
+ * The field's value as text that ct_options_set reads back to the same value; a string that is NULL
+ * is "". Returns the length that it needs, as snprintf does.
+ */
+CT_API int ct_option_format(const struct ct_option *option, const void *config, char *text,
+                            size_t room);
+/* The same for an attribute of op. */
+CT_API int ct_attribute_format(const struct ct_mesh *mesh, const struct ct_op *op,
+                               const struct ct_option *option, char *text, size_t room);
+/* ct_options_set for attributes. mesh names the axes; NULL: there are none. */
+CT_API int ct_attribute_set(const struct ct_mesh *mesh, const struct ct_option *table, void *attrs,
+                            const char *name, const char *text, const char *where);
+
+/* "dp_shard.cp": the axes of a set, in the mesh's order. Printed as snprintf does; CT_EINVAL names
+   an axis that the mesh does not have. */
+CT_API int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room);
+CT_API int ct_axes_parse(const struct ct_mesh *mesh, const char *text, ct_axes *axes);
+/* Parse what ct_sharding_print wrote; *end points after it. CT_EINVAL. */
+CT_API int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struct ct_sharding *s,
+                             const char **end);
 
 /* For struct ct_diagnostics. Fail with CT_ENOENT: the message has what each kernel of the device
    refuses in a call. */

@@ -55,14 +55,10 @@ static inline float ct_normal(uint64_t seed, uint64_t stream, uint64_t index)
     return radius * (index & 1 ? sinf(angle) : cosf(angle));
 }
 
-/* FNV-1a of a name: the stream of a parameter. */
+/* The stream of a parameter. */
 static inline uint64_t ct_rng_stream(const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return h;
+    return ct_hash(name);
 }
 
 CT_END_DECLS

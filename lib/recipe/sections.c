@@ -1,11 +1,9 @@
 /*
- * The sections of a recipe that the core reads: their options, and where the values are stored.
+ * The sections of every recipe: their options, and where the core finds the values.
  */
 #include <math.h>
 
-#include <ctitan/recipe.h>
-
-struct ct_config ct_config;
+#include <ctitan/lib/recipe.h>
 
 static const struct ct_option job_options[] = {
     CT_OPT_STRING(struct ct_job_config, name, "name", "", "Name of the run, for people"),
