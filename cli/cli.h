@@ -27,6 +27,7 @@ int verb_plan(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
 int verb_tune(int argc, char **argv);
 int verb_compare(int argc, char **argv);
+int verb_report(int argc, char **argv);
 int verb_watch(int argc, char **argv);
 int verb_plugins(int argc, char **argv);
 int verb_help(int argc, char **argv);
@@ -131,6 +132,11 @@ void print_times_json(const struct planned *planned, const struct args *args,
 /* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
    applied. */
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);
+
+/* Print where a step's memory is largest, and what is alive there. */
+void print_peak(const struct ct_program *program);
+/* The same, and its course over the step, as members of a JSON object. */
+void print_memory_json(const struct ct_program *program);
 
 /* Measure this machine while args->path trains (NULL: a recipe of its own) as args->ranks ranks,
    and write its description. */

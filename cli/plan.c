@@ -183,6 +183,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
         printf("  copied per step    %s from host memory, %s to it\n",
                human_bytes(p->loaded_bytes, a), human_bytes(p->stored_bytes, b));
     print_memory("memory", run->arena_bytes, &p->memory);
+    print_peak(p);
     if (run->host_bytes)
         print_memory("host memory", run->host_bytes, &p->host);
     print_beside(run);
@@ -207,7 +208,8 @@ static void print_json(const struct planned *planned, const struct args *args,
     const struct ct_program *p = run->program;
     int64_t groups;
 
-    printf("{\"parameters\": %lld, \"tokens_per_step\": %lld,\n", (long long)run->parameters,
+    printf("{\"device_plugin\": \"%s\",\n", run->device->name);
+    printf(" \"parameters\": %lld, \"tokens_per_step\": %lld,\n", (long long)run->parameters,
            (long long)n->tokens);
     printf(" \"flops_per_token\": %.17g, \"flops_per_token_halved\": %.17g, "
            "\"flops_per_step\": %.17g,\n",
@@ -221,6 +223,7 @@ static void print_json(const struct planned *planned, const struct args *args,
            run->arena_bytes, run->host_bytes, beside(run, &groups));
     print_json_categories("memory", &p->memory);
     print_json_categories("offloaded", &p->host);
+    print_memory_json(p);
     if (args->machine) {
         printf(",\n \"time\": ");
         print_times_json(planned, args, times);

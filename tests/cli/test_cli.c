@@ -375,6 +375,37 @@ static void explain_shows_the_graph_after_each_transform(void **state)
     assert_null(strstr(r.out, "adamw.m"));
 }
 
+/* The curve of memory over the step, its peak, and the categories at the peak say the same. */
+static void plan_explains_the_peak(void **state)
+{
+    json_t *plan = json_loads(run("plan %R --json").out, 0, NULL), *at;
+    const json_t *over = json_object_get(plan, "over_step"), *points;
+    const json_t *peak = json_object_get(plan, "peak");
+    double sum = 0, most = 0, largest = 0;
+    const char *name;
+    size_t largest_at;
+
+    (void)state;
+    points = json_object_get(over, "points");
+    json_object_foreach(json_object_get(plan, "memory"), name, at) sum += number(at, "at_peak");
+    for (size_t n = 0; n < json_array_size(points); n++) {
+        const json_t *point = json_array_get(points, n);
+        double total = 0;
+
+        for (size_t c = 1; c < json_array_size(point); c++)
+            total += json_number_value(json_array_get(point, c));
+        most = fmax(most, total);
+        if (json_integer_value(json_array_get(point, 0)) == (json_int_t)number(peak, "instruction"))
+            assert_true(total == number(peak, "bytes"));
+    }
+    assert_true(most > 0 && most == number(peak, "bytes") && most == sum);
+    assert_true(most <= number(plan, "memory_peak_bytes"));
+    json_array_foreach(json_object_get(peak, "largest"), largest_at, at) largest +=
+        number(at, "bytes");
+    assert_true(largest > 0 && largest < most);
+    json_decref(plan);
+}
+
 static void plan_shows_memory_and_instructions(void **state)
 {
     struct result r = run("plan %R");
@@ -384,6 +415,7 @@ static void plan_shows_memory_and_instructions(void **state)
     assert_has(r.out, "parameters");
     assert_has(r.out, "activations");
     assert_has(r.out, "FLOPs per token");
+    assert_has(r.out, "\nthe peak is at instruction ");
     /* 100 ranks share 64 rows: the last has none. */
     r = run("plan %R --world 100 --rank 99 --with fsdp --set training.global_batch_size=-1");
     if (r.status)
@@ -515,6 +547,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(plan_shows_memory_and_instructions),
+        cmocka_unit_test(plan_explains_the_peak),
         cmocka_unit_test(doctor_measures_the_machine),
     };
 

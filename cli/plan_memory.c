@@ -1,0 +1,207 @@
+/*
+ * Memory of a planned step over its instructions, and what is alive where it is largest.
+ *
+ * Sizes are those of the buffers that are alive, in multiples of their alignment. The plan may take
+ * more where free memory is in parts that are too small.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/lib/text.h>
+
+#include "cli.h"
+
+#define ALIGNMENT 256 /* of every buffer */
+#define POINTS 400    /* of a curve */
+#define SHOWN 12      /* kinds of values at the peak */
+
+/* Values alike but for their numbers: "layers.*.ffn_sum". */
+struct kind {
+    char name[128];
+    enum ct_category category;
+    size_t values, bytes;
+};
+
+static size_t size_of(const struct ct_buffer *b)
+{
+    return (b->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Live bytes by instruction and category. */
+static size_t (*sweep(const struct ct_program *p, struct ct_arena *arena))[CT_CATEGORY_COUNT]
+{
+    int64_t count = (int64_t)p->step_count;
+    size_t(*live)[CT_CATEGORY_COUNT] = ct_arena_alloc(arena, sizeof(*live) * (p->step_count + 1));
+
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const struct ct_buffer *b = &p->buffers[i];
+        int64_t from = b->first > 0 ? b->first : 0;
+
+        if (b->space != CT_SPACE_DEVICE || b->last < 0 || from >= count)
+            continue;
+        live[from][b->category] += size_of(b);
+        if (b->last < count - 1)
+            live[b->last + 1][b->category] -= size_of(b); /* wraps until the sums are taken */
+    }
+    for (int64_t n = 1; n < count; n++)
+        for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+            live[n][c] += live[n - 1][c];
+    return live;
+}
+
+static size_t total(const size_t category[CT_CATEGORY_COUNT])
+{
+    size_t sum = 0;
+
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+        sum += category[c];
+    return sum;
+}
+
+static size_t find_peak(size_t (*const live)[CT_CATEGORY_COUNT], size_t from, size_t to)
+{
+    size_t at = from;
+
+    for (size_t n = from + 1; n < to; n++)
+        if (total(live[n]) > total(live[at]))
+            at = n;
+    return at;
+}
+
+/* ---- what is alive ---- */
+
+/* "layers.12.x.0" -> "layers.*.x.*" */
+static void generalise(const char *name, char *out, size_t room)
+{
+    size_t used = 0;
+
+    while (*name && used + 1 < room) {
+        bool begins = used == 0 || !isalnum((unsigned char)out[used - 1]);
+        size_t digits = strspn(name, "0123456789");
+
+        if (digits && begins && !isalnum((unsigned char)name[digits])) {
+            out[used++] = '*';
+            name += digits;
+        } else {
+            out[used++] = *name++;
+        }
+    }
+    out[used] = '\0';
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct kind *x = a, *y = b;
+
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return strcmp(x->name, y->name);
+}
+
+/* Without what is always there. */
+static size_t collect(const struct ct_program *p, int64_t at, struct kind *list)
+{
+    size_t count = 0, n;
+
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const struct ct_buffer *b = &p->buffers[i];
+        char name[128] = "workspace";
+
+        if (b->space != CT_SPACE_DEVICE || b->first == INT64_MIN || b->first > at || b->last < at)
+            continue;
+        if (b->value)
+            generalise(b->value->name, name, sizeof(name));
+        for (n = count; n-- > 0;) /* mostly one of the last */
+            if (list[n].category == b->category && !strcmp(list[n].name, name))
+                break;
+        if (n == SIZE_MAX) {
+            n = count++;
+            list[n].category = b->category;
+            memcpy(list[n].name, name, sizeof(name));
+        }
+        list[n].values++;
+        list[n].bytes += size_of(b);
+    }
+    qsort(list, count, sizeof(*list), by_bytes);
+    return count;
+}
+
+static const char *section_of(const struct ct_instruction *i)
+{
+    return i->op->section ? i->op->section->name : "";
+}
+
+void print_peak(const struct ct_program *p)
+{
+    struct ct_arena scratch = {0};
+    struct kind *kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
+    size_t at = find_peak(sweep(p, &scratch), 0, p->step_count), count;
+    const struct ct_instruction *i = &p->step[at];
+    char human[32], exact[32];
+
+    if (!p->step_count)
+        return;
+    count = collect(p, (int64_t)at, kind);
+    printf("\nthe peak is at instruction %zu of %zu: %s in section %s", at, p->step_count,
+           i->op->type->name, section_of(i));
+    if (i->microbatch >= 0)
+        printf(", microbatch %d", (int)i->microbatch);
+    printf("%s%s; alive there, beside what always is:\n", i->op->region ? ", " : "",
+           i->op->region ? i->op->region : "");
+    for (size_t n = 0; n < count && n < SHOWN; n++)
+        printf("  %-18s %12s %18s %6zu x %s\n", ct_category_name(kind[n].category),
+               human_bytes((double)kind[n].bytes, human), grouped((int64_t)kind[n].bytes, exact),
+               kind[n].values, kind[n].name);
+    if (count > SHOWN)
+        printf("  and %zu more kinds\n", count - SHOWN);
+    ct_arena_finish(&scratch);
+}
+
+/* ---- JSON ---- */
+
+static void print_json_curve(const struct ct_program *p, size_t (*const live)[CT_CATEGORY_COUNT])
+{
+    size_t per = p->step_count / POINTS + 1;
+
+    printf(" \"over_step\": {\"instructions\": %zu, \"points\": [", p->step_count);
+    for (size_t n = 0; n < p->step_count; n += per) {
+        size_t to = n + per < p->step_count ? n + per : p->step_count;
+        size_t at = find_peak(live, n, to);
+
+        printf("%s\n  [%zu", n ? "," : "", at);
+        for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+            printf(", %zu", live[at][c]);
+        putchar(']');
+    }
+    printf("],\n  \"columns\": [\"instruction\"");
+    for (int c = 0; c < CT_CATEGORY_COUNT; c++)
+        printf(", \"%s\"", ct_category_name((enum ct_category)c));
+    printf("]}");
+}
+
+void print_memory_json(const struct ct_program *p)
+{
+    struct ct_arena scratch = {0};
+    struct kind *kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
+    size_t(*live)[CT_CATEGORY_COUNT] = sweep(p, &scratch);
+    size_t at = find_peak(live, 0, p->step_count), count;
+    const struct ct_instruction *i = &p->step[at];
+
+    if (!p->step_count)
+        return;
+    count = collect(p, (int64_t)at, kind);
+    printf(",\n");
+    print_json_curve(p, live);
+    printf(",\n \"peak\": {\"instruction\": %zu, \"bytes\": %zu, \"op\": \"%s\", "
+           "\"section\": \"%s\", \"microbatch\": %d, \"layer\": \"%s\", \"largest\": [",
+           at, total(live[at]), i->op->type->name, section_of(i), (int)i->microbatch,
+           i->op->region ? i->op->region : "");
+    for (size_t n = 0; n < count && n < SHOWN; n++)
+        printf("%s\n  {\"values\": \"%s\", \"count\": %zu, \"category\": \"%s\", \"bytes\": %zu}",
+               n ? "," : "", kind[n].name, kind[n].values, ct_category_name(kind[n].category),
+               kind[n].bytes);
+    printf("]}");
+    ct_arena_finish(&scratch);
+}

@@ -1,0 +1,164 @@
+/*
+ * report: one page of HTML about one or several runs, without anything from elsewhere.
+ *
+ * Loss and speed are what the runs logged. Memory and traffic are planned again, from the resolved
+ * recipe of each run, in a process of its own: the plan is what the run had, to the byte. The
+ * timeline of a step is recorded or simulated (report_timeline.c).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+
+#include "child.h"
+#include "cli.h"
+#include "report.h"
+
+#define OPTIONS 16
+
+FILE *report_ask(struct report *r, const struct report_run *run, const char *verb,
+                 const char *const *options, const char **failure)
+{
+    const char *argv[OPTIONS + 8] = {"ctitan", verb,
+                                     ct_arena_printf(&r->arena, "%s/recipe.ini", run->folder)};
+    struct child child;
+    FILE *out = NULL;
+    size_t n = 3;
+
+    if (run->status.ranks > 1) {
+        argv[n++] = "--world";
+        argv[n++] = ct_arena_printf(&r->arena, "%lld", (long long)run->status.ranks);
+    }
+    while (*options && n < OPTIONS + 7)
+        argv[n++] = *options++;
+    if (child_start(argv, &child) < 0) {
+        *failure = ct_arena_strdup(&r->arena, ct_error_message());
+        return NULL;
+    }
+    if (child_finish(&r->arena, &child, &out, failure) == 0)
+        return out;
+    if (out)
+        fclose(out);
+    return NULL;
+}
+
+static void take_plan(struct report *r, struct report_run *run)
+{
+    const char *options[] = {"--json", NULL}; /* for its own device, whatever --device says */
+    FILE *out = report_ask(r, run, "plan", options, &run->plan_failure);
+
+    run->plan = out ? json_loadf(out, 0, NULL) : NULL;
+    if (out)
+        fclose(out);
+    if (out && !run->plan)
+        run->plan_failure = "its plan is no JSON";
+}
+
+/* The last part of a path: "outputs/one/" -> "one". */
+static const char *base_name(struct ct_arena *arena, const char *path)
+{
+    char *copy = ct_arena_strdup(arena, path), *slash;
+    size_t length = strlen(copy);
+
+    while (length > 1 && copy[length - 1] == '/')
+        copy[--length] = '\0';
+    slash = strrchr(copy, '/');
+    return slash && slash[1] ? slash + 1 : copy;
+}
+
+/* Two runs may have the same name in different folders. */
+static void name_runs(struct report *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        r->run[i].name = base_name(&r->arena, r->run[i].folder);
+        for (size_t j = 0; j < r->count; j++)
+            if (j != i && !strcmp(r->run[i].name, base_name(&r->arena, r->run[j].folder)))
+                r->run[i].name = r->run[i].folder;
+    }
+}
+
+static int take_run(struct report *r, struct report_run *run)
+{
+    int rc = run_read_log(&r->arena, run->folder, &run->log);
+
+    if (rc < 0)
+        return ct_fail(CT_ECONFIG,
+                       "%s: expected the dump folder of a run with the plugin metrics: it has no "
+                       "metrics.jsonl",
+                       run->folder);
+    if (!run->log.count)
+        return ct_fail(CT_ECONFIG, "%s: the run has logged no step", run->folder);
+    run->status = run_read_status(&r->arena, run->folder);
+    run->recipe = run_read_recipe(&r->arena, run->folder);
+    if (*run->recipe)
+        take_plan(r, run);
+    else
+        run->plan_failure = "it has no recipe.ini";
+    report_take_timeline(r, run);
+    return 0;
+}
+
+static int parse(struct report *r, int argc, char **argv)
+{
+    *r = (struct report){.out = "report.html"};
+    for (int i = 1; i < argc; i++) {
+        bool device = !strcmp(argv[i], "--device"), out = !strcmp(argv[i], "--out");
+
+        if ((device || out) && i + 1 == argc)
+            return ct_fail(CT_ECONFIG, "report: %s lacks its value", argv[i]);
+        if (device)
+            r->device = argv[++i];
+        else if (out)
+            r->out = argv[++i];
+        else if (*argv[i] == '-')
+            return ct_fail(CT_ECONFIG, "report has no option %s; `ctitan help report` lists them",
+                           argv[i]);
+        else if (r->count == REPORT_RUNS)
+            return ct_fail(CT_ECONFIG, "report: expected %d runs at most", REPORT_RUNS);
+        else
+            r->run[r->count++].folder = argv[i];
+    }
+    if (!r->count)
+        return ct_fail(CT_ECONFIG, "report: expected the dump folder of a run, or of several");
+    return 0;
+}
+
+static int write_page(const struct report *r)
+{
+    struct ct_new_file file;
+    int rc = ct_file_begin(&file, r->out);
+
+    if (rc < 0)
+        return rc;
+    report_print_page(r, file.out);
+    rc = ct_file_end(&file, 0);
+    if (rc == 0)
+        printf("%s is written\n", r->out);
+    return rc;
+}
+
+int verb_report(int argc, char **argv)
+{
+    struct report *r = calloc(1, sizeof(*r));
+    int rc = r ? parse(r, argc, argv) : ct_fail(CT_ENOMEM, "report");
+
+    if (rc == 0 && !(r->scratch = scratch_folder(&r->arena, "report")))
+        rc = CT_EIO;
+    if (rc == 0)
+        name_runs(r);
+    for (size_t i = 0; rc == 0 && i < r->count; i++)
+        rc = take_run(r, &r->run[i]);
+    if (rc == 0)
+        rc = write_page(r);
+    if (r) {
+        for (size_t i = 0; i < r->count; i++)
+            json_decref(r->run[i].plan);
+        scratch_remove(r->scratch);
+        ct_arena_finish(&r->arena);
+    }
+    free(r);
+    return rc;
+}

@@ -1,0 +1,67 @@
+/* What a page about runs is made of. */
+#ifndef CT_REPORT_H
+#define CT_REPORT_H
+
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include <ctitan/lib/chart.h>
+
+#include "runs.h"
+
+#define REPORT_RUNS CT_CHART_COLOURS
+
+enum report_kind {
+    REPORT_FORWARD,
+    REPORT_BACKWARD, /* whole, or of the inputs alone */
+    REPORT_WEIGHTS,  /* its half for weights' gradients */
+    REPORT_REST,     /* before and after the microbatches: the optimizer and the like */
+    REPORT_COMMUNICATION,
+    REPORT_KINDS
+};
+
+/* A step of all ranks, drawn: two rows for each, computing and communicating. */
+struct report_timeline {
+    const char *source;  /* where the times are from, a sentence; NULL: there is none */
+    const char *missing; /* why */
+    bool seconds;        /* milliseconds; otherwise percent of the step */
+    double end;
+    struct ct_chart_span *span;
+    size_t count;
+    const char **row;
+    int rows, ranks, all_ranks;   /* drawn; in the trace */
+    double (*busy)[REPORT_KINDS]; /* by rank, in the unit of the axis */
+};
+
+struct report_run {
+    const char *name, *folder;
+    struct run_log log;
+    struct run_status status;
+    const char *recipe;
+    json_t *plan; /* as `plan --json` prints; NULL: it could not be planned again */
+    const char *plan_failure;
+    struct report_timeline timeline;
+};
+
+struct report {
+    struct ct_arena arena;
+    struct report_run run[REPORT_RUNS];
+    size_t count;
+    const char *device, *out; /* of --device, --out; NULL: not given */
+    const char *scratch;      /* folder */
+};
+
+extern const char *const report_kind_names[REPORT_KINDS];
+
+/* Run a verb that takes options of this run: `ctitan VERB FOLDER/recipe.ini [--world N] ...`, up to
+   a NULL. Returns what it printed, to be closed; NULL: *failure says why. */
+FILE *report_ask(struct report *r, const struct report_run *run, const char *verb,
+                 const char *const *options, const char **failure);
+
+/* Find a step's timeline: recorded by the flight recorder, or else simulated. */
+void report_take_timeline(struct report *r, struct report_run *run);
+
+void report_print_page(const struct report *r, FILE *out);
+
+#endif

@@ -1,0 +1,659 @@
+/*
+ * The page: one file of HTML, style and script included. Everything that comes from a run or a
+ * recipe is escaped.
+ */
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+#include "compare_statistics.h"
+#include "report.h"
+
+#define TABLE_ROWS 40 /* of a chart's table; more are thinned out */
+#define OPTIONS 256   /* that differ, shown */
+
+static const char style[] =
+    "*{box-sizing:border-box}\n"
+    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--soft:#5a5f66;--line:#d5d8dc;"
+    "--panel:#f6f7f9;--link:#00559b}\n"
+    "@media (prefers-color-scheme:dark){:root{--bg:#15171a;--fg:#e8eaed;--soft:#a8aeb6;"
+    "--line:#3a3d42;--panel:#1e2125;--link:#7cc0f8}}\n"
+    "body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 sans-serif}\n"
+    "main,header,nav,footer{max-width:70rem;margin:auto;padding:.5rem 1.25rem}\n"
+    "h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.25rem;margin:2rem 0 .5rem;"
+    "border-bottom:1px solid var(--line)}h3{font-size:1.05rem;margin:1.25rem 0 .25rem}\n"
+    "a{color:var(--link)}nav a{margin-right:1rem}\n"
+    ".skip{position:absolute;left:-100rem}.skip:focus{left:1rem;top:.5rem;background:var(--bg);"
+    "padding:.5rem;outline:3px solid var(--link)}\n"
+    ".wide{overflow-x:auto}p{max-width:48rem}.note{color:var(--soft)}\n"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0}\n"
+    "caption{text-align:left;color:var(--soft)}\n"
+    "th,td{padding:.15rem .75rem;border-bottom:1px solid var(--line);text-align:right;"
+    "vertical-align:top}th[scope=row],td.text,th.text{text-align:left;overflow-wrap:anywhere}\n"
+    "pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.85rem}\n"
+    "summary{cursor:pointer;color:var(--link)}\n"
+    ":focus-visible{outline:3px solid var(--link);outline-offset:2px}\n"
+    "@media print{nav,.skip{display:none}h2{break-after:avoid}body{font-size:11pt}"
+    ".wide,pre{overflow:visible;white-space:pre-wrap}}\n";
+
+static void put(const char *text, FILE *out)
+{
+    ct_chart_escape(text, out);
+}
+
+/* <TAG>text</TAG>; attributes may follow the tag's name. */
+static void element(const char *tag, const char *text, FILE *out)
+{
+    fprintf(out, "<%s>", tag);
+    put(text, out);
+    fprintf(out, "</%.*s>", (int)strcspn(tag, " "), tag);
+}
+
+static void cell(double value, FILE *out)
+{
+    char text[32];
+    double size = fabs(value);
+
+    if (!isfinite(value))
+        strcpy(text, "-");
+    else if (value == floor(value) && size < 1e15)
+        grouped((int64_t)value, text);
+    else
+        snprintf(text, sizeof(text), "%.6g", value);
+    element("td", text, out);
+}
+
+static const char *bytes(double value, char text[32])
+{
+    return human_bytes(value, text);
+}
+
+/* ---- summary ---- */
+
+static const struct run_step *last_step(const struct report_run *run)
+{
+    return &run->log.step[run->log.count - 1];
+}
+
+static double median_of(const struct report *r, const struct report_run *run,
+                        double (*field)(const struct run_step *))
+{
+    size_t from = run->log.count > 2 ? 1 : 0, count = 0;
+    double *value = ct_arena_array((struct ct_arena *)&r->arena, double, run->log.count);
+
+    for (size_t i = from; i < run->log.count; i++)
+        if (isfinite(field(&run->log.step[i])))
+            value[count++] = field(&run->log.step[i]);
+    return median(value, count);
+}
+
+static double loss_of(const struct run_step *s)
+{
+    return s->loss;
+}
+
+static double speed_of(const struct run_step *s)
+{
+    return s->tokens_per_second;
+}
+
+static double norm_of(const struct run_step *s)
+{
+    return s->grad_norm;
+}
+
+static double seconds_of(const struct run_step *s)
+{
+    return s->seconds;
+}
+
+static double mfu_of(const struct run_step *s)
+{
+    return s->mfu;
+}
+
+static void print_state(const struct report_run *run, FILE *out)
+{
+    const struct run_status *s = &run->status;
+
+    fputs("<td class='text'>", out);
+    put(*s->state ? s->state : "not known", out);
+    if (*s->message) {
+        fputs(": ", out);
+        put(s->message, out);
+    }
+    fputs("</td>", out);
+}
+
+static void print_summary(const struct report *r, FILE *out)
+{
+    char text[32];
+
+    fputs("<section id='runs' aria-labelledby='runs-h'><h2 id='runs-h'>Runs</h2>\n"
+          "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
+          "<th class='text' scope='col'>how it ended</th><th scope='col'>ranks</th>"
+          "<th scope='col'>steps</th><th scope='col'>last loss</th>"
+          "<th scope='col'>step, s</th><th scope='col'>tokens/s</th><th scope='col'>MFU, %</th>"
+          "<th scope='col'>memory of a rank</th></tr></thead><tbody>\n",
+          out);
+    for (size_t i = 0; i < r->count; i++) {
+        const struct report_run *run = &r->run[i];
+
+        fputs("<tr>", out);
+        element("th scope='row'", run->name, out);
+        print_state(run, out);
+        cell(run->status.ranks ? (double)run->status.ranks : NAN, out);
+        cell((double)last_step(run)->step, out);
+        cell(last_step(run)->loss, out);
+        cell(median_of(r, run, seconds_of), out);
+        cell(round(median_of(r, run, speed_of)), out);
+        cell(median_of(r, run, mfu_of), out);
+        element("td", bytes(last_step(run)->memory, text), out);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div><p class='note'>Step, speed and MFU: medians of what was logged, "
+          "without the first.</p></section>\n",
+          out);
+}
+
+/* ---- curves ---- */
+
+static double *column(const struct report *r, const struct report_run *run,
+                      double (*field)(const struct run_step *))
+{
+    double *value = ct_arena_array((struct ct_arena *)&r->arena, double, run->log.count);
+
+    for (size_t i = 0; i < run->log.count; i++)
+        value[i] = field ? field(&run->log.step[i]) : (double)run->log.step[i].step;
+    return value;
+}
+
+static size_t add_validation(const struct report *r, const struct report_run *run,
+                             struct ct_chart_series *series)
+{
+    struct ct_arena *arena = (struct ct_arena *)&r->arena;
+    size_t count = run->log.validations;
+    double *x = ct_arena_array(arena, double, count), *y = ct_arena_array(arena, double, count);
+
+    for (size_t i = 0; i < count; i++) {
+        x[i] = (double)run->log.validation[i].step;
+        y[i] = run->log.validation[i].loss;
+    }
+    *series = (struct ct_chart_series){ct_arena_printf(arena, "%s, validation", run->name), x, y,
+                                       count, true};
+    return count > 0;
+}
+
+/* The logged values of all runs, by step. */
+static void print_curve_table(const struct report *r, const struct ct_chart *c, FILE *out)
+{
+    size_t most = 0, every;
+
+    fputs("<details class='chart-table'><summary>The numbers as a table</summary>"
+          "<div class='wide'><table><thead><tr><th scope='col'>step</th>",
+          out);
+    for (size_t s = 0; s < r->count; s++) {
+        element("th scope='col'", r->run[s].name, out);
+        most = c->series[s].count > c->series[most].count ? s : most;
+    }
+    fputs("</tr></thead><tbody>\n", out);
+    every = c->series[most].count / TABLE_ROWS + 1;
+    for (size_t n = 0; n < c->series[most].count; n += every) {
+        double x = c->series[most].x[n];
+
+        fprintf(out, "<tr><th scope='row'>%.0f</th>", x);
+        for (size_t s = 0; s < r->count; s++) {
+            double y = NAN;
+
+            for (size_t i = 0; i < c->series[s].count; i++)
+                if (c->series[s].x[i] == x)
+                    y = c->series[s].y[i];
+            cell(y, out);
+        }
+        fputs("</tr>\n", out);
+    }
+    fprintf(out, "</tbody></table></div>%s</details>\n",
+            every > 1 ? "<p class='note'>Not every logged step is listed.</p>" : "");
+}
+
+static void print_curve(const struct report *r, const char *id, const char *title,
+                        const char *y_name, double (*field)(const struct run_step *), bool zero,
+                        FILE *out)
+{
+    struct ct_chart_series series[2 * REPORT_RUNS];
+    struct ct_chart chart = {
+        .title = title, .x_name = "step", .y_name = y_name, .series = series, .from_zero = zero};
+
+    for (; chart.count < r->count; chart.count++) {
+        const struct report_run *run = &r->run[chart.count];
+
+        series[chart.count] = (struct ct_chart_series){
+            run->name, column(r, run, NULL), column(r, run, field), run->log.count, false};
+    }
+    for (size_t i = 0; field == loss_of && i < r->count; i++)
+        chart.count += add_validation(r, &r->run[i], &series[chart.count]);
+    fprintf(out,
+            "<section id='%s' aria-labelledby='%s-h'><h2 id='%s-h'>%s</h2><div class='wide'>\n", id,
+            id, id, title);
+    ct_chart_lines(&chart, out);
+    fputs("</div>\n", out);
+    print_curve_table(r, &chart, out);
+    fputs("</section>\n", out);
+}
+
+/* ---- memory ---- */
+
+static void print_peak_text(const json_t *peak, FILE *out)
+{
+    const char *layer = json_string_value(json_object_get(peak, "layer"));
+    json_int_t microbatch = json_integer_value(json_object_get(peak, "microbatch"));
+    char text[32];
+
+    fprintf(out, "<p>Largest, %s, at instruction %lld: <strong>",
+            bytes(json_number_value(json_object_get(peak, "bytes")), text),
+            (long long)json_integer_value(json_object_get(peak, "instruction")));
+    put(json_string_value(json_object_get(peak, "op")), out);
+    fputs("</strong> in section ", out);
+    put(json_string_value(json_object_get(peak, "section")), out);
+    if (microbatch >= 0)
+        fprintf(out, ", microbatch %lld", (long long)microbatch);
+    if (layer && *layer) {
+        fputs(", ", out);
+        put(layer, out);
+    }
+    fputs(". Alive there, beside what always is:</p>\n", out);
+}
+
+static void print_peak_table(const json_t *peak, FILE *out)
+{
+    const json_t *largest = json_object_get(peak, "largest");
+    char text[32];
+
+    fputs("<div class='wide'><table><thead><tr><th class='text' scope='col'>values</th>"
+          "<th scope='col'>number</th><th class='text' scope='col'>category</th>"
+          "<th scope='col'>together</th></tr></thead><tbody>\n",
+          out);
+    for (size_t i = 0; i < json_array_size(largest); i++) {
+        const json_t *at = json_array_get(largest, i);
+
+        fputs("<tr>", out);
+        element("th scope='row'", json_string_value(json_object_get(at, "values")), out);
+        cell(json_number_value(json_object_get(at, "count")), out);
+        element("td class='text'", json_string_value(json_object_get(at, "category")), out);
+        element("td", bytes(json_number_value(json_object_get(at, "bytes")), text), out);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div>\n", out);
+}
+
+static void print_categories(const json_t *memory, FILE *out)
+{
+    const char *name;
+    json_t *at;
+    char text[32];
+
+    fputs("<details class='chart-table'><summary>The numbers as a table</summary><table><thead><tr>"
+          "<th class='text' scope='col'>category</th><th scope='col'>at the peak of all</th>"
+          "<th scope='col'>its own peak</th></tr></thead><tbody>\n",
+          out);
+    json_object_foreach((json_t *)memory, name, at)
+    {
+        double peak = json_number_value(json_object_get(at, "peak"));
+
+        if (!(peak > 0))
+            continue;
+        fputs("<tr>", out);
+        element("th scope='row'", name, out);
+        element("td", bytes(json_number_value(json_object_get(at, "at_peak")), text), out);
+        element("td", bytes(peak, text), out);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></details>\n", out);
+}
+
+/* A unit that sizes up to `most` are read in. */
+static const char *unit_of(double most, double *bytes_each)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t i = 0;
+
+    for (*bytes_each = 1; i + 1 < CT_COUNT(unit) && most >= 1024 * *bytes_each; i++)
+        *bytes_each *= 1024;
+    return unit[i];
+}
+
+/* The categories that hold anything, as stacked areas over the instructions. */
+static void print_areas(const struct report *r, const struct report_run *run, FILE *out)
+{
+    struct ct_arena *arena = (struct ct_arena *)&r->arena;
+    const json_t *over = json_object_get(run->plan, "over_step");
+    const json_t *columns = json_object_get(over, "columns");
+    const json_t *points = json_object_get(over, "points");
+    size_t count = json_array_size(points);
+    struct ct_chart_series series[CT_CHART_COLOURS];
+    double *x = ct_arena_array(arena, double, count), unit;
+    struct ct_chart chart = {
+        .title = ct_arena_printf(arena, "Memory of a rank of %s over a step", run->name),
+        .x_name = "instruction",
+        .y_name =
+            unit_of(json_number_value(json_object_get(run->plan, "memory_peak_bytes")), &unit),
+        .series = series};
+
+    for (size_t n = 0; n < count; n++)
+        x[n] = json_number_value(json_array_get(json_array_get(points, n), 0));
+    for (size_t c = 1; c < json_array_size(columns) && chart.count < CT_CHART_COLOURS; c++) {
+        double *y = ct_arena_array(arena, double, count), most = 0;
+
+        for (size_t n = 0; n < count; n++) {
+            y[n] = json_number_value(json_array_get(json_array_get(points, n), c)) / unit;
+            most = fmax(most, y[n]);
+        }
+        if (most > 0)
+            series[chart.count++] = (struct ct_chart_series){
+                json_string_value(json_array_get(columns, c)), x, y, count, false};
+    }
+    fputs("<div class='wide'>\n", out);
+    ct_chart_areas(&chart, out);
+    fputs("</div>\n", out);
+}
+
+static void print_memory(const struct report *r, FILE *out)
+{
+    char text[32];
+
+    fputs("<section id='memory' aria-labelledby='memory-h'><h2 id='memory-h'>Memory</h2>\n", out);
+    for (size_t i = 0; i < r->count; i++) {
+        const struct report_run *run = &r->run[i];
+        const json_t *peak = json_object_get(run->plan, "peak");
+
+        element("h3", run->name, out);
+        if (!run->plan) {
+            fprintf(out, "<p>Its recipe cannot be planned again here%s: ",
+                    run->status.ranks ? "" : ", where its number of ranks is not known");
+            put(run->plan_failure, out);
+            fputs("</p>\n", out);
+            continue;
+        }
+        fprintf(out, "<p>Planned, and taken by rank 0: %s.</p>\n",
+                bytes(json_number_value(json_object_get(run->plan, "memory_peak_bytes")), text));
+        print_areas(r, run, out);
+        print_categories(json_object_get(run->plan, "memory"), out);
+        if (peak) {
+            print_peak_text(peak, out);
+            print_peak_table(peak, out);
+        }
+    }
+    fputs("</section>\n", out);
+}
+
+/* ---- timeline ---- */
+
+static void print_busy(const struct report_timeline *t, FILE *out)
+{
+    fprintf(out,
+            "<details class='chart-table'><summary>The numbers as a table</summary>"
+            "<div class='wide'><table><caption>%s of a rank</caption><thead><tr>"
+            "<th class='text' scope='col'>rank</th>",
+            t->seconds ? "Milliseconds" : "Percent of the step");
+    for (int k = 0; k < REPORT_KINDS; k++)
+        element("th scope='col'", report_kind_names[k], out);
+    fputs("</tr></thead><tbody>\n", out);
+    for (int n = 0; n < t->ranks; n++) {
+        fputs("<tr>", out);
+        element("th scope='row'", t->row[2 * n], out);
+        for (int k = 0; k < REPORT_KINDS; k++)
+            fprintf(out, "<td>%.2f</td>", t->busy[n][k]);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div></details>\n", out);
+}
+
+static void print_timeline(const struct report *r, const struct report_run *run, FILE *out)
+{
+    const struct report_timeline *t = &run->timeline;
+    struct ct_chart_timeline chart = {
+        .title = ct_arena_printf((struct ct_arena *)&r->arena, "A step of %s", run->name),
+        .x_name = t->seconds ? "ms" : "% of the step",
+        .row = t->row,
+        .kind = report_kind_names,
+        .rows = t->rows,
+        .kinds = REPORT_KINDS,
+        .end = t->end,
+        .span = t->span,
+        .count = t->count};
+
+    element("h3", run->name, out);
+    if (!t->source) {
+        fputs("<p>There is none: ", out);
+        put(t->missing ? t->missing : "it could not be simulated", out);
+        fputs("</p>\n", out);
+        return;
+    }
+    element("p", t->source, out);
+    if (t->all_ranks > t->ranks)
+        fprintf(out, "<p class='note'>The first %d of %d ranks are drawn.</p>\n", t->ranks,
+                t->all_ranks);
+    fputs("<div class='wide'>\n", out);
+    ct_chart_timeline(&chart, out);
+    fputs("</div>\n", out);
+    print_busy(t, out);
+}
+
+static void print_timelines(const struct report *r, FILE *out)
+{
+    fputs("<section id='step' aria-labelledby='step-h'><h2 id='step-h'>A step</h2>\n", out);
+    for (size_t i = 0; i < r->count; i++)
+        print_timeline(r, &r->run[i], out);
+    fputs("</section>\n", out);
+}
+
+/* ---- traffic ---- */
+
+static const json_t *find_traffic(const struct report_run *run, const char *op, const char *axes)
+{
+    const json_t *list = json_object_get(run->plan, "communication");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *at = json_array_get(list, i);
+
+        if (!strcmp(json_string_value(json_object_get(at, "op")), op) &&
+            !strcmp(json_string_value(json_object_get(at, "axes")), axes))
+            return at;
+    }
+    return NULL;
+}
+
+static void print_traffic_row(const struct report *r, const char *op, const char *axes, FILE *out)
+{
+    char text[32];
+
+    fputs("<tr>", out);
+    element("th scope='row'", op, out);
+    element("td class='text'", axes, out);
+    for (size_t i = 0; i < r->count; i++) {
+        const json_t *at = find_traffic(&r->run[i], op, axes);
+
+        cell(at ? json_number_value(json_object_get(at, "calls")) : 0, out);
+        element("td", bytes(at ? json_number_value(json_object_get(at, "bytes")) : 0, text), out);
+    }
+    fputs("</tr>\n", out);
+}
+
+static bool sends(const struct report *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (json_array_size(json_object_get(r->run[i].plan, "communication")))
+            return true;
+    return false;
+}
+
+static void print_traffic(const struct report *r, FILE *out)
+{
+    fputs("<section id='traffic' aria-labelledby='traffic-h'><h2 id='traffic-h'>Traffic</h2>\n",
+          out);
+    if (!sends(r)) {
+        fputs("<p>No rank sends anything.</p></section>\n", out);
+        return;
+    }
+    fputs("<div class='wide'><table><caption>Sent by rank 0 in a step</caption><thead><tr>"
+          "<th class='text' scope='col'>collective</th><th class='text' scope='col'>along</th>",
+          out);
+    for (size_t i = 0; i < r->count; i++) {
+        element("th scope='col'", r->run[i].name, out);
+        fputs("<th scope='col'>bytes</th>", out);
+    }
+    fputs("</tr></thead><tbody>\n", out);
+    for (size_t i = 0; i < r->count; i++) {
+        const json_t *list = json_object_get(r->run[i].plan, "communication");
+
+        for (size_t n = 0; n < json_array_size(list); n++) {
+            const json_t *at = json_array_get(list, n);
+            const char *op = json_string_value(json_object_get(at, "op"));
+            const char *axes = json_string_value(json_object_get(at, "axes"));
+            bool seen = false;
+
+            for (size_t before = 0; before < i; before++)
+                seen |= find_traffic(&r->run[before], op, axes) != NULL;
+            if (!seen)
+                print_traffic_row(r, op, axes, out);
+        }
+    }
+    fputs("</tbody></table></div></section>\n", out);
+}
+
+/* ---- recipes ---- */
+
+static bool differs(const struct report *r, const char *name)
+{
+    struct option_line first, other;
+    bool has = option_find(r->run[0].recipe, name, &first);
+
+    for (size_t i = 1; i < r->count; i++)
+        if (option_find(r->run[i].recipe, name, &other) != has ||
+            (has && strcmp(first.value, other.value) != 0))
+            return true;
+    return false;
+}
+
+static void print_difference(const struct report *r, const char *name, FILE *out)
+{
+    struct option_line option;
+
+    fputs("<tr>", out);
+    element("th scope='row'", name, out);
+    for (size_t i = 0; i < r->count; i++) {
+        bool has = option_find(r->run[i].recipe, name, &option);
+
+        fputs("<td class='text'>", out);
+        put(has ? option.value : "not there", out);
+        if (has) {
+            fputs("<br><span class='note'>", out);
+            put(option.source, out);
+            fputs("</span>", out);
+        }
+        fputs("</td>", out);
+    }
+    fputs("</tr>\n", out);
+}
+
+/* Options of which a value differs from the first run's, each once, in the order of the recipes. */
+static int print_differences(const struct report *r, FILE *out)
+{
+    struct option_line option, before;
+    int count = 0;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const char *at = r->run[i].recipe;
+        char section[64] = "";
+
+        while (option_next(&at, section, &option) && count < OPTIONS) {
+            bool seen = !strcmp(option.name, "job.dump_folder");
+
+            for (size_t n = 0; n < i; n++)
+                seen |= option_find(r->run[n].recipe, option.name, &before);
+            if (seen || !differs(r, option.name))
+                continue;
+            print_difference(r, option.name, out);
+            count++;
+        }
+    }
+    return count;
+}
+
+static void print_recipes(const struct report *r, FILE *out)
+{
+    if (r->count > 1) {
+        fputs("<section id='differs' aria-labelledby='differs-h'>"
+              "<h2 id='differs-h'>What differs</h2>\n<div class='wide'><table><thead><tr>"
+              "<th class='text' scope='col'>option</th>",
+              out);
+        for (size_t i = 0; i < r->count; i++)
+            element("th class='text' scope='col'", r->run[i].name, out);
+        fputs("</tr></thead><tbody>\n", out);
+        if (!print_differences(r, out))
+            fprintf(out, "<tr><td class='text' colspan='%zu'>No option but the folder.</td></tr>\n",
+                    r->count + 1);
+        fputs("</tbody></table></div></section>\n", out);
+    }
+    fputs("<section id='recipe' aria-labelledby='recipe-h'><h2 id='recipe-h'>Recipe</h2>\n", out);
+    for (size_t i = 0; i < r->count; i++) {
+        fprintf(out, "<details%s><summary>", r->count == 1 ? " open" : "");
+        put(r->run[i].name, out);
+        fputs(", every option and where its value is from</summary><pre tabindex='0'>", out);
+        put(*r->run[i].recipe ? r->run[i].recipe : "There is no recipe.ini.", out);
+        fputs("</pre></details>\n", out);
+    }
+    fputs("</section>\n", out);
+}
+
+/* ---- all ---- */
+
+static void print_head(const struct report *r, FILE *out)
+{
+    fputs("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
+          "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src "
+          "'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+          "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<title>",
+          out);
+    for (size_t i = 0; i < r->count; i++) {
+        fputs(i ? ", " : "", out);
+        put(r->run[i].name, out);
+    }
+    fprintf(out, " - ctitan report</title>\n<style>\n%s%s</style></head>\n<body>\n", style,
+            ct_chart_style());
+    fputs("<a class='skip' href='#main'>Skip to the content</a>\n<header><h1>Report: ", out);
+    for (size_t i = 0; i < r->count; i++) {
+        fputs(i ? ", " : "", out);
+        put(r->run[i].name, out);
+    }
+    fprintf(out,
+            "</h1></header>\n<nav aria-label='Sections'><a href='#runs'>Runs</a>"
+            "<a href='#loss'>Loss</a><a href='#speed'>Speed</a><a href='#norm'>Gradient norm</a>"
+            "<a href='#memory'>Memory</a><a href='#step'>A step</a><a href='#traffic'>Traffic</a>"
+            "%s<a href='#recipe'>Recipe</a></nav>\n<main id='main' tabindex='-1'>\n",
+            r->count > 1 ? "<a href='#differs'>What differs</a>" : "");
+}
+
+void report_print_page(const struct report *r, FILE *out)
+{
+    char when[64];
+    time_t now = time(NULL);
+    struct tm local;
+
+    localtime_r(&now, &local);
+    strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &local);
+    print_head(r, out);
+    print_summary(r, out);
+    print_curve(r, "loss", "Loss", "loss", loss_of, false, out);
+    print_curve(r, "speed", "Speed", "tokens per second", speed_of, true, out);
+    print_curve(r, "norm", "Gradient norm", "norm before clipping", norm_of, true, out);
+    print_memory(r, out);
+    print_timelines(r, out);
+    print_traffic(r, out);
+    print_recipes(r, out);
+    fprintf(out,
+            "</main>\n<footer class='note'>Written by ctitan " CT_VERSION " on %s.</footer>\n"
+            "<script>\n%s</script>\n</body></html>\n",
+            when, ct_chart_script());
+}

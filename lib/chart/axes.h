@@ -1,0 +1,36 @@
+/* The frame of a chart: scales, grid, legend, marks. In units of the SVG's view box. */
+#ifndef CT_CHART_AXES_H
+#define CT_CHART_AXES_H
+
+#include <ctitan/lib/chart.h>
+
+#define WIDTH 960.0
+#define LEFT 104.0
+#define RIGHT 16.0
+#define LEGEND_LINE 20.0
+
+struct axes {
+    double top, bottom;                /* of the plot */
+    double x_from, x_to, y_from, y_to; /* values at its edges */
+    double y_step;                     /* between ticks */
+    const char *(*print)(double value, char text[32]);
+    FILE *out;
+};
+
+/* Width, or height with its ticks below, of all that is drawn. */
+double axes_x(const struct axes *a, double value);
+double axes_y(const struct axes *a, double value);
+
+/* "0.0123", "12300" */
+const char *axes_number(double value, char text[32]);
+/* Let a range of values begin and end at round numbers; returns the distance of its ticks. */
+double axes_round(double *from, double *to, int ticks);
+
+/* Open the <svg>, with `height` below the legend, and draw the legend. Returns where it ends. */
+double axes_open(const char *title, const char *const *name, size_t names, double height,
+                 FILE *out);
+void axes_x_ticks(const struct axes *a, const char *name);
+void axes_y_ticks(const struct axes *a, const char *name);
+void axes_close(FILE *out);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * Charts as SVG inside a page of HTML: lines, stacked areas, timelines.
+ *
+ * A chart is one <svg> that fills its container's width. Colours are the classes s0 to s7 of
+ * ct_chart_style, which has a light and a dark set; lines differ by their dashes too. A chart can
+ * be focused, and holds marks (class "mark", in order) with what there is to say in a <title>:
+ * without a script they are seen under the mouse, and ct_chart_script walks through them by arrow
+ * keys and shows their text in the <output> that follows the chart. All text is escaped.
+ */
+#ifndef CT_CHART_H
+#define CT_CHART_H
+
+#include <stdio.h>
+
+#include <ctitan/base.h>
+
+CT_BEGIN_DECLS
+
+#define CT_CHART_COLOURS 8
+
+struct ct_chart_series {
+    const char *name;
+    const double *x, *y; /* x rises; y NAN: a gap */
+    size_t count;
+    bool dots; /* dots instead of a line */
+};
+
+struct ct_chart {
+    const char *title, *x_name, *y_name;
+    const struct ct_chart_series *series;
+    size_t count;
+    bool from_zero; /* of the y axis */
+    /* A value of the y axis as text; NULL: a number of four digits. */
+    const char *(*print)(double value, char text[32]);
+};
+
+CT_API void ct_chart_lines(const struct ct_chart *chart, FILE *out);
+/* Series above each other. All have the x of the first, and no gaps. */
+CT_API void ct_chart_areas(const struct ct_chart *chart, FILE *out);
+
+/* A box in a row. */
+struct ct_chart_span {
+    int row, kind;
+    double start, end;
+    const char *label;
+};
+
+struct ct_chart_timeline {
+    const char *title, *x_name;
+    const char *const *row, *const *kind; /* names; kinds by colour */
+    int rows, kinds;
+    double end; /* of the x axis, which begins at 0 */
+    const struct ct_chart_span *span;
+    size_t count;
+};
+
+CT_API void ct_chart_timeline(const struct ct_chart_timeline *chart, FILE *out);
+
+/* For the <style> and the <script> of the page. */
+CT_API const char *ct_chart_style(void);
+CT_API const char *ct_chart_script(void);
+
+/* Text for HTML, in elements and quoted attributes. */
+CT_API void ct_chart_escape(const char *text, FILE *out);
+
+CT_END_DECLS
+
+#endif
