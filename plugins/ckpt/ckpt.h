@@ -18,6 +18,10 @@
 #define CKPT_H
 
 #include <sys/uio.h>
+#include <xxhash.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h> /* the widest instructions of the processor: twice as fast */
+#endif
 
 #include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>

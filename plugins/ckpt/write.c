@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
