@@ -82,9 +82,10 @@ int ct_communicator_ranks(const struct ct_communicator *c, const int64_t *ranks,
     return rc;
 }
 
-/* Two ranks along the graph's partition_axis: a sender and a receiver. */
+/* Two ranks along the graph's partition_axis, a sender and a receiver, and an op of theirs. */
 struct pair {
     int64_t from, to;
+    const struct ct_op *op;
 };
 
 static int by_ends(const void *a, const void *b)
@@ -103,7 +104,7 @@ static size_t find_pairs(const struct ct_graph *graph, struct ct_arena *scratch,
     ct_for_each_op (op, graph)
         if (op->type->flags & CT_OP_RENDEZVOUS) {
             *pairs = ct_arena_grow(scratch, *pairs, &room, count + 1, sizeof(**pairs));
-            (*pairs)[count++] = (struct pair){ct_op_int(op, "from"), ct_op_int(op, "to")};
+            (*pairs)[count++] = (struct pair){ct_op_int(op, "from"), ct_op_int(op, "to"), op};
         }
     if (count)
         qsort(*pairs, count, sizeof(**pairs), by_ends);
@@ -131,6 +132,16 @@ int ct_communicator_pair(const struct ct_communicator *c, const struct ct_mesh *
     return rc;
 }
 
+/* "send of %x (layers.3)" */
+static const char *op_text(const struct ct_op *op, char text[256])
+{
+    const struct ct_value *value = op->ins ? op->in[0] : op->out[0];
+
+    snprintf(text, 256, "%s of %%%s (%s)", op->type->name, value->name,
+             *op->region ? op->region : op->section->name);
+    return text;
+}
+
 /* All ranks make groups in the same, sorted order, so they cannot deadlock. */
 int ct_communicator_open(struct ct_communicator *c, const struct ct_graph *graph, int64_t rank,
                          struct ct_arena *arena)
@@ -139,6 +150,7 @@ int ct_communicator_open(struct ct_communicator *c, const struct ct_graph *graph
     struct ct_arena scratch = {0};
     struct ct_group *group;
     struct pair *pairs;
+    char text[256];
     size_t count = find_pairs(graph, &scratch, &pairs);
     int rc = 0;
 
@@ -146,8 +158,11 @@ int ct_communicator_open(struct ct_communicator *c, const struct ct_graph *graph
         c->groups = ct_arena_new(arena, struct ct_communicator_groups);
         c->groups->arena = arena;
     }
-    for (size_t i = 0; rc == 0 && i < count; i++)
+    for (size_t i = 0; rc == 0 && i < count; i++) {
         rc = ct_communicator_pair(c, &graph->mesh, rank, axes, pairs[i].from, pairs[i].to, &group);
+        if (rc < 0)
+            ct_context(rc, "for %s", op_text(pairs[i].op, text));
+    }
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -39,6 +39,7 @@ struct ckpt_box {
     int ndim;
     int64_t offset[CT_MAX_DIMS], shape[CT_MAX_DIMS]; /* in the whole */
     size_t at, bytes;                                /* in the data of the file */
+    const struct ckpt_tensor *tensor;                /* for readers */
     /* For writers: the state, and the first byte of the box in this rank's shard. */
     const struct ct_state *state;
     size_t from;
@@ -78,6 +79,7 @@ struct ckpt {
     const char *config;        /* config.json of the model; NULL: none */
     size_t chunk;
     struct ckpt_tensor *tensors;
+    const struct ckpt_tensor **by_name; /* sorted, for ckpt_find */
     size_t tensor_count;
     struct ckpt_file *files;
     size_t file_count;
@@ -169,6 +171,8 @@ int ckpt_index_write(const struct ckpt *c, const char *folder);
 /* Read and check the index of a folder, and the sizes of its files. CT_EIO: it is damaged or not
    complete; CT_ENOENT: it has none. */
 int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
+/* Of an open checkpoint; NULL: it has none of that name. */
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
 /* ---- read.c ---- */
 
@@ -188,7 +192,6 @@ struct ckpt_sink {
 int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
                    const struct ckpt_sink *sink);
 int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
-const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
 /* ---- load.c ---- */
 

@@ -125,6 +125,31 @@ int ckpt_index_write(const struct ckpt *c, const char *folder)
     return rc;
 }
 
+/* ---- tensors by name ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct ckpt_tensor *const *x = a, *const *y = b;
+
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static void sort_tensors(struct ckpt *c)
+{
+    c->by_name = ct_arena_array(c->arena, const struct ckpt_tensor *, c->tensor_count + 1);
+    for (size_t i = 0; i < c->tensor_count; i++)
+        c->by_name[i] = &c->tensors[i];
+    qsort(c->by_name, c->tensor_count, sizeof(*c->by_name), by_name);
+}
+
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
+{
+    const struct ckpt_tensor wanted = {.name = name}, *key = &wanted, **found;
+
+    found = bsearch(&key, c->by_name, c->tensor_count, sizeof(*c->by_name), by_name);
+    return found ? *found : NULL;
+}
+
 /* ---- reading ---- */
 
 static int read_numbers(const json_t *array, int *count, int64_t *list)
@@ -167,7 +192,7 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
 
     if (!t)
         return ct_fail(CT_EIO, "%s is not in the list of tensors", name ? name : "a box");
-    *b = (struct ckpt_box){.name = t->name, .dtype = t->dtype, .at = *at};
+    *b = (struct ckpt_box){.name = t->name, .dtype = t->dtype, .at = *at, .tensor = t};
     rc = read_numbers(json_object_get(value, "offset"), &offsets, b->offset);
     if (rc == 0)
         rc = read_numbers(json_object_get(value, "shape"), &b->ndim, b->shape);
@@ -244,7 +269,7 @@ static int check_whole(const struct ckpt *c)
         for (size_t k = 0; k < c->files[i].box_count; k++) {
             const struct ckpt_box *b = &c->files[i].boxes[k];
 
-            found[ckpt_find(c, b->name) - c->tensors] += ct_shape_count(b->ndim, b->shape);
+            found[b->tensor - c->tensors] += ct_shape_count(b->ndim, b->shape);
         }
     for (size_t i = 0; rc == 0 && i < c->tensor_count; i++)
         if (found[i] != ct_shape_count(c->tensors[i].ndim, c->tensors[i].shape))
@@ -298,6 +323,7 @@ static int unpack(struct ckpt *c, const json_t *root)
         if (rc < 0)
             return rc;
     }
+    sort_tensors(c);
     for (size_t i = 0; rc == 0 && i < json_array_size(files); i++)
         rc = read_file(c, json_array_get(files, i));
     json_object_foreach(kept, key, value)

@@ -129,6 +129,7 @@ struct check {
     struct ct_run *run;
     const struct ckpt *c;
     const struct ckpt_load *load;
+    const struct ct_state **state; /* by tensor of the checkpoint; NULL: the run has none */
     int count;
     char first[256];
 };
@@ -172,6 +173,7 @@ static void compare_state(struct check *k, const struct ct_state *s)
                k->c->model_only && s->role != CT_ROLE_PARAM ? ", which has the model only" : "");
         return;
     }
+    k->state[t - k->c->tensors] = s;
     if (t->ndim != s->ndim || memcmp(t->shape, s->shape, sizeof(*t->shape) * (size_t)t->ndim))
         differ(k, "%s is [%s] in the checkpoint and [%s] here", s->name,
                shape_text(t->ndim, t->shape, a), shape_text(s->ndim, s->shape, b));
@@ -186,7 +188,7 @@ static int compare_all(struct check *k)
         if (wanted(k->load, k->run->states[i].role))
             compare_state(k, &k->run->states[i]);
     for (size_t i = 0; i < k->c->tensor_count; i++)
-        if (wanted(k->load, k->c->tensors[i].role) && !ct_run_state(k->run, k->c->tensors[i].name))
+        if (wanted(k->load, k->c->tensors[i].role) && !k->state[i])
             differ(k, "%s of the checkpoint is not in this model or optimizer",
                    k->c->tensors[i].name);
     if (!k->count)
@@ -201,19 +203,24 @@ static int compare_all(struct check *k)
 
 struct fill {
     struct ct_run *run;
-    const struct ckpt_load *load;
+    const struct ckpt *c;
+    const struct ct_state **state; /* by tensor of the checkpoint; NULL: not wanted */
 };
+
+static const struct ct_state *state_of(const struct fill *f, const struct ckpt_box *box)
+{
+    return f->state[box->tensor - f->c->tensors];
+}
 
 /* The rows in which this rank's shard and the box overlap. */
 static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t *to)
 {
     const struct fill *f = context;
-    const struct ct_state *s = ct_run_state(f->run, box->name);
+    const struct ct_state *s = state_of(f, box);
     int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], begin[CT_MAX_DIMS], end[CT_MAX_DIMS];
     size_t row;
 
-    if (!s || !s->value || !wanted(f->load, s->role) ||
-        !ct_run_shard(f->run, s, f->run->rank, shape, offset))
+    if (!s || !s->value || !ct_run_shard(f->run, s, f->run->rank, shape, offset))
         return false;
     for (int d = 0; d < box->ndim; d++) {
         int64_t mine = offset[d] + shape[d], theirs = box->offset[d] + box->shape[d];
@@ -234,7 +241,7 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
 {
     const struct fill *f = context;
 
-    return ct_run_fill(f->run, ct_run_state(f->run, box->name), offset, shape, data);
+    return ct_run_fill(f->run, state_of(f, box), offset, shape, data);
 }
 
 static void restore_kept(struct ct_run *run, const struct ckpt *c)
@@ -289,8 +296,11 @@ static bool is_shared(const struct ct_run *run, const struct ckpt_load *load)
 
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load)
 {
-    struct check check = {.run = run, .c = c, .load = load};
-    struct fill fill = {run, load};
+    struct ct_arena scratch = {0};
+    const struct ct_state **state =
+        ct_arena_array(&scratch, const struct ct_state *, c->tensor_count + 1);
+    struct check check = {.run = run, .c = c, .load = load, .state = state};
+    struct fill fill = {run, c, state};
     struct ct_progress *p = &run->progress;
     int rc = compare_all(&check);
 
@@ -298,6 +308,7 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
         rc = check_data(c);
     if (rc == 0)
         rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill, is_shared(run, load)});
+    ct_arena_finish(&scratch);
     if (rc < 0)
         return rc;
     if (load->lr)

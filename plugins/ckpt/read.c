@@ -22,14 +22,6 @@ struct reader {
     size_t *from, *to;    /* by box: its wanted bytes */
 };
 
-const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
-{
-    for (size_t i = 0; i < c->tensor_count; i++)
-        if (!strcmp(c->tensors[i].name, name))
-            return &c->tensors[i];
-    return NULL;
-}
-
 /* ---- boxes ---- */
 
 /*

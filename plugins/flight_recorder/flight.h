@@ -268,6 +268,8 @@ struct flight_query {
 /* The latest such record; NULL: overwritten, or never made. */
 const struct flight_record *flight_find(const struct flight_header *h,
                                         const struct flight_query *query);
+/* When the rank last did something, of its own clock. */
+double flight_progress(const struct flight_header *h);
 /* Seconds of CLOCK_REALTIME. */
 double flight_time(const struct flight_header *h, double monotonic);
 
@@ -285,6 +287,8 @@ struct flight_verdict {
 
 void flight_analyse(const struct flight_run *run, struct flight_verdict *verdict);
 bool flight_is_dead(const struct flight_run *run, int rank);
+/* No rank has done anything for longer than steps took. */
+bool flight_is_stuck(const struct flight_run *run);
 /* All ranks have ended without a failure. */
 bool flight_is_over(const struct flight_run *run);
 

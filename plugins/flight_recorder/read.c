@@ -268,14 +268,19 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* The last sign of life. */
-static double latest(const struct flight_header *h)
+double flight_progress(const struct flight_header *h)
 {
-    double t = later(later(h->beat, h->ended), later(h->broken, h->position.since));
+    double t = h->position.since;
 
     for (int g = 0; g < (int)h->group_count; g++)
         t = later(t, later(flight_group(h, g)->started.time, flight_group(h, g)->finished.time));
-    return flight_time(h, t);
+    return t;
+}
+
+/* The last sign of life. */
+static double latest(const struct flight_header *h)
+{
+    return flight_time(h, later(later(h->beat, h->ended), later(h->broken, flight_progress(h))));
 }
 
 /* Whether a rank is of the attempt that another began last. A rank that has failed at once may have

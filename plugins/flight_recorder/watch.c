@@ -228,14 +228,15 @@ static bool is_caught(int number)
     return sigaction(number, NULL, &now) < 0 || now.sa_handler != be_told;
 }
 
-/* Something happened to another rank. */
+/* There is something to explain: another rank has failed or died, or nothing moved any more. */
 static bool is_news(void)
 {
     struct flight_run run;
-    bool news = false;
+    bool news;
 
     if (flight_run_open(ct_config.job.dump_folder, false, &run) < 0)
         return false;
+    news = flight_is_stuck(&run);
     for (int r = 0; r < run.world; r++)
         news = news || (run.rank[r].h &&
                         (flight_is_dead(&run, r) || run.rank[r].h->state == FLIGHT_FAILED));
@@ -265,23 +266,10 @@ static void end_by_signal(void)
     }
 }
 
-static double last_progress(void)
-{
-    double t = flight_own->position.since;
-
-    for (int g = 0; g < (int)flight_own->group_count; g++) {
-        const struct flight_group *group = flight_group(flight_own, g);
-
-        t = group->finished.time > t ? group->finished.time : t;
-        t = group->started.time > t ? group->started.time : t;
-    }
-    return t;
-}
-
 /* End the process if it has been stuck for too long. */
 static void check_progress(void)
 {
-    double limit = flight_config.hang_timeout, stuck = ct_now() - last_progress();
+    double limit = flight_config.hang_timeout, stuck = ct_now() - flight_progress(flight_own);
 
     if (limit <= 0 || stuck < limit || flight_own->state != FLIGHT_RUNNING)
         return;

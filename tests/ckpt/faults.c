@@ -3,8 +3,9 @@
  * folder "checkpoint", and does something at one of them.
  *
  *   FAULT_AT=N     at the N-th; 0: only counts
- *   FAULT=WORD     kill, ENOSPC, EIO; slow: each one takes 20 ms
- *   FAULT_RANK=R   on this rank only (RANK; none: 0)
+ *   FAULT=WORD     kill, ENOSPC, EIO; slow: each one takes 20 ms; indirect: no file is opened for
+ *                  direct access; late: direct access fails when data is read or written
+ *   FAULT_RANK=R   on this rank only (RANK, or that of mpirun; none: 0)
  *   FAULT_LOG=FILE gets the name of every call
  */
 #include <dlfcn.h>
@@ -13,6 +14,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,8 @@ static int fault(const char *call)
     int number, at = atoi(setting("FAULT_AT"));
     const char *what = setting("FAULT");
 
-    if (atoi(setting("RANK")) != atoi(setting("FAULT_RANK")))
+    if (atoi(setting(getenv("RANK") ? "RANK" : "OMPI_COMM_WORLD_RANK")) !=
+        atoi(setting("FAULT_RANK")))
         return 0;
     pthread_mutex_lock(&lock);
     number = ++count;
@@ -96,10 +99,42 @@ static int counts(int fd)
         }                                                                                          \
     }
 
+/* Direct access to a file of checkpoints that fails late. */
+static int refuses(int fd)
+{
+    if (strcmp(setting("FAULT"), "late") != 0 || !counts(fd) || !(fcntl(fd, F_GETFL) & O_DIRECT))
+        return 0;
+    errno = EINVAL;
+    return 1;
+}
+
 ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at)
 {
     FAULT(pwritev64, counts(fd), -1)
-    return original(fd, parts, count, at);
+    return refuses(fd) ? -1 : original(fd, parts, count, at);
+}
+
+ssize_t pread64(int fd, void *data, size_t bytes, off64_t at)
+{
+    FIND(pread64);
+    return refuses(fd) ? -1 : original(fd, data, bytes, at);
+}
+
+int fcntl64(int fd, int command, ...)
+{
+    FIND(fcntl64);
+    va_list args;
+    long argument;
+
+    va_start(args, command);
+    argument = va_arg(args, long);
+    va_end(args);
+    if (command == F_SETFL && (argument & O_DIRECT) && !strcmp(setting("FAULT"), "indirect") &&
+        counts(fd)) {
+        errno = EINVAL;
+        return -1;
+    }
+    return original(fd, command, argument);
 }
 
 int fsync(int fd)

@@ -1,0 +1,294 @@
+/*
+ * R4 to R6, from a graph of who waits for whom. Its nodes are a rank's main thread and its calls of
+ * groups. A call that has begun waits for the members that have not begun it. A call that was only
+ * enqueued waits for the call before it on its stream, or for what its instruction waits for. The
+ * main thread waits for what its instruction waits for. From every call that does not end, these
+ * edges lead to the first cause: a node that waits for nothing, or a circle.
+ */
+#include <string.h>
+
+#include "analyse.h"
+
+#define WAITERS 8 /* of which the verdict tells */
+
+enum { MAIN = -1 };
+
+/* The main thread of a rank, or its unfinished call of one of its groups. */
+struct node {
+    int rank, group; /* group: the rank's own number, or MAIN */
+    bool begun;      /* a call: on its stream; else it was only enqueued */
+    int64_t sequence;
+};
+
+struct walk {
+    const struct flight_run *run;
+    struct flight_verdict *v;
+    struct node path[256];
+    int depth;
+    struct node root[64];
+    int roots;
+    bool circle;
+};
+
+static const struct flight_header *header(const struct walk *w, int rank)
+{
+    return w->run->rank[rank].h;
+}
+
+static struct node main_of(int rank)
+{
+    return (struct node){.rank = rank, .group = MAIN};
+}
+
+static bool is_same(const struct node *a, const struct node *b)
+{
+    return a->rank == b->rank && a->group == b->group && a->begun == b->begun;
+}
+
+/* The record of the node's call. */
+static const struct flight_record *record_of(const struct walk *w, const struct node *n)
+{
+    struct flight_query q = {.kind = FLIGHT_CALL, .group = n->group, .sequence = n->sequence};
+
+    return flight_find(header(w, n->rank), &q);
+}
+
+static void add_root(struct walk *w, struct node n)
+{
+    for (int i = 0; i < w->roots; i++)
+        if (is_same(&w->root[i], &n))
+            return;
+    if (w->roots < (int)CT_COUNT(w->root))
+        w->root[w->roots++] = n;
+}
+
+static void follow(struct walk *w, struct node n);
+
+/* Follow what instruction `index` of a rank waits for. False: nothing that is unfinished. */
+static bool follow_waits(struct walk *w, int rank, int program, int64_t index, int64_t step)
+{
+    const struct flight_header *h = header(w, rank);
+    const struct flight_instruction *f = flight_instruction(h, program, index);
+    const int32_t *waits = FLIGHT_AT(h, h->waits);
+    bool any = false;
+
+    for (uint32_t i = 0; f && i < f->wait_count; i++) {
+        int64_t of = waits[f->waits + i];
+        const struct flight_instruction *made = flight_instruction(h, program, of);
+        struct flight_query q = {
+            .kind = FLIGHT_CALL, .program = program, .index = of, .step = step};
+        const struct flight_record *r;
+
+        if (!made || made->group < 0)
+            continue;
+        q.group = made->group;
+        r = flight_find(h, &q);
+        if (!r || r->finished > 0)
+            continue;
+        follow(w, (struct node){rank, made->group, r->started > 0, r->sequence});
+        any = true;
+    }
+    return any;
+}
+
+/* All calls of a rank that have begun and not ended; stream -1: of any stream. */
+static bool follow_begun(struct walk *w, int rank, int stream)
+{
+    const struct flight_header *h = header(w, rank);
+    bool any = false;
+
+    for (int g = 0; g < (int)h->group_count; g++) {
+        const struct flight_group *group = flight_group(h, g);
+        const struct flight_instruction *f =
+            flight_instruction(h, group->started.program, group->started.index);
+
+        if (!flight_unfinished(group) || (stream >= 0 && (!f || f->stream != stream)))
+            continue;
+        follow(w, (struct node){rank, g, true, group->started.sequence});
+        any = true;
+    }
+    return any;
+}
+
+static bool follow_main(struct walk *w, int rank)
+{
+    const struct flight_header *h = header(w, rank);
+    const struct flight_position *p = &h->position;
+    const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
+
+    switch (p->phase) {
+    case FLIGHT_IN_CALL:
+        if (!flight_is_group(h, p->index))
+            return false;
+        follow(w, (struct node){rank, p->index, true, flight_group(h, p->index)->started.sequence});
+        return true;
+    case FLIGHT_IN_INSIDE:
+        if (f && f->group >= 0 && flight_unfinished(flight_group(h, f->group)) &&
+            flight_group(h, f->group)->started.index == p->index) {
+            follow(w, (struct node){rank, f->group, true,
+                                    flight_group(h, f->group)->started.sequence});
+            return true;
+        }
+        return follow_waits(w, rank, p->program, p->index, p->step);
+    case FLIGHT_IN_BETWEEN: /* behind the last instruction it waits for all streams */
+        return f && p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
+    default:
+        return false;
+    }
+}
+
+/* A call that was only enqueued. */
+static void follow_queued(struct walk *w, const struct node *n)
+{
+    const struct flight_record *r = record_of(w, n);
+    const struct flight_instruction *f =
+        r ? flight_instruction(header(w, n->rank), r->program, r->index) : NULL;
+
+    if (f && (follow_begun(w, n->rank, f->stream) ||
+              follow_waits(w, n->rank, r->program, r->index, r->step)))
+        return;
+    follow(w, main_of(n->rank));
+}
+
+/* A call that has begun waits for the members that have not. */
+static bool follow_call(struct walk *w, const struct node *n)
+{
+    const struct flight_members *m = &w->run->group[w->run->rank[n->rank].group[n->group]];
+    bool any = false;
+
+    for (int i = 0; i < m->size; i++) {
+        const struct flight_group *g = flight_member(w->run, m, i);
+
+        if (!g || m->ranks[i] == n->rank || g->started.sequence >= n->sequence)
+            continue;
+        if (g->enqueued.sequence >= n->sequence)
+            follow(w, (struct node){m->ranks[i], m->own[i], false, n->sequence});
+        else
+            follow(w, main_of(m->ranks[i]));
+        any = true;
+    }
+    return any;
+}
+
+static void note_circle(struct walk *w, int from)
+{
+    if (w->circle)
+        return;
+    w->circle = true;
+    flight_say(w->v, "deadlock: these wait for each other in a circle\n");
+    for (int i = from; i < w->depth; i++) {
+        const struct node *n = &w->path[i];
+        char text[512];
+
+        if (n->group == MAIN || !n->begun)
+            continue;
+        flight_blame(w->v, R4, n->rank);
+        flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
+        flight_say(w->v, "  rank %d is in %s\n", n->rank, text);
+    }
+}
+
+static void follow(struct walk *w, struct node n)
+{
+    for (int i = 0; i < w->depth; i++)
+        if (is_same(&w->path[i], &n)) {
+            note_circle(w, i);
+            return;
+        }
+    if (w->depth == (int)CT_COUNT(w->path))
+        return;
+    w->path[w->depth++] = n;
+    if (n.group == MAIN) {
+        if (!follow_main(w, n.rank))
+            add_root(w, n);
+    } else if (!n.begun) {
+        follow_queued(w, &n);
+    } else if (!follow_call(w, &n)) {
+        add_root(w, n);
+    }
+    w->depth--;
+}
+
+/* ---- R5, R6 ---- */
+
+static const char *kind_of_stall(const struct flight_header *h)
+{
+    const struct flight_position *p = &h->position;
+    const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
+
+    if (p->phase == FLIGHT_IN_DATA)
+        return "stuck in reading data; communication is not at fault";
+    if (p->phase == FLIGHT_IN_HOOKS)
+        return "stuck after a step, in a hook (saving, for example) or in validation";
+    if (p->phase == FLIGHT_IN_INSIDE && f && f->class == FLIGHT_PRODUCTS)
+        return "slow or stuck in a matrix product";
+    if (p->phase == FLIGHT_IN_INSIDE)
+        return "slow or stuck in a kernel, or in a hook on it";
+    return "slow or stuck in the host's code";
+}
+
+static void say_root(struct walk *w, const struct node *n)
+{
+    const struct flight_header *h = header(w, n->rank);
+    char text[512];
+
+    if (n->group == MAIN) {
+        flight_blame(w->v, R5, n->rank);
+        flight_say(w->v, "rank %d does not arrive: %s\n  ", n->rank, kind_of_stall(h));
+        flight_say_position(w->v, w->run, n->rank);
+        flight_say(w->v, "\n");
+        return;
+    }
+    flight_blame(w->v, R6, n->rank);
+    flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
+    flight_say(w->v, "all ranks are in the call, and rank %d does not get on: %s\n", n->rank, text);
+}
+
+/* Main threads before calls; of main threads those of ranks that have not failed. */
+static bool is_better(const struct walk *w, const struct node *n, bool main, bool running)
+{
+    return (n->group == MAIN) == main && (header(w, n->rank)->state != FLIGHT_FAILED) == running;
+}
+
+static void say_roots(struct walk *w)
+{
+    for (int pass = 0; pass < 4 && !w->v->rule; pass++)
+        for (int i = 0; i < w->roots; i++)
+            if (is_better(w, &w->root[i], pass < 2, pass % 2 == 0))
+                say_root(w, &w->root[i]);
+}
+
+/* Who waits in calls, after the cause. */
+void flight_say_waiters(const struct flight_run *run, struct flight_verdict *v)
+{
+    int count = 0;
+
+    for (int n = 0; n < run->group_count; n++) {
+        const struct flight_members *m = &run->group[n];
+
+        for (int i = 0; i < m->size; i++) {
+            const struct flight_group *g = flight_member(run, m, i);
+            char text[512];
+
+            if (!g || !flight_unfinished(g) || flight_is_guilty(v, m->ranks[i]) ||
+                ++count > WAITERS)
+                continue;
+            flight_describe_call(run, m->ranks[i], m->own[i], g->started.sequence, text,
+                                 sizeof(text));
+            flight_say(v, "rank %d waits in %s\n", m->ranks[i], text);
+        }
+    }
+    if (count > WAITERS)
+        flight_say(v, "and %d more\n", count - WAITERS);
+}
+
+void flight_follow_waits(const struct flight_run *run, struct flight_verdict *v)
+{
+    struct walk w = {.run = run, .v = v};
+
+    for (int r = 0; r < run->world; r++)
+        if (run->rank[r].h)
+            follow_begun(&w, r, -1);
+    if (!w.circle)
+        say_roots(&w);
+}
