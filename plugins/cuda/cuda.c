@@ -36,6 +36,7 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
                                          GPU_TABLES(X)
 #undef X
                                              {CT_TRANSPORT, "cuda", &gpu_staged_transport},
+                                         {CT_COMPILER, "cuda", &gpu_compiler_ops},
                                          {CT_NOTHING, NULL, NULL}};
 
 CT_PLUGIN(.name = "cuda", .version = "1.0",

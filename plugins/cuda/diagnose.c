@@ -12,6 +12,7 @@ static const struct {
     {"libcuda.so.1", "the NVIDIA driver"},
     {"libcublasLt.so.13", "cuBLASLt 13 (matrix products; 12 does as well)"},
     {"libcudnn.so.9", "cuDNN 9 (bfloat16 attention; plain kernels otherwise)"},
+    {"libnvrtc.so.13", "NVRTC 13 (compiled kernels, with plugin fuse; 12 does as well)"},
     {"libnccl.so.2", "NCCL 2 (many GPUs; through the host otherwise)"},
 };
 

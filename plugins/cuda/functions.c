@@ -18,8 +18,8 @@ struct slot {
 };
 
 struct gpu_functions {
-    CUmodule *module;
-    int modules;
+    CUmodule *module; /* of images, then of what was compiled */
+    int images, modules;
     struct slot slot[SLOTS];
 };
 
@@ -58,7 +58,7 @@ int gpu_functions_load(struct gpu *gpu)
     f->module = calloc((size_t)count + 1, sizeof(*f->module));
     if (!f->module)
         return ct_fail(CT_ENOMEM, "the kernels of the device");
-    for (; rc == 0 && f->modules < count; f->modules++) {
+    for (; rc == 0 && f->modules < count; f->images = ++f->modules) {
         rc = gpu_check(
             gpu_driver.cuModuleLoadData(&f->module[f->modules], gpu_images[f->modules].data),
             "loading kernels");
@@ -67,6 +67,21 @@ int gpu_functions_load(struct gpu *gpu)
                             gpu->capability / 10, gpu->capability % 10);
     }
     return rc;
+}
+
+int gpu_functions_add(struct gpu *gpu, const void *image, const char *name, CUfunction *function)
+{
+    struct gpu_functions *f = gpu->functions;
+    CUmodule *grown = realloc(f->module, ((size_t)f->modules + 1) * sizeof(*grown));
+    int rc;
+
+    if (!grown)
+        return ct_fail(CT_ENOMEM, "a kernel of the device");
+    f->module = grown;
+    rc = gpu_check(gpu_driver.cuModuleLoadData(&f->module[f->modules], image), "loading a kernel");
+    if (rc < 0)
+        return rc;
+    return gpu_check(gpu_driver.cuModuleGetFunction(function, f->module[f->modules++], name), name);
 }
 
 void gpu_functions_unload(struct gpu *gpu)
@@ -98,7 +113,7 @@ static int find(struct gpu_functions *f, const char *name, struct slot **slot)
     *slot = find_slot(f, name);
     if ((*slot)->function)
         return 0;
-    for (int i = 0; i < f->modules; i++)
+    for (int i = 0; i < f->images; i++)
         if (gpu_driver.cuModuleGetFunction(&(*slot)->function, f->module[i], name) == 0) {
             snprintf((*slot)->name, sizeof((*slot)->name), "%s", name);
             (*slot)->shared = PLAIN_SHARED;

@@ -185,5 +185,6 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
 GPU_TABLES(X)
 #undef X
 extern const struct ct_transport gpu_staged_transport;
+extern const struct ct_compiler_ops gpu_compiler_ops;
 
 #endif

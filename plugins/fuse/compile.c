@@ -1,8 +1,8 @@
 /*
  * Compiling, and the cache of what was compiled.
  *
- * A file of the cache is named by a hash of all that determines it: the code, the compiler (its
- * path, size and date), its flags, and the processor that they ask it to compile for. HASH.so
+ * A file of the cache is named by a hash of all that determines it: the code, and the compiler with
+ * its flags and what it compiles for. HASH.so (a shared object, or what a device's compiler makes)
  * appears by renaming, so it is complete or absent. Its last bytes are a checksum of those before
  * them; a file with another checksum is compiled again. Whoever compiles holds a lock on HASH.c.
  * Ranks that find a lock taken compile another one first, and so share the work.
@@ -10,104 +10,26 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 
-#include "fuse.h"
-
-#define MOST_WORDS 32
-
-extern char **environ;
-
-struct compiler {
-    struct ct_arena arena;
-    char *word[MOST_WORDS + 8]; /* command and flags; the rest is added for each file */
-    int words;
-    XXH3_state_t *hash; /* of the command, the compiler's file and the processor */
-    char folder[CT_PATH_ROOM];
-};
-
-struct job {
-    const struct fuse_code *code;
-    char path[CT_PATH_ROOM]; /* without ".c", ".so" */
-    int lock;                /* -1: not taken */
-    pid_t pid;               /* 0: none */
-};
+#include "compile.h"
 
 /* ---- names ---- */
 
-static void add_text(XXH3_state_t *hash, const char *text)
+void hash_as_text(char text[33], XXH128_hash_t hash)
 {
-    XXH3_128bits_update(hash, text, strlen(text) + 1);
-}
+    XXH128_canonical_t bytes;
 
-/* The first processor's model and features. */
-static void add_processor(XXH3_state_t *hash)
-{
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    char line[8192];
-
-    while (file && fgets(line, sizeof(line), file) && *line != '\n')
-        if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5) ||
-            !strncmp(line, "Features", 8) || !strncmp(line, "CPU", 3))
-            add_text(hash, line);
-    if (file)
-        fclose(file);
-}
-
-static void split(struct compiler *c, const char *text)
-{
-    char *copy = ct_arena_strdup(&c->arena, text), *rest;
-
-    for (char *word = strtok_r(copy, " ", &rest); word && c->words < MOST_WORDS;
-         word = strtok_r(NULL, " ", &rest))
-        c->word[c->words++] = word;
-}
-
-/* Find program in PATH. */
-static int find_program(const char *program, char path[CT_PATH_ROOM])
-{
-    const char *folders = getenv("PATH");
-    char list[CT_PATH_ROOM], *rest;
-
-    snprintf(list, sizeof(list), "%s", folders ? folders : "/usr/bin:/bin");
-    snprintf(path, CT_PATH_ROOM, "%s", program);
-    if (strchr(program, '/'))
-        return access(path, X_OK) == 0 ? 0 : CT_ENOENT;
-    for (char *f = strtok_r(list, ":", &rest); f; f = strtok_r(NULL, ":", &rest)) {
-        snprintf(path, CT_PATH_ROOM, "%s/%s", f, program);
-        if (access(path, X_OK) == 0)
-            return 0;
-    }
-    return CT_ENOENT;
-}
-
-static int add_compiler(struct compiler *c)
-{
-    char path[CT_PATH_ROOM];
-    struct stat is;
-
-    for (int i = 0; i < c->words; i++)
-        add_text(c->hash, c->word[i]);
-    if (!c->words || find_program(c->word[0], path) < 0 || stat(path, &is) < 0)
-        return ct_fail(CT_ENOENT, "no C compiler: \"%s\" is not in PATH",
-                       c->words ? c->word[0] : "");
-    add_text(c->hash, path);
-    XXH3_128bits_update(c->hash, &is.st_size, sizeof(is.st_size));
-    XXH3_128bits_update(c->hash, &is.st_mtim, sizeof(is.st_mtim));
-    return 0;
+    XXH128_canonicalFromHash(&bytes, hash);
+    for (int i = 0; i < 16; i++)
+        sprintf(text + 2 * i, "%02x", bytes.digest[i]);
 }
 
 static int find_folder(struct compiler *c)
@@ -132,44 +54,46 @@ static void end(struct compiler *c)
     ct_arena_finish(&c->arena);
 }
 
-static int begin(struct compiler *c)
+/* 1: the device is not there, so nothing can be compiled for it. */
+static int hash_version(struct compiler *c)
 {
-    const char *command = fuse_config.compiler;
-    int rc;
+    char version[256];
+    int rc = c->target->ops->version(c->target->device, version, sizeof(version));
 
-    *c = (struct compiler){.hash = XXH3_createState()};
-    XXH3_128bits_reset(c->hash);
-    if (!*command)
-        command = getenv("CC") && *getenv("CC") ? getenv("CC") : "cc";
-    split(c, command);
-    split(c, fuse_config.flags);
-    rc = add_compiler(c);
     if (rc == 0)
-        rc = find_folder(c);
-    if (rc < 0)
-        end(c);
-    else
-        add_processor(c->hash);
+        hash_text(c->hash, version);
     return rc;
 }
 
-static void print_hash(char text[33], XXH128_hash_t hash)
+/* Not 0: nothing was begun, or can be. */
+static int begin(struct compiler *c, const struct fuse_target *target)
 {
-    XXH128_canonical_t bytes;
+    int rc;
 
-    XXH128_canonicalFromHash(&bytes, hash);
-    for (int i = 0; i < 16; i++)
-        sprintf(text + 2 * i, "%02x", bytes.digest[i]);
+    *c = (struct compiler){.target = target, .hash = XXH3_createState()};
+    XXH3_128bits_reset(c->hash);
+    rc = target->ops ? hash_version(c) : system_begin(c);
+    if (rc == 0)
+        rc = find_folder(c);
+    if (rc)
+        end(c);
+    return rc;
 }
 
-static void name_job(const struct compiler *c, const struct fuse_code *code, struct job *job)
+static const char *source_of(const struct compiler *c, const struct fuse_code *code)
+{
+    return ct_arena_printf((struct ct_arena *)&c->arena, "#include \"%s\"\n%s",
+                           c->target->ops ? CT_COMPILER_HEADER : fuse_header_name(), code->text);
+}
+
+static void name_job(struct compiler *c, const struct fuse_code *code, struct job *job)
 {
     XXH3_state_t *hash = XXH3_createState();
     char text[33];
 
     XXH3_copyState(hash, c->hash);
-    add_text(hash, code->text);
-    print_hash(text, XXH3_128bits_digest(hash));
+    hash_text(hash, source_of(c, code));
+    hash_as_text(text, XXH3_128bits_digest(hash));
     XXH3_freeState(hash);
     *job = (struct job){.code = code, .lock = -1};
     snprintf(job->path, sizeof(job->path), "%.4000s/%s", c->folder, text);
@@ -182,9 +106,9 @@ const char *fuse_header_name(void)
     static char name[48];
 
     if (!*name) {
-        memcpy(name, "vectors-", 8);
-        print_hash(name + 8, XXH3_128bits(fuse_header_text, strlen(fuse_header_text)));
-        strcpy(name + 8 + 16, ".h"); /* half of the hash */
+        memcpy(name, "rows-", 5);
+        hash_as_text(name + 5, XXH3_128bits(fuse_header_text, strlen(fuse_header_text)));
+        strcpy(name + 5 + 16, ".h"); /* half of the hash */
     }
     return name;
 }
@@ -197,25 +121,33 @@ int fuse_write_header(const char *folder)
     return ct_file_write(path, fuse_header_text, strlen(fuse_header_text));
 }
 
-/* Is there a compiled kernel, and does its checksum fit? */
+/* The object without its checksum. CT_ENOENT: there is none, or another checksum. */
+static int read_object(const struct job *job, struct ct_arena *arena, char **data, size_t *size)
+{
+    XXH128_hash_t sum;
+    char path[CT_PATH_ROOM + 8];
+
+    snprintf(path, sizeof(path), "%s.so", job->path);
+    if (access(path, R_OK) < 0 || ct_file_read(arena, path, 1 << 28, data, size) < 0 ||
+        *size <= sizeof(sum))
+        return CT_ENOENT;
+    *size -= sizeof(sum);
+    memcpy(&sum, *data + *size, sizeof(sum));
+    if (XXH128_isEqual(sum, XXH3_128bits(*data, *size)))
+        return 0;
+    ct_warn("fuse: %s is damaged: it is compiled again", path);
+    return CT_ENOENT;
+}
+
 static bool is_compiled(const struct job *job)
 {
     struct ct_arena scratch = {0};
-    XXH128_hash_t sum;
-    char path[CT_PATH_ROOM + 8], *data;
     size_t size;
-    bool whole = false;
+    char *data;
+    int rc = read_object(job, &scratch, &data, &size);
 
-    snprintf(path, sizeof(path), "%s.so", job->path);
-    if (access(path, R_OK) == 0 && ct_file_read(&scratch, path, 1 << 28, &data, &size) == 0 &&
-        size > sizeof(sum)) {
-        memcpy(&sum, data + size - sizeof(sum), sizeof(sum));
-        whole = XXH128_isEqual(sum, XXH3_128bits(data, size - sizeof(sum)));
-        if (!whole)
-            ct_warn("fuse: %s is damaged: it is compiled again", path);
-    }
     ct_arena_finish(&scratch);
-    return whole;
+    return rc == 0;
 }
 
 static int append_checksum(const char *path)
@@ -267,146 +199,136 @@ static void drop_lock(struct job *job)
     job->lock = -1;
 }
 
-static int write_source(const struct job *job)
+static int write_source(const struct compiler *c, const struct job *job)
 {
-    size_t size = strlen(job->code->text);
+    const char *text = source_of(c, job->code);
+    size_t size = strlen(text);
 
-    if (ftruncate(job->lock, 0) < 0 || pwrite(job->lock, job->code->text, size, 0) != (ssize_t)size)
+    if (ftruncate(job->lock, 0) < 0 || pwrite(job->lock, text, size, 0) != (ssize_t)size)
         return ct_fail(CT_EIO, "writing %s.c: %s", job->path, strerror(errno));
     return 0;
 }
 
-static int start(const struct compiler *c, struct job *job)
+/* PATH.new, by the device's compiler. */
+static int compile_for_device(const struct compiler *c, const struct job *job)
 {
-    char *source = ct_arena_printf((struct ct_arena *)&c->arena, "%s.c", job->path);
-    char *object = ct_arena_printf((struct ct_arena *)&c->arena, "%s.new", job->path);
-    char *log = ct_arena_printf((struct ct_arena *)&c->arena, "%s.log", job->path);
-    char *const last[] = {"-shared", "-fPIC", "-o", object, source, "-lm", NULL};
-    char *arguments[MOST_WORDS + CT_COUNT(last)];
-    posix_spawn_file_actions_t actions;
-    int rc = write_source(job);
-
-    if (rc < 0)
-        return rc;
-    memcpy(arguments, c->word, sizeof(*arguments) * (size_t)c->words);
-    memcpy(arguments + c->words, last, sizeof(last));
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    rc = posix_spawnp(&job->pid, arguments[0], &actions, NULL, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (rc) {
-        job->pid = 0;
-        return ct_fail(CT_ENOENT, "starting %s: %s", arguments[0], strerror(rc));
-    }
-    return 0;
-}
-
-static int refused(const struct compiler *c, const struct job *job)
-{
-    char path[CT_PATH_ROOM + 8], *text = NULL;
+    const struct fuse_target *t = c->target;
     struct ct_arena scratch = {0};
+    char path[CT_PATH_ROOM + 8];
     size_t size;
-    int rc;
+    void *object;
+    FILE *file;
+    int rc = t->ops->compile(t->device, source_of(c, job->code), &scratch, &object, &size);
 
-    snprintf(path, sizeof(path), "%s.log", job->path);
-    if (ct_file_read(&scratch, path, 1 << 20, &text, &size) < 0)
-        text = "";
-    rc = ct_fail(CT_EIO, "%s does not compile %s.c: %.400s", c->word[0], job->path, text);
+    snprintf(path, sizeof(path), "%s.new", job->path);
+    file = rc == 0 ? fopen(path, "we") : NULL;
+    if (rc == 0 && (!file || fwrite(object, 1, size, file) != size))
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (file && fclose(file) && rc == 0)
+        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     ct_arena_finish(&scratch);
-    return rc;
+    return rc < 0 ? ct_context(rc, "%s.c", job->path) : 0;
 }
 
-static int finish(const struct compiler *c, struct job *job)
+/* Give PATH.new its place, and the lock back. rc: how compiling ended. */
+static int finish(struct job *job, int rc)
 {
     char from[CT_PATH_ROOM + 8], to[CT_PATH_ROOM + 8];
-    int status = -1, rc = 0;
 
-    while (waitpid(job->pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    job->pid = 0;
     snprintf(from, sizeof(from), "%s.new", job->path);
     snprintf(to, sizeof(to), "%s.so", job->path);
-    if (!WIFEXITED(status) || WEXITSTATUS(status))
-        rc = refused(c, job);
-    else
+    if (rc == 0)
         rc = append_checksum(from);
     if (rc == 0 && rename(from, to) < 0)
         rc = ct_fail(CT_EIO, "renaming %s: %s", from, strerror(errno));
-    if (rc == 0) {
-        snprintf(from, sizeof(from), "%s.log", job->path);
-        unlink(from);
-    }
     drop_lock(job);
     return rc;
 }
 
-/* Start what nobody else compiles; 1: job runs or is done. */
+static int start(const struct compiler *c, struct job *job)
+{
+    int rc = write_source(c, job);
+
+    if (rc == 0 && c->target->ops)
+        return finish(job, compile_for_device(c, job));
+    return rc < 0 ? rc : system_start(c, job);
+}
+
+/* Start what nobody else compiles. 0: somebody does; 1: it was compiled meanwhile; 2: started. */
 static int try_start(const struct compiler *c, struct job *job, bool wait)
 {
     int rc = take_lock(job, wait);
 
     if (rc <= 0)
         return rc;
-    if (is_compiled(job)) { /* in the meantime */
+    if (is_compiled(job)) {
         drop_lock(job);
         return 1;
     }
     rc = start(c, job);
     if (rc < 0)
         drop_lock(job);
-    return rc < 0 ? rc : 1;
+    return rc < 0 ? rc : 2;
+}
+
+/* Wait for the processes of jobs first .. end, until fewer than `most` run. */
+static int finish_some(const struct compiler *c, struct job *first, struct job *end, int most)
+{
+    int running = 0, rc = 0;
+
+    for (struct job *job = first; job < end; job++)
+        running += job->pid != 0;
+    for (struct job *job = first; job < end && running >= most; job++)
+        if (job->pid) {
+            int one = finish(job, system_wait(c, job));
+
+            rc = one < 0 ? one : rc;
+            running--;
+        }
+    return rc;
 }
 
 /* As many at a time as there are processors. */
 static int compile_all(const struct compiler *c, struct job *job, int count, int *compiled)
 {
-    int most = (int)sysconf(_SC_NPROCESSORS_ONLN), first = 0, running = 0, rc = 0, failed;
+    int most = (int)sysconf(_SC_NPROCESSORS_ONLN), rc = 0, last;
 
     for (int i = 0; i < count && rc >= 0; i++) {
         rc = try_start(c, &job[i], false);
-        running += job[i].pid != 0;
-        *compiled += job[i].pid != 0;
-        for (; running >= most && first <= i; first++)
-            if (job[first].pid) {
-                failed = finish(c, &job[first]);
-                rc = failed < 0 ? failed : rc;
-                running--;
-            }
+        *compiled += rc == 2;
+        if (rc >= 0)
+            rc = finish_some(c, job, job + i + 1, most);
     }
-    for (; first < count; first++)
-        if (job[first].pid) {
-            failed = finish(c, &job[first]);
-            rc = failed < 0 ? failed : rc;
-        }
+    last = finish_some(c, job, job + count, 1);
+    rc = last < 0 ? last : rc;
     for (int i = 0; i < count && rc >= 0; i++)
         if (!is_compiled(&job[i])) { /* another process had its lock */
             rc = try_start(c, &job[i], true);
-            if (rc > 0 && job[i].pid) {
-                ++*compiled;
-                rc = finish(c, &job[i]);
-            }
+            *compiled += rc == 2;
+            if (rc >= 0)
+                rc = finish_some(c, &job[i], &job[i] + 1, 1);
         }
     return rc < 0 ? rc : 0;
 }
 
-int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *result)
+int fuse_compile(const struct fuse_target *target, const struct fuse_code *code, int count,
+                 struct fuse_result *result)
 {
     double from = ct_now();
     struct compiler c;
     struct job *job;
-    int missing = 0, rc = begin(&c);
+    int missing = 0, rc = begin(&c, target);
 
     *result = (struct fuse_result){0};
-    if (rc < 0)
-        return rc;
+    if (rc)
+        return rc < 0 ? rc : 0;
     job = ct_arena_array(&c.arena, struct job, count + 1);
     for (int i = 0; i < count; i++) {
         name_job(&c, &code[i], &job[missing]);
         if (!is_compiled(&job[missing]))
             missing++;
     }
-    if (missing)
+    if (missing && !target->ops)
         rc = fuse_write_header(c.folder);
     if (rc == 0 && missing)
         rc = compile_all(&c, job, missing, &result->compiled);
@@ -418,25 +340,43 @@ int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *re
 
 /* ---- loading ---- */
 
-int fuse_load(const struct fuse_code *code, fuse_function **function)
+static int load_object(const struct compiler *c, const struct job *job, void **function)
+{
+    char path[CT_PATH_ROOM + 8], *data;
+    struct ct_arena scratch = {0};
+    void *library;
+    size_t size;
+    int rc;
+
+    snprintf(path, sizeof(path), "%s.so", job->path);
+    if (c->target->ops) {
+        rc = read_object(job, &scratch, &data, &size);
+        if (rc == 0)
+            rc = c->target->ops->load(c->target->device, data, size, function);
+        ct_arena_finish(&scratch);
+        return rc < 0 ? ct_context(rc, "%s", path) : 0;
+    }
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return ct_fail(CT_EIO, "%s", dlerror());
+    *function = dlsym(library, "fused");
+    return *function ? 0 : ct_fail(CT_EIO, "%s has no function: delete it", path);
+}
+
+int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function)
 {
     struct fuse_result result;
     struct compiler c;
     struct job job;
-    char path[CT_PATH_ROOM + 8];
-    void *library;
-    int rc = fuse_compile(code, 1, &result);
+    int rc = fuse_compile(target, code, 1, &result);
 
+    *function = NULL;
     if (rc == 0)
-        rc = begin(&c);
-    if (rc < 0)
-        return rc;
+        rc = begin(&c, target);
+    if (rc)
+        return rc < 0 ? rc : 0;
     name_job(&c, code, &job);
+    rc = load_object(&c, &job, function);
     end(&c);
-    snprintf(path, sizeof(path), "%s.so", job.path);
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return ct_fail(CT_EIO, "%s", dlerror());
-    *(void **)function = dlsym(library, "fused");
-    return *function ? 0 : ct_fail(CT_EIO, "%s has no function: delete it", path);
+    return rc;
 }

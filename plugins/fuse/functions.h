@@ -1,11 +1,25 @@
 /*
- * The functions of formulas: f_ of a number, w_ of a vector. Those of vectors are within 4 units in
- * the last place (tanh, erf: of the larger of the result and 0.3), or are the C library's.
+ * The language of rows (lib/compiler.h) for one thread of the processor. Functions of vectors are
+ * within 4 units in the last place (tanh, erf: of the larger of the result and 0.3), or are the C
+ * library's.
  */
 struct operand {
     void *data;
     int64_t stride;
 };
+
+#define ROW_KERNEL                                                                                 \
+    void fused(const struct operand *in, const struct operand *out, int64_t row, int64_t row_end,  \
+               int64_t column, int64_t column_end, float *scratch, float *sums)
+#define FOR_ROWS(i) for (int64_t i = row; i < row_end; i++)
+#define FOR_COLUMNS(j) for (int64_t j = column; j < column_end; j += CPU_LANES)
+#define STEPS 4 /* partial results, which do not wait for each other */
+#define FOR_STEPS(j, s)                                                                            \
+    for (int64_t j = column; j < column_end;)                                                      \
+        for (int s = 0; s < STEPS && j < column_end; s++, j += CPU_LANES)
+#define PARTS(name, x) vf name[STEPS] = {v_set(x), v_set(x), v_set(x), v_set(x)}
+#define SUM(k) (sums + (k)*columns)
+#define ROW_RESULTS
 
 #define f_exp expf
 #define f_log logf
@@ -161,8 +175,6 @@ CPU_INLINE void put_narrow(uint16_t *p, int64_t i, int64_t n, vh h)
     else
         v_put_part(CT_BF16, p + i, n - i, v_widen(h));
 }
-
-#define STEPS 4 /* partial results of a reduction, which do not wait for each other */
 
 CPU_INLINE float total(const vf *part)
 {

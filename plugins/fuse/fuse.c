@@ -65,15 +65,17 @@ static int replace(struct ct_graph *graph, const struct fuse_group *g)
 /* ---- kernels ---- */
 
 /* The code of the op that the group will be: from its text, as the op's kernel will write it. */
-static int write_code(const struct fuse_group *g, struct ct_arena *arena, struct fuse_code *code)
+static int write_code(const struct fuse_plan *plan, const struct fuse_group *g,
+                      struct fuse_code *code)
 {
+    struct ct_arena *arena = plan->arena;
     struct fuse_program f;
     int rc = fuse_parse(&g->attrs, g->program.ins, g->program.outs, arena, &f);
 
     if (rc < 0)
         return ct_context(rc, "%s", g->attrs.program);
     memcpy(f.in_dtype, g->program.in_dtype, sizeof(f.in_dtype));
-    fuse_write(&f, arena, code);
+    fuse_write(&f, !plan->target.ops, arena, code);
     return 0;
 }
 
@@ -90,7 +92,7 @@ static int distinct(const struct fuse_plan *plan, struct kernels *k)
                           ct_arena_array(plan->arena, int, plan->count + 1), 0};
 
     for (size_t i = 0; i < plan->count; i++) {
-        int at = 0, rc = write_code(plan->group[i], plan->arena, &k->code[k->count]);
+        int at = 0, rc = write_code(plan, plan->group[i], &k->code[k->count]);
 
         if (rc < 0)
             return rc;
@@ -102,16 +104,18 @@ static int distinct(const struct fuse_plan *plan, struct kernels *k)
     return 0;
 }
 
-static int dump(const struct kernels *k, struct ct_arena *arena)
+static int dump(const struct fuse_plan *plan, const struct kernels *k)
 {
-    int rc = *fuse_config.dump ? fuse_write_header(fuse_config.dump) : 0;
+    const char *header = plan->target.ops ? CT_COMPILER_HEADER : fuse_header_name();
+    struct ct_arena *arena = plan->arena;
+    int rc = *fuse_config.dump && !plan->target.ops ? fuse_write_header(fuse_config.dump) : 0;
 
     for (int i = 0; rc == 0 && *fuse_config.dump && i < k->count; i++) {
         const struct fuse_group *g = k->first[i];
         const char *path = ct_arena_printf(arena, "%s/%s.c", fuse_config.dump, g->out[0]->name);
         const char *text =
-            ct_arena_printf(arena, "/* %s. First of %d: %%%s */\n%s", reason(g, arena), k->uses[i],
-                            g->out[0]->name, k->code[i].text);
+            ct_arena_printf(arena, "/* %s. First of %d: %%%s */\n#include \"%s\"\n\n%s",
+                            reason(g, arena), k->uses[i], g->out[0]->name, header, k->code[i].text);
 
         rc = ct_file_write(path, text, strlen(text));
     }
@@ -144,16 +148,6 @@ static const char *device_name(const struct ct_run *run)
     return "";
 }
 
-static bool has_code(const char *device)
-{
-    const struct ct_kernel *kernel;
-
-    for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++)
-        if (!strcmp(kernel->op, fuse_op.name))
-            return true;
-    return false;
-}
-
 static void give_up(const char *why)
 {
     static bool said;
@@ -171,12 +165,12 @@ static int fuse(struct fuse_plan *plan)
 
     if (rc < 0)
         return rc;
-    rc = fuse_compile(k.code, k.count, &result);
+    rc = fuse_compile(&plan->target, k.code, k.count, &result);
     if (rc < 0) {
         give_up(ct_error_message());
         return 0;
     }
-    rc = dump(&k, plan->arena);
+    rc = dump(plan, &k);
     for (size_t i = 0; rc == 0 && i < plan->count; i++)
         rc = replace(plan->graph, plan->group[i]);
     if (rc == 0)
@@ -191,8 +185,8 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
         .arena = &scratch, .graph = graph, .device = device_name(run), .rank = run->rank};
     int rc;
 
-    if (!has_code(plan.device)) {
-        give_up(ct_arena_printf(&scratch, "device %s runs no compiled kernels", plan.device));
+    if (fuse_find_target(plan.device, run->device, &plan.target) < 0) {
+        give_up(ct_error_message());
         ct_arena_finish(&scratch);
         return 0;
     }

@@ -2,17 +2,20 @@
  * Shared by the sources of the fuse plugin.
  *
  * group.c finds ops that can be computed together, and plans one op "fused" for each group.
- * source.c writes such an op as C. compile.c has it compiled, and keeps the results on disk.
- * kernel.c runs them. fuse.c is the transform: plan, compile, replace.
+ * passes.c and source.c write such an op as code. compile.c has it compiled, by the system's C
+ * compiler (system.c) or the device's own, and keeps the results on disk. kernel.c runs them in
+ * host memory, device.c on devices with a compiler. fuse.c is the transform: plan, compile,
+ * replace.
  */
 #ifndef FUSE_H
 #define FUSE_H
 
+#include <ctitan/lib/compiler.h>
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/run.h>
 
-#define FUSE_MOST_INPUTS 16
-#define FUSE_MOST_OUTPUTS CT_MAX_DIMS
+#define FUSE_MOST_INPUTS CT_COMPILED_INPUTS
+#define FUSE_MOST_OUTPUTS CT_COMPILED_OUTPUTS
 
 struct fuse_config {
     const char *cache, *compiler, *flags, *dump;
@@ -48,46 +51,60 @@ int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_progra
 /* The program as text. */
 char *fuse_text(const struct fuse_program *f, struct ct_arena *arena);
 
-/* ---- C ---- */
-
-/* The address of a tensor's rows, and the distance between them in elements. */
-struct fuse_operand {
-    void *data;
-    int64_t stride;
-};
-/* rows [row, row_end) of columns [column, column_end), which are all of them unless the code is
-   flat. scratch: `buffers` rows; sums: `sums` rows, zeroed before the first call. */
-typedef void fuse_function(const struct fuse_operand *in, const struct fuse_operand *out,
-                           int64_t row, int64_t row_end, int64_t column, int64_t column_end,
-                           float *scratch, float *sums);
+/* ---- code ---- */
 
 struct fuse_code {
-    char *text;
+    char *text;  /* without the header that it needs */
     int buffers; /* rows of float32 that a call needs besides its operands */
     int sums;    /* outputs that are sums over rows, in the order of the outputs */
     bool flat;   /* neither rows nor columns matter */
     int passes;  /* over each row */
 };
 
-void fuse_write(const struct fuse_program *f, struct ct_arena *arena, struct fuse_code *code);
+/* rows_kept: rows in scratch memory are cheaper than computing values again. */
+void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *arena,
+                struct fuse_code *code);
 
 /* ---- compiled code ---- */
+
+/* What code is compiled for. */
+struct fuse_target {
+    const struct ct_compiler_ops *ops; /* NULL: host memory, by the system's C compiler */
+    struct ct_device *device;          /* NULL: not open */
+};
+/* CT_ENOENT: devices of this name run no compiled code. */
+int fuse_find_target(const char *name, struct ct_device *device, struct fuse_target *target);
+
+/* Of host memory. Rows [row, row_end) of columns [column, column_end), which are all of them unless
+   the code is flat. scratch: `buffers` rows; sums: `sums` rows, zeroed before the first call. */
+typedef void fuse_function(const struct ct_compiled_operand *in,
+                           const struct ct_compiled_operand *out, int64_t row, int64_t row_end,
+                           int64_t column, int64_t column_end, float *scratch, float *sums);
 
 struct fuse_result {
     int compiled, found;
     double seconds;
 };
-/* Have all of them compiled that are not in the cache. CT_ENOENT: there is no compiler; CT_EIO: it
-   refused one, and said why; .. */
-int fuse_compile(const struct fuse_code *code, int count, struct fuse_result *result);
-/* The header that every code includes: its text, its name, and a copy in a folder. */
+/* Have all of them compiled that are not in the cache; nothing if the target's device is not there.
+   CT_ENOENT: there is no compiler; CT_EIO: it refused one, and said why; .. */
+int fuse_compile(const struct fuse_target *target, const struct fuse_code *code, int count,
+                 struct fuse_result *result);
+/* The header that code for host memory includes: its text, its name, and a copy in a folder. */
 extern const char fuse_header_text[];
 const char *fuse_header_name(void);
 int fuse_write_header(const char *folder);
-/* The function of a code, which was compiled before, or is now. */
-int fuse_load(const struct fuse_code *code, fuse_function **function);
+/* The function of a code, which was compiled before, or is now. NULL: the device is not there. */
+int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function);
 
-extern const struct ct_kernel fuse_cpu_kernels[];
+/* ---- kernels ---- */
+
+/* The largest operand, which has the call's rows and columns. */
+const struct ct_tensor *fuse_whole(const struct ct_tensor *in, int ins);
+/* Floating-point matrices with rows, or dense parts of one. */
+bool fuse_accepts(const struct ct_prepare *p);
+/* An operand of a call on tensors of ndim dimensions. Clears dense if its rows are apart. */
+struct ct_compiled_operand fuse_operand(const struct ct_tensor *t, int ndim, bool *dense);
+extern const struct ct_kernel fuse_cpu_kernels[], fuse_device_kernel;
 
 /* ---- groups ---- */
 
@@ -106,6 +123,7 @@ struct fuse_plan {
     struct ct_arena *arena;
     struct ct_graph *graph;
     const char *device;
+    struct fuse_target target;
     int64_t rank;
     struct fuse_group **group;
     size_t count, room;

@@ -19,11 +19,13 @@
 
 #define MOST_NODES 400
 
-/* Of one thread: bytes of cached memory, and what compiled code loses against a device's own kernel
-   by a sum over rows beside other outputs, or an erf. */
-#define BYTES_PER_NANOSECOND 50.0
-#define COLUMN_SUM_NANOSECONDS 0.055
-#define ERF_NANOSECONDS 0.1
+/* Bytes of memory a nanosecond, and nanoseconds that compiled code loses against a device's own
+   kernel by a sum over rows beside other outputs, or an erf. Host: one thread, cached memory,
+   measured. Devices: memory of a data-center GPU; a sum is 8 bytes more to its cache; not measured.
+ */
+static const struct rates {
+    double bytes, column_sum, erf;
+} host_rates = {50, 0.055, 0.1}, device_rates = {2000, 0.002, 0};
 
 struct member {
     struct ct_op *op;
@@ -297,6 +299,7 @@ static double loss(const struct finder *f, const struct fuse_group *g, const siz
 {
     const struct ct_pointwise *p = &g->program.p;
     const struct ct_value *whole = ct_pointwise_whole(g->op[0]);
+    const struct rates *rates = f->plan->target.ops ? &device_rates : &host_rates;
     bool needed[MOST_NODES + 1] = {false};
     double each = 0;
 
@@ -306,9 +309,9 @@ static double loss(const struct finder *f, const struct fuse_group *g, const siz
         for (size_t k = first[i]; k < first[i + 1] && has_kernel(f->plan->device, g->op[i]->type);
              k++)
             if (needed[k] && p->node[k].kind == CT_POINTWISE_ERF)
-                each += ERF_NANOSECONDS;
+                each += rates->erf;
             else if (needed[k] && p->node[k].kind == CT_POINTWISE_COLUMN_SUM && g->op[i]->outs > 1)
-                each += COLUMN_SUM_NANOSECONDS;
+                each += rates->column_sum;
     return each * (double)ct_value_bytes(f->plan->graph, whole, f->plan->rank) /
            (double)ct_dtype_size(whole->dtype);
 }
@@ -379,9 +382,11 @@ static struct fuse_group *plan_group(struct finder *f, int group)
     return g;
 }
 
-static double gain(const struct fuse_group *g)
+static double gain(const struct finder *f, const struct fuse_group *g)
 {
-    return g->lone ? 0 : g->saved / BYTES_PER_NANOSECOND - g->lost;
+    const struct rates *rates = f->plan->target.ops ? &device_rates : &host_rates;
+
+    return g->lone ? 0 : g->saved / rates->bytes - g->lost;
 }
 
 /* Say at op why it stands apart from what makes its input. */
@@ -405,13 +410,13 @@ static void join_producers(struct finder *f, struct member *m)
         merge(f, m->group, group);
         joined = plan_group(f, m->group);
         apart = f->gain[m->group] + f->gain[group];
-        if (joined && (fuse_config.always || gain(joined) >= apart)) {
-            f->gain[m->group] = gain(joined);
+        if (joined && (fuse_config.always || gain(f, joined) >= apart)) {
+            f->gain[m->group] = gain(f, joined);
             continue;
         }
         split(f, m->group, group);
         if (joined) /* else it is too large for an op */
-            refuse(f, m->op, maker, apart - gain(joined));
+            refuse(f, m->op, maker, apart - gain(f, joined));
     }
 }
 

@@ -15,14 +15,15 @@
 #define FLAT 4096             /* elements of a block of flat code */
 #define WORTH_A_THREAD 131072 /* elements of all operands together */
 
+static const struct fuse_target host;
+
 struct state {
-    fuse_function *function;
+    void *function; /* a fuse_function */
     struct fuse_code code;
     struct fuse_program program;
 };
 
-/* The call's rows and columns: those of its largest operand. */
-static const struct ct_tensor *whole(const struct ct_tensor *in, int ins)
+const struct ct_tensor *fuse_whole(const struct ct_tensor *in, int ins)
 {
     const struct ct_tensor *t = in;
 
@@ -41,9 +42,9 @@ static bool fits(const struct ct_tensor *t, const struct ct_tensor *whole)
     return t->ndim == whole->ndim ? ct_tensor_as_matrix(t, &m) : ct_tensor_is_dense(t);
 }
 
-static bool accepts(const struct ct_prepare *p)
+bool fuse_accepts(const struct ct_prepare *p)
 {
-    const struct ct_tensor *t = whole(p->in, p->ins);
+    const struct ct_tensor *t = fuse_whole(p->in, p->ins);
 
     for (int i = 0; i < p->ins + p->outs; i++)
         if (!fits(i < p->ins ? &p->in[i] : &p->out[i - p->ins], t))
@@ -59,23 +60,23 @@ static int blocks(int64_t rows)
 static int prepare(struct ct_prepare *p)
 {
     struct state *state = ct_arena_new(p->arena, struct state);
-    const struct ct_tensor *t = whole(p->in, p->ins);
+    const struct ct_tensor *t = fuse_whole(p->in, p->ins);
     int rc = fuse_read(p->op, p->arena, &state->program);
 
     if (rc < 0)
         return rc;
-    fuse_write(&state->program, p->arena, &state->code);
+    fuse_write(&state->program, true, p->arena, &state->code);
     p->workspace = sizeof(float) * (size_t)(state->code.buffers + state->code.sums) *
                    (size_t)(t->ndim ? ct_columns(t) : 1) *
                    (size_t)(t->ndim ? blocks(ct_rows(t)) : 1);
     p->state = state;
-    return fuse_load(&state->code, &state->function);
+    return fuse_load(&host, &state->code, &state->function);
 }
 
 struct call {
     const struct state *state;
     const struct ct_launch *launch;
-    struct fuse_operand in[FUSE_MOST_INPUTS], out[FUSE_MOST_OUTPUTS];
+    struct ct_compiled_operand in[FUSE_MOST_INPUTS], out[FUSE_MOST_OUTPUTS];
     int64_t rows, columns, blocks;
     bool flat;
 };
@@ -84,7 +85,9 @@ static void run_blocks(void *context, int64_t begin, int64_t end)
 {
     const struct call *c = context;
     const struct fuse_code *code = &c->state->code;
+    fuse_function *function;
 
+    memcpy(&function, &c->state->function, sizeof(function));
     for (int64_t b = begin; b < end; b++) {
         float *scratch = (float *)c->launch->workspace +
                          (size_t)b * (size_t)((code->buffers + code->sums) * c->columns);
@@ -94,10 +97,10 @@ static void run_blocks(void *context, int64_t begin, int64_t end)
         if (code->sums)
             memset(sums, 0, sizeof(float) * (size_t)(code->sums * c->columns));
         if (c->flat)
-            c->state->function(c->in, c->out, 0, 1, b * FLAT, last, NULL, NULL);
+            function(c->in, c->out, 0, 1, b * FLAT, last, NULL, NULL);
         else
-            c->state->function(c->in, c->out, c->rows * b / c->blocks,
-                               c->rows * (b + 1) / c->blocks, 0, c->columns, scratch, sums);
+            function(c->in, c->out, c->rows * b / c->blocks, c->rows * (b + 1) / c->blocks, 0,
+                     c->columns, scratch, sums);
     }
 }
 
@@ -127,20 +130,20 @@ static void finish_sums(const struct call *c)
     }
 }
 
-static struct fuse_operand operand(const struct ct_tensor *t, int ndim, bool *dense)
+struct ct_compiled_operand fuse_operand(const struct ct_tensor *t, int ndim, bool *dense)
 {
     struct ct_matrix m = {0};
 
     if (t->ndim == ndim && ndim)
         ct_tensor_as_matrix(t, &m);
     *dense &= m.stride == m.columns || m.rows == 1;
-    return (struct fuse_operand){t->data, m.stride};
+    return (struct ct_compiled_operand){t->data, m.stride};
 }
 
 static int run(const struct ct_launch *l)
 {
     const struct state *state = l->state;
-    const struct ct_tensor *t = whole(l->in, l->ins);
+    const struct ct_tensor *t = fuse_whole(l->in, l->ins);
     struct call c = {.state = state,
                      .launch = l,
                      .rows = t->ndim ? ct_rows(t) : 1,
@@ -148,9 +151,9 @@ static int run(const struct ct_launch *l)
     bool dense = true;
 
     for (int i = 0; i < l->ins; i++)
-        c.in[i] = operand(&l->in[i], t->ndim, &dense);
+        c.in[i] = fuse_operand(&l->in[i], t->ndim, &dense);
     for (int i = 0; i < l->outs; i++)
-        c.out[i] = operand(&l->out[i], t->ndim, &dense);
+        c.out[i] = fuse_operand(&l->out[i], t->ndim, &dense);
     c.flat = state->code.flat && dense;
     if (c.flat) {
         c.columns *= c.rows;
@@ -167,4 +170,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel fuse_cpu_kernels[] = {
-    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, accepts, prepare, run), {0}};
+    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, fuse_accepts, prepare, run), {0}};

@@ -1,171 +1,18 @@
 /*
- * A program as C, for any number of rows and columns.
+ * A program as code, for any number of rows and columns, in the language of rows (lib/compiler.h).
  *
- * A row is passed over once for each reduction that depends on another, and once more. A pass is a
- * loop over vectors of columns. What a later pass needs again is computed again, unless that costs
- * much: then a buffer keeps it. Outputs with rows and columns are written in the last pass,
- * so an output may have the memory of an input. Sums over rows are added up in float32 for the rows
- * of one call.
+ * A pass is a loop over vectors of columns. Outputs with rows and columns are written in the last
+ * pass, so an output may have the memory of an input. Sums over rows are added up in float32 for
+ * the rows of one worker.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "fuse.h"
-
-#define WHOLE (CT_BY_ROW | CT_BY_COLUMN)
-
-struct writer {
-    const struct fuse_program *f;
-    const struct ct_pointwise_node *node;
-    struct ct_arena *arena;
-    FILE *out;
-    const char **use; /* by node: its name in C where it has one */
-    bool *needed;     /* by node: an output depends on it */
-    int *stage; /* by node: the first pass in which it is known; of a reduction, the pass after
-                         its own */
-    uint32_t *passes; /* by node: the passes that need it inside their loop */
-    int *buffer;      /* by node: number of the buffer that keeps it; -1: none */
-    int buffers, sums, last;
-};
-
-static bool in_loop(const struct writer *w, int k)
-{
-    return w->node[k].level & CT_BY_COLUMN;
-}
-
-static bool is_row_reduction(const struct writer *w, int k)
-{
-    return w->node[k].kind >= CT_POINTWISE_ROW_SUM && w->node[k].kind < CT_POINTWISE_COLUMN_SUM;
-}
-
-static bool is_column_sum(const struct writer *w, int k)
-{
-    return w->node[k].kind == CT_POINTWISE_COLUMN_SUM;
-}
-
-/* The sum over rows that output i is, rounded or not; -1: it is none. */
-static int sum_of(const struct writer *w, int i)
-{
-    int k = w->f->out[i];
-
-    if (w->node[k].kind == CT_POINTWISE_BF16)
-        k = w->node[k].arg[0];
-    return is_column_sum(w, k) ? k : -1;
-}
-
-/* ---- what is computed in which pass ---- */
-
-static void need(struct writer *w, int k)
-{
-    const struct ct_pointwise_node *n = &w->node[k];
-
-    if (w->needed[k])
-        return;
-    w->needed[k] = true;
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++) {
-        need(w, n->arg[i]);
-        if (w->stage[k] < w->stage[n->arg[i]])
-            w->stage[k] = w->stage[n->arg[i]];
-    }
-    if (w->last < w->stage[k])
-        w->last = w->stage[k];
-    if (is_row_reduction(w, k))
-        w->stage[k]++;
-}
-
-static void need_in(struct writer *w, int k, int pass)
-{
-    const struct ct_pointwise_node *n = &w->node[k];
-
-    if (!in_loop(w, k) || w->passes[k] & 1u << pass)
-        return;
-    if (w->buffer[k] >= 0 && w->passes[k]) {
-        w->passes[k] |= 1u << pass;
-        return;
-    }
-    w->passes[k] |= 1u << pass;
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
-        need_in(w, n->arg[i], pass);
-}
-
-/* What a pass ends with: arguments of its reductions, and in the last one the outputs. */
-static int ends(const struct writer *w, int pass, int *end)
-{
-    int count = 0;
-
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (w->needed[k] && ((is_row_reduction(w, k) && w->stage[w->node[k].arg[0]] == pass) ||
-                             (is_column_sum(w, k) && w->stage[k] == pass)))
-            end[count++] = w->node[k].arg[0];
-    for (int i = 0; pass == w->last && i < w->f->outs; i++)
-        if (w->node[w->f->out[i]].level == WHOLE)
-            end[count++] = w->f->out[i];
-    return count;
-}
-
-static void find_passes(struct writer *w)
-{
-    int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
-
-    memset(w->passes, 0, sizeof(*w->passes) * w->f->p.count);
-    for (int pass = 0; pass <= w->last; pass++)
-        for (int i = ends(w, pass, end); i-- > 0;)
-            need_in(w, end[i], pass);
-}
-
-/* About how many instructions compute node k in a later pass again. */
-static int cost(const struct writer *w, int k)
-{
-    const struct ct_pointwise_node *n = &w->node[k];
-    int sum = n->kind == CT_POINTWISE_BF16                                 ? 2
-              : n->kind == CT_POINTWISE_INPUT                              ? 1
-              : n->kind >= CT_POINTWISE_EXP && n->kind <= CT_POINTWISE_COS ? 16
-                                                                           : 1;
-
-    if (!in_loop(w, k))
-        return 0;
-    if (n->kind == CT_POINTWISE_INPUT && w->f->in_dtype[n->input] == CT_BF16)
-        sum++;
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
-        sum += cost(w, n->arg[i]);
-    return sum;
-}
-
-#define WORTH_A_BUFFER 6
-
-/* From the results down: what only a buffered value needs is not computed again. */
-static void find_buffers(struct writer *w)
-{
-    for (size_t k = 0; k < w->f->p.count; k++)
-        w->buffer[k] = -1;
-    find_passes(w);
-    for (int k = (int)w->f->p.count; k-- > 0;)
-        if ((w->passes[k] & (w->passes[k] - 1)) && cost(w, k) >= WORTH_A_BUFFER) {
-            w->buffer[k] = w->buffers++;
-            find_passes(w);
-        }
-}
-
-/* Is k a weight whose widened form the rows of a call share? */
-static bool is_widened(const struct writer *w, int k)
-{
-    return w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
-           w->node[k].level == CT_BY_COLUMN && w->f->in_dtype[w->node[k].input] == CT_BF16;
-}
-
-static void find_widened(struct writer *w)
-{
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (is_widened(w, k))
-            w->buffer[k] = w->buffers++;
-}
-
-/* ---- text ---- */
+#include "source.h"
 
 static bool is_loaded(const struct writer *w, int k, int pass)
 {
-    return is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
+    return fuse_is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
 }
 
 static void print(struct writer *w, int k)
@@ -268,12 +115,9 @@ static bool begin_reductions(struct writer *w, int pass)
         if (!reduces_in(w, k, pass))
             continue;
         if (w->node[k].kind == CT_POINTWISE_ROW_MAX)
-            fprintf(w->out,
-                    "        vf part%d[STEPS] = {v_set(-INFINITY), v_set(-INFINITY), "
-                    "v_set(-INFINITY), v_set(-INFINITY)};\n",
-                    k);
+            fprintf(w->out, "        PARTS(part%d, -INFINITY);\n", k);
         else
-            fprintf(w->out, "        vf part%d[STEPS] = {{0}};\n", k);
+            fprintf(w->out, "        PARTS(part%d, 0);\n", k);
         any = true;
     }
     return any;
@@ -305,7 +149,7 @@ static void write_ends(struct writer *w, int pass, const char *indent)
             fprintf(w->out, "%spart%d[s] += first(%s, column_end - j, 0);\n", indent, k, value);
     }
     for (int i = 0; i < w->f->outs; i++) {
-        int k = w->f->out[i], summed = sum_of(w, i);
+        int k = w->f->out[i], summed = fuse_sum_of(w, i);
 
         if (summed >= 0 && w->stage[summed] == pass)
             fprintf(w->out,
@@ -345,18 +189,15 @@ static void write_vectors(struct writer *w, int pass, const int *end, int count,
 static void write_pass(struct writer *w, int pass)
 {
     int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
-    int count = ends(w, pass, end);
+    int count = fuse_ends(w, pass, end);
     const char *indent = "            ";
 
     if (!count)
         return;
     if (begin_reductions(w, pass)) {
-        fputs("        for (int64_t j = column; j < column_end;)\n"
-              "            for (int s = 0; s < STEPS && j < column_end; s++, j += CPU_LANES) {\n",
-              w->out);
-        indent = "                ";
+        fputs("        FOR_STEPS(j, s) {\n", w->out);
     } else {
-        fputs("        for (int64_t j = column; j < column_end; j += CPU_LANES) {\n", w->out);
+        fputs("        FOR_COLUMNS(j) {\n", w->out);
     }
     write_vectors(w, pass, end, count, indent);
     write_ends(w, pass, indent);
@@ -413,44 +254,65 @@ static void write_pointers(struct writer *w, bool by_row)
 static void write_widened(struct writer *w)
 {
     for (int k = 0; k < (int)w->f->p.count; k++)
-        if (is_widened(w, k))
+        if (fuse_is_widened(w, k))
             fprintf(w->out,
-                    "    for (int64_t j = column; j < column_end; j += CPU_LANES)\n"
+                    "    FOR_COLUMNS(j)\n"
                     "        v_put(CT_F32, buffer%d, j, column_end, v_get(CT_BF16, in%d, j, "
                     "column_end));\n",
                     w->buffer[k], w->node[k].input);
 }
 
+static void write_row_results(const struct writer *w)
+{
+    bool any = false;
+
+    for (int i = 0; i < w->f->outs; i++) {
+        if (w->node[w->f->out[i]].level != CT_BY_ROW)
+            continue;
+        if (!any)
+            fputs("        ROW_RESULTS {\n", w->out);
+        fprintf(w->out,
+                w->f->out_dtype[i] == CT_BF16 ? "            out%d[i] = narrow(%s);\n"
+                                              : "            out%d[i] = %s;\n",
+                i, w->use[w->f->out[i]]);
+        any = true;
+    }
+    if (any)
+        fputs("        }\n", w->out);
+}
+
+static bool needs_columns(const struct writer *w)
+{
+    bool mean = false;
+
+    for (size_t k = 0; k < w->f->p.count; k++)
+        mean |= w->needed[k] && w->node[k].kind == CT_POINTWISE_ROW_MEAN;
+    return mean || w->buffers || w->sums;
+}
+
 static void write_function(struct writer *w)
 {
-    fputs("void fused(const struct operand *in, const struct operand *out, int64_t row, int64_t "
-          "row_end,\n           int64_t column, int64_t column_end, float *scratch, float *sums)\n"
-          "{\n",
-          w->out);
+    fputs("ROW_KERNEL\n{\n", w->out);
     write_pointers(w, false);
-    fputs("    int64_t columns = column_end - column;\n", w->out);
+    if (needs_columns(w))
+        fputs("    int64_t columns = column_end - column;\n", w->out);
     for (int i = 0; i < w->buffers; i++)
         fprintf(w->out, "    float *buffer%d = scratch + %d * columns;\n", i, i);
     for (int i = 0; i < w->sums; i++)
-        fprintf(w->out, "    float *sum%d = sums + %d * columns;\n", i, i);
+        fprintf(w->out, "    float *sum%d = SUM(%d);\n", i, i);
     for (int k = 0; k < (int)w->f->p.count; k++)
         if (w->needed[k] && w->node[k].level == 0 && w->node[k].kind != CT_POINTWISE_NUMBER)
             define(w, k, "    ", "0");
-    fputs("\n    (void)scratch;\n    (void)sums;\n    (void)columns;\n", w->out);
+    fputs("\n", w->out);
     write_widened(w);
-    fputs("    for (int64_t i = row; i < row_end; i++) {\n", w->out);
+    fputs("    FOR_ROWS(i) {\n", w->out);
     write_pointers(w, true);
     for (int pass = 0; pass <= w->last; pass++) {
         write_row_values(w, pass);
         write_pass(w, pass);
     }
     write_row_values(w, w->last + 1);
-    for (int i = 0; i < w->f->outs; i++)
-        if (w->node[w->f->out[i]].level == CT_BY_ROW)
-            fprintf(w->out,
-                    w->f->out_dtype[i] == CT_BF16 ? "        out%d[i] = narrow(%s);\n"
-                                                  : "        out%d[i] = %s;\n",
-                    i, w->use[w->f->out[i]]);
+    write_row_results(w);
     fputs("    }\n}\n", w->out);
 }
 
@@ -462,26 +324,17 @@ static bool is_flat(const struct writer *w)
     return true;
 }
 
-void fuse_write(const struct fuse_program *f, struct ct_arena *arena, struct fuse_code *code)
+void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *arena,
+                struct fuse_code *code)
 {
-    struct writer w = {.f = f, .node = f->p.node, .arena = arena};
+    struct writer w = {.f = f, .node = f->p.node, .arena = arena, .rows_kept = rows_kept};
     char *text = NULL;
     size_t size;
 
     w.use = ct_arena_array(arena, const char *, f->p.count);
-    w.needed = ct_arena_array(arena, bool, f->p.count);
-    w.stage = ct_arena_array(arena, int, f->p.count);
-    w.passes = ct_arena_array(arena, uint32_t, f->p.count);
-    w.buffer = ct_arena_array(arena, int, f->p.count);
-    for (int i = 0; i < f->outs; i++) {
-        need(&w, f->out[i]);
-        w.sums += sum_of(&w, i) >= 0;
-    }
-    find_buffers(&w);
-    find_widened(&w);
+    fuse_find_passes(&w);
     w.out = open_memstream(&text, &size);
     fprintf(w.out, "/* %s */\n", fuse_text(f, arena));
-    fprintf(w.out, "#include \"%s\"\n\n", fuse_header_name());
     write_function(&w);
     fclose(w.out);
     *code = (struct fuse_code){.text = ct_arena_strdup(arena, text),

@@ -1,6 +1,10 @@
 /*
  * Formulas against the reference kernels of their ops; compiled code against both; what becomes of
  * a graph, and what does not.
+ *
+ *     test_fuse [DEVICE [all]]
+ *
+ * DEVICE: code that this device's own compiler makes, for some ops or all.
  */
 #include "plugin_under_test.h"
 #undef assert_message
@@ -137,12 +141,12 @@ static void run(struct machine *m, const struct ct_graph *graph, struct ct_devic
 }
 
 /* Both graphs fetch the same values; relative to the largest element of each. */
-static void compare(const struct ct_graph *is, struct ct_device *device,
-                    const struct ct_graph *should, double tolerance)
+static void compare(const struct ct_graph *is, struct ct_device *on, const struct ct_graph *should,
+                    double tolerance)
 {
     struct machine a, b;
 
-    run(&a, is, device);
+    run(&a, is, on);
     run(&b, should, NULL);
     for (size_t i = 0; i < should->fetch_count; i++) {
         const char *name = should->fetches[i].name;
@@ -228,11 +232,11 @@ static void faults_of_formulas_are_said(void **state)
 /* ---- compiled code ---- */
 
 static const struct ct_plugin *plugin;
-static struct ct_device bare; /* has kernels for nothing but fused ops */
+static struct ct_device bare, *device = &bare; /* has kernels for nothing but fused ops */
 
 static void fuse(struct ct_graph *graph)
 {
-    struct ct_run run = {.device = &bare, .device_ops = bare.ops};
+    struct ct_run run = {.device = device, .device_ops = device->ops};
 
     assert_ok(test_transform(plugin, "fuse")->apply(graph, &run));
     assert_ok(ct_graph_verify(graph, stderr));
@@ -247,7 +251,7 @@ static void check_compiled(const char *text, const char *dtype, double tolerance
 
     fuse(fused);
     assert_int_equal(count_ops(fused, "fused"), 1);
-    compare(fused, &bare, graph, tolerance);
+    compare(fused, device, graph, tolerance);
     printed = ct_graph_text(fused, &arena);
     assert_string_equal(ct_graph_text(parse(&arena, printed), &arena), printed);
     compare(parse(&arena, printed), NULL, graph, tolerance); /* and the fused op's reference */
@@ -365,15 +369,15 @@ static int never(const struct ct_launch *l)
    bfloat16; in float32 it does. */
 static void what_would_be_slower_is_left_apart_and_says_why(void **state)
 {
-    static struct ct_device device;
+    static struct ct_device own;
     static const struct ct_kernel add = CT_KERNEL("add", "own", 0, NULL, NULL, never),
                                   norm = CT_KERNEL("layer_norm_grad", "own", 0, NULL, NULL, never);
-    struct ct_run run = {.device = &device, .device_ops = bare.ops};
+    struct ct_run run = {.device = &own, .device_ops = bare.ops};
     struct ct_arena arena = {0};
 
     (void)state;
-    device = bare;
-    device.name = "own";
+    own = bare;
+    own.name = "own";
     assert_ok(ct_kernel_register("own", &add));
     assert_ok(ct_kernel_register("own", &norm));
     assert_ok(ct_kernel_register("own", test_offer(plugin, CT_KERNELS)));
@@ -396,6 +400,60 @@ static void what_would_be_slower_is_left_apart_and_says_why(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- a device with its own compiler ---- */
+
+static bool all;
+
+/* Other numbers of columns: whole vectors. */
+static char *widened(const char *text)
+{
+    char *wide = strdup(text);
+
+    for (char *at = wide; (at = strpbrk(at, ",[")); at++) {
+        size_t digits = strspn(at + 1, "0123456789");
+
+        if (digits >= 2 && at[1 + digits] == ']' && at[-1] != 'W')
+            memcpy(at + 1, "4000", digits);
+    }
+    return wide;
+}
+
+static void check_on_device(const char *text, const char *dtype, double tolerance)
+{
+    char *wide = widened(text);
+
+    check_compiled(text, dtype, tolerance);
+    check_compiled(wide, dtype, tolerance);
+    free(wide);
+}
+
+static void device_code_is_what_references_compute(void **state)
+{
+    (void)state;
+    TEST_OPTIONS(plugin, "always=true");
+    for (size_t i = 0; i < CT_COUNT(formulas); i++) {
+        if (all || !strcmp(formulas[i].type, "rms_norm_grad"))
+            check_on_device(formulas[i].text, "bfloat16", 0x1p-8);
+        if (all || !strcmp(formulas[i].type, "softmax"))
+            check_on_device(formulas[i].text, "float32", 3e-6);
+    }
+    for (size_t i = 0; i < CT_COUNT(chains); i++) {
+        check_on_device(chains[i], "bfloat16", 0x1p-7);
+        if (all)
+            check_on_device(chains[i], "float32", 3e-6);
+    }
+}
+
+static void set_up_device(const char *name)
+{
+    const struct ct_plugin *own = test_plugin(name);
+    const struct ct_device_ops *ops = test_offer(own, CT_DEVICE);
+
+    test_options(own, (const char *const[]){NULL});
+    assert_ok(ct_plugin_register(own));
+    assert_ok(ops->open(&(struct ct_device_request){0, 1}, &device));
+}
+
 static int set_up(void **state)
 {
     const struct ct_kernel *kernels;
@@ -408,8 +466,11 @@ static int set_up(void **state)
     return ct_op_need(test_offer(plugin, CT_OP)) < 0 ? -1 : ct_kernel_register("bare", kernels);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test(device_code_is_what_references_compute),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formulas_are_what_references_compute),
         cmocka_unit_test(every_formula_is_tried),
@@ -424,5 +485,9 @@ int main(void)
 
     if (ct_ops_register() < 0)
         return 1;
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    if (argc > 1)
+        set_up_device(argv[1]);
+    all = argc > 2;
+    return argc > 1 ? cmocka_run_group_tests(on_device, set_up, NULL)
+                    : cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -37,7 +37,7 @@ CT_BEGIN_DECLS
  * never grow.
  */
 #define CT_ABI_MAJOR 4 /* 4: devices copy aside */
-#define CT_ABI_MINOR 4
+#define CT_ABI_MINOR 5
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {
@@ -63,7 +63,8 @@ struct ct_abi {
     X(AXIS, "mesh axis", struct ct_axis_ops)                                                       \
     X(HOOK, "hook", struct ct_hook)                                                                \
     X(VERB, "verb", struct ct_verb_ops)                                                            \
-    X(ORDER, "order", struct ct_order_ops)
+    X(ORDER, "order", struct ct_order_ops)                                                         \
+    X(COMPILER, "compiler", struct ct_compiler_ops) /* name: the device */
 
 enum ct_kind {
     CT_NOTHING,

@@ -39,6 +39,21 @@ struct gpu_add_numbers {
     const double *a, *b;
 };
 
+/* ---- compiled when a run is planned (rows.cuh) ---- */
+
+struct gpu_compiled_operand {
+    void *data;
+    int64_t stride; /* of rows */
+};
+
+struct gpu_compiled {
+    struct gpu_compiled_operand in[16], out[8];
+    int64_t rows, columns;
+    int64_t chunk; /* of one long row, for each block; 0: blocks take rows */
+    float *sums;   /* [sum_count][blocks][columns] */
+    int64_t sum_count;
+};
+
 /* ---- norm ---- */
 
 struct gpu_norm {

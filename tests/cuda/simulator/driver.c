@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "streams.h"
 
@@ -140,17 +142,30 @@ static void *self(void)
                                                   : NULL;
 }
 
+/* The file stays open: a library is known by its name. */
+static void *load_object(const struct simulated_object *object)
+{
+    char path[64];
+    int file = memfd_create("object", MFD_CLOEXEC);
+
+    if (file < 0 || write(file, object + 1, object->bytes) != (ssize_t)object->bytes)
+        return NULL;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 int cuModuleLoadData(CUmodule *module, const void *image)
 {
-    (void)image;
-    *module = (CUmodule)(uintptr_t)1;
-    return CUDA_SUCCESS;
+    const struct simulated_object *object = image;
+
+    *module =
+        strncmp(image, SIMULATED_OBJECT, sizeof(object->magic)) ? self() : load_object(object);
+    return *module ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 int cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    (void)module;
-    *function = (CUfunction)dlsym(self(), name);
+    *function = (CUfunction)dlsym(module, name);
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -174,11 +189,13 @@ static size_t argument_bytes(CUfunction function)
     char name[128];
     Dl_info info;
     const size_t *bytes = NULL;
+    void *library;
 
     if (dladdr((void *)function, &info) && info.dli_sname) {
         simulated_count("%s", info.dli_sname);
         snprintf(name, sizeof(name), "%s_bytes", info.dli_sname);
-        bytes = dlsym(self(), name);
+        library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+        bytes = library ? dlsym(library, name) : NULL;
     }
     return bytes ? *bytes : 0;
 }

@@ -55,8 +55,16 @@ simulated_submit_waiting(void *stream, int (*call)(const void *arguments), const
                          size_t bytes, _Atomic int *holders);
 #endif
 
-/* ---- for the kernels, about the fiber that calls ---- */
+/* What the simulated NVRTC makes: a shared object of so many bytes follows. */
+#define SIMULATED_OBJECT "compiled"
+struct simulated_object {
+    char magic[8];
+    uint64_t bytes;
+};
 
+/* ---- for the kernels, about the fiber that calls; also for those of other libraries ---- */
+
+#pragma GCC visibility push(default)
 extern struct simulated_index simulated_thread, simulated_block, simulated_blocks,
     simulated_threads;
 extern unsigned char *simulated_shared; /* dynamic */
@@ -69,6 +77,7 @@ uint64_t simulated_shuffle_xor(uint64_t value, int mask);
 /* Bit i: what lane i said; all 32 are there. */
 uint32_t simulated_ballot(bool value);
 uint16_t simulated_bfloat16(float x);
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

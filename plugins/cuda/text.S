@@ -1,0 +1,11 @@
+/* The texts that a run-time compiler includes, ended by zeros: see compiled.c. */
+#define TEXT(name, file)                                                                           \
+    .global name;                                                                                  \
+    .hidden name;                                                                                  \
+    name: .incbin file;                                                                            \
+    .byte 0
+    .section .rodata
+    TEXT(gpu_text_rows, ROWS)
+    TEXT(gpu_text_device, DEVICE)
+    TEXT(gpu_text_arguments, ARGUMENTS)
+    .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,139 @@
+/*
+ * What a program computes in which pass over a row, and what it keeps between passes.
+ *
+ * A row is passed over once for each reduction that depends on another, and once more. What a later
+ * pass needs again is computed again, unless that costs much: then a buffer keeps it.
+ */
+#include <string.h>
+
+#include "source.h"
+
+int fuse_sum_of(const struct writer *w, int i)
+{
+    int k = w->f->out[i];
+
+    if (w->node[k].kind == CT_POINTWISE_BF16)
+        k = w->node[k].arg[0];
+    return is_column_sum(w, k) ? k : -1;
+}
+
+static void need(struct writer *w, int k)
+{
+    const struct ct_pointwise_node *n = &w->node[k];
+
+    if (w->needed[k])
+        return;
+    w->needed[k] = true;
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++) {
+        need(w, n->arg[i]);
+        if (w->stage[k] < w->stage[n->arg[i]])
+            w->stage[k] = w->stage[n->arg[i]];
+    }
+    if (w->last < w->stage[k])
+        w->last = w->stage[k];
+    if (is_row_reduction(w, k))
+        w->stage[k]++;
+}
+
+static void need_in(struct writer *w, int k, int pass)
+{
+    const struct ct_pointwise_node *n = &w->node[k];
+
+    if (!in_loop(w, k) || w->passes[k] & 1u << pass)
+        return;
+    if (w->buffer[k] >= 0 && w->passes[k]) {
+        w->passes[k] |= 1u << pass;
+        return;
+    }
+    w->passes[k] |= 1u << pass;
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+        need_in(w, n->arg[i], pass);
+}
+
+int fuse_ends(const struct writer *w, int pass, int *end)
+{
+    int count = 0;
+
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (w->needed[k] && ((is_row_reduction(w, k) && w->stage[w->node[k].arg[0]] == pass) ||
+                             (is_column_sum(w, k) && w->stage[k] == pass)))
+            end[count++] = w->node[k].arg[0];
+    for (int i = 0; pass == w->last && i < w->f->outs; i++)
+        if (w->node[w->f->out[i]].level == WHOLE)
+            end[count++] = w->f->out[i];
+    return count;
+}
+
+static void find_passes(struct writer *w)
+{
+    int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
+
+    memset(w->passes, 0, sizeof(*w->passes) * w->f->p.count);
+    for (int pass = 0; pass <= w->last; pass++)
+        for (int i = fuse_ends(w, pass, end); i-- > 0;)
+            need_in(w, end[i], pass);
+}
+
+/* About how many instructions compute node k in a later pass again. */
+static int cost(const struct writer *w, int k)
+{
+    const struct ct_pointwise_node *n = &w->node[k];
+    int sum = n->kind == CT_POINTWISE_BF16                                 ? 2
+              : n->kind == CT_POINTWISE_INPUT                              ? 1
+              : n->kind >= CT_POINTWISE_EXP && n->kind <= CT_POINTWISE_COS ? 16
+                                                                           : 1;
+
+    if (!in_loop(w, k))
+        return 0;
+    if (n->kind == CT_POINTWISE_INPUT && w->f->in_dtype[n->input] == CT_BF16)
+        sum++;
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+        sum += cost(w, n->arg[i]);
+    return sum;
+}
+
+#define WORTH_A_BUFFER 6
+
+/* From the results down: what only a buffered value needs is not computed again. */
+static void find_buffers(struct writer *w)
+{
+    for (size_t k = 0; k < w->f->p.count; k++)
+        w->buffer[k] = -1;
+    find_passes(w);
+    if (!w->rows_kept)
+        return;
+    for (int k = (int)w->f->p.count; k-- > 0;)
+        if ((w->passes[k] & (w->passes[k] - 1)) && cost(w, k) >= WORTH_A_BUFFER) {
+            w->buffer[k] = w->buffers++;
+            find_passes(w);
+        }
+}
+
+bool fuse_is_widened(const struct writer *w, int k)
+{
+    return w->rows_kept && w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
+           w->node[k].level == CT_BY_COLUMN && w->f->in_dtype[w->node[k].input] == CT_BF16;
+}
+
+static void find_widened(struct writer *w)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (fuse_is_widened(w, k))
+            w->buffer[k] = w->buffers++;
+}
+
+void fuse_find_passes(struct writer *w)
+{
+    const struct fuse_program *f = w->f;
+
+    w->needed = ct_arena_array(w->arena, bool, f->p.count);
+    w->stage = ct_arena_array(w->arena, int, f->p.count);
+    w->passes = ct_arena_array(w->arena, uint32_t, f->p.count);
+    w->buffer = ct_arena_array(w->arena, int, f->p.count);
+    for (int i = 0; i < f->outs; i++) {
+        need(w, f->out[i]);
+        w->sums += fuse_sum_of(w, i) >= 0;
+    }
+    find_buffers(w);
+    find_widened(w);
+}
