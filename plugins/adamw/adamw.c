@@ -25,10 +25,10 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, hyper.eps, "eps", "1e-8", 0, INFINITY,
                  "Added to the root of the second moment"),
     CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
-                 "Share of a weight that a step at learning rate 1 takes away"),
+                 "Weight decay: fraction of a weight that a step at learning rate 1 subtracts"),
     CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
                   "parameter|float32|bfloat16",
-                  "In which the moments are kept; parameter: in its own"),
+                  "Dtype of the moments; parameter: that of the parameter"),
     {0}};
 
 /* ---- the op ---- */

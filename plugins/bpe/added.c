@@ -35,7 +35,7 @@ int added_insert(struct added *a, struct ct_arena *arena, const struct added_tok
     uint32_t node = 0;
 
     if (token->size > LONGEST)
-        return ct_fail(CT_ECONFIG, "an added token of %zu bytes; at most %d are supported",
+        return ct_fail(CT_ECONFIG, "an added token has %zu bytes; at most %d are supported",
                        token->size, LONGEST);
     a->arena = arena;
     if (!a->count)

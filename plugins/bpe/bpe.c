@@ -17,8 +17,8 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, path, "path", "",
-                  "tokenizer.json, tiktoken's tokenizer.model, or a folder that has one; empty: "
-                  "[model] init_from"),
+                  "tokenizer.json, tiktoken's tokenizer.model, or a folder with one of them; "
+                  "empty: [model] init_from"),
     CT_OPT_BOOL(struct config, add_bos, "add_bos", "true",
                 "Begin each document with bos_token, unless it is eos_token as well"),
     CT_OPT_BOOL(struct config, add_eos, "add_eos", "true", "End each document with eos_token"),
@@ -46,7 +46,9 @@ static int open_tokenizer(void)
     int rc;
 
     if (!*path)
-        return ct_fail(CT_ECONFIG, "[bpe] path is not set, and neither is [model] init_from");
+        return ct_fail(
+            CT_ECONFIG,
+            "neither [bpe] path nor [model] init_from is set: set one of them to a tokenizer");
     tokenizer_close(&tokenizer);
     rc = tokenizer_open(&tokenizer, path);
     if (rc < 0)

@@ -161,7 +161,7 @@ static void put(struct translation *t, const char *text)
 static void refuse(struct translation *t, const char *what)
 {
     if (t->rc == 0)
-        t->rc = ct_fail(CT_ECONFIG, "%s in an expression is not supported", what);
+        t->rc = ct_fail(CT_ECONFIG, "%s in a regular expression is not supported", what);
 }
 
 /* Oniguruma's \w; outside of classes it has these Latin-1 characters, too. */
@@ -270,7 +270,7 @@ static int find(const struct pattern *p, const char *text, const char *at, const
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc < 0)
-        return ct_fail(CT_EINVAL, "an expression of the tokenizer takes too long at this text");
+        return ct_fail(CT_EINVAL, "an expression of the tokenizer takes too long on this text");
     *begin = text + bounds[0];
     *stop = text + bounds[1];
     return 1;

@@ -42,10 +42,12 @@ static int parse(int argc, char **argv, struct request *r)
             return ct_fail(CT_ECONFIG, "`ctitan help tokenize` shows the arguments");
     }
     if (optind < argc)
-        return ct_fail(CT_ECONFIG, "'%s': the text is read from stdin", argv[optind]);
+        return ct_fail(CT_ECONFIG,
+                       "'%s': tokenize takes no file; it reads the text from standard input",
+                       argv[optind]);
     return r->tokenizer ? 0
-                        : ct_fail(CT_ECONFIG, "--tokenizer FILE_OR_FOLDER is missing; it has "
-                                              "tokenizer.json or tokenizer.model");
+                        : ct_fail(CT_ECONFIG, "--tokenizer FILE_OR_FOLDER is missing; give "
+                                              "tokenizer.json, tokenizer.model or their folder");
 }
 
 static int read_all(struct text *text)
@@ -126,6 +128,6 @@ static int run(int argc, char **argv)
 
 const struct ct_verb_ops tokenize_verb = {
     .size = sizeof(struct ct_verb_ops),
-    .summary = "text as a tokenizer's ids",
+    .summary = "convert text to token ids",
     .usage = "--tokenizer FILE_OR_FOLDER [--special] [--output FILE] < TEXT > IDS",
     .run = run};

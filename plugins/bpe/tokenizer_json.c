@@ -135,7 +135,7 @@ static int read_pre_tokenizer(struct tokenizer *t, const json_t *object)
 
     if (ended || t->step_count == TOKENIZER_STEPS)
         return ct_fail(CT_ECONFIG, "pre_tokenizer: %s",
-                       ended ? "something follows ByteLevel" : "a sequence that is too long");
+                       ended ? "a step after ByteLevel" : "a sequence that is too long");
     t->step_count++;
     if (!strcmp(type, "Split"))
         return read_split(step, object);
@@ -200,8 +200,8 @@ static int check_model(const json_t *model)
     if (*type ? strcmp(type, "BPE") : !json_object_get(model, "merges"))
         return unsupported("model", type, "BPE");
     if (json_is_true(json_object_get(model, "byte_fallback")))
-        return ct_fail(CT_ECONFIG, "model: byte_fallback is not supported: the vocabulary is not "
-                                   "one of bytes");
+        return ct_fail(CT_ECONFIG,
+                       "model: byte_fallback is not supported: only byte-level vocabularies are");
     for (size_t i = 0; i < CT_COUNT(absent); i++) {
         const json_t *value = json_object_get(model, absent[i]);
         const char *text = json_string_value(value);
@@ -232,7 +232,7 @@ static int count_ids(const json_t *words, const json_t *added, size_t *count)
 
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) >= VOCABULARY_LIMIT)
-            return ct_fail(CT_ECONFIG, "added_tokens: id number %zu is not a number below %d", i,
+            return ct_fail(CT_ECONFIG, "added_tokens: id of entry %zu is not a number below %d", i,
                            VOCABULARY_LIMIT);
         largest = json_integer_value(value) > largest ? json_integer_value(value) : largest;
     }
@@ -357,7 +357,7 @@ static int read_added(struct reader *r, const json_t *object)
     int rc = 0;
 
     if (!content || !*content)
-        return ct_fail(CT_ECONFIG, "one has no content");
+        return ct_fail(CT_ECONFIG, "an entry has no content");
     *token = (struct added_token){.content = ct_arena_strdup(&r->t->arena, content),
                                   .size = strlen(content),
                                   .id = (int32_t)json_integer_value(json_object_get(object, "id")),
@@ -394,8 +394,9 @@ static int read_root(struct reader *r, const json_t *root)
         rc =
             each(r->t, json_object_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer);
     if (rc == 0 && !r->t->byte_level)
-        return ct_fail(CT_ECONFIG, "pre_tokenizer: there is no ByteLevel: only vocabularies of "
-                                   "bytes are supported");
+        return ct_fail(
+            CT_ECONFIG,
+            "pre_tokenizer: ByteLevel is missing: only byte-level vocabularies are supported");
     if (rc == 0)
         rc = each(r->t, json_object_get(root, "post_processor"), "processors", read_post_processor);
     if (rc == 0)

@@ -283,7 +283,7 @@ static int reserve(struct vocabulary_table *t, size_t size)
     if (size <= t->symbol_room)
         return 0;
     if (size > UINT32_MAX / 4)
-        return ct_fail(CT_EINVAL, "%zu bytes without a place to cut them", size);
+        return ct_fail(CT_EINVAL, "%zu bytes without a place to split them", size);
     symbols = realloc(t->symbols, room * sizeof(*t->symbols));
     if (symbols)
         t->symbols = symbols;

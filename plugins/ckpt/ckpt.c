@@ -39,41 +39,43 @@ enum { STOP, WARN };
 
 static const struct ct_option options[] = {
     CT_OPT_BOOL(struct config, enable, "enable", "true", "Save and load checkpoints"),
-    CT_OPT_STRING(struct config, folder, "folder", "checkpoint",
-                  "Folder of the checkpoints, in the dump folder unless it begins with '/'"),
+    CT_OPT_STRING(
+        struct config, folder, "folder", "checkpoint",
+        "Folder of the checkpoints, relative to the dump folder unless it begins with '/'"),
     CT_OPT_INT(struct config, interval, "interval", "500", 1, 1e15,
-               "Save after every so many steps, and after the last"),
+               "Number of steps between two checkpoints; the last step is always saved"),
     CT_OPT_BOOL(struct config, first_step, "enable_first_step_checkpoint", "false",
-                "Save after step 1, too"),
+                "Also save after step 1"),
     CT_OPT_BOOL(struct config, load_only, "load_only", "false", "Never save"),
     CT_OPT_INT(struct config, load_step, "load_step", "-1", -1, 1e15,
-               "Go on from this step; -1: from the newest good one"),
+               "Step to resume from; -1: the newest undamaged checkpoint"),
     CT_OPT_STRING(struct config, initial_load_path, "initial_load_path", "",
-                  "Checkpoint, folder of checkpoints, or Hugging Face folder to begin with, if the "
-                  "run has none of its own"),
+                  "Checkpoint, folder of checkpoints, or Hugging Face folder to start from, if the "
+                  "run has no checkpoint of its own"),
     CT_OPT_BOOL(struct config, initial_model_only, "initial_load_model_only", "true",
-                "Take only the weights of initial_load_path"),
+                "Load only the weights of initial_load_path"),
     CT_OPT_STRING(struct config, exclude, "exclude_from_loading", "",
-                  "What not to load, separated by commas: optimizer, lr_scheduler, dataloader"),
+                  "Parts not to load, separated by commas: optimizer, lr_scheduler, dataloader"),
     CT_OPT_BOOL(struct config, last_model_only, "last_save_model_only", "false",
-                "After the last step save the weights only"),
+                "Save only the weights after the last step"),
     CT_OPT_CHOICE(struct config, export_dtype, "export_dtype", "same",
                   "same|float32|bfloat16|float16",
-                  "Dtype of weights in a last save of the model only"),
+                  "Dtype of the weights that last_save_model_only saves"),
     CT_OPT_ENUM(struct config, async_mode, "async_mode", "async", "disabled|async",
-                "async: write while the next steps run"),
+                "async: write in the background while the next steps run"),
     CT_OPT_INT(struct config, staging, "staging", "256", 8, 1e9,
-               "MiB of host memory per rank for what is copied and not yet written; once it is "
-               "full, the optimizer waits for the disk"),
+               "MiB of host memory per rank for copies that are not yet written; when it is full, "
+               "the optimizer waits for the disk"),
     CT_OPT_INT(struct config, keep_latest_k, "keep_latest_k", "10", 0, 1e15,
                "Complete checkpoints to keep, at least 2; 0: all"),
     CT_OPT_INT(struct config, keep_every, "keep_every", "0", 0, 1e15,
-               "Keep those of steps that this divides, besides; 0: none"),
+               "Additionally keep checkpoints of steps that this divides; 0: none"),
     CT_OPT_BOOL(struct config, verify, "verify", "false", "Read each file back after writing it"),
     CT_OPT_ENUM(struct config, on_error, "on_error", "stop", "stop|warn",
-                "When a checkpoint cannot be written: end the run, or go on without it"),
+                "What to do when a checkpoint cannot be written: end the run (stop), or continue "
+                "without it (warn)"),
     CT_OPT_INT(struct config, rewinds, "rewinds", "3", 1, REWINDS,
-               "How often [training] non_finite = rewind may go back"),
+               "How many times [training] non_finite = rewind may go back"),
     {0}};
 
 static struct {
@@ -208,7 +210,7 @@ static int start(void *(*work)(void *))
     if (!save.aside)
         work(NULL);
     else if (pthread_create(&save.thread, NULL, work, NULL))
-        return ct_fail(CT_ENOMEM, "no thread to write a checkpoint with");
+        return ct_fail(CT_ENOMEM, "cannot create the thread that writes checkpoints");
     return 0;
 }
 
@@ -301,7 +303,7 @@ static int fail(struct ct_run *run)
     if (config.on_error == STOP)
         return rc;
     if (mine)
-        ct_warn("training goes on without %s", ct_error_message());
+        ct_warn("training continues without %s", ct_error_message());
     return 0;
 }
 
@@ -368,7 +370,7 @@ static int agree(struct ct_run *run, int rc, const char *path)
     if (sum < 0)
         return sum;
     if (mine == DAMAGED)
-        ct_warn("%s is damaged, and is not loaded: %s", path, message);
+        ct_warn("%s is damaged and is not loaded: %s", path, message);
     if (all == OTHER)
         return mine == OTHER ? ct_fail(rc, "%s", message)
                              : ct_fail(CT_EPEER, "another rank could not load %s", path);
@@ -402,13 +404,12 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
 static int none_good(size_t count)
 {
     if (config.load_step >= 0)
-        return ct_fail(CT_ECONFIG, "no good checkpoint of step %lld in %s",
+        return ct_fail(CT_ECONFIG, "no undamaged checkpoint of step %lld in %s",
                        (long long)config.load_step, now.folder);
-    return ct_fail(
-        CT_EIO,
-        "none of the %zu checkpoints in %s is good; without them ([ckpt] folder) the run "
-        "begins anew",
-        count, now.folder);
+    return ct_fail(CT_EIO,
+                   "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder to "
+                   "start a new run",
+                   count, now.folder);
 }
 
 /* Load the newest good checkpoint of the run's own folder, or the one asked for. 0: there is none
@@ -542,19 +543,20 @@ static int parse_exclusions(void)
     }
     free(list);
     if (rc == 0 && !now.load.optimizer && now.load.lr)
-        rc = ct_fail(CT_ECONFIG, "[ckpt] exclude_from_loading: a new optimizer begins at step 1: "
-                                 "exclude lr_scheduler, too");
+        rc = ct_fail(CT_ECONFIG, "[ckpt] exclude_from_loading: a new optimizer begins at step 1, "
+                                 "so exclude lr_scheduler too");
     return rc;
 }
 
 static int check_config(void)
 {
     if (config.keep_latest_k == 1)
-        return ct_fail(CT_ECONFIG, "[ckpt] keep_latest_k = 1: a checkpoint that turns out damaged "
-                                   "would be the only one; expected 0 or at least 2");
+        return ct_fail(CT_ECONFIG, "[ckpt] keep_latest_k = 1: a damaged checkpoint could then be "
+                                   "the only one; expected 0 or at least 2");
     if (strcmp(config.export_dtype, "same") != 0 && !config.last_model_only)
-        return ct_fail(CT_ECONFIG,
-                       "[ckpt] export_dtype is of weights alone: set last_save_model_only = true");
+        return ct_fail(
+            CT_ECONFIG,
+            "[ckpt] export_dtype applies to weights only: set last_save_model_only = true");
     return parse_exclusions();
 }
 
@@ -723,13 +725,13 @@ static const struct ct_verb_ops verb = {
 
 static const struct ct_verb_ops export_verb = {
     .size = sizeof(struct ct_verb_ops),
-    .summary = "a checkpoint's weights as a Hugging Face folder",
+    .summary = "write a checkpoint's weights as a Hugging Face folder",
     .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB]",
     .run = ckpt_export};
 
 static const struct ct_verb_ops import_verb = {
     .size = sizeof(struct ct_verb_ops),
-    .summary = "a Hugging Face folder's weights as a checkpoint to begin with",
+    .summary = "write a Hugging Face folder's weights as a checkpoint to start from",
     .usage = "HF_FOLDER CHECKPOINTS",
     .run = ckpt_import};
 

@@ -134,8 +134,8 @@ int ckpt_folder_take(const char *folder)
         rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     if (rc == 0 && flock(lock, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
         rc = ct_fail(CT_ECONFIG,
-                     "another run saves its checkpoints in %s: give this one its own "
-                     "[job] dump_folder or [ckpt] folder",
+                     "another running job saves its checkpoints in %s: give this run its own [job] "
+                     "dump_folder or [ckpt] folder",
                      folder);
     if (rc == 0)
         remove_left_overs(folder);
@@ -190,7 +190,7 @@ void ckpt_purge(const char *folder, const struct ckpt_retention *r)
         const char *path = ckpt_step_path(&scratch, folder, steps[i]);
 
         if (ckpt_open(&scratch, path, &c) < 0) {
-            ct_warn("not counted as a checkpoint: %s", ct_error_message());
+            ct_warn("ignored, as it is not a checkpoint: %s", ct_error_message());
             continue;
         }
         if (++complete > r->latest && steps[i] != r->verified &&

@@ -216,7 +216,7 @@ static int check_size(const struct ckpt *c, const struct ckpt_file *f)
     if (stat(path, &st) < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     if ((size_t)st.st_size != f->header + f->bytes)
-        return ct_fail(CT_EIO, "%s has %lld bytes in the place of %zu", path, (long long)st.st_size,
+        return ct_fail(CT_EIO, "%s has %lld bytes instead of %zu", path, (long long)st.st_size,
                        f->header + f->bytes);
     return 0;
 }
@@ -241,7 +241,7 @@ static int read_file(struct ckpt *c, const json_t *value)
     for (size_t i = 0; rc == 0 && i < json_array_size(boxes); i++)
         rc = read_box(c, f, json_array_get(boxes, i), &at);
     if (rc == 0 && (at != f->bytes || json_array_size(hashes) != ckpt_chunks(f, c->chunk)))
-        rc = ct_fail(CT_EIO, "%s: its boxes do not make up %zu bytes", name, f->bytes);
+        rc = ct_fail(CT_EIO, "%s: its boxes do not add up to %zu bytes", name, f->bytes);
     for (size_t n = 0; rc == 0 && n < json_array_size(hashes); n++)
         f->hash[n] = hash_value(json_array_get(hashes, n));
     return rc < 0 ? rc : check_size(c, f);
@@ -305,7 +305,7 @@ static int unpack(struct ckpt *c, const json_t *root)
                     "time", &time, "model_only", &model_only, "world", &world, "chunk",
                     &chunk) < 0 ||
         chunk < 1 || !json_is_object(tensors) || !json_is_array(files))
-        return ct_fail(CT_EIO, "it lacks entries");
+        return ct_fail(CT_EIO, "entries are missing");
     c->progress = (struct ct_progress){p[0], p[1], p[2], p[3]};
     c->time = time;
     c->world = world;
@@ -341,7 +341,7 @@ static int check_hash(const char *text, size_t size)
     snprintf(line, sizeof(line), HASH, ckpt_hash(text, size - HASH_BYTES));
     return memcmp(line, text + size - HASH_BYTES, HASH_BYTES) == 0
                ? 0
-               : ct_fail(CT_EIO, "it is not what was written");
+               : ct_fail(CT_EIO, "its checksum is wrong");
 }
 
 int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)

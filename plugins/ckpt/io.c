@@ -171,7 +171,7 @@ int ckpt_pipe(const struct ckpt_pipe *p)
     pthread_t thread;
 
     if (pthread_create(&thread, NULL, run_aside, &s))
-        return ct_fail(CT_ENOMEM, "no thread for the disk");
+        return ct_fail(CT_ENOMEM, "cannot create the thread that writes to disk");
     run_side(&s, !p->fill_aside);
     pthread_join(thread, NULL);
     return s.rc < 0 ? ct_fail(s.rc, "%s", s.message) : 0;

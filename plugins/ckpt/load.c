@@ -67,22 +67,23 @@ int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *t
 static const struct {
     const char *section, *key, *what;
 } effects[] = {
-    {"lr_scheduler", NULL, "the learning rate follows another curve from here on"},
+    {"lr_scheduler", NULL, "the learning rate follows another curve from now on"},
     {"training", "steps", "the learning rate follows the curve of the new number of steps"},
-    {"training", "seq_len", "samples have another length, so their numbers mean other text"},
-    {"training", "global_batch_size", "steps have another number of samples from here on"},
-    {"training", "local_batch_size", "batches are divided otherwise: sums may round otherwise"},
+    {"training", "seq_len", "samples have another length, so sample numbers refer to other text"},
+    {"training", "global_batch_size", "steps have another number of samples from now on"},
+    {"training", "local_batch_size",
+     "batches are divided differently, so sums may round differently"},
     {"training", "dtype", "weights have another precision"},
-    {"training", "mixed_precision_param", "products have another precision from here on"},
-    {"training", "max_norm", "gradients are clipped otherwise from here on"},
-    {"training", "seed", "nothing, unless a state is new"},
-    {"adamw", NULL, "updates differ from here on"},
-    {"tokens", NULL, "the text may be another one"},
-    {"text", NULL, "the text may be another one"},
-    {"fsdp", NULL, "another mesh: sums may round otherwise"},
-    {"tp", NULL, "another mesh: sums may round otherwise"},
-    {"cp", NULL, "another mesh: sums may round otherwise"},
-    {"pp", NULL, "another mesh: sums may round otherwise"},
+    {"training", "mixed_precision_param", "matrix products have another precision from now on"},
+    {"training", "max_norm", "gradients are clipped differently from now on"},
+    {"training", "seed", "no effect, unless a state is new"},
+    {"adamw", NULL, "updates differ from now on"},
+    {"tokens", NULL, "the text may differ"},
+    {"text", NULL, "the text may differ"},
+    {"fsdp", NULL, "another mesh, so sums may round differently"},
+    {"tp", NULL, "another mesh, so sums may round differently"},
+    {"cp", NULL, "another mesh, so sums may round differently"},
+    {"pp", NULL, "another mesh, so sums may round differently"},
 };
 
 static void tell_change(const char *section, const char *key, const char *before, const char *now,
@@ -195,7 +196,7 @@ static int compare_all(struct check *k)
         return 0;
     return ct_fail(CT_ECONFIG,
                    "%s does not fit this run: %s%s. ckpt.exclude_from_loading = optimizer, "
-                   "lr_scheduler takes its weights only",
+                   "lr_scheduler loads its weights only",
                    k->c->path, k->first, k->count > 1 ? ", and more, listed above" : "");
 }
 
@@ -273,8 +274,8 @@ static int check_data(const struct ckpt *c)
     if (!before || before == now)
         return 0;
     return ct_fail(CT_ECONFIG,
-                   "%s counts samples of %lld tokens, and [training] seq_len is %lld: "
-                   "ckpt.exclude_from_loading = dataloader begins with the first sample again",
+                   "%s counts samples of %lld tokens, but [training] seq_len is %lld: "
+                   "ckpt.exclude_from_loading = dataloader starts at the first sample again",
                    c->path, (long long)before, (long long)now);
 }
 

@@ -89,7 +89,7 @@ static int bad_chunk(const struct reader *r, size_t begin, size_t end)
 
     while (b->at + b->bytes <= begin)
         b++;
-    return ct_fail(CT_EIO, "%s: bytes %zu to %zu are not what was written (%s from row %lld on)",
+    return ct_fail(CT_EIO, "%s: bytes %zu to %zu have a wrong checksum (%s from row %lld on)",
                    r->io.path, r->file->header + begin, r->file->header + end, b->name,
                    b->ndim
                        ? (long long)(b->offset[0] + (int64_t)((begin > b->at ? begin - b->at : 0) /
@@ -136,7 +136,7 @@ static int check_header(struct reader *r, const struct ckpt_ring *ring)
             XXH3_64bits_update(state, ring->memory, part);
     }
     if (rc == 0 && XXH3_64bits_digest(state) != r->file->header_hash)
-        rc = ct_fail(CT_EIO, "%s: its header is not what was written", r->io.path);
+        rc = ct_fail(CT_EIO, "%s: its header has a wrong checksum", r->io.path);
     XXH3_freeState(state);
     return rc;
 }

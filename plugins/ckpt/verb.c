@@ -102,7 +102,8 @@ static int verify(const struct ckpt *c, const char *path, int rc)
             bad++;
         }
     if (!bad)
-        printf("%s: good, %.1f MB in %zu files\n", path, (double)bytes_of(c) / 1e6, c->file_count);
+        printf("%s: undamaged, %.1f MB in %zu files\n", path, (double)bytes_of(c) / 1e6,
+               c->file_count);
     return bad ? ct_fail(CT_EIO, "%s is damaged", path) : 0;
 }
 

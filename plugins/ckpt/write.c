@@ -283,8 +283,8 @@ static void tell_cached(const struct ckpt_write *w)
     static bool told;
 
     if (!told && w->run && w->run->rank == 0)
-        ct_info("%s: this file system has no direct access, so that checkpoints go through the "
-                "page cache, and cost more processor time",
+        ct_info("%s: this file system has no direct I/O, so checkpoints go through the page cache "
+                "and cost more processor time",
                 w->path);
     told = true;
 }

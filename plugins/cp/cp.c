@@ -31,8 +31,8 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
                   "How attention reaches keys on other ranks"),
     CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
-                  "Give each rank an early and a late part of the sequence, or one shard; of no "
-                  "effect with ulysses"),
+                  "headtail: give each rank an early and a late part of the sequence; none: one "
+                  "shard; no effect with ulysses"),
     {0}};
 
 int cp_axis(const struct ct_graph *graph)
@@ -106,7 +106,7 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
     balance(graph);
     if (graph->chunks)
         rc = ct_check_sequences(graph, "[cp] load_balancer = headtail feeds sequences in another "
-                                       "order; load_balancer = none keeps it");
+                                       "order; load_balancer = none keeps the order");
     if (rc < 0)
         return rc;
     rc = ct_graph_input(graph, "positions", tokens->shape, &positions);
@@ -124,7 +124,7 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform inputs = {
     .size = sizeof(struct ct_transform),
     .name = "cp.inputs",
-    .summary = "sequences are split over context-parallel ranks, and positions fed",
+    .summary = "splits sequences over context-parallel ranks, and feeds positions",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("sequence"),
     .after = CT_NAMES("batch"),
@@ -155,7 +155,7 @@ static int change_attention(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform attention = {
     .size = sizeof(struct ct_transform),
     .name = "cp.attention",
-    .summary = "attention reaches the keys of other ranks",
+    .summary = "makes attention reach the keys on other ranks",
     .phase = CT_PHASE_SHARD,
     .needs = CT_NAMES("sequence"),
     .after = CT_NAMES("batch", "placed"),
@@ -166,7 +166,8 @@ static const struct ct_transform attention = {
 static const struct ct_transform rings = {
     .size = sizeof(struct ct_transform),
     .name = "cp.ring",
-    .summary = "rings become rotations of keys and values, with attention on blocks between",
+    .summary = "expands ring attention into rotations of keys and values, with attention on blocks "
+               "in between",
     .phase = CT_PHASE_OVERLAP,
     .evaluation = true,
     .apply = cp_expand_rings,

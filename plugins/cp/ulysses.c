@@ -36,8 +36,8 @@ static int check_heads(const struct ct_graph *graph, int64_t heads, const char *
     if (heads % (cp_config.degree * of_tp) == 0)
         return 0;
     return ct_fail(CT_ECONFIG,
-                   "[cp] method = ulysses: %lld %s cannot be dealt out to cp x tp = %lld x %lld "
-                   "ranks; ring and allgather can",
+                   "[cp] method = ulysses: %lld %s cannot be divided among cp x tp = %lld x %lld "
+                   "ranks; use ring or allgather",
                    (long long)heads, what, (long long)cp_config.degree, (long long)of_tp);
 }
 

@@ -14,17 +14,18 @@ static const struct ct_option options[] = {
                "local ranks"),
     CT_OPT_STRING(struct cpu_config, isa, "isa", "auto",
                   "Instruction set: auto (the CPU's best), portable, avx2 or avx512"),
-    CT_OPT_STRING(struct cpu_config, streams, "streams", "threads",
-                  "Streams beside the compute stream: threads, or in_order (all on one thread)"),
+    CT_OPT_STRING(
+        struct cpu_config, streams, "streams", "threads",
+        "How the streams besides the compute stream run: threads, or in_order (all on one thread)"),
     CT_OPT_STRING(struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
                   "bfloat16 products: native, widen (to float32), or auto: native where that is "
                   "faster (AMX; AVX512_BF16 on AMD's Zen 5)"),
     CT_OPT_STRING(struct cpu_config, offload_folder, "offload_folder", "",
-                  "A folder on a disk, for a file with what is offloaded; empty: there is none"),
+                  "Folder on a disk for the file that holds offloaded values; empty: none"),
     CT_OPT_BOOL(struct cpu_config, huge_pages, "huge_pages", "true",
                 "Back the arena with huge pages"),
     CT_OPT_BOOL(struct cpu_config, pack_weights, "pack_weights", "true",
-                "Keep weights in the matrix product's own layout, renewed once per step"),
+                "Keep weights in the matrix product's own layout, repacked once per step"),
     {0}};
 
 int cpu_threads(void)

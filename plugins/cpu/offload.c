@@ -31,12 +31,13 @@ int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base)
 
     (void)device;
     if (!*cpu_config.offload_folder)
-        return ct_fail(CT_ECONFIG, "device cpu has no host memory to offload to: say where its "
-                                   "file may be ([cpu] offload_folder = /a/folder/on/a/disk)");
+        return ct_fail(CT_ECONFIG,
+                       "device cpu has no host memory to offload to: set [cpu] offload_folder to a "
+                       "folder on a disk, where it may create a file");
     fd = open(cpu_config.offload_folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0)
         return ct_fail(CT_ECONFIG, "[cpu] offload_folder = %s: %s", cpu_config.offload_folder,
-                       errno == EOPNOTSUPP ? "its file system has no files without a name"
+                       errno == EOPNOTSUPP ? "its file system has no unnamed files (O_TMPFILE)"
                                            : strerror(errno));
     rc = map(fd, bytes, base);
     close(fd);

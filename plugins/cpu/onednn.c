@@ -28,7 +28,8 @@ static int check_native(void)
         rc = cpu_onednn_product(&descriptor, &md, &md, &md, false);
     dnnl_primitive_desc_destroy(descriptor);
     if (rc < 0)
-        return ct_fail(CT_ECONFIG, "[cpu] bf16_matmul = native: this CPU cannot; leave it at auto");
+        return ct_fail(CT_ECONFIG,
+                       "[cpu] bf16_matmul = native: this CPU has no bfloat16 products; use auto");
     return 0;
 }
 

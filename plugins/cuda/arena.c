@@ -109,7 +109,8 @@ static int explain(size_t bytes, int rc)
     if (rc != CT_ENOMEM)
         return rc;
     gpu_driver.cuMemGetInfo(&available, &total);
-    return ct_fail(CT_ENOMEM, "%.2f GiB are needed, %.2f of %.2f GiB are free on the device",
+    return ct_fail(CT_ENOMEM,
+                   "%.2f GiB are needed, but only %.2f of %.2f GiB are free on the device",
                    (double)bytes / 0x1p30, (double)available / 0x1p30, (double)total / 0x1p30);
 }
 
@@ -119,8 +120,8 @@ static void warn_if_tight(void)
     size_t available = 0, total = 0;
 
     if (gpu_driver.cuMemGetInfo(&available, &total) == 0 && available < GPU_BESIDE / 2)
-        ct_warn("cuda: %.2f of %.2f GiB are left for the kernels of cuBLASLt and cuDNN and for "
-                "NCCL, which may need more: see `ctitan plan`",
+        ct_warn("cuda: only %.2f of %.2f GiB are left for cuBLASLt, cuDNN and NCCL, which may need "
+                "more: see `ctitan plan`",
                 (double)available / 0x1p30, (double)total / 0x1p30);
 }
 

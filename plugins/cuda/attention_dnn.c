@@ -71,12 +71,12 @@ void gpu_dnn_close(struct gpu *gpu)
 static const char *known_fault(int version, const struct sdpa_shape *s)
 {
     if (version < 90600)
-        return "cuDNN before 9.6 wants its sums cleared";
+        return "cuDNN before 9.6 requires zeroed sums";
     if (version == 91000 || version == 91001)
-        return "cuDNN 9.10.0 and 9.10.1 are known to err";
+        return "cuDNN 9.10.0 and 9.10.1 give wrong results";
     if (s->backward && s->keys % 128 && version <= 91500)
-        return "cuDNN up to 9.15 needs multiples of 128 keys";
-    return s->queries < 2 || s->keys < 2 ? "cuDNN wants two tokens or more" : NULL;
+        return "cuDNN up to 9.15 requires a multiple of 128 keys";
+    return s->queries < 2 || s->keys < 2 ? "cuDNN requires at least two tokens" : NULL;
 }
 
 static int make_plan(struct gpu_dnn *dnn, struct plan *p)

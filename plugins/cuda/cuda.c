@@ -11,8 +11,8 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct gpu_config, device, "device", "-1", -1, 1023,
                "Number of the device; -1: the rank's number on its host"),
     CT_OPT_CHOICE(struct gpu_config, attention, "attention", "auto", "auto|cudnn|plain",
-                  "bfloat16 attention by cudnn, by the plugin's own plain kernels, or auto: cudnn "
-                  "where it is installed and can"),
+                  "bfloat16 attention: cudnn, plain (the plugin's own kernels), or auto (cudnn "
+                  "where it is installed and supports the case)"),
     CT_OPT_BOOL(struct gpu_config, tf32, "tf32", "false",
                 "Round float32 operands of matrix products to TF32, for speed"),
     CT_OPT_BOOL(
@@ -22,13 +22,12 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
                 "Capture the step as one CUDA graph after two steps"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
-               "MiB of logits that exist at once in the loss"),
-    CT_OPT_CHOICE(
-        struct gpu_config, logits, "logits", "float32", "float32|bfloat16",
-        "What a bfloat16 model's logits are held in, one chunk at a time: bfloat16 halves "
-        "their traffic, and rounds them"),
+               "MiB of logits that exist at a time in the loss"),
+    CT_OPT_CHOICE(struct gpu_config, logits, "logits", "float32", "float32|bfloat16",
+                  "Dtype of a bfloat16 model's logits in memory; bfloat16 halves their traffic, "
+                  "but rounds them"),
     CT_OPT_STRING(struct gpu_config, describe, "describe", "",
-                  "Plan for the GPU that a file describes, without one; `--device` sets it"),
+                  "File that describes a GPU to plan for, without having one; set by `--device`"),
     {0}};
 
 static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},

@@ -220,9 +220,8 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
 static int reserve(struct ct_device *device, size_t bytes, void **base)
 {
     if (gpu_of(device)->described)
-        return ct_fail(CT_ECONFIG,
-                       "[cuda] describe: the device is described and not there; `ctitan plan` and "
-                       "`ctitan simulate` plan for it, and nothing runs on it");
+        return ct_fail(CT_ECONFIG, "[cuda] describe: this device is only described; `ctitan plan` "
+                                   "and `ctitan simulate` plan for it, but nothing can run on it");
     return gpu_arena_create(gpu_of(device), bytes, base);
 }
 

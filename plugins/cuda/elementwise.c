@@ -46,7 +46,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
     memcpy(all, out, (size_t)outs * sizeof(*all));
     memcpy(all + outs, in, (size_t)ins * sizeof(*all));
     if (!gpu_matrices(all, outs + ins, rows))
-        return ct_fail(CT_EINVAL, "%s: operands that are no matrices", name);
+        return ct_fail(CT_EINVAL, "%s: the operands are not matrices", name);
     for (int i = 0; i < outs; i++) {
         a.out[i] = out[i]->data;
         a.out_stride[i] = rows[i].stride;

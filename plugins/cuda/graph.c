@@ -168,7 +168,7 @@ int gpu_graph_end(struct gpu *gpu)
         rc = gpu_check(gpu_driver.cuGraphLaunch(g->current->exec, gpu->stream[0]),
                        "the graph of the step");
     if (rc < 0)
-        return ct_context(rc, "[cuda] graph = true, without which this step ran");
+        return ct_context(rc, "[cuda] graph = true failed, although the step ran without it");
     return rc;
 }
 

@@ -97,8 +97,8 @@ static int ready(struct ct_run *run)
 
     if (!run->device->host_memory)
         return ct_fail(CT_ECONFIG,
-                       "plugin describe measures only where kernels run on the host's "
-                       "threads, and not on %s: write its description by hand",
+                       "plugin describe can only measure devices whose kernels run on the host's "
+                       "threads, not %s: write its description by hand",
                        run->device->name);
     now.sample = ct_arena_array(&now.arena, struct sample, run->program->step_count);
     rc = ct_measure_gemm(run->device, CT_F32, &f32);

@@ -23,8 +23,9 @@ struct ep_config ep_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct ep_config, degree, "degree", "1", 1, 1 << 16,
                "Ranks that share the experts of each mixture"),
-    CT_OPT_FLOAT(struct ep_config, buffer, "buffer", "1.5", 0.01, INFINITY,
-                 "Rows of tokens that fit in a round, as a multiple of balanced choices"),
+    CT_OPT_FLOAT(
+        struct ep_config, buffer, "buffer", "1.5", 0.01, INFINITY,
+        "Buffer for tokens sent in one round, as a multiple of what balanced experts need"),
     {0}};
 
 static int64_t degree(void)
@@ -49,7 +50,7 @@ static int split_batch(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform batch = {
     .size = sizeof(struct ct_transform),
     .name = "ep.batch",
-    .summary = "the batch is split over expert-parallel ranks, too",
+    .summary = "splits the batch over expert-parallel ranks, too",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("batch"),
     .evaluation = true,
@@ -105,7 +106,7 @@ static int split_experts(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform experts = {
     .size = sizeof(struct ct_transform),
     .name = "ep",
-    .summary = "the experts of each mixture are split over ranks",
+    .summary = "splits the experts of each mixture over ranks",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("placed"),
     .evaluation = true,
@@ -115,7 +116,7 @@ static const struct ct_transform experts = {
 static const struct ct_transform rows = {
     .size = sizeof(struct ct_transform),
     .name = "ep.rows",
-    .summary = "mixtures become all-to-alls of tokens, with experts on what has come between",
+    .summary = "expands mixtures into all-to-alls of tokens, with the experts in between",
     .phase = CT_PHASE_COLLECTIVE,
     .needs = CT_NAMES("collectives"),
     .evaluation = true,

@@ -18,7 +18,7 @@ static const struct ct_option attrs[] = {
     CT_OPT_INT(struct ep_round, capacity, "capacity", "1", 1, INT32_MAX,
                "Rows between two ranks, at most"),
     CT_OPT_BOOL(struct ep_round, agreed, "agreed", "true",
-                "No more rows travel than any rank has for another"),
+                "Send at most as many rows as any rank has for another"),
     {0}};
 
 static int prepare(struct ct_prepare *p)

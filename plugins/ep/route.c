@@ -93,7 +93,7 @@ const struct ct_op_type ep_route = {
         CT_OPT_INT(struct ep_round, capacity, "capacity", "1", 1, INT32_MAX,                       \
                    "Rows between two ranks in a round, at most"),                                  \
         CT_OPT_BOOL(struct ep_round, agreed, "agreed", "true",                                     \
-                    "No more rows travel than any rank has for another")
+                    "Send at most as many rows as any rank has for another")
 
 static const struct ct_option pack_attrs[] = {
     ROUND,

@@ -130,7 +130,7 @@ static void find_failed(const struct flight_run *run, struct flight_verdict *v)
             continue;
         }
         flight_blame(v, R1, r);
-        flight_say(v, "rank %d failed by itself: %s\n  ", r, h->message);
+        flight_say(v, "rank %d failed first: %s\n  ", r, h->message);
         flight_say_position(v, run, r);
         flight_say(v, "\n");
     }
@@ -213,7 +213,7 @@ static void find_dead(const struct flight_run *run, struct flight_verdict *v)
         } else {
             continue;
         }
-        flight_say(v, "; the last that it did: ");
+        flight_say(v, "; its last recorded action: ");
         flight_say_position(v, run, r);
         flight_say(v, "\n");
     }
@@ -235,11 +235,13 @@ static void find_unopened(const struct flight_run *run, struct flight_verdict *v
         if (h->state == FLIGHT_FAILED || h->position.phase != FLIGHT_IN_OPENING)
             continue;
         flight_blame(v, R5, r);
-        flight_say(
-            v, "rank %d does not arrive: it still opens the run, or waits for others there\n", r);
+        flight_say(v,
+                   "rank %d does not arrive: it is still opening the run, or waits for other ranks "
+                   "there\n",
+                   r);
     }
     if (failed && !v->rule)
-        flight_say(v, "the ranks do not agree on what they open\n");
+        flight_say(v, "the ranks open different runs or groups\n");
     for (int r = 0; failed && r < run->world; r++) {
         const struct flight_header *h = run->rank[r].h;
 
@@ -339,7 +341,7 @@ static void find_ended(const struct flight_run *run, struct flight_verdict *v)
     if (!ended_together(run))
         return;
     v->rule = R1;
-    flight_say(v, "all ranks were ended together: by a user, a batch system or the host\n");
+    flight_say(v, "all ranks were ended together by a user, a batch system or the host\n");
 }
 
 /* In order; the first that decides is the last that is tried. */

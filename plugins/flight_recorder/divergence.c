@@ -210,7 +210,7 @@ static void describe(const struct ct_run *run, const struct finding *f, int64_t 
 
     if (e->state) {
         snprintf(text, room,
-                 "rank %lld diverges: %s has another value there than on other ranks, before step "
+                 "rank %lld diverges: %s differs from its value on other ranks before step "
                  "%lld",
                  (long long)f->rank, e->state->name, (long long)step);
     } else {
@@ -218,7 +218,7 @@ static void describe(const struct ct_run *run, const struct finding *f, int64_t 
 
         snprintf(text, room,
                  "rank %lld diverges: in step %lld, instruction %lld, %s %s %%%s (%s, microbatch "
-                 "%d), has another result there than on other ranks, and is the first that does",
+                 "%d), is the first one whose result differs from that on other ranks",
                  (long long)f->rank, (long long)step, (long long)e->index, i->op->type->name,
                  e->operand < 0 ? "updating" : "making", e->value->name, i->op->section->name,
                  i->microbatch);

@@ -149,7 +149,7 @@ static const char *state_of(const struct flight_run *run, int rank)
     if (h->state == FLIGHT_FAILED)
         return "failed";
     if (h->state == FLIGHT_TOLD)
-        return "told to end";
+        return "asked to end";
     if (flight_is_dead(run, rank))
         return "dead";
     if (seen == 'T' || seen == 't')

@@ -215,17 +215,17 @@ static int map(const char *path, bool writable, struct flight_rank *r)
                     file, 0);
     close(file);
     if (data == MAP_FAILED)
-        return ct_fail(CT_EINVAL, "%s: no record of a rank", path);
+        return ct_fail(CT_EINVAL, "%s: not a rank's record", path);
     h = data;
     if (h->magic != FLIGHT_MAGIC || h->layout != FLIGHT_LAYOUT ||
         h->header_bytes != sizeof(struct flight_header) || h->bytes != (uint64_t)s.st_size) {
         munmap(data, (size_t)s.st_size);
-        return ct_fail(CT_EINVAL, "%s: cut off, or not written by this version of flight_recorder",
-                       path);
+        return ct_fail(CT_EINVAL,
+                       "%s: truncated, or not written by this version of flight_recorder", path);
     }
     if (!is_sound(h)) {
         munmap(data, (size_t)s.st_size);
-        return ct_fail(CT_EINVAL, "%s: damaged: its tables do not fit together", path);
+        return ct_fail(CT_EINVAL, "%s: damaged: its tables are inconsistent", path);
     }
     *r = (struct flight_rank){.h = h, .bytes = (size_t)s.st_size};
     return 0;

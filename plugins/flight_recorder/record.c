@@ -522,22 +522,22 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct flight_config, records, "records", "16384", 64, 1 << 24,
                "Records in the ring, rounded up to a power of two; 64 bytes each"),
     CT_OPT_CHOICE(struct flight_config, record, "record", "calls", "calls|all",
-                  "What gets records: communication and steps, or every instruction"),
+                  "What to record: communication and steps, or every instruction"),
     CT_OPT_FLOAT(struct flight_config, hang_timeout, "hang_timeout", "0", 0, 1e9,
-                 "Seconds without any progress after which a rank ends itself; 0: never. [comm] "
-                 "timeout ends ranks that wait for others"),
+                 "Seconds without progress after which a rank ends itself; 0: never. ([comm] "
+                 "timeout ends ranks that wait for others)"),
     CT_OPT_INT(struct flight_config, straggler_freq, "straggler_freq", "10", 0, 1 << 30,
-               "Compare the work of all ranks every so many steps; 0: never"),
+               "Number of steps between comparisons of the ranks' work times; 0: never"),
     CT_OPT_FLOAT(struct flight_config, straggler_ratio, "straggler_ratio", "1.33", 1, 1e6,
-                 "A rank is slow if it works so many times as long as the median"),
+                 "A rank is slow if it works this many times as long as the median rank"),
     CT_OPT_INT(struct flight_config, divergence_freq, "divergence_freq", "0", 0, 1 << 30,
-               "Compare hashes of replicated values every so many steps; 0: never"),
+               "Number of steps between comparisons of replicated values, by hash; 0: never"),
     {0}};
 
 extern const struct ct_verb_ops flight_verb;
 
 CT_PLUGIN(.name = "flight_recorder", .version = "1.0",
-          .summary = "Records what every rank does, and says why a run hangs", .options = options,
-          .config = &flight_config, .config_size = sizeof(flight_config),
+          .summary = "Records what every rank does, and explains why a run hangs",
+          .options = options, .config = &flight_config, .config_size = sizeof(flight_config),
           .offers = CT_OFFERS({CT_HOOK, "flight_recorder", &hook},
                               {CT_VERB, "flight", &flight_verb}));

@@ -114,7 +114,7 @@ static void say_slow(const struct ct_run *run, const struct share *all, int slow
         }
     }
     snprintf(flight_own->slow, sizeof(flight_own->slow),
-             "rank %d is slow: %.4g s of work in a step, others %.4g s; %.4g s of the difference "
+             "rank %d is slow: it works %.4g s in a step, others %.4g s; %.4g s of the difference "
              "are in %s (steps %lld to %lld)",
              slow, work_of(&all[slow], KIND_COUNT) / (double)steps, usual / (double)steps,
              most / (double)steps, texts[worst], (long long)(flight_own->position.step - steps + 1),

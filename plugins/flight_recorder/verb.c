@@ -49,7 +49,7 @@ static int find_mapped(const char *pid, char folder[CT_PATH_ROOM])
     snprintf(path, sizeof(path), "/proc/%.20s/maps", pid);
     maps = fopen(path, "re");
     if (!maps)
-        return ct_fail(CT_ENOENT, "--attach %s: no such process, or not yours", pid);
+        return ct_fail(CT_ENOENT, "--attach %s: no such process, or not one of yours", pid);
     *folder = '\0';
     while (!*folder && fgets(line, sizeof(line), maps)) {
         at = strchr(line, '/');
@@ -76,12 +76,13 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
         find_mapped(child, folder);
     if (children)
         fclose(children);
-    return *folder ? 0
-                   : ct_fail(CT_ENOENT,
-                             "--attach %s: neither this process nor its children have a flight "
-                             "recorder; give a rank's or the launcher's, of a job that trains "
-                             "--with flight_recorder",
-                             pid);
+    return *folder
+               ? 0
+               : ct_fail(
+                     CT_ENOENT,
+                     "--attach %s: neither this process nor its children have a flight recorder; "
+                     "give a rank or the launcher of a job that trains --with flight_recorder",
+                     pid);
 }
 
 static int run(int argc, char **argv)
@@ -115,6 +116,6 @@ static int run(int argc, char **argv)
 }
 
 const struct ct_verb_ops flight_verb = {.size = sizeof(flight_verb),
-                                        .summary = "say which rank holds a run up, and why",
+                                        .summary = "find out which rank holds a run up, and why",
                                         .usage = USAGE,
                                         .run = run};

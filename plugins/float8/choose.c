@@ -82,7 +82,7 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
     const char *reason = NULL;
 
     if (!param)
-        return "the weight is no parameter";
+        return "the weight is not a parameter";
     for (size_t i = 0; i < c->names; i++)
         if (strstr(param->name, c->name[i].text) || !strcmp(op->region, c->name[i].text)) {
             c->name[i].used = true;
@@ -94,7 +94,7 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
         return ct_arena_printf(arena, "K = %lld and N = %lld are not both multiples of %lld",
                                (long long)k, (long long)n, (long long)unit);
     if (mx && x->shape[x->ndim - 2] % unit)
-        return ct_arena_printf(arena, "sequences of %lld are no multiple of %lld",
+        return ct_arena_printf(arena, "sequences of %lld tokens are not a multiple of %lld",
                                (long long)x->shape[x->ndim - 2], (long long)unit);
     if (c->small && is_small(k, n))
         return ct_arena_printf(arena, "K = %lld and N = %lld are small (" AUTO ")", (long long)k,
@@ -159,8 +159,8 @@ static int check_names(const struct choosing *c)
     for (size_t i = 0; i < c->names; i++)
         if (!c->name[i].used && strcmp(c->name[i].text, FLOAT8_HEAD) != 0)
             return ct_fail(CT_ECONFIG,
-                           "[float8] filter: %s is no region of a linear layer and no part of a "
-                           "weight's name: ctitan explain shows both",
+                           "[float8] filter: %s is neither a linear layer's region nor part of a "
+                           "weight's name; `ctitan explain` shows both",
                            c->name[i].text);
     return 0;
 }
@@ -170,7 +170,7 @@ static void report(const struct choosing *c)
     ct_info("float8: %d of %d linear layers have %s products", c->chosen, c->layers,
             float8_config.recipe);
     for (size_t i = 0; i < c->lefts; i++)
-        ct_info("float8: %d not, as %s: %s%s", c->left[i].count, c->left[i].reason,
+        ct_info("float8: %d do not, as %s: %s%s", c->left[i].count, c->left[i].reason,
                 c->left[i].first, c->left[i].count > 1 ? ", .." : "");
 }
 
@@ -181,8 +181,8 @@ int float8_choose(struct ct_graph *graph, struct ct_run *run)
 
     if (float8_config.all_gather && strcmp(float8_config.recipe, "tensorwise") != 0)
         rc = ct_fail(CT_ECONFIG,
-                     "[float8] all_gather = true needs recipe = tensorwise: the scales of %s are "
-                     "not those of a whole weight",
+                     "[float8] all_gather = true needs recipe = tensorwise: with %s a weight has "
+                     "several scales",
                      float8_config.recipe);
     if (rc == 0)
         rc = read_filter(&c);

@@ -24,12 +24,13 @@ struct float8_config float8_config;
 static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct float8_config, recipe, "recipe", "tensorwise",
                   "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor",
-                  "What has a scale of its own, and how scales are rounded"),
+                  "Which elements share a scale, and how scales are rounded"),
     CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
-                  "Layers that stay as they are, comma-separated: their regions, or parts of their "
-                  "weights' names; auto_filter_small_kn: those that are too small to gain"),
+                  "Layers to leave unchanged, comma-separated: regions, or parts of weights' "
+                  "names; auto_filter_small_kn: layers too small to gain"),
     CT_OPT_BOOL(struct float8_config, all_gather, "all_gather", "false",
-                "tensorwise: quantise parameters where they are stored, and gather them as Float8"),
+                "recipe = tensorwise: quantise parameters before they are gathered, so that Float8 "
+                "is sent"),
     {0}};
 
 #define BOTH(cells)                                                                                \
@@ -70,7 +71,7 @@ const struct float8_recipe *float8_recipe(void)
 static const struct ct_transform choose = {
     .size = sizeof(struct ct_transform),
     .name = "float8.choose",
-    .summary = "linear layers become Float8 products",
+    .summary = "turns linear layers into Float8 products",
     .phase = CT_PHASE_PRECISION,
     .after = CT_NAMES("precision"),
     .evaluation = true,
@@ -80,7 +81,7 @@ static const struct ct_transform choose = {
 static const struct ct_transform quantise = {
     .size = sizeof(struct ct_transform),
     .name = "float8",
-    .summary = "operands of Float8 products are quantised",
+    .summary = "quantises the operands of Float8 products",
     .phase = CT_PHASE_DIFFERENTIATE,
     .after = CT_NAMES("gradients"),
     .evaluation = true,
@@ -90,7 +91,7 @@ static const struct ct_transform quantise = {
 static const struct ct_transform maxima = {
     .size = sizeof(struct ct_transform),
     .name = "float8.maxima",
-    .summary = "one all-reduce for the largest magnitudes of all weights",
+    .summary = "joins the all-reduces of the weights' largest magnitudes",
     .phase = CT_PHASE_MEMORY,
     .evaluation = true,
     .apply = float8_join_maxima,

@@ -36,7 +36,8 @@ static int check_grid(const struct ct_value *x, int ndim, const int64_t *grid, c
             return ct_fail(CT_EINVAL, "%s: %lld cells along dimension %d of %%%s, which has %lld",
                            name, (long long)grid[d], d, x->name, (long long)x->shape[d]);
         if (d + 1 < ndim && one && grid[d] > 1)
-            return ct_fail(CT_EINVAL, "%s: cells of %%%s are no blocks of rows", name, x->name);
+            return ct_fail(CT_EINVAL, "%s: the cells of %%%s are not blocks of rows", name,
+                           x->name);
         one |= d + 1 < ndim && grid[d] < x->shape[d];
     }
     return 0;
@@ -269,7 +270,7 @@ static int quantise_infer(struct ct_op *op)
     const struct ct_value *x = op->in[0];
 
     if (!is_float8(dtype))
-        return ct_fail(CT_EINVAL, "%s is no 8-bit floating-point dtype", ct_dtype_name(dtype));
+        return ct_fail(CT_EINVAL, "%s is not an 8-bit floating-point dtype", ct_dtype_name(dtype));
     op->out[0]->dtype = dtype;
     op->out[0]->ndim = x->ndim;
     memcpy(op->out[0]->shape, x->shape, sizeof(x->shape));
@@ -469,9 +470,9 @@ PRODUCT(dw, PRODUCT_DW)
 static const struct ct_option product_attrs[] = {
     CT_OPT_DTYPE(struct float8_product, dtype, "dtype", "bfloat16", "Dtype of the result"),
     CT_OPT_BOOL(struct float8_product, fast_accumulation, "fast_accumulation", "false",
-                "Allow sums of fewer bits, where that is faster"),
+                "Allow accumulation in fewer bits, where that is faster"),
     CT_OPT_BOOL(struct float8_product, plain_dw, "plain_dw", "false",
-                "linear_float8: the gradient of w is no Float8 product"),
+                "linear_float8: the gradient of w is not a Float8 product"),
     {0}};
 
 #define TYPE(which)                                                                                \

@@ -27,22 +27,22 @@ struct fsdp_config fsdp_config;
 
 static const struct ct_option options[] = {
     CT_OPT_INT(struct fsdp_config, shard_degree, "shard_degree", "-1", -1, 1 << 20,
-               "Ranks that share one copy of the parameters; -1: all that are left"),
+               "Ranks that share one copy of the parameters; -1: all remaining ranks"),
     CT_OPT_INT(struct fsdp_config, replicate_degree, "replicate_degree", "1", 1, 1 << 20,
                "Copies of the parameters"),
-    CT_OPT_CHOICE(
-        struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
-        "default|always|never",
-        "Free gathered parameters after the forward; default: unless there is a pipeline, "
-        "and not those of the last region"),
-    CT_OPT_CHOICE(
-        struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
-        "Reduce gradients in every microbatch (they stay sharded) or once a step; default: "
-        "once a step if there is a pipeline"),
-    CT_OPT_BOOL(struct fsdp_config, prefetch, "prefetch", "true",
-                "Gather the next region's parameters while one computes, on a stream of their own"),
+    CT_OPT_CHOICE(struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
+                  "default|always|never",
+                  "Whether gathered parameters are freed after the forward; default: only without "
+                  "a pipeline, and not in the last region"),
+    CT_OPT_CHOICE(struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
+                  "When gradients are reduced: in every microbatch, so that they stay sharded, or "
+                  "once a step; default: once a step with a pipeline, else in every microbatch"),
+    CT_OPT_BOOL(
+        struct fsdp_config, prefetch, "prefetch", "true",
+        "Gather the next region's parameters while the current one computes, on a separate stream"),
     CT_OPT_CHOICE(struct fsdp_config, bucket, "bucket", "unit", "unit|parameter",
-                  "Gather and reduce all parameters of a layer in one call, or each by itself"),
+                  "unit: gather and reduce all parameters of a layer in one call; parameter: each "
+                  "in its own call"),
     {0}};
 
 bool fsdp_reshards(const struct ct_graph *graph)
@@ -84,7 +84,7 @@ static int split_batch(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform batch = {
     .size = sizeof(struct ct_transform),
     .name = "fsdp.batch",
-    .summary = "the batch is split over data-parallel ranks",
+    .summary = "splits the batch over data-parallel ranks",
     .phase = CT_PHASE_SHARD,
     .gives = (const char *const[]){"batch", NULL},
     .evaluation = true,
@@ -222,7 +222,7 @@ static int shard_parameters(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform parameters = {
     .size = sizeof(struct ct_transform),
     .name = "fsdp",
-    .summary = "parameters are kept in shards and used whole",
+    .summary = "keeps parameters in shards, and gathers them for use",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("sharded"),
     .after = CT_NAMES("placed", "batch", "sequence"),
@@ -233,7 +233,7 @@ static const struct ct_transform parameters = {
 static const struct ct_transform prefetch = {
     .size = sizeof(struct ct_transform),
     .name = "fsdp.prefetch",
-    .summary = "gathers again for the backward, and one region ahead on their own stream",
+    .summary = "gathers parameters again for the backward, and one region ahead",
     .phase = CT_PHASE_OVERLAP,
     .gives = (const char *const[]){"prefetched", NULL},
     .evaluation = true,
@@ -243,7 +243,7 @@ static const struct ct_transform prefetch = {
 static const struct ct_transform bucket = {
     .size = sizeof(struct ct_transform),
     .name = "fsdp.bucket",
-    .summary = "one collective for all parameters of a unit",
+    .summary = "joins the collectives of all parameters of a unit",
     .phase = CT_PHASE_OVERLAP,
     .gives = (const char *const[]){"bucketed", NULL},
     .after = (const char *const[]){"prefetched", NULL},

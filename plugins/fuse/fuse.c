@@ -1,5 +1,5 @@
 /*
- * Fusion: chains of pointwise ops and row reductions become one kernel each, which the system's
+ * Fusion: joins chains of pointwise ops and row reductions into one kernel each, which the system's
  * compiler makes.
  *
  * What an op computes is a property of its type, a formula. So ops of any plugin are fused, and
@@ -28,10 +28,10 @@ static const struct ct_option options[] = {
                   "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math",
                   "Flags of the C compiler"),
     CT_OPT_STRING(struct fuse_config, dump, "dump", "",
-                  "Write the code of kernels to this folder; empty: do not"),
+                  "Folder to write the source code of kernels to; empty: none"),
     CT_OPT_BOOL(struct fuse_config, always, "always", "false",
-                "Compile every op that can be, even where the device's own kernels should be as "
-                "fast: for measuring"),
+                "Compile every op that can be compiled, even where the device's own kernels are "
+                "predicted to be as fast; for measurements"),
     {0}};
 
 /* ---- the graph ---- */
@@ -153,7 +153,7 @@ static void give_up(const char *why)
     static bool said;
 
     if (!said)
-        ct_warn("fuse: nothing is fused: %s", why);
+        ct_warn("fuse: no ops are fused: %s", why);
     said = true;
 }
 
@@ -200,7 +200,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform transform = {
     .size = sizeof(struct ct_transform),
     .name = "fuse",
-    .summary = "chains of pointwise ops and row reductions become one kernel each",
+    .summary = "joins chains of pointwise ops and row reductions into one kernel each",
     .phase = CT_PHASE_FUSE,
     .after = CT_NAMES("preferred"),
     .evaluation = true,

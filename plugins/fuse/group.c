@@ -393,7 +393,7 @@ static double gain(const struct finder *f, const struct fuse_group *g)
 static void refuse(struct finder *f, struct ct_op *op, const struct ct_op *maker, double less)
 {
     op->why = ct_arena_printf(
-        f->plan->graph->arena, "%s%snot fused with %s: by %.0f us slower, predicted",
+        f->plan->graph->arena, "%s%snot fused with %s: predicted to be %.0f us slower",
         op->why ? op->why : "", op->why ? "; " : "", maker->type->name, less * 1e-3);
 }
 

@@ -19,7 +19,7 @@ int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_aren
 
     *f = (struct fuse_program){.p = {.arena = arena}, .ins = ins, .outs = outs};
     if (ins > FUSE_MOST_INPUTS)
-        return ct_fail(CT_EINVAL, "%d inputs, of at most %d", ins, FUSE_MOST_INPUTS);
+        return ct_fail(CT_EINVAL, "%d inputs: at most %d are allowed", ins, FUSE_MOST_INPUTS);
     for (int i = 0; i < ins; i++)
         for (unsigned level = 0; level < CT_COUNT(levels); level++)
             ct_pointwise_name(&f->p, &names, ct_arena_printf(arena, "%c%d", levels[level], i),

@@ -14,7 +14,7 @@ int local_batch_begin(struct ct_group *group)
     struct batch *b = &((struct group *)group)->batch;
 
     if (b->open)
-        return ct_fail(CT_EINVAL, "a batch within a batch in group '%s'", group->name);
+        return ct_fail(CT_EINVAL, "group '%s': a batch begins within a batch", group->name);
     b->open = true;
     b->count = 0;
     return 0;

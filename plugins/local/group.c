@@ -235,7 +235,8 @@ int local_arrive(struct group *g)
 
     return rc < 0 ? rc
            : rc   ? 0
-                : local_fail(g->comm, "group '%s': call %u went two ways", g->base.name, g->number);
+                  : local_fail(g->comm, "group '%s': ranks disagree on how call %u runs",
+                               g->base.name, g->number);
 }
 
 uint64_t local_digest(uint64_t before, const struct announcement *a)
@@ -273,7 +274,7 @@ static int mismatch(struct group *g)
     return local_fail(g->comm,
                       "ranks disagree on call %u of group '%s': rank %d calls %s, rank %d %s%s",
                       g->number, g->base.name, g->comm->base.rank, mine, g->ranks[other], theirs,
-                      strcmp(mine, theirs) == 0 ? ", split otherwise" : "");
+                      strcmp(mine, theirs) == 0 ? ", divided differently" : "");
 }
 
 int local_enter(struct group *g, const struct announcement *a)

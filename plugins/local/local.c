@@ -21,14 +21,13 @@
 struct config local_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_BOOL(
-        struct config, single_copy, "single_copy", "true",
-        "Let ranks read and write each other's memory (process_vm_readv) outside the arena"),
+    CT_OPT_BOOL(struct config, single_copy, "single_copy", "true",
+                "Let ranks access each other's memory outside the arena (process_vm_readv)"),
     CT_OPT_INT(struct config, yields, "yields", "100", 0, 1000000,
-               "How often a waiting rank yields its processor before it sleeps"),
+               "Number of times that a waiting rank yields its processor before it sleeps"),
     CT_OPT_FLOAT(struct config, link, "link", "0", 0, 1e6,
-                 "Calls take the time of a link of so many 10^9 bytes per second in addition, as "
-                 "between hosts; no processor is busy meanwhile. 0: only what they take"),
+                 "Emulate a link of this many 10^9 bytes per second, as between hosts: calls take "
+                 "that much longer, without using a processor. 0: off"),
     {0}};
 
 static int local_open(const struct ct_comm_request *request, struct ct_comm **comm);
@@ -45,7 +44,9 @@ static int check_request(const struct ct_comm_request *r)
             "the local communicator serves one host, and %d of %d ranks are on this one: "
             "load mpi instead",
             r->local_ranks, r->world);
-    return r->job && *r->job ? 0 : ct_fail(CT_EINVAL, "the job has no name");
+    return r->job && *r->job
+               ? 0
+               : ct_fail(CT_EINVAL, "the job has no name; the launcher sets CTITAN_JOB");
 }
 
 static bool is_crowded(int ranks)
@@ -149,7 +150,8 @@ static int reserve_parts(struct comm *comm, size_t part)
     int rc;
 
     if (__builtin_mul_overflow(part, (size_t)comm->base.world, &bytes) || bytes > PTRDIFF_MAX / 2)
-        return local_fail(comm, "no room for %d x %zu symmetric bytes", comm->base.world, part);
+        return local_fail(comm, "no address space for %d x %zu symmetric bytes", comm->base.world,
+                          part);
     rc = local_segment_lock(comm);
     if (rc < 0)
         return rc;
@@ -230,7 +232,7 @@ static int call(const struct ct_call *c)
     struct group *g = (struct group *)c->group;
 
     if (g->batch.open && (c->kind == CT_CALL_BARRIER || ct_call_is_message(c->kind)))
-        return ct_fail(CT_EINVAL, "a %s within a batch of group '%s'", ct_call_name(c->kind),
+        return ct_fail(CT_EINVAL, "group '%s': %s within a batch", ct_call_name(c->kind),
                        g->base.name);
     if (ct_call_is_message(c->kind))
         return local_message(c);

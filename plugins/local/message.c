@@ -100,7 +100,7 @@ static int progress_receive(struct group *g, struct transfer *t)
         return false;
     if (p->bytes != t->bytes || p->tag != t->tag)
         return local_fail(g->comm,
-                          "group '%s': rank %d sends %llu bytes (tag %d), rank %d receives %zu "
+                          "group '%s': rank %d sends %llu bytes (tag %d), but rank %d receives %zu "
                           "(tag %d)",
                           g->base.name, g->ranks[t->peer], (unsigned long long)p->bytes, p->tag,
                           g->comm->base.rank, t->bytes, t->tag);

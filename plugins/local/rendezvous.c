@@ -117,10 +117,10 @@ static int judge(const struct comm *comm, const struct hello *h, const struct uc
     int world = comm->base.world;
 
     if (h->world != world)
-        return ct_fail(CT_ECONFIG, "rank %d has a world of %d, rank 0 one of %d", h->rank, h->world,
-                       world);
+        return ct_fail(CT_ECONFIG, "rank %d has a world of %d ranks, but rank 0 one of %d", h->rank,
+                       h->world, world);
     if (h->rank <= 0 || h->rank >= world)
-        return ct_fail(CT_ECONFIG, "rank %d in a world of %d", h->rank, world);
+        return ct_fail(CT_ECONFIG, "there is no rank %d in a world of %d", h->rank, world);
     if (comm->control->members[h->rank].pid)
         return ct_fail(CT_ECONFIG, "two processes are rank %d: %d and %d", h->rank,
                        comm->control->members[h->rank].pid, h->pid);

@@ -43,7 +43,9 @@ static int start_mpi(struct comm *comm)
     comm->owner = !started;
     comm->serialized = level < MPI_THREAD_MULTIPLE;
     if (code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED)
-        return ct_fail(CT_ECONFIG, "this MPI takes calls from its first thread only");
+        return ct_fail(
+            CT_ECONFIG,
+            "this MPI allows calls from its first thread only: MPI_THREAD_MULTIPLE is needed");
     return cluster_check(comm, code, "MPI_Init_thread");
 }
 
@@ -129,8 +131,8 @@ static int meet(struct group *g, int tag)
     while (rc == 0 && (first = missing(g, requests)) >= 0 && ct_now() < end)
         ct_nap(1e-4);
     if (rc == 0 && first >= 0)
-        rc = cluster_fail(g->comm, "group '%s': rank %d did not make it within %g s", g->base.name,
-                          g->base.ranks[first], g->comm->timeout);
+        rc = cluster_fail(g->comm, "group '%s': rank %d did not create it within %g s",
+                          g->base.name, g->base.ranks[first], g->comm->timeout);
     else if (rc == 0 && first < -1)
         rc = first + 1;
     free(requests);

@@ -21,12 +21,11 @@ static struct comm *open_comm;
 static const struct ct_option options[] = {
     CT_OPT_INT(
         struct config, port, "port", "0", 0, 65535,
-        "TCP port where rank 0 is met; 0: MASTER_PORT + 1, or no port where all ranks are on "
+        "TCP port where rank 0 listens; 0: MASTER_PORT + 1, or no port where all ranks are on "
         "one host"),
-    CT_OPT_BOOL(
-        struct config, share_device, "share_device", "false",
-        "Let ranks of one host share a device: NCCL is told that each has a host of its own. "
-        "Slow: for tests"),
+    CT_OPT_BOOL(struct config, share_device, "share_device", "false",
+                "Let ranks of one host share a device, by telling NCCL that each is a host of its "
+                "own; slow, for tests"),
     CT_OPT_BOOL(struct config, windows, "windows", "false",
                 "Register the device's memory with NCCL (2.28), and gather by copy engines; needs "
                 "ranks with equal memory plans, on one host"),
@@ -161,7 +160,7 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
     }
     rc = nccl_store_get(g->comm->store, key, id, sizeof(*id), g->comm->timeout);
     if (rc == 0)
-        return nccl_fail(g->comm, "group '%s': rank %d did not make it within %g s", g->base.name,
+        return nccl_fail(g->comm, "group '%s': rank %d did not create it within %g s", g->base.name,
                          g->base.ranks[0], g->comm->timeout);
     return rc < 0 ? rc : 0;
 }

@@ -172,8 +172,8 @@ static int find_addresses(const struct ct_comm_request *request, struct addresse
     if (!nccl_config.port && request->job && request->local_ranks == request->world)
         return name_address(request->job, a);
     if (!nccl_config.port && !master)
-        return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR and MASTER_PORT, or "
-                                   "[nccl] port, to meet");
+        return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR, and MASTER_PORT or "
+                                   "[nccl] port, to find rank 0");
     snprintf(port, sizeof(port), "%d", nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
     return look_up(host ? host : "127.0.0.1", port, a);
 }
@@ -346,7 +346,7 @@ static int meet(struct store *s, const struct ct_comm_request *r)
         snprintf(key, sizeof(key), "rank/%d", i);
         rc = nccl_store_get(s, key, &other, sizeof(other), left > 0 ? left : 0);
         if (rc > 0 && other.world != r->world)
-            return ct_fail(CT_ECONFIG, "rank %d has a world of %d, rank %d one of %d", i,
+            return ct_fail(CT_ECONFIG, "rank %d has a world of %d ranks, but rank %d one of %d", i,
                            other.world, r->rank, r->world);
         missing += rc == 0;
         if (rc == 0 && used < sizeof(list) - 16)

@@ -110,8 +110,8 @@ static void time_out(struct watchdog *w)
 
     nccl_tell(w->comm, "a time-out");
     find_silent(w->comm, group->ranks, group->size, silent, sizeof(silent));
-    nccl_fail(w->comm, "%s %u of group '%s' was not done within %g s%s%s", late->call, late->number,
-              group->name, w->comm->timeout, *silent ? "; no sign of rank " : "", silent);
+    nccl_fail(w->comm, "%s %u of group '%s' did not end within %g s%s%s", late->call, late->number,
+              group->name, w->comm->timeout, *silent ? "; no sign of life from rank " : "", silent);
 }
 
 static void time_out_step(struct watchdog *w, double limit)
@@ -120,8 +120,8 @@ static void time_out_step(struct watchdog *w, double limit)
 
     nccl_tell(w->comm, "a time-out");
     find_silent(w->comm, NULL, w->comm->base.world, silent, sizeof(silent));
-    nccl_fail(w->comm, "a captured step was not done within %.3g s%s%s", limit,
-              *silent ? "; no sign of rank " : "", silent);
+    nccl_fail(w->comm, "a captured step did not end within %.3g s%s%s", limit,
+              *silent ? "; no sign of life from rank " : "", silent);
 }
 
 static void watch_step(struct watchdog *w)

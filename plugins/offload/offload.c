@@ -246,7 +246,7 @@ static int offload(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform transform = {
     .size = sizeof(struct ct_transform),
     .name = "offload",
-    .summary = "parameters and optimizer states in the device's host memory",
+    .summary = "keeps parameters and optimizer states in the device's host memory",
     .phase = CT_PHASE_OVERLAP,
     .after = (const char *const[]){"prefetched", "bucketed", NULL},
     .evaluation = true,
@@ -259,8 +259,8 @@ static int by_region(struct ct_graph *graph, struct ct_run *run)
 {
     (void)run;
     if (!config.parameters && !config.optimizer)
-        return ct_fail(CT_ECONFIG, "[offload] parameters and optimizer are both false: set one, or "
-                                   "take offload from [plugins] load");
+        return ct_fail(CT_ECONFIG, "[offload] parameters and optimizer are both false: set one of "
+                                   "them, or remove offload from [plugins] load");
     graph->update_by_region = true;
     return 0;
 }
@@ -268,7 +268,7 @@ static int by_region(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform update = {
     .size = sizeof(struct ct_transform),
     .name = "offload.update",
-    .summary = "the optimizer works region by region",
+    .summary = "makes the optimizer work region by region",
     .phase = CT_PHASE_PARTITION,
     .apply = by_region,
 };

@@ -36,7 +36,7 @@ static int check_placement(const struct pp_stages *stages, const struct ct_sched
     for (int s = 0; s < stages->count; s++)
         if (schedule->rank_of[s] != stages->rank_of[s])
             return ct_fail(CT_ECONFIG,
-                           "stage %d is in row %d, but [pp] schedule = %s has it on rank %d", s,
+                           "stage %d is in row %d, but [pp] schedule = %s places it on rank %d", s,
                            schedule->rank_of[s], pp_config.schedule, stages->rank_of[s]);
     return 0;
 }

@@ -126,7 +126,7 @@ static int read_points(struct regions *r, bool *begins)
                 name, r->name[0], r->name[r->count > 1], r->name[r->count - 1]);
         if (begins[i])
             return ct_fail(CT_ECONFIG,
-                           "[pp] split_points: %s is there twice, or is the first region", name);
+                           "[pp] split_points: %s is listed twice, or is the first region", name);
         begins[i] = true;
     }
     return 0;
@@ -175,7 +175,7 @@ int pp_partition(struct ct_graph *graph, int stages)
     if (stages > r.count)
         rc = ct_fail(CT_ECONFIG,
                      "%d pipeline stages, but the model has only %d regions (embedding, layers, "
-                     "head): lower [pp] degree, or take a schedule with fewer stages a rank",
+                     "head): lower [pp] degree, or choose a schedule with fewer stages per rank",
                      stages, r.count);
     for (int i = 0; pp_config.layers_per_stage && i < r.count; i++)
         r.cost[i] = 1;

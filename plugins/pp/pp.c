@@ -18,20 +18,17 @@ struct pp_config pp_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct pp_config, degree, "degree", "1", 1, 64, "Ranks of the pipeline"),
     CT_OPT_STRING(struct pp_config, schedule, "schedule", "1f1b",
-                  "The schedule: the plugin of that name is loaded"),
-    CT_OPT_STRING(
-        struct pp_config, schedule_csv, "schedule_csv", "",
-        "File with the actions of every rank, in torch's format, instead of those that the "
-        "schedule would make; its placement of stages is kept"),
+                  "The schedule; loads the plugin of that name"),
+    CT_OPT_STRING(struct pp_config, schedule_csv, "schedule_csv", "",
+                  "CSV file with the actions of every rank, in torch's format, used instead of the "
+                  "schedule's; stages are placed as in schedule"),
     CT_OPT_INT(struct pp_config, microbatch_size, "microbatch_size", "1", 1, 1 << 20,
                "Sequences of a data-parallel rank in one microbatch"),
-    CT_OPT_INT(
-        struct pp_config, layers_per_stage, "layers_per_stage", "0", 0, 1 << 20,
-        "Layers of a stage, where embedding and head count as one each; 0: as many stages as "
-        "the schedule takes, of equal cost"),
-    CT_OPT_STRING(
-        struct pp_config, split_points, "split_points", "",
-        "Regions with which a new stage begins: layers.2, layers.4, head; empty: balanced"),
+    CT_OPT_INT(struct pp_config, layers_per_stage, "layers_per_stage", "0", 0, 1 << 20,
+               "Layers of a stage; embedding and head count as one each; 0: as many stages as the "
+               "schedule has, of equal cost"),
+    CT_OPT_STRING(struct pp_config, split_points, "split_points", "",
+                  "Regions that begin a new stage: layers.2, layers.4, head; empty: balanced"),
     {0}};
 
 /* ---- stages ---- */
@@ -113,7 +110,7 @@ static int apply_partition(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform partition = {
     .size = sizeof(struct ct_transform),
     .name = "pp",
-    .summary = "gives every op the section of its stage",
+    .summary = "puts every op into the section of its stage",
     .phase = CT_PHASE_PARTITION,
     .gives = (const char *const[]){"stages", NULL},
     .evaluation = true,
@@ -123,7 +120,7 @@ static const struct ct_transform partition = {
 static const struct ct_transform collect = {
     .size = sizeof(struct ct_transform),
     .name = "pp.collect",
-    .summary = "what the host reads becomes a sum over the ranks of the pipeline",
+    .summary = "makes values that the host reads sums over the ranks of the pipeline",
     .phase = CT_PHASE_COLLECTIVE,
     .gives = (const char *const[]){"collected", NULL},
     .evaluation = true,
@@ -133,7 +130,7 @@ static const struct ct_transform collect = {
 static const struct ct_transform localise = {
     .size = sizeof(struct ct_transform),
     .name = "pp.localise",
-    .summary = "leaves this rank's stages, and what they send to others",
+    .summary = "keeps only this rank's stages, and what they send and receive",
     .phase = CT_PHASE_COLLECTIVE,
     .needs = (const char *const[]){"collectives", NULL},
     .after = (const char *const[]){"listed", NULL},

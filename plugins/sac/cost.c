@@ -55,8 +55,8 @@ int sac_find_rates(struct sac *s, struct ct_run *run)
                                              : s->rates.memory / (host ? FILE_SLOWER : HOST_SLOWER);
     if (sac_config.measure && run && run->world > 1)
         return ct_fail(CT_ECONFIG,
-                       "[sac] measure = true: %lld ranks must choose alike; measure on one, and "
-                       "state tflops and memory_gbps",
+                       "[sac] measure = true: %lld ranks must choose alike; measure on one rank, "
+                       "and set tflops and memory_gbps",
                        (long long)run->world);
     s->device = sac_config.measure && run ? run->device : NULL;
     return 0;

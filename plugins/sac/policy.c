@@ -87,7 +87,7 @@ static int read_item(struct list *list, struct ct_arena *arena, char *text, cons
         *slash++ = '\0';
         item.every = (int)strtol(slash, &end, 10);
         if (item.every < 2 || *end)
-            return ct_fail(CT_ECONFIG, "[sac] %s: %s/%s: a number from 2 on is expected", check,
+            return ct_fail(CT_ECONFIG, "[sac] %s: %s/%s: expected a number, at least 2", check,
                            item.name, slash);
     }
     if (check && !ct_op_find(item.name))

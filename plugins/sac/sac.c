@@ -17,36 +17,37 @@ struct sac_config sac_config;
 
 static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct sac_config, mode, "mode", "full", "none|full|layer|op|budget|auto",
-                  "What is recomputed: nothing; layers but for their outputs; every so many of "
-                  "these; all but what the ops of a list make; what costs least time and leaves no "
-                  "more than a budget; or than the device has"),
+                  "What is recomputed. none; full: all of a layer except its output; layer: the "
+                  "same in every few layers; op: all except the results of the ops in save_ops; "
+                  "budget: what costs least time, so that no more is kept than a budget; auto: so "
+                  "that the step fits into memory"),
     CT_OPT_INT(struct sac_config, every, "every", "2", 1, 1 << 20,
-               "mode = layer: recompute every so many layers"),
-    CT_OPT_STRING(
-        struct sac_config, save_ops, "save_ops", "default",
-        "mode = op: ops whose results are kept, comma-separated; NAME/2: but every second "
-        "one of a layer; default: TorchTitan's list"),
+               "mode = layer: recompute one in this many layers"),
+    CT_OPT_STRING(struct sac_config, save_ops, "save_ops", "default",
+                  "mode = op: ops whose results are kept, comma-separated; NAME/2: except every "
+                  "second one of a layer; default: TorchTitan's list"),
     CT_OPT_STRING(struct sac_config, offload, "offload", "",
-                  "Ops whose results are kept in the device's host memory, where mode keeps them; "
-                  "budget, auto: may be; all: of every op in a layer"),
+                  "Ops whose kept results go to the device's host memory, or with budget and auto "
+                  "may go there; all: every op in a layer"),
     CT_OPT_STRING(struct sac_config, budget, "budget", "0.5",
-                  "mode = budget: what layers keep for the backward on a rank, as a fraction of "
-                  "what they do without sac, or in bytes (12GiB)"),
-    CT_OPT_STRING(struct sac_config, memory, "memory", "0.9",
-                  "mode = auto: memory of a step, as a fraction of the device's, or in bytes"),
+                  "mode = budget: what a rank's layers keep for the backward, as a fraction of "
+                  "what they keep without sac, or in bytes (12GiB)"),
+    CT_OPT_STRING(
+        struct sac_config, memory, "memory", "0.9",
+        "mode = auto: memory of a step, as a fraction of the device's memory, or in bytes"),
     CT_OPT_BOOL(struct sac_config, measure, "measure", "false",
-                "Measure the time of each distinct op on the device; on one rank, as several must "
-                "choose alike"),
+                "Measure the time of each distinct op on the device; for one rank only, as all "
+                "ranks must choose alike"),
     CT_OPT_FLOAT(struct sac_config, tflops, "tflops", "0", 0, 1e9,
-                 "FLOPs per second to reckon with, in 1e12; 0: the device's peak, or 100"),
+                 "FLOPs per second to assume, in 1e12; 0: the device's peak, or 100"),
     CT_OPT_FLOAT(struct sac_config, memory_gbps, "memory_gbps", "0", 0, 1e9,
-                 "Bytes per second of the device's memory, in 1e9; 0: a byte for 200 FLOPs, on a "
-                 "CPU for 20"),
+                 "Bytes per second of the device's memory to assume, in 1e9; 0: one byte for 200 "
+                 "FLOPs, on a CPU for 20"),
     CT_OPT_FLOAT(struct sac_config, link_gbps, "link_gbps", "0", 0, 1e9,
-                 "Bytes per second between ranks, in 1e9; 0: a tenth of the memory's"),
+                 "Bytes per second between ranks to assume, in 1e9; 0: a tenth of the memory's"),
     CT_OPT_FLOAT(struct sac_config, host_gbps, "host_gbps", "0", 0, 1e9,
-                 "Bytes per second to host memory, and as many back, in 1e9; 0: a hundredth of the "
-                 "memory's, on a CPU a tenth"),
+                 "Bytes per second to host memory, and as many back, to assume, in 1e9; 0: a "
+                 "hundredth of the memory's, on a CPU a tenth"),
     {0}};
 
 static int choose(struct sac *s, struct ct_run *run)
@@ -77,7 +78,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform transform = {
     .size = sizeof(struct ct_transform),
     .name = "sac",
-    .summary = "activations are kept, or made again for the backward",
+    .summary = "chooses which activations are kept, and recomputes the others for the backward",
     .phase = CT_PHASE_MEMORY,
     .after = CT_NAMES("regathered"),
     .apply = apply,

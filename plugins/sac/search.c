@@ -127,7 +127,7 @@ static int lower(const struct sac *s, struct ct_run *run, struct ct_arena *arena
     if (rc == 0)
         rc = ct_run_try(run, trial.graph, "sac", program);
     ct_arena_finish(&trial.scratch);
-    return rc < 0 ? ct_context(rc, "planning what sac would make") : 0;
+    return rc < 0 ? ct_context(rc, "planning a choice of sac") : 0;
 }
 
 static int try_plan(struct sac *s, struct ct_run *run, struct sac_plan *plan)
@@ -220,7 +220,8 @@ static int choose_budget(struct sac *s, size_t without)
     best = plan_within(s, (double)budget);
     if (best < 0)
         return ct_fail(CT_ECONFIG,
-                       "[sac] budget = %s: the layers keep at least %zu bytes, of %zu without sac",
+                       "[sac] budget = %s: the layers keep at least %zu bytes (%zu without sac): "
+                       "raise the budget",
                        sac_config.budget, s->plan[0].bytes, s->saved);
     print_table(s, &s->plan[best], without);
     sac_keep_plan(s, &s->plan[best]);
@@ -283,8 +284,8 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
         rc = probe(s, run, limit, &best);
     if (rc == 0 && best < 0)
         rc = ct_fail(CT_ECONFIG,
-                     "[sac] memory = %s: a step takes %zu bytes when most is recomputed, the limit "
-                     "is %zu: train on more ranks, or smaller microbatches",
+                     "[sac] memory = %s: a step takes %zu bytes even when most is recomputed, but "
+                     "the limit is %zu: use more ranks or smaller microbatches",
                      sac_config.memory, s->plan[0].planned, limit);
     if (rc < 0)
         return rc;

@@ -26,9 +26,10 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_OPT_INT(struct config, log_freq, "log_freq", "10", 1, 1e15,
-               "Write step 1, every step that this divides, and the last"),
+               "Steps between two written steps; step 1 and the last are always written"),
     CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
-                 "Peak of the device in its compute type, for mfu; 0: measure it"),
+                 "Peak of the device in its compute dtype, in 1e12 FLOPs per second, for mfu; 0: "
+                 "measure it"),
     CT_OPT_STRING(struct config, folder, "folder", "tensorboard",
                   "Folder of the event files, in [job] dump_folder"),
     {0}};

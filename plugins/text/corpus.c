@@ -49,7 +49,7 @@ static int add_tree(struct corpus *c, char *path)
     }
     fts_close(tree);
     if (rc == 0 && c->file_count == before)
-        rc = ct_fail(CT_ECONFIG, "%s: there are no files in it", path);
+        rc = ct_fail(CT_ECONFIG, "%s: the folder has no files", path);
     return rc;
 }
 
@@ -227,7 +227,7 @@ int corpus_open(struct corpus *c, const struct corpus_request *request, const ch
     if (rc >= 0 && c->malformed)
         ct_warn("%zu malformed lines were skipped", c->malformed);
     if (rc >= 0 && !c->count)
-        rc = ct_fail(CT_ECONFIG, "%zu files hold nothing but white space", c->file_count);
+        rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
     if (rc < 0)
         corpus_close(c);
     return rc;

@@ -137,7 +137,7 @@ static int encode_all(struct source *data, const struct source_request *request,
         return ct_fail(CT_ECONFIG, "no documents to validate on: %s",
                        request->validation_fraction == 0
                            ? "set [text] validation_fraction"
-                           : "there is only one; set [text] split to paragraph or line");
+                           : "there is only one document; set [text] split to paragraph or line");
     data->start = calloc(corpus->count + 1, sizeof(*data->start));
     data->order = calloc(corpus->count, sizeof(*data->order));
     data->begin = calloc(corpus->count + 1, sizeof(*data->begin));

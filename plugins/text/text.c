@@ -24,8 +24,8 @@ static const struct ct_option options[] = {
                   "Text files, folders and patterns such as books/*.txt, separated by commas; gzip "
                   "and zstd are unpacked"),
     CT_OPT_STRING(struct config, weights, "weights", "",
-                  "A number for each item of path: its share of the samples; empty: all items are "
-                  "one corpus"),
+                  "Weights of the items of path, comma-separated: their shares of the samples; "
+                  "empty: all items are one corpus"),
     CT_OPT_ENUM(struct config, format, "format", "auto", "auto|text|jsonl|chat",
                 "auto: .jsonl, .ndjson and .json files hold a JSON object on each line, others "
                 "text; chat: the objects hold conversations, of which only the assistant's part "
@@ -34,18 +34,19 @@ static const struct ct_option options[] = {
                   "The field of JSON lines; empty: text, or messages for chat"),
     CT_OPT_CHOICE(struct config, template, "template", "chatml", "chatml|llama3",
                   "How conversations are written"),
-    CT_OPT_CHOICE(struct config, malformed, "malformed", "stop", "stop|skip",
-                  "What to do about a line that is malformed; skip counts and names them"),
+    CT_OPT_CHOICE(
+        struct config, malformed, "malformed", "stop", "stop|skip",
+        "What to do about a malformed line: stop the run, or skip it and report the number"),
     CT_OPT_ENUM(struct config, split, "split", "document", "document|paragraph|line",
-                "What is a document of text: each file (document), paragraph or line"),
+                "What counts as a document in text files: each file (document), paragraph or line"),
     CT_OPT_BOOL(struct config, repeat, "repeat", "true",
-                "Begin the next epoch at the end of the data, instead of ending the run"),
+                "At the end of the data, begin the next epoch instead of ending the run"),
     CT_OPT_BOOL(struct config, shuffle, "shuffle", "true",
-                "Put documents and samples into another order in each epoch, by [training] seed"),
+                "Shuffle documents and samples in each epoch, by [training] seed"),
     CT_OPT_FLOAT(struct config, validation_fraction, "validation_fraction", "0", 0, 0.9,
-                 "Share of the documents that is never trained on, but validated on"),
+                 "Fraction of the documents that is held out for validation"),
     CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
-                "Let no token attend to, or predict, another document's tokens"),
+                "Keep tokens from attending to, or predicting, another document's tokens"),
     {0},
 };
 
@@ -101,12 +102,12 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
 
     for (size_t i = 0; rc == 0 && (item = corpus_next_item(arena, &list)); i++) {
         if (i == count)
-            return ct_fail(CT_ECONFIG, "[text] path has more items than weights, %zu", count);
+            return ct_fail(CT_ECONFIG, "[text] path has more items than the %zu weights", count);
         rc = source_open(&data->sources[i], request, item);
         data->count += rc == 0;
     }
     if (rc == 0 && data->count < count)
-        rc = ct_fail(CT_ECONFIG, "[text] weights has %zu numbers, and path %zu items", count,
+        rc = ct_fail(CT_ECONFIG, "[text] weights has %zu numbers, but path has %zu items", count,
                      data->count);
     if (rc == 0 && mixture_make(&data->mixture, weights, count) < 0)
         rc = ct_fail(CT_ECONFIG, "[text] weights: the smallest is less than half of 1/%d of all",

@@ -34,7 +34,7 @@ static int grow(struct unpacking *u)
     if (u->used < u->room)
         return 0;
     if (room > u->most)
-        return ct_fail(CT_ECONFIG, "it expands to more than %d times its size: it is not text",
+        return ct_fail(CT_ECONFIG, "it expands to more than %d times its size, so it is not text",
                        MOST_TIMES);
     text = realloc(u->text, room);
     if (!text)
@@ -64,7 +64,7 @@ static int unpack_zstd(struct unpacking *u, const char *data, size_t size)
             rc = ct_fail(CT_ECONFIG, "zstd: %s", ZSTD_getErrorName(left));
     }
     if (rc == 0 && left)
-        rc = ct_fail(CT_ECONFIG, "zstd: the file is cut off");
+        rc = ct_fail(CT_ECONFIG, "zstd: the file is truncated");
     ZSTD_freeDStream(stream);
     return rc;
 }
@@ -94,7 +94,7 @@ static int unpack_gzip(struct unpacking *u, const char *data, size_t size)
         end = inflate(&z, Z_NO_FLUSH);
         u->used += room - z.avail_out;
         if (end == Z_BUF_ERROR && !z.avail_in && !left)
-            rc = ct_fail(CT_ECONFIG, "gzip: the file is cut off");
+            rc = ct_fail(CT_ECONFIG, "gzip: the file is truncated");
         else if (end != Z_OK && end != Z_STREAM_END && end != Z_BUF_ERROR)
             rc = ct_fail(CT_ECONFIG, "gzip: %s", z.msg ? z.msg : zError(end));
     }

@@ -71,14 +71,14 @@ static int read_llmc(struct token_file *f)
 
     f->width = wide ? 4 : 2;
     if (version != (wide ? 7 : 1))
-        return ct_fail(CT_ECONFIG, "%s: llm.c's version %llu of this form is not supported",
-                       f->path, (unsigned long long)version);
+        return ct_fail(CT_ECONFIG, "%s: version %llu of llm.c's format is not supported", f->path,
+                       (unsigned long long)version);
     if (count != (f->data.size - LLMC_HEADER) / (unsigned)f->width ||
         (f->data.size - LLMC_HEADER) % (unsigned)f->width)
-        return ct_fail(CT_ECONFIG,
-                       "%s: its header says %llu tokens of %d bytes, but it has %zu "
-                       "bytes of them",
-                       f->path, (unsigned long long)count, f->width, f->data.size - LLMC_HEADER);
+        return ct_fail(
+            CT_ECONFIG,
+            "%s: its header says %llu tokens of %d bytes, but the file has %zu bytes of tokens",
+            f->path, (unsigned long long)count, f->width, f->data.size - LLMC_HEADER);
     f->tokens = header + LLMC_HEADER;
     f->count = (int64_t)count;
     return 0;

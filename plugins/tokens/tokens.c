@@ -29,12 +29,12 @@ static const struct ct_option options[] = {
                   "Files of token ids, or a pattern: raw little-endian uint32, llm.c's, or "
                   "Megatron's .bin beside its .idx"),
     CT_OPT_BOOL(struct config, repeat, "repeat", "false",
-                "Begin again at the end of the files, instead of ending the run"),
+                "At the end of the files, begin again instead of ending the run"),
     CT_OPT_STRING(struct config, validation_path, "validation_path", "",
-                  "Files of the tokens to validate on"),
+                  "Files of token ids for validation"),
     CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
-                "Let no token attend to, or predict, another document's tokens; only Megatron's "
-                "files say where documents are"),
+                "Keep tokens from attending to, or predicting, another document's tokens; only "
+                "Megatron's files say where documents begin"),
     {0},
 };
 
@@ -71,7 +71,7 @@ static int open_file(struct ct_data *data, const char *path)
     data->count++;
     return config.document_mask && !file->begin
                ? ct_fail(CT_ECONFIG,
-                         "%s does not say where documents are, which document_mask "
+                         "%s does not say where documents begin, which [tokens] document_mask "
                          "needs",
                          path)
                : 0;

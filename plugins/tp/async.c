@@ -206,7 +206,7 @@ static const char *lay_out(const struct ct_graph *graph, const struct ct_value *
     int64_t shards = shards_of(graph, &shard->sharding, 1);
 
     if (shard->ndim != 3 || dim != 1)
-        return "it is not along the sequence";
+        return "it is not split along the sequence";
     if (shard->shape[0] % batch)
         return "the batch is split unevenly";
     l->sequences = shard->shape[0] > batch;
@@ -216,7 +216,7 @@ static const char *lay_out(const struct ct_graph *graph, const struct ct_value *
     l->length = shard->shape[l->sequences ? 0 : 1] / l->outer;
     l->chunk_dim = l->sequences ? 1 : 2;
     l->shard_dim = l->sequences ? 2 : 1;
-    return l->length < 2 ? "a rank has one row" : NULL;
+    return l->length < 2 ? "a rank has only one row" : NULL;
 }
 
 /* Seconds of so many chunks: the first or last exchange and product have nothing beside them. */
@@ -524,7 +524,7 @@ int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
         return 0;
     if (!tp_config.sequence_parallel)
         return ct_fail(CT_ECONFIG, "[tp] async = true needs sequence_parallel = true: without it "
-                                   "nothing is gathered for products, or scattered behind them");
+                                   "there are no gathers and scatters to overlap with products");
     found = ct_arena_array(&scratch, struct ct_op *, graph->value_count);
     place = ct_arena_array(&scratch, uint32_t, graph->value_count + 1);
     ct_for_each_op (op, graph) {

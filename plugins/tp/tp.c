@@ -24,21 +24,21 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct tp_config, sequence_parallel, "sequence_parallel", "true",
                 "Split the residual stream along the sequence between the layers' products"),
     CT_OPT_BOOL(struct tp_config, regather, "regather", "true",
-                "Keep shards of the linear layers' inputs for the backward and gather them again, "
-                "instead of keeping the whole: sequence_parallel only"),
-    CT_OPT_BOOL(struct tp_config, loss_parallel, "loss_parallel", "true",
-                "Take the loss on logits that are split by vocabulary; else gather them"),
+                "With sequence_parallel: keep only shards of the linear layers' inputs for the "
+                "backward, and gather them again"),
     CT_OPT_BOOL(
-        struct tp_config, async, "async", "false",
-        "Products and the gathers and scatters beside them run in chunks, at the same time"),
+        struct tp_config, loss_parallel, "loss_parallel", "true",
+        "Compute the loss on logits that are split by vocabulary, instead of gathering them"),
+    CT_OPT_BOOL(struct tp_config, async, "async", "false",
+                "Run products, and the gathers and scatters next to them, in chunks that overlap"),
     CT_OPT_INT(struct tp_config, chunks, "chunks", "0", 0, 1 << 10,
-               "async: chunks of each; 0: as many as end first by the rates that follow"),
+               "async: number of chunks; 0: the fastest by the rates below"),
     CT_OPT_FLOAT(struct tp_config, link, "link", "10", 1e-3, 1e6,
-                 "async: 10^9 bytes that a rank sends in a second"),
+                 "async: bytes per second that a rank sends, in 1e9"),
     CT_OPT_FLOAT(struct tp_config, tflops, "tflops", "0.2", 1e-6, 1e6,
-                 "async: 10^12 operations that a rank's products do in a second"),
+                 "async: FLOPs per second of a rank's products, in 1e12"),
     CT_OPT_FLOAT(struct tp_config, chunk_cost, "chunk_cost", "20", 0, 1e6,
-                 "async: microseconds that one more chunk costs"),
+                 "async: cost of one more chunk, in microseconds"),
     {0}};
 
 int tp_axis(const struct ct_graph *graph)
@@ -72,7 +72,7 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
     int dim = rule && rule->how == CT_SHARD_ROWWISE ? first + 1 : first;
 
     if (!rule)
-        return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan says nothing of %s",
+        return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan does not mention %s",
                        param->name);
     if (rule->how == CT_SHARD_REPLICATE)
         return 0;
@@ -118,7 +118,7 @@ static int place(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform placement = {
     .size = sizeof(struct ct_transform),
     .name = "tp",
-    .summary = "weights are split as the model's plan says",
+    .summary = "splits weights as the model's plan says",
     .phase = CT_PHASE_SHARD,
     .gives = (const char *const[]){"placed", NULL},
     .evaluation = true,
@@ -140,9 +140,9 @@ static int split_sequence(struct ct_graph *graph, struct ct_op *embedding)
     if (!every_shard_has_rows(x->shape[1], shards))
         return ct_fail(CT_ECONFIG,
                        "[tp] sequence_parallel: seq_len = %lld leaves some of %lld ranks without a "
-                       "token: sequence_parallel = false works",
+                       "token: set sequence_parallel = false",
                        (long long)x->shape[1], (long long)shards);
-    b.why = "tp: the residual stream is split along the sequence";
+    b.why = "tp: splits the residual stream along the sequence";
     split = ct_redistribute(&b, ct_arena_printf(graph->arena, "%s.split", x->name), x, &to, NULL);
     if (!split)
         return b.status;
@@ -164,7 +164,7 @@ static int sequence(struct ct_graph *graph, struct ct_run *run)
 static const struct ct_transform sequence_parallel = {
     .size = sizeof(struct ct_transform),
     .name = "tp.sequence",
-    .summary = "the residual stream is split along the sequence",
+    .summary = "splits the residual stream along the sequence",
     .phase = CT_PHASE_SHARD,
     .after = (const char *const[]){"batch", "sequence", NULL},
     .evaluation = true,
@@ -174,7 +174,7 @@ static const struct ct_transform sequence_parallel = {
 static const struct ct_transform loss = {
     .size = sizeof(struct ct_transform),
     .name = "tp.loss",
-    .summary = "the loss is taken on logits that are split by vocabulary",
+    .summary = "computes the loss on logits that are split by vocabulary",
     .phase = CT_PHASE_SHARD,
     .after = (const char *const[]){"placed", "batch", "sequence", NULL},
     .evaluation = true,
@@ -184,7 +184,7 @@ static const struct ct_transform loss = {
 static const struct ct_transform again = {
     .size = sizeof(struct ct_transform),
     .name = "tp.regather",
-    .summary = "inputs that are split along the sequence are gathered again for the backward",
+    .summary = "gathers inputs that are split along the sequence again for the backward",
     .phase = CT_PHASE_MEMORY,
     .gives = CT_NAMES("regathered"),
     .after = CT_NAMES("recomputed"),
@@ -194,7 +194,7 @@ static const struct ct_transform again = {
 static const struct ct_transform pipelines = {
     .size = sizeof(struct ct_transform),
     .name = "tp.async",
-    .summary = "products and the collectives beside them run in chunks, at the same time",
+    .summary = "runs products and the collectives next to them in chunks that overlap",
     .phase = CT_PHASE_OVERLAP,
     .after = CT_NAMES("prefetched", "bucketed"),
     .evaluation = true,

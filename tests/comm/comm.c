@@ -283,19 +283,19 @@ static const struct failure failures[] = {
      true},
     {"barrier", {"ranks disagree on call 51", "all_reduce (4 x float32, sum)", "barrier"}, 2, true},
     {"batch",
-     {"ranks disagree on call 51", "all_gather (3 x float32, 2 together)", "split otherwise"},
+     {"ranks disagree on call 51", "all_gather (3 x float32, 2 together)", "divided differently"},
      2,
      true},
     {"tag", {"rank 3 sends 64 bytes (tag 8)", "rank 0 receives 64 (tag 7)", ""}, 2, true},
     {"absent", {"1 of 4 ranks did not start within 1 s: 3", "", ""}, 3, false},
-    {"world", {"rank 3 has a world of 5, rank 0 one of 4", "", ""}, 2, true},
-    {"huge", {"no room for 4 x 4611686018427387904 symmetric bytes", "", ""}, 2, true},
+    {"world", {"rank 3 has a world of 5 ranks, but rank 0 one of 4", "", ""}, 2, true},
+    {"huge", {"no address space for 4 x 4611686018427387904 symmetric bytes", "", ""}, 2, true},
 };
 
 /* Rank 0 keeps what ranks tell each other: the others wait 10 s for its answer. */
 static const struct failure stops[] = {
-    {"stop", {"was not done within 1 s", "no sign of rank 3", ""}, 5, false},
-    {"keeper", {"was not done within 1 s", "no sign of rank 0", ""}, 16, false},
+    {"stop", {"did not end within 1 s", "no sign of life from rank 3", ""}, 5, false},
+    {"keeper", {"did not end within 1 s", "no sign of life from rank 0", ""}, 16, false},
 };
 
 static void test_failure(const struct failure *f)

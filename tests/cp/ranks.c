@@ -293,7 +293,7 @@ int main(int argc, char **argv)
     }
     if (!strcmp(method, "ulysses"))
         check_refusal("-n 2 --set cp.degree=2 --set llama.n_kv_heads=1",
-                      "1 key/value heads cannot be dealt out");
+                      "1 key/value heads cannot be divided");
     if (system(ct_arena_printf(&arena, "rm -rf '%s'", folder)))
         return 2;
     ct_arena_finish(&arena);

@@ -88,7 +88,7 @@ static void test_memory(void **state)
 
     (void)state;
     assert_int_equal(device->ops->reserve(device, (size_t)20 << 30, &base), CT_ENOMEM);
-    assert_message("20.00 GiB are needed, 1.00 of 1.00 GiB are free on the device");
+    assert_message("20.00 GiB are needed, but only 1.00 of 1.00 GiB are free on the device");
 }
 
 /* Containers refuse memory that can be exported, or that is mapped at all. */

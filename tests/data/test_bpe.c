@@ -468,7 +468,7 @@ static const struct {
     {"{\"model\": {\"merges\": null}}", "merges is missing"},
     {"{\"added_tokens\": [{\"id\": 3, \"content\": \"<x>\"}]}", "same id"},
     {"{\"added_tokens\": [{\"id\": 3, \"content\": \"a\"}]}", "but 64 in the vocabulary"},
-    {"{\"added_tokens\": [{\"id\": 1e99, \"content\": \"<x>\"}]}", "added_tokens: id number 0"},
+    {"{\"added_tokens\": [{\"id\": 1e99, \"content\": \"<x>\"}]}", "added_tokens: id of entry 0"},
     {"{\"added_tokens\": [{\"id\": 700}]}", "no content"},
 };
 

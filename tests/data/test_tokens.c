@@ -298,7 +298,7 @@ static void test_megatron(void **state)
     snprintf(setting, sizeof(setting), "path=%s", path);
     TEST_OPTIONS(test_plugin("tokens"), setting, "document_mask=true");
     assert_int_equal(open_tokens(10, false, &data), CT_ECONFIG);
-    assert_message("does not say where documents are");
+    assert_message("does not say where documents begin");
 }
 
 int main(void)

@@ -169,8 +169,8 @@ static void test_refusals(void **state)
     check_refusal(6, 3, "interleaved_1f1b", "layers_per_stage=2", "4 stages on 3 ranks");
     check_refusal(2, 2, "1f1b", "split_points=layer.1", "the model has no region 'layer.1'");
     check_refusal(2, 2, "1f1b", "split_points=embedding",
-                  "embedding is there twice, or is the first");
-    check_refusal(2, 3, "1f1b", "split_points=layers.1,layers.1", "layers.1 is there twice");
+                  "embedding is listed twice, or is the first");
+    check_refusal(2, 3, "1f1b", "split_points=layers.1,layers.1", "layers.1 is listed twice");
 }
 
 /* ---- one rank's part ---- */
