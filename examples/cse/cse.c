@@ -61,7 +61,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
             seen[op->out[0]->id] = true;
         count += first != NULL;
     }
-    ct_info("cse: %d ops of %s are done by others", count, graph->name);
+    ct_info("cse: %d ops of %s are replaced by equal ones", count, graph->name);
     ct_arena_finish(&scratch);
     return 0;
 }

@@ -30,8 +30,9 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct ct_model, n_heads, "n_heads", "8", 1, 1e4, "Number of attention heads"),
     CT_OPT_INT(struct ct_model, vocab_size, "vocab_size", "50257", 1, 1e8,
                "Size of the vocabulary"),
-    CT_OPT_ENUM(struct ct_model, activation, "activation", "swiglu", "swiglu|squared_relu",
-                "Of the gate: silu, or the square of its positive part (So et al. 2021)"),
+    CT_OPT_ENUM(
+        struct ct_model, activation, "activation", "swiglu", "swiglu|squared_relu",
+        "Activation of the gate: silu, or the square of its positive part (So et al. 2021)"),
     {0}};
 
 /* ---- an activation ---- */

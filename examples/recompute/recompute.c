@@ -18,7 +18,7 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, regions, "regions", "layers.*",
-                  "Regions whose forward is done again in the backward, as a pattern"),
+                  "Regions whose forward is recomputed in the backward, as a pattern"),
     {0}};
 
 struct recompute {
@@ -111,7 +111,7 @@ static struct ct_value *again(struct recompute *r, struct ct_value *v, struct ct
     b = ct_builder_before(r->graph, user);
     b.section = ct_graph_section(r->graph, CT_PART_I, op->section->group);
     b.region = op->region;
-    b.why = "recompute: its region keeps its inputs only";
+    b.why = "recompute: its region keeps only its inputs";
     copy = ct_op_clone(&b, op, in, "again");
     r->status = b.status;
     for (int i = 0; copy && i < op->outs; i++)
@@ -143,13 +143,13 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 
 static const struct ct_transform transform = {.size = sizeof(struct ct_transform),
                                               .name = "recompute",
-                                              .summary = "the backward computes regions again",
+                                              .summary = "recomputes regions in the backward",
                                               .phase = CT_PHASE_MEMORY,
                                               .needs = CT_NAMES("gradients"),
                                               .gives = CT_NAMES("recomputed"),
                                               .apply = apply};
 
 CT_PLUGIN(.name = "recompute", .version = "1.0",
-          .summary = "Activation checkpointing: regions are computed again in the backward",
+          .summary = "Activation checkpointing: regions are recomputed in the backward",
           .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_TRANSFORM, "recompute", &transform}));

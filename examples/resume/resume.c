@@ -34,8 +34,9 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct config, folder, "folder", NULL, "Where steps are saved and looked for"),
-    CT_OPT_INT(struct config, every, "every", "0", 0, 1e15, "Save after so many steps; 0: never"),
+    CT_OPT_STRING(struct config, folder, "folder", NULL,
+                  "Folder to save steps to and load them from"),
+    CT_OPT_INT(struct config, every, "every", "0", 0, 1e15, "Steps between two saves; 0: never"),
     {0}};
 
 /* ---- saving ---- */
@@ -146,7 +147,7 @@ static int begin_save(struct ct_run *run)
     for (size_t i = 0; i < run->state_count; i++)
         ct_run_hold(run, &run->states[i]);
     if (pthread_create(&save.thread, NULL, write_aside, NULL))
-        return ct_fail(CT_ENOMEM, "resume: no thread to write with");
+        return ct_fail(CT_ENOMEM, "resume: cannot create the thread that writes");
     save.phase = WRITING;
     return 0;
 }
@@ -247,7 +248,7 @@ static int read_shards(struct ct_run *run, char *text, size_t size, int64_t *fou
     char *data = memmem(text, size, "\n\n", 2), *end = text + size, *line;
 
     if (!data || strncmp(text, "shards\n", 7) != 0)
-        return ct_fail(CT_EINVAL, "it is no list of shards");
+        return ct_fail(CT_EINVAL, "it is not a list of shards");
     *data = '\0';
     data += 2;
     strsep(&text, "\n");
@@ -261,7 +262,7 @@ static int read_shards(struct ct_run *run, char *text, size_t size, int64_t *fou
         if (rc == 0)
             state = ct_run_state(run, s.name);
         if (rc == 0 && !state && trains(run))
-            rc = ct_fail(CT_EINVAL, "%s is no state of this run", s.name);
+            rc = ct_fail(CT_EINVAL, "%s is not a state of this run", s.name);
         if (state)
             rc = fill(run, state, &s, data);
         if (rc < 0)
@@ -270,7 +271,7 @@ static int read_shards(struct ct_run *run, char *text, size_t size, int64_t *fou
             found[state - run->states] += s.elements;
         data += (size_t)s.elements * ct_dtype_size(s.dtype);
     }
-    return data == end ? 0 : ct_fail(CT_EINVAL, "it goes on behind its last shard");
+    return data == end ? 0 : ct_fail(CT_EINVAL, "it continues after its last shard");
 }
 
 static int read_file(struct ct_run *run, const char *path, int64_t *found)
@@ -305,7 +306,7 @@ static int restore(struct ct_run *run, int64_t step)
 
     if (rc == 0 &&
         sscanf(text, "%lld %lld %lld %lld %lld", &next, &updates, &tokens, &samples, &ranks) != 5)
-        rc = ct_fail(CT_EINVAL, "%s/progress has not five numbers", folder);
+        rc = ct_fail(CT_EINVAL, "%s/progress does not have five numbers", folder);
     for (long long r = 0; rc == 0 && r < ranks; r++)
         rc = read_file(run, ct_arena_printf(&scratch, "%s/rank-%lld", folder, r), found);
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
@@ -314,7 +315,7 @@ static int restore(struct ct_run *run, int64_t step)
     if (rc == 0)
         *p = (struct ct_progress){next, updates, tokens, samples};
     if (rc == 0 && run->rank == 0)
-        ct_info("going on from %s", folder);
+        ct_info("resuming from %s", folder);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -382,6 +383,6 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .call = hear};
 
 CT_PLUGIN(.name = "resume", .version = "1.0",
-          .summary = "Saves a run while it goes on; goes on from there on any mesh",
-          .options = options, .config = &config, .config_size = sizeof(config),
+          .summary = "Saves a run while it trains, and resumes it on any mesh", .options = options,
+          .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_HOOK, "resume", &hook}));

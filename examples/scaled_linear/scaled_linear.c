@@ -25,7 +25,7 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, regions, "regions", "layers.*",
-                  "Regions whose linear layers take 8-bit numbers, as a pattern"),
+                  "Regions whose linear layers compute with 8-bit numbers, as a pattern"),
     {0}};
 
 /* The divisor for a given largest magnitude. */
@@ -453,14 +453,15 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 
 static const struct ct_transform transform = {.size = sizeof(struct ct_transform),
                                               .name = "scaled_linear",
-                                              .summary = "linear layers take 8-bit numbers",
+                                              .summary =
+                                                  "makes linear layers compute with 8-bit numbers",
                                               .phase = CT_PHASE_PRECISION,
                                               .after = CT_NAMES("precision"),
                                               .evaluation = true,
                                               .apply = apply};
 
 CT_PLUGIN(.name = "scaled_linear", .version = "1.0",
-          .summary = "Linear layers on float8_e4m3 numbers, weights gathered so",
+          .summary = "Linear layers in float8_e4m3, with weights gathered in it",
           .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS(
               {CT_OP, "scaled_linear", &type}, {CT_OP, "scaled_linear_dx", &dx_type},

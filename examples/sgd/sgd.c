@@ -16,7 +16,7 @@ static struct config {
 static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, lr, "lr", "0.1", 0, INFINITY, "Peak learning rate"),
     CT_OPT_FLOAT(struct config, momentum, "momentum", "0.9", 0, 1,
-                 "Share of the last step that is taken again"),
+                 "Momentum: fraction of the last step that is added"),
     {0}};
 
 /* ---- the op: m = momentum m + clip g, p = p - lr m, for every parameter ---- */
@@ -28,8 +28,9 @@ struct attrs {
     double momentum;
 };
 
-static const struct ct_option attrs[] = {
-    CT_OPT_FLOAT(struct attrs, momentum, "momentum", "0", 0, 1, "Share of the last step"), {0}};
+static const struct ct_option attrs[] = {CT_OPT_FLOAT(struct attrs, momentum, "momentum", "0", 0, 1,
+                                                      "Fraction of the last step that is added"),
+                                         {0}};
 
 static void update_any(const struct ct_tensor *t, double lr, double clip, double momentum)
 {

@@ -475,7 +475,7 @@ static int open_comm(const struct ct_comm_request *request, struct ct_comm **out
     int rc = ct_comm_check_request(request);
 
     if (rc == 0 && (request->world != request->local_ranks || request->world > 1024))
-        rc = ct_fail(CT_ECONFIG, "sockets serves up to 1024 ranks of one host, not %d of %d",
+        rc = ct_fail(CT_ECONFIG, "sockets serves up to 1024 ranks of one host: %d of %d are here",
                      request->local_ranks, request->world);
     comm = rc == 0 ? calloc(1, sizeof(*comm)) : NULL;
     if (!comm)

@@ -41,7 +41,7 @@ refused() {
     grep -q -- "$words" log || { cat log; exit 1; }
 }
 refused 'no kind modle; did you mean model?; the kinds are model, op' modle mine
-refused 'is there already' data built
+refused 'exists already' data built
 refused 'lower-case letters' data ../mine
 refused 'expected a kind and a name' data
 

@@ -45,7 +45,7 @@ expect() {
 }
 
 expect 'Stochastic gradient descent' "$ctitan" plugins
-expect 'Share of the last step that is taken again' "$ctitan" help sgd
+expect 'Momentum: fraction of the last step that is added' "$ctitan" help sgd
 expect 'op sgd: lr\[\] d' "$ctitan" check sgd
 expect 'kernel plain of sgd on cpu' "$ctitan" check sgd/sgd.so
 expect 'sgd(%lr, ' "$ctitan" explain recipe.ini

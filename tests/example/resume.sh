@@ -31,7 +31,7 @@ go_on() {
     mkdir again.saved
     cp -r "$1.saved/step-3" again.saved/
     train again --with resume --set resume.folder=again.saved --set resume.every=3 "${arguments[@]}"
-    grep -q 'going on from again.saved/step-3' again.log
+    grep -q 'resuming from again.saved/step-3' again.log
     [[ $(cut -d' ' -f1-4 "$1.saved/step-6/progress") == "$(cut -d' ' -f1-4 again.saved/step-6/progress)" ]]
     for value in loss grad_norm lr; do
         values "$1.whole" $value | tail -n 5 >expected
@@ -65,7 +65,7 @@ for steps in 2 4; do
     wait $run || true
     last=$(find killed -maxdepth 1 -name 'step-*[0-9]' | sed 's/.*-//' | sort -n | tail -n 1)
     train out --with resume --set resume.folder=killed --set training.steps=$((last + 2))
-    grep -q "going on from killed/step-$last$" out.log
+    grep -q "resuming from killed/step-$last$" out.log
 done
 
 # refused WORDS ARGUMENT...
@@ -78,12 +78,12 @@ refused() {
     grep -q -- "$words" log || { cat log; exit 1; }
 }
 cp -r one.saved harmed
-refused 'harmed/step-6/rank-0: dimension 1 of model.embed_tokens.weight: a box of 32 from 0 on, of 16' --set llama.dim=16
-refused 'rank-0: .*layers.2.* is no state of this run' --set llama.n_layers=2
+refused 'harmed/step-6/rank-0: dimension 1 of model.embed_tokens.weight: a box of 32 from 0 on is outside the size 16' --set llama.dim=16
+refused 'rank-0: .*layers.2.* is not a state of this run' --set llama.n_layers=2
 truncate -s -100 harmed/step-6/rank-0
 refused 'harmed/step-6/rank-0: it ends within adamw'
 sed -i '/layers.3.*down_proj/d' harmed/step-6/rank-0
-refused 'harmed/step-6/rank-0: it goes on behind its last shard'
+refused 'harmed/step-6/rank-0: it continues after its last shard'
 rm harmed/step-6/rank-0
 refused 'harmed/step-6/rank-0: No such file'
 rm -r harmed

@@ -219,7 +219,7 @@ static void reasons_are_said(void **state)
         const char *was, *is, *says;
     } cases[] = {
         {"[1,16,", "[1,15,", "tp: at once, as the sequence is split unevenly"},
-        {"[1,16,", "[1,2,", "tp: at once, as a rank has one row"},
+        {"[1,16,", "[1,2,", "tp: at once, as a rank has only one row"},
         {"%sum = add(%c, %d) :", "%sum = scale(%c) {factor=2} :",
          "tp: at once, as %sum is made by scale"},
         {"fetch y = %y",
