@@ -18,7 +18,7 @@ struct check {
     size_t set_count, set_room, with_count, with_room;
     double tolerance; /* of losses and norms, relative */
     bool quick;       /* without runs */
-    char folder[64];  /* of runs; empty: not made yet */
+    char *folder;     /* of runs; NULL: not made yet */
     int passed, failed, untried;
 };
 

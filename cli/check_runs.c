@@ -8,17 +8,11 @@
  * must not change what is computed: a run with it has the losses of a run without it. A run that is
  * refused (exit status 2) is reported and does not count as wrong.
  */
-#include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/recipe.h>
@@ -26,6 +20,7 @@
 #include <ctitan/lib/file.h>
 
 #include "check.h"
+#include "child.h"
 
 #define PATIENCE 120.0 /* seconds for one run */
 #define ARGUMENTS 96
@@ -49,7 +44,7 @@ static const struct mesh meshes[] = {
 struct outcome {
     int steps, status; /* exit status; 128 and a signal */
     double loss[CHECK_STEPS], norm[CHECK_STEPS], lr[CHECK_STEPS];
-    char why[512]; /* the last line of a run that failed */
+    const char *why; /* the last line of its messages */
 };
 
 /* ---- the recipe ---- */
@@ -93,6 +88,31 @@ static const char *listed(struct check *c, const char *list, const char *name)
     return ct_arena_printf(&c->arena, "%s%s%s", list, *list ? ", " : "", name);
 }
 
+struct wanted {
+    const struct check *check;
+    const char *list; /* of plugins */
+};
+
+static void print_recipe(const void *object, FILE *out)
+{
+    const struct wanted *w = object;
+    const struct check *c = w->check;
+
+    fprintf(out,
+            "[plugins]\nload = %s\n[model]\nname = %s\n"
+            "[training]\nseq_len = %d\nlocal_batch_size = 2\nglobal_batch_size = 8\nsteps = %d\n"
+            "mixed_precision_param = float32\n[lr_scheduler]\nwarmup_steps = 2\n"
+            "[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
+            w->list, model_name(c), CHECK_TOKENS, CHECK_STEPS);
+    if (is_list(w->list, "llama"))
+        fprintf(out,
+                "[llama]\ndim = 32\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\n"
+                "vocab_size = %d\n",
+                check_offers(c->plugin, CT_DATA) ? 512 : CHECK_VOCABULARY);
+    if (is_list(w->list, "tokens"))
+        fprintf(out, "[tokens]\npath = %s/tokens\n", c->folder);
+}
+
 static int write_recipe(struct check *c, bool with, const char *path)
 {
     const char *list = "";
@@ -104,10 +124,6 @@ static int write_recipe(struct check *c, bool with, const char *path)
                  {CT_MODEL, "llama"},
                  {CT_DATA, "tokens"},
                  {CT_OPTIMIZER, "adamw"}};
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out;
-    int rc;
 
     for (size_t i = 0; i < CT_COUNT(roles); i++)
         list = listed(c, list, choose(c, with, roles[i].kind, roles[i].usual));
@@ -116,40 +132,17 @@ static int write_recipe(struct check *c, bool with, const char *path)
         list = listed(c, list, c->with[i]);
     if (with)
         list = listed(c, list, c->path);
-    out = open_memstream(&text, &size);
-    if (!out)
-        return ct_fail(CT_ENOMEM, "a recipe");
-    fprintf(out,
-            "[plugins]\nload = %s\n[model]\nname = %s\n"
-            "[training]\nseq_len = %d\nlocal_batch_size = 2\nglobal_batch_size = 8\nsteps = %d\n"
-            "mixed_precision_param = float32\n[lr_scheduler]\nwarmup_steps = 2\n"
-            "[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
-            list, model_name(c), CHECK_TOKENS, CHECK_STEPS);
-    if (is_list(list, "llama"))
-        fprintf(out,
-                "[llama]\ndim = 32\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\n"
-                "vocab_size = %d\n",
-                check_offers(c->plugin, CT_DATA) ? 512 : CHECK_VOCABULARY);
-    if (is_list(list, "tokens"))
-        fprintf(out, "[tokens]\npath = %s/tokens\n", c->folder);
-    fclose(out);
-    rc = ct_file_write(path, text, size);
-    free(text);
-    return rc;
+    return ct_file_print(path, print_recipe, &(struct wanted){c, list});
 }
 
 static int make_folder(struct check *c)
 {
     static uint32_t tokens[8192];
-    const char *base = getenv("TMPDIR");
     int rc;
 
-    snprintf(c->folder, sizeof(c->folder), "%s/ctitan-check-XXXXXX",
-             base && strlen(base) < 30 ? base : "/tmp");
-    if (!mkdtemp(c->folder)) {
-        c->folder[0] = '\0';
-        return ct_fail(CT_EIO, "cannot create a temporary folder");
-    }
+    c->folder = scratch_folder(&c->arena, "check");
+    if (!c->folder)
+        return CT_EIO;
     for (size_t i = 0; i < CT_COUNT(tokens); i++)
         tokens[i] = ct_philox(1, 2, i).v[0] % CHECK_VOCABULARY;
     rc = ct_file_write(ct_arena_printf(&c->arena, "%s/tokens", c->folder), tokens, sizeof(tokens));
@@ -160,80 +153,12 @@ static int make_folder(struct check *c)
                    : rc;
 }
 
-static void remove_tree(const char *path)
-{
-    DIR *folder = opendir(path);
-    struct dirent *entry;
-    char inner[512];
-
-    while (folder && (entry = readdir(folder))) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-            continue;
-        if (snprintf(inner, sizeof(inner), "%s/%s", path, entry->d_name) < (int)sizeof(inner) &&
-            unlink(inner) < 0)
-            remove_tree(inner);
-    }
-    if (folder)
-        closedir(folder);
-    rmdir(path);
-}
-
 void check_runs_finish(struct check *c)
 {
-    if (*c->folder)
-        remove_tree(c->folder);
+    scratch_remove(c->folder);
 }
 
 /* ---- one run ---- */
-
-/* The last line of a log, without the program's name. */
-static void last_line(const char *path, char line[512])
-{
-    FILE *in = fopen(path, "r");
-    char text[400];
-
-    snprintf(line, 512, "it printed nothing");
-    while (in && fgets(text, sizeof(text), in)) {
-        const char *from = strncmp(text, "ctitan: ", 8) ? text : text + 8;
-
-        text[strcspn(text, "\n")] = '\0';
-        if (*from)
-            snprintf(line, 512, "%s", from);
-    }
-    if (in)
-        fclose(in);
-}
-
-static int wait_for(pid_t child)
-{
-    double end = ct_now() + PATIENCE;
-    int status;
-
-    while (waitpid(child, &status, WNOHANG) == 0) {
-        if (ct_now() > end)
-            kill(-child, SIGKILL);
-        ct_nap(0.005);
-    }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static int start(const char *const *argv, const char *log)
-{
-    pid_t child;
-
-    fflush(NULL);
-    child = fork();
-    if (child == 0) {
-        int out = open(log, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-
-        setpgid(0, 0);
-        if (out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
-            _exit(127);
-        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
-        _exit(127);
-    }
-    return child < 0 ? 127 : wait_for(child);
-}
 
 /* The losses of a run; a later line of a step replaces an earlier one. */
 static void read_metrics(const char *path, struct outcome *o)
@@ -295,9 +220,9 @@ static int run(struct check *c, bool with, const struct mesh *mesh, const char *
     struct arguments a = {.count = 0};
     const char *recipe = ct_arena_printf(&c->arena, "%s/recipe.ini", c->folder);
     const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, dump);
-    const char *log = ct_arena_printf(&c->arena, "%s.log", folder);
     int ranks = mesh ? mesh->ranks : 1, rc = write_recipe(c, with, recipe);
     bool own_axis = false;
+    struct child child;
 
     if (rc < 0)
         return rc;
@@ -328,8 +253,12 @@ static int run(struct check *c, bool with, const struct mesh *mesh, const char *
     if (ranks > 1)
         argue(&a, "-n", ct_arena_printf(&c->arena, "%d", ranks));
     a.list[a.count] = NULL;
-    o->status = start(a.list, log);
-    last_line(log, o->why);
+    rc = child_start(a.list, PATIENCE, &child);
+    if (rc < 0)
+        return rc;
+    o->status = child_finish(&c->arena, &child, NULL, &o->why);
+    if (!*o->why)
+        o->why = "it printed nothing";
     read_metrics(ct_arena_printf(&c->arena, "%s/metrics.jsonl", folder), o);
     return 0;
 }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <ftw.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,14 +9,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 
 #include "child.h"
 
-int child_start(const char *const *argv, struct child *child)
+#define PROGRAM "ctitan: " /* begins messages */
+
+int child_start(const char *const *argv, double patience, struct child *child)
 {
     extern char **environ;
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
     int rc;
 
     child->out = memfd_create("out", MFD_CLOEXEC);
@@ -23,7 +28,12 @@ int child_start(const char *const *argv, struct child *child)
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, child->out, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, child->err, STDERR_FILENO);
-    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char **)argv, environ);
+    posix_spawnattr_init(&attributes);
+    if (patience > 0)
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    child->patience = patience;
+    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, &attributes, (char **)argv, environ);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return rc == 0 ? 0 : ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
 }
@@ -38,16 +48,32 @@ static const char *last_line(struct ct_arena *arena, int file)
     text[n > 0 ? n : 0] = '\0';
     while (n > 0 && text[n - 1] == '\n')
         text[--n] = '\0';
-    line = strrchr(text, '\n');
-    return ct_arena_strdup(arena, line ? line + 1 : text);
+    line = strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
+    return ct_arena_strdup(arena,
+                           strncmp(line, PROGRAM, strlen(PROGRAM)) ? line : line + strlen(PROGRAM));
+}
+
+/* Wait for the child's end, and kill its group when its time is over. */
+static int wait_for(const struct child *child)
+{
+    double end = ct_now() + child->patience;
+    int status = 0;
+    pid_t ended;
+
+    while ((ended = waitpid(child->pid, &status, child->patience > 0 ? WNOHANG : 0)) == 0 ||
+           (ended < 0 && errno == EINTR)) {
+        if (child->patience > 0 && ct_now() > end)
+            kill(-child->pid, SIGKILL);
+        if (ended == 0)
+            ct_nap(0.005);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last)
 {
-    int status = 0;
+    int status = wait_for(child);
 
-    while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR)
-        ;
     *last = last_line(arena, child->err);
     close(child->err);
     lseek(child->out, 0, SEEK_SET);
@@ -55,7 +81,7 @@ int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const 
         *out = fdopen(child->out, "r");
     else
         close(child->out);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return status;
 }
 
 /* ---- folders ---- */

@@ -10,14 +10,16 @@
 
 struct child {
     pid_t pid;
-    int out, err; /* what it prints */
+    int out, err;    /* what it prints */
+    double patience; /* seconds */
 };
 
-/* Run this program with argv, which NULL ends; argv[0] is "ctitan". */
-int child_start(const char *const *argv, struct child *child);
+/* Run this program with argv, which NULL ends; argv[0] is "ctitan". patience above 0: the process
+   and its own children are a group, which is killed if it runs for more seconds than that. */
+int child_start(const char *const *argv, double patience, struct child *child);
 /* Wait for its end, and return its exit status, or 128 + the signal that ended it. *out: what it
    printed, at the beginning; the caller closes it. NULL: not wanted. *last: the last line of its
-   messages. */
+   messages, without the program's name. */
 int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last);
 
 /* A new folder in $TMPDIR or /tmp, "ctitan-NAME-XXXXXX"; NULL with the failure recorded. */

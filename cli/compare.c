@@ -213,7 +213,7 @@ static int plan(struct comparison *c, struct side *s)
         argv[n++] = c->ranks;
     }
     memcpy(argv + n, s->change, s->changes * sizeof(*argv));
-    rc = child_start(argv, &child);
+    rc = child_start(argv, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, &out, &last);
@@ -261,7 +261,7 @@ static int train(struct comparison *c, struct side *s, double *seconds)
     argv[n++] = "--set";
     argv[n++] = "metrics.log_freq=1";
     scratch_remove(folder);
-    rc = child_start(argv, &child);
+    rc = child_start(argv, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, NULL, &last);

@@ -64,7 +64,7 @@ static int measure(struct args *args, const char *folder, const char *file)
         argv[n + 6] = "-n";
         argv[n + 7] = ct_arena_printf(&args->arena, "%lld", (long long)args->ranks);
     }
-    rc = child_start(argv, &child);
+    rc = child_start(argv, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&args->arena, &child, NULL, &last);

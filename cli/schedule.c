@@ -333,20 +333,9 @@ static void print_summary(const struct request *r, const struct ct_schedule *s,
 
 /* ---- files ---- */
 
-static int write_csv(const struct ct_schedule *s, const char *path)
+static void print_csv(const void *schedule, FILE *out)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    int rc;
-
-    if (!out)
-        return ct_fail(CT_ENOMEM, "no memory for %s", path);
-    ct_schedule_write_csv(s, out);
-    fclose(out);
-    rc = ct_file_write(path, text, size);
-    free(text);
-    return rc;
+    ct_schedule_write_csv(schedule, out);
 }
 
 /* ---- the verb ---- */
@@ -372,7 +361,7 @@ static int show(const struct request *r, struct ct_schedule *schedule, FILE *pro
     if (r->svg)
         rc = write_svg(shown, &simulation, r->svg);
     if (rc == 0 && r->write_csv)
-        rc = write_csv(shown, r->write_csv);
+        rc = ct_file_print(r->write_csv, print_csv, shown);
     if (rc < 0)
         return rc;
     fflush(proof);

@@ -257,19 +257,20 @@ static void svg(FILE *out, const struct ct_schedule *s, const struct ct_simulati
             x->bubble, 100 * x->fraction);
 }
 
+struct drawing {
+    const struct ct_schedule *schedule;
+    const struct ct_simulation *simulation;
+};
+
+static void print_svg(const void *object, FILE *out)
+{
+    const struct drawing *d = object;
+
+    svg(out, d->schedule, d->simulation);
+}
+
 int write_svg(const struct ct_schedule *schedule, const struct ct_simulation *simulation,
               const char *path)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    int rc;
-
-    if (!out)
-        return ct_fail(CT_ENOMEM, "no memory for %s", path);
-    svg(out, schedule, simulation);
-    fclose(out);
-    rc = ct_file_write(path, text, size);
-    free(text);
-    return rc;
+    return ct_file_print(path, print_svg, &(struct drawing){schedule, simulation});
 }

@@ -227,7 +227,7 @@ static int spawn(struct search *s, const char *const *set, size_t sets, struct c
         argv[n++] = "--set";
         argv[n++] = set[i];
     }
-    return child_start(argv, child);
+    return child_start(argv, 0, child);
 }
 
 static void take_plan(struct search *s, struct candidate *c, json_t *plan)

@@ -145,7 +145,7 @@ int ct_file_end(struct ct_new_file *file, int rc)
     return rc < 0 ? rc : 0;
 }
 
-int ct_file_write(const char *path, const void *data, size_t size)
+int ct_file_print(const char *path, ct_file_printer *print, const void *object)
 {
     struct ct_new_file file;
     int rc = make_parent(path);
@@ -154,8 +154,25 @@ int ct_file_write(const char *path, const void *data, size_t size)
         rc = ct_file_begin(&file, path);
     if (rc < 0)
         return rc;
-    fwrite(data, 1, size, file.out);
+    print(object, file.out);
     return ct_file_end(&file, 0);
+}
+
+struct bytes {
+    const void *data;
+    size_t size;
+};
+
+static void print_bytes(const void *object, FILE *out)
+{
+    const struct bytes *bytes = object;
+
+    fwrite(bytes->data, 1, bytes->size, out);
+}
+
+int ct_file_write(const char *path, const void *data, size_t size)
+{
+    return ct_file_print(path, print_bytes, &(struct bytes){data, size});
 }
 
 int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)

@@ -70,18 +70,12 @@ void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out)
             print_section(recipe, p->name, p->options, p->config, out);
 }
 
+static void print_recipe(const void *recipe, FILE *out)
+{
+    ct_recipe_print_resolved(recipe, out);
+}
+
 int ct_recipe_save(const struct ct_recipe *recipe, const char *path)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    int rc;
-
-    if (!out)
-        return ct_fail(CT_ENOMEM, "no memory for the resolved recipe");
-    ct_recipe_print_resolved(recipe, out);
-    rc = fclose(out) ? ct_fail(CT_ENOMEM, "no memory for the resolved recipe")
-                     : ct_file_write(path, text, size);
-    free(text);
-    return rc;
+    return ct_file_print(path, print_recipe, recipe);
 }

@@ -3,47 +3,12 @@
  * rank passes the gradient of inputs (I) on at once. It delays those of its weights (W) by `rank`
  * backwards, to fill the time when it would wait at the end. An I is half a B, so running one
  * forward ahead for each rank after it is enough.
- *
- * Microbatches are divided into rounds of about as many as there are ranks. A round passes through
- * all stages of the rank, first to last in the forward, last to first in the backward. Rounds need
- * not be equal. The longer ones come first, because their length determines how many forwards must
- * run ahead.
  */
 #include <ctitan/plugin.h>
 #include <ctitan/lib/pipeline.h>
 
-struct step {
-    int loop, microbatch;
-};
-
-/* The order in which a rank's forwards visit its loops and the microbatches. */
-static struct step *order_of(const struct ct_schedule_request *r)
-{
-    int loops = r->stages / r->ranks, rounds = r->microbatches / r->ranks, first = 0;
-    struct step *order = ct_arena_array(r->arena, struct step, loops * r->microbatches),
-                *at = order;
-
-    rounds = rounds ? rounds : 1;
-    for (int round = 0; round < rounds; round++) {
-        int length = r->microbatches / rounds + (round < r->microbatches % rounds);
-
-        for (int loop = 0; loop < loops; loop++)
-            for (int m = first; m < first + length; m++)
-                *at++ = (struct step){loop, m};
-        first += length;
-    }
-    return order;
-}
-
-static int longest_round(const struct ct_schedule_request *r)
-{
-    int rounds = r->microbatches / r->ranks;
-
-    return rounds ? (r->microbatches + rounds - 1) / rounds : r->microbatches;
-}
-
 static void add_backward(const struct ct_schedule_request *request, struct ct_action_list *list,
-                         enum ct_action_type type, int rank, struct step step)
+                         enum ct_action_type type, int rank, struct ct_loop_step step)
 {
     int loop = request->stages / request->ranks - 1 - step.loop;
 
@@ -54,10 +19,10 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 {
     int ranks = request->ranks, loops = request->stages / ranks,
         all = loops * request->microbatches;
-    const struct step *order = order_of(request);
+    const struct ct_loop_step *order = ct_schedule_rounds(request);
 
     for (int rank = 0; rank < ranks; rank++) {
-        int ahead = (loops - 1) * longest_round(request) + ranks - 1 - rank;
+        int ahead = (loops - 1) * ct_schedule_longest_round(request) + ranks - 1 - rank;
         int forward = 0, weight = 0;
 
         for (int backward = 0; backward < all; backward++) {

@@ -35,6 +35,9 @@ CT_API int ct_file_begin(struct ct_new_file *file, const char *path);
 CT_API int ct_file_end(struct ct_new_file *file, int rc);
 /* Write size bytes to a new file. Creates its folder if there is none. */
 CT_API int ct_file_write(const char *path, const void *data, size_t size);
+/* The same for what `print` prints of an object. */
+typedef void ct_file_printer(const void *object, FILE *out);
+CT_API int ct_file_print(const char *path, ct_file_printer *print, const void *object);
 
 /* Rename a file or folder durably: the folder that contains it is synced to disk. Replaces a file,
    or an empty folder, of that name. */

@@ -87,6 +87,21 @@ CT_API int ct_schedule_offered(const struct ct_offer *offer, const struct ct_sch
 CT_API void ct_schedule_add(const struct ct_schedule_request *request, struct ct_action_list *list,
                             enum ct_action_type type, int stage, int microbatch);
 
+/*
+ * For interleaved schedules (Narayanan et al. 2021): the order in which a rank's forwards visit its
+ * stages, here called loops, and the microbatches. Microbatches are divided into rounds of about as
+ * many as there are ranks. A round passes through all stages of the rank. Rounds need not be equal:
+ * the longer ones come first, because their length determines how many forwards must run ahead.
+ * Backwards visit the microbatches in the same order, and the loops in reverse. The array has an
+ * element for each loop and microbatch.
+ */
+struct ct_loop_step {
+    int loop, microbatch;
+};
+CT_API struct ct_loop_step *ct_schedule_rounds(const struct ct_schedule_request *request);
+/* Microbatches in the longest round. */
+CT_API int ct_schedule_longest_round(const struct ct_schedule_request *request);
+
 /* One rank, all stages on it, microbatch by microbatch: F then B. */
 CT_API void ct_schedule_trivial(const struct ct_schedule_request *request,
                                 struct ct_action_list *list);
