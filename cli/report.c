@@ -34,7 +34,7 @@ FILE *report_ask(struct report *r, const struct report_run *run, const char *ver
     }
     while (*options && n < OPTIONS + 7)
         argv[n++] = *options++;
-    if (child_start(argv, &child) < 0) {
+    if (child_start(argv, 0, &child) < 0) {
         *failure = ct_arena_strdup(&r->arena, ct_error_message());
         return NULL;
     }

@@ -79,7 +79,7 @@ expect 2 'no plugin named nothing' check nothing
 expect 0 'op adamw: ' check adamw
 expect 2 'new: expected a kind and a name' new schedule
 expect 2 'no kind stage; the kinds are model, op' new stage mine
-expect 2 'lower-case letters, digits and _'' new schedule ../mine
+expect 2 'lower-case letters, digits and' new schedule ../mine
 expect 2 'a plugin needs a name' new schedule ''
 
 # ---- what is right is drawn ----
