@@ -19,7 +19,11 @@ static const struct ct_option options[] = {
         "How the streams besides the compute stream run: threads, or in_order (all on one thread)"),
     CT_OPT_STRING(struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
                   "bfloat16 products: native, widen (to float32), or auto: native where that is "
-                  "faster (AMX; AVX512_BF16 on AMD's Zen 5)"),
+                  "faster (AMX; AVX512_BF16 where it is timed to be)"),
+    CT_OPT_STRING(
+        struct cpu_config, products, "products", "auto",
+        "Kernels of bfloat16 products: own, onednn, or auto: for each shape what is timed to "
+        "be faster, once per machine"),
     CT_OPT_STRING(struct cpu_config, offload_folder, "offload_folder", "",
                   "Folder on a disk for the file that holds offloaded values; empty: none"),
     CT_OPT_BOOL(struct cpu_config, huge_pages, "huge_pages", "true",

@@ -21,6 +21,7 @@ struct cpu_config {
     const char *isa;            /* auto, portable, avx2, avx512 */
     const char *streams;        /* threads, in_order */
     const char *bf16_matmul;    /* auto, native, widen */
+    const char *products;       /* auto, onednn, own */
     const char *offload_folder; /* of the file behind host memory; "": no host memory */
     bool huge_pages, pack_weights;
 };
@@ -30,9 +31,11 @@ extern struct cpu_config cpu_config;
 const char *cpu_isa_name(enum cpu_isa isa);
 /* CT_ECONFIG: the requested level is unknown, or this CPU lacks it. */
 int cpu_isa_check(void);
-/* True if the hardware multiplies bfloat16 faster than float32: with AMX, or with AVX512_BF16 at
-   full rate. Otherwise operands are widened to float32. */
+/* True if the hardware multiplies bfloat16 faster than float32: with AMX, or with AVX512_BF16 that
+   is timed to run at full rate. Otherwise operands are widened to float32. */
 bool cpu_bf16_native(void);
+/* True if this process may use AMX for bfloat16. */
+bool cpu_has_tiles(void);
 /* Affects the calling thread and the threads that it starts later. */
 void cpu_flush_denormals(void);
 

@@ -1,5 +1,5 @@
 /*
- * A product is run in one of three ways.
+ * A product is run in one of four ways.
  *
  * Whole: one oneDNN primitive over all threads. Operands that it cannot read directly (bfloat16
  * without AMX) are first widened into the workspace, and the result is rounded afterwards.
@@ -9,6 +9,8 @@
  *
  * By depth: if A is stored transposed (the gradient of a weight), both operands are widened in
  * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
+ *
+ * Own: by the kernels of products/, where they are faster.
  *
  * Products with lanes are single one-thread primitives.
  */
@@ -20,6 +22,8 @@
 
 #include "convert.h"
 #include "onednn.h"
+#include "products/choice.h"
+#include "products/product.h"
 
 #define CHUNK 256 /* rows */
 #define DEPTH 512
@@ -32,7 +36,7 @@ struct primitive {
     size_t scratch;
 };
 
-enum way { WHOLE, BY_ROWS, BY_DEPTH };
+enum way { WHOLE, BY_ROWS, BY_DEPTH, OWN };
 
 struct cpu_gemm {
     struct cpu_gemm_spec spec;
@@ -43,6 +47,7 @@ struct cpu_gemm {
     int64_t chunk;                     /* of m or k */
     int lanes;                         /* threads that run primitives of their own */
     struct primitive main, next, tail; /* next: by depth, from the second chunk on */
+    struct cpu_product product;        /* own */
     /* Offsets in the workspace; the first three areas exist once per lane. */
     size_t a_at, c_at, scratch_at, b_at, lane_bytes, workspace;
     struct cpu_gemm *next_in_cache;
@@ -246,7 +251,7 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
            a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
-           a->lanes == b->lanes;
+           a->lanes == b->lanes && a->own == b->own;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
@@ -258,6 +263,13 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
         return ct_fail(CT_ENOMEM, "no memory for a matrix product");
     g->spec = *spec;
     g->threads = cpu_threads();
+    if (spec->own) {
+        g->way = OWN;
+        cpu_product_plan(cpu_unit(), spec, g->threads, &g->product);
+        g->workspace = cpu_product_workspace(&g->product);
+        *out = g;
+        return 0;
+    }
     choose_way(g);
     rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     if (rc < 0) {
@@ -273,7 +285,7 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
     return 0;
 }
 
-int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
+int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
 {
     int rc;
 
@@ -288,6 +300,14 @@ int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
     (*gemm)->next_in_cache = cache;
     cache = *gemm;
     return 0;
+}
+
+int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm)
+{
+    struct cpu_gemm_spec chosen = *spec;
+
+    chosen.own = cpu_choose_own(spec);
+    return cpu_gemm_prepare_as(&chosen, gemm);
 }
 
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm)
@@ -392,6 +412,10 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
 {
     struct call call = {g, a, b, c, workspace, 0};
 
+    if (g->way == OWN) {
+        cpu_product_run(&g->product, a, b, c, workspace);
+        return 0;
+    }
     if (!g->main.handle) {
         clear(&call);
         return 0;

@@ -1,5 +1,5 @@
 /*
- * Matrix products: C = A B, or C += A B, through oneDNN.
+ * Matrix products: C = A B, or C += A B, through oneDNN or own kernels (products/).
  *
  * Operands are float32 or bfloat16 in any mixture. bfloat16 is passed to the hardware directly
  * where that is faster (cpu_bf16_native). Elsewhere it is widened to float32 in shards that stay in
@@ -30,12 +30,15 @@ struct cpu_gemm_spec {
     /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
+    bool own; /* run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
 };
 
 struct cpu_gemm;
 
 /* CT_EINVAL: oneDNN failed; the message has its status and the spec. */
 int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
+/* The same, by the way that spec->own says. */
+int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
 /* Bytes; with lanes, of one lane. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
@@ -44,9 +47,9 @@ int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const voi
                        void *workspace);
 
 /*
- * Packed B: the layout that oneDNN prefers for one use of a weight w[n, k]. Elements have the type
- * cpu_packed_type(), in which products of that dtype are computed. Weights that share k may be
- * stacked in one packed matrix.
+ * Packed B: the layout that oneDNN, or the own kernels, want for one use of a weight w[n, k].
+ * Elements have the type cpu_packed_type(), in which products of that dtype are computed. Weights
+ * that share k may be stacked in one packed matrix.
  */
 #define CPU_MAX_WEIGHTS 32
 

@@ -3,11 +3,12 @@
  * operating system's support for the registers. It does not know AMX, so CPUID and XCR0 are read.
  *
  * Compared with float32 multiplications, bfloat16 dot products (AVX512_BF16) run at half the rate
- * on Intel's cores, and at twice the rate on AMD's from Zen 5 on. The feature bit alone is
- * therefore not enough.
+ * on some processors and at the same rate on others, so they are timed.
  */
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 #endif
 #include <stdlib.h>
@@ -16,10 +17,14 @@
 #include <ctitan/error.h>
 
 #include "cpu.h"
+#include "products/unit.h"
+#include "tuning.h"
 
 #define XCR0_TILES (3u << 17)
 #define LEAF7_AMX (1u << 22 | 1u << 24) /* bfloat16 and tiles */
-#define FAMILY_ZEN5 0x1a
+#define REQUEST_PERMISSION 0x1023       /* arch_prctl: ARCH_REQ_XCOMP_PERM */
+#define TILE_DATA 18
+#define FAST 0.75 /* dot products per float32 multiply-add: 0.5 on some processors, 1 on others */
 #define MXCSR_FTZ 0x8000u
 #define MXCSR_DAZ 0x0040u
 
@@ -40,7 +45,7 @@ static enum cpu_isa best_isa(void)
                                                                            : CPU_PORTABLE;
 }
 
-static bool has_amx_bf16(void)
+bool cpu_has_tiles(void)
 {
     unsigned a, b, c, d, low, high;
 
@@ -49,17 +54,8 @@ static bool has_amx_bf16(void)
     if ((d & LEAF7_AMX) != LEAF7_AMX)
         return false;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (low & XCR0_TILES) == XCR0_TILES;
-}
-
-static bool has_fast_bf16_dots(void)
-{
-    unsigned a, b, c, d;
-
-    if (cpu_isa() < CPU_AVX512 || !__builtin_cpu_supports("avx512bf16") ||
-        !__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d))
-        return false;
-    return (a >> 8 & 0xf) + (a >> 20 & 0xff) >= FAMILY_ZEN5;
+    return (low & XCR0_TILES) == XCR0_TILES &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 void cpu_flush_denormals(void)
@@ -72,12 +68,7 @@ static enum cpu_isa best_isa(void)
     return CPU_PORTABLE;
 }
 
-static bool has_amx_bf16(void)
-{
-    return false;
-}
-
-static bool has_fast_bf16_dots(void)
+bool cpu_has_tiles(void)
 {
     return false;
 }
@@ -126,9 +117,11 @@ int cpu_isa_check(void)
 static bool has_fast_bf16(void)
 {
     static _Atomic int known = -1;
+    const struct cpu_panels *panels = cpu_panels();
 
     if (known < 0)
-        known = has_amx_bf16() || has_fast_bf16_dots();
+        known = cpu_has_tiles() || (panels->dots && cpu_tuned("dots_per_multiply_add",
+                                                              panels->dots_rate, NULL) > FAST);
     return known;
 }
 

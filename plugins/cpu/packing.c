@@ -12,12 +12,15 @@
 
 #include "loops.h"
 #include "onednn.h"
+#include "products/choice.h"
+#include "products/product.h"
 
 #define ROWS 256 /* of A, in the request to oneDNN */
 
 struct cpu_packing {
     struct cpu_packing_spec spec;
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
+    bool own;
     dnnl_primitive_t reorder[CPU_MAX_WEIGHTS];
     dnnl_memory_t from[CPU_MAX_WEIGHTS], to[CPU_MAX_WEIGHTS];
     size_t bytes;
@@ -63,11 +66,25 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     dnnl_memory_desc_t md;
     int rc = cpu_gemm_start();
 
+    if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
+        *bytes = cpu_product_packed_bytes(use, n, k);
+        return 0;
+    }
     if (rc >= 0)
         rc = cpu_onednn_packed(&md, use, n, k, dtype);
     if (rc >= 0)
         *bytes = dnnl_memory_desc_get_size(&md);
     return rc;
+}
+
+/* Rows of all weights together. */
+static int64_t rows_of(const struct cpu_packing *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->spec.count; i++)
+        n += p->n[i];
+    return n;
 }
 
 /* The part of the packed matrix for weight i, which starts at row `first`. */
@@ -78,12 +95,8 @@ static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int i, 
     dnnl_dims_t dims = {forward ? s->k : p->n[i], forward ? p->n[i] : s->k};
     dnnl_dims_t offsets = {forward ? 0 : first, forward ? first : 0};
     dnnl_memory_desc_t whole;
-    int64_t n = 0;
-    int rc;
+    int rc = cpu_onednn_packed(&whole, s->use, rows_of(p), s->k, s->to);
 
-    for (int j = 0; j < s->count; j++)
-        n += p->n[j];
-    rc = cpu_onednn_packed(&whole, s->use, n, s->k, s->to);
     if (rc < 0)
         return rc;
     return cpu_onednn_check(dnnl_memory_desc_init_submemory(md, &whole, dims, offsets),
@@ -139,10 +152,13 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
     p->spec = *spec;
     memcpy(p->n, spec->n, sizeof(*p->n) * (size_t)spec->count);
     memcpy(p->stride, spec->stride, sizeof(*p->stride) * (size_t)spec->count);
-    for (int i = 0; rc >= 0 && i < spec->count; first += p->n[i++])
+    p->own = cpu_choose_panels(spec->use, rows_of(p), spec->k, spec->to);
+    if (p->own && !cpu_product_can_stack(p->n, spec->count))
+        rc = ct_fail(CT_EINVAL, "weights side by side: rows are no multiple of %d", CPU_PANEL);
+    for (int i = 0; !p->own && rc >= 0 && i < spec->count; first += p->n[i++])
         rc = create_reorder(p, i, first);
     if (rc >= 0)
-        rc = cpu_packed_bytes(spec->use, first, spec->k, spec->to, &p->bytes);
+        rc = cpu_packed_bytes(spec->use, rows_of(p), spec->k, spec->to, &p->bytes);
     if (rc < 0) {
         destroy(p);
         return rc;
@@ -189,8 +205,23 @@ static void truncate_part(void *context, int thread, int threads)
     cpu_loops()->truncate(t->data + mine.begin, t->data + mine.begin, mine.end - mine.begin);
 }
 
+static void run_own(const struct cpu_packing *p, const void *const *weights, void *packed)
+{
+    const struct cpu_packing_spec *s = &p->spec;
+    int64_t first = 0;
+
+    for (int i = 0; i < s->count; first += p->n[i++])
+        cpu_product_pack(
+            s->use, &(struct cpu_packed_from){s->from, weights[i], p->stride[i], p->n[i], s->k},
+            first, rows_of(p), packed);
+}
+
 int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *packed)
 {
+    if (p->own) {
+        run_own(p, weights, packed);
+        return 0;
+    }
     for (int i = 0; i < p->spec.count; i++) {
         dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, p->from[i]}, {DNNL_ARG_TO, p->to[i]}};
         dnnl_status_t status = dnnl_memory_set_data_handle(p->from[i], (void *)weights[i]);

@@ -1,0 +1,151 @@
+/*
+ * See choice.h. Speeds are those of one thread, by its CPU time, so that other processes disturb
+ * them little.
+ */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../tuning.h"
+#include "choice.h"
+#include "product.h"
+
+#define PAIRS 5
+#define FLOPS 1e9  /* of a measured product of rows, by fewer of them */
+#define MOST 2048  /* rows, columns and depth of a measured gradient */
+#define ONE 0x3f80 /* 1 in bfloat16 */
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void *filled(size_t bytes)
+{
+    uint16_t *memory = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+
+    for (size_t i = 0; memory && i < bytes / 2; i++)
+        memory[i] = ONE;
+    return memory;
+}
+
+static size_t elements(int64_t rows, int64_t columns)
+{
+    return (size_t)(rows * columns);
+}
+
+/* Time of oneDNN divided by that of own kernels, the median of pairs; 0 if that cannot be known. */
+static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways[2])
+{
+    size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k),
+           other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
+    void *a = filled(elements(s->m, s->k) * 2), *b = filled(packed + packed / 8),
+         *c = filled(elements(s->m, s->n) * 4), *memory = filled(other > own ? other : own);
+    double ratio[PAIRS];
+    bool ok = a && b && c && memory;
+
+    for (int i = -1; ok && i < PAIRS; i++) {
+        double begin = seconds(), middle, end;
+
+        ok = cpu_gemm_run(ways[0], a, b, c, memory) >= 0;
+        middle = seconds();
+        ok = ok && cpu_gemm_run(ways[1], a, b, c, memory) >= 0;
+        end = seconds();
+        if (i >= 0)
+            ratio[i] = (middle - begin) / (end - middle);
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(memory);
+    qsort(ratio, PAIRS, sizeof(*ratio), rising);
+    return ok ? ratio[PAIRS / 2] : 0;
+}
+
+static double measure(void *context)
+{
+    struct cpu_gemm_spec s = *(const struct cpu_gemm_spec *)context;
+    int threads = omp_get_max_threads();
+    struct cpu_gemm *ways[2];
+    double ratio = 0;
+    bool ok = true;
+
+    omp_set_num_threads(1);
+    for (int own = 0; ok && own < 2; own++) {
+        s.own = own;
+        ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
+    }
+    if (ok)
+        ratio = compare(&s, ways);
+    omp_set_num_threads(threads);
+    return ratio;
+}
+
+static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t n, int64_t k)
+{
+    struct cpu_gemm_spec s = *shape;
+    char name[96];
+
+    if (!strcmp(cpu_config.products ? cpu_config.products : "auto", "own"))
+        return true;
+    snprintf(name, sizeof(name), "%s.%s.%lldx%lld", cpu_unit()->name, kind, (long long)n,
+             (long long)k);
+    return cpu_tuned(name, measure, &s) > 1;
+}
+
+static int64_t clamp(double x, int64_t low, int64_t high)
+{
+    return x < (double)low ? low : x > (double)high ? high : (int64_t)x;
+}
+
+bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype)
+{
+    int64_t columns = use == CPU_FORWARD ? n : k, depth = use == CPU_FORWARD ? k : n;
+    struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(n * k + 1), 64, 512),
+                              .n = columns,
+                              .k = depth,
+                              .a_type = CT_BF16,
+                              .b_type = CT_BF16,
+                              .c_type = CT_BF16,
+                              .a_row = depth,
+                              .a_col = 1,
+                              .c_row = columns,
+                              .b_use = use};
+
+    return dtype == CT_BF16 && n && k && cpu_unit() && faster("rows", &s, columns, depth);
+}
+
+static bool choose_gradient(const struct cpu_gemm_spec *spec)
+{
+    struct cpu_gemm_spec s = *spec;
+
+    s.m = clamp((double)s.m, 1, MOST);
+    s.n = clamp((double)s.n, 1, MOST);
+    s.k = clamp((double)s.k, 1, MOST);
+    s.a_col = s.m;
+    s.b_row = s.c_row = s.n;
+    s.accumulate = true;
+    return faster("gradient", &s, s.m, s.n);
+}
+
+bool cpu_choose_own(const struct cpu_gemm_spec *s)
+{
+    if (!cpu_unit() || !cpu_product_takes(s))
+        return false;
+    if (s->b_row)
+        return choose_gradient(s);
+    return s->b_use == CPU_FORWARD ? cpu_choose_panels(CPU_FORWARD, s->n, s->k, s->b_type)
+                                   : cpu_choose_panels(CPU_BACKWARD, s->k, s->n, s->b_type);
+}

@@ -1,0 +1,382 @@
+/*
+ * See product.h. A thread's block of B (or of both operands) stays in its L2 cache; where k is
+ * deeper than a block, sums wait in the workspace as float32, which loses nothing.
+ */
+#include <string.h>
+
+#include "product.h"
+
+#define DEPTH 1024
+#define ROWS 256
+#define B_BYTES (512 << 10)
+#define GRADIENT_BLOCK 256
+#define GRADIENT_DEPTH 512
+#define GRADIENT_ROWS 2048 /* of both operands, packed at a time */
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t up(int64_t a, int64_t unit)
+{
+    return (a + unit - 1) / unit * unit;
+}
+
+static int64_t panels_of(int64_t n)
+{
+    return (n + CPU_PANEL - 1) / CPU_PANEL;
+}
+
+bool cpu_product_takes(const struct cpu_gemm_spec *s)
+{
+    bool halves = s->a_type == CT_BF16 && s->b_type == CT_BF16 && !s->lanes;
+
+    if (!halves || !s->m || !s->n || !s->k)
+        return false;
+    if (s->b_row == 0)
+        return s->a_col == 1;
+    return s->a_row == 1 && s->b_col == 1 && s->c_type == CT_F32;
+}
+
+/* Split `blocks` by `other` tasks among the threads: as few as give each thread one. */
+static int64_t parts(int64_t blocks, int64_t other, int threads)
+{
+    return least(blocks, (threads + other - 1) / other);
+}
+
+static void plan_rows(struct cpu_product *p)
+{
+    const struct cpu_gemm_spec *s = &p->spec;
+    int64_t columns;
+
+    p->depth = least(up(s->k, CPU_PANEL), DEPTH);
+    if (s->k > DEPTH) /* equal parts */
+        p->depth = up((s->k + panels_of(s->k) * CPU_PANEL / DEPTH) / ((s->k + DEPTH - 1) / DEPTH),
+                      CPU_PANEL);
+    p->by_rows = parts(panels_of(s->m), 1, p->threads);
+    p->by_columns = parts(panels_of(s->n), p->by_rows, p->threads);
+    columns = panels_of(panels_of(s->n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
+    p->columns = least(columns, B_BYTES / 2 / p->depth / CPU_PANEL * CPU_PANEL);
+    p->rows = s->k > p->depth ? ROWS : CPU_PANEL;
+    p->lane_bytes = (size_t)(CPU_PANEL * (2 * p->depth + 64) +
+                             (p->rows / CPU_PANEL) * p->columns * CPU_PANEL * 4);
+}
+
+static void plan_gradient(struct cpu_product *p)
+{
+    const struct cpu_gemm_spec *s = &p->spec;
+
+    p->rows = least(up(s->m, CPU_PANEL), GRADIENT_BLOCK);
+    p->columns = least(up(s->n, CPU_PANEL), GRADIENT_BLOCK);
+    p->depth = least(up(s->k, CPU_PANEL), GRADIENT_DEPTH);
+    while (p->rows > CPU_PANEL &&
+           ((s->m + p->rows - 1) / p->rows) * ((s->n + p->columns - 1) / p->columns) < p->threads)
+        p->rows = up(p->rows / 2, CPU_PANEL);
+    p->by_rows = (s->m + p->rows - 1) / p->rows;
+    p->by_columns = 1;
+    p->packed = least(up(s->k, CPU_PANEL), GRADIENT_ROWS);
+    p->lane_bytes = (size_t)(p->rows * p->packed * 2 + p->rows * p->columns * 4);
+}
+
+void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
+                      struct cpu_product *p)
+{
+    *p = (struct cpu_product){.unit = unit, .spec = *spec, .threads = threads};
+    p->gradient = spec->b_row != 0;
+    if (p->gradient)
+        plan_gradient(p);
+    else
+        plan_rows(p);
+    p->lane_bytes = (p->lane_bytes + 4095) & ~(size_t)4095;
+}
+
+size_t cpu_product_workspace(const struct cpu_product *p)
+{
+    size_t shared = (size_t)(p->packed * panels_of(p->spec.n) * CPU_PANEL * 2);
+
+    return p->lane_bytes * (size_t)p->threads + shared + 64;
+}
+
+struct call {
+    const struct cpu_product *product;
+    const char *a, *b;
+    char *c, *workspace;
+};
+
+static char *lane_of(const struct call *call, int thread)
+{
+    uintptr_t at = ((uintptr_t)call->workspace + 63) & ~(uintptr_t)63;
+
+    return (char *)at + call->product->lane_bytes * (size_t)thread;
+}
+
+/* One panel of A with one of B, in as many calls as the unit needs. */
+static void multiply(const struct cpu_unit *unit, struct cpu_panel a, int64_t rows, const char *b,
+                     int64_t depth, float *sum, bool add)
+{
+    const char *at = a.at;
+
+    for (int64_t r = 0; r < rows; r += unit->rows) {
+        a.at = at + r * a.row;
+        unit->multiply(&a, (int)least(unit->rows, rows - r), b, panels_of(depth),
+                       sum + r * CPU_PANEL, add);
+    }
+}
+
+static void finish(const struct cpu_product *p, const float *sum, char *c, int64_t row,
+                   int64_t column, bool add)
+{
+    const struct cpu_gemm_spec *s = &p->spec;
+
+    cpu_panels()->finish(
+        sum, least(CPU_PANEL, s->m - row), least(CPU_PANEL, s->n - column), s->c_type,
+        c + (size_t)(row * s->c_row + column) * ct_dtype_size(s->c_type), s->c_row, add);
+}
+
+/* ---- rows ---- */
+
+/* Rows from `row` on, k from `k` on. What the unit would read beyond A is copied beside zeros; so
+   are rows that lie a multiple of 2 KB apart, in the same few sets of the L1 cache. */
+static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t k, int64_t depth,
+                                   char *copy)
+{
+    const struct cpu_product *p = call->product;
+    const struct cpu_gemm_spec *s = &p->spec;
+    int64_t rows = least(CPU_PANEL, s->m - row), stride = s->a_row * 2, copied = p->depth * 2 + 64;
+    const char *at = call->a + row * stride + k * 2;
+
+    if (depth % CPU_PANEL == 0 && (rows == CPU_PANEL || p->unit->partial) &&
+        (stride % 2048 || stride == 2048))
+        return (struct cpu_panel){at, stride, 4, 2 * CPU_PANEL};
+    for (int64_t r = 0; r < CPU_PANEL; r++) {
+        int64_t bytes = r < rows ? depth * 2 : 0;
+
+        memcpy(copy + r * copied, at + r * stride, (size_t)bytes);
+        memset(copy + r * copied + bytes, 0, (size_t)(up(depth, CPU_PANEL) * 2 - bytes));
+    }
+    return (struct cpu_panel){copy, copied, 4, 2 * CPU_PANEL};
+}
+
+/* Rows [row, end) of C, columns of one block of B. */
+static void run_block(const struct call *call, int64_t row, int64_t end, int64_t column,
+                      int64_t columns, char *lane)
+{
+    const struct cpu_product *p = call->product;
+    int64_t k = p->spec.k, k_bytes = up(k, CPU_PANEL) * 2 * CPU_PANEL;
+    float *sums = (float *)(lane + CPU_PANEL * (2 * p->depth + 64));
+
+    for (int64_t at = 0; at < k; at += p->depth)
+        for (int64_t i = row; i < end; i += CPU_PANEL) {
+            int64_t depth = least(p->depth, k - at), rows = least(CPU_PANEL, p->spec.m - i);
+            struct cpu_panel a = panel_of_a(call, i, at, depth, lane);
+
+            for (int64_t first = 0; first < rows; first += p->unit->rows) {
+                struct cpu_panel part = a;
+                int64_t count = least(p->unit->rows, rows - first);
+
+                part.at += first * a.row;
+                for (int64_t j = 0; j < columns; j += CPU_PANEL) {
+                    const char *b =
+                        call->b + (column + j) / CPU_PANEL * k_bytes + at * 2 * CPU_PANEL;
+                    float *sum =
+                        sums +
+                        ((i - row) / CPU_PANEL * (p->columns / CPU_PANEL) + j / CPU_PANEL) *
+                            CPU_BLOCK +
+                        first * CPU_PANEL;
+
+                    p->unit->multiply(&part, (int)count, b, panels_of(depth), sum, at > 0);
+                }
+            }
+            for (int64_t j = 0; j < columns && at + depth == k; j += CPU_PANEL)
+                finish(p,
+                       sums + ((i - row) / CPU_PANEL * (p->columns / CPU_PANEL) + j / CPU_PANEL) *
+                                  CPU_BLOCK,
+                       call->c, i, column + j, p->spec.accumulate);
+        }
+}
+
+static void run_rows(void *context, int thread, int threads)
+{
+    const struct call *call = context;
+    const struct cpu_product *p = call->product;
+    char *lane = lane_of(call, thread);
+
+    p->unit->begin();
+    for (int64_t task = thread; task < p->by_rows * p->by_columns; task += threads) {
+        struct cpu_range rows =
+            cpu_share(p->spec.m, CPU_PANEL, (int)(task % p->by_rows), (int)p->by_rows);
+        struct cpu_range columns =
+            cpu_share(p->spec.n, CPU_PANEL, (int)(task / p->by_rows), (int)p->by_columns);
+
+        for (int64_t j = columns.begin; j < columns.end; j += p->columns)
+            for (int64_t i = rows.begin; i < rows.end; i += p->rows)
+                run_block(call, i, least(i + p->rows, rows.end), j,
+                          least(p->columns, columns.end - j), lane);
+    }
+    p->unit->end();
+}
+
+/* ---- gradient ---- */
+
+/* GRADIENT_ROWS rows of A and B, from row k on. */
+struct gradient {
+    const struct call *call;
+    int64_t k, depth;
+    char *b; /* packed */
+};
+
+/* Columns [first, first + columns) of a matrix [depth][..], in chunks of p->depth rows: the panels
+   of a chunk lie side by side, so that those of a block fall into different sets of a cache. */
+static void pack_chunks(const struct gradient *g, bool transposed, const char *at, int64_t stride,
+                        int64_t first, int64_t columns, int64_t panels, char *to)
+{
+    const struct cpu_product *p = g->call->product;
+
+    for (int64_t k = 0; k < g->depth; k += p->depth) {
+        struct cpu_packed_from from = {CT_BF16, at + ((g->k + k) * stride + first) * 2, stride,
+                                       least(p->depth, g->depth - k), columns};
+        int64_t panel = panels_of(from.rows) * CPU_STEP_BYTES;
+
+        if (transposed)
+            p->unit->pack_transposed(&from, to, panel);
+        else
+            cpu_panels()->pack_backward(&from, to + first / CPU_PANEL * panel, panel);
+        to += panels * panel;
+    }
+}
+
+static void pack_b(void *context, int thread, int threads)
+{
+    const struct gradient *g = context;
+    const struct cpu_gemm_spec *s = &g->call->product->spec;
+    struct cpu_range mine = cpu_share(s->n, CPU_PANEL, thread, threads);
+
+    if (mine.begin < mine.end)
+        pack_chunks(g, false, g->call->b, s->b_row, mine.begin, mine.end - mine.begin,
+                    panels_of(s->n), g->b);
+}
+
+/* A block of C, from packed panels: its sums stay in the L2 cache. */
+static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, int64_t column,
+                           const char *a, float *sums)
+{
+    const struct cpu_product *p = g->call->product;
+    int64_t columns = least(p->columns, p->spec.n - column);
+    const char *b = g->b;
+
+    for (int64_t k = 0; k < g->depth; k += p->depth) {
+        int64_t depth = least(p->depth, g->depth - k), panel = panels_of(depth) * CPU_STEP_BYTES;
+        float *sum = sums;
+
+        for (int64_t i = 0; i < rows; i += CPU_PANEL, a += panel)
+            for (int64_t j = 0; j < columns; j += CPU_PANEL, sum += CPU_BLOCK) {
+                struct cpu_panel packed = p->unit->packed;
+
+                packed.at = a;
+                multiply(p->unit, packed, CPU_PANEL, b + (column + j) / CPU_PANEL * panel, depth,
+                         sum, k > 0);
+                if (k + depth == g->depth)
+                    finish(p, sum, g->call->c, row + i, column + j, p->spec.accumulate || g->k > 0);
+            }
+        b += panels_of(p->spec.n) * panel;
+    }
+}
+
+static void run_gradient(void *context, int thread, int threads)
+{
+    const struct gradient *g = context;
+    const struct cpu_product *p = g->call->product;
+    const struct cpu_gemm_spec *s = &p->spec;
+    char *a = lane_of(g->call, thread);
+    float *sums = (float *)(a + p->rows * p->packed * 2);
+
+    p->unit->begin();
+    for (int64_t task = thread; task < p->by_rows; task += threads) {
+        int64_t row = task * p->rows, rows = least(p->rows, s->m - row);
+
+        pack_chunks(g, true, g->call->a, s->a_col, row, rows, panels_of(rows), a);
+        for (int64_t column = 0; column < s->n; column += p->columns)
+            multiply_block(g, row, rows, column, a, sums);
+    }
+    p->unit->end();
+}
+
+void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, void *c,
+                     void *workspace)
+{
+    struct call call = {p, a, b, c, workspace};
+
+    if (!p->gradient) {
+        cpu_parallel(run_rows, &call);
+        return;
+    }
+    for (int64_t k = 0; k < p->spec.k; k += p->packed) {
+        struct gradient g = {&call, k, least(p->packed, p->spec.k - k), lane_of(&call, p->threads)};
+
+        cpu_parallel(pack_b, &g);
+        cpu_parallel(run_gradient, &g);
+    }
+}
+
+/* ---- packing ---- */
+
+size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k)
+{
+    int64_t columns = use == CPU_FORWARD ? n : k, depth = use == CPU_FORWARD ? k : n;
+
+    return (size_t)(panels_of(columns) * panels_of(depth) * CPU_STEP_BYTES);
+}
+
+bool cpu_product_can_stack(const int64_t *n, int count)
+{
+    for (int i = 0; i + 1 < count; i++)
+        if (n[i] % CPU_PANEL)
+            return false;
+    return true;
+}
+
+struct packing {
+    enum cpu_use use;
+    const struct cpu_packed_from *weight;
+    int64_t first, n;
+    char *packed;
+};
+
+/* Forward, panels are rows of the weight; backward, its columns, and the weight is a part of their
+   depth. */
+static void pack_panels(void *context, int thread, int threads)
+{
+    const struct packing *p = context;
+    const struct cpu_packed_from *w = p->weight;
+    bool forward = p->use == CPU_FORWARD;
+    struct cpu_range mine = cpu_share(forward ? w->rows : w->columns, CPU_PANEL, thread, threads);
+    size_t size = ct_dtype_size(w->dtype);
+
+    if (!forward) {
+        struct cpu_packed_from part = *w;
+        int64_t panel = panels_of(p->n) * CPU_STEP_BYTES;
+
+        part.at = (const char *)w->at + (size_t)mine.begin * size;
+        part.columns = mine.end - mine.begin;
+        cpu_panels()->pack_backward(&part,
+                                    p->packed + mine.begin / CPU_PANEL * panel +
+                                        p->first / CPU_PANEL * CPU_STEP_BYTES,
+                                    panel);
+        return;
+    }
+    for (int64_t i = mine.begin; i < mine.end; i += CPU_PANEL) {
+        struct cpu_packed_from part = *w;
+
+        part.at = (const char *)w->at + (size_t)(i * w->stride) * size;
+        part.rows = least(CPU_PANEL, w->rows - i);
+        cpu_panels()->pack_forward(&part, p->packed + (p->first + i) / CPU_PANEL *
+                                                          panels_of(w->columns) * CPU_STEP_BYTES);
+    }
+}
+
+void cpu_product_pack(enum cpu_use use, const struct cpu_packed_from *weight, int64_t first,
+                      int64_t n, void *packed)
+{
+    cpu_parallel(pack_panels, &(struct packing){use, weight, first, n, packed});
+}

@@ -1,0 +1,42 @@
+/*
+ * Products of bfloat16 matrices by own kernels (unit.h): C[m, n] (+)= A B, summed in float32.
+ *
+ * Two kinds, as the linear layers need them:
+ *   rows      A[m, k] in rows, B packed in panels once per step: y = x w^T and dx = dy w
+ *   gradient  A = dy^T and B = x, both in rows as they lie: dw = dy^T x. Nothing is transposed in
+ *             memory: chunks of rows are packed into the cache.
+ */
+#ifndef CPU_PRODUCTS_PRODUCT_H
+#define CPU_PRODUCTS_PRODUCT_H
+
+#include "../gemm.h"
+#include "unit.h"
+
+struct cpu_product {
+    const struct cpu_unit *unit;
+    struct cpu_gemm_spec spec;
+    bool gradient;
+    int threads;
+    int64_t rows, columns, depth; /* a block: of C, and of k */
+    int64_t by_rows, by_columns;  /* tasks */
+    int64_t packed;               /* gradient: rows of both operands that are packed at a time */
+    size_t lane_bytes;
+};
+
+/* False if only oneDNN multiplies such matrices. */
+bool cpu_product_takes(const struct cpu_gemm_spec *spec);
+void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
+                      struct cpu_product *product);
+size_t cpu_product_workspace(const struct cpu_product *product);
+void cpu_product_run(const struct cpu_product *product, const void *a, const void *b, void *c,
+                     void *workspace);
+
+/* Bytes of w[n, k] packed for a use. */
+size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k);
+/* True if weights of n[i] rows can lie one below the other: each begins at a panel's first row. */
+bool cpu_product_can_stack(const int64_t *n, int count);
+/* Pack one of such weights, which begins at row `first` of n in all. */
+void cpu_product_pack(enum cpu_use use, const struct cpu_packed_from *weight, int64_t first,
+                      int64_t n, void *packed);
+
+#endif

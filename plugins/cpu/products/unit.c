@@ -1,0 +1,37 @@
+/* Which unit this process multiplies with. */
+#include <string.h>
+
+#include "../cpu.h"
+#include "unit.h"
+
+extern const struct cpu_panels cpu_panels_portable;
+#ifdef __x86_64__
+extern const struct cpu_panels cpu_panels_avx2, cpu_panels_avx512, cpu_panels_avx512bf16;
+#endif
+
+const struct cpu_panels *cpu_panels(void)
+{
+#ifdef __x86_64__
+    if (cpu_isa() >= CPU_AVX512)
+        return __builtin_cpu_supports("avx512bf16") ? &cpu_panels_avx512bf16 : &cpu_panels_avx512;
+    if (cpu_isa() >= CPU_AVX2)
+        return &cpu_panels_avx2;
+#endif
+    return &cpu_panels_portable;
+}
+
+static const struct cpu_unit *best_unit(void)
+{
+#ifdef CPU_WITH_TILES
+    if (cpu_has_tiles())
+        return &cpu_unit_tiles;
+#endif
+    return cpu_panels()->dots;
+}
+
+const struct cpu_unit *cpu_unit(void)
+{
+    if (!cpu_bf16_native() || (cpu_config.products && !strcmp(cpu_config.products, "onednn")))
+        return NULL;
+    return best_unit();
+}

@@ -1,0 +1,85 @@
+/*
+ * Units that multiply bfloat16 numbers, and the layout that they read.
+ *
+ * A panel of B[k][n] holds PANEL columns in steps of PANEL rows, 2 KB each: two tiles of 16
+ * columns, and in a tile 16 pairs of rows: element [pair][2 c + i] of a tile is B(2 pair + i, c).
+ * Rows and columns beyond the matrix are zero. A panel is contiguous: 64 bytes for each row.
+ *
+ * A unit multiplies some rows of A with one panel and adds to a block of float32 sums. Each sum
+ * runs through k in one order, whatever the blocking and the number of threads, so results do not
+ * depend on them. Inputs and results below 2^-126 count as zero.
+ *
+ *   dots       AVX512_BF16: pairs of A broadcast against two vectors of B
+ *   tiles      AMX: 32 rows of A as two tiles against the two tiles of B
+ *   emulated   the tile unit in C, bit for bit: for tests on processors without one
+ */
+#ifndef CPU_PRODUCTS_UNIT_H
+#define CPU_PRODUCTS_UNIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ctitan/tensor.h>
+
+#define CPU_PANEL 32
+#define CPU_STEP_BYTES 2048               /* of a panel, for CPU_PANEL rows */
+#define CPU_BLOCK (CPU_PANEL * CPU_PANEL) /* sums of one panel of A with one of B */
+
+/* Rows of A. Strides in bytes: from row to row, from pair to pair of k, from step to step. */
+struct cpu_panel {
+    const char *at;
+    int64_t row, pair, step;
+};
+
+/* A matrix that is packed, in rows of contiguous elements. */
+struct cpu_packed_from {
+    enum ct_dtype dtype; /* float32 elements are rounded */
+    const void *at;
+    int64_t stride; /* elements between rows */
+    int64_t rows, columns;
+};
+
+struct cpu_unit {
+    const char *name;
+    int rows; /* of A in one call; fewer only if partial */
+    bool partial;
+    /* On each thread around its calls. */
+    void (*begin)(void);
+    void (*end)(void);
+    /* sum[rows][PANEL] (+)= A B, over `steps` steps of PANEL. */
+    void (*multiply)(const struct cpu_panel *a, int rows, const char *b, int64_t steps, float *sum,
+                     bool add);
+    /* A = from^T: panels of PANEL columns of `from`, `panel` bytes apart; rows are the depth. */
+    void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
+    struct cpu_panel packed; /* strides of what pack_transposed wrote */
+};
+
+/* The functions of one instruction set (kernels/panels.c). */
+struct cpu_panels {
+    /* A panel of B = from^T: up to PANEL rows of `from` are the columns. */
+    void (*pack_forward)(const struct cpu_packed_from *from, char *to);
+    /* Panels of B = from, `panel` bytes apart. */
+    void (*pack_backward)(const struct cpu_packed_from *from, char *to, int64_t panel);
+    /* c[rows][columns] (+)= sum, rounded to dtype once; c_row in elements. */
+    void (*finish)(const float *sum, int64_t rows, int64_t columns, enum ct_dtype dtype, void *c,
+                   int64_t c_row, bool add);
+    /* The two units' packings for A = from^T. */
+    void (*interleave)(const struct cpu_packed_from *from, char *to, int64_t panel);
+    void (*transpose)(const struct cpu_packed_from *from, char *to, int64_t panel);
+    /* The unit "dots", or NULL. */
+    const struct cpu_unit *dots;
+    /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */
+    double (*dots_rate)(void *context);
+};
+
+const struct cpu_panels *cpu_panels(void);
+
+extern const struct cpu_unit cpu_unit_emulated;
+#ifdef CPU_WITH_TILES
+extern const struct cpu_unit cpu_unit_tiles;
+#endif
+
+/* The process's unit, or NULL if bfloat16 products are oneDNN's. */
+const struct cpu_unit *cpu_unit(void);
+
+#endif

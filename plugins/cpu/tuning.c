@@ -1,0 +1,134 @@
+/* See tuning.h. */
+#include <ctype.h>
+#include <dnnl.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/log.h>
+
+#include "tuning.h"
+
+#define LINE 160
+
+struct fact {
+    char name[LINE];
+    double value;
+    struct fact *next;
+};
+
+static struct fact *facts;
+
+static struct fact *find(const char *name)
+{
+    for (struct fact *f = facts; f; f = f->next)
+        if (!strcmp(f->name, name))
+            return f;
+    return NULL;
+}
+
+static double add(const char *name, double value)
+{
+    struct fact *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return value;
+    snprintf(f->name, sizeof(f->name), "%s", name);
+    f->value = value;
+    f->next = facts;
+    facts = f;
+    return value;
+}
+
+/* "AMD EPYC 9R45" -> "amd-epyc-9r45" */
+static void processor(char *text, size_t size)
+{
+    FILE *in = fopen("/proc/cpuinfo", "r");
+    char line[LINE], *name = NULL;
+    size_t n = 0;
+
+    while (in && !name && fgets(line, sizeof(line), in))
+        if (!strncmp(line, "model name", 10))
+            name = strchr(line, ':');
+    for (const char *c = name ? name + 1 : "unknown"; *c && n + 1 < size; c++)
+        if (isalnum((unsigned char)*c))
+            text[n++] = (char)tolower((unsigned char)*c);
+        else if (n && text[n - 1] != '-')
+            text[n++] = '-';
+    text[n && text[n - 1] == '-' ? n - 1 : n] = '\0';
+    if (in)
+        fclose(in);
+}
+
+/* The file, created with its folders and locked; -1 if there can be none. */
+static int open_locked(void)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const dnnl_version_t *v = dnnl_version();
+    char path[4096], model[LINE];
+    int n, file;
+
+    processor(model, sizeof(model));
+    n = base && *base ? snprintf(path, sizeof(path), "%s", base)
+        : home        ? snprintf(path, sizeof(path), "%s/.cache", home)
+                      : -1;
+    if (n < 0 || n > 3500)
+        return -1;
+    mkdir(path, 0777);
+    strcpy(path + n, "/ctitan");
+    mkdir(path, 0777);
+    strcat(path, "/cpu");
+    mkdir(path, 0777);
+    snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d.txt", model,
+             v->major, v->minor, v->patch);
+    file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file >= 0 && flock(file, LOCK_EX) < 0) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+static void read_facts(int file)
+{
+    FILE *in = fdopen(dup(file), "r");
+    char line[LINE], name[LINE];
+    double value;
+
+    if (in)
+        rewind(in);
+    while (in && fgets(line, sizeof(line), in))
+        if (sscanf(line, "%159s %lf", name, &value) == 2 && !find(name))
+            add(name, value);
+    if (in)
+        fclose(in);
+}
+
+double cpu_tuned(const char *name, double (*measure)(void *context), void *context)
+{
+    static bool warned;
+    const struct fact *known = find(name);
+    double value;
+    int file;
+
+    if (known)
+        return known->value;
+    file = open_locked();
+    if (file >= 0)
+        read_facts(file);
+    known = find(name);
+    value = known ? known->value : add(name, measure(context));
+    if (!known && (file < 0 || dprintf(file, "%s %.4g\n", name, value) < 0) && !warned) {
+        warned = true;
+        ct_warn("cpu: measured speeds are not kept: no file can be written in $XDG_CACHE_HOME or "
+                "~/.cache");
+    }
+    if (file >= 0)
+        close(file);
+    return value;
+}

@@ -1,0 +1,17 @@
+/*
+ * Measured facts of this machine, kept in a file: each is measured once, by the first process that
+ * needs it, and every other process and run uses the same. Results then do not change from run to
+ * run.
+ *
+ * The file is ctitan/cpu/MODEL.txt in $XDG_CACHE_HOME or ~/.cache, where MODEL names the processor
+ * and oneDNN's version: lines "NAME VALUE". Deleting it, or a line, measures again. Where no file
+ * can be written, each process measures for itself, and a warning says so once.
+ */
+#ifndef CPU_TUNING_H
+#define CPU_TUNING_H
+
+/* The value of a name without blanks. measure runs under the file's lock, so that ranks that start
+   together agree; the others wait. Called on the thread that drives the run. */
+double cpu_tuned(const char *name, double (*measure)(void *context), void *context);
+
+#endif

@@ -1,0 +1,375 @@
+/*
+ * The kernels of plugins/cpu/products against float64, on every unit that this machine runs and on
+ * the emulated tile unit. $CTITAN_CPU_ISA chooses the instruction set of the packing.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/tensor.h>
+
+#include "products/product.h"
+
+#define CANARY 0x5a
+
+struct cpu_config cpu_config;
+static int threads = 1;
+
+int cpu_threads(void)
+{
+    return threads;
+}
+
+/* One after the other: no result may depend on who runs when. */
+void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context)
+{
+    for (int i = threads - 1; i >= 0; i--)
+        body(context, i, threads);
+}
+
+static const struct cpu_unit *units(int i)
+{
+    const struct cpu_unit *all[3] = {&cpu_unit_emulated, cpu_panels()->dots, NULL};
+
+#ifdef CPU_WITH_TILES
+    all[2] = cpu_has_tiles() ? &cpu_unit_tiles : NULL;
+#endif
+    return all[i];
+}
+
+/* Numbers in [-1, 1] with 8 bits, one in 16 of them zero, and some very small. */
+static float number(void)
+{
+    int x = rand() % 512;
+
+    if (x < 32)
+        return 0;
+    if (x < 40)
+        return 0x1p-120f;
+    return (float)(x - 272) / 240;
+}
+
+static uint16_t *halves(int64_t n)
+{
+    uint16_t *x = malloc((size_t)n * 2);
+
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ct_f32_to_bf16(number());
+    return x;
+}
+
+struct size {
+    int64_t m, n, k, pad; /* elements beyond each row */
+};
+
+static const struct size sizes[] = {{1, 1, 1, 0},      {3, 5, 7, 0},      {32, 32, 32, 0},
+                                    {33, 31, 65, 3},   {64, 96, 48, 0},   {45, 70, 130, 1},
+                                    {12, 33, 1057, 0}, {40, 64, 1024, 0}, {300, 40, 33, 5},
+                                    {100, 290, 64, 0}, {23, 32, 2100, 2}};
+
+struct operands {
+    const struct size *s;
+    uint16_t *a, *w;
+    char *c, *before;
+    size_t c_bytes;
+    enum ct_dtype type;
+    bool add;
+};
+
+static struct operands make(const struct size *s, int64_t a_count, int64_t w_count, int64_t rows,
+                            int64_t columns, enum ct_dtype type, bool add)
+{
+    struct operands o = {.s = s, .type = type, .add = add};
+
+    o.a = halves(a_count);
+    o.w = halves(w_count);
+    o.c_bytes = (size_t)(rows * (columns + s->pad)) * ct_dtype_size(type) + 64;
+    o.c = malloc(o.c_bytes);
+    o.before = malloc(o.c_bytes);
+    assert_true(o.c && o.before);
+    memset(o.before, CANARY, o.c_bytes);
+    for (int64_t i = 0; add && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            int64_t at = i * (columns + s->pad) + j;
+
+            if (type == CT_F32)
+                ((float *)o.before)[at] = number();
+            else
+                ((uint16_t *)o.before)[at] = ct_f32_to_bf16(number());
+        }
+    memcpy(o.c, o.before, o.c_bytes);
+    return o;
+}
+
+static void drop(struct operands *o)
+{
+    free(o->a);
+    free(o->w);
+    free(o->c);
+    free(o->before);
+}
+
+static double element(const struct operands *o, const char *c, int64_t at)
+{
+    return o->type == CT_F32 ? (double)((const float *)c)[at]
+                             : (double)ct_bf16_to_f32(((const uint16_t *)c)[at]);
+}
+
+/* c[i][j] is sum + what was there, within float32's rounding of `size`, the sum of |terms|. */
+static void check_element(const struct operands *o, int64_t at, double sum, double size)
+{
+    double old = o->add ? element(o, o->before, at) : 0, limit = 1e-6 * (size + fabs(old)) + 1e-30;
+
+    if (o->type == CT_BF16)
+        limit += fabs(sum + old) / 256;
+    if (fabs(element(o, o->c, at) - (sum + old)) > limit)
+        fail_msg("[%lld] is %.9g, not %.9g", (long long)at, element(o, o->c, at), sum + old);
+}
+
+/* Nothing beyond the rows was written. */
+static void check_padding(const struct operands *o, int64_t rows, int64_t columns)
+{
+    size_t element_bytes = ct_dtype_size(o->type),
+           row = (size_t)(columns + o->s->pad) * element_bytes;
+
+    for (int64_t i = 0; i < rows; i++)
+        for (size_t b = (size_t)columns * element_bytes; b < row; b++)
+            assert_int_equal(o->c[(size_t)i * row + b], CANARY);
+    for (size_t b = (size_t)rows * row; b < o->c_bytes; b++)
+        assert_int_equal(o->c[b], CANARY);
+}
+
+static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
+                const void *b, void *c)
+{
+    struct cpu_product p;
+    size_t bytes;
+    char *workspace;
+
+    assert_true(cpu_product_takes(spec));
+    cpu_product_plan(unit, spec, threads, &p);
+    bytes = cpu_product_workspace(&p);
+    workspace = malloc(bytes + 64);
+    assert_non_null(workspace);
+    memset(workspace, 0xff, bytes + 64); /* NaN: nothing is read before it is written */
+    cpu_product_run(&p, a, b, c, workspace);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal((unsigned char)workspace[bytes + (size_t)i], 0xff);
+    free(workspace);
+}
+
+/* Two weights, one below the other, from bfloat16 or float32. */
+static void *pack(enum cpu_use use, const uint16_t *w, int64_t n, int64_t k, bool wide)
+{
+    int64_t first = n > CPU_PANEL ? CPU_PANEL : n, count[2] = {first, n - first};
+    float *widened = malloc((size_t)(n * k) * 4 + 4);
+    char *packed = aligned_alloc(64, cpu_product_packed_bytes(use, n, k));
+
+    assert_true(widened && packed && cpu_product_can_stack(count, count[1] ? 2 : 1));
+    memset(packed, 0xff, cpu_product_packed_bytes(use, n, k));
+    for (int64_t i = 0; i < n * k; i++)
+        widened[i] = ct_bf16_to_f32(w[i]);
+    for (int i = 0; i < (count[1] ? 2 : 1); i++) {
+        int64_t at = i ? first : 0;
+        const void *from = wide ? (const void *)(widened + at * k) : (const void *)(w + at * k);
+
+        cpu_product_pack(use,
+                         &(struct cpu_packed_from){wide ? CT_F32 : CT_BF16, from, k, count[i], k},
+                         at, n, packed);
+    }
+    free(widened);
+    return packed;
+}
+
+/* y[m, n] = x[m, k] w[n, k]^T, or with CPU_BACKWARD y[m, n] = x[m, k] w[k, n] */
+static void check_rows(const struct cpu_unit *unit, const struct size *s, enum cpu_use use,
+                       enum ct_dtype type, bool add)
+{
+    int64_t rows = use == CPU_FORWARD ? s->n : s->k, columns = use == CPU_FORWARD ? s->k : s->n;
+    struct operands o = make(s, s->m * (s->k + s->pad), s->n * s->k, s->m, s->n, type, add);
+    void *packed = pack(use, o.w, rows, columns, add);
+    struct cpu_gemm_spec spec = {.m = s->m,
+                                 .n = s->n,
+                                 .k = s->k,
+                                 .a_type = CT_BF16,
+                                 .b_type = CT_BF16,
+                                 .c_type = type,
+                                 .a_row = s->k + s->pad,
+                                 .a_col = 1,
+                                 .c_row = s->n + s->pad,
+                                 .accumulate = add,
+                                 .b_use = use};
+
+    run(unit, &spec, o.a, packed, o.c);
+    for (int64_t i = 0; i < s->m; i++)
+        for (int64_t j = 0; j < s->n; j++) {
+            double sum = 0, size = 0;
+
+            for (int64_t l = 0; l < s->k; l++) {
+                double term = (double)ct_bf16_to_f32(o.a[i * (s->k + s->pad) + l]) *
+                              (double)ct_bf16_to_f32(use == CPU_FORWARD ? o.w[j * s->k + l]
+                                                                        : o.w[l * s->n + j]);
+
+                sum += term;
+                size += fabs(term);
+            }
+            check_element(&o, i * (s->n + s->pad) + j, sum, size);
+        }
+    check_padding(&o, s->m, s->n);
+    free(packed);
+    drop(&o);
+}
+
+/* dw[m, n] = dy[k, m]^T x[k, n] */
+static void check_gradient(const struct cpu_unit *unit, const struct size *s, bool add)
+{
+    int64_t a_row = s->m + s->pad, b_row = s->n + s->pad;
+    struct operands o = make(s, s->k * a_row, s->k * b_row, s->m, s->n, CT_F32, add);
+    struct cpu_gemm_spec spec = {.m = s->m,
+                                 .n = s->n,
+                                 .k = s->k,
+                                 .a_type = CT_BF16,
+                                 .b_type = CT_BF16,
+                                 .c_type = CT_F32,
+                                 .a_row = 1,
+                                 .a_col = a_row,
+                                 .b_row = b_row,
+                                 .b_col = 1,
+                                 .c_row = b_row,
+                                 .accumulate = add};
+
+    run(unit, &spec, o.a, o.w, o.c);
+    for (int64_t i = 0; i < s->m; i++)
+        for (int64_t j = 0; j < s->n; j++) {
+            double sum = 0, size = 0;
+
+            for (int64_t l = 0; l < s->k; l++) {
+                double term = (double)ct_bf16_to_f32(o.a[l * a_row + i]) *
+                              (double)ct_bf16_to_f32(o.w[l * b_row + j]);
+
+                sum += term;
+                size += fabs(term);
+            }
+            check_element(&o, i * b_row + j, sum, size);
+        }
+    check_padding(&o, s->m, s->n);
+    drop(&o);
+}
+
+static void products_equal_float64(void **state)
+{
+    (void)state;
+    for (int u = 0; u < 3; u++)
+        for (size_t i = 0; units(u) && i < CT_COUNT(sizes); i++)
+            for (int flags = 0; flags < 8; flags++) {
+                threads = 1 + (int)(i + (size_t)flags) % 3;
+                check_rows(units(u), &sizes[i], flags & 1 ? CPU_BACKWARD : CPU_FORWARD,
+                           flags & 2 ? CT_F32 : CT_BF16, flags & 4);
+                if (flags < 2)
+                    check_gradient(units(u), &sizes[i], flags);
+            }
+}
+
+/* The same bits for any number of threads. */
+static void threads_do_not_change_a_bit(void **state)
+{
+    static const struct size s = {.m = 70, .n = 200, .k = 1300};
+    uint16_t *a = halves(2000 * 200), *w = halves(2000 * 200);
+    struct cpu_gemm_spec rows = {.m = s.m,
+                                 .n = s.n,
+                                 .k = s.k,
+                                 .a_type = CT_BF16,
+                                 .b_type = CT_BF16,
+                                 .c_type = CT_F32,
+                                 .a_row = s.k,
+                                 .a_col = 1,
+                                 .c_row = s.n},
+                         gradient = {.m = s.m,
+                                     .n = s.n,
+                                     .k = s.k,
+                                     .a_type = CT_BF16,
+                                     .b_type = CT_BF16,
+                                     .c_type = CT_F32,
+                                     .a_row = 1,
+                                     .a_col = s.m,
+                                     .b_row = s.n,
+                                     .b_col = 1,
+                                     .c_row = s.n};
+    float *c[2] = {malloc(70 * 200 * 4), malloc(70 * 200 * 4)};
+
+    (void)state;
+    assert_true(c[0] && c[1]);
+    for (int u = 0; u < 3; u++)
+        for (int kind = 0; units(u) && kind < 2; kind++) {
+            const struct cpu_gemm_spec *spec = kind ? &gradient : &rows;
+            void *packed = pack(CPU_FORWARD, w, s.n, s.k, false);
+
+            for (int i = 0; i < 2; i++) {
+                threads = i ? 7 : 1;
+                run(units(u), spec, a, kind ? (void *)w : packed, c[i]);
+            }
+            assert_memory_equal(c[0], c[1], 70 * 200 * 4);
+            free(packed);
+        }
+    free(a);
+    free(w);
+    free(c[0]);
+    free(c[1]);
+}
+
+/* The emulation has the bits of the hardware. */
+static void emulated_tiles_are_the_hardware(void **state)
+{
+#ifdef CPU_WITH_TILES
+    static const struct size s = {.m = 64, .n = 64, .k = 160};
+    uint16_t *a = halves(s.m * s.k), *w = halves(s.n * s.k);
+    struct cpu_gemm_spec spec = {.m = s.m,
+                                 .n = s.n,
+                                 .k = s.k,
+                                 .a_type = CT_BF16,
+                                 .b_type = CT_BF16,
+                                 .c_type = CT_F32,
+                                 .a_row = s.k,
+                                 .a_col = 1,
+                                 .c_row = s.n};
+    static float c[2][64 * 64];
+    void *packed;
+
+    (void)state;
+    if (!cpu_has_tiles())
+        skip();
+    threads = 1;
+    packed = pack(CPU_FORWARD, w, s.n, s.k, false);
+    run(&cpu_unit_emulated, &spec, a, packed, c[0]);
+    run(&cpu_unit_tiles, &spec, a, packed, c[1]);
+    assert_memory_equal(c[0], c[1], sizeof(c[0]));
+    free(packed);
+    free(a);
+    free(w);
+#else
+    (void)state;
+    skip();
+#endif
+}
+
+static void weights_stack_at_whole_panels(void **state)
+{
+    (void)state;
+    assert_true(cpu_product_can_stack((const int64_t[]){64, 32, 7}, 3));
+    assert_false(cpu_product_can_stack((const int64_t[]){64, 7, 32}, 3));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
+                                       cmocka_unit_test(threads_do_not_change_a_bit),
+                                       cmocka_unit_test(emulated_tiles_are_the_hardware),
+                                       cmocka_unit_test(weights_stack_at_whole_panels)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
