@@ -11,18 +11,6 @@
 
 #include "run/states.h"
 
-/* A state has the holders of the parameter that is updated with it. */
-static uint64_t holders_of(const struct ct_value *v)
-{
-    if (v->role == CT_ROLE_PARAM || v->holders)
-        return v->holders;
-    ct_for_each_use (use, v)
-        for (int k = 0; use->op->section->part == CT_PART_POST && k < use->op->ins; k++)
-            if (use->op->in[k] && use->op->in[k]->role == CT_ROLE_PARAM)
-                return use->op->in[k]->holders;
-    return 0;
-}
-
 static int note_states(struct ct_graph *graph, struct ct_run *run)
 {
     if (run->states) /* validation's graph has the same parameters, and no others */
@@ -40,7 +28,7 @@ static int note_states(struct ct_graph *graph, struct ct_run *run)
                                    .ndim = v->ndim,
                                    .sharding = v->sharding};
         memcpy(state->shape, v->shape, sizeof(state->shape));
-        state->holders = graph->partition_axis < 0 ? 0 : holders_of(v);
+        state->holders = graph->partition_axis < 0 ? 0 : v->holders;
         if (v->role == CT_ROLE_PARAM)
             run->parameters += ct_shape_count(v->ndim, v->shape);
         run->state_count++;

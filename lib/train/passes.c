@@ -180,7 +180,7 @@ static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
 }
 
 /* One op of each optimizer for all its parameters, or one for each region, so that one can end
-   before the next begins. */
+   before the next begins. States are where the parameters are. */
 static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
                     struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
@@ -188,6 +188,7 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
     struct ct_value **group = ct_arena_array(&scratch, struct ct_value *, owned->count);
     bool *done = ct_arena_array(&scratch, bool, owned->count);
     const char **region = regions(b->graph, &scratch);
+    size_t first = b->graph->value_count;
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < owned->count; i++) {
@@ -205,6 +206,9 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
             }
         rc = optimizer->build(b, group, n, lr, step, clip);
     }
+    for (; first < b->graph->value_count; first++)
+        if (b->graph->values[first]->role == CT_ROLE_STATE)
+            b->graph->values[first]->holders = owned->param[0]->holders;
     ct_arena_finish(&scratch);
     return rc;
 }
