@@ -28,6 +28,8 @@ struct output {
 struct save {
     struct ct_run *run;
     struct ct_group *world;
+    struct ct_state *params; /* to save, under the names of parameters */
+    size_t param_count;
     struct ct_arena arena;
     struct output *outputs; /* by index of the weights */
     struct ct_weight *weights;
@@ -131,15 +133,18 @@ static const struct ct_state *part_of(const struct save *s, const struct ct_stat
 {
     const struct ct_stored_rule *own = ct_stored_rule(s->run->model_ops->stored, first->name);
     int base = (int)(strlen(first->name) - strlen(own ? own->suffix : ""));
-    char name[512];
+    char name[512] = "";
 
     if (i == 0)
         return first;
     for (const struct ct_stored_rule *r = s->run->model_ops->stored; r->suffix; r++)
         if (r->stored && !strcmp(r->stored, own->stored) && r->part == i) {
             snprintf(name, sizeof(name), "%.*s%s", base, first->name, r->suffix);
-            return ct_run_state(s->run, name);
+            break;
         }
+    for (size_t k = 0; k < s->param_count; k++)
+        if (!strcmp(s->params[k].name, name))
+            return &s->params[k];
     return NULL;
 }
 
@@ -231,21 +236,36 @@ static int add_outputs(struct save *s, const struct ct_state *param)
     return 0;
 }
 
+/* Parameters, or the states whose names begin with prefix. */
+static void choose(struct save *s, const char *prefix)
+{
+    const struct ct_run *run = s->run;
+    size_t skipped = prefix ? strlen(prefix) : 0;
+
+    s->params = ct_arena_array(&s->arena, struct ct_state, run->state_count + 1);
+    for (size_t i = 0; i < run->state_count; i++) {
+        const struct ct_state *state = &run->states[i];
+
+        if (prefix ? strncmp(state->name, prefix, skipped) != 0 : state->role != CT_ROLE_PARAM)
+            continue;
+        s->params[s->param_count] = *state;
+        s->params[s->param_count++].name += skipped;
+    }
+}
+
 static int make_list(struct save *s)
 {
-    struct ct_run *run = s->run;
+    const struct ct_run *run = s->run;
     size_t count = 1;
     int rc = 0;
 
-    for (size_t i = 0; i < run->state_count; i++)
-        if (run->states[i].role == CT_ROLE_PARAM)
-            count += (size_t)ct_stored_count(
-                ct_stored_rule(run->model_ops->stored, run->states[i].name), &run->states[i]);
+    for (size_t i = 0; i < s->param_count; i++)
+        count += (size_t)ct_stored_count(ct_stored_rule(run->model_ops->stored, s->params[i].name),
+                                         &s->params[i]);
     s->outputs = ct_arena_array(&s->arena, struct output, count);
     s->weights = ct_arena_array(&s->arena, struct ct_weight, count);
-    for (size_t i = 0; rc == 0 && i < run->state_count; i++)
-        if (run->states[i].role == CT_ROLE_PARAM)
-            rc = add_outputs(s, &run->states[i]);
+    for (size_t i = 0; rc == 0 && i < s->param_count; i++)
+        rc = add_outputs(s, &s->params[i]);
     if (rc < 0)
         return rc;
     s->box = malloc(s->room + 1);
@@ -301,14 +321,21 @@ static int save(struct save *s, const char *folder)
     return agree(s, rc);
 }
 
-int ct_hf_save(struct ct_run *run, const char *folder)
+int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder)
 {
     struct save s = {.run = run, .world = ct_run_world(run)};
-    int rc = save(&s, folder);
+    int rc;
 
+    choose(&s, prefix);
+    rc = save(&s, folder);
     ct_arena_finish(&s.arena);
     free(s.rows);
     free(s.window);
     free(s.box);
     return rc < 0 ? ct_context(rc, "saving the model in %s", folder) : 0;
+}
+
+int ct_hf_save(struct ct_run *run, const char *folder)
+{
+    return ct_hf_save_states(run, NULL, folder);
 }

@@ -244,5 +244,6 @@ const struct ct_transform ct_pass_update = {
     .summary = "adds the gradient norm, clipping and the optimizer",
     .phase = CT_PHASE_UPDATE,
     .needs = (const char *const[]){"gradients", NULL},
+    .gives = (const char *const[]){"updated", NULL},
     .apply = update,
 };

@@ -5,16 +5,15 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
-struct hyper {
-    double lr, beta1, beta2, eps, weight_decay;
-};
+#include "adamw.h"
 
 static struct config {
-    struct hyper hyper;
+    struct adamw_hyper hyper;
     const char *state_dtype;
 } config;
 
@@ -27,8 +26,9 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
                  "Weight decay: fraction of a weight that a step at learning rate 1 subtracts"),
     CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
-                  "parameter|float32|bfloat16",
-                  "Dtype of the moments; parameter: that of the parameter"),
+                  "parameter|float32|bfloat16|float8",
+                  "Dtype of the moments; parameter: that of the parameter; float8: those of "
+                  "matrices in blocks of a row with one scale, others in float32"),
     {0}};
 
 /* ---- the op ---- */
@@ -36,14 +36,14 @@ static const struct ct_option options[] = {
 /* Inputs are lr, step, clip, then p, g, m, v of each parameter. */
 enum { LR, STEP, CLIP, FIRST, GROUP = 4 };
 
-static const struct ct_option attrs[] = {
-    CT_OPT_FLOAT(struct hyper, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
-    CT_OPT_FLOAT(struct hyper, beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
-    CT_OPT_FLOAT(struct hyper, eps, "eps", "1e-8", 0, INFINITY, "Added to the root"),
-    CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
+const struct ct_option adamw_attrs[] = {
+    CT_OPT_FLOAT(struct adamw_hyper, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
+    CT_OPT_FLOAT(struct adamw_hyper, beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
+    CT_OPT_FLOAT(struct adamw_hyper, eps, "eps", "1e-8", 0, INFINITY, "Added to the root"),
+    CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
     {0}};
 
-static void update(const struct ct_tensor *t, const struct hyper *h, double step, double clip)
+static void update(const struct ct_tensor *t, const struct adamw_hyper *h, double step, double clip)
 {
     const struct ct_tensor *p = &t[0], *g = &t[1], *m = &t[2], *v = &t[3];
     double correct1 = 1 - pow(h->beta1, step), correct2 = sqrt(1 - pow(h->beta2, step));
@@ -64,11 +64,11 @@ static void update(const struct ct_tensor *t, const struct hyper *h, double step
 static int reference(const struct ct_launch *l)
 {
     double step = ct_tensor_load(&l->in[STEP], 0), clip = ct_tensor_load(&l->in[CLIP], 0);
-    struct hyper h = {.lr = ct_tensor_load(&l->in[LR], 0),
-                      .beta1 = ct_op_float(l->op, "beta1"),
-                      .beta2 = ct_op_float(l->op, "beta2"),
-                      .eps = ct_op_float(l->op, "eps"),
-                      .weight_decay = ct_op_float(l->op, "weight_decay")};
+    struct adamw_hyper h = {.lr = ct_tensor_load(&l->in[LR], 0),
+                            .beta1 = ct_op_float(l->op, "beta1"),
+                            .beta2 = ct_op_float(l->op, "beta2"),
+                            .eps = ct_op_float(l->op, "eps"),
+                            .weight_decay = ct_op_float(l->op, "weight_decay")};
 
     if (clip < 0)
         return 0;
@@ -83,8 +83,8 @@ static const struct ct_op_type op_type = {
     .summary = "updates p from its gradient g and its moments m and v; nothing if clip is negative",
     .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F)",
     .samples = "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4]",
-    .attrs = attrs,
-    .attrs_size = sizeof(struct hyper),
+    .attrs = adamw_attrs,
+    .attrs_size = sizeof(struct adamw_hyper),
     .reference = reference,
 };
 
@@ -94,46 +94,102 @@ static enum ct_dtype state_dtype(const struct ct_value *param)
 {
     if (!strcmp(config.state_dtype, "bfloat16"))
         return CT_BF16;
-    return strcmp(config.state_dtype, "float32") ? param->dtype : CT_F32;
+    return strcmp(config.state_dtype, "parameter") ? CT_F32 : param->dtype;
 }
 
-/* A zeroed moment with the sharding of param. */
-static struct ct_value *moment(struct ct_builder *init, const struct ct_value *param,
-                               const char *which)
+/* Elements of a block of 8-bit codes; 0: the moments of param are in no blocks. */
+static int64_t block_of(const struct ct_value *param)
+{
+    return strcmp(config.state_dtype, "float8") ? 0 : adamw_float8_block(param);
+}
+
+/* A zeroed state with the sharding of param, and one element for so many in a row of it. */
+static struct ct_value *state(struct ct_builder *init, const struct ct_value *param,
+                              const char *which, enum ct_dtype dtype, int64_t each)
 {
     struct ct_graph *graph = init->graph;
     const char *name = ct_arena_printf(graph->arena, "adamw.%s.%s", which, param->name);
-    struct ct_value *state =
-        ct_graph_source(graph, CT_ROLE_STATE, name, state_dtype(param), param->ndim, param->shape);
+    struct ct_value *s;
+    int64_t shape[CT_MAX_DIMS];
 
-    state->sharding = param->sharding;
-    ct_init_constant(init, state, 0);
-    return state;
+    memcpy(shape, param->shape, sizeof(shape));
+    if (each > 1)
+        shape[param->ndim - 1] /= each;
+    s = ct_graph_source(graph, CT_ROLE_STATE, name, dtype, param->ndim, shape);
+    s->sharding = param->sharding;
+    ct_init_constant(init, s, 0);
+    return s;
+}
+
+static struct ct_value *moment(struct ct_builder *init, const struct ct_value *param,
+                               const char *which)
+{
+    return state(init, param, which, state_dtype(param), 1);
+}
+
+/* Shards of a row end where blocks end. */
+static int check_shards(const struct ct_graph *graph, const struct ct_value *param, int64_t block)
+{
+    int last = param->ndim - 1;
+    int64_t shards = 1;
+
+    for (int i = 0; i < param->sharding.count[last]; i++)
+        shards *= graph->mesh.axis[param->sharding.axis[last][i]].size;
+    return param->shape[last] % (shards * block) == 0
+               ? 0
+               : ct_fail(CT_ECONFIG,
+                         "[adamw] state_dtype = float8: %lld columns of %s on %lld ranks, in "
+                         "blocks of %lld",
+                         (long long)param->shape[last], param->name, (long long)shards,
+                         (long long)block);
+}
+
+static int build_float8(struct ct_builder *b, struct ct_builder *init, struct ct_value *p,
+                        struct ct_value *const *head, const struct adamw_hyper *hyper)
+{
+    int64_t block = block_of(p);
+    int rc = check_shards(b->graph, p, block);
+
+    if (rc < 0)
+        return rc;
+    ct_emit_type(b, &adamw_float8, "adamw",
+                 (struct ct_value *[]){
+                     head[LR], head[STEP], head[CLIP], p, p->grad, state(init, p, "m", CT_E4M3, 1),
+                     state(init, p, "m_scale", CT_F32, block), state(init, p, "v", CT_E4M3, 1),
+                     state(init, p, "v_scale", CT_F32, block)},
+                 9, hyper);
+    return b->status < 0 ? b->status : init->status;
 }
 
 static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
     struct ct_builder init = ct_init_builder(b->graph);
-    size_t ins = FIRST + count * GROUP;
-    struct hyper hyper = config.hyper;
-    struct ct_value **in = ct_arena_array(b->graph->arena, struct ct_value *, ins), **next;
+    struct ct_value **in =
+        ct_arena_array(b->graph->arena, struct ct_value *, FIRST + count * GROUP);
+    struct ct_value **next = in + FIRST;
+    struct adamw_hyper hyper = config.hyper;
+    int rc = 0;
 
     init.why = "state of adamw";
+    hyper.lr = 0; /* not an attribute: the value is passed in at each step */
     in[LR] = lr;
     in[STEP] = step;
     in[CLIP] = clip;
-    next = in + FIRST;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (block_of(params[i])) {
+            rc = build_float8(b, &init, params[i], in, &hyper);
+            continue;
+        }
         *next++ = params[i];
         *next++ = params[i]->grad;
         *next++ = moment(&init, params[i], "m");
         *next++ = moment(&init, params[i], "v");
     }
-    if (init.status < 0)
-        return init.status;
-    hyper.lr = 0; /* not an attribute: the value is passed in at each step */
-    ct_emit_type(b, &op_type, "adamw", in, (int)ins, &hyper);
+    if (rc < 0 || init.status < 0)
+        return rc < 0 ? rc : init.status;
+    if (next > in + FIRST)
+        ct_emit_type(b, &op_type, "adamw", in, (int)(next - in), &hyper);
     return b->status;
 }
 
@@ -142,9 +198,14 @@ static double peak_lr(void)
     return config.hyper.lr;
 }
 
+static const struct ct_kernel float8_kernels[] = {
+    CT_KERNEL("adamw.float8", "blocks", 0, NULL, NULL, adamw_float8_run), {0}};
+
 static const struct ct_optimizer_ops optimizer = {
     .size = sizeof(struct ct_optimizer_ops), build, peak_lr};
 
 CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled weight decay",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &optimizer}, {CT_OP, "adamw", &op_type}));
+          .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &optimizer}, {CT_OP, "adamw", &op_type},
+                              {CT_OP, "adamw.float8", &adamw_float8},
+                              {CT_KERNELS, "cpu", float8_kernels}));

@@ -726,7 +726,8 @@ static const struct ct_verb_ops verb = {
 static const struct ct_verb_ops export_verb = {
     .size = sizeof(struct ct_verb_ops),
     .summary = "write a checkpoint's weights as a Hugging Face folder",
-    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB]",
+    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB] "
+             "[--state PREFIX]",
     .run = ckpt_export};
 
 static const struct ct_verb_ops import_verb = {

@@ -74,6 +74,7 @@ struct export
     const struct ckpt *c;
     struct ct_arena arena;
     const struct ct_stored_rule *rules;
+    const char *prefix;    /* of the states that stand for parameters; NULL: parameters */
     int dtype;             /* of floating-point tensors; -1: their own */
     size_t *first;         /* by parameter: its first tensor; SIZE_MAX: it is none */
     struct ct_weight *all; /* the tensors */
@@ -84,9 +85,16 @@ struct export
     char *block;
 };
 
+static bool chosen(const struct export *x, const struct ckpt_tensor *t)
+{
+    return x->prefix ? !strncmp(t->name, x->prefix, strlen(x->prefix)) : t->role == CT_ROLE_PARAM;
+}
+
+/* Under the parameter's name, and in the dtype that is written. */
 static struct ct_state state_of(const struct export *x, const struct ckpt_tensor *t)
 {
-    struct ct_state state = {.name = t->name, .ndim = t->ndim};
+    struct ct_state state = {.name = t->name + (x->prefix ? strlen(x->prefix) : 0),
+                             .ndim = t->ndim};
 
     state.dtype = x->dtype >= 0 && ct_dtype_is_float(t->dtype) ? (enum ct_dtype)x->dtype : t->dtype;
     memcpy(state.shape, t->shape, sizeof(t->shape));
@@ -104,9 +112,8 @@ static size_t find(const struct export *x, const char *name)
 
 static void add_tensors(struct export *x, size_t index)
 {
-    const struct ckpt_tensor *t = &x->c->tensors[index];
-    const struct ct_stored_rule *rule = ct_stored_rule(x->rules, t->name);
-    struct ct_state state = state_of(x, t);
+    struct ct_state state = state_of(x, &x->c->tensors[index]);
+    const struct ct_stored_rule *rule = ct_stored_rule(x->rules, state.name);
 
     x->first[index] = x->count;
     for (int64_t i = 0; i < ct_stored_count(rule, &state); i++) {
@@ -130,15 +137,18 @@ static void list_tensors(struct export *x)
     size_t room = 1;
 
     for (size_t i = 0; i < x->c->tensor_count; i++) {
-        struct ct_state state = state_of(x, &x->c->tensors[i]);
+        struct ct_state state = {0};
 
+        if (!chosen(x, &x->c->tensors[i]))
+            continue;
+        state = state_of(x, &x->c->tensors[i]);
         room += (size_t)ct_stored_count(ct_stored_rule(x->rules, state.name), &state);
     }
     x->first = ct_arena_array(&x->arena, size_t, x->c->tensor_count + 1);
     x->all = ct_arena_array(&x->arena, struct ct_weight, room);
     x->data = ct_arena_array(&x->arena, char *, room);
     for (size_t i = 0; i < x->c->tensor_count; i++)
-        if (x->c->tensors[i].role == CT_ROLE_PARAM)
+        if (chosen(x, &x->c->tensors[i]))
             add_tensors(x, i);
         else
             x->first[i] = SIZE_MAX;
@@ -233,8 +243,8 @@ static int write_part(void *context, size_t tensor, int64_t element, int64_t cou
 {
     struct export *x = context;
     const struct ckpt_tensor *t = &x->c->tensors[tensor];
-    const struct ct_stored_rule *rule = ct_stored_rule(x->rules, t->name);
     struct ct_state state = state_of(x, t);
+    const struct ct_stored_rule *rule = ct_stored_rule(x->rules, state.name);
     const struct ct_weight *w = &x->all[x->first[tensor]];
     int64_t each = ct_shape_count(t->ndim, t->shape) / ct_stored_count(rule, &state), zero = 0;
     bool transposed = rule && rule->transposed;
@@ -285,20 +295,24 @@ static int write_files(struct export *x, const char *folder)
 }
 
 struct request {
-    const char *checkpoint, *folder;
+    const char *checkpoint, *folder, *prefix;
     int dtype;
     size_t most; /* bytes of a file */
 };
 
 static int export_to(const struct ckpt *c, const struct request *r)
 {
-    struct export x = {.c = c, .dtype = r->dtype};
+    struct export x = {.c = c, .dtype = r->dtype, .prefix = r->prefix};
     int rc = ckpt_stored_rules(c->config, &x.rules);
 
     if (rc == 0)
         rc = ct_file_make_folder(r->folder);
     if (rc == 0) {
         list_tensors(&x);
+        if (!x.count)
+            rc = ct_fail(CT_ECONFIG, "%s has no %s", c->path, x.prefix ? x.prefix : "parameters");
+    }
+    if (rc == 0) {
         x.files = ct_safetensors_divide(&x.arena, x.all, x.count, r->most);
         x.mapped = ct_arena_array(&x.arena, struct mapped, x.files.count);
         x.block = ct_arena_alloc(&x.arena, CKPT_PART * 8);
@@ -331,6 +345,10 @@ static int read_option(struct request *r, const char *name, const char *value)
         r->dtype = (int)dtype;
         return 0;
     }
+    if (!strcmp(name, "--state")) {
+        r->prefix = value;
+        return 0;
+    }
     if (strcmp(name, "--max-shard-size") != 0)
         return ct_fail(CT_ECONFIG, "export: no option %s", name);
     size = strtod(value, &end) * 1e9;
@@ -349,7 +367,7 @@ int ckpt_export(int argc, char **argv)
 
     if (argc < 3 || argc % 2 == 0)
         return ct_fail(CT_ECONFIG, "export: expected CHECKPOINT HF_FOLDER [--dtype DTYPE] "
-                                   "[--max-shard-size GB]");
+                                   "[--max-shard-size GB] [--state PREFIX]");
     r.checkpoint = argv[1];
     r.folder = argv[2];
     for (int i = 3; rc == 0 && i < argc; i += 2)

@@ -29,6 +29,12 @@ static bool accepts(const struct ct_prepare *p)
     return cpu_is_compute_dtype(p->in[0].dtype);
 }
 
+/* Optimizers may have states of 8 bits. */
+static bool accepts_constant(const struct ct_prepare *p)
+{
+    return accepts(p) || p->in[0].dtype == CT_E4M3;
+}
+
 static int prepare(struct ct_prepare *p)
 {
     const struct ct_value *value = p->op->in[0];
@@ -98,6 +104,8 @@ static void put(const struct ct_tensor *t, int64_t i, float value)
 {
     if (t->dtype == CT_F32)
         ((float *)t->data)[i] = value;
+    else if (t->dtype == CT_E4M3)
+        ((uint8_t *)t->data)[i] = ct_f32_to_e4m3(value);
     else
         ((uint16_t *)t->data)[i] = ct_f32_to_bf16(value);
 }
@@ -150,6 +158,6 @@ static int run_uniform(const struct ct_launch *l)
 
 const struct ct_kernel cpu_init_kernels[] = {
     CT_KERNEL("init_normal", "vector", 0, accepts, prepare, run_normal),
-    CT_KERNEL("init_constant", "vector", 0, accepts, NULL, run_constant),
+    CT_KERNEL("init_constant", "vector", 0, accepts_constant, NULL, run_constant),
     CT_KERNEL("init_uniform", "plain", 0, accepts, prepare, run_uniform),
     {0}};

@@ -6,6 +6,7 @@
 #include <ctitan/lib/verify.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/number.h>
 #include <ctitan/lib/ops.h>
 
 static const struct ct_plugin *plugin;
@@ -125,6 +126,75 @@ static void a_negative_coefficient_skips(void **state)
     assert_memory_equal(x.v, before.v, sizeof(x.v));
 }
 
+/* ---- moments in 8 bits ---- */
+
+#define ROWS 16
+#define COLUMNS 256
+
+struct narrow {
+    float p[ROWS * COLUMNS], g[ROWS * COLUMNS], m_scale[ROWS], v_scale[ROWS];
+    uint8_t m[ROWS * COLUMNS], v[ROWS * COLUMNS];
+};
+
+static int update_narrow(struct narrow *x, double step)
+{
+    struct ct_arena arena = {0};
+    const struct ct_op_type *type = ct_op_find("adamw.float8");
+    int64_t shape[2] = {ROWS, COLUMNS}, scales[2] = {ROWS, 1};
+    struct ct_value p = {.ndim = 2, .shape = {ROWS, COLUMNS}};
+    struct ct_op op = {.type = type, .ins = 9, .attrs = ct_arena_alloc(&arena, type->attrs_size)};
+    double lr = 1e-3;
+    float clip = 1;
+    struct ct_tensor in[9] = {
+        ct_tensor_dense(&lr, CT_F64, 0, NULL),          ct_tensor_dense(&step, CT_F64, 0, NULL),
+        ct_tensor_dense(&clip, CT_F32, 0, NULL),        ct_tensor_dense(x->p, CT_F32, 2, shape),
+        ct_tensor_dense(x->g, CT_F32, 2, shape),        ct_tensor_dense(x->m, CT_E4M3, 2, shape),
+        ct_tensor_dense(x->m_scale, CT_F32, 2, scales), ct_tensor_dense(x->v, CT_E4M3, 2, shape),
+        ct_tensor_dense(x->v_scale, CT_F32, 2, scales)};
+    struct ct_value *values[9] = {NULL, NULL, NULL, &p, NULL, NULL, NULL, NULL, NULL};
+    struct ct_launch launch = {.op = &op, .in = in, .ins = 9};
+    int rc;
+
+    op.in = values;
+    ct_attributes_reset(type->attrs, op.attrs);
+    rc = type->reference(&launch);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static double mean_of(const uint8_t *codes, const float *scale)
+{
+    double sum = 0;
+
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        if (i % COLUMNS)
+            sum += (double)ct_e4m3_to_f32(codes[i]) * (double)scale[i / COLUMNS];
+    return sum / (ROWS * (COLUMNS - 1));
+}
+
+/* The first element of each block holds its scale; the gradient of the others ends. A step changes
+   their moments by less than half the distance of two codes, so only their mean decays rightly. */
+static void moments_in_8_bits_decay_on_average(void **state)
+{
+    static struct narrow x;
+    double first = 0, second = 0;
+
+    (void)state;
+    for (int t = 1; t <= 60; t++) {
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            x.g[i] = i % COLUMNS ? t <= 20 ? 0.01f : 0 : 1;
+        assert_int_equal(update_narrow(&x, t), 0);
+        if (t == 20) {
+            first = mean_of(x.m, x.m_scale);
+            second = mean_of(x.v, x.v_scale);
+            assert_true(fabs(first / (0.01 * (1 - pow(0.9, 20))) - 1) < 0.02);
+            assert_true(fabs(second / (0.01 * sqrt(1 - pow(0.95, 20))) - 1) < 0.02);
+        }
+    }
+    assert_true(fabs(mean_of(x.m, x.m_scale) / (first * pow(0.9, 40)) - 1) < 0.15);
+    assert_true(fabs(mean_of(x.v, x.v_scale) / (second * pow(0.95, 20)) - 1) < 0.03);
+}
+
 /* ---- the optimizer ---- */
 
 static struct ct_value *with_gradient(struct ct_graph *graph, const char *name, enum ct_dtype dtype)
@@ -190,6 +260,7 @@ int main(void)
         cmocka_unit_test(the_first_step_is_known),
         cmocka_unit_test(later_steps_follow_the_moments),
         cmocka_unit_test(a_negative_coefficient_skips),
+        cmocka_unit_test(moments_in_8_bits_decay_on_average),
         cmocka_unit_test(building_makes_states_and_one_op),
     };
 

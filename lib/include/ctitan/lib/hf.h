@@ -15,6 +15,9 @@ CT_API int ct_hf_load(struct ct_run *run, const char *folder);
 /* Write all parameters to folder. All ranks call; rank 0 writes, and needs memory for some rows of
    one tensor. Files are complete or absent. A failure of rank 0 is returned on all ranks. */
 CT_API int ct_hf_save(struct ct_run *run, const char *folder);
+/* The same with other states in the place of parameters: those whose names are prefix and a
+   parameter's name, such as averages of them. */
+CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
 
 CT_END_DECLS
 

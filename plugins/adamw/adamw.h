@@ -1,0 +1,21 @@
+/* AdamW: declarations shared by its sources. */
+#ifndef ADAMW_H
+#define ADAMW_H
+
+#include <ctitan/op.h>
+
+struct adamw_hyper {
+    double lr, beta1, beta2, eps, weight_decay;
+};
+extern const struct ct_option adamw_attrs[];
+
+/* ---- float8.c ---- */
+
+extern const struct ct_op_type adamw_float8;
+/* Its kernel for memory of the host. */
+int adamw_float8_run(const struct ct_launch *launch);
+
+/* Elements of a block with one scale; 0: the parameter's moments are not kept in 8 bits. */
+int64_t adamw_float8_block(const struct ct_value *param);
+
+#endif

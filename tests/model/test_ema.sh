@@ -1,0 +1,65 @@
+#!/bin/sh
+# test_ema.sh CTITAN SAME_WEIGHTS CASE: averages of the weights are written in the layout of the model, by the
+# run and from its checkpoint, go on after a resume, and are what validation reads.
+set -eu
+
+ctitan=$1 same=$2 data=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+model=$(sed -n 's/.*"model": *"\(.*\)".*/\1/p' "$data/case.json")
+cat > "$work/recipe.ini" <<END
+[plugins]
+load = cpu, local, $model, tokens, adamw, fsdp, tp, ckpt, ema, metrics
+[model]
+name = $model
+init_from = $data/hf
+[training]
+seq_len = 16
+local_batch_size = 4
+steps = 4
+mixed_precision_param = float32
+[lr_scheduler]
+warmup_steps = 0
+[validation]
+freq = 4
+steps = 1
+[tokens]
+path = $data/tokens.bin
+validation_path = $data/tokens.bin
+[tp]
+degree = 2
+[ckpt]
+interval = 2
+[ema]
+decay = 0.5
+validate = true
+END
+
+# run NAME SETTING...: trains into $work/NAME.
+run() {
+    name=$1
+    shift
+    for setting; do shift; set -- "$@" --set "$setting"; done
+    "$ctitan" train "$work/recipe.ini" -n 4 --set job.dump_folder="$work/$name" --set model.save_to="$work/$name/weights" \
+        --set ema.save_to="$work/$name/average" "$@" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+}
+validated() { sed -n 's/.*"validation_loss": *\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -1; }
+
+run last ema.decay=0
+"$same" "$work/last/weights" "$work/last/average"
+run whole
+"$same" "$work/whole/weights" "$work/last/weights"
+! "$same" "$work/whole/weights" "$work/whole/average" > /dev/null
+"$ctitan" export "$work/whole" "$work/exported" --state ema. > /dev/null
+"$same" "$work/whole/average" "$work/exported"
+"$ctitan" export "$work/whole" "$work/exported" --state none. 2>&1 | grep -q 'has no none\.'
+
+run plain ema.validate=false
+[ "$(validated plain)" = "$(validated last)" ]
+[ "$(validated plain)" != "$(validated whole)" ]
+
+rm -rf "$work/whole/checkpoint/step-4" "$work/whole/average"
+run whole
+grep -q 'step-2' "$work/log"
+"$same" "$work/whole/average" "$work/exported"
+echo "averages of $model"
