@@ -92,7 +92,7 @@ static void say_planned(struct flight_verdict *v, int rank, const struct calls *
 
     flight_say(v, "  rank %d: ", rank);
     if (!f) {
-        flight_say(v, "has %d calls only\n", c->count);
+        flight_say(v, "has only %d calls\n", c->count);
         return;
     }
     flight_say(v, "%s of %%%s, %s (%s", flight_string(c->h, f->op), flight_string(c->h, f->value),
@@ -123,17 +123,20 @@ static const char *difference(const struct calls *a, const struct calls *b, int 
     const struct flight_instruction *y = n < b->count ? b->list[n] : NULL;
 
     if (!x || !y)
-        return x ? "makes a call that others do not" : "lacks a call";
+        return x ? "makes a call that the others do not make"
+                 : "does not make a call that the others make";
     if (x->form >= FLIGHT_SEND && y->form >= FLIGHT_SEND)
-        return x->form == y->form ? "sends or receives the wrong way" : "has another size";
+        return x->form == y->form ? "sends or receives in the wrong direction"
+                                  : "has a different size";
     if (!name_is(b->h, y->value, flight_string(a->h, x->value)) && !makes(a, b, n))
-        return "lacks a call";
+        return "does not make a call that the others make";
     if (!name_is(b->h, y->value, flight_string(a->h, x->value)))
-        return makes(b, a, n) ? "calls in another order" : "makes a call that others do not";
+        return makes(b, a, n) ? "makes its calls in another order"
+                              : "makes a call that the others do not make";
     if (!name_is(b->h, y->op, flight_string(a->h, x->op)))
-        return "calls another collective";
-    return name_is(b->h, y->dtype, flight_string(a->h, x->dtype)) ? "has another size"
-                                                                  : "has another dtype";
+        return "calls a different collective";
+    return name_is(b->h, y->dtype, flight_string(a->h, x->dtype)) ? "has a different size"
+                                                                  : "has a different dtype";
 }
 
 static bool compare_members(struct flight_verdict *v, const struct flight_members *m,
@@ -159,7 +162,7 @@ static bool compare_members(struct flight_verdict *v, const struct flight_member
         say_planned(v, m->ranks[odd], &calls[odd], n);
         say_planned(v, m->ranks[other], &calls[other], n);
         if (m->size == 2 && calls[odd].count == calls[other].count)
-            flight_say(v, "  of two ranks, either may be the wrong one\n");
+            flight_say(v, "  with two ranks, either one may be wrong\n");
         return true;
     }
     return false;
@@ -230,10 +233,12 @@ void flight_find_early(const struct flight_run *run, struct flight_verdict *v)
             flight_say(v, "rank %d ended call %lld of ", m->ranks[i], (long long)stuck);
             flight_say_group(v, m);
             if (late >= 0)
-                flight_say(v, ", which rank %d has not begun: it did not wait for the others\n",
+                flight_say(v,
+                           ", which rank %d has not begun: the call did not wait for all ranks\n",
                            m->ranks[late]);
             else
-                flight_say(v, ", in which the others wait: it took no part, or in another call\n");
+                flight_say(v, ", in which the others wait: it did not take part, or took part in "
+                              "another call\n");
         }
     }
 }
@@ -301,7 +306,7 @@ void flight_compare_host_calls(const struct flight_run *run, struct flight_verdi
                        ct_call_name((enum ct_call_kind)kind[0]),
                        ct_call_name((enum ct_call_kind)kind[1]), (long long)s);
             flight_say_group(v, m);
-            flight_say(v, m->size == 2 ? "; of two ranks, either may be the wrong one\n" : "\n");
+            flight_say(v, m->size == 2 ? "; with two ranks, either one may be wrong\n" : "\n");
             return;
         }
     }

@@ -175,7 +175,7 @@ static void note_circle(struct walk *w, int from)
     if (w->circle)
         return;
     w->circle = true;
-    flight_say(w->v, "deadlock: these wait for each other in a circle\n");
+    flight_say(w->v, "deadlock: these ranks wait for each other in a cycle\n");
     for (int i = from; i < w->depth; i++) {
         const struct node *n = &w->path[i];
         char text[512];
@@ -217,14 +217,14 @@ static const char *kind_of_stall(const struct flight_header *h)
     const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
 
     if (p->phase == FLIGHT_IN_DATA)
-        return "stuck in reading data; communication is not at fault";
+        return "stuck while reading data; communication is not the cause";
     if (p->phase == FLIGHT_IN_HOOKS)
-        return "stuck after a step, in a hook (saving, for example) or in validation";
+        return "stuck after a step, in a hook (saving a checkpoint, for example) or in validation";
     if (p->phase == FLIGHT_IN_INSIDE && f && f->class == FLIGHT_PRODUCTS)
         return "slow or stuck in a matrix product";
     if (p->phase == FLIGHT_IN_INSIDE)
         return "slow or stuck in a kernel, or in a hook on it";
-    return "slow or stuck in the host's code";
+    return "slow or stuck in host code";
 }
 
 static void say_root(struct walk *w, const struct node *n)
@@ -241,7 +241,8 @@ static void say_root(struct walk *w, const struct node *n)
     }
     flight_blame(w->v, R6, n->rank);
     flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
-    flight_say(w->v, "all ranks are in the call, and rank %d does not get on: %s\n", n->rank, text);
+    flight_say(w->v, "all ranks are in the call, but rank %d makes no progress: %s\n", n->rank,
+               text);
 }
 
 /* Main threads before calls; of main threads those of ranks that have not failed. */
