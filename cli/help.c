@@ -104,6 +104,8 @@ int verb_help(int argc, char **argv)
 {
     if (argc > 2)
         return ct_fail(CT_ECONFIG, "help takes one name, but there is also %s", argv[2]);
+    if (argc == 2 && help_page(argv[1]))
+        return 0;
     if (argc == 2) {
         /* A verb and a section may have the same name: show both. */
         bool verb = help_verb(argv[1]), section = help_section(argv[1]);

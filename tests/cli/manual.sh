@@ -1,0 +1,53 @@
+#!/bin/bash
+# manual.sh CTITAN: the manual page formats without warnings and has every verb and option; bash completes verbs,
+# their options, settings and plugins.
+set -euo pipefail
+ctitan=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+"$ctitan" help --man >"$scratch/ctitan.1"
+"$ctitan" help --bash >"$scratch/ctitan.bash"
+if command -v groff >/dev/null; then
+    groff -man -Tutf8 -ww -z "$scratch/ctitan.1" 2>"$scratch/warnings"
+    cat "$scratch/warnings"
+    [[ ! -s $scratch/warnings ]]
+fi
+bash -n "$scratch/ctitan.bash"
+
+text=$(sed 's/\\-/-/g; s/\\e/\\/g; s/\\&//g' "$scratch/ctitan.1")
+for verb in $("$ctitan" help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
+    usage=$("$ctitan" help "$verb" | sed -nE "s/^usage: ctitan //p")
+    grep -qxF ".B $usage" <<<"$text" || { echo "the page lacks: $usage"; exit 1; }
+done
+for section in training comm adamw pp; do
+    "$ctitan" help $section | sed -nE 's/^  ([a-z_]+ = .*)/.B \1/p' | while IFS= read -r option; do
+        grep -qxF "$option" <<<"$text" || { echo "the page lacks: $option"; exit 1; }
+    done
+done
+
+compopt() { :; } # is known only while a key completes
+# shellcheck disable=SC1091
+. "$scratch/ctitan.bash"
+# completes WORDS FOUND..: the last of the words, as typed so far, is completed to all of these and no others.
+completes() {
+    read -ra COMP_WORDS <<<"$1"
+    [[ $1 != *' ' ]] || COMP_WORDS+=('')
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    shift
+    COMPREPLY=()
+    _ctitan
+    [[ "${COMPREPLY[*]}" == "$*" ]] || { echo "${COMP_WORDS[*]}: ${COMPREPLY[*]}, not $*"; exit 1; }
+}
+completes 'ctitan tr' train
+completes './ctitan pl' plan plugins
+completes 'ctitan flig' flight
+completes 'ctitan train x.ini --max' --max-restarts
+completes 'ctitan compare a b --a-' --a-set --a-with
+completes 'ctitan train x.ini --set adamw.bet' adamw.beta1= adamw.beta2=
+completes 'ctitan train x.ini --set training.st' training.steps=
+completes 'ctitan train x.ini --with fs' fsdp
+completes 'ctitan help val' validation
+completes 'ctitan check qwen3_' qwen3_moe
+completes 'ctitan new op' op optimizer
+completes 'ctitan train '
