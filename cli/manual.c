@@ -9,6 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
 
 #include "cli.h"

@@ -8,6 +8,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
