@@ -47,7 +47,7 @@ struct ct_verb_ops;
 int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room);
 /* Whether a file contains name with a terminating 0: whether a plugin may offer it. */
 bool file_contains(const char *path, const char *name);
-/* Print "--man", the manual page, or "--bash", the completion for bash. false: `which` is neither. */
+/* Print "--man", the manual page, or "--bash", the completion. false: `which` is neither. */
 bool help_page(const char *which);
 /* A line for each verb that a plugin offers, as in the overview. */
 void print_plugin_verbs(FILE *out);
