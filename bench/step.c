@@ -1,12 +1,18 @@
 /*
  * A whole training step of one model against the machine's own matrix products.
  *
- * Usage: step debug|124m float32|bfloat16 [--steps N] [--json] [section.key=value]...
+ * Usage: step debug|124m|1b float32|bfloat16 [--steps N] [--json | --products]
+ *             [section.key=value]...
  *
  * Trains on random tokens and prints the median step, tokens per second, where the time goes by op
  * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
- * time for each shape, measured in the same run. Attention is not a product in that sense.
+ * time for each shape, measured in the same run. Attention is not a product in that sense. "1b" is
+ * one layer of a model of 1B parameters, and its head.
+ *
+ * --products: a row for each distinct product, the worst first, against the processor's peak. The
+ * cores are probed before and after each (probe.h); products beside a slow probe are left out.
  */
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +26,7 @@
 #include <ctitan/lib/ops.h>
 
 #include "machine.h"
+#include "probe.h"
 
 #define WARMUP 3
 
@@ -41,6 +48,8 @@ static const struct model {
      "dim = 256\nn_layers = 6\nn_heads = 16\nffn_dim = 768\nvocab_size = 2048"},
     {"124m", 512, 4, 32000, 5,
      "dim = 768\nn_layers = 12\nn_heads = 12\nffn_dim = 2048\nvocab_size = 32000"},
+    {"1b", 512, 2, 128256, 3,
+     "dim = 2048\nn_layers = 1\nn_heads = 16\nffn_dim = 8192\nvocab_size = 128256"},
 };
 
 /* ---- time by op type ---- */
@@ -63,13 +72,50 @@ static struct share *share_of(const char *type)
     return s;
 }
 
+/* ---- samples of products ---- */
+
+#define QUIET 0.9 /* of the best probe */
+
+static struct sample {
+    const struct ct_instruction *instruction;
+    double seconds, probe; /* the slower of the probes before and after */
+} samples[1 << 16];
+
+static size_t sample_count;
+static bool sampling;
+static enum ct_dtype sampled_dtype;
+static double probe_before;
+
+static bool is_product(const struct ct_instruction *i)
+{
+    return strstr(i->op->type->name, "linear") && i->op->type->flops;
+}
+
+static void sample(const struct ct_instruction *i, double seconds)
+{
+    double after = probe_team(sampled_dtype);
+
+    if (sample_count < CT_COUNT(samples))
+        samples[sample_count++] =
+            (struct sample){i, seconds, after < probe_before ? after : probe_before};
+}
+
 static int watch(const struct ct_event_data *data, void *context)
 {
+    bool product = sampling && counting && is_product(data->instruction);
+
     (void)context;
-    if (data->event == CT_EVENT_OP_BEGIN)
+    if (data->event == CT_EVENT_OP_BEGIN) {
+        if (product)
+            probe_before = probe_team(sampled_dtype);
         begun = ct_now();
-    else if (counting)
-        share_of(data->instruction->op->type->name)->seconds += ct_now() - begun;
+    } else if (counting) {
+        double seconds = ct_now() - begun;
+
+        share_of(data->instruction->op->type->name)->seconds += seconds;
+        if (product)
+            sample(data->instruction, seconds);
+    }
     return 0;
 }
 
@@ -79,31 +125,45 @@ static const struct ct_hook clock_hook = {.size = sizeof(struct ct_hook),
 
 /* ---- products ---- */
 
+/* y[m, n] = x[m, k] w[n, k]^T, its gradient of x or w, or all three (parts = 3). */
+struct product {
+    int64_t m, n, k;
+    double flops, parts;
+};
+
+static struct product product_of(const struct ct_instruction *i)
+{
+    const char *type = i->op->type->name;
+    const struct ct_tensor *x;
+    struct product p = {.parts = strstr(type, "_grad") ? 3 : 1};
+
+    x = strstr(type, "linear_dx") ? &i->launch.out[0]
+        : p.parts > 1             ? &i->launch.in[1]
+                                  : &i->launch.in[0];
+    p.flops = i->op->type->flops(i->op, i->launch.in, i->launch.out);
+    p.k = x->shape[x->ndim - 1];
+    p.m = ct_tensor_count(x) / p.k;
+    p.n = (int64_t)(p.flops / p.parts / 2 / (double)(p.m * p.k) + 0.5);
+    return p;
+}
+
 /* Seconds of oneDNN alone for what an instruction multiplies; 0 for others. */
 static double products(const struct ct_instruction *i, enum ct_dtype dtype)
 {
     const char *type = i->op->type->name;
-    const struct ct_tensor *x;
-    double flops, parts = strstr(type, "_grad") ? 3 : 1;
-    int64_t m, n, k;
+    struct product p;
 
-    if (!strstr(type, "linear") || !i->op->type->flops)
+    if (!is_product(i))
         return 0;
-    x = strstr(type, "linear_dx") ? &i->launch.out[0]
-        : parts > 1               ? &i->launch.in[1]
-                                  : &i->launch.in[0];
-    flops = i->op->type->flops(i->op, i->launch.in, i->launch.out);
-    k = x->shape[x->ndim - 1];
-    m = ct_tensor_count(x) / k;
-    n = (int64_t)(flops / parts / 2 / (double)(m * k) + 0.5);
-    if (parts > 1)
-        return machine_product(MACHINE_FORWARD, m, n, k, dtype) +
-               machine_product(MACHINE_DX, m, n, k, dtype) +
-               machine_product(MACHINE_DW, m, n, k, dtype);
+    p = product_of(i);
+    if (p.parts > 1)
+        return machine_product(MACHINE_FORWARD, p.m, p.n, p.k, dtype) +
+               machine_product(MACHINE_DX, p.m, p.n, p.k, dtype) +
+               machine_product(MACHINE_DW, p.m, p.n, p.k, dtype);
     return machine_product(strstr(type, "_dx")   ? MACHINE_DX
                            : strstr(type, "_dw") ? MACHINE_DW
                                                  : MACHINE_FORWARD,
-                           m, n, k, dtype);
+                           p.m, p.n, p.k, dtype);
 }
 
 static double products_of_step(const struct ct_program *p, enum ct_dtype dtype)
@@ -121,7 +181,7 @@ struct bench {
     const struct model *model;
     const char *dtype;
     int steps;
-    bool json;
+    bool json, products;
     char folder[64];
     double step[1024];
     int count;
@@ -159,6 +219,93 @@ static size_t peak_bytes(void)
     return (size_t)usage.ru_maxrss * 1024;
 }
 
+/* ---- the table of products ---- */
+
+/* All samples of products of one type and shape. */
+struct row {
+    const struct ct_instruction *instruction;
+    struct product product;
+    double *seconds; /* the quiet ones, rising */
+    int quiet, all;
+    double share; /* of the peak */
+};
+
+static bool same_product(const struct ct_instruction *a, const struct ct_instruction *b)
+{
+    struct product p = product_of(a), q = product_of(b);
+
+    return a->op->type == b->op->type && p.m == q.m && p.n == q.n && p.k == q.k;
+}
+
+static int gather_rows(struct row *rows, int most, double best_probe)
+{
+    int count = 0;
+
+    for (size_t i = 0; i < sample_count; i++) {
+        struct row *r = rows;
+
+        while (r < rows + count && !same_product(r->instruction, samples[i].instruction))
+            r++;
+        if (r == rows + most)
+            continue;
+        if (r == rows + count) {
+            *r = (struct row){samples[i].instruction,
+                              product_of(samples[i].instruction),
+                              calloc(sample_count, sizeof(double)),
+                              0,
+                              0,
+                              0};
+            count++;
+        }
+        r->all++;
+        if (r->seconds && samples[i].probe >= QUIET * best_probe)
+            r->seconds[r->quiet++] = samples[i].seconds;
+    }
+    return count;
+}
+
+static int worst_first(const void *a, const void *b)
+{
+    double x = ((const struct row *)a)->share, y = ((const struct row *)b)->share;
+
+    return (x > y) - (x < y);
+}
+
+static void print_products(enum ct_dtype dtype, int steps)
+{
+    struct row rows[64];
+    double peak = 0;
+    int count;
+
+    for (size_t i = 0; i < sample_count; i++)
+        peak = samples[i].probe > peak ? samples[i].probe : peak;
+    count = gather_rows(rows, (int)CT_COUNT(rows), peak);
+    for (struct row *r = rows; r < rows + count; r++) {
+        qsort(r->seconds, (size_t)r->quiet, sizeof(double), compare);
+        r->share =
+            r->quiet ? r->product.flops / r->seconds[r->quiet / 2] / (peak * omp_get_max_threads())
+                     : 2;
+    }
+    qsort(rows, (size_t)count, sizeof(*rows), worst_first);
+    printf("\nproducts, worst first; peak %.0f GF/s (%d threads of %s)\n",
+           1e-9 * peak * omp_get_max_threads(), omp_get_max_threads(), probe_name(dtype));
+    printf("%-30s %7s %7s %7s %6s %9s %9s %8s %8s %10s\n", "op", "m", "n", "k", "a step",
+           "median ms", "GF/s", "of peak", "oneDNN's", "quiet");
+    for (struct row *r = rows; r < rows + count; free(r->seconds), r++) {
+        const struct product *p = &r->product;
+
+        printf("%-30s %7lld %7lld %7lld %6d ", r->instruction->op->type->name, (long long)p->m,
+               (long long)p->n, (long long)p->k, r->all / steps);
+        if (!r->quiet)
+            printf("no quiet sample of %d\n", r->all);
+        else
+            printf("%9.3f %9.1f %8.2f %8.2f %4d of %d\n", 1e3 * r->seconds[r->quiet / 2],
+                   1e-9 * p->flops / r->seconds[r->quiet / 2], r->share,
+                   p->flops / products(r->instruction, dtype) / (peak * omp_get_max_threads()),
+                   r->quiet, r->all);
+    }
+}
+
 static void report(struct bench *b, const struct ct_run *run)
 {
     enum ct_dtype dtype = strcmp(b->dtype, "bfloat16") ? CT_F32 : CT_BF16;
@@ -184,6 +331,8 @@ static void report(struct bench *b, const struct ct_run *run)
     for (struct share *s = shares; s->seconds > 0; s++)
         printf("  %-28s %8.2f ms  %4.1f %%\n", s->type, 1e3 * s->seconds / b->count,
                100 * s->seconds / b->count / seconds);
+    if (b->products)
+        print_products(dtype, b->count);
 }
 
 static int write_tokens(const struct bench *b)
@@ -242,8 +391,8 @@ static int bench(struct bench *b, int argc, char **argv)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: step debug|124m float32|bfloat16 [--steps N] [--json] "
-                    "[section.key=value]...\n");
+    fprintf(stderr, "usage: step debug|124m|1b float32|bfloat16 [--steps N] "
+                    "[--json | --products] [section.key=value]...\n");
     return 2;
 }
 
@@ -266,6 +415,8 @@ int main(int argc, char **argv)
     for (; at < argc && argv[at][0] == '-'; at++) {
         if (!strcmp(argv[at], "--json"))
             b.json = true;
+        else if (!strcmp(argv[at], "--products"))
+            b.products = true;
         else if (!strcmp(argv[at], "--steps") && at + 1 < argc)
             b.steps = atoi(argv[++at]);
         else
@@ -274,6 +425,8 @@ int main(int argc, char **argv)
     snprintf(b.folder, sizeof(b.folder), "/tmp/ctitan-bench-XXXXXX");
     if (!mkdtemp(b.folder))
         return 1;
+    sampling = b.products;
+    sampled_dtype = strcmp(b.dtype, "bfloat16") ? CT_F32 : CT_BF16;
     rc = write_tokens(&b);
     if (rc == 0)
         rc = bench(&b, argc - at, argv + at);
