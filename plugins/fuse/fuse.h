@@ -127,6 +127,7 @@ struct fuse_plan {
     int64_t rank;
     struct fuse_group **group;
     size_t count, room;
+    double moved, moved_by_formula; /* bytes of all ops in a microbatch, and of those to fuse */
 };
 int fuse_find(struct fuse_plan *plan);
 

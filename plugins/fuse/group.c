@@ -1,11 +1,10 @@
 /*
  * Which ops are computed together.
  *
- * An op with a formula joins the groups of the ops whose results it takes, if all of them can run
- * where it stands: in the same section, with the same rows and columns, and nothing outside needs
- * their results earlier. Only what reads a value from the same group saves memory traffic, so a
- * group grows along values, never sideways. Ops that other techniques have put on another stream
- * stay alone. So do those that update a parameter.
+ * An op with a formula joins the groups of the ops whose results it takes, then those of ops that
+ * take the same rows, if all of them can run where it stands: in the same section, with the same
+ * rows and columns, and nothing outside needs their results earlier. Ops that other techniques have
+ * put on another stream stay alone. So do those that update a parameter.
  *
  * Compiled code is not as fast as the best kernels for all formulas. So an op joins a group only if
  * the memory traffic that this saves is worth more than what is lost (`gain`). The rates are
@@ -343,19 +342,27 @@ static bool write_program(struct finder *f, struct fuse_group *g, int ins, int o
     return ok;
 }
 
+/* Bytes of an op's operands on this rank. */
+static double traffic(const struct fuse_plan *plan, const struct ct_op *op)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i])
+            bytes += (double)ct_value_bytes(plan->graph, op->in[i], plan->rank);
+    for (int i = 0; i < op->outs; i++)
+        bytes += (double)ct_value_bytes(plan->graph, op->out[i], plan->rank);
+    return bytes;
+}
+
 /* Bytes that the ops move one by one, less those of the fused op. */
 static double saved(const struct finder *f, const struct fuse_group *g, int ins, int outs)
 {
     const struct fuse_plan *plan = f->plan;
     double bytes = 0;
 
-    for (int k = 0; k < g->count; k++) {
-        for (int i = 0; i < g->op[k]->ins; i++)
-            if (g->op[k]->in[i])
-                bytes += (double)ct_value_bytes(plan->graph, g->op[k]->in[i], plan->rank);
-        for (int i = 0; i < g->op[k]->outs; i++)
-            bytes += (double)ct_value_bytes(plan->graph, g->op[k]->out[i], plan->rank);
-    }
+    for (int k = 0; k < g->count; k++)
+        bytes += traffic(plan, g->op[k]);
     for (int i = 0; i < ins; i++)
         bytes -= (double)ct_value_bytes(plan->graph, g->in[i], plan->rank);
     for (int i = 0; i < outs; i++)
@@ -397,26 +404,52 @@ static void refuse(struct finder *f, struct ct_op *op, const struct ct_op *maker
         op->why ? op->why : "", op->why ? "; " : "", maker->type->name, less * 1e-3);
 }
 
+/* Let `group` run where m is. False: it may not, or would be slower, by *less nanoseconds. */
+static bool join(struct finder *f, const struct member *m, int group, double *less)
+{
+    double apart = f->gain[m->group] + f->gain[group];
+    struct fuse_group *joined;
+
+    *less = 0;
+    if (!may_join(f, group, m))
+        return false;
+    merge(f, m->group, group);
+    joined = plan_group(f, m->group);
+    if (joined && (fuse_config.always || gain(f, joined) >= apart)) {
+        f->gain[m->group] = gain(f, joined);
+        return true;
+    }
+    split(f, m->group, group);
+    if (joined) /* else it is too large for an op */
+        *less = apart - gain(f, joined);
+    return false;
+}
+
 static void join_producers(struct finder *f, struct member *m)
 {
     for (int i = 0; i < m->op->ins; i++) {
         const struct ct_op *maker = m->op->in[i] ? m->op->in[i]->producer : NULL;
-        const struct fuse_group *joined;
-        double apart;
         int group = group_of(f, maker);
+        double less;
 
-        if (group < 0 || group == m->group || !may_join(f, group, m))
+        if (group >= 0 && group != m->group && !join(f, m, group, &less) && less > 0)
+            refuse(f, m->op, maker, less);
+    }
+}
+
+/* Earlier ops that take the same rows: they are read once for all. */
+static void join_neighbours(struct finder *f, struct member *m)
+{
+    for (int i = 0; i < m->op->ins; i++) {
+        if (!m->op->in[i] || m->op->in[i]->ndim < m->whole->ndim)
             continue;
-        merge(f, m->group, group);
-        joined = plan_group(f, m->group);
-        apart = f->gain[m->group] + f->gain[group];
-        if (joined && (fuse_config.always || gain(f, joined) >= apart)) {
-            f->gain[m->group] = gain(f, joined);
-            continue;
+        ct_for_each_use (use, m->op->in[i]) {
+            int group = group_of(f, use->op);
+            double less;
+
+            if (group >= 0 && group != m->group && f->place[use->op->out[0]->id] < m->place)
+                join(f, m, group, &less);
         }
-        split(f, m->group, group);
-        if (joined) /* else it is too large for an op */
-            refuse(f, m->op, maker, apart - gain(f, joined));
     }
 }
 
@@ -437,6 +470,10 @@ static void begin(struct finder *f)
         bool may = may_fuse(f, op);
         int at = f->count++;
 
+        if (ct_part_is_microbatch(op->section->part) && !(op->type->flags & CT_OP_VIEW)) {
+            f->plan->moved += traffic(f->plan, op);
+            f->plan->moved_by_formula += may ? traffic(f->plan, op) : 0;
+        }
         for (int i = 0; i < op->outs; i++)
             f->place[op->out[i]->id] = (uint32_t)at;
         f->member[at] =
@@ -452,8 +489,10 @@ int fuse_find(struct fuse_plan *plan)
 
     begin(&f);
     for (int at = 0; at < f.count; at++)
-        if (f.member[at].group >= 0)
+        if (f.member[at].group >= 0) {
             join_producers(&f, &f.member[at]);
+            join_neighbours(&f, &f.member[at]);
+        }
     for (int group = 0; group < f.count; group++) {
         struct fuse_group *g = f.first[group] >= 0 ? plan_group(&f, group) : NULL;
 

@@ -80,6 +80,10 @@ static const char *const chains[] = {
     "input %x : T[9001]\ninput %y : T[9001]\nF - %a = silu(%x) : T[9001]\n"
     "F - %b = mul(%a, %y) : T[9001]\nF - %c = cast(%b) {dtype=\"float32\"} : float32[9001]\n"
     "F - %z = gelu(%c) : float32[9001]\n",
+    /* side by side: they take the same rows */
+    "input %d : T[70,33]\ninput %x : T[70,33]\ninput %y : T[70,33]\n"
+    "F - %a = mul(%d, %x) : T[70,33]\nF - %b = silu(%a) : T[70,33]\n"
+    "F - %c = mul(%d, %y) : T[70,33]\nF - %e = bias_grad(%d) : T[33]\n",
 };
 
 /* The graph of a text, with all results that no op takes as fetches. */
