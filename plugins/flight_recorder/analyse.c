@@ -10,6 +10,7 @@
  *   R7  a rank is slow    } found while the ranks ran
  *   R8  values diverged   } (straggler.c, divergence.c)
  */
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "analyse.h"
 
 #define TOGETHER 0.5 /* seconds between the ends of ranks that something outside ended */
+#define STEPS 4      /* of which the longest tells how long a step takes */
 #define STUCK 1.0    /* seconds in which no rank did anything, at least, .. */
 #define UNKNOWN 10.0 /* .. if it is not known how long a step takes */
 
@@ -71,27 +73,9 @@ bool flight_unfinished(const struct flight_group *g)
 
 /* ---- R1 ---- */
 
-double flight_first_failure(const struct flight_run *run)
-{
-    double first = 0;
-
-    for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
-        double t;
-
-        if (!h || (h->broken <= 0 && h->state != FLIGHT_FAILED))
-            continue;
-        t = flight_time(h, h->broken > 0 ? h->broken : h->ended);
-        if (first == 0 || t < first)
-            first = t;
-    }
-    return first;
-}
-
 bool flight_is_dead(const struct flight_run *run, int rank)
 {
     const struct flight_header *h = run->rank[rank].h;
-    double failed = flight_first_failure(run);
 
     if (!h)
         return true;
@@ -99,7 +83,8 @@ bool flight_is_dead(const struct flight_run *run, int rank)
         return false;
     if (h->seen)
         return h->seen == 'X';
-    return run->rank[rank].process == 'X' && (failed == 0 || flight_time(h, h->beat) < failed);
+    return run->rank[rank].process == 'X' &&
+           (run->failed == 0 || flight_time(h, h->beat) < run->failed);
 }
 
 static bool is_stopped(const struct flight_run *run, int rank)
@@ -136,36 +121,36 @@ static void find_failed(const struct flight_run *run, struct flight_verdict *v)
     }
 }
 
-/* Seconds of the longest step that is still on record; 0: there is none. */
-static double longest_step(const struct flight_run *run)
+/* Seconds of the longest of a rank's last steps; 0: none is on record. */
+static double longest_step(const struct flight_header *h)
 {
     double longest = 0;
+    int steps = 0;
 
-    for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+    for (uint64_t id = atomic_load(&h->written); id >= flight_first(h) && steps < STEPS; id--) {
+        const struct flight_record *r = flight_at(h, id);
 
-        for (uint64_t id = h ? flight_first(h) : 1; h && id <= atomic_load(&h->written); id++) {
-            const struct flight_record *record = flight_at(h, id);
-
-            if (record && record->kind == FLIGHT_STEP &&
-                record->finished - record->enqueued > longest)
-                longest = record->finished - record->enqueued;
-        }
+        if (!r || r->kind != FLIGHT_STEP || r->finished <= 0)
+            continue;
+        steps++;
+        longest = fmax(longest, r->finished - r->enqueued);
     }
     return longest;
 }
 
 bool flight_is_stuck(const struct flight_run *run)
 {
-    double last = 0, step = longest_step(run), limit = step > 0 ? 2 * step : UNKNOWN;
+    double last = 0, step = 0;
 
     for (int r = 0; r < run->world; r++) {
         const struct flight_header *h = run->rank[r].h;
-        double t = h ? flight_time(h, flight_progress(h)) : 0;
 
-        last = t > last ? t : last;
+        if (!h)
+            continue;
+        last = fmax(last, flight_time(h, flight_progress(h)));
+        step = fmax(step, longest_step(h));
     }
-    return last > 0 && run->now - last > (limit > STUCK ? limit : STUCK);
+    return last > 0 && run->now - last > (step > 0 ? fmax(STUCK, 2 * step) : UNKNOWN);
 }
 
 /* All ranks ended within a moment, and none of them failed: they were ended. */
@@ -190,7 +175,9 @@ static bool ended_together(const struct flight_run *run)
 
 static void find_dead(const struct flight_run *run, struct flight_verdict *v)
 {
-    for (int r = 0; r < run->world && !ended_together(run); r++) {
+    bool together = ended_together(run);
+
+    for (int r = 0; r < run->world && !together; r++) {
         const struct flight_header *h = run->rank[r].h;
 
         if (flight_is_dead(run, r)) {

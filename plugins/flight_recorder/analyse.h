@@ -26,8 +26,6 @@ bool flight_is_guilty(const struct flight_verdict *v, int rank);
 
 /* ---- facts ---- */
 
-/* Seconds of CLOCK_REALTIME at which the first rank failed; 0: none did. */
-double flight_first_failure(const struct flight_run *run);
 /* The group as member i has it; NULL: it has no record, or not that group. */
 const struct flight_group *flight_member(const struct flight_run *run,
                                          const struct flight_members *m, int i);

@@ -227,7 +227,7 @@ void flight_find_early(const struct flight_run *run, struct flight_verdict *v)
             const struct flight_group *g = flight_member(run, m, i);
             int late = absent(run, m, stuck);
 
-            if (!g || g->finished.sequence < stuck || (late < 0 && flight_first_failure(run) == 0))
+            if (!g || g->finished.sequence < stuck || (late < 0 && run->failed == 0))
                 continue;
             flight_blame(v, R3, m->ranks[i]);
             flight_say(v, "rank %d ended call %lld of ", m->ranks[i], (long long)stuck);

@@ -243,7 +243,8 @@ struct flight_run {
     struct flight_rank *rank;
     struct flight_members *group;
     int group_count;
-    double now; /* latest time that any rank showed */
+    double now;    /* latest time that any rank showed */
+    double failed; /* when the first rank failed, in seconds of CLOCK_REALTIME; 0: none did */
 };
 
 /* Map the files of a dump folder. CT_ENOENT: there are none; CT_EINVAL: of another layout. */

@@ -9,6 +9,8 @@
 
 #include "flight.h"
 
+#define LATEST 1e11 /* seconds since 1970 */
+
 /* ---- words ---- */
 
 static const char *phase_name(int phase)
@@ -195,7 +197,7 @@ static void print_group(const struct flight_run *run, const struct flight_member
 void flight_page(const struct flight_run *run, const struct flight_verdict *v, FILE *out)
 {
     const struct flight_header *any = NULL;
-    time_t t = (time_t)run->now;
+    time_t t = run->now > 0 && run->now < LATEST ? (time_t)run->now : 0; /* damaged: any time */
     char when[64];
     struct tm tm;
 

@@ -297,22 +297,30 @@ static bool belongs(const struct flight_header *h, const struct flight_header *n
     return latest(h) >= begin;
 }
 
+static double begin_of(const struct flight_rank *r)
+{
+    return flight_time(r->h, r->h->begin);
+}
+
 /* Put files in the order of their ranks, without those of an earlier attempt. */
 static void sort(struct flight_run *run)
 {
     struct flight_rank *found = run->rank;
     int count = run->world;
-    const struct flight_header *newest = found[0].h;
 
-    for (int i = 1; i < count; i++)
-        if (flight_time(found[i].h, found[i].h->begin) > flight_time(newest, newest->begin))
-            newest = found[i].h;
-    run->world = newest->world;
+    for (int i = 1; i < count; i++) /* the newest first */
+        if (begin_of(&found[i]) > begin_of(&found[0])) {
+            struct flight_rank newest = found[i];
+
+            found[i] = found[0];
+            found[0] = newest;
+        }
+    run->world = found[0].h->world;
     run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
     for (int i = 0; i < count; i++) {
         struct flight_header *h = found[i].h;
 
-        if (belongs(h, newest))
+        if (i == 0 || (belongs(h, found[0].h) && !run->rank[h->rank].h))
             run->rank[h->rank] = found[i];
         else
             munmap(h, found[i].bytes);
@@ -373,6 +381,24 @@ static void join_groups(struct flight_run *run)
     }
 }
 
+/* 0: no rank has failed. */
+static double first_failure(const struct flight_run *run)
+{
+    double first = 0;
+
+    for (int r = 0; r < run->world; r++) {
+        const struct flight_header *h = run->rank[r].h;
+        double t;
+
+        if (!h || (h->broken <= 0 && h->state != FLIGHT_FAILED))
+            continue;
+        t = flight_time(h, h->broken > 0 ? h->broken : h->ended);
+        if (first == 0 || t < first)
+            first = t;
+    }
+    return first;
+}
+
 int flight_run_open(const char *folder, bool writable, struct flight_run *run)
 {
     const char *path;
@@ -405,6 +431,7 @@ int flight_run_open(const char *folder, bool writable, struct flight_run *run)
         if (h)
             run->now = later(run->now, latest(h));
     }
+    run->failed = first_failure(run);
     return 0;
 }
 

@@ -9,9 +9,11 @@
  *
  * Else driver.c mutates the seeds for a number of rounds.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/lib/file.h>
@@ -24,6 +26,8 @@
 #include <ctitan/lib/verify.h>
 
 #include "../../plugins/bpe/tokenizer.h"
+#include "../../plugins/ckpt/ckpt.h"
+#include "../../plugins/flight_recorder/flight.h"
 #include "../../plugins/text/chat.h"
 #include "../../plugins/text/unpack.h"
 #include "../../plugins/tokens/file.h"
@@ -35,13 +39,23 @@ static char folder[] = "/dev/shm/ctitan-fuzz-XXXXXX";
 
 static void remove_folder(void)
 {
-    static const char *const names[] = {"model.safetensors", "config.json", "tokenizer.json",
-                                        "schedule.csv",      "a.bin",       "a.idx"};
+    static const char *const names[] = {"model.safetensors",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "schedule.csv",
+                                        "a.bin",
+                                        "a.idx",
+                                        "index.json",
+                                        "rank-00000.safetensors",
+                                        "flight/rank-0.ring",
+                                        "flight/rank-1.ring",
+                                        "trace.json",
+                                        "flight"};
     char path[64];
 
     for (size_t i = 0; i < CT_COUNT(names); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        unlink(path);
+        remove(path);
     }
     rmdir(folder);
 }
@@ -219,11 +233,69 @@ static void tokens(const uint8_t *data, size_t size)
     }
 }
 
+/* The bytes as an index without its last line, which is their hash. */
+static void checkpoint(const uint8_t *data, size_t size)
+{
+    struct ct_arena arena = {0};
+    char *text = ct_arena_alloc(&arena, size + 64);
+    struct ckpt c;
+
+    memcpy(text, data, size);
+    size += (size_t)snprintf(text + size, 64, "\n\"xxh3\":\"%016" PRIx64 "\"}\n",
+                             ckpt_hash(data, size));
+    as_file("index.json", text, size);
+    if (truncate(as_file("rank-00000.safetensors", "", 0), CT_FUZZ_FILE) < 0)
+        abort();
+    if (ckpt_open(&arena, folder, &c) == 0)
+        for (size_t i = 0; i < c.tensor_count; i++)
+            if (ckpt_find(&c, c.tensors[i].name) != &c.tensors[i])
+                abort();
+    ct_arena_finish(&arena);
+}
+
+/* The second rank's file is as it was written. */
+static void copy_ring(void)
+{
+    struct ct_arena arena = {0};
+    char *text;
+    size_t size;
+
+    if (ct_file_read(&arena, CT_FUZZ_RING, 1 << 20, &text, &size) < 0)
+        abort();
+    as_file("flight/rank-1.ring", text, size);
+    ct_arena_finish(&arena);
+}
+
+/* The bytes as the file of the first of two ranks; of the second there is a good one. */
+static void flight(const uint8_t *data, size_t size)
+{
+    static struct flight_verdict verdict;
+    struct flight_run run;
+    char path[64];
+    FILE *out;
+
+    snprintf(path, sizeof(path), "%s/flight", folder);
+    if (mkdir(path, 0700) == 0)
+        copy_ring();
+    as_file("flight/rank-0.ring", data, size);
+    if (flight_run_open(folder, false, &run) < 0)
+        return;
+    out = fopen("/dev/null", "w");
+    snprintf(path, sizeof(path), "%s/trace.json", folder);
+    if (!out || !run.world)
+        abort();
+    flight_analyse(&run, &verdict);
+    flight_page(&run, &verdict, out);
+    fclose(out);
+    flight_trace(&run, path);
+    flight_run_close(&run);
+}
+
 typedef void target(const uint8_t *data, size_t size);
 /* All targets, so that each is used by a program for one of them. */
 extern target *const fuzz_targets[];
-target *const fuzz_targets[] = {recipe,    graph,  schedule, safetensors, config,
-                                tokenizer, encode, lines,    packed,      tokens};
+target *const fuzz_targets[] = {recipe, graph, schedule, safetensors, config,     tokenizer,
+                                encode, lines, packed,   tokens,      checkpoint, flight};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
