@@ -54,7 +54,7 @@ static struct ct_sharding of_tokens(const struct ct_op *op, ct_axes hidden)
 static int place(const struct ct_op *op, const struct ct_mesh *mesh, struct ct_sharding *in,
                  struct ct_sharding *out)
 {
-    int at = ep_first_input(op);
+    int at = ep_first_input(op), axis = ct_mesh_find(mesh, "ep");
     struct ct_sharding gate = op->in[at + EP_GATE]->sharding, down, tokens;
     ct_axes experts, hidden;
 
@@ -67,7 +67,7 @@ static int place(const struct ct_op *op, const struct ct_mesh *mesh, struct ct_s
     experts = axes_of(&gate, 0);
     hidden = axes_of(&gate, 1);
     tokens = of_tokens(op, hidden);
-    if (experts != (ct_axes)1 << ct_mesh_find(mesh, "ep") || !(ct_sharding_axes(&tokens) & experts))
+    if (axis < 0 || experts != (ct_axes)1 << axis || !(ct_sharding_axes(&tokens) & experts))
         return ct_fail(CT_EINVAL, "%s: ep does not split both its tokens and its experts",
                        op->type->name);
     for (int i = 0; i < op->ins; i++)
