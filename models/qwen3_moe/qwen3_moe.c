@@ -1,7 +1,6 @@
 /*
  * Qwen3-MoE (Yang et al. 2025): Qwen3 whose feed-forward layers are mixtures of experts, except in
  * listed layers. The weights of a layer's experts are stacked; files have a tensor for each expert.
- * The debug model follows TorchTitan's.
  */
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
@@ -48,7 +47,7 @@ static const struct ct_option options[] = {
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 8, 16, 8, 3072, 2048, 64, 768),
+    FLAVOR("debug", 256, 4, 16, 8, 3072, 2048, 16, 128),
     FLAVOR("30B-A3B", 2048, 48, 32, 4, 6144, 151936, 128, 768),
     FLAVOR("235B-A22B", 4096, 94, 64, 4, 12288, 151936, 128, 1536),
     {.sizes = {0}},

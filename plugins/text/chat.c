@@ -45,7 +45,38 @@ struct turn {
     bool trained;
 };
 
-static int read_turn(const json_t *message, bool strip, struct turn *turn)
+/* White space as Python's str.strip has it, which templates use. */
+static bool is_white(const char *s, size_t size)
+{
+    static const char *const wide[] = {"\xc2\x85", "\u00a0", "\u1680", "\u2000", "\u2001",
+                                       "\u2002",   "\u2003", "\u2004", "\u2005", "\u2006",
+                                       "\u2007",   "\u2008", "\u2009", "\u200a", "\u2028",
+                                       "\u2029",   "\u202f", "\u205f", "\u3000"};
+
+    if (size == 1)
+        return *s == ' ' || (*s >= '\t' && *s <= '\r') || (*s >= 0x1c && *s <= 0x1f);
+    for (size_t i = 0; i < CT_COUNT(wide); i++)
+        if (strlen(wide[i]) == size && !memcmp(wide[i], s, size))
+            return true;
+    return false;
+}
+
+static void strip(struct turn *turn)
+{
+    for (size_t size = 1; size <= 3 && size <= turn->size; size++)
+        if (is_white(turn->content, size)) {
+            turn->content += size;
+            turn->size -= size;
+            size = 0;
+        }
+    for (size_t size = 1; size <= 3 && size <= turn->size; size++)
+        if (is_white(turn->content + turn->size - size, size)) {
+            turn->size -= size;
+            size = 0;
+        }
+}
+
+static int read_turn(const json_t *message, bool stripped, struct turn *turn)
 {
     const json_t *content = json_object_get(message, "content");
 
@@ -55,10 +86,8 @@ static int read_turn(const json_t *message, bool strip, struct turn *turn)
     if (!turn->role || !turn->content)
         return ct_fail(CT_ECONFIG, "a message without \"role\" and \"content\", both strings");
     turn->trained = !strcmp(turn->role, "assistant");
-    for (; strip && turn->size && strchr(" \t\n\v\f\r", *turn->content); turn->size--)
-        turn->content++;
-    while (strip && turn->size && strchr(" \t\n\v\f\r", turn->content[turn->size - 1]))
-        turn->size--;
+    if (stripped)
+        strip(turn);
     return 0;
 }
 

@@ -283,15 +283,17 @@ static void test_verb(void **state)
 
 /* Tokens of a text, and whether they are labels. */
 struct expected {
-    int32_t tokens[256];
-    bool trained[256];
+    int32_t tokens[1024];
+    bool trained[1024];
     int64_t count;
 };
 
 static void expect(struct expected *e, const char *text, bool trained)
 {
-    int64_t count = bpe()->encode(text, strlen(text), e->tokens + e->count, 64);
+    size_t room = CT_COUNT(e->tokens) - (size_t)e->count;
+    int64_t count = bpe()->encode(text, strlen(text), e->tokens + e->count, room);
 
+    assert_in_range(count, 0, room);
     for (int64_t i = 0; i < count; i++)
         e->trained[e->count++] = trained;
 }
@@ -390,6 +392,36 @@ static void test_llama3_chat(void **state)
     expect(&e, "no<|eot_id|>", true);
     open_chat("llama3", chat_line, &data);
     check_chat(data, &e);
+}
+
+/* chat.json: what transformers writes for some conversations, and what of it is generated. */
+static void test_chat_templates(void **state)
+{
+    static const char *const tokens[] = {"<|im_start|>",      "<|im_end|>", "<|start_header_id|>",
+                                         "<|end_header_id|>", "<|eot_id|>", NULL};
+    json_t *root = read_json("chat.json"), *cases = json_object_get(root, "cases"), *one, *segment;
+    size_t i, k;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(tokens), 0);
+    assert_true(json_array_size(cases) >= 18);
+    json_array_foreach(cases, i, one)
+    {
+        json_t *messages = json_object_get(one, "messages");
+        json_t *object = json_pack("{s: O}", "messages", messages);
+        char *line = json_dumps(object, JSON_COMPACT);
+        struct expected e = {0};
+        struct ct_data *data;
+
+        json_array_foreach(json_object_get(one, "segments"), k, segment)
+            expect(&e, json_string_value(json_array_get(segment, 0)),
+                   json_is_true(json_array_get(segment, 1)));
+        open_chat(json_string_value(json_object_get(one, "template")), line, &data);
+        check_chat(data, &e);
+        free(line);
+        json_decref(object);
+    }
+    json_decref(root);
 }
 
 /* ---- tiktoken ---- */
@@ -555,6 +587,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_verb, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_chatml, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_llama3_chat, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_chat_templates, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_tiktoken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_malformed_files, set_up, tear_down),
