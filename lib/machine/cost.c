@@ -232,6 +232,22 @@ static double transfer(const struct ct_machine *m, const struct ct_program *p, i
     return link->latency + link_seconds(link, bytes);
 }
 
+double ct_machine_product(const struct ct_machine *machine, const struct ct_op *op, double flops)
+{
+    const struct ct_machine_rate *rate = rate_of(machine, op);
+    double peak = ct_machine_peak(machine, op->in[0]->dtype), ideal = peak > 0 ? flops / peak : 0;
+
+    return machine->launch + (ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal);
+}
+
+double ct_machine_collective(const struct ct_machine *machine, const struct ct_mesh *mesh,
+                             int64_t rank, ct_axes axes, double sent)
+{
+    struct span s = span_of(machine, mesh, rank, axes);
+
+    return machine->launch + collective(machine, &s, sent);
+}
+
 double ct_machine_seconds(const struct ct_machine *machine, const struct ct_program *program,
                           int64_t rank, const struct ct_instruction *instruction)
 {

@@ -20,6 +20,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/machine.h>
 #include <ctitan/rule.h>
 
 #include "tp.h"
@@ -219,38 +220,64 @@ static const char *lay_out(const struct ct_graph *graph, const struct ct_value *
     return l->length < 2 ? "a rank has only one row" : NULL;
 }
 
-/* Seconds of so many chunks: the first or last exchange and product have nothing beside them. */
-static double duration(double exchange, double products, int chunks)
-{
-    double longer = exchange > products ? exchange : products;
+/* What is exchanged, and the products beside it. */
+struct work {
+    const struct ct_graph *graph;
+    const struct ct_machine *machine; /* NULL: stated rates */
+    const struct ct_op *product;      /* one of them */
+    int products;
+    double sent, flops; /* by a rank */
+};
 
-    return (exchange + products + longer * (chunks - 1)) / chunks +
-           chunks * 1e-6 * tp_config.chunk_cost;
+/* Of a chunk. A described machine is slower with less to send or to multiply. */
+static double exchange_seconds(const struct work *w, int chunks)
+{
+    ct_axes tp = (ct_axes)1 << tp_axis(w->graph);
+
+    return w->machine ? ct_machine_collective(w->machine, &w->graph->mesh, 0, tp, w->sent / chunks)
+                      : w->sent / (1e9 * tp_config.link) / chunks;
 }
 
-/* The number of chunks that ends first, on the stated machine; all ranks ask for rank 0's. NULL, or
-   why one is best. */
-static const char *choose_chunks(const struct ct_graph *graph, const struct ct_op *collective,
-                                 double flops, struct layout *l)
+static double product_seconds(const struct work *w, int chunks)
 {
-    double exchange =
+    return w->machine ? w->products * ct_machine_product(w->machine, w->product,
+                                                         w->flops / w->products / chunks)
+                      : w->flops / (1e12 * tp_config.tflops) / chunks;
+}
+
+/* Seconds of so many chunks: the first or last exchange and product have nothing beside them. */
+static double duration(const struct work *w, int chunks)
+{
+    double exchange = exchange_seconds(w, chunks), products = product_seconds(w, chunks);
+    double longer = exchange > products ? exchange : products;
+
+    return exchange + products + longer * (chunks - 1) +
+           (w->machine || chunks == 1 ? 0 : chunks * 1e-6 * tp_config.chunk_cost);
+}
+
+/* The number of chunks that ends first, on the described or stated machine; all ranks ask for rank
+   0's. NULL, or why one is best. */
+static const char *choose_chunks(const struct ct_op *collective, struct work *w, struct layout *l)
+{
+    const struct ct_graph *graph = w->graph;
+    double best;
+
+    w->sent =
         collective->type->collective->sent((double)ct_value_bytes(graph, collective->in[0], 0),
                                            (double)ct_value_bytes(graph, collective->out[0], 0),
-                                           (double)graph->mesh.axis[tp_axis(graph)].size) /
-        (1e9 * tp_config.link);
-    double products = flops / (1e12 * tp_config.tflops), best = exchange + products;
-
+                                           (double)graph->mesh.axis[tp_axis(graph)].size);
+    best = duration(w, 1);
     l->chunks = (int)(tp_config.chunks < l->length ? tp_config.chunks : l->length);
     for (int chunks = 2; !tp_config.chunks && chunks <= MOST && chunks <= l->length; chunks++)
-        if (duration(exchange, products, chunks) < best) {
-            best = duration(exchange, products, chunks);
+        if (duration(w, chunks) < best) {
+            best = duration(w, chunks);
             l->chunks = chunks;
         }
     if (l->chunks > 1)
         return NULL;
     return ct_arena_printf(graph->arena,
                            "chunks do not pay: %.3g us are sent, beside %.3g us of products",
-                           1e6 * exchange, 1e6 * products);
+                           1e6 * exchange_seconds(w, 1), 1e6 * product_seconds(w, 1));
 }
 
 static struct pipeline begin(struct ct_graph *graph, struct ct_op *before,
@@ -386,8 +413,10 @@ static int emit_gathers(struct pipeline *p, struct ct_op *op, struct products *p
     return p->b.status;
 }
 
-static int pipeline_gather(struct ct_graph *graph, struct ct_op *op, const uint32_t *place)
+static int pipeline_gather(struct ct_graph *graph, const struct ct_machine *machine,
+                           struct ct_op *op, const uint32_t *place)
 {
+    struct work work = {.graph = graph, .machine = machine};
     struct layout layout;
     struct ct_arena scratch = {0};
     struct products products = products_of(graph, op->out[0], place, &scratch);
@@ -396,8 +425,11 @@ static int pipeline_gather(struct ct_graph *graph, struct ct_op *op, const uint3
 
     if (!reason && !products.count)
         reason = "no product takes it by rows";
+    work.product = products.op[0];
+    work.products = products.count;
+    work.flops = products.flops;
     if (!reason)
-        reason = choose_chunks(graph, op, products.flops, &layout);
+        reason = choose_chunks(op, &work, &layout);
     if (reason) {
         rc = keep(graph, op, reason);
     } else {
@@ -412,9 +444,9 @@ static int pipeline_gather(struct ct_graph *graph, struct ct_op *op, const uint3
 
 /* ---- products, reduce_scatter ---- */
 
-/* A sum of products, each used only here: counts their FLOPs; NULL, or why it is none. */
+/* A sum of products, each used only here: they are added to the work; NULL, or why it is none. */
 static const char *check_sum(const struct ct_graph *graph, const struct ct_value *v,
-                             const struct ct_op *user, double *flops)
+                             const struct ct_op *user, struct work *work)
 {
     const struct ct_op *op = v->producer;
     const char *reason = NULL;
@@ -423,13 +455,16 @@ static const char *check_sum(const struct ct_graph *graph, const struct ct_value
         return "what it sums is made in another section";
     if (ct_value_only_user(v) != user)
         return ct_arena_printf(graph->arena, "%%%s is used by others, too", v->name);
-    if (row_inputs(op) && op->outs == 1)
-        *flops += ct_op_flops(graph, op, 0);
-    else if (op->type == &ct_op_add)
+    if (row_inputs(op) && op->outs == 1) {
+        work->product = op;
+        work->products++;
+        work->flops += ct_op_flops(graph, op, 0);
+    } else if (op->type == &ct_op_add) {
         for (int i = 0; !reason && i < 2; i++)
-            reason = check_sum(graph, op->in[i], op, flops);
-    else
+            reason = check_sum(graph, op->in[i], op, work);
+    } else {
         reason = ct_arena_printf(graph->arena, "%%%s is made by %s", v->name, op->type->name);
+    }
     return reason;
 }
 
@@ -483,18 +518,19 @@ static int emit_scatters(struct pipeline *p, struct ct_op *op)
     return 0;
 }
 
-static int pipeline_scatter(struct ct_graph *graph, struct ct_op *op)
+static int pipeline_scatter(struct ct_graph *graph, const struct ct_machine *machine,
+                            struct ct_op *op)
 {
+    struct work work = {.graph = graph, .machine = machine};
     struct layout layout;
-    double flops = 0;
     const char *reason = lay_out(graph, op->out[0], ct_op_int(op, "dim"), &layout);
     struct pipeline p;
     int rc;
 
     if (!reason)
-        reason = check_sum(graph, op->in[0], op, &flops);
+        reason = check_sum(graph, op->in[0], op, &work);
     if (!reason)
-        reason = choose_chunks(graph, op, flops, &layout);
+        reason = choose_chunks(op, &work, &layout);
     if (reason)
         return keep(graph, op, reason);
     p = begin(graph, op->in[0]->producer, &layout, "scattered");
@@ -517,6 +553,7 @@ int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
     struct ct_arena scratch = {0};
     struct ct_op **found;
     uint32_t *place, n = 0;
+    const struct ct_machine *machine = NULL;
     int count = 0, rc = 0;
 
     (void)run;
@@ -525,6 +562,8 @@ int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
     if (!tp_config.sequence_parallel)
         return ct_fail(CT_ECONFIG, "[tp] async = true needs sequence_parallel = true: without it "
                                    "there are no gathers and scatters to overlap with products");
+    if (*tp_config.machine)
+        rc = ct_machine_read(&scratch, tp_config.machine, &machine);
     found = ct_arena_array(&scratch, struct ct_op *, graph->value_count);
     place = ct_arena_array(&scratch, uint32_t, graph->value_count + 1);
     ct_for_each_op (op, graph) {
@@ -535,8 +574,8 @@ int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
             found[count++] = op;
     }
     for (int i = 0; rc == 0 && i < count; i++)
-        rc = found[i]->type == &ct_op_all_gather ? pipeline_gather(graph, found[i], place)
-                                                 : pipeline_scatter(graph, found[i]);
+        rc = found[i]->type == &ct_op_all_gather ? pipeline_gather(graph, machine, found[i], place)
+                                                 : pipeline_scatter(graph, machine, found[i]);
     ct_arena_finish(&scratch);
     return rc;
 }

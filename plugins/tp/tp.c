@@ -33,6 +33,10 @@ static const struct ct_option options[] = {
                 "Run products, and the gathers and scatters next to them, in chunks that overlap"),
     CT_OPT_INT(struct tp_config, chunks, "chunks", "0", 0, 1 << 10,
                "async: number of chunks; 0: the fastest by the rates below"),
+    CT_OPT_STRING(
+        struct tp_config, machine, "machine", "",
+        "async: description of the machine that chunks = 0 is chosen for, as of --device; "
+        "empty: the rates that follow"),
     CT_OPT_FLOAT(struct tp_config, link, "link", "10", 1e-3, 1e6,
                  "async: bytes per second that a rank sends, in 1e9"),
     CT_OPT_FLOAT(struct tp_config, tflops, "tflops", "0.2", 1e-6, 1e6,

@@ -169,6 +169,8 @@ static void rates_decide_on_chunks(void **state)
     assert_int_equal(CHUNKS_WITH("link=1", "tflops=1"), 1);
     assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunk_cost=0"), 8);
     assert_int_equal(CHUNKS_WITH("link=0.001", "tflops=0.000007", "chunk_cost=20"), 3);
+    assert_int_equal(CHUNKS_WITH("machine=" GOLDEN_FOLDER "/machine.ini"), 4);
+    assert_int_equal(CHUNKS_WITH("machine=" GOLDEN_FOLDER "/machine.ini", "chunks=5"), 5);
     assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunks=5"), 5);
     assert_int_equal(CHUNKS_WITH("chunks=1000"), 8);
     assert_int_equal(CHUNKS_WITH("chunks=1"), 1);

@@ -99,6 +99,12 @@ CT_API double ct_machine_seconds(const struct ct_machine *machine, const struct 
 /* Seconds that it would take at the peaks, by its FLOPs or its bytes. */
 CT_API double ct_machine_ideal(const struct ct_machine *machine,
                                const struct ct_instruction *instruction);
+/* Before there is a program: seconds of a product of op's class with so many FLOPs, and of a
+   collective along axes in which a rank sends so many bytes. */
+CT_API double ct_machine_product(const struct ct_machine *machine, const struct ct_op *op,
+                                 double flops);
+CT_API double ct_machine_collective(const struct ct_machine *machine, const struct ct_mesh *mesh,
+                                    int64_t rank, ct_axes axes, double sent);
 /* Index into machine->rate; SIZE_MAX: none lists it. */
 CT_API size_t ct_machine_class(const struct ct_machine *machine, const struct ct_op *op);
 /* FLOPs per second at the peak of products of a dtype; 0: not described. */
