@@ -242,7 +242,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
                      optind < argc ? ", but there is also " : "",
                      optind < argc ? argv[optind + 1] : "");
     if (rc == 0)
-        args->path = argv[optind]; /* NULL behind the last */
+        args->path = argv[optind]; /* NULL after the last */
     else
         args_finish(args);
     return rc;

@@ -1,5 +1,5 @@
 /*
- * `ctitan check PLUGIN`: tries whatever a plugin offers, and explains what fails.
+ * `ctitan check PLUGIN`: tests everything that a plugin offers, and explains failures.
  *
  * The plugin is loaded as in a run, so structs, signatures and names of offers are checked. Each
  * kind of offer has a row in `kinds`: what is tried in this process. Then small models are trained

@@ -109,7 +109,7 @@ static void print_traffic_json(const struct traffic *list, size_t count)
     printf("],\n");
 }
 
-/* ---- memory beside the plan ---- */
+/* ---- memory outside the plan ---- */
 
 /* Groups of ranks that calls of a step use: one for the axes of each kind of stream. */
 static int64_t count_groups(const struct ct_program *p)
@@ -134,7 +134,7 @@ static int64_t count_groups(const struct ct_program *p)
     return count;
 }
 
-/* About what the libraries of device and communicator take beside the arena, in bytes. */
+/* Estimate in bytes of what the libraries of device and communicator use outside the arena. */
 static size_t beside(const struct ct_run *run, int64_t *groups)
 {
     struct ct_device_info info = {.memory = 0};

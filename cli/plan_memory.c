@@ -17,7 +17,7 @@
 #define POINTS 400    /* of a curve */
 #define SHOWN 12      /* kinds of values at the peak */
 
-/* Values alike but for their numbers: "layers.*.ffn_sum". */
+/* Values whose names differ only in their numbers: "layers.*.ffn_sum". */
 struct kind {
     char name[128];
     enum ct_category category;

@@ -281,7 +281,8 @@ static int plan_all(struct search *s, size_t from)
 
 /* ---- search ---- */
 
-/* Faster first; those that do not fit behind, smaller first; then those that cannot be planned. */
+/* Plans that fit, fastest first; then those that do not fit, smallest first; then those that cannot
+   be planned. */
 static int compare(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;

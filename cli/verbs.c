@@ -1,5 +1,6 @@
 /*
- * Verbs offered by plugins: those of all plugins in the folders, whatever a recipe loads.
+ * Verbs offered by plugins: those of all plugins in the folders, not only of those that a recipe
+ * loads.
  *
  * Loading a plugin runs code of the plugin and of its libraries. Therefore only plugins that may
  * have the verb are loaded: those whose file contains its name as a string.

@@ -2,8 +2,8 @@
  * watch: follow a run from another terminal, by the files in its dump folder.
  *
  * Each logged step is a line; on a terminal a progress line is redrawn below. It ends when the run
- * does: status.json says so, or its process is gone. A run without news for much longer than its
- * steps take is said to stall, once, until it goes on.
+ * does: status.json says so, or its process is gone. If a run logs nothing for much longer than its
+ * steps take, it is reported once as stalled.
  */
 #include <errno.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /*
  * A model as a separate plugin, built outside ctitan's tree: a decoder whose attention and
- * feed-forward layers stand side by side behind one norm, as in PaLM (Chowdhery et al. 2022). It
- * uses plain ops. Its only statement about parallelism is the plan of which weights tensor
- * parallelism splits. One of its activations is an op type of its own, of which only formulas are
- * written: no kernel.
+ * feed-forward layers run in parallel after one norm, as in PaLM (Chowdhery et al. 2022). It uses
+ * plain ops. Its only statement about parallelism is the plan of which weights tensor parallelism
+ * splits. One of its activations is an op type of its own, of which only formulas are written: no
+ * kernel.
  */
 #include <stdio.h>
 #include <stdlib.h>

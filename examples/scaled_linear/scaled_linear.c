@@ -357,7 +357,7 @@ struct scaled {
     struct ct_value **largest; /* by id of a parameter or x */
 };
 
-/* The parameter behind w, which may have been cast or gathered. */
+/* The parameter that w is cast or gathered from, or w itself. */
 static struct ct_value *parameter_of(struct ct_value *w)
 {
     while (w->producer &&

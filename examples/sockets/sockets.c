@@ -1,10 +1,10 @@
 /*
  * A communicator: ranks on one host, with a Unix socket between each two ranks of a group.
  *
- * Ranks meet at names that follow from the job, the group and the rank; no file is made. Every call
- * is one exchange with all members at once: each sends a head, which says what the call is, and its
- * data, and receives theirs. Reductions take place where the result is wanted, in rank order. That
- * is simple and right, not fast: an all-reduce sends the whole value to every member.
+ * Ranks find each other by names that follow from the job, the group and the rank; no file is made.
+ * Every call is one exchange with all members at once: each sends a head, which says what the call
+ * is, and its data, and receives theirs. Reductions take place where the result is wanted, in rank
+ * order. That is simple and right, not fast: an all-reduce sends the whole value to every member.
  *
  * A rank that fails, or ends, closes its connections. Its peers find that they end, and fail as
  * well; who was first is for the launcher to say.

@@ -26,7 +26,7 @@ static int forward(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-/* The derivative of tanh is 1 - tanh^2, and y = cap tanh(..) is there already. */
+/* The derivative of tanh is 1 - tanh^2, and y = cap tanh(..) is known from the forward. */
 static int backward(const struct ct_launch *l)
 {
     double cap = ((const struct attrs *)l->op->attrs)->cap;

@@ -68,7 +68,7 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
     return rc == 0 ? ct_graph_verify(m->graph, NULL) : rc;
 }
 
-/* Run what the model computes for each microbatch: the loss, and the gradients behind it. */
+/* Run what the model computes for each microbatch: the loss, and then the gradients. */
 static int run(struct ct_trial *m, bool gradients)
 {
     int rc = 0;

@@ -2,8 +2,8 @@
  * Samples of an op type: those that it gives, or one that its signature determines.
  *
  * A signature says how many dimensions each input has and which are equal. Sizes are small, even,
- * and differ between factors. Inputs that repeat do so twice. What integers mean is not said, so
- * they are 0 and 1, which are valid indices of anything.
+ * and differ between factors. Inputs that repeat do so twice. A signature does not say what
+ * integers mean, so they are 0 and 1, which are valid indices of everything.
  */
 #include <ctype.h>
 #include <stdio.h>

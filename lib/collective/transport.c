@@ -157,7 +157,7 @@ static int run(const struct ct_launch *l)
 
 /* ---- by device ---- */
 
-struct carrier {
+struct entry {
     const char *device; /* NULL: any device in host memory */
     const struct ct_transport *transport;
     struct ct_kernel kernel;
@@ -165,20 +165,20 @@ struct carrier {
 
 #define KERNEL(name) CT_KERNEL("collective", name, 0, NULL, prepare, run)
 
-static const struct carrier host_carrier = {NULL, &host, KERNEL("host")};
+static const struct entry host_carrier = {NULL, &host, KERNEL("host")};
 static struct ct_arena arena;
-static struct carrier **carriers;
-static size_t count, room, offers; /* offers: those of plugins that are in carriers */
+static struct entry **entries;
+static size_t count, room, offers; /* offers: those of plugins that are in entries */
 
 int ct_transport_register(const char *device, const struct ct_transport *t)
 {
-    struct carrier *c = ct_arena_new(&arena, struct carrier);
+    struct entry *c = ct_arena_new(&arena, struct entry);
 
     if (!t->name || !t->call || !t->begin != !t->end)
         return ct_fail(CT_EINVAL, "a transport of device %s lacks a function", device);
-    *c = (struct carrier){device, t, KERNEL(t->name)};
-    carriers = ct_arena_grow(&arena, carriers, &room, count + 1, sizeof(*carriers));
-    carriers[count++] = c;
+    *c = (struct entry){device, t, KERNEL(t->name)};
+    entries = ct_arena_grow(&arena, entries, &room, count + 1, sizeof(*entries));
+    entries[count++] = c;
     return 0;
 }
 
@@ -201,29 +201,29 @@ static int register_offers(void)
     return rc;
 }
 
-static const struct carrier *carrier_of(const struct ct_device *device)
+static const struct entry *entry_of(const struct ct_device *device)
 {
-    const struct carrier *found = NULL;
+    const struct entry *found = NULL;
 
     while (register_offers() < 0)
         continue;
     for (size_t i = 0; i < count; i++)
-        if (!strcmp(carriers[i]->device, device->name) &&
-            (!found || (found->transport->waits && !carriers[i]->transport->waits)))
-            found = carriers[i];
+        if (!strcmp(entries[i]->device, device->name) &&
+            (!found || (found->transport->waits && !entries[i]->transport->waits)))
+            found = entries[i];
     return found || !device->host_memory ? found : &host_carrier;
 }
 
 const struct ct_transport *ct_transport_find(const struct ct_device *device)
 {
-    const struct carrier *c = carrier_of(device);
+    const struct entry *c = entry_of(device);
 
     return c ? c->transport : NULL;
 }
 
 const struct ct_kernel *ct_collective_kernel(const struct ct_device *device)
 {
-    const struct carrier *c = carrier_of(device);
+    const struct entry *c = entry_of(device);
 
     return c ? &c->kernel : NULL;
 }

@@ -4,8 +4,8 @@
  *     o, lse = attention(q, k, v)
  *
  * k and v are those of the tokens that are fed. They are written into the slots of their positions,
- * and the queries, which are given their positions, see the slots up to these. Slots behind the
- * last token may hold anything, because no query sees them before they are written.
+ * and the queries, which are given their positions, see the slots up to these. Slots after the last
+ * token may hold anything, because no query sees them before they are written.
  */
 #include <string.h>
 

@@ -21,7 +21,7 @@ struct sequence {
     int32_t *tokens;
     int64_t count, room;
     int64_t begin;    /* the first token in the context */
-    int64_t computed; /* tokens from there on whose keys and values are in the cache */
+    int64_t computed; /* tokens from begin on whose keys and values are in the cache */
     float *logits;
 };
 

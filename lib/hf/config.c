@@ -259,8 +259,8 @@ static json_t *value_of(const struct ct_hf_key *k, const void *field)
     return NULL;
 }
 
-/* What the model that the run began with has beside the keys below, or nothing. The dtype is that
-   of its files, and rope_parameters would be preferred to the keys that are written. */
+/* The keys of the initial model's config.json that the table does not have, or nothing. The dtype
+   is that of its files, and rope_parameters would be preferred to the keys that are written. */
 static json_t *first_config(void)
 {
     char path[CT_PATH_ROOM];

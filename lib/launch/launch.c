@@ -53,7 +53,7 @@ struct launcher {
     const char *program;
 
     int first;         /* first rank that failed by itself, or -1 */
-    bool failed;       /* some rank failed, perhaps because it was told to end */
+    bool failed;       /* some rank failed, perhaps because it got a signal to end */
     int received;      /* signals */
     double term, kill; /* when to send them; 0: not scheduled */
     double patience, grace, leave;
@@ -193,7 +193,7 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     setpgid(0, 0);
-    signal(SIGINT, SIG_DFL); /* a shell's background job ignores it; this one is told when to end */
+    signal(SIGINT, SIG_DFL); /* a shell's background jobs ignore it, but ranks must get it */
     sigprocmask(SIG_SETMASK, &l->before, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)

@@ -33,7 +33,7 @@ static void probabilities(const double *x, int64_t n, double *p)
         p[i] /= sum;
 }
 
-/* The largest entry behind `last` in the order of size, then index; last -1: the largest. */
+/* The entry that follows `last` in the order of size, then index; last -1: the largest. */
 static int64_t next_largest(const double *p, int64_t n, int64_t last)
 {
     int64_t best = -1;

@@ -2,10 +2,10 @@
  * Lanes of work that wait for each other, run without the work.
  *
  * A lane does its items in order. Each starts as soon as the one before it in the lane, and all
- * that it comes after, are done. Items that meet (a send and its receive, the calls of a
- * collective) wait for each other at the heads of their lanes, and are done together, in the
- * longest of their times. The result and the times do not depend on the order in which lanes are
- * visited: each time is the latest of those that it depends on. Every edge is visited once.
+ * that it comes after, are done. Matched items (a send and its receive, the calls of a collective)
+ * wait for each other at the heads of their lanes, and are done together, in the longest of their
+ * times. The result and the times do not depend on the order in which lanes are visited: each time
+ * is the latest of those that it depends on. Every edge is visited once.
  */
 #ifndef CT_LANES_H
 #define CT_LANES_H
@@ -15,7 +15,7 @@
 struct ct_lane_item {
     int32_t lane, next; /* the next item of the lane; -1: none */
     int32_t edge;       /* its first edge; its edges end where the next item's begin */
-    int32_t meets;      /* next in the ring of items that meet; itself: it meets none */
+    int32_t meets;      /* next in the ring of matched items; itself: it has no match */
     int32_t waiting;    /* first of the list of lanes that wait for it; -1: none */
     bool done, never;   /* never: it can never be done */
     double cost, start, end;
@@ -31,7 +31,7 @@ struct ct_lane_state {
     int32_t seen;       /* edges of the head known to be done */
     int32_t blocker;    /* item that it waits for; -1: none */
     int32_t next_waiting;
-    bool there; /* the head waits only for those that it meets */
+    bool there; /* the head waits only for the items that it is matched with */
     bool queued;
     double free, ready; /* end of the item before the head; earliest start by the edges seen */
 };
@@ -51,7 +51,7 @@ void ct_lanes_init(struct ct_lanes *l, struct ct_arena *arena, int lanes);
 int32_t ct_lanes_add(struct ct_lanes *l, int lane, double cost);
 /* The item added last comes after `before`, which may be added later. */
 void ct_lanes_after(struct ct_lanes *l, int32_t before, double delay);
-/* Let two items meet, together with those that they already meet. */
+/* Match two items, together with those that they are already matched with. */
 void ct_lanes_meet(struct ct_lanes *l, int32_t a, int32_t b);
 
 /* True: every lane reached its end. */

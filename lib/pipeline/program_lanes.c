@@ -141,7 +141,7 @@ static void add_rank(struct ct_program_lanes *p, struct sides *sides, int index)
     }
 }
 
-/* ---- who meets whom ---- */
+/* ---- which items are matched ---- */
 
 static void never(struct ct_program_lanes *p, const struct side *s, size_t from)
 {

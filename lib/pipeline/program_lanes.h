@@ -2,9 +2,9 @@
  * The programs of several ranks as lanes (lanes.h): one lane for each stream of a rank.
  *
  * Every instruction is an item. It comes after the events that it waits for. The n-th send of a
- * rank to another meets the n-th receive there; the n-th call of a collective in a group, on a
- * stream, meets those of all ranks of the group that are among the given ones. A call whose partner
- * is missing can never be done.
+ * rank to another is matched with the n-th receive there; the n-th call of a collective in a group,
+ * on a stream, with those of all ranks of the group that are among the given ones. A call whose
+ * partner is missing can never be done.
  */
 #ifndef CT_PROGRAM_LANES_H
 #define CT_PROGRAM_LANES_H
@@ -30,8 +30,8 @@ struct ct_program_lanes {
     struct ct_lanes lanes;
 };
 
-/* Build the lanes from the fields above `arena`, and it. CT_EINVAL: a send meets the receive of
-   another value. */
+/* Build the lanes from the fields above `arena`, and it. CT_EINVAL: a send is matched with the
+   receive of another value. */
 int ct_program_lanes_build(struct ct_program_lanes *p);
 
 int ct_program_lanes_index(const struct ct_program_lanes *p, int32_t item);

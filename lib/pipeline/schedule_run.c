@@ -3,7 +3,7 @@
  *
  * A rank has up to three lanes for its list: the main one, sends, receives. With one stream, all
  * actions are in the main lane. A compute action comes after its inputs, a send after what it
- * sends, and the two ends of a transfer meet.
+ * sends, and the two ends of a transfer are matched.
  */
 #include "schedule_internal.h"
 
@@ -109,7 +109,7 @@ static void add_all(struct ct_dry_run *x)
     }
 }
 
-/* Let both ends of every transfer meet. */
+/* Match the two ends of every transfer. */
 static void join_transfers(struct ct_dry_run *x)
 {
     const struct ct_schedule *s = x->schedule;

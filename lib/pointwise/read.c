@@ -157,7 +157,7 @@ static int expression(struct reader *r)
     return r->status < 0 ? 0 : ct_pointwise_call(r->p, CT_POINTWISE_SELECT, (int[]){node, yes, no});
 }
 
-/* An output of an op in bfloat16 is rounded, and used as rounded from there on. */
+/* An output of an op in bfloat16 is rounded, and its rounded value is used from then on. */
 static int rounded(struct ct_pointwise *p, const struct ct_op *op, const char *name, int node)
 {
     char output[64];

@@ -44,7 +44,7 @@ static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
 
 /* ---- lives ---- */
 
-/* Sort by time. A buffer that dies at an instruction is gone at the next one. */
+/* Sort by time. A buffer's lifetime includes its last instruction. */
 static int compare_changes(const void *a, const void *b)
 {
     const struct change *x = a, *y = b;

@@ -1,5 +1,5 @@
 /*
- * Pre-tokenizers: how text is cut into the parts that are merged on their own.
+ * Pre-tokenizers: how text is split into parts, each of which is merged separately.
  *
  * The patterns of GPT-2, Llama 3 and Qwen are recognised by their text and have scanners of their
  * own. Any other one is a regular expression for PCRE2, with the classes of Oniguruma, which the

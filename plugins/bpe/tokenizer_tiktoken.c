@@ -55,7 +55,8 @@ static int read_line(struct vocabulary *v, const char *line, size_t id)
     return vocabulary_add(v, (int64_t)id, bytes, (size_t)size, true);
 }
 
-/* Every way to cut a token into two tokens is a merge. Returns their number; add them if asked. */
+/* Every way to split a token into two tokens is a merge. Returns their number; add them if
+   asked. */
 static size_t merge_cuts(struct vocabulary *v, int32_t id, bool add)
 {
     const struct vocabulary_token *token = &v->tokens[id];

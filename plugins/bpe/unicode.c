@@ -152,7 +152,7 @@ static bool is_stable(const char *at, size_t *size)
     return unicode_class[unicode_at(at, size)] & UNICODE_STABLE;
 }
 
-/* The end of the longest prefix that NFC leaves as it is, whatever follows it. */
+/* The end of the longest prefix that NFC leaves unchanged, for any text that follows. */
 static const char *stable_prefix(const char *at, const char *end)
 {
     const char *last = at;

@@ -3,8 +3,8 @@
  *
  * After every interval-th step the states are held, and a thread of each rank writes its file while
  * the next steps run (write.c). The ranks agree on how far they are after every step, together with
- * whether one of them was told to end. When all files are on the disk, rank 0's thread writes the
- * index and gives the folder its name.
+ * whether one of them got SIGTERM. When all files are on the disk, rank 0's thread writes the index
+ * and gives the folder its name.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -328,7 +328,7 @@ static int next_phase(struct ct_run *run, double begin)
     return rc;
 }
 
-/* Advance the current save; block: to its end. *any_told: whether a rank was told to end. All ranks
+/* Advance the current save; block: to its end. *any_told: whether a rank got SIGTERM. All ranks
    call this. */
 static int advance(struct ct_run *run, bool block, bool *any_told)
 {

@@ -212,7 +212,7 @@ static int empty(void *context, size_t number, char *slot)
     size_t at = c->w->file->header + all.begin, bytes = all.end - all.begin;
     struct iovec parts[PARTS];
     bool in_place = c->in_place[number % c->w->ring.slots];
-    /* A copy up to a whole page; what is too much is cut off at the end. */
+    /* A copy up to a whole page. The file is truncated to its size at the end. */
     int rc = in_place ? ckpt_io_writev(&c->io, parts, parts_of(c, number, c->next, parts), at)
                       : ckpt_io_write(&c->io, slot, (bytes + PAGE - 1) / PAGE * PAGE, at);
 

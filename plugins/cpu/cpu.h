@@ -22,7 +22,7 @@ struct cpu_config {
     const char *streams;        /* threads, in_order */
     const char *bf16_matmul;    /* auto, native, widen */
     const char *products;       /* auto, onednn, own */
-    const char *offload_folder; /* of the file behind host memory; "": no host memory */
+    const char *offload_folder; /* of the file that backs host memory; "": no host memory */
     bool huge_pages, pack_weights;
 };
 extern struct cpu_config cpu_config;

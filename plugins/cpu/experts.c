@@ -1,8 +1,8 @@
 /*
  * experts, experts_dx and experts_dw: grouped matrix products.
  *
- * The choices of experts are sorted by expert, and cut into tiles of up to TILE rows. A tile is the
- * work of one thread: it copies the rows of its tokens, and multiplies them in blocks of TILE or of
+ * The choices of experts are sorted by expert, and split into tiles of up to TILE rows. One thread
+ * computes a tile: it copies the rows of its tokens, and multiplies them in blocks of TILE or of
  * TAIL rows, the last one padded with zeros. So products have two shapes, whatever is chosen, and
  * are prepared once.
  *

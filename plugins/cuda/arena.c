@@ -1,5 +1,5 @@
 /*
- * Device memory: addresses are reserved once, physical memory is mapped behind them. Unlike memory
+ * Device memory: addresses are reserved once, and physical memory is mapped to them. Unlike memory
  * of cuMemAlloc, such a range can be exported to other processes and registered with NCCL as a
  * window. Where the driver has no virtual memory management, or refuses it, cuMemAlloc serves.
  */

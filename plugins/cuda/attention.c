@@ -1,6 +1,4 @@
-/*
- * Attention by the plain kernels: any strides but for a last one of 1, any positions and documents.
- */
+/* Attention by the plain kernels: any strides with a last one of 1, any positions and documents. */
 #include <math.h>
 
 #include "gpu.h"
@@ -19,7 +17,7 @@ static const void *optional(const struct ct_launch *l, int i)
     return i < l->ins ? l->in[i].data : NULL;
 }
 
-/* q is input `at`; what is said of tokens are the inputs from `more` on. */
+/* q is input `at`; documents and positions are the inputs from `more` on. */
 static struct gpu_attention arguments(const struct ct_launch *l, int at, int more)
 {
     const struct ct_tensor *q = &l->in[at], *k = q + 1, *v = q + 2;
@@ -48,8 +46,8 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
     return a;
 }
 
-/* Dimensions but the last may be strided; what is said of tokens is dense. Where cudnn is insisted
-   on, bfloat16 is its alone. */
+/* All dimensions except the last may be strided; documents and positions are dense. With [cuda]
+   attention = cudnn, bfloat16 is left to cuDNN. */
 static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
     enum ct_dtype dtype = p->in[0].dtype;

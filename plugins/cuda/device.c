@@ -372,7 +372,7 @@ static int copy_aside(struct ct_device *device, void *host, const void *from, si
     return rc;
 }
 
-/* Blocks that lie one behind the other are one copy, whose stride no limit of the device meets. */
+/* Contiguous blocks are one copy, so the device's limit for strides does not apply. */
 static int copy_blocks(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                        size_t from_stride, size_t bytes, int64_t count)
 {

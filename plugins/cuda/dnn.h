@@ -19,7 +19,7 @@ struct dnn_graph {
     cudnnBackendDescriptor_t operation[DNN_OPERATIONS];
     cudnnBackendDescriptor_t plan;
     int descriptors, operations;
-    int passed_over; /* engines that were better, said the heuristic, but gave no plan */
+    int passed_over; /* engines that the heuristic ranked higher, but that gave no plan */
     size_t workspace;
     int status;
 };

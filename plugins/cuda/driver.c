@@ -45,8 +45,7 @@ const char *gpu_find_calls(void *library, const struct gpu_call *list, size_t co
 
 /* Streams share the queues to the device, eight of them unless the driver is told otherwise before
    it starts, and one that waits for an event holds up all that share its queue: a send must not
-   stand behind a receive. The plan's streams, NCCL's and those of its groups are more than eight.
- */
+   wait behind a receive. The plan's streams, NCCL's and those of its groups are more than eight. */
 static void ask_for_queues(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

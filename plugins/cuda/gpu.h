@@ -6,7 +6,7 @@
  * compiled ahead of time (kernels/) into images inside this plugin, and found by name: what they do
  * and the dtype, "rope_bfloat16". Each takes one struct of kernels/arguments.h.
  *
- * A kernel that meets a token or label out of range notes it in the fault word, memory that the
+ * A kernel that finds a token or label out of range records it in the fault word, memory that the
  * host sees too; synchronize turns it into a failure.
  */
 #ifndef GPU_H
@@ -31,8 +31,8 @@ struct gpu_config {
 };
 extern struct gpu_config gpu_config;
 
-/* Bytes of device memory beside the arena, about: the context, kernels of cuBLASLt and cuDNN that
-   are loaded at their first call. */
+/* Estimate in bytes of the device memory used outside the arena: the context, kernels of cuBLASLt
+   and cuDNN that are loaded at their first call. */
 #define GPU_BESIDE ((size_t)3 << 29)
 
 struct gpu_functions;

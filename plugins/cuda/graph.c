@@ -1,5 +1,5 @@
 /*
- * Capturing steps, one graph for each program, told apart by their first launch.
+ * Capturing steps, one graph for each program. Programs are identified by their first launch.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -120,7 +120,7 @@ static int run_linear(const struct ct_launch *l)
     return rc;
 }
 
-/* dx = sum of products, or sum + them; dx may be a float32 matrix beside l's output. */
+/* dx = sum of products, or sum + them; dx may be a float32 matrix other than l's output. */
 static int sum_dx(const struct ct_launch *l, const struct ct_tensor *dx, bool accumulate)
 {
     const struct ct_tensor *weight = l->in + l->ins / 2;

@@ -1,7 +1,7 @@
 /*
- * Cross entropy on logits, and joined with the linear layer in front: then logits are made in
- * chunks of tokens, in float32 (or bfloat16, if told to), become their gradient in the dtype of x,
- * and are multiplied away.
+ * Cross entropy on logits, and joined with the linear layer in front: then logits are computed in
+ * chunks of tokens, in float32 (or bfloat16, if configured). A chunk is overwritten by its gradient
+ * in the dtype of x, and multiplied.
  */
 #include <stdio.h>
 

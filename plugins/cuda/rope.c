@@ -1,6 +1,4 @@
-/*
- * rope, on any strides but for a last one of 1.
- */
+/* rope, on any strides with a last one of 1. */
 #include <math.h>
 
 #include <ctitan/lib/ops.h>

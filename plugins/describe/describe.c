@@ -255,7 +255,7 @@ static void write_link(FILE *out, const char *section, const struct call *list, 
         write_curve(out, (const double(*)[2])point, points);
 }
 
-/* Seconds of a step beside its instructions, for each of them. */
+/* Seconds of a step in addition to its instructions, divided by their number. */
 static double overhead(const struct ct_run *run)
 {
     double busy = 0, step = median(now.step, now.steps);

@@ -26,7 +26,7 @@ static int prepare(struct ct_prepare *p)
     return ct_collective_prepare_axes(p, ct_arena_new(p->arena, struct ct_collective));
 }
 
-/* Rows of indices that nobody sent are no choices. */
+/* Rows of indices that no rank sent are not choices. */
 static void fill_rest(const struct ct_tensor *y, int64_t sent)
 {
     size_t begin = (size_t)sent * ct_dtype_size(y->dtype);

@@ -39,7 +39,7 @@ static ct_axes axes_of(const struct ct_sharding *s, int dim)
     return axes;
 }
 
-/* Tokens are split as they come, but for the axes that split the hidden layers of experts. */
+/* Tokens keep their sharding, except for the axes that split the hidden layers of experts. */
 static struct ct_sharding of_tokens(const struct ct_op *op, ct_axes hidden)
 {
     const struct ct_value *x = op->in[0];

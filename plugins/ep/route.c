@@ -139,7 +139,7 @@ static int pack_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-/* Pack the rows for ranks [begin, end): those that are there come first. */
+/* Pack the rows for ranks [begin, end): rows that exist come first. */
 static void pack_ranks(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;

@@ -40,7 +40,7 @@ void flight_compare_host_calls(const struct flight_run *run, struct flight_verdi
 void flight_find_early(const struct flight_run *run, struct flight_verdict *v);
 /* R4 to R6. */
 void flight_follow_waits(const struct flight_run *run, struct flight_verdict *v);
-/* Who waits in calls, behind the cause. */
+/* The ranks that wait in calls, printed after the cause. */
 void flight_say_waiters(const struct flight_run *run, struct flight_verdict *v);
 
 #endif

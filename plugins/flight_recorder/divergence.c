@@ -2,7 +2,7 @@
  * Values that should be the same on several ranks, compared by their hashes.
  *
  * In a step that is compared, every parameter and state is hashed before it, and every result of an
- * instruction as soon as it is there. Ranks that differ only along axes on which a value is
+ * instruction as soon as it is computed. Ranks that differ only along axes on which a value is
  * replicated must have the same hash. The first entry that differs, in the order of the program, is
  * where ranks part. On devices whose results the host cannot read, only states are compared.
  */

@@ -122,7 +122,7 @@ struct flight_position {
     double since;
 };
 
-/* TOLD: a signal told it to end. */
+/* TOLD: a signal asked it to end. */
 enum flight_state { FLIGHT_RUNNING, FLIGHT_FAILED, FLIGHT_ENDED, FLIGHT_TOLD };
 
 struct flight_header {

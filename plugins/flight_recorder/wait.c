@@ -130,7 +130,7 @@ static bool follow_main(struct walk *w, int rank)
             return true;
         }
         return follow_waits(w, rank, p->program, p->index, p->step);
-    case FLIGHT_IN_BETWEEN: /* behind the last instruction it waits for all streams */
+    case FLIGHT_IN_BETWEEN: /* after the last instruction it waits for all streams */
         return f && p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
     default:
         return false;

@@ -4,8 +4,9 @@
  *
  * Every rank that fails calls flight_explain. The first to create the file of the report waits a
  * moment for the others to record their failure, notes what became of those that did not, and
- * writes the report. It is made while the processes live, so that a stopped one can be told from a
- * dead one. The others wait for the report: mpirun ends all ranks when the first has gone.
+ * writes the report. It is made while the processes live, so that a stopped one can be
+ * distinguished from a dead one. The others wait for the report: mpirun ends all ranks when the
+ * first has gone.
  *
  * When a rank dies, mpirun and torchrun end the others by SIGTERM, mpirun by SIGKILL a second
  * later. The thread writes the report in between.

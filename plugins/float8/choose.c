@@ -55,7 +55,7 @@ static int read_filter(struct choosing *c)
                    float8_config.recipe);
 }
 
-/* The parameter behind w, which may have been cast or gathered; NULL: none. */
+/* The parameter that w is cast or gathered from, or w itself; NULL: none. */
 static const struct ct_value *parameter_of(const struct ct_value *w)
 {
     while (w->producer &&
@@ -72,7 +72,7 @@ static bool is_small(int64_t k, int64_t n)
     return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
 
-/* NULL, or why the layer stays as it is. */
+/* NULL, or why the layer is left unchanged. */
 static const char *refuse(struct choosing *c, const struct ct_op *op, const struct ct_value *param)
 {
     struct ct_arena *arena = c->graph->arena;

@@ -254,7 +254,8 @@ static int start(const struct compiler *c, struct job *job)
     return rc < 0 ? rc : system_start(c, job);
 }
 
-/* Start what nobody else compiles. 0: somebody does; 1: it was compiled meanwhile; 2: started. */
+/* Start a compilation unless another process runs it. 0: another one does; 1: it has been compiled
+   meanwhile; 2: started. */
 static int try_start(const struct compiler *c, struct job *job, bool wait)
 {
     int rc = take_lock(job, wait);

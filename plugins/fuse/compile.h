@@ -20,7 +20,7 @@ struct compiler {
     const struct fuse_target *target;
     char *word[MOST_WORDS + 8]; /* command and flags; the rest is added for each file */
     int words;
-    XXH3_state_t *hash; /* of all that determines objects beside the source */
+    XXH3_state_t *hash; /* of everything that determines objects in addition to the source */
     char folder[CT_PATH_ROOM];
 };
 

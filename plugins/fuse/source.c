@@ -229,7 +229,7 @@ static unsigned input_level(const struct writer *w, int input)
     return 0;
 }
 
-/* Pointers of operands that begin anew in each row (by_row), or do not. */
+/* Pointers of operands that differ by row (by_row), or of those that do not. */
 static void write_pointers(struct writer *w, bool by_row)
 {
     const char *indent = by_row ? "        " : "    ";

@@ -6,7 +6,7 @@
  * by slot, for memory that other ranks cannot access.
  *
  * Direct: all arrive, then members read each other's inputs in place (all_reduce also writes each
- * other's outputs). All arrive again, so that nobody reuses a buffer that is still being read.
+ * other's outputs). All arrive again, so that no rank reuses a buffer that is still being read.
  *
  * All ranks must choose the same way. They decide by size, which is the same everywhere, and then
  * by the announcements, which tell whose memory is accessible.

@@ -73,7 +73,7 @@ struct doorbell {
 /*
  * Where members arrive. Each adds 1 to the lowest 16 bits, and a digest of its call above them, so
  * that one word tells that all have arrived and that they agree. Two words are used alternately, so
- * nobody arrives at one again while another member still polls it. Nothing is ever reset.
+ * no member arrives at one again while another still polls it. Nothing is ever reset.
  */
 struct gate {
     _Alignas(LINE) _Atomic uint64_t sums[2];

@@ -144,7 +144,8 @@ static void refuse(struct guests *guests, int code)
     snprintf(guests->answer.text, sizeof(guests->answer.text), "%s", ct_error_message());
 }
 
-/* Drop strangers. A wrong rank is refused; then so are all others that come soon, and told why. */
+/* Drop processes of other jobs. After a wrong rank, all ranks that connect soon are refused too,
+   with the reason. */
 static void admit(struct comm *comm, struct guests *guests, int s)
 {
     double soon = ct_now() + GRACE;

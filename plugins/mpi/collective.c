@@ -9,7 +9,7 @@
 
 #include "cluster.h"
 
-#define SMALL ((size_t)4 << 10)  /* all_reduce: everybody receives everything */
+#define SMALL ((size_t)4 << 10)  /* all_reduce: every rank receives everything */
 #define BLOCK ((size_t)32 << 20) /* bytes reduced at once; limits the scratch memory */
 #define LINE 64
 

@@ -110,7 +110,7 @@ static int missing(struct group *g, MPI_Request *requests)
     return code == MPI_SUCCESS ? first : cluster_check(g->comm, code, "MPI_Test") - 1;
 }
 
-/* Creating a communicator waits for all members without end: so meet them first. */
+/* Creating a communicator waits for all members without a time-out, so wait for them before. */
 static int meet(struct group *g, int tag)
 {
     MPI_Request *requests = calloc(2 * (size_t)g->base.size, sizeof(*requests));

@@ -143,7 +143,7 @@ static void add_op(struct sac *s, struct sac_problem *p, const struct ct_op *op,
     p->count++;
 }
 
-/* The time beside which copies run. */
+/* The time that copies overlap with. */
 static void count_seconds(struct sac *s)
 {
     int n = 0;

@@ -69,7 +69,7 @@ static const char *source(const struct sac *s, const struct ct_op *op)
     return region;
 }
 
-/* Bytes of v if op is its only user behind its region. */
+/* Bytes of v if op is its only user after its region. */
 static size_t taken(const struct sac *s, const struct ct_value *v, const struct ct_op *op)
 {
     ct_for_each_use (use, v)

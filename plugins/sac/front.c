@@ -25,7 +25,8 @@ struct label {
     double seconds, flops;
     double copy; /* seconds of copies to host memory, in steps */
     int words;
-    uint64_t *needed; /* bit i: result of op i is needed; then what is kept; then what is away */
+    uint64_t *needed; /* bit i: result of op i is needed; then what is kept; then what is
+                         offloaded */
 };
 
 struct labels {
@@ -160,7 +161,7 @@ static void decide(struct sac *s, const struct sac_problem *p, int i, const stru
     prune(to);
 }
 
-/* Seconds that copies take longer than what they run beside. */
+/* Seconds that copies take longer than the computation that they overlap. */
 static double exposed(const struct sac_problem *p, double copy)
 {
     return fmax(0, copy - p->forward) + fmax(0, copy - p->backward);

@@ -5,7 +5,7 @@
  * An op is repeated in I if an op of I needs it, else in W. An op that another transform recomputed
  * on a stream of its own runs one op ahead.
  *
- * A value that is kept in host memory is copied there behind the op that makes it, and loaded one
+ * A value that is kept in host memory is copied there after the op that makes it, and loaded one
  * region before the first op that needs it; both copies run on streams of their own.
  */
 #include <string.h>

@@ -45,7 +45,7 @@ struct sac_problem {
     int count;
     size_t room;
     size_t fixed;             /* bytes that every choice keeps */
-    double forward, backward; /* seconds of one microbatch, beside which copies are free */
+    double forward, backward; /* seconds of one microbatch, which copies overlap at no cost */
 };
 
 /* One point of a front: no other choice takes less of both bytes and seconds. */
@@ -153,7 +153,7 @@ int sac_choose_by_search(struct sac *s, struct ct_run *run);
 
 /* ---- replay.c ---- */
 
-/* Let the backward recompute the values that are not kept, and load those that are away. */
+/* Let the backward recompute the values that are not kept, and load the offloaded ones. */
 int sac_replay(struct sac *s);
 
 #endif

@@ -32,7 +32,7 @@ static int divide(struct mixture *m, const double *weights, size_t count)
     return 0;
 }
 
-/* Each sample goes to the source that lags most behind its share. */
+/* Each sample comes from the source that lags most behind its share. */
 int mixture_make(struct mixture *m, const double *weights, size_t count)
 {
     int64_t lag[MIXTURE_SOURCES] = {0};

@@ -3,8 +3,8 @@
  * tokens that lie in another shard give zeros here, and add nothing.
  *
  * The gradient first links the tokens of each row into a list, in order. Threads then share the
- * rows of the table: each is summed in float32 and written once, whoever does it. The result does
- * not depend on the number of threads.
+ * rows of the table: each is summed in float32 and written once. The result does not depend on the
+ * number of threads.
  */
 #include <omp.h>
 

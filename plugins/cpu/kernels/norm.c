@@ -147,7 +147,7 @@ CPU_INLINE float first_pass(enum ct_dtype dtype, const void *dy, const void *x, 
     return v_sum((dot[0] + dot[1]) + (dot[2] + dot[3]));
 }
 
-/* dx = rstd dy w - x rstd^3 mean(dy w x), plus dres, plus what is there. */
+/* dx = rstd dy w - x rstd^3 mean(dy w x), plus dres, plus dx if it accumulates. */
 CPU_INLINE void gradient_row(enum ct_dtype dtype, const struct gradient *g, float *dw, int64_t r)
 {
     int64_t n = g->runs.length;

@@ -2,8 +2,8 @@
  * Rotary embedding, rotate-half: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), where x1 and x2 are the
  * halves of a head and c, s the cosine and sine of position times frequency (Su et al. 2021).
  *
- * The angle is reduced in float64 and its sine and cosine computed anew for each token; all heads
- * of the token share them. That costs less than reading a table would.
+ * The angle is reduced in float64 and its sine and cosine are computed for each token; all heads of
+ * the token share them. That costs less than reading a table would.
  */
 #include <omp.h>
 

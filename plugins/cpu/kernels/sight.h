@@ -26,7 +26,7 @@ struct side {
     const int32_t *documents, *positions;           /* [batch][tokens]; NULL: none, in order */
     int64_t document_stride[2], position_stride[2]; /* by sequence, by token */
     int64_t first;                                  /* position, where they are in order */
-    bool behind;                                    /* queries that stand behind all keys */
+    bool behind;                                    /* queries after all keys */
     int64_t tokens, tiles;
     struct tile_bounds *bounds; /* [batch][tiles] */
 };
@@ -103,7 +103,8 @@ static inline struct ct_tensor optional(const struct ct_launch *launch, int i)
     return i < launch->ins ? launch->in[i] : (struct ct_tensor){0};
 }
 
-/* The queries are input `at`, keys the next; what is said of them are the inputs from `more` on. */
+/* The queries are input `at`, keys the next; documents and positions are the inputs from `more`
+   on. */
 static inline struct sight sight_of(const struct ct_launch *launch, int at, int more,
                                     const struct attention *a, void *workspace)
 {
@@ -187,7 +188,7 @@ struct places {
     int32_t position[TILE], document[TILE];
 };
 
-/* Tokens that do not exist are behind all others. */
+/* Tokens that do not exist come after all others. */
 static inline void find_places(const struct side *s, int64_t b, int64_t tile, bool in_order,
                                struct places *p)
 {

@@ -348,7 +348,7 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
     }
 FOR_DTYPES(ATTENTION)
 
-/* ---- beside cuDNN's kernels ---- */
+/* ---- before and after cuDNN's kernels ---- */
 
 DEVICE int32_t position_of(const gpu_side &s, int64_t b, int64_t token)
 {

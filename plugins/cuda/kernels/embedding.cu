@@ -3,7 +3,7 @@
  *
  * Backward without atomic additions, so that the result is always the same: the first position of
  * each token is found (the least, by integer atomics), then a block per row of the table looks for
- * the token from there on and adds up the rows of dy in the order of the positions.
+ * the token from that position on and adds up the rows of dy in the order of the positions.
  */
 #include "device.cuh"
 

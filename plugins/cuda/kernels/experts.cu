@@ -1,8 +1,8 @@
 /*
  * Mixtures of experts: the choice, and grouped products in float32.
  *
- * Choices are sorted by expert (a block each, in the order of the tokens), and the rows of
- * an expert are cut into tiles of TILE. A block of the product takes a tile of rows and one of
+ * Choices are sorted by expert (a block each, in the order of the tokens), and the rows of an
+ * expert are split into tiles of TILE. A block of the product takes a tile of rows and one of
  * columns. It finds the expert of its tile from the counts: the host knows nothing of the choices.
  * Results of choices are added up by token, in the order of its choices: there is no atomic.
  */

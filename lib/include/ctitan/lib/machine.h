@@ -68,10 +68,10 @@ struct ct_machine_link {
 struct ct_machine {
     const char *path; /* where it was read */
     const char *name, *plugin;
-    double memory, beside;                    /* bytes; taken beside the plan */
+    double memory, beside;                    /* bytes; used in addition to the plan */
     int64_t units, capability, shared_memory; /* of GPUs: multiprocessors; 90; bytes per block */
     int64_t ranks_per_host;
-    double launch; /* seconds that each instruction takes beside its work */
+    double launch; /* seconds that each instruction takes in addition to its work */
     bool in_order; /* all streams of a rank share its processors, and only transfers between the
                       stages of a pipeline overlap with computing */
     struct {

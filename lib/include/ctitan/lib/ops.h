@@ -133,8 +133,8 @@ struct ct_attention {
                        of the rank known - 1 places before this one. 0: positions may be any */
 };
 CT_API extern const struct ct_option ct_attention_attrs[];
-/* Which of a rank's keys its queries see, as far as it is known before a step runs, without regard
-   to documents and to the window. */
+/* Which of a rank's keys its queries see, as far as that is known before a step runs. Documents and
+   the window are ignored. */
 enum ct_seen {
     CT_SEEN_UNKNOWN,
     CT_SEEN_CAUSAL, /* query i sees keys 0 .. i */
@@ -276,7 +276,7 @@ struct ct_init {
 CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                                      const int64_t *shape, struct ct_init init);
 
-/* ---- for reference kernels, beside <ctitan/op_author.h> ---- */
+/* ---- for reference kernels, in addition to <ctitan/op_author.h> ---- */
 
 /* value rounded to dtype */
 CT_API double ct_rounded(enum ct_dtype dtype, double value);

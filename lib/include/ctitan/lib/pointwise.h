@@ -67,7 +67,7 @@ struct ct_pointwise_node {
 /* Number of arguments of a node of this kind. */
 CT_API int ct_pointwise_arguments(enum ct_pointwise_kind kind);
 
-/* Zeroed at first, but for the arena. */
+/* Zeroed at first, except for the arena. */
 struct ct_pointwise {
     struct ct_arena *arena;
     struct ct_pointwise_node *node;

@@ -1,7 +1,7 @@
 /*
  * Counter-based random numbers (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as
  * 1, 2, 3", SC 2011). A number depends on (seed, stream, index) only, so an element of a weight is
- * the same whoever computes it, on any mesh and with any number of threads.
+ * the same on any mesh and with any number of threads.
  */
 #ifndef CT_RNG_H
 #define CT_RNG_H
