@@ -165,7 +165,7 @@ struct entry {
 
 #define KERNEL(name) CT_KERNEL("collective", name, 0, NULL, prepare, run)
 
-static const struct entry host_carrier = {NULL, &host, KERNEL("host")};
+static const struct entry host_entry = {NULL, &host, KERNEL("host")};
 static struct ct_arena arena;
 static struct entry **entries;
 static size_t count, room, offers; /* offers: those of plugins that are in entries */
@@ -211,7 +211,7 @@ static const struct entry *entry_of(const struct ct_device *device)
         if (!strcmp(entries[i]->device, device->name) &&
             (!found || (found->transport->waits && !entries[i]->transport->waits)))
             found = entries[i];
-    return found || !device->host_memory ? found : &host_carrier;
+    return found || !device->host_memory ? found : &host_entry;
 }
 
 const struct ct_transport *ct_transport_find(const struct ct_device *device)

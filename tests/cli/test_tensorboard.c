@@ -179,7 +179,7 @@ static void compare_line(const char *line, int *compared)
     (*compared)++;
 }
 
-static void test_reads_back(void **state)
+static void events_read_back(void **state)
 {
     uint32_t tokens[400];
     char *data, *line, *rest;
@@ -217,7 +217,7 @@ static void test_reads_back(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(events_read_back)};
     int failed;
 
     if (argc != 2)

@@ -60,26 +60,26 @@ static void check_method(const char *method)
     ct_arena_finish(&arena);
 }
 
-static void test_ring(void **state)
+static void ring_attention_replaces_attention(void **state)
 {
     (void)state;
     check_method("ring");
 }
 
-static void test_allgather(void **state)
+static void allgather_gathers_keys_and_values(void **state)
 {
     (void)state;
     check_method("allgather");
 }
 
-static void test_ulysses(void **state)
+static void ulysses_trades_tokens_for_heads(void **state)
 {
     (void)state;
     check_method("ulysses");
 }
 
 /* Two layers, so that what travels for both is seen to travel once. */
-static void test_rings_written_out(void **state)
+static void rings_expand_and_share_rotations(void **state)
 {
     static const char *const before =
         "graph \"rings\" chunks=0,5,1,4,2,3\n"
@@ -113,7 +113,7 @@ static void test_rings_written_out(void **state)
 }
 
 /* Rank r of n gets the chunks r and 2 n - 1 - r. */
-static void test_head_and_tail(void **state)
+static void headtail_pairs_early_and_late_chunks(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = model(&arena, 12, 4, 3);
@@ -145,7 +145,7 @@ static void check_refusal(int64_t tokens, int64_t kv_heads, const char *method,
     ct_arena_finish(&arena);
 }
 
-static void test_refusals(void **state)
+static void wrong_settings_are_refused(void **state)
 {
     (void)state;
     check_refusal(6, 4, "ring", "headtail",
@@ -160,7 +160,7 @@ static void test_refusals(void **state)
         "ranks; use ring or allgather");
 }
 
-static void test_order_of_chunks(void **state)
+static void wrong_orders_of_chunks_are_refused(void **state)
 {
     static const struct {
         const char *chunks, *message;
@@ -184,7 +184,7 @@ static void test_order_of_chunks(void **state)
 }
 
 /* Without the axis, that is, with degree 1, nothing changes. */
-static void test_degree_one(void **state)
+static void degree_one_changes_nothing(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = model(&arena, 7, 2, 1);
@@ -203,14 +203,14 @@ static void test_degree_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_allgather),
-        cmocka_unit_test(test_ulysses),
-        cmocka_unit_test(test_rings_written_out),
-        cmocka_unit_test(test_head_and_tail),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_order_of_chunks),
-        cmocka_unit_test(test_degree_one),
+        cmocka_unit_test(ring_attention_replaces_attention),
+        cmocka_unit_test(allgather_gathers_keys_and_values),
+        cmocka_unit_test(ulysses_trades_tokens_for_heads),
+        cmocka_unit_test(rings_expand_and_share_rotations),
+        cmocka_unit_test(headtail_pairs_early_and_late_chunks),
+        cmocka_unit_test(wrong_settings_are_refused),
+        cmocka_unit_test(wrong_orders_of_chunks_are_refused),
+        cmocka_unit_test(degree_one_changes_nothing),
     };
     if (ct_ops_register() < 0)
         return 1;

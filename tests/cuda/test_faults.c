@@ -51,7 +51,7 @@ static int run(const char *text, const char *name, const int32_t *values, size_t
     return rc;
 }
 
-static void test_tokens(void **state)
+static void tokens_out_of_range_are_refused(void **state)
 {
     static const char text[] = "graph \"tokens\"\n"
                                "input %tokens : int32[1,4]\n"
@@ -66,7 +66,7 @@ static void test_tokens(void **state)
     assert_int_equal(run(text, "tokens", (int32_t[]){0, 10, 3, 1}, 4), 0);
 }
 
-static void test_labels(void **state)
+static void labels_out_of_range_are_refused(void **state)
 {
     static const char text[] = "graph \"labels\"\n"
                                "input %labels : int32[1,4]\n"
@@ -82,7 +82,7 @@ static void test_labels(void **state)
 }
 
 /* The simulated device has a GiB, and gives as much as the host has, up to 8. */
-static void test_memory(void **state)
+static void too_little_memory_is_refused(void **state)
 {
     void *base;
 
@@ -92,7 +92,7 @@ static void test_memory(void **state)
 }
 
 /* Containers refuse memory that can be exported, or that is mapped at all. */
-static void test_refused_memory(void **state)
+static void refused_memory_falls_back(void **state)
 {
     static const char *const refused[] = {"export", "mapping"};
     char in[300], out[300];
@@ -112,7 +112,7 @@ static void test_refused_memory(void **state)
 }
 
 /* A second device, as the first is open: what it says of the driver comes before anything else. */
-static void test_driver(void **state)
+static void an_old_driver_is_refused(void **state)
 {
     struct ct_device *other;
 
@@ -126,9 +126,11 @@ static void test_driver(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens), cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_refused_memory),
-        cmocka_unit_test(test_driver),
+        cmocka_unit_test(tokens_out_of_range_are_refused),
+        cmocka_unit_test(labels_out_of_range_are_refused),
+        cmocka_unit_test(too_little_memory_is_refused),
+        cmocka_unit_test(refused_memory_falls_back),
+        cmocka_unit_test(an_old_driver_is_refused),
     };
 
     if (ct_ops_register() < 0)

@@ -117,7 +117,7 @@ static void check_scale(const json_t *want, struct ct_device *device)
     finish(&m);
 }
 
-static void test_scales(void **state)
+static void scales_equal_the_vectors(void **state)
 {
     const json_t *list = json_object_get(vectors, "scales");
 
@@ -161,7 +161,7 @@ static void check_cast(const json_t *want, struct ct_device *device)
     finish(&m);
 }
 
-static void test_casts(void **state)
+static void casts_equal_the_vectors(void **state)
 {
     const json_t *list = json_object_get(vectors, "casts");
 
@@ -236,7 +236,7 @@ static void check_blocks(const json_t *want, struct ct_device *device)
     finish(&m);
 }
 
-static void test_blocks(void **state)
+static void blocks_equal_the_vectors(void **state)
 {
     const json_t *list = json_object_get(vectors, "mx");
 
@@ -323,7 +323,7 @@ static void check_layer(const json_t *layer, struct ct_device *device)
     finish(&m);
 }
 
-static void test_layers(void **state)
+static void layers_equal_the_vectors(void **state)
 {
     const json_t *list = json_object_get(vectors, "linear");
 
@@ -336,9 +336,9 @@ static void test_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scales), cmocka_unit_test(test_casts),
-                                       cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_layers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scales_equal_the_vectors), cmocka_unit_test(casts_equal_the_vectors),
+        cmocka_unit_test(blocks_equal_the_vectors), cmocka_unit_test(layers_equal_the_vectors)};
 
     if (ct_ops_register() < 0)
         return 1;

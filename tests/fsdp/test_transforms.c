@@ -81,25 +81,25 @@ static void check_layers(const char *setting, const char *golden)
     ct_arena_finish(&arena);
 }
 
-static void test_units(void **state)
+static void units_share_collectives(void **state)
 {
     (void)state;
     check_layers("bucket=unit", "unit.txt");
 }
 
-static void test_parameters(void **state)
+static void parameters_have_their_own_collectives(void **state)
 {
     (void)state;
     check_layers("bucket=parameter", "parameter.txt");
 }
 
-static void test_always(void **state)
+static void reshard_always_gathers_again(void **state)
 {
     (void)state;
     check_layers("reshard_after_forward=always", "always.txt");
 }
 
-static void test_never(void **state)
+static void reshard_never_gathers_once(void **state)
 {
     (void)state;
     check_layers("reshard_after_forward=never", "never.txt");
@@ -133,7 +133,7 @@ static void check_sequence(const char *setting, const char *golden)
     ct_arena_finish(&arena);
 }
 
-static void test_regather(void **state)
+static void inputs_are_gathered_again(void **state)
 {
     (void)state;
     check_sequence("regather=true", "regather.txt");
@@ -184,11 +184,11 @@ static void others_can_come_after_parameters_are_sharded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_always),
-        cmocka_unit_test(test_never),
-        cmocka_unit_test(test_regather),
+        cmocka_unit_test(units_share_collectives),
+        cmocka_unit_test(parameters_have_their_own_collectives),
+        cmocka_unit_test(reshard_always_gathers_again),
+        cmocka_unit_test(reshard_never_gathers_once),
+        cmocka_unit_test(inputs_are_gathered_again),
         cmocka_unit_test(others_can_come_after_parameters_are_sharded),
     };
 

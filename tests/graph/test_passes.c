@@ -227,7 +227,7 @@ static const char *dump_of(struct ct_arena *arena, const char *dump_after)
     return copy;
 }
 
-static void dumps(void **state)
+static void dumps_follow_the_request(void **state)
 {
     struct ct_arena arena = {0};
     const char *seeded = "# after seeder (shard): sets the seed\n"
@@ -416,7 +416,7 @@ int main(void)
         cmocka_unit_test(evaluation_runs_what_says_so),
         cmocka_unit_test(transforms_of_all_ranks_and_of_one),
         cmocka_unit_test(what_cannot_be_ordered),
-        cmocka_unit_test(dumps),
+        cmocka_unit_test(dumps_follow_the_request),
         cmocka_unit_test(failures_leave_a_reproducer),
         cmocka_unit_test(broken_graphs_are_not_transformed),
         cmocka_unit_test(precision_casts_weights_once),

@@ -62,7 +62,7 @@ static void finish(struct machine *m, struct ct_arena *arena)
     ct_arena_finish(arena);
 }
 
-static void dropped_waits(void **state)
+static void dropped_waits_are_found(void **state)
 {
     struct ct_arena arena = {0};
     struct machine m;
@@ -91,7 +91,7 @@ static void dropped_waits(void **state)
     finish(&m, &arena);
 }
 
-static void dropped_signals(void **state)
+static void dropped_signals_are_found(void **state)
 {
     struct ct_arena arena = {0};
     struct machine m;
@@ -153,7 +153,7 @@ static void moved_and_shortened_buffers(void **state)
     finish(&m, &arena);
 }
 
-static void shared_memory(void **state)
+static void shared_memory_is_found(void **state)
 {
     struct ct_arena arena = {0};
     struct machine m;
@@ -178,7 +178,7 @@ static void a_small_arena(void **state)
 }
 
 /* Neighbours that depend on each other, swapped. */
-static void swapped_instructions(void **state)
+static void swapped_instructions_are_found(void **state)
 {
     struct ct_arena arena = {0};
     struct machine m;
@@ -240,12 +240,12 @@ static void all_faults_are_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dropped_waits),
-        cmocka_unit_test(dropped_signals),
+        cmocka_unit_test(dropped_waits_are_found),
+        cmocka_unit_test(dropped_signals_are_found),
         cmocka_unit_test(moved_and_shortened_buffers),
-        cmocka_unit_test(shared_memory),
+        cmocka_unit_test(shared_memory_is_found),
         cmocka_unit_test(a_small_arena),
-        cmocka_unit_test(swapped_instructions),
+        cmocka_unit_test(swapped_instructions_are_found),
         cmocka_unit_test(adding_to_nothing),
         cmocka_unit_test(all_faults_are_reported),
     };

@@ -35,7 +35,7 @@ static int64_t parameters(const char *name, const char *flavor)
     return total;
 }
 
-static void published_sizes(void **state)
+static void sizes_equal_the_published_ones(void **state)
 {
     static const struct {
         const char *model, *flavor;
@@ -93,7 +93,7 @@ static void what_is_not_supported_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(published_sizes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_equal_the_published_ones),
                                        cmocka_unit_test(what_is_not_supported_is_refused)};
 
     if (ct_ops_register() < 0)

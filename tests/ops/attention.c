@@ -172,7 +172,7 @@ static void check_forward(bool with_documents, bool shuffled)
     ct_trial_finish(&w.m);
 }
 
-static void test_blocks_are_merged(void **state)
+static void merged_blocks_equal_the_whole(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++)
@@ -214,7 +214,7 @@ static void check_backward(bool with_documents, bool shuffled)
     ct_trial_finish(&w.m);
 }
 
-static void test_gradients_of_blocks(void **state)
+static void gradients_of_blocks_add_up(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++)
@@ -222,7 +222,7 @@ static void test_gradients_of_blocks(void **state)
 }
 
 /* A query that sees no key: o is zero, lse -inf, and no gradient flows. */
-static void test_nothing_to_see(void **state)
+static void a_query_without_keys_gives_zero(void **state)
 {
     struct ct_trial m;
     struct ct_value **in;
@@ -259,7 +259,7 @@ static void test_nothing_to_see(void **state)
 }
 
 /* Merging with what saw nothing changes nothing, on either side. */
-static void test_merge_with_nothing(void **state)
+static void merging_with_nothing_changes_nothing(void **state)
 {
     struct ct_trial m;
     double *o, *lse, *other, *other_lse;
@@ -290,10 +290,10 @@ static void test_merge_with_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks_are_merged),
-        cmocka_unit_test(test_gradients_of_blocks),
-        cmocka_unit_test(test_nothing_to_see),
-        cmocka_unit_test(test_merge_with_nothing),
+        cmocka_unit_test(merged_blocks_equal_the_whole),
+        cmocka_unit_test(gradients_of_blocks_add_up),
+        cmocka_unit_test(a_query_without_keys_gives_zero),
+        cmocka_unit_test(merging_with_nothing_changes_nothing),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

@@ -104,7 +104,7 @@ static void check_attention(const char *inputs, bool documents)
     ct_trial_finish(&m);
 }
 
-static void test_attention(void **state)
+static void attention_follows_its_formula(void **state)
 {
     (void)state;
     check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] -", false);
@@ -112,7 +112,7 @@ static void test_attention(void **state)
 }
 
 /* Scores of 1e5 must not overflow, and pick the largest. */
-static void test_attention_is_stable(void **state)
+static void attention_is_stable(void **state)
 {
     struct ct_trial m;
 
@@ -129,7 +129,7 @@ static void test_attention_is_stable(void **state)
 }
 
 /* Equal keys: the mean of the values so far. */
-static void test_attention_on_equal_keys(void **state)
+static void attention_on_equal_keys_is_a_mean(void **state)
 {
     struct ct_trial m;
     double sum = 0;
@@ -150,7 +150,7 @@ static void test_attention_on_equal_keys(void **state)
 /* ---- rope ---- */
 
 /* Pair i as a complex number, times exp(i position frequency). */
-static void test_rope_is_a_rotation(void **state)
+static void rope_is_a_rotation(void **state)
 {
     struct ct_trial m;
 
@@ -169,7 +169,7 @@ static void test_rope_is_a_rotation(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_rope_counts_positions(void **state)
+static void rope_counts_positions(void **state)
 {
     struct ct_trial given, counted;
 
@@ -187,7 +187,7 @@ static void test_rope_counts_positions(void **state)
     ct_trial_finish(&counted);
 }
 
-static void test_rope_inverse(void **state)
+static void rope_inverse_undoes_rope(void **state)
 {
     struct ct_trial m, back;
 
@@ -206,7 +206,7 @@ static void test_rope_inverse(void **state)
 }
 
 /* Values of an independent implementation of the published rule, for Llama 3.1 8B and 3.2 1B. */
-static void test_rope_frequencies(void **state)
+static void rope_frequencies_equal_published_values(void **state)
 {
     static const struct {
         int64_t head_size, pair;
@@ -240,7 +240,7 @@ static void test_rope_frequencies(void **state)
 
 /* ---- norms ---- */
 
-static void test_rms_norm(void **state)
+static void rms_norm_follows_its_formula(void **state)
 {
     struct ct_trial m;
 
@@ -261,7 +261,7 @@ static void test_rms_norm(void **state)
 }
 
 /* Equal elements c: each becomes w, whatever c is, when eps is 0. */
-static void test_rms_norm_of_a_constant(void **state)
+static void rms_norm_of_a_constant_is_its_weight(void **state)
 {
     struct ct_trial m;
 
@@ -276,7 +276,7 @@ static void test_rms_norm_of_a_constant(void **state)
 }
 
 /* In bfloat16 the norm is that of the sum as it is stored. */
-static void test_add_rms_norm_rounds_the_sum(void **state)
+static void add_rms_norm_rounds_the_sum(void **state)
 {
     struct ct_sample s = {"add_rms_norm", "eps=0", "real[1,2] real[1,2] real[2]"};
     struct ct_trial m;
@@ -302,7 +302,7 @@ static void test_add_rms_norm_rounds_the_sum(void **state)
 
 /* ---- losses ---- */
 
-static void test_cross_entropy(void **state)
+static void cross_entropy_follows_its_formula(void **state)
 {
     struct ct_trial m;
     double loss = 0;
@@ -324,7 +324,7 @@ static void test_cross_entropy(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_cross_entropy_of_equal_logits(void **state)
+static void cross_entropy_of_equal_logits_is_a_logarithm(void **state)
 {
     struct ct_trial m;
 
@@ -338,7 +338,7 @@ static void test_cross_entropy_of_equal_logits(void **state)
 }
 
 /* The joined op is linear, then cross_entropy. */
-static void test_linear_cross_entropy(void **state)
+static void linear_cross_entropy_equals_both_ops(void **state)
 {
     struct ct_trial joined, linear, loss;
 
@@ -383,7 +383,7 @@ static void check_shards(const char *attrs, double scale)
     ct_trial_finish(&shards);
 }
 
-static void test_cross_entropy_in_shards(void **state)
+static void cross_entropy_in_shards_equals_the_whole(void **state)
 {
     (void)state;
     check_shards(NULL, 1);
@@ -393,7 +393,7 @@ static void test_cross_entropy_in_shards(void **state)
 }
 
 /* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
-static void test_indices_outside(void **state)
+static void indices_out_of_range_are_refused(void **state)
 {
     static const struct {
         struct ct_sample sample;
@@ -437,7 +437,7 @@ static void test_indices_outside(void **state)
 
 /* ---- the small ones ---- */
 
-static void test_linear(void **state)
+static void linear_follows_its_formula(void **state)
 {
     struct ct_trial m;
 
@@ -454,7 +454,7 @@ static void test_linear(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_embedding(void **state)
+static void embedding_copies_rows(void **state)
 {
     struct ct_trial m;
 
@@ -466,7 +466,7 @@ static void test_embedding(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_swiglu(void **state)
+static void swiglu_follows_its_formula(void **state)
 {
     struct ct_trial m;
 
@@ -498,7 +498,7 @@ static void check_clip(double max_norm, double a, double b, double norm, double 
     ct_trial_finish(&m);
 }
 
-static void test_clip_coefficient(void **state)
+static void clip_coefficient_follows_its_formula(void **state)
 {
     (void)state;
     check_clip(1, 9, 16, 5, 1 / (5 + 1e-6));
@@ -509,7 +509,7 @@ static void test_clip_coefficient(void **state)
     check_clip(0, NAN, 1, NAN, -1);
 }
 
-static void test_squared_norm(void **state)
+static void squared_norm_follows_its_formula(void **state)
 {
     struct ct_trial m;
 
@@ -524,7 +524,7 @@ static void test_squared_norm(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_init_normal(void **state)
+static void init_normal_has_its_moments(void **state)
 {
     uint64_t stream = ct_rng_stream("in0");
     double mean = 0, square = 0;
@@ -552,7 +552,7 @@ static void test_init_normal(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_init_constant(void **state)
+static void init_constant_fills(void **state)
 {
     struct ct_trial m;
 
@@ -580,7 +580,7 @@ static double applied(const char *type, const char *attrs, double x)
 }
 
 /* x / (1 + e^-x), x erfc(-x / root 2) / 2, and that by tanh. */
-static void test_activations(void **state)
+static void activations_follow_their_formulas(void **state)
 {
     (void)state;
     near(applied("silu", NULL, 1), 0.7310585786300049);
@@ -591,7 +591,7 @@ static void test_activations(void **state)
     near(applied("scale", "factor=-2.5", 3), -7.5);
 }
 
-static void test_softmax(void **state)
+static void softmax_follows_its_formula(void **state)
 {
     struct ct_trial m;
 
@@ -605,7 +605,7 @@ static void test_softmax(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_layer_norm(void **state)
+static void layer_norm_follows_its_formula(void **state)
 {
     struct ct_trial m;
     double sum = 0, square = 0;
@@ -626,7 +626,7 @@ static void test_layer_norm(void **state)
 }
 
 /* A window as wide as the sequence hides nothing, one of 1 leaves a token its own value. */
-static void test_windows(void **state)
+static void windows_limit_what_a_query_sees(void **state)
 {
     static const char operands[] = "real[2,6,2,4] real[2,6,2,4] real[2,6,2,4] -";
     struct ct_trial whole, wide, self;
@@ -648,7 +648,7 @@ static void test_windows(void **state)
 }
 
 /* Queries that see all keys do not depend on the keys' order. */
-static void test_all_keys(void **state)
+static void without_a_mask_the_order_of_keys_does_not_matter(void **state)
 {
     struct ct_trial m;
     double before[8];
@@ -671,7 +671,7 @@ static void test_all_keys(void **state)
     ct_trial_finish(&m);
 }
 
-static void test_init_uniform(void **state)
+static void init_uniform_has_its_moments(void **state)
 {
     struct ct_trial m;
     double sum = 0, least = 9, most = -9;
@@ -692,34 +692,34 @@ static void test_init_uniform(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_is_stable),
-        cmocka_unit_test(test_attention_on_equal_keys),
-        cmocka_unit_test(test_rope_is_a_rotation),
-        cmocka_unit_test(test_rope_counts_positions),
-        cmocka_unit_test(test_rope_inverse),
-        cmocka_unit_test(test_rope_frequencies),
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rms_norm_of_a_constant),
-        cmocka_unit_test(test_add_rms_norm_rounds_the_sum),
-        cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_cross_entropy_of_equal_logits),
-        cmocka_unit_test(test_cross_entropy_in_shards),
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_layer_norm),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_all_keys),
-        cmocka_unit_test(test_init_uniform),
-        cmocka_unit_test(test_linear_cross_entropy),
-        cmocka_unit_test(test_indices_outside),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_clip_coefficient),
-        cmocka_unit_test(test_squared_norm),
-        cmocka_unit_test(test_init_normal),
-        cmocka_unit_test(test_init_constant),
+        cmocka_unit_test(attention_follows_its_formula),
+        cmocka_unit_test(attention_is_stable),
+        cmocka_unit_test(attention_on_equal_keys_is_a_mean),
+        cmocka_unit_test(rope_is_a_rotation),
+        cmocka_unit_test(rope_counts_positions),
+        cmocka_unit_test(rope_inverse_undoes_rope),
+        cmocka_unit_test(rope_frequencies_equal_published_values),
+        cmocka_unit_test(rms_norm_follows_its_formula),
+        cmocka_unit_test(rms_norm_of_a_constant_is_its_weight),
+        cmocka_unit_test(add_rms_norm_rounds_the_sum),
+        cmocka_unit_test(cross_entropy_follows_its_formula),
+        cmocka_unit_test(cross_entropy_of_equal_logits_is_a_logarithm),
+        cmocka_unit_test(cross_entropy_in_shards_equals_the_whole),
+        cmocka_unit_test(activations_follow_their_formulas),
+        cmocka_unit_test(softmax_follows_its_formula),
+        cmocka_unit_test(layer_norm_follows_its_formula),
+        cmocka_unit_test(windows_limit_what_a_query_sees),
+        cmocka_unit_test(without_a_mask_the_order_of_keys_does_not_matter),
+        cmocka_unit_test(init_uniform_has_its_moments),
+        cmocka_unit_test(linear_cross_entropy_equals_both_ops),
+        cmocka_unit_test(indices_out_of_range_are_refused),
+        cmocka_unit_test(linear_follows_its_formula),
+        cmocka_unit_test(embedding_copies_rows),
+        cmocka_unit_test(swiglu_follows_its_formula),
+        cmocka_unit_test(clip_coefficient_follows_its_formula),
+        cmocka_unit_test(squared_norm_follows_its_formula),
+        cmocka_unit_test(init_normal_has_its_moments),
+        cmocka_unit_test(init_constant_fills),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

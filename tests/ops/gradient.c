@@ -17,7 +17,7 @@
 #include "sample.h"
 
 /* Weights that nobody trains, and outputs that no gradient arrives at, cost nothing. */
-static void test_linear_emits_what_is_wanted(void **state)
+static void linear_emits_only_wanted_gradients(void **state)
 {
     struct ct_sample s = {"linear", NULL, "real[4,6] real[2,6] real[8,6] real[4,6]"};
     struct ct_value *din[4] = {0}, *dout[3] = {0};
@@ -45,7 +45,7 @@ static void test_linear_emits_what_is_wanted(void **state)
 }
 
 /* The joined gradient's loss replaces the forward's, unless an op of the forward takes it. */
-static void test_loss_of_the_joined_gradient(void **state)
+static void the_joined_gradient_gives_the_loss(void **state)
 {
     struct ct_sample s = {"linear_cross_entropy", NULL, "real[4,4] real[6,4] label[4]"};
 
@@ -85,7 +85,7 @@ static double loss_beside(struct ct_trial *m, const struct ct_op *merge, int64_t
 }
 
 /* The loss in shards: its two gradients together are that of the whole. */
-static void test_loss_in_shards(void **state)
+static void the_loss_in_shards_has_the_same_gradient(void **state)
 {
     struct ct_sample s = {"cross_entropy_partial", "shards=2", "real[2,4,6] label[2,4]"};
     struct ct_value *merge_din[2] = {0}, *din[2] = {0}, *dout[2] = {0};
@@ -122,9 +122,9 @@ static void test_loss_in_shards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_emits_what_is_wanted),
-        cmocka_unit_test(test_loss_of_the_joined_gradient),
-        cmocka_unit_test(test_loss_in_shards),
+        cmocka_unit_test(linear_emits_only_wanted_gradients),
+        cmocka_unit_test(the_joined_gradient_gives_the_loss),
+        cmocka_unit_test(the_loss_in_shards_has_the_same_gradient),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

@@ -379,7 +379,7 @@ static void check_outputs(const struct infer_case *c, const struct ct_op *op)
     assert_int_equal(op->outs, n);
 }
 
-static void test_outputs(void **state)
+static void outputs_have_inferred_shapes(void **state)
 {
     (void)state;
     for (const struct infer_case *c = good; c->type; c++) {
@@ -393,7 +393,7 @@ static void test_outputs(void **state)
     }
 }
 
-static void test_messages(void **state)
+static void refusals_name_the_operand(void **state)
 {
     (void)state;
     for (const struct infer_case *c = bad; c->type; c++) {
@@ -415,7 +415,7 @@ static bool lists(const struct infer_case *cases, const char *type)
     return false;
 }
 
-static void test_every_type_has_cases(void **state)
+static void every_type_has_cases(void **state)
 {
     (void)state;
     for (size_t i = 0; ct_op_at(i); i++) {
@@ -427,7 +427,7 @@ static void test_every_type_has_cases(void **state)
 }
 
 /* A transform's dtype stays, where the type can give any. */
-static void test_fixed_dtypes(void **state)
+static void fixed_dtypes_stay(void **state)
 {
     static const struct infer_case dw = {"linear_dw", NULL, "bfloat16[2,4] bfloat16[2,3]", NULL};
     static const struct infer_case dx = {"linear_dx", NULL, "bfloat16[2,3] bfloat16[3,4]", NULL};
@@ -454,10 +454,10 @@ static void test_fixed_dtypes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_outputs),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_every_type_has_cases),
-        cmocka_unit_test(test_fixed_dtypes),
+        cmocka_unit_test(outputs_have_inferred_shapes),
+        cmocka_unit_test(refusals_name_the_operand),
+        cmocka_unit_test(every_type_has_cases),
+        cmocka_unit_test(fixed_dtypes_stay),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

@@ -38,7 +38,7 @@ static int run(const struct ct_op_check *check, const struct ct_sample *s)
 
 /* Samples are in the table, or with the type. Types without a reference kernel are collectives:
    they have no meaning on one rank. */
-static void test_every_promise_on_every_sample(void **state)
+static void every_type_keeps_every_promise(void **state)
 {
     struct ct_arena arena = {0};
 
@@ -64,7 +64,7 @@ static void test_every_promise_on_every_sample(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_promise_on_every_sample),
+        cmocka_unit_test(every_type_keeps_every_promise),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

@@ -16,7 +16,7 @@
 
 /* ---- types ---- */
 
-static void test_find(void **state)
+static void types_are_found_by_name(void **state)
 {
     (void)state;
     assert_string_equal(ct_op_find("linear")->name, "linear");
@@ -150,7 +150,7 @@ static struct ct_value *temp(struct ct_graph *g, enum ct_dtype dtype, int rank, 
     return ct_graph_source(g, CT_ROLE_PARAM, "v", dtype, rank, (int64_t[]){a, b});
 }
 
-static void test_a_type_of_ones_own(void **state)
+static void plugins_register_types(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "own");
@@ -187,7 +187,7 @@ static const struct ct_factor *factor_of(const struct ct_rule *rule, int operand
     return &rule->factor[rule->operand[operand].factor[dim]];
 }
 
-static void test_factors_of_linear(void **state)
+static void linear_has_its_factors(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "factors");
@@ -218,7 +218,7 @@ static void test_factors_of_linear(void **state)
 }
 
 /* Queries may be split, keys not, unless both are split alike; heads with their groups. */
-static void test_factors_of_attention(void **state)
+static void attention_has_its_factors(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "factors");
@@ -252,7 +252,7 @@ static void test_factors_of_attention(void **state)
 }
 
 /* A split of the queries leaves sums over them pending: the gradients of keys and values. */
-static void test_factors_of_attention_grad(void **state)
+static void attention_grad_has_its_factors(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "factors");
@@ -277,7 +277,7 @@ static void test_factors_of_attention_grad(void **state)
 }
 
 /* Heads out of features: what splits one splits the other. */
-static void test_factors_of_view(void **state)
+static void view_has_its_factors(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "factors");
@@ -311,7 +311,7 @@ static bool refuses(const struct ct_prepare *request)
     return false;
 }
 
-static void test_kernels(void **state)
+static void kernels_are_found_by_device(void **state)
 {
     static const struct ct_kernel never =
         CT_KERNEL("add", "never", CT_KERNEL_ACCUMULATES, refuses, NULL, no_run);
@@ -348,7 +348,7 @@ static void test_kernels(void **state)
 
 /* ---- ops.h ---- */
 
-static void test_linears(void **state)
+static void linears_share_one_op(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "linears");
@@ -370,7 +370,7 @@ static void test_linears(void **state)
 }
 
 /* Init ops stand in front, in order, whatever was built before. */
-static void test_parameters(void **state)
+static void init_ops_come_first(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "parameters");
@@ -400,7 +400,7 @@ static void test_parameters(void **state)
 }
 
 /* After a failure everything returns NULL and the first message stays. */
-static void test_failed_builder(void **state)
+static void a_failed_builder_keeps_its_first_message(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = ct_graph_create(&arena, "failed");
@@ -476,7 +476,7 @@ static double flops_of(const char *type, int ins, int outs, const struct ct_tens
 }
 
 /* 2 m n k. */
-static void test_flops(void **state)
+static void flops_are_counted(void **state)
 {
     struct ct_tensor x = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){3, 5});
     struct ct_tensor w = ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){7, 5});
@@ -494,20 +494,20 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),
+        cmocka_unit_test(types_are_found_by_name),
         cmocka_unit_test(every_type_says_what_it_is),
         cmocka_unit_test(a_wrong_table_is_refused_with_the_reason),
         cmocka_unit_test(a_type_of_a_shorter_struct_works),
-        cmocka_unit_test(test_a_type_of_ones_own),
-        cmocka_unit_test(test_factors_of_linear),
-        cmocka_unit_test(test_factors_of_attention),
-        cmocka_unit_test(test_factors_of_attention_grad),
-        cmocka_unit_test(test_factors_of_view),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_linears),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_failed_builder),
-        cmocka_unit_test(test_flops),
+        cmocka_unit_test(plugins_register_types),
+        cmocka_unit_test(linear_has_its_factors),
+        cmocka_unit_test(attention_has_its_factors),
+        cmocka_unit_test(attention_grad_has_its_factors),
+        cmocka_unit_test(view_has_its_factors),
+        cmocka_unit_test(kernels_are_found_by_device),
+        cmocka_unit_test(linears_share_one_op),
+        cmocka_unit_test(init_ops_come_first),
+        cmocka_unit_test(a_failed_builder_keeps_its_first_message),
+        cmocka_unit_test(flops_are_counted),
         cmocka_unit_test(attention_counts_pairs_that_are_seen),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)

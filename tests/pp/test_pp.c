@@ -73,7 +73,7 @@ static void check_cut(int64_t layers, int ranks, const char *schedule, const cha
     ct_arena_finish(&arena);
 }
 
-static void test_balance(void **state)
+static void stages_are_balanced(void **state)
 {
     (void)state;
     check_cut(3, 2, "1f1b", "microbatch_size=1",
@@ -82,7 +82,7 @@ static void test_balance(void **state)
               "embedding 0, layers.0 1, layers.1 2, head 3");
 }
 
-static void test_layers_per_stage(void **state)
+static void layers_per_stage_is_kept(void **state)
 {
     (void)state;
     check_cut(2, 2, "1f1b", "layers_per_stage=2", "embedding 0, layers.0 0, layers.1 1, head 1");
@@ -92,7 +92,7 @@ static void test_layers_per_stage(void **state)
         "head 3");
 }
 
-static void test_split_points(void **state)
+static void split_points_begin_stages(void **state)
 {
     (void)state;
     check_cut(3, 2, "1f1b", "split_points=layers.2",
@@ -124,7 +124,7 @@ static void parameters_are_held_where_the_schedule_places_stages(void **state)
 }
 
 /* The residual stream alone crosses, before ops are joined and after. */
-static void test_narrow(void **state)
+static void only_the_residual_stream_is_sent(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *g = model(&arena, 3, 2);
@@ -160,7 +160,7 @@ static void check_refusal(int64_t layers, int ranks, const char *schedule, const
     ct_arena_finish(&arena);
 }
 
-static void test_refusals(void **state)
+static void wrong_settings_are_refused(void **state)
 {
     (void)state;
     check_refusal(2, 5, "1f1b", "microbatch_size=1",
@@ -206,7 +206,7 @@ static const char *localised(struct ct_arena *arena, const char *text, int64_t r
     return text;
 }
 
-static void test_values_are_handed_on(void **state)
+static void values_are_handed_on(void **state)
 {
     struct ct_arena arena = {0};
 
@@ -244,7 +244,7 @@ static const char tied[] =
     "grad %v = %d.v\n"
     "fetch t = %t\n";
 
-static void test_tied_parameters(void **state)
+static void tied_parameters_are_shared_between_stages(void **state)
 {
     struct ct_arena arena = {0};
 
@@ -254,7 +254,7 @@ static void test_tied_parameters(void **state)
     ct_arena_finish(&arena);
 }
 
-static void test_values_do_not_go_back(void **state)
+static void values_do_not_go_back(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_run run = {0};
@@ -336,7 +336,7 @@ static void send_no_more(struct ct_program *p)
     memmove(&p->step[last], &p->step[last + 1], sizeof(*p->step) * (--p->step_count - last));
 }
 
-static void test_proof(void **state)
+static void programs_are_proven_and_deadlocks_found(void **state)
 {
     static const char one[] =
         "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 3RECV_F0 3F0 3RECV_F1 3F1";
@@ -366,16 +366,16 @@ static void test_proof(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_layers_per_stage),
-        cmocka_unit_test(test_split_points),
+        cmocka_unit_test(stages_are_balanced),
+        cmocka_unit_test(layers_per_stage_is_kept),
+        cmocka_unit_test(split_points_begin_stages),
         cmocka_unit_test(parameters_are_held_where_the_schedule_places_stages),
-        cmocka_unit_test(test_narrow),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_values_are_handed_on),
-        cmocka_unit_test(test_tied_parameters),
-        cmocka_unit_test(test_values_do_not_go_back),
-        cmocka_unit_test(test_proof),
+        cmocka_unit_test(only_the_residual_stream_is_sent),
+        cmocka_unit_test(wrong_settings_are_refused),
+        cmocka_unit_test(values_are_handed_on),
+        cmocka_unit_test(tied_parameters_are_shared_between_stages),
+        cmocka_unit_test(values_do_not_go_back),
+        cmocka_unit_test(programs_are_proven_and_deadlocks_found),
     };
 
     if (ct_ops_register() < 0)

@@ -191,7 +191,7 @@ static void faults_of_options_are_said(void **state)
 
 /* ---- TorchTitan's tests of activation checkpointing ---- */
 
-static void test_flops(void **state)
+static void recomputation_costs_known_flops(void **state)
 {
     struct ct_arena arena = {0};
     double forward, layer, none;
@@ -228,7 +228,7 @@ static size_t planned(const struct ct_graph *g, int microbatches)
 }
 
 /* With all forwards first, each microbatch holds what is saved. */
-static void test_mem(void **state)
+static void recomputation_saves_known_memory(void **state)
 {
     static const char *const modes[] = {"mode=full", "mode=op", "mode=layer"};
     enum { MICROBATCHES = 12 };
@@ -428,7 +428,7 @@ static void check_correctness(struct tiny tiny, const char *mode, const char *of
     ct_arena_finish(&arena);
 }
 
-static void test_correctness(void **state)
+static void recomputed_gradients_are_equal(void **state)
 {
     static const char *const cases[][2] = {
         {"mode=full", "offload="},     {"mode=layer", "offload="},    {"mode=op", "offload="},
@@ -452,13 +452,13 @@ int main(void)
         cmocka_unit_test(none_changes_nothing),
         cmocka_unit_test(effects_are_not_repeated),
         cmocka_unit_test(faults_of_options_are_said),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_mem),
+        cmocka_unit_test(recomputation_costs_known_flops),
+        cmocka_unit_test(recomputation_saves_known_memory),
         cmocka_unit_test(offloading_moves_memory),
         cmocka_unit_test(the_rate_decides_on_offloading),
         cmocka_unit_test(budget_is_never_beaten),
         cmocka_unit_test(a_budget_is_kept),
-        cmocka_unit_test(test_correctness),
+        cmocka_unit_test(recomputed_gradients_are_equal),
     };
 
     if (ct_ops_register() < 0)

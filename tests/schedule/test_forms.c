@@ -228,7 +228,7 @@ static void bubbles_of_other_times(void **state)
 }
 
 /* Numbers of torch's generators, on an event simulator of their own. */
-static void known_bubbles(void **state)
+static void bubbles_equal_the_known_ones(void **state)
 {
     static const struct {
         struct kind kind;
@@ -259,7 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bubbles_and_peaks_are_those_of_the_closed_forms),
         cmocka_unit_test(bubbles_of_other_times),
-        cmocka_unit_test(known_bubbles),
+        cmocka_unit_test(bubbles_equal_the_known_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

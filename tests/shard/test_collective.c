@@ -122,7 +122,7 @@ static int run_rank(int64_t rank, const struct ct_communicator *communicator, vo
     return rc;
 }
 
-static void test_random_steps(void **state)
+static void random_steps_give_the_target_sharding(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 1000; seed++) {
@@ -189,7 +189,7 @@ static int run_several(int64_t rank, const struct ct_communicator *communicator,
     return rc;
 }
 
-static void test_several_values(void **state)
+static void several_values_share_a_call(void **state)
 {
     struct ct_arena arena = {0};
     struct random random = {3, 0};
@@ -242,7 +242,7 @@ static void assert_refused(const char *text, const char *words)
 }
 
 /* Every rank says so, whatever its own shard: else some would wait for others. */
-static void test_uneven_permute(void **state)
+static void uneven_shards_cannot_be_permuted(void **state)
 {
     (void)state;
     assert_refused("graph \"uneven\"\n"
@@ -602,9 +602,9 @@ int main(void)
         cmocka_unit_test(calls_that_cannot_be_reach_no_communicator),
         cmocka_unit_test(groups_have_no_bounds),
         cmocka_unit_test(a_group_of_16384_ranks_is_planned_without_tables),
-        cmocka_unit_test(test_random_steps),
-        cmocka_unit_test(test_several_values),
-        cmocka_unit_test(test_uneven_permute),
+        cmocka_unit_test(random_steps_give_the_target_sharding),
+        cmocka_unit_test(several_values_share_a_call),
+        cmocka_unit_test(uneven_shards_cannot_be_permuted),
     };
 
     if (ct_ops_register() < 0)

@@ -208,7 +208,7 @@ static void check_case(const char *text, const char *dtype, uint64_t seed)
     ct_arena_finish(&arena);
 }
 
-static void test_kernels_on_shards(void **state)
+static void kernels_on_shards_equal_the_whole(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++)
@@ -220,7 +220,7 @@ static void test_kernels_on_shards(void **state)
 }
 
 /* A token of nobody's shard is an error on every rank. */
-static void test_token_outside(void **state)
+static void tokens_out_of_range_fail_on_every_rank(void **state)
 {
     struct ct_arena arena = {0};
     struct random random = {1, 0};
@@ -326,8 +326,8 @@ static int open_device(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_on_shards),
-        cmocka_unit_test(test_token_outside),
+        cmocka_unit_test(kernels_on_shards_equal_the_whole),
+        cmocka_unit_test(tokens_out_of_range_fail_on_every_rank),
         cmocka_unit_test(each_index_is_in_one_range),
         cmocka_unit_test(ranges_run_on_the_threads_of_the_device),
     };

@@ -44,7 +44,7 @@ static void check_golden(const char *name, const char *text)
 }
 
 /* Gradients come out as pending sums, and are all-reduced; so is the loss. */
-static void test_data_parallel(void **state)
+static void data_parallel_reduces_gradients(void **state)
 {
     (void)state;
     check_golden("data_parallel.graph",
@@ -61,7 +61,7 @@ static void test_data_parallel(void **state)
 
 /* Kept in shards, gathered for use: the reduce-scatter of gradients follows, and for the copies an
    all-reduce of what is left. */
-static void test_fully_sharded(void **state)
+static void fully_sharded_gathers_and_scatters(void **state)
 {
     (void)state;
     check_golden(
@@ -100,7 +100,7 @@ static void test_fully_sharded(void **state)
 
 /* Products over split features are pending sums, all-reduced where they are needed whole; logits
    are split by vocabulary and gathered for the loss. */
-static void test_tensor_parallel(void **state)
+static void tensor_parallel_reduces_once_for_two_products(void **state)
 {
     (void)state;
     check_golden("tensor_parallel.graph",
@@ -114,7 +114,7 @@ static void test_tensor_parallel(void **state)
 
 /* One more annotation: the residual stream is split along the sequence. All-reduces become
    reduce-scatters into it and all-gathers out of it; of the logits only statistics are gathered. */
-static void test_sequence_parallel(void **state)
+static void sequence_parallel_scatters_the_residual_stream(void **state)
 {
     (void)state;
     check_golden(
@@ -130,7 +130,7 @@ static void test_sequence_parallel(void **state)
 }
 
 /* What cannot be is refused, by name. */
-static void test_in_place_stays(void **state)
+static void impossible_shardings_are_refused_by_name(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph = parse(&arena, "graph \"stuck\"\n"
@@ -144,7 +144,7 @@ static void test_in_place_stays(void **state)
     ct_arena_finish(&arena);
 }
 
-static void test_one_rank_is_left_alone(void **state)
+static void one_rank_needs_no_collectives(void **state)
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph = parse(&arena, "graph \"one\"\n"
@@ -204,12 +204,12 @@ static void a_maximum_of_shards_is_reduced_to_the_largest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_data_parallel),
-        cmocka_unit_test(test_fully_sharded),
-        cmocka_unit_test(test_tensor_parallel),
-        cmocka_unit_test(test_sequence_parallel),
-        cmocka_unit_test(test_in_place_stays),
-        cmocka_unit_test(test_one_rank_is_left_alone),
+        cmocka_unit_test(data_parallel_reduces_gradients),
+        cmocka_unit_test(fully_sharded_gathers_and_scatters),
+        cmocka_unit_test(tensor_parallel_reduces_once_for_two_products),
+        cmocka_unit_test(sequence_parallel_scatters_the_residual_stream),
+        cmocka_unit_test(impossible_shardings_are_refused_by_name),
+        cmocka_unit_test(one_rank_needs_no_collectives),
         cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
     };
     if (REGISTER_OPS("tp") < 0)

@@ -91,7 +91,7 @@ static const struct {
     {"[a, b]", "[b, a]", "all_gather a 0, all_to_all b 1>0, slice a 1", 384 + 768 / 3 * 2},
 };
 
-static void test_known_pairs(void **state)
+static void known_pairs_take_known_steps(void **state)
 {
     const struct ct_value v = {.dtype = CT_F32, .ndim = 2, .shape = {24, 24}};
 
@@ -113,7 +113,7 @@ static void test_known_pairs(void **state)
     }
 }
 
-static void test_nothing_becomes_pending(void **state)
+static void nothing_becomes_unreduced(void **state)
 {
     struct ct_sharding whole = {0}, split = parse(&abc, "[a]"), pending = parse(&abc, "+{a}");
     struct ct_sharding maximum = parse(&abc, "max{a}");
@@ -148,7 +148,7 @@ static double bytes_of(const struct ct_graph *g, const struct ct_op *op)
 
 /* From any sharding to any other that has no new pending sums, on any mesh, shards uneven or empty:
    the steps end there, every step on the way is legal, and no number changes. */
-static void test_random_pairs(void **state)
+static void random_pairs_keep_every_number(void **state)
 {
     int steps_seen = 0;
 
@@ -180,9 +180,9 @@ static void test_random_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_pairs),
-        cmocka_unit_test(test_nothing_becomes_pending),
-        cmocka_unit_test(test_random_pairs),
+        cmocka_unit_test(known_pairs_take_known_steps),
+        cmocka_unit_test(nothing_becomes_unreduced),
+        cmocka_unit_test(random_pairs_keep_every_number),
     };
     if (ct_ops_register() < 0)
         return 1;

@@ -115,7 +115,7 @@ static int check_seed(uint64_t seed, struct ct_arena *arena, const struct ct_gra
     return rc;
 }
 
-static void test_random_steps(void **state)
+static void random_steps_equal_one_rank(void **state)
 {
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + seeds; seed++) {
@@ -157,7 +157,7 @@ static int load_optimizer(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps_equal_one_rank)};
 
     if (argc > 1)
         first_seed = strtoull(argv[1], NULL, 10);
