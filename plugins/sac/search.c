@@ -13,7 +13,7 @@
 
 #include "sac.h"
 
-#define TRIES 8
+#define TRIES 16
 #define PROBES 8
 
 /* ---- amounts ---- */
@@ -229,7 +229,8 @@ static int choose_budget(struct sac *s, size_t without)
 }
 
 /* The fastest plan whose program takes no more than limit; -1: none. The estimate is memory without
-   sac, less what is no longer kept; the error of each try corrects the next. */
+   sac, less what is no longer kept; the error of each try corrects the next. Every other try halves
+   what is left, since the error changes with the plan. */
 static int search(struct sac *s, struct ct_run *run, size_t limit, size_t without, int *best)
 {
     double above = (double)without - (double)s->saved;
@@ -237,8 +238,10 @@ static int search(struct sac *s, struct ct_run *run, size_t limit, size_t withou
 
     *best = -1;
     for (int tries = 0; fails - *best > 1 && (tries < TRIES || *best < 0); tries++) {
-        int at = tries < TRIES ? plan_within(s, (double)limit - above) : 0, rc;
+        int at = plan_within(s, (double)limit - above), rc;
 
+        if (tries % 2)
+            at = (*best + fails) / 2;
         at = at <= *best ? *best + 1 : at >= fails ? fails - 1 : at;
         rc = try_plan(s, run, &s->plan[at]);
         if (rc < 0)
