@@ -13,9 +13,10 @@
 #include "product.h"
 
 #define PAIRS 5
-#define FLOPS 1e9  /* of a measured product of rows, by fewer of them */
-#define MOST 2048  /* rows, columns and depth of a measured gradient */
-#define ONE 0x3f80 /* 1 in bfloat16 */
+#define FLOPS 1e9      /* of a measured product of rows, by fewer of them */
+#define MOST 2048      /* rows, columns and depth of a measured gradient: for larger ones too */
+#define MOST_ROWS 4096 /* the same for products of rows */
+#define ONE 0x3f80     /* 1 in bfloat16 */
 
 static double seconds(void)
 {
@@ -105,6 +106,11 @@ static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t 
     return cpu_tuned(name, measure, &s) > 1;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int64_t clamp(double x, int64_t low, int64_t high)
 {
     return x < (double)low ? low : x > (double)high ? high : (int64_t)x;
@@ -112,8 +118,9 @@ static int64_t clamp(double x, int64_t low, int64_t high)
 
 bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype)
 {
-    int64_t columns = use == CPU_FORWARD ? n : k, depth = use == CPU_FORWARD ? k : n;
-    struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(n * k + 1), 64, 512),
+    int64_t columns = least(use == CPU_FORWARD ? n : k, MOST_ROWS),
+            depth = least(use == CPU_FORWARD ? k : n, MOST_ROWS);
+    struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(columns * depth + 1), 64, 512),
                               .n = columns,
                               .k = depth,
                               .a_type = CT_BF16,
@@ -131,9 +138,9 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
 {
     struct cpu_gemm_spec s = *spec;
 
-    s.m = clamp((double)s.m, 1, MOST);
-    s.n = clamp((double)s.n, 1, MOST);
-    s.k = clamp((double)s.k, 1, MOST);
+    s.m = least(s.m, MOST);
+    s.n = least(s.n, MOST);
+    s.k = least(s.k, MOST);
     s.a_col = s.m;
     s.b_row = s.c_row = s.n;
     s.accumulate = true;
