@@ -6,6 +6,7 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/model.h>
+#include <ctitan/op.h>
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
@@ -44,6 +45,26 @@ static int help_plugin_verb(const char *name)
         return rc;
     printf("usage: ctitan %s %s\n\n%s: %s\n", name, ops->usage, name, ops->summary);
     return 1;
+}
+
+/* "ops" lists the op types of the core and of lib; a plugin's own are not loaded here. */
+static bool help_ops(const char *name)
+{
+    const struct ct_op_type *type;
+
+    if (strcmp(name, "ops"))
+        return false;
+    for (size_t i = 0; (type = ct_op_at(i)); i++)
+        printf("%-26s %s\n", type->name, type->summary);
+    printf("\n`ctitan help OP` shows the signature and the attributes of one.\n");
+    return true;
+}
+
+static int print_op(const struct ct_op_type *type)
+{
+    printf("op %s: %s\n\n  %s\n", type->name, type->summary, type->signature);
+    print_options(type->attrs);
+    return 0;
 }
 
 static bool help_section(const char *name)
@@ -100,6 +121,15 @@ static void list_plugins(void)
     ct_arena_finish(&arena);
 }
 
+/* A plugin may have the name of an op. */
+static int help_plugin_or_op(const char *name)
+{
+    const struct ct_op_type *type = ct_op_find(name);
+    int rc = help_plugin(name);
+
+    return rc < 0 && type ? print_op(type) : rc;
+}
+
 int verb_help(int argc, char **argv)
 {
     if (argc > 2)
@@ -108,16 +138,18 @@ int verb_help(int argc, char **argv)
         return 0;
     if (argc == 2) {
         /* A verb and a section may have the same name: show both. */
-        bool verb = help_verb(argv[1]), section = help_section(argv[1]);
+        bool verb = help_verb(argv[1]);
+        bool section = help_section(argv[1]) || help_ops(argv[1]);
         int brought = verb ? 1 : help_plugin_verb(argv[1]);
 
         if (brought < 0)
             return brought;
-        return brought || section || !strcmp(argv[1], "help") ? 0 : help_plugin(argv[1]);
+        return brought || section || !strcmp(argv[1], "help") ? 0 : help_plugin_or_op(argv[1]);
     }
     print_overview(stdout);
     print_plugin_verbs(stdout);
-    printf("\n`ctitan help VERB` shows a verb's arguments.\n");
+    printf(
+        "\n`ctitan help VERB` shows a verb's arguments, `ctitan help ops` lists the op types.\n");
     printf("`ctitan help SECTION` shows the options of one section of a recipe:\n\n");
     for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
         printf("  [%s]%*s %s\n", ct_recipe_section_at(i)->name,

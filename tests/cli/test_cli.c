@@ -167,6 +167,12 @@ static void help_is_made_from_the_tables(void **state)
     assert_has(r.out, "offers optimizer adamw");
     r = run("help plan");
     assert_has(r.out, "usage: ctitan plan RECIPE");
+    r = run("help ops");
+    assert_has(r.out, "all_gather ");
+    assert_has(r.out, "linear ");
+    r = run("help rms_norm");
+    assert_has(r.out, "x[.K] T, w[K] T -> ");
+    assert_has(r.out, "eps = ");
     r = run("plugins");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "op, kernels, optimizer");
