@@ -5,6 +5,7 @@
  * call on the others: it shows for whom they waited.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,9 +32,11 @@ struct trace {
     size_t count;
 };
 
+/* In whole nanoseconds, so that slices that follow each other do not overlap as they are printed:
+   Perfetto drops a slice that begins before the end of another. */
 static double micros(const struct trace *t, int rank, double time)
 {
-    return (flight_time(t->run->rank[rank].h, time) - t->begin) * 1e6;
+    return round((flight_time(t->run->rank[rank].h, time) - t->begin) * 1e9) * 1e-3;
 }
 
 static void begin_event(struct trace *t, const char *phase, int rank, int thread)
