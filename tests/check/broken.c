@@ -13,6 +13,7 @@
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/program.h>
 #include <ctitan/run.h>
 
 #define GRADIENT 1      /* an op's gradient is twice what it should be */
@@ -31,6 +32,7 @@
 #define DEVICE 14       /* what is copied out has a wrong byte */
 #define COMMUNICATOR 15 /* it cannot be opened */
 #define SCHEDULE 16     /* a backward comes before its forward */
+#define ORDER 17        /* the last microbatch's backward is forgotten */
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -429,6 +431,29 @@ static const struct ct_schedule_ops schedule = {.size = sizeof(struct ct_schedul
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_SCHEDULE, TEXT(NAME), &schedule                                                         \
+    }
+#endif
+
+#if FAULT == ORDER
+static int64_t microbatch_size(void)
+{
+    return 0;
+}
+
+static int make_order(const struct ct_run *run, struct ct_graph *graph, int microbatches,
+                      bool training, struct ct_arena *arena, struct ct_order *order)
+{
+    (void)run;
+    ct_order_default(graph, microbatches, arena, order);
+    order->count -= training;
+    return 0;
+}
+
+static const struct ct_order_ops order_ops = {
+    .size = sizeof(struct ct_order_ops), .microbatch_size = microbatch_size, .order = make_order};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_ORDER, TEXT(NAME), &order_ops                                                           \
     }
 #endif
 
