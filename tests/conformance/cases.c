@@ -220,6 +220,18 @@
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
 
+#define ADAMW_FLOAT8(n0, columns, blocks, clip)                                                    \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %step : float64[]\n"                                                                   \
+    "scalar %" clip " : float32[]\n"                                                               \
+    "param %p : T[" #n0 "," #columns "]\n"                                                         \
+    "state %g : T[" #n0 "," #columns "]\n"                                                         \
+    "state %m : float32[" #n0 "," #columns "]\n"                                                   \
+    "state %m_scale : float32[" #n0 "," #blocks "]\n"                                              \
+    "state %variance : float32[" #n0 "," #columns "]\n"                                            \
+    "state %v_scale : float32[" #n0 "," #blocks "]\n"                                              \
+    "post - adamw.float8(%lr, %step, %" clip ", %p, %g, %m, %m_scale, %variance, %v_scale)\n"
+
 #define FLOAT8(b, t, k, n)                                                                         \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
@@ -362,6 +374,8 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"adamw", ADAMW(37, 1000, "clip"), 0, false},
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
+    {"adamw, 8 bits", ADAMW_FLOAT8(37, 64, 4, "clip"), 0, false},
+    {"adamw, 8 bits, skipped", ADAMW_FLOAT8(3, 48, 3, "skip"), 0, false},
     {"float8, odd", FLOAT8(2, 8, 16, 32), 0, false},
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},
     {"float8, tiles", FLOAT8(4, 40, 96, 48), 0, false},
