@@ -6,6 +6,7 @@
 #   3  A folder of lib/, plugins/ and models/, and cli/, includes its own headers and public ones.
 #   4  The core's code names no technique and no model.
 #   5  The core's code names no op but its own, and recognises none by its name.
+#   6  The core has at most 10,000 lines of code.
 set -uo pipefail
 cd "$1" || exit
 
@@ -111,7 +112,11 @@ check_words() {
         sed 's/$/ compares the name of an op/'
 }
 
+check_size() {
+    scripts/loc | awk -F'|' '$2 == " core " && $6 > 10000 { print "core has" $6 "lines, over 10000" }'
+}
+
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_others; check_words; } | sort -u)
+faults=$({ check_core; check_others; check_words; check_size; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }
