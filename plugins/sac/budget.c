@@ -298,7 +298,7 @@ static void solve(struct sac *s)
         cells[0][i].choice = -1;
     for (int n = 0; n < s->layers; n++)
         add_layer(&s->front[n], cells[n], cells[n + 1], most / STEPS + 1);
-    s->plan = ct_arena_array(&s->scratch, struct sac_plan, STEPS + 1);
+    s->plan = ct_arena_array(&s->scratch, struct sac_plan, STEPS + 2);
     for (int i = 0; i <= STEPS; i++) {
         const struct cell *c = &cells[s->layers][i];
 
@@ -308,6 +308,33 @@ static void solve(struct sac *s)
             continue;
         fastest = c->seconds;
         read_back(s, cells, i, &s->plan[s->plans++]);
+    }
+}
+
+void sac_plan_of_kept(struct sac *s, struct sac_plan *plan)
+{
+    size_t count = s->forward->value_count;
+
+    *plan = (struct sac_plan){.bytes = s->fixed, .kept = ct_arena_array(&s->scratch, bool, count)};
+    memcpy(plan->kept, s->kept, count);
+    for (int n = 0; n < s->layers; n++) {
+        const struct sac_problem *p = &s->problem[n];
+        bool *needed = ct_arena_array(&s->scratch, bool, p->count + 1);
+
+        for (int i = p->count - 1; i >= 0; i--) {
+            const struct sac_decided *d = &p->op[i];
+
+            if (!d->needed && !needed[i])
+                continue;
+            if (d->must_not || s->kept[d->of->out[0]->id]) {
+                plan->bytes += d->bytes;
+                continue;
+            }
+            plan->seconds += d->seconds;
+            plan->flops += d->flops;
+            for (int k = 0; k < d->ins; k++)
+                needed[d->in[k]] = true;
+        }
     }
 }
 
@@ -331,7 +358,9 @@ void sac_keep_plan(struct sac *s, const struct sac_plan *plan)
 {
     memset(s->kept, true, s->forward->value_count);
     memset(s->away, false, s->forward->value_count);
-    for (int n = 0; n < s->layers; n++) {
+    if (plan->kept)
+        memcpy(s->kept, plan->kept, s->forward->value_count);
+    for (int n = 0; n < s->layers && !plan->kept; n++) {
         const struct sac_choice *choice = &s->front[n].choice[plan->choice[n]];
 
         for (int i = 0; i < s->problem[n].count; i++) {

@@ -138,12 +138,11 @@ static void mark_listed(const struct sac *s, struct list *list, bool *marked)
     }
 }
 
-static int choose_ops(struct sac *s)
+int sac_keep_listed(struct sac *s, const char *ops)
 {
-    bool given = strcmp(sac_config.save_ops, "default") != 0;
+    bool given = strcmp(ops, "default") != 0;
     struct list list = {0};
-    int rc =
-        read_list(s, &list, given ? sac_config.save_ops : default_ops, given ? "save_ops" : NULL);
+    int rc = read_list(s, &list, given ? ops : default_ops, given ? "save_ops" : NULL);
 
     for (int n = 0; n < s->layers; n++)
         keep_boundary(s, n);
@@ -192,7 +191,7 @@ int sac_choose_by_rule(struct sac *s, const char *mode)
     else if (!strcmp(mode, "layer"))
         choose_layers(s, sac_config.every);
     else if (!strcmp(mode, "op"))
-        rc = choose_ops(s);
+        rc = sac_keep_listed(s, sac_config.save_ops);
     sac_settle(s);
     return rc;
 }

@@ -66,7 +66,8 @@ struct sac_front {
 struct sac_plan {
     size_t bytes; /* kept for the backward at a time */
     double seconds, flops, copied;
-    int *choice;                  /* by layer: index into its front */
+    int *choice;                  /* by layer: index into its front; NULL: see kept */
+    bool *kept;                   /* by value id; NULL: see choice */
     size_t planned, planned_host; /* memory of a step, if planned */
 };
 
@@ -107,7 +108,8 @@ struct sac {
     struct sac_front *front;     /* by layer */
     size_t fixed, saved;         /* bytes that every choice keeps; bytes kept without sac */
     double forward_flops;        /* of the layers, in one microbatch */
-    struct sac_plan *plan;       /* sorted: each has more bytes and less time than the last */
+    /* Sorted: each has more bytes and less time than the last. There is room for one more. */
+    struct sac_plan *plan;
     int plans;
 };
 
@@ -137,6 +139,10 @@ double sac_flops(const struct sac *s, const struct ct_op *op);
 /* By the roofline, or measured. */
 double sac_seconds(struct sac *s, const struct ct_op *op);
 
+/* Of the values that may be recomputed, keep those that leave a layer and those that the listed ops
+   make: a comma-separated list, or "default". CT_ECONFIG: the list has an unknown op. */
+int sac_keep_listed(struct sac *s, const char *ops);
+
 /* ---- front.c, budget.c ---- */
 
 void sac_front(struct sac *s, const struct sac_problem *p, struct sac_front *front);
@@ -144,6 +150,8 @@ void sac_front(struct sac *s, const struct sac_problem *p, struct sac_front *fro
 void sac_solve(struct sac *s);
 /* Keep what the plan keeps. */
 void sac_keep_plan(struct sac *s, const struct sac_plan *plan);
+/* The plan that keeps what is kept now, without copies to host memory. */
+void sac_plan_of_kept(struct sac *s, struct sac_plan *plan);
 
 /* ---- search.c ---- */
 

@@ -14,7 +14,7 @@
 #include "sac.h"
 
 #define TRIES 16
-#define PROBES 8
+#define PROBES 32
 
 /* ---- amounts ---- */
 
@@ -195,6 +195,8 @@ static void print_table(const struct sac *s, const struct sac_plan *chosen, size
             print_row(s, plan, plan == chosen ? "<- chosen" : "");
         last = row;
     }
+    if (chosen == s->plan + s->plans)
+        print_row(s, chosen, "<- chosen, as mode = op does");
     print_row(s, &none, chosen ? "without sac" : "without sac <- chosen");
 }
 
@@ -252,17 +254,49 @@ static int search(struct sac *s, struct ct_run *run, size_t limit, size_t withou
     return 0;
 }
 
-/* The peak need not grow with what is kept: try faster plans, at growing distance from the best. */
+/* The peak need not grow with what is kept: try faster plans, at growing distance from the best,
+   and again from each that fits. */
 static int probe(struct sac *s, struct ct_run *run, size_t limit, int *best)
 {
-    int from = *best, rc = 0;
+    int rc = 0, tries = 0;
 
-    for (int i = 0; rc == 0 && i < PROBES && from + (1 << i) < s->plans; i++) {
-        struct sac_plan *plan = &s->plan[from + (1 << i)];
+    for (int step = 1; rc == 0 && tries < PROBES && *best + step < s->plans;
+         step = step ? 2 * step : 1) {
+        struct sac_plan *plan = &s->plan[*best + step];
 
-        rc = plan->planned ? 0 : try_plan(s, run, plan);
-        if (rc == 0 && plan->planned <= limit)
-            *best = from + (1 << i);
+        if (!plan->planned) {
+            rc = try_plan(s, run, plan);
+            tries++;
+        }
+        if (rc == 0 && plan->planned <= limit) {
+            *best += step;
+            step = 0;
+        }
+    }
+    return rc;
+}
+
+/* Plans of budget.c cost least for the bytes that they keep, but others may leave fewer gaps in
+   memory: try what the fixed modes keep. The fastest that fits takes the place behind the last. */
+static int try_rules(struct sac *s, struct ct_run *run, size_t limit, int *best)
+{
+    static const char *const lists[] = {"default", "attention", "linear", "linear,attention"};
+    struct sac_plan plan;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < CT_COUNT(lists); i++) {
+        memset(s->kept, true, s->forward->value_count);
+        memset(s->away, false, s->forward->value_count);
+        rc = sac_keep_listed(s, lists[i]);
+        sac_settle(s);
+        sac_plan_of_kept(s, &plan);
+        if (rc < 0 || plan.seconds >= s->plan[*best].seconds)
+            continue;
+        rc = try_plan(s, run, &plan);
+        if (rc == 0 && plan.planned <= limit) {
+            s->plan[s->plans] = plan;
+            *best = s->plans;
+        }
     }
     return rc;
 }
@@ -285,6 +319,8 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
     rc = search(s, run, limit, without, &best);
     if (rc == 0 && best >= 0)
         rc = probe(s, run, limit, &best);
+    if (rc == 0 && best >= 0)
+        rc = try_rules(s, run, limit, &best);
     if (rc == 0 && best < 0)
         rc = ct_fail(CT_ECONFIG,
                      "[sac] memory = %s: a step takes %zu bytes even when most is recomputed, but "
