@@ -48,12 +48,9 @@ static int64_t parts(int64_t blocks, int64_t other, int threads)
 static void plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t columns;
+    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, columns;
 
-    p->depth = least(up(s->k, CPU_PANEL), DEPTH);
-    if (s->k > DEPTH) /* equal parts */
-        p->depth = up((s->k + panels_of(s->k) * CPU_PANEL / DEPTH) / ((s->k + DEPTH - 1) / DEPTH),
-                      CPU_PANEL);
+    p->depth = up((s->k + parts_of_k - 1) / parts_of_k, CPU_PANEL); /* equal parts */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
     p->by_columns = parts(panels_of(s->n), p->by_rows, p->threads);
     columns = panels_of(panels_of(s->n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
