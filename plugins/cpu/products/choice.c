@@ -1,30 +1,24 @@
 /*
- * See choice.h. Speeds are those of one thread, by its CPU time, so that other processes disturb
- * them little.
+ * See choice.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
+ * their times counts. Own kernels must be faster by MARGIN, since in a step the operands are not in
+ * the caches, as they are here.
  */
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include <ctitan/clock.h>
 
 #include "../tuning.h"
 #include "choice.h"
 #include "product.h"
 
-#define PAIRS 5
+#define PAIRS 7
+#define MARGIN 1.1
 #define FLOPS 1e9      /* of a measured product of rows, by fewer of them */
 #define MOST 2048      /* rows, columns and depth of a measured gradient: for larger ones too */
 #define MOST_ROWS 4096 /* the same for products of rows */
 #define ONE 0x3f80     /* 1 in bfloat16 */
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static int rising(const void *a, const void *b)
 {
@@ -58,12 +52,12 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
     bool ok = a && b && c && memory;
 
     for (int i = -1; ok && i < PAIRS; i++) {
-        double begin = seconds(), middle, end;
+        double begin = ct_now(), middle, end;
 
         ok = cpu_gemm_run(ways[0], a, b, c, memory) >= 0;
-        middle = seconds();
+        middle = ct_now();
         ok = ok && cpu_gemm_run(ways[1], a, b, c, memory) >= 0;
-        end = seconds();
+        end = ct_now();
         if (i >= 0)
             ratio[i] = (middle - begin) / (end - middle);
     }
@@ -78,20 +72,14 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
 static double measure(void *context)
 {
     struct cpu_gemm_spec s = *(const struct cpu_gemm_spec *)context;
-    int threads = omp_get_max_threads();
     struct cpu_gemm *ways[2];
-    double ratio = 0;
     bool ok = true;
 
-    omp_set_num_threads(1);
     for (int own = 0; ok && own < 2; own++) {
         s.own = own;
         ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
     }
-    if (ok)
-        ratio = compare(&s, ways);
-    omp_set_num_threads(threads);
-    return ratio;
+    return ok ? compare(&s, ways) : 0;
 }
 
 static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t n, int64_t k)
@@ -101,9 +89,9 @@ static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t 
 
     if (!strcmp(cpu_config.products ? cpu_config.products : "auto", "own"))
         return true;
-    snprintf(name, sizeof(name), "%s.%s.%lldx%lld", cpu_unit()->name, kind, (long long)n,
-             (long long)k);
-    return cpu_tuned(name, measure, &s) > 1;
+    snprintf(name, sizeof(name), "%s.%s.%lldx%lld.%d", cpu_unit()->name, kind, (long long)n,
+             (long long)k, cpu_threads());
+    return cpu_tuned(name, measure, &s) > MARGIN;
 }
 
 static int64_t least(int64_t a, int64_t b)

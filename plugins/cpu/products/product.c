@@ -60,16 +60,25 @@ static void plan_rows(struct cpu_product *p)
                              (p->rows / CPU_PANEL) * p->columns * CPU_PANEL * 4);
 }
 
+/* At most GRADIENT_BLOCK, and as many blocks for each thread. */
+static int64_t rows_of_block(int64_t m, int64_t threads)
+{
+    int64_t rows, blocks = up((m + GRADIENT_BLOCK - 1) / GRADIENT_BLOCK, threads);
+
+    for (;; blocks += threads) {
+        rows = up((m + blocks - 1) / blocks, CPU_PANEL);
+        if (rows == CPU_PANEL || (m + rows - 1) / rows % threads == 0)
+            return rows;
+    }
+}
+
 static void plan_gradient(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
 
-    p->rows = least(up(s->m, CPU_PANEL), GRADIENT_BLOCK);
+    p->rows = rows_of_block(s->m, p->threads);
     p->columns = least(up(s->n, CPU_PANEL), GRADIENT_BLOCK);
     p->depth = least(up(s->k, CPU_PANEL), GRADIENT_DEPTH);
-    while (p->rows > CPU_PANEL &&
-           ((s->m + p->rows - 1) / p->rows) * ((s->n + p->columns - 1) / p->columns) < p->threads)
-        p->rows = up(p->rows / 2, CPU_PANEL);
     p->by_rows = (s->m + p->rows - 1) / p->rows;
     p->by_columns = 1;
     p->packed = least(up(s->k, CPU_PANEL), GRADIENT_ROWS);
