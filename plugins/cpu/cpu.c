@@ -14,14 +14,14 @@ static const struct ct_option options[] = {
                "local ranks"),
     CT_OPT_STRING(struct cpu_config, isa, "isa", "auto",
                   "Instruction set: auto (the CPU's best), portable, avx2 or avx512"),
-    CT_OPT_STRING(
-        struct cpu_config, streams, "streams", "threads",
+    CT_OPT_ENUM(
+        struct cpu_config, streams, "streams", "threads", "threads|in_order",
         "How the streams besides the compute stream run: threads, or in_order (all on one thread)"),
-    CT_OPT_STRING(struct cpu_config, bf16_matmul, "bf16_matmul", "auto",
-                  "bfloat16 products: native, widen (to float32), or auto: native where that is "
-                  "faster (AMX; AVX512_BF16 where it is timed to be)"),
-    CT_OPT_STRING(
-        struct cpu_config, products, "products", "auto",
+    CT_OPT_ENUM(struct cpu_config, bf16_matmul, "bf16_matmul", "auto", "auto|native|widen",
+                "bfloat16 products: native, widen (to float32), or auto: native where that is "
+                "faster (AMX; AVX512_BF16 where it is timed to be)"),
+    CT_OPT_ENUM(
+        struct cpu_config, products, "products", "auto", "auto|onednn|own",
         "Kernels of bfloat16 products: own, onednn, or auto: for each shape what is timed to "
         "be faster, once per machine"),
     CT_OPT_STRING(struct cpu_config, offload_folder, "offload_folder", "",

@@ -16,12 +16,17 @@
 
 #include "kernels/isa.h"
 
+/* Values of options, in the order of their words. */
+enum cpu_streams_kind { CPU_STREAMS_THREADS, CPU_STREAMS_IN_ORDER };
+enum cpu_bf16_matmul { CPU_BF16_AUTO, CPU_BF16_NATIVE, CPU_BF16_WIDEN };
+enum cpu_products { CPU_PRODUCTS_AUTO, CPU_PRODUCTS_ONEDNN, CPU_PRODUCTS_OWN };
+
 struct cpu_config {
-    int64_t threads;            /* 0: cores / local ranks */
-    const char *isa;            /* auto, portable, avx2, avx512 */
-    const char *streams;        /* threads, in_order */
-    const char *bf16_matmul;    /* auto, native, widen */
-    const char *products;       /* auto, onednn, own */
+    int64_t threads; /* 0: cores / local ranks */
+    const char *isa; /* auto, portable, avx2, avx512 */
+    enum cpu_streams_kind streams;
+    enum cpu_bf16_matmul bf16_matmul;
+    enum cpu_products products;
     const char *offload_folder; /* of the file that backs host memory; "": no host memory */
     bool huge_pages, pack_weights;
 };

@@ -15,6 +15,7 @@
 
 #include "cpu.h"
 #include "gemm.h"
+#include "products/unit.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -58,6 +59,9 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     set_threads(request);
     cpu_parallel(start_thread, NULL);
     rc = cpu_gemm_start();
+    if (rc >= 0 && cpu_config.products == CPU_PRODUCTS_OWN && !cpu_unit())
+        rc = ct_fail(CT_ECONFIG, "[cpu] products = own: bfloat16 products are widened to float32 "
+                                 "here, which only oneDNN multiplies; use auto");
     if (rc < 0)
         return rc;
     device = calloc(1, sizeof(*device));
@@ -66,7 +70,7 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     device->base = (struct ct_device){.ops = &cpu_device_ops,
                                       .name = "cpu",
                                       .host_memory = true,
-                                      .in_order = !strcmp(cpu_config.streams, "in_order")};
+                                      .in_order = cpu_config.streams == CPU_STREAMS_IN_ORDER};
     rc = cpu_streams_create(device->base.in_order, &device->streams);
     if (rc < 0) {
         close_device(&device->base);

@@ -127,9 +127,7 @@ static bool has_fast_bf16(void)
 
 bool cpu_bf16_native(void)
 {
-    const char *mode = cpu_config.bf16_matmul ? cpu_config.bf16_matmul : "auto";
-
-    if (!strcmp(mode, "auto"))
+    if (cpu_config.bf16_matmul == CPU_BF16_AUTO)
         return has_fast_bf16();
-    return !strcmp(mode, "native");
+    return cpu_config.bf16_matmul == CPU_BF16_NATIVE;
 }

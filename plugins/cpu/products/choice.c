@@ -65,8 +65,10 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
     free(b);
     free(c);
     free(memory);
+    if (!ok)
+        return 0;
     qsort(ratio, PAIRS, sizeof(*ratio), rising);
-    return ok ? ratio[PAIRS / 2] : 0;
+    return ratio[PAIRS / 2];
 }
 
 static double measure(void *context)
@@ -87,7 +89,7 @@ static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t 
     struct cpu_gemm_spec s = *shape;
     char name[96];
 
-    if (!strcmp(cpu_config.products ? cpu_config.products : "auto", "own"))
+    if (cpu_config.products == CPU_PRODUCTS_OWN)
         return true;
     snprintf(name, sizeof(name), "%s.%s.%lldx%lld.%d", cpu_unit()->name, kind, (long long)n,
              (long long)k, cpu_threads());

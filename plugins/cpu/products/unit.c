@@ -1,6 +1,4 @@
 /* Which unit this process multiplies with. */
-#include <string.h>
-
 #include "../cpu.h"
 #include "unit.h"
 
@@ -31,7 +29,7 @@ static const struct cpu_unit *best_unit(void)
 
 const struct cpu_unit *cpu_unit(void)
 {
-    if (!cpu_bf16_native() || (cpu_config.products && !strcmp(cpu_config.products, "onednn")))
+    if (!cpu_bf16_native() || cpu_config.products == CPU_PRODUCTS_ONEDNN)
         return NULL;
     return best_unit();
 }
