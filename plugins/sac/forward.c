@@ -141,6 +141,19 @@ static bool is_activation(const bool *active, const struct ct_op *op)
     return false;
 }
 
+/* A copy of a weight made in the forward, such as a quantised one: as many elements, of a weight that
+   the backward has again. */
+static bool is_copy_of_weight(const struct ct_op *op, const bool *active, const struct ct_value *v)
+{
+    if (op->section->part != CT_PART_F || is_activation(active, op) || !op->in[0])
+        return false;
+    for (int i = 0; i < op->ins; i++)
+        if (!op->in[i] || op->in[i]->role == CT_ROLE_INPUT)
+            return false;
+    return v->ndim == op->in[0]->ndim &&
+           !memcmp(v->shape, op->in[0]->shape, sizeof(*v->shape) * (size_t)v->ndim);
+}
+
 static void describe(struct sac *s)
 {
     bool *active = ct_arena_array(&s->scratch, bool, s->forward->value_count);
@@ -161,8 +174,11 @@ static void describe(struct sac *s)
             move_entry(s, op);
     }
     ct_for_each_op (op, s->forward)
-        for (int i = 0; op->section->part == CT_PART_F && i < op->outs; i++)
+        for (int i = 0; op->section->part == CT_PART_F && i < op->outs; i++) {
             s->layer_of[op->out[i]->id] = layer_of(s, op, &room);
+            s->may[op->out[i]->id] |=
+                op->ins && is_pure(op) && is_copy_of_weight(op, active, op->out[i]);
+        }
 }
 
 /* ---- values that other transforms recompute ---- */
