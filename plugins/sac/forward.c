@@ -132,26 +132,26 @@ static bool is_pure(const struct ct_op *op)
     return !(op->type->flags & (CT_OP_EFFECT | CT_OP_RENDEZVOUS));
 }
 
-/* True for values that depend on the data, not on parameters alone (such as gathered ones). */
+/* True for values that depend on the data, not on parameters alone (such as gathered ones). What
+   another stage sends depends on it. */
 static bool is_activation(const bool *active, const struct ct_op *op)
 {
+    if (op->type->flags & CT_OP_RENDEZVOUS)
+        return true;
     for (int i = 0; i < op->ins; i++)
         if (op->in[i] && (op->in[i]->role == CT_ROLE_INPUT || active[op->in[i]->id]))
             return true;
     return false;
 }
 
-/* A copy of a weight made in the forward, such as a quantised one: as many elements, of a weight that
+/* A copy of a weight that the forward makes, such as a quantised one: as large as the weight, which
    the backward has again. */
 static bool is_copy_of_weight(const struct ct_op *op, const bool *active, const struct ct_value *v)
 {
-    if (op->section->part != CT_PART_F || is_activation(active, op) || !op->in[0])
-        return false;
-    for (int i = 0; i < op->ins; i++)
-        if (!op->in[i] || op->in[i]->role == CT_ROLE_INPUT)
-            return false;
-    return v->ndim == op->in[0]->ndim &&
-           !memcmp(v->shape, op->in[0]->shape, sizeof(*v->shape) * (size_t)v->ndim);
+    const struct ct_value *of = op->ins ? op->in[0] : NULL;
+
+    return of && !is_activation(active, op) && is_pure(op) && v->ndim == of->ndim &&
+           !memcmp(v->shape, of->shape, sizeof(*v->shape) * (size_t)v->ndim);
 }
 
 static void describe(struct sac *s)
@@ -176,8 +176,7 @@ static void describe(struct sac *s)
     ct_for_each_op (op, s->forward)
         for (int i = 0; op->section->part == CT_PART_F && i < op->outs; i++) {
             s->layer_of[op->out[i]->id] = layer_of(s, op, &room);
-            s->may[op->out[i]->id] |=
-                op->ins && is_pure(op) && is_copy_of_weight(op, active, op->out[i]);
+            s->may[op->out[i]->id] |= is_copy_of_weight(op, active, op->out[i]);
         }
 }
 
