@@ -93,5 +93,66 @@ static int run(const struct ct_launch *l)
     return rc < 0 ? rc : launch(l, &a);
 }
 
+/* ---- moments of 8 bits ---- */
+
+enum { LR, STEP, CLIP, P, G, M, M_SCALE, V, V_SCALE };
+
+#define LARGEST_BLOCK 256 /* elements with one scale */
+
+static bool accepts_codes(const struct ct_prepare *p)
+{
+    enum ct_dtype moments = p->in[M].dtype;
+    int64_t blocks = p->in[M_SCALE].shape[p->in[M_SCALE].ndim - 1];
+
+    for (int i = P; i < p->ins; i++)
+        if (!ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return gpu_is_compute_dtype(p->in[P].dtype) && gpu_is_compute_dtype(p->in[G].dtype) &&
+           (moments == CT_E4M3 || moments == CT_F32) && p->in[V].dtype == moments &&
+           p->in[M_SCALE].dtype == CT_F32 && p->in[V_SCALE].dtype == CT_F32 &&
+           p->in[P].shape[p->in[P].ndim - 1] <= blocks * LARGEST_BLOCK;
+}
+
+static int run_codes(const struct ct_launch *l)
+{
+    const struct ct_tensor *p = &l->in[P];
+    double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
+    int64_t blocks = l->in[M_SCALE].shape[p->ndim - 1], columns = p->shape[p->ndim - 1];
+    struct gpu_adamw_codes a = {.step = l->workspace,
+                                .number = l->in[STEP].data,
+                                .p = p->data,
+                                .m = l->in[M].data,
+                                .v = l->in[V].data,
+                                .g = l->in[G].data,
+                                .m_scale = l->in[M_SCALE].data,
+                                .v_scale = l->in[V_SCALE].data,
+                                .rows = ct_shape_count(p->ndim - 1, p->shape),
+                                .blocks = blocks,
+                                .count = columns / blocks,
+                                .dims = p->ndim,
+                                .coded = l->in[M].dtype == CT_E4M3,
+                                .p_kind = gpu_float_kind(p->dtype),
+                                .g_kind = gpu_float_kind(l->in[G].dtype),
+                                .beta1 = (float)beta1,
+                                .beta2 = (float)beta2,
+                                .rest1 = (float)(1 - beta1),
+                                .rest2 = (float)(1 - beta2),
+                                .eps = (float)ct_op_float(l->op, "eps")};
+    int rc = begin(l);
+
+    for (int d = 0; d < p->ndim; d++) {
+        a.size[d] = p->shape[d];
+        a.global[d] = l->op->in[P]->shape[d];
+        a.offset[d] = ct_launch_offset(l, l->op->in[P], d);
+    }
+    return rc < 0 ? rc
+                  : gpu_launch(l, "adamw_codes",
+                               (struct gpu_size){
+                                   (unsigned)gpu_blocks(a.rows * a.blocks, THREADS / 32), 1, 1},
+                               (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
 const struct ct_kernel gpu_adamw_kernels[] = {
-    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run), {0}};
+    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
+    CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare, run_codes),
+    {0}};

@@ -177,6 +177,8 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(attention)                                                                                   \
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
+    X(muon)                                                                                        \
+    X(route)                                                                                       \
     X(init)                                                                                        \
     X(float8)                                                                                      \
     X(offload)

@@ -13,6 +13,15 @@ static bool accepts(const struct ct_prepare *p)
     return gpu_is_compute_dtype(p->in[0].dtype);
 }
 
+/* 8-bit numbers begin as zeros. */
+static bool accepts_constant(const struct ct_prepare *p)
+{
+    bool zeros = ct_dtype_size(p->in[0].dtype) == 1 &&
+                 ((const struct ct_init_constant *)p->op->attrs)->value == 0;
+
+    return gpu_is_compute_dtype(p->in[0].dtype) || (zeros && ct_tensor_is_dense(&p->in[0]));
+}
+
 /* Where this rank's shard lies in the whole. */
 static struct gpu_init shard(const struct ct_launch *l)
 {
@@ -53,11 +62,15 @@ static int run_constant(const struct ct_launch *l)
 {
     struct gpu_init a = shard(l);
 
+    if (ct_dtype_size(l->in[0].dtype) == 1)
+        return gpu_check(gpu_driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)a.out, 0,
+                                                    (size_t)a.count, l->stream),
+                         "zeros");
     a.value = ((const struct ct_init_constant *)l->op->attrs)->value;
     return launch(l, "init_constant", &a);
 }
 
 const struct ct_kernel gpu_init_kernels[] = {
     CT_KERNEL("init_normal", "philox", 0, accepts, NULL, run_normal),
-    CT_KERNEL("init_constant", "fill", 0, accepts, NULL, run_constant),
+    CT_KERNEL("init_constant", "fill", 0, accepts_constant, NULL, run_constant),
     {0}};

@@ -41,7 +41,8 @@ static int run(const struct ct_launch *l, const struct ct_transport *by)
     const struct ep_round *a = l->op->attrs;
     const struct ct_collective *c = l->state;
     const struct ct_tensor *x = &l->in[1];
-    int64_t count = ep_rows(a, *(const int32_t *)l->in[0].data) * x->shape[x->ndim - 1];
+    const int32_t *most = a->agreed ? l->in[0].data : NULL; /* else in memory of the device */
+    int64_t count = ep_rows(a, most ? *most : 0) * x->shape[x->ndim - 1];
     struct ct_call call = {.kind = CT_CALL_ALL_TO_ALL,
                            .group = c->group,
                            .dtype = x->dtype,

@@ -232,6 +232,39 @@
     "state %v_scale : float32[" #n0 "," #blocks "]\n"                                              \
     "post - adamw.float8(%lr, %step, %" clip ", %p, %g, %m, %m_scale, %variance, %v_scale)\n"
 
+#define AVERAGE(n, k)                                                                              \
+    "scalar %step : float64[]\n"                                                                   \
+    "param %p : T[" #n "," #k "]\n"                                                                \
+    "state %average : float32[" #n "," #k "]\n"                                                    \
+    "post - ema(%step, %p, %average) {decay=0.9}\n"
+
+#define MUON(s, n, k, clip)                                                                        \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %" clip " : float32[]\n"                                                               \
+    "param %p : float32[" #s "," #n "," #k "]\n"                                                   \
+    "state %g : T[" #s "," #n "," #k "]\n"                                                         \
+    "state %m : T[" #s "," #n "," #k "]\n"                                                         \
+    "post - %u = muon.momentum(%" clip ", %g, %m) {momentum=0.9} : T[" #s "," #n "," #k "]\n"      \
+    "post - %o = muon.orthogonal(%u) : T[" #s "," #n "," #k "]\n"                                  \
+    "post - muon.update(%lr, %" clip ", %p, %o) {weight_decay=0.1, scale=3}\n"
+
+/* All rows in two rounds, as devices with memory of their own send them. */
+#define ROUTE(b, t, n, k, each, ranks, capacity)                                                   \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "F - %slot, %most = ep.route(%ids) {each=" #each ", ranks=" #ranks "} : int32[" #b "," #t      \
+    "," #ranks "], int32[1]\n"                                                                     \
+    "F - %r0 = ep.pack(%most, %slot, %x) {agreed=false, ranks=" #ranks ", capacity=" #capacity     \
+    "} : T[1," #ranks "," #capacity "," #n "]\n"                                                   \
+    "F - %r1 = ep.pack(%most, %slot, %x) {agreed=false, round=1, ranks=" #ranks                    \
+    ", capacity=" #capacity "} : T[1," #ranks "," #capacity "," #n "]\n"                           \
+    "F - %i1 = ep.pack(%most, %slot, %ids) {agreed=false, round=1, ranks=" #ranks                  \
+    ", capacity=" #capacity "} : int32[1," #ranks "," #capacity "," #k "]\n"                       \
+    "F - %s0 = ep.sum(%most, %slot, %r0) {agreed=false, capacity=" #capacity "} : float32![" #b    \
+    "," #t "," #n "]\n"                                                                            \
+    "F - %s1 = ep.sum(%most, %slot, %r1, %s0) {agreed=false, round=1, capacity=" #capacity         \
+    "} : T[" #b "," #t "," #n "]\n"
+
 #define FLOAT8(b, t, k, n)                                                                         \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
@@ -375,6 +408,16 @@ const struct conformance_case conformance_cases[] = {
     {"adamw", ADAMW(37, 1000, "clip"), 0, false},
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
     {"adamw, 8 bits", ADAMW_FLOAT8(37, 64, 4, "clip"), 0, false},
+    {"adamw, 8 bits, long blocks", ADAMW_FLOAT8(3, 512, 2, "clip"), 0, false},
+    {"moving average", AVERAGE(37, 241), 0, false},
+    {"muon, odd", MUON(2, 7, 19, "clip"), 0, false},
+    {"muon, tall", MUON(1, 40, 16, "clip"), 0, false},
+    {"muon, skipped",
+     "scalar %lr : float64[]\nscalar %skip : float32[]\nparam %p : float32[5,7]\n"
+     "state %o : T[5,7]\npost - muon.update(%lr, %skip, %p, %o) {weight_decay=0.1, scale=3}\n",
+     0, false},
+    {"rows of experts, odd", ROUTE(2, 29, 7, 2, 2, 3, 31), 6, false},
+    {"rows of experts", ROUTE(1, 300, 16, 2, 2, 2, 200), 4, false},
     {"adamw, 8 bits, skipped", ADAMW_FLOAT8(3, 48, 3, "skip"), 0, false},
     {"float8, odd", FLOAT8(2, 8, 16, 32), 0, false},
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},

@@ -278,9 +278,11 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
         int64_t where = 0, ignored;
         const double *numbers;
 
-        if (!want->data || !ct_dtype_is_float(got->dtype))
+        if (!want->data || (!ct_dtype_is_float(got->dtype) && accumulated))
             continue;
         tolerated = tolerance(c, bed, got, &expected[i], base);
+        if (!ct_dtype_is_float(got->dtype)) /* the same number */
+            once = tolerated = 0;
         numbers = numbers_of(got, c->arena);
         error = compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated, base,
                         once, &where);
@@ -558,7 +560,7 @@ static int run_cases(struct ct_device *device, const char *filter)
 static int start(int argc, char **argv, struct options *options, struct ct_device **device)
 {
     char *assignments[16];
-    static const char *const with_ops[] = {"adamw", "cp", "float8", "tp"};
+    static const char *const with_ops[] = {"adamw", "cp", "ema", "ep", "float8", "muon", "tp"};
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
     int count = 0, rc;

@@ -188,6 +188,7 @@ struct gpu_column_shares {
 
 /* ---- mixtures of experts ---- */
 
+#define GPU_NO_EXPERT (-1)  /* a choice that is not one */
 #define GPU_EXPERTS_TILE 64 /* rows and columns of a tile of a product */
 
 struct gpu_top_k {
@@ -248,6 +249,24 @@ struct gpu_experts_combine {
     const int32_t *place;
     int64_t tokens, columns, k;
     int32_t kind, accumulate;
+};
+
+/* ---- rows on their way to the ranks of experts ---- */
+
+struct gpu_route {
+    int32_t *slot, *counts, *most; /* [tokens][ranks], [ranks], [1] */
+    const int32_t *ids;
+    int64_t tokens, k, each, ranks;
+    struct gpu_fault *fault;
+};
+
+/* Rows [ranks][capacity] of a round, `size` bytes or elements each. */
+struct gpu_rows {
+    void *y;
+    const void *x, *previous; /* previous NULL: none */
+    const int32_t *slot;
+    int64_t tokens, ranks, capacity, round, size;
+    int32_t kind, previous_kind, out_kind;
 };
 
 /* ---- attention ---- */
@@ -369,6 +388,45 @@ struct gpu_adamw {
     uint8_t kind[GPU_TENSORS][4];
     int32_t tensors;
     float beta1, beta2, rest1, rest2, eps;
+};
+
+/* Rows of `blocks` blocks of `count` elements; size, offset, global: of this rank's shard, where
+   it begins, of the whole. */
+struct gpu_adamw_codes {
+    const struct gpu_adamw_step *step;
+    const double *number;
+    void *p, *m, *v;
+    const void *g;
+    float *m_scale, *v_scale;
+    int64_t rows, blocks, count, size[6], offset[6], global[6];
+    int32_t dims, coded, p_kind, g_kind; /* coded: moments are e4m3, else float32 */
+    float beta1, beta2, rest1, rest2, eps;
+};
+
+struct gpu_average {
+    float *average;
+    const void *p;
+    const double *step;
+    int64_t count;
+    double decay;
+    int32_t kind;
+};
+
+struct gpu_muon {
+    void *y, *m; /* m: the momentum, or the parameter */
+    const void *x;
+    const double *lr, *squares;
+    const float *clip;
+    int64_t count;
+    int32_t kind[3]; /* of y, x, m */
+    float keep, rest;
+};
+
+struct gpu_muon_polynomial {
+    float *y;
+    const float *x;
+    int64_t size;
+    float of_x, of_y, diagonal;
 };
 
 /* ---- float8 ---- */

@@ -16,6 +16,7 @@
 #define KERNEL(name, type, threads)                                                                \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #define DYNAMIC_SHARED(type, name)                                                                 \
     extern __shared__ __align__(16) unsigned char shared_bytes[];                                  \
     type *name = (type *)shared_bytes

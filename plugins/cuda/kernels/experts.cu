@@ -143,7 +143,8 @@ KERNEL(experts_count, gpu_experts, 256)
     int64_t count = 0, expert = a.first + blockIdx.x;
 
     for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
-        if (in_range(GPU_FAULT_EXPERT, a.ids[i], i / a.k, a.all, a.fault))
+        if (a.ids[i] != GPU_NO_EXPERT &&
+            in_range(GPU_FAULT_EXPERT, a.ids[i], i / a.k, a.all, a.fault))
             count += a.ids[i] == expert;
     count = block_sum(count);
     if (threadIdx.x == 0)

@@ -2,32 +2,9 @@
  * Quantising to 8 bits: largest magnitudes, scales, and the rounding. Before products, transposes
  * and the inverses of scales.
  */
-#include "device.cuh"
+#include "float8.cuh"
 
 /* ---- rounding ---- */
-
-/* Mantissa bits, exponent bias, largest number and NaN of a dtype. */
-template <bool E5M2> struct format {
-    enum { mantissa = E5M2 ? 2 : 3, bias = E5M2 ? 15 : 7 };
-};
-
-/* To the nearest, ties to even; what is too large becomes the largest. */
-template <bool E5M2> DEVICE uint8_t by_hand(float x)
-{
-    const int mantissa = format<E5M2>::mantissa, bias = format<E5M2>::bias;
-    const float most = E5M2 ? 57344.0f : 448.0f, unit = E5M2 ? 0x1p-16f : 0x1p-9f;
-    uint8_t sign = signbit(x) ? 0x80 : 0;
-    float size = fminf(fabsf(x), most);
-    uint32_t bits;
-
-    if (x != x)
-        return sign | 0x7f;
-    if (size < unit * (float)(1 << mantissa))
-        return sign | (uint8_t)rintf(size / unit);
-    bits = __float_as_uint(size);
-    bits += (1u << (22 - mantissa)) - 1 + (bits >> (23 - mantissa) & 1);
-    return sign | (uint8_t)((bits >> (23 - mantissa)) - (uint32_t)((127 - bias) << mantissa));
-}
 
 template <bool E5M2> DEVICE uint8_t narrowed(float x)
 {

@@ -2,6 +2,7 @@
  * The simulated driver: libcuda.so.1. Memory is the host's; streams are in streams.c.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,13 +241,73 @@ int cuMemGetInfo(size_t *available, size_t *total)
     return CUDA_SUCCESS;
 }
 
+#define RANGES 256
+#define LARGE ((size_t)2 << 20)
+
+/* The device's memory. Nobody may touch it but calls that a stream performs: a host that follows a
+   pointer of the device ends by a signal, as it would with a real one. */
+static struct range {
+    void *address;
+    size_t bytes;
+} ranges[RANGES];
+static pthread_mutex_t access_lock = PTHREAD_MUTEX_INITIALIZER;
+static int performing; /* calls that are under way */
+
+static void protect(const struct range *r)
+{
+    int access = performing ? PROT_READ | PROT_WRITE : PROT_NONE;
+
+    if (r->address && mprotect(r->address, r->bytes, access))
+        abort();
+}
+
+void simulated_memory_open(int change)
+{
+    pthread_mutex_lock(&access_lock);
+    performing += change;
+    for (int i = 0; performing == (change > 0) && i < RANGES; i++)
+        protect(&ranges[i]);
+    pthread_mutex_unlock(&access_lock);
+}
+
+static struct range *range_at(void *address)
+{
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].address == address)
+            return &ranges[i];
+    return NULL;
+}
+
+/* In large pages, where there are some: their protection changes fast. */
+static void *map(size_t bytes)
+{
+    char *memory =
+        mmap(NULL, bytes + LARGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t before = LARGE - (uintptr_t)memory % LARGE;
+
+    if (memory == MAP_FAILED)
+        return NULL;
+    munmap(memory, before);
+    if (before < LARGE)
+        munmap(memory + before + bytes, LARGE - before);
+    madvise(memory + before, bytes, MADV_HUGEPAGE);
+    return memory + before;
+}
+
 static int allocate(CUdeviceptr *address, size_t bytes)
 {
-    void *memory =
-        bytes > (size_t)8 << 30 ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    struct range *r, new = {NULL, (bytes + LARGE - 1) / LARGE * LARGE};
 
-    *address = (uintptr_t)memory;
-    return memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&access_lock);
+    r = range_at(NULL);
+    if (r && bytes && bytes <= (size_t)8 << 30)
+        new.address = map(new.bytes);
+    if (new.address)
+        *r = new;
+    protect(&new);
+    pthread_mutex_unlock(&access_lock);
+    *address = (uintptr_t) new.address;
+    return new.address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int cuMemAlloc(CUdeviceptr *address, size_t bytes)
@@ -256,8 +317,16 @@ int cuMemAlloc(CUdeviceptr *address, size_t bytes)
 
 int cuMemFree(CUdeviceptr address)
 {
-    free((void *)(uintptr_t)address);
-    return CUDA_SUCCESS;
+    struct range *r;
+
+    pthread_mutex_lock(&access_lock);
+    r = address ? range_at((void *)(uintptr_t)address) : NULL;
+    if (r) {
+        munmap(r->address, r->bytes);
+        r->address = NULL;
+    }
+    pthread_mutex_unlock(&access_lock);
+    return r || !address ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 int cuMemHostAlloc(void **address, size_t bytes, unsigned flags)

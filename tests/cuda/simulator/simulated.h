@@ -21,6 +21,7 @@
     }                                                                                              \
     static void name##_body(const struct type &a)
 #define DEVICE static inline
+#define DEVICE_MEMBER inline
 #define DYNAMIC_SHARED(type, name) type *name = (type *)simulated_shared
 
 #define __shared__ static

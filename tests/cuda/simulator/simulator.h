@@ -6,8 +6,9 @@
  * themselves where they wait for other ranks, and for each other.
  *
  * What it shows: indices, strides, masks, barriers and shuffles that every thread must reach, sizes
- * of grids and shared memory, matrix layouts, the order of calls. What it cannot show: speed, races
- * between blocks or kernels, limits of registers, and whether NVIDIA's libraries do as theirs do.
+ * of grids and shared memory, matrix layouts, the order of calls, and a host that touches the
+ * device's memory. What it cannot show: speed, races between blocks or kernels, limits of
+ * registers, and whether NVIDIA's libraries do as theirs do.
  *
  * Fibers take turns forwards; with SIMULATOR_ORDER=backwards in the environment, backwards. Results
  * that differ between the two have a barrier missing.

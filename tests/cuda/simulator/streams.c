@@ -75,11 +75,13 @@ static int do_call(const struct task *t)
 {
     int rc;
 
-    if (t->waits)
-        return t->call(t->arguments);
-    pthread_mutex_lock(&processor);
+    if (!t->waits)
+        pthread_mutex_lock(&processor);
+    simulated_memory_open(1);
     rc = t->call(t->arguments);
-    pthread_mutex_unlock(&processor);
+    simulated_memory_open(-1);
+    if (!t->waits)
+        pthread_mutex_unlock(&processor);
     return rc;
 }
 

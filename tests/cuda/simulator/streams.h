@@ -7,6 +7,9 @@
 #include "driver.h"
 #include "simulator.h"
 
+/* Calls that are performed, and may touch the device's memory: one more, or one less. */
+void simulated_memory_open(int change);
+
 #define X(name, symbol, parameters) CT_API int symbol parameters;
 GPU_DRIVER_CALLS(X)
 /* What the nccl plugin calls beside. */

@@ -1,0 +1,132 @@
+/*
+ * Rows of tokens on their way to the ranks of their experts. The host does not know how many there
+ * are, so every round is packed and sent whole ("agreed" is false on devices with own memory).
+ */
+#include <ctitan/lib/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+
+enum { ROWS, SLOT, VALUE, PREVIOUS };
+
+static int64_t columns_of(const struct ct_tensor *t)
+{
+    return t->shape[t->ndim - 1];
+}
+
+static int64_t rows_of(const struct ct_tensor *t)
+{
+    return ct_shape_count(t->ndim - 1, t->shape);
+}
+
+static int launch(const struct ct_launch *l, const char *name, int64_t blocks,
+                  const void *arguments)
+{
+    return gpu_launch(l, name, (struct gpu_size){(unsigned)blocks, 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
+}
+
+/* ---- numbering ---- */
+
+static int prepare_route(struct ct_prepare *p)
+{
+    p->workspace = (size_t)ct_op_int(p->op, "ranks") * sizeof(int32_t);
+    return 0;
+}
+
+static int run_route(const struct ct_launch *l)
+{
+    struct gpu_route a = {.slot = l->out[0].data,
+                          .counts = l->workspace,
+                          .most = l->out[1].data,
+                          .ids = l->in[0].data,
+                          .tokens = rows_of(&l->in[0]),
+                          .k = columns_of(&l->in[0]),
+                          .each = ct_op_int(l->op, "each"),
+                          .ranks = ct_op_int(l->op, "ranks"),
+                          .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+    int rc = launch(l, "route_number", a.ranks, &a);
+
+    return rc < 0 ? rc
+                  : gpu_launch(l, "route_most", (struct gpu_size){1, 1, 1},
+                               (struct gpu_size){32, 1, 1}, 0, &a);
+}
+
+/* ---- packing, summing ---- */
+
+static struct gpu_rows rows_of_round(const struct ct_launch *l)
+{
+    return (struct gpu_rows){.y = l->out[0].data,
+                             .slot = l->in[SLOT].data,
+                             .tokens = rows_of(&l->in[SLOT]),
+                             .ranks = columns_of(&l->in[SLOT]),
+                             .capacity = ct_op_int(l->op, "capacity"),
+                             .round = ct_op_int(l->op, "round")};
+}
+
+static bool accepts_pack(const struct ct_prepare *p)
+{
+    return !ct_op_bool(p->op, "agreed") && ct_tensor_is_dense(&p->in[VALUE]);
+}
+
+/* Rows that are not there hold zeros, or CT_NO_EXPERT. */
+static int clear(const struct ct_launch *l)
+{
+    const struct ct_tensor *y = &l->out[0];
+
+    return gpu_check(
+        gpu_driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)y->data, y->dtype == CT_I32 ? 0xff : 0,
+                                   (size_t)ct_tensor_count(y) * ct_dtype_size(y->dtype), l->stream),
+        "clearing rows");
+}
+_Static_assert(CT_NO_EXPERT == -1 && CT_NO_EXPERT == GPU_NO_EXPERT, "all bits set");
+
+static int run_pack(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = &l->in[VALUE];
+    struct gpu_rows a = rows_of_round(l);
+    int64_t bytes = columns_of(x) * (int64_t)ct_dtype_size(x->dtype);
+    uintptr_t places = (uintptr_t)x->data | (uintptr_t)a.y | (uintptr_t)bytes;
+    int64_t word = places % 16 == 0 ? 16 : places % 4 == 0 ? 4 : 1;
+    int rc = clear(l);
+
+    a.x = x->data;
+    a.size = bytes / word;
+    return rc < 0 ? rc
+                  : launch(l,
+                           word == 16  ? "route_pack_16"
+                           : word == 4 ? "route_pack_4"
+                                       : "route_pack_1",
+                           gpu_blocks(a.tokens * a.ranks, THREADS / 32), &a);
+}
+
+static bool accepts_sum(const struct ct_prepare *p)
+{
+    bool more = p->ins > PREVIOUS && p->present[PREVIOUS];
+
+    return !ct_op_bool(p->op, "agreed") && gpu_is_compute_dtype(p->in[VALUE].dtype) &&
+           gpu_is_compute_dtype(p->out[0].dtype) &&
+           (!more || gpu_is_compute_dtype(p->in[PREVIOUS].dtype));
+}
+
+static int run_sum(const struct ct_launch *l)
+{
+    struct gpu_rows a = rows_of_round(l);
+
+    a.x = l->in[VALUE].data;
+    a.kind = gpu_float_kind(l->in[VALUE].dtype);
+    a.out_kind = gpu_float_kind(l->out[0].dtype);
+    a.size = columns_of(&l->out[0]);
+    if (l->ins > PREVIOUS && l->in[PREVIOUS].data) {
+        a.previous = l->in[PREVIOUS].data;
+        a.previous_kind = gpu_float_kind(l->in[PREVIOUS].dtype);
+    }
+    return launch(l, "route_sum", gpu_blocks(a.tokens, THREADS / 32), &a);
+}
+
+const struct ct_kernel gpu_route_kernels[] = {
+    CT_KERNEL("ep.route", "rows", 0, NULL, prepare_route, run_route),
+    CT_KERNEL("ep.pack", "rows", 0, accepts_pack, NULL, run_pack),
+    CT_KERNEL("ep.sum", "rows", 0, accepts_sum, NULL, run_sum),
+    {0}};
