@@ -23,9 +23,9 @@ static const struct ct_option options[] = {
                 "Capture the step as one CUDA graph after two steps"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
                "MiB of logits that exist at a time in the loss"),
-    CT_OPT_CHOICE(struct gpu_config, logits, "logits", "float32", "float32|bfloat16",
-                  "Dtype of a bfloat16 model's logits in memory; bfloat16 halves their traffic, "
-                  "but rounds them"),
+    CT_OPT_CHOICE(struct gpu_config, logits, "logits", "bfloat16", "float32|bfloat16",
+                  "Dtype of a bfloat16 model's logits in memory; the softmax is float32 either "
+                  "way"),
     CT_OPT_STRING(struct gpu_config, describe, "describe", "",
                   "File that describes a GPU to plan for, without having one; set by `--device`"),
     {0}};

@@ -41,6 +41,7 @@ static int look(struct gpu *gpu)
     gpu->capability = 10 * attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
                       attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     gpu->multiprocessors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    gpu->cache = attribute(gpu, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     gpu->shared_memory = attribute(gpu, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     if (gpu->capability < OLDEST)
         return ct_fail(CT_ENOENT,

@@ -54,37 +54,74 @@ static bool accepts_grad(const struct ct_prepare *p)
            ct_tensor_count(&p->in[1]) < INT32_MAX;
 }
 
+/* Chunks of frequent tokens, at most. */
+static int64_t chunks_of(int64_t count)
+{
+    return count / (GPU_EMBEDDING_CHUNK / 2);
+}
+
+static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t count,
+                                         char *workspace, size_t *bytes)
+{
+    struct gpu_embedding_grad a = {
+        .count = count, .columns = dtable->shape[1], .rows = dtable->shape[0]};
+    int32_t **by_row[] = {&a.counts, &a.begin, &a.chunk}, **by_position[] = {&a.rank, &a.sorted};
+
+    *bytes = 0;
+    for (size_t i = 0; i < CT_COUNT(by_row); i++)
+        *by_row[i] = (void *)(workspace + gpu_carve(bytes, (size_t)(a.rows + 1) * sizeof(int32_t)));
+    for (size_t i = 0; i < CT_COUNT(by_position); i++)
+        *by_position[i] = (void *)(workspace + gpu_carve(bytes, (size_t)count * sizeof(int32_t)));
+    a.partial = (void *)(workspace +
+                         gpu_carve(bytes, (size_t)(chunks_of(count) * a.columns) * sizeof(float)));
+    return a;
+}
+
 static int prepare_grad(struct ct_prepare *p)
 {
-    p->workspace = (size_t)p->out[0].shape[0] * sizeof(int32_t);
+    lay_out(&p->out[0], ct_tensor_count(&p->in[1]), NULL, &p->workspace);
     return 0;
+}
+
+/* The positions of each row's token, in order. */
+static int sort_positions(const struct ct_launch *l, const struct gpu_embedding_grad *a)
+{
+    struct gpu_size block = {THREADS, 1, 1};
+    struct gpu_size rows = {(unsigned)gpu_blocks(a->rows, THREADS), 1, 1};
+    struct gpu_size positions = {(unsigned)gpu_blocks(a->count, THREADS), 1, 1};
+    int rc = gpu_launch(l, "embedding_clear", rows, block, 0, a);
+
+    if (rc == 0)
+        rc = gpu_launch(l, "embedding_rank", positions, block, 0, a);
+    if (rc == 0)
+        rc = gpu_launch(l, "embedding_scan", (struct gpu_size){1, 1, 1},
+                        (struct gpu_size){1024, 1, 1}, 0, a);
+    return rc < 0 ? rc : gpu_launch(l, "embedding_sort", positions, block, 0, a);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
     const struct ct_value *table = l->op->out[0];
-    struct gpu_embedding_grad a = {.dtable = l->out[0].data,
-                                   .dy = l->in[0].data,
-                                   .tokens = l->in[1].data,
-                                   .head = l->workspace,
-                                   .count = ct_tensor_count(&l->in[1]),
-                                   .columns = l->out[0].shape[1],
-                                   .rows = l->out[0].shape[0],
-                                   .first = ct_launch_offset(l, table, 0),
-                                   .limit = table->shape[0],
-                                   .accumulate = l->accumulate & 1,
-                                   .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
-    int rc =
-        gpu_launch(l, "embedding_clear", (struct gpu_size){(unsigned)gpu_blocks(a.rows, 256), 1, 1},
-                   (struct gpu_size){256, 1, 1}, 0, &a);
+    const struct ct_tensor *dy = &l->in[0];
+    size_t bytes;
+    struct gpu_embedding_grad a =
+        lay_out(&l->out[0], ct_tensor_count(&l->in[1]), l->workspace, &bytes);
+    bool vector = a.columns % GPU_EMBEDDING_VECTOR == 0 && starts_at_vectors(dy);
+    int rc;
 
+    a.dtable = l->out[0].data;
+    a.dy = dy->data;
+    a.tokens = l->in[1].data;
+    a.first = ct_launch_offset(l, table, 0);
+    a.limit = table->shape[0];
+    a.accumulate = l->accumulate & 1;
+    a.fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+    rc = sort_positions(l, &a);
     if (rc == 0)
-        rc = gpu_launch(l, "embedding_heads",
-                        (struct gpu_size){(unsigned)gpu_blocks(a.count, 256), 1, 1},
-                        (struct gpu_size){256, 1, 1}, 0, &a);
-    if (rc < 0)
-        return rc;
-    return launch(l, "embedding_grad", &l->in[0], &l->out[0], a.rows, &a);
+        rc = gpu_launch_as(l, "embedding_chunks", dy->dtype, vector,
+                           (struct gpu_size){(unsigned)chunks_of(a.count), 1, 1},
+                           (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return rc < 0 ? rc : launch(l, "embedding_grad", dy, &l->out[0], a.rows, &a);
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {

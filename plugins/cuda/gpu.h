@@ -42,8 +42,8 @@ struct gpu_dnn;
 
 struct gpu {
     struct ct_device base;
-    int device, capability; /* 90: compute capability 9.0 */
-    int multiprocessors, shared_memory;
+    int device, capability;                    /* 90: compute capability 9.0 */
+    int multiprocessors, shared_memory, cache; /* bytes of a block's shared memory, of the L2 */
     CUcontext context;
     CUstream stream[CT_STREAMS];
     CUevent *event;

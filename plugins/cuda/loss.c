@@ -8,6 +8,7 @@
 #include "blas.h"
 
 #define THREADS 1024
+#define SHARED_BESIDE 4096 /* bytes that blocks take beside their part of a row */
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
@@ -26,17 +27,48 @@ static unsigned threads_for(int64_t columns)
     return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
 }
 
-static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dtype to,
-                       const struct gpu_loss_rows *a)
+/* How a row is read once: vectors of it that shared memory keeps, and blocks of a multiprocessor,
+   two where the rest of all their rows fits into most of the L2 cache. */
+struct residence {
+    int32_t kept;
+    unsigned threads;
+    size_t shared;
+};
+
+static struct residence choose_residence(const struct gpu *gpu, int64_t row_bytes)
 {
-    bool vector = a->columns % gpu_lanes(from) == 0 && a->stride % gpu_lanes(from) == 0 &&
-                  (uintptr_t)a->logits % 16 == 0 && (uintptr_t)a->dlogits % 16 == 0;
+    struct residence r = {0};
+    int64_t at_most = (gpu->shared_memory - SHARED_BESIDE) / 16;
+
+    for (int blocks = 2; blocks >= 1; blocks--) {
+        int64_t kept = at_most / blocks < row_bytes / 16 ? at_most / blocks : row_bytes / 16;
+        int64_t rest = (row_bytes - 16 * kept) * blocks * gpu->multiprocessors;
+
+        r = (struct residence){(int32_t)kept, THREADS / (unsigned)blocks, (size_t)kept * 16};
+        if (4 * rest <= 3 * gpu->cache)
+            break;
+    }
+    return r;
+}
+
+static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dtype to,
+                       const struct gpu_loss_rows *arguments)
+{
+    struct gpu_loss_rows a = *arguments;
+    bool vector = a.columns % gpu_lanes(from) == 0 && a.stride % gpu_lanes(from) == 0 &&
+                  (uintptr_t)a.logits % 16 == 0 && (uintptr_t)a.dlogits % 16 == 0;
+    struct residence r = {0, THREADS, 0};
+    unsigned threads = threads_for(a.columns);
     char name[80];
 
+    if (vector && a.dlogits && !a.given_lse)
+        r = choose_residence(gpu_of(l->device), a.columns * (int64_t)ct_dtype_size(from));
+    a.kept = r.kept;
     snprintf(name, sizeof(name), "loss_rows_%s_to_%s%s", ct_dtype_name(from), ct_dtype_name(to),
              vector ? "_vector" : "");
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)a->rows, 1, 1},
-                      (struct gpu_size){threads_for(a->columns), 1, 1}, 0, a);
+    return gpu_launch(l, name, (struct gpu_size){(unsigned)a.rows, 1, 1},
+                      (struct gpu_size){threads < r.threads ? threads : r.threads, 1, 1}, r.shared,
+                      &a);
 }
 
 int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,

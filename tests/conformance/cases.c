@@ -353,6 +353,7 @@ const struct conformance_case conformance_cases[] = {
     {"norm, many rows", NORM(2, 130, 256), 0, false},
     {"norm, wide", NORM(1, 3, 8264), 0, false, false, true},
     {"norm, wide and odd", NORM(1, 3, 2051), 0, false, false, true},
+    {"logits, longer than shared memory", LOGITS(1, 2, 65544), 65544, false, false, true},
     {"embedding, several windows", EMBEDDING(3, 3000, 3, 40), 3, false, false, true},
     {"elementwise, one", ELEMENTWISE(1, 1, 1), 0, false},
     {"elementwise, odd", ELEMENTWISE(2, 3, 37), 0, false},

@@ -33,6 +33,7 @@ extern const struct declared own_declarations[];
     X(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)                                                        \
     X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)                                                    \
     X(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)                                                              \
+    X(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)                                                           \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)                                                \
     X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)                                                \
     X(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)                                       \

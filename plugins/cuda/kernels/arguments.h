@@ -98,6 +98,7 @@ struct gpu_rope {
 /* ---- embedding ---- */
 
 #define GPU_EMBEDDING_VECTOR 8 /* columns of a thread */
+#define GPU_EMBEDDING_CHUNK 64 /* rows of a frequent token that a block adds up */
 
 struct gpu_embedding {
     void *y;
@@ -111,7 +112,9 @@ struct gpu_embedding_grad {
     void *dtable;
     const void *dy;
     const int32_t *tokens;
-    int32_t *head; /* by row: the first position of its token; count: none */
+    int32_t *counts, *begin, *chunk; /* by row: positions, the first in `sorted`, the first chunk */
+    int32_t *rank, *sorted;          /* by position */
+    float *partial;                  /* [chunks][columns] */
     int64_t count, columns, rows, first, limit;
     int32_t accumulate;
     struct gpu_fault *fault;
@@ -128,7 +131,7 @@ struct gpu_loss_rows {
     const int32_t *labels;
     const void *dloss;
     int64_t rows, columns, stride, first_position;
-    int32_t dloss_kind;
+    int32_t dloss_kind, kept; /* kept: vectors of a row in shared memory */
     struct gpu_fault *fault;
 };
 

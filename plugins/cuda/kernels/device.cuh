@@ -23,6 +23,7 @@
 #endif
 
 #define ALL_LANES 0xffffffffu
+#define COMMA , /* in an argument of a macro */
 
 /* ---- numbers ---- */
 
@@ -106,6 +107,50 @@ template <int W, typename T> DEVICE void store(T *p, const float (&x)[W])
 #pragma unroll
     for (int i = 0; i < W; i++)
         v.at[i] = from_float<T>(x[i]);
+    *(vector<T, W> *)p = v;
+}
+
+template <int W, typename T> DEVICE void widen(const vector<T, W> &v, float (&x)[W])
+{
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = to_float(v.at[i]);
+}
+
+/* As load and store, for what nobody reads again soon: past the L2 cache, where a vector has 16
+   bytes. */
+template <typename T, int W> DEVICE vector<T, W> load_streaming(const vector<T, W> *p)
+{
+#ifndef SIMULATED
+    if (sizeof(vector<T, W>) == 16) {
+        union {
+            uint4 bits;
+            vector<T, W> v;
+        } x = {__ldcs((const uint4 *)p)};
+
+        return x.v;
+    }
+#endif
+    return *p;
+}
+
+template <int W, typename T> DEVICE void store_streaming(T *p, const float (&x)[W])
+{
+    vector<T, W> v;
+
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        v.at[i] = from_float<T>(x[i]);
+#ifndef SIMULATED
+    if (sizeof(v) == 16) {
+        __stcs((uint4 *)p, *(const uint4 *)&v);
+        return;
+    }
+    if (sizeof(v) == 8) {
+        __stcs((uint2 *)p, *(const uint2 *)&v);
+        return;
+    }
+#endif
     *(vector<T, W> *)p = v;
 }
 

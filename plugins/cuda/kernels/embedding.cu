@@ -1,9 +1,10 @@
 /*
  * Rows of a table by token, and their gradient.
  *
- * Backward without atomic additions, so that the result is always the same: the first position of
- * each token is found (the least, by integer atomics), then a block per row of the table looks for
- * the token from that position on and adds up the rows of dy in the order of the positions.
+ * Backward without atomic additions of floating-point numbers, so that the result is always the
+ * same: positions are sorted by token (the rank of a position among those of its token is counted),
+ * and a block per row of the table adds up its rows of dy in the order of the positions. Those of a
+ * frequent token are summed in chunks of GPU_EMBEDDING_CHUNK by a block each, and then the chunks.
  */
 #include "device.cuh"
 
@@ -42,83 +43,184 @@ KERNEL(embedding_clear, gpu_embedding_grad, 256)
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (row < a.rows)
-        a.head[row] = (int32_t)a.count;
+        a.counts[row] = 0;
 }
 
-KERNEL(embedding_heads, gpu_embedding_grad, 256)
+#define THREADS 256
+
+/* rank = earlier positions of the same token; -1: its row is not here. Blocks of THREADS. */
+KERNEL(embedding_rank, gpu_embedding_grad, THREADS)
 {
-    int64_t position = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row;
+    __shared__ int32_t earlier[THREADS];
+    int64_t first = (int64_t)blockIdx.x * THREADS, position = first + threadIdx.x, row = -1;
+    int32_t token = -1, rank = 0;
 
-    if (position >= a.count ||
-        !in_range(GPU_FAULT_TOKEN, a.tokens[position], position, a.limit, a.fault))
-        return;
-    row = a.tokens[position] - a.first;
-    if (row >= 0 && row < a.rows)
-        atomicMin(&a.head[row], (int)position);
-}
-
-#define THREADS 256 /* of a block of the gradient */
-#define WINDOW 4096 /* tokens that a block looks at together */
-#define LOOKS (WINDOW / THREADS)
-
-/* Which of a window's tokens are `token`: bit i of found[k] for begin + 32 k + i. Is one of them?
-   The same answer for all threads. */
-DEVICE bool find_positions(const gpu_embedding_grad &a, int64_t token, int64_t begin,
-                           uint32_t *found)
-{
-    bool any = false;
-
-    __syncthreads(); /* found was read */
-#pragma unroll 4
-    for (int i = 0; i < LOOKS; i++) {
-        int64_t at = begin + (int64_t)i * THREADS + threadIdx.x;
-        uint32_t bits = __ballot_sync(ALL_LANES, at < a.count && a.tokens[at] == token);
-
-        any |= bits != 0;
-        if (threadIdx.x % 32 == 0)
-            found[(i * THREADS + threadIdx.x) / 32] = bits;
+    if (position < a.count) {
+        token = a.tokens[position];
+        if (in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault))
+            row = token - a.first;
     }
-    return __syncthreads_or(any);
+    for (int64_t from = 0; from <= first; from += THREADS) {
+        int most = from < first ? THREADS : (int)threadIdx.x;
+
+        __syncthreads();
+        earlier[threadIdx.x] =
+            from + threadIdx.x < a.count ? a.tokens[from + threadIdx.x] : INT32_MIN;
+        __syncthreads();
+#pragma unroll 8
+        for (int i = 0; i < most; i++)
+            rank += earlier[i] == token;
+    }
+    if (position >= a.count)
+        return;
+    if (row < 0 || row >= a.rows)
+        rank = -1;
+    else
+        atomicAdd(&a.counts[row], 1);
+    a.rank[position] = rank;
 }
 
-/* sum += W columns of the rows of dy that a window found, in order */
+DEVICE int32_t chunks_of(int32_t count)
+{
+    return count > GPU_EMBEDDING_CHUNK ? (count + GPU_EMBEDDING_CHUNK - 1) / GPU_EMBEDDING_CHUNK
+                                       : 0;
+}
+
+/* begin and chunk = sums of the counts, and of their chunks, of all rows before. One block: a thread
+   takes rows that follow each other. */
+KERNEL(embedding_scan, gpu_embedding_grad, 1024)
+{
+    __shared__ int32_t sums[2][1024];
+    int64_t each = (a.rows + blockDim.x - 1) / blockDim.x, from = each * threadIdx.x;
+    int64_t to = from + each < a.rows ? from + each : a.rows;
+    int32_t count = 0, chunks = 0;
+
+    for (int64_t row = from; row < to; row++) {
+        count += a.counts[row];
+        chunks += chunks_of(a.counts[row]);
+    }
+    sums[0][threadIdx.x] = count;
+    sums[1][threadIdx.x] = chunks;
+    for (unsigned step = 1; step < blockDim.x; step *= 2) {
+        int32_t more[2] = {0, 0};
+
+        __syncthreads();
+        for (int i = 0; i < 2; i++)
+            more[i] = threadIdx.x >= step ? sums[i][threadIdx.x - step] : 0;
+        __syncthreads();
+        for (int i = 0; i < 2; i++)
+            sums[i][threadIdx.x] += more[i];
+    }
+    count = sums[0][threadIdx.x] - count;
+    chunks = sums[1][threadIdx.x] - chunks;
+    for (int64_t row = from; row < to; row++) {
+        a.begin[row] = count;
+        a.chunk[row] = chunks;
+        count += a.counts[row];
+        chunks += chunks_of(a.counts[row]);
+    }
+    if (threadIdx.x == blockDim.x - 1)
+        a.chunk[a.rows] = sums[1][threadIdx.x];
+}
+
+KERNEL(embedding_sort, gpu_embedding_grad, 256)
+{
+    int64_t position = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (position < a.count && a.rank[position] >= 0)
+        a.sorted[a.begin[a.tokens[position] - a.first] + a.rank[position]] = (int32_t)position;
+}
+
+/* sum += W columns of rows of dy, in order */
 template <typename From, int W>
-DEVICE void add_rows(const gpu_embedding_grad &a, const uint32_t *found, int64_t begin,
+DEVICE void add_rows(const gpu_embedding_grad &a, const int32_t *positions, int32_t count,
                      int64_t column, float (&sum)[W])
 {
-    for (int k = 0; k < WINDOW / 32; k++)
-        for (uint32_t bits = found[k]; bits; bits &= bits - 1) {
-            int64_t position = begin + 32 * k + __ffs((int)bits) - 1;
-            float x[W];
+#pragma unroll 4
+    for (int32_t k = 0; k < count; k++) {
+        float x[W];
 
-            load<W>((const From *)a.dy + position * a.columns + column, x);
+        load<W>((const From *)a.dy + positions[k] * a.columns + column, x);
 #pragma unroll
-            for (int i = 0; i < W; i++)
-                sum[i] += x[i];
-        }
+        for (int i = 0; i < W; i++)
+            sum[i] += x[i];
+    }
+}
+
+/* The row that a chunk is of. */
+DEVICE int64_t row_of_chunk(const gpu_embedding_grad &a, int32_t chunk)
+{
+    int64_t low = 0, high = a.rows;
+
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+
+        if (a.chunk[middle] <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+template <typename From, int W> DEVICE void embedding_chunks(const gpu_embedding_grad &a)
+{
+    int32_t chunk = (int32_t)blockIdx.x, first, count;
+    int64_t row;
+
+    if (chunk >= a.chunk[a.rows])
+        return;
+    row = row_of_chunk(a, chunk);
+    first = (chunk - a.chunk[row]) * GPU_EMBEDDING_CHUNK;
+    count = a.counts[row] - first;
+    count = count < GPU_EMBEDDING_CHUNK ? count : GPU_EMBEDDING_CHUNK;
+    for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns;
+         column += (int64_t)blockDim.x * W) {
+        float sum[W] = {0};
+
+        add_rows<From, W>(a, a.sorted + a.begin[row] + first, count, column, sum);
+        store<W>(a.partial + chunk * a.columns + column, sum);
+    }
 }
 
 template <typename From, typename To, int W> DEVICE void embedding_grad(const gpu_embedding_grad &a)
 {
-    __shared__ uint32_t found[WINDOW / 32];
-    int64_t row = blockIdx.x, head = a.head[row];
+    int64_t row = blockIdx.x;
+    int32_t count = a.counts[row], chunks = chunks_of(count);
 
-    if (a.accumulate && head >= a.count)
+    if (a.accumulate && !count)
         return;
-    for (int64_t base = 0; base < a.columns; base += (int64_t)THREADS * W) {
-        int64_t column = base + (int64_t)threadIdx.x * W;
+    for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns;
+         column += (int64_t)blockDim.x * W) {
         To *out = (To *)a.dtable + row * a.columns + column;
         float sum[W] = {0};
 
-        if (a.accumulate && column < a.columns)
+        if (a.accumulate)
             load<W>(out, sum);
-        for (int64_t begin = head; begin < a.count; begin += WINDOW)
-            if (find_positions(a, row + a.first, begin, found) && column < a.columns)
-                add_rows<From, W>(a, found, begin, column, sum);
-        if (column < a.columns)
-            store<W>(out, sum);
+        if (!chunks)
+            add_rows<From, W>(a, a.sorted + a.begin[row], count, column, sum);
+        for (int32_t c = 0; c < chunks; c++) {
+            float x[W];
+
+            load<W>(a.partial + (a.chunk[row] + c) * a.columns + column, x);
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                sum[i] += x[i];
+        }
+        store<W>(out, sum);
     }
 }
+
+#define EMBEDDING_CHUNKS(From, from)                                                               \
+    KERNEL(embedding_chunks_##from, gpu_embedding_grad, THREADS)                                   \
+    {                                                                                              \
+        embedding_chunks<From, 1>(a);                                                              \
+    }                                                                                              \
+    KERNEL(embedding_chunks_##from##_vector, gpu_embedding_grad, THREADS)                          \
+    {                                                                                              \
+        embedding_chunks<From, GPU_EMBEDDING_VECTOR>(a);                                           \
+    }
+FOR_DTYPES(EMBEDDING_CHUNKS)
 
 #define EMBEDDING_GRAD(From, from, To, to)                                                         \
     KERNEL(embedding_grad_##from##_to_##to, gpu_embedding_grad, THREADS)                           \

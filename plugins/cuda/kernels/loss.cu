@@ -1,7 +1,11 @@
 /*
  * Token cross entropy. A block takes one row of logits: the largest and the sum of exponentials are
  * found in one pass (Milakov and Gimelshein 2018), the gradient is written in a second, in place if
- * asked for; a row is still in the cache then.
+ * asked for.
+ *
+ * Logits are read from memory once. The first pass keeps as much of the row as shared memory holds;
+ * there are few blocks on the device (loss.c), so that the rest of their rows stays in the L2
+ * cache. What nobody reads again is loaded and stored past that.
  */
 #include "device.cuh"
 
@@ -72,26 +76,96 @@ template <typename T, int W> DEVICE log_sum row_log_sum(const T *x, int64_t colu
     return block_merged(mine);
 }
 
+/* Vectors of a row that a thread has under way at a time. */
+template <int W> struct at_once {
+    enum { vectors = W > 1 ? 16 / W : 4 };
+};
+
+DEVICE float power_of_e(float x, float minus)
+{
+    return exp2f(fmaf(x, 1.44269504f, minus)); /* minus: -1.44269504 times what is taken off */
+}
+
+template <int W> DEVICE log_sum with_powers(log_sum a, const float (&x)[W])
+{
+    float largest = x[0], sum = 0, minus;
+
+#pragma unroll
+    for (int i = 1; i < W; i++)
+        largest = fmaxf(largest, x[i]);
+    largest = fmaxf(a.largest, largest);
+    if (largest == -INFINITY)
+        return a;
+    minus = -1.44269504f * largest;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        sum += power_of_e(x[i], minus);
+    return {largest, a.sum * expf(a.largest - largest) + sum};
+}
+
+/* The largest and the sum of a row; its first `kept` vectors go to shared memory. */
+template <typename T, int W>
+DEVICE log_sum first_pass(const T *x, int32_t vectors, int32_t kept, vector<T, W> *shared)
+{
+    enum { N = at_once<W>::vectors };
+    log_sum mine = nothing();
+
+    for (int32_t v = (int32_t)threadIdx.x; v < vectors; v += N * (int32_t)blockDim.x) {
+        vector<T, W> raw[N];
+        float row[W];
+
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int32_t at = v + i * (int32_t)blockDim.x;
+
+            if (at < vectors)
+                raw[i] = at < kept ? load_streaming((const vector<T, W> *)x + at)
+                                   : ((const vector<T, W> *)x)[at];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int32_t at = v + i * (int32_t)blockDim.x;
+
+            if (at >= vectors)
+                break;
+            if (at < kept)
+                shared[at] = raw[i];
+            widen<W>(raw[i], row);
+            mine = with_powers<W>(mine, row);
+        }
+    }
+    return block_merged(mine);
+}
+
+/* A thread reads of shared memory what it has written itself. */
 template <typename From, typename To, int W>
-DEVICE void write_gradient(const gpu_loss_rows &a, const From *x, To *d, int64_t label, float lse)
+DEVICE void write_gradient(const gpu_loss_rows &a, const From *x, const vector<From, W> *shared,
+                           To *d, int32_t label, float lse)
 {
     bool counts = label != GPU_MASKED;
     float scale = counts ? (float)load_scalar(a.dloss, a.dloss_kind) : 0.0f;
+    float minus = -1.44269504f * lse;
+    int32_t vectors = (int32_t)(a.columns / W);
 
-    for (int64_t c = (int64_t)threadIdx.x * W; c < a.columns; c += (int64_t)blockDim.x * W) {
+#pragma unroll 2
+    for (int32_t at = (int32_t)threadIdx.x; at < vectors; at += (int32_t)blockDim.x) {
+        vector<From, W> raw = at < a.kept ? shared[at] : ((const vector<From, W> *)x)[at];
         float v[W];
 
-        load<W>(x + c, v);
+        widen<W>(raw, v);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            v[i] = counts ? scale * (expf(v[i] - lse) - (c + i == label ? 1.0f : 0.0f)) : 0.0f;
-        store<W>(d + c, v);
+            v[i] = counts ? scale * (power_of_e(v[i], minus) - (at * W + i == label ? 1.0f : 0.0f))
+                          : 0.0f;
+        store_streaming<W>(d + (int64_t)at * W, v);
     }
 }
 
 template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_loss_rows &a)
 {
-    int64_t row = blockIdx.x, label = a.labels[row];
+    DYNAMIC_SHARED(vector<From COMMA W>, shared);
+    /* The rows of the last product may be in the cache still. */
+    int64_t row = gridDim.x - 1 - blockIdx.x, label = a.labels[row];
     const From *x = (const From *)a.logits + row * a.stride;
     float lse;
 
@@ -101,7 +175,7 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     if (a.given_lse) {
         lse = a.given_lse[row];
     } else {
-        log_sum all = row_log_sum<From, W>(x, a.columns);
+        log_sum all = first_pass<From, W>(x, (int32_t)(a.columns / W), a.kept, shared);
 
         lse = all.largest + logf(all.sum);
     }
@@ -112,7 +186,8 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     if (!a.dlogits)
         return;
     __syncthreads(); /* x[label] was read: x may be overwritten */
-    write_gradient<From, To, W>(a, x, (To *)a.dlogits + row * a.stride, label, lse);
+    write_gradient<From, To, W>(a, x, shared, (To *)a.dlogits + row * a.stride, (int32_t)label,
+                                lse);
 }
 
 #define LOSS_ROWS(From, from, To, to)                                                              \

@@ -87,6 +87,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = 227 << 10;
         break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+        *value = 50 << 20;
+        break;
     default:
         *value = 1;
     }

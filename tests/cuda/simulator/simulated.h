@@ -65,6 +65,14 @@ static inline int atomicMin(int *at, int x)
     return old;
 }
 
+static inline int atomicAdd(int *at, int x)
+{
+    int old = *at;
+
+    *at = old + x;
+    return old;
+}
+
 static inline float __uint_as_float(uint32_t bits)
 {
     float x;
