@@ -69,7 +69,7 @@ class Block(torch.nn.Module):
         h = self.norm1(x)
         q, k, v = (w(h).view(b, t, -1, self.size).transpose(1, 2) for w in (self.q, self.k, self.v))
         a = attend(rotate(q, cos, sin).type_as(v), rotate(k, cos, sin).type_as(v), v)
-        x = x + self.o(a.transpose(1, 2).reshape(b, t, dim))
+        x = x + self.o(a.transpose(1, 2).flatten(2))
         h = self.norm2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
@@ -200,4 +200,5 @@ def main():
                           step_seconds=seconds, loss=loss, peak_bytes=peak)))
 
 
-main()
+if __name__ == '__main__':
+    main()

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/base.h>
 #include <ctitan/log.h>
 
 #include "tuning.h"
@@ -45,24 +46,48 @@ static double add(const char *name, double value)
     return value;
 }
 
-/* "AMD EPYC 9R45" -> "amd-epyc-9r45" */
-static void processor(char *text, size_t size)
+/* Append as lower-case words joined by '-': "AMD EPYC 9R45" -> "amd-epyc-9r45". */
+static size_t append(char *text, size_t n, size_t size, const char *words)
 {
-    FILE *in = fopen("/proc/cpuinfo", "r");
-    char line[LINE], *name = NULL;
-    size_t n = 0;
-
-    while (in && !name && fgets(line, sizeof(line), in))
-        if (!strncmp(line, "model name", 10))
-            name = strchr(line, ':');
-    for (const char *c = name ? name + 1 : "unknown"; *c && n + 1 < size; c++)
+    for (const char *c = words; *c && n + 1 < size; c++)
         if (isalnum((unsigned char)*c))
             text[n++] = (char)tolower((unsigned char)*c);
         else if (n && text[n - 1] != '-')
             text[n++] = '-';
-    text[n && text[n - 1] == '-' ? n - 1 : n] = '\0';
+    text[n] = '\0';
+    return n;
+}
+
+static bool identifies(const char *line, const char *colon)
+{
+    static const char *const keys[] = {"cpu family", "model", "model name"};
+
+    for (size_t i = 0; i < CT_COUNT(keys); i++)
+        if (strcspn(line, "\t:") == strlen(keys[i]) && !strncmp(line, keys[i], strlen(keys[i])))
+            return colon != NULL;
+    return false;
+}
+
+/* "25-17-amd-epyc": virtual machines give processors of several kinds one name. */
+static void processor(char *text, size_t size)
+{
+    FILE *in = fopen("/proc/cpuinfo", "r");
+    char line[LINE];
+    size_t n = 0;
+
+    *text = '\0';
+    while (in && fgets(line, sizeof(line), in) && *line != '\n') {
+        const char *colon = strchr(line, ':');
+
+        if (identifies(line, colon))
+            n = append(text, n, size, colon + 1);
+    }
     if (in)
         fclose(in);
+    while (n && text[n - 1] == '-')
+        text[--n] = '\0';
+    if (!n)
+        append(text, 0, size, "unknown");
 }
 
 /* The file, created with its folders and locked; -1 if there can be none. */

@@ -57,16 +57,24 @@ CPU_INLINE void prefetch_rows(const struct cpu_packed_from *f, int64_t row, int6
     __builtin_prefetch((const char *)row_of(f, row + 1 + AHEAD) + at);
 }
 
-/* All columns of a pair of rows before the next, as they lie in memory. */
+#define COLUMNS_AHEAD (4 * CPU_PANEL)
+
+/* A step of a panel before the next panel, so that what is written is contiguous. */
 CPU_INLINE void pack_pairs_as(enum ct_dtype dtype, const struct cpu_packed_from *f, char *to,
                               int64_t panel, int64_t pair, int64_t half)
 {
     for (int64_t row = 0; row < f->rows; row += CPU_PANEL, to += CPU_STEP_BYTES)
-        for (int64_t p = 0; p < HALF; p++) {
-            char *at = to + p * pair;
+        for (int64_t i = 0; i < f->columns; i += CPU_PANEL) {
+            char *at = to + i / CPU_PANEL * panel;
+            int64_t column = i + COLUMNS_AHEAD, next = row;
 
-            for (int64_t i = 0; i < f->columns; i += CPU_PANEL, at += panel) {
-                prefetch_rows(f, row + 2 * p, i);
+            for (; column >= f->columns; next += CPU_PANEL)
+                column -= (f->columns + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
+
+            for (int64_t p = 0; p < HALF; p++, at += pair) {
+                prefetch_rows(f, next + 2 * p - AHEAD, column);
+                __builtin_prefetch(at + panel, 1);
+                __builtin_prefetch(at + panel + half, 1);
                 pair_rows(dtype, f, row + 2 * p, i, at, at + half);
             }
         }
