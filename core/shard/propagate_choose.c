@@ -23,6 +23,8 @@
 
 struct splits { /* for one op: axes by factor */
     uint8_t *count, (*axis)[CT_MAX_AXES];
+    ct_axes *used, all; /* axes used by repetition, after those of none; by any factor */
+    int repetitions;
 };
 
 /* The sharding that the only user of an output needs. */
@@ -47,13 +49,17 @@ static ct_axes axes_of(const struct splits *c, int factor)
 static ct_axes taken(const struct ct_rule *rule, const struct splits *c, int factor)
 {
     int repetition = rule->factor[factor].repetition;
-    ct_axes axes = 0;
 
-    for (int f = 0; f < rule->count; f++)
-        if (repetition < 0 || rule->factor[f].repetition < 0 ||
-            rule->factor[f].repetition == repetition)
-            axes |= axes_of(c, f);
-    return axes;
+    return repetition < 0 ? c->all : c->used[0] | c->used[repetition + 1];
+}
+
+static void split_by(const struct ct_rule *rule, struct splits *c, int factor, int axis)
+{
+    ct_axes bit = (ct_axes)1 << axis;
+
+    c->axis[factor][c->count[factor]++] = (uint8_t)axis;
+    c->used[rule->factor[factor].repetition + 1] |= bit;
+    c->all |= bit;
 }
 
 /* Of tied factors, the second counts groups of the first, all equal except a shorter last one. Axes
@@ -86,9 +92,9 @@ static void follow(const struct propagation *p, const struct ct_rule *rule, stru
 
             if (taken(rule, c, f) & bit || (other >= 0 && !divides(p, rule, axes_of(c, f) | bit)))
                 break;
-            c->axis[f][c->count[f]++] = (uint8_t)axis;
+            split_by(rule, c, f, axis);
             if (other >= 0)
-                c->axis[other][c->count[other]++] = (uint8_t)axis;
+                split_by(rule, c, other, axis);
         }
     }
 }
@@ -99,47 +105,48 @@ static bool is_repeated_sum(const struct ct_factor *f)
     return f->kind == CT_FACTOR_REDUCTION && f->repetition >= 0;
 }
 
-/* Is the axis used in the sums of all repetitions? */
-static bool in_every_sum(const struct ct_rule *rule, const struct splits *c, ct_axes bit)
+/* Axes that split the sums of all repetitions. */
+static ct_axes in_every_sum(const struct ct_rule *rule, const struct splits *c)
 {
+    ct_axes every = ~(ct_axes)0, *sums = c->used;
     int last = -1;
 
+    memset(sums, 0, sizeof(*sums) * (size_t)c->repetitions);
     for (int f = 0; f < rule->count; f++)
-        if (is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition > last)
-            last = rule->factor[f].repetition;
-    for (int r = 0; r <= last; r++) {
-        bool has = false;
+        if (is_repeated_sum(&rule->factor[f])) {
+            int repetition = rule->factor[f].repetition;
 
-        for (int f = 0; f < rule->count; f++)
-            has |= is_repeated_sum(&rule->factor[f]) && rule->factor[f].repetition == r &&
-                   axes_of(c, f) & bit;
-        if (!has)
-            return false;
-    }
-    return true;
+            sums[repetition] |= axes_of(c, f);
+            last = repetition > last ? repetition : last;
+        }
+    for (int r = 0; r <= last; r++)
+        every &= sums[r];
+    return every;
 }
 
-/* Remove an axis, and those inside it, from a factor. */
-static bool drop_axis(struct splits *c, int factor, int axis)
+/* Keep the factor's first axes, as far as they are among these. */
+static bool keep_axes(struct splits *c, int factor, ct_axes axes)
 {
     for (int i = 0; i < c->count[factor]; i++)
-        if (c->axis[factor][i] == axis) {
+        if (!(axes >> c->axis[factor][i] & 1)) {
             c->count[factor] = (uint8_t)i;
             return true;
         }
     return false;
 }
 
-/* A sum over repeated operands is pending over an axis only if every term is split by it. */
+/* A sum over repeated operands is pending over an axis only if every term is split by it. Which
+   axes are used is not known afterwards. */
 static void even_out(const struct ct_rule *rule, struct splits *c)
 {
     bool dropped = true;
 
     while (dropped) {
+        ct_axes every = in_every_sum(rule, c);
+
         dropped = false;
-        for (int axis = 0; axis < CT_MAX_AXES; axis++)
-            for (int f = 0; f < rule->count && !in_every_sum(rule, c, (ct_axes)1 << axis); f++)
-                dropped |= is_repeated_sum(&rule->factor[f]) && drop_axis(c, f, axis);
+        for (int f = 0; f < rule->count; f++)
+            dropped |= is_repeated_sum(&rule->factor[f]) && keep_axes(c, f, every);
     }
 }
 
@@ -322,6 +329,12 @@ static void suggest(struct propagation *p, const struct ct_op *op, const struct 
 {
     c->count = ct_arena_array(&p->scratch, uint8_t, rule->count);
     c->axis = ct_arena_alloc(&p->scratch, sizeof(*c->axis) * (size_t)rule->count);
+    c->repetitions = 0;
+    for (int f = 0; f < rule->count; f++)
+        if (rule->factor[f].repetition >= c->repetitions)
+            c->repetitions = rule->factor[f].repetition + 1;
+    c->used = ct_arena_array(&p->scratch, ct_axes, c->repetitions + 1);
+    c->all = 0;
     for (int i = 0; i < op->ins; i++)
         if (ct_op_mutates(op, i))
             follow(p, rule, c, i, &op->in[i]->sharding);

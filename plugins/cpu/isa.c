@@ -45,7 +45,7 @@ static enum cpu_isa best_isa(void)
                                                                            : CPU_PORTABLE;
 }
 
-bool cpu_has_tiles(void)
+static bool find_tiles(void)
 {
     unsigned a, b, c, d, low, high;
 
@@ -68,7 +68,7 @@ static enum cpu_isa best_isa(void)
     return CPU_PORTABLE;
 }
 
-bool cpu_has_tiles(void)
+static bool find_tiles(void)
 {
     return false;
 }
@@ -114,6 +114,15 @@ int cpu_isa_check(void)
 }
 
 /* Cached: CPUID traps in virtual machines, and kernels are chosen thousands of times. */
+bool cpu_has_tiles(void)
+{
+    static _Atomic int known = -1;
+
+    if (known < 0)
+        known = find_tiles();
+    return known;
+}
+
 static bool has_fast_bf16(void)
 {
     static _Atomic int known = -1;
