@@ -31,6 +31,7 @@ struct key {
     int32_t a_dtype, b_dtype, c_dtype;
     uint32_t a_align, b_align, c_align;
     uint32_t flags; /* a_by_k, b_by_k, scaled, by_row, fast */
+    int32_t units;  /* multiprocessors that it may use; 0: all */
 };
 
 #define OFFERS 8
@@ -48,6 +49,8 @@ struct plan {
 struct gpu_blas {
     cublasLtHandle_t handle;
     struct plan *plans;
+    const struct ct_graph *graph; /* the last call's */
+    bool shared;                  /* it has collectives beside what is computed */
 };
 
 static int check(int status, const char *what)
@@ -76,6 +79,15 @@ static int load(void)
         return ct_fail(CT_ENOENT, "this cuBLASLt has no %s", missing);
     lt.library = library;
     return 0;
+}
+
+int gpu_blas_version(void)
+{
+    int major = 0, minor = 0;
+
+    if (!lt.library || lt.cublasLtGetProperty(0, &major) || lt.cublasLtGetProperty(1, &minor))
+        return 0;
+    return 100 * major + minor;
 }
 
 int gpu_blas_open(struct gpu *gpu)
@@ -157,7 +169,29 @@ static uint32_t alignment(const void *p)
     return align;
 }
 
-static struct key key_of(const struct gpu_product *p)
+/* Does the launch's graph have collectives on streams of their own? */
+static bool has_collectives(struct gpu_blas *blas, const struct ct_launch *l)
+{
+    if (l->graph == blas->graph)
+        return blas->shared;
+    blas->graph = l->graph;
+    blas->shared = false;
+    for (const struct ct_op *op = l->graph ? l->graph->first : NULL; op; op = op->next)
+        blas->shared |= (op->type->flags & CT_OP_COLLECTIVE) && op->stream != l->op->stream;
+    return blas->shared;
+}
+
+static int32_t units_for(const struct ct_launch *l)
+{
+    const struct gpu *gpu = gpu_of(l->device);
+
+    return gpu_config.spare > 0 && gpu_config.spare < gpu->multiprocessors &&
+                   has_collectives(gpu->blas, l)
+               ? gpu->multiprocessors - (int32_t)gpu_config.spare
+               : 0;
+}
+
+static struct key key_of(const struct gpu_product *p, int32_t units)
 {
     struct key key;
 
@@ -171,6 +205,7 @@ static struct key key_of(const struct gpu_product *p)
     key.a_dtype = (int32_t)p->a_dtype;
     key.b_dtype = (int32_t)p->b_dtype;
     key.c_dtype = (int32_t)p->c_dtype;
+    key.units = units;
     key.a_align = alignment(p->a);
     key.b_align = alignment(p->b);
     key.c_align = alignment(p->c);
@@ -214,6 +249,7 @@ static int set_scales(struct plan *plan, const struct gpu_product *p)
 
 static int describe(struct plan *plan, const struct gpu_product *p)
 {
+    int32_t units = plan->key.units;
     int32_t first = p->b_by_k ? CUBLAS_OP_N : CUBLAS_OP_T;
     int32_t second = p->a_by_k ? CUBLAS_OP_T : CUBLAS_OP_N;
     int compute =
@@ -225,6 +261,8 @@ static int describe(struct plan *plan, const struct gpu_product *p)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
     if (rc == 0)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+    if (rc == 0 && units)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &units, sizeof(units));
     if (rc == 0 && p->a_scale)
         rc = describe_scales(plan, p);
     return rc < 0 ? rc : set_scales(plan, p);
@@ -293,9 +331,10 @@ static int ask_heuristic(struct gpu_blas *blas, struct plan *plan)
     return rc;
 }
 
-static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, struct plan **plan)
+static int find_plan(struct gpu_blas *blas, const struct gpu_product *p, int32_t units,
+                     struct plan **plan)
 {
-    struct key key = key_of(p);
+    struct key key = key_of(p, units);
     int rc;
 
     for (*plan = blas->plans; *plan; *plan = (*plan)->next)
@@ -421,7 +460,7 @@ int gpu_multiply(const struct ct_launch *l, const struct gpu_product *p, void *w
     if (p->m == 0 || p->n == 0)
         return 0;
     assert((uintptr_t)workspace % 256 == 0);
-    rc = find_plan(gpu_of(l->device)->blas, p, &call.plan);
+    rc = find_plan(gpu_of(l->device)->blas, p, units_for(l), &call.plan);
     if (rc == 0)
         rc = run_product(&call);
     if (rc == 0)

@@ -23,6 +23,7 @@ enum {
     CUDA_R_8F_E5M2 = 29,
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_TRANSB = 4,
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
     CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
     CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
     CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,
@@ -51,6 +52,7 @@ typedef struct {
 } cublasLtMatmulHeuristicResult_t;
 
 #define GPU_BLAS_CALLS(X)                                                                          \
+    X(cublasLtGetProperty, (int property, int *value))                                             \
     X(cublasLtCreate, (cublasLtHandle_t * handle))                                                 \
     X(cublasLtDestroy, (cublasLtHandle_t handle))                                                  \
     X(cublasLtMatmulDescCreate, (cublasLtMatmulDesc_t * desc, int compute, int scale))             \

@@ -21,6 +21,8 @@ static const struct ct_option options[] = {
         "keep the fastest; runs may then differ in the last bits, and so may ranks"),
     CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
                 "Capture the step as one CUDA graph after two steps"),
+    CT_OPT_INT(struct gpu_config, spare, "spare_multiprocessors", "0", 0, 1024,
+               "Multiprocessors that matrix products leave to collectives which run beside them"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
                "MiB of logits that exist at a time in the loss"),
     CT_OPT_CHOICE(struct gpu_config, logits, "logits", "bfloat16", "float32|bfloat16",

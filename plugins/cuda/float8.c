@@ -10,8 +10,9 @@
 #include "blas.h"
 
 #define THREADS 256
-#define ADA 89    /* the first compute capability with such products */
-#define HOPPER 90 /* the only one where cuBLASLt takes a scale for each row */
+#define ROW_SCALES 1209 /* cuBLASLt 12.9 */
+#define ADA 89          /* the first compute capability with such products */
+#define HOPPER 90       /* the only one where cuBLASLt takes a scale for each row */
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
@@ -199,17 +200,24 @@ static int scales_of(const struct ct_prepare *p, const struct operand *o)
     return per == (o->turned ? GPU_PER_COLUMN : GPU_PER_ROW) ? 1 : -1;
 }
 
+/* Scales by row: on Hopper alone, and from cuBLASLt 12.9 on; an older one takes them, and fails at
+   the first call. */
+static bool has_row_scales(const struct gpu *gpu)
+{
+    return gpu->capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
+}
+
 static bool accepts(const struct ct_prepare *p, const struct product *product)
 {
     const struct operand *a = &product->a, *b = &product->b;
     int of_a = scales_of(p, a), of_b = scales_of(p, b);
-    int capability = gpu_of(p->device)->capability;
+    const struct gpu *gpu = gpu_of(p->device);
 
     return is_float8(p->in[0].dtype) && is_float8(p->in[1].dtype) &&
            (p->in[0].dtype == CT_E4M3 || p->in[1].dtype == CT_E4M3) &&
            gpu_is_compute_dtype(p->out[0].dtype) && of_a >= 0 && of_b >= 0 &&
            a->columns % 16 == 0 && b->rows % 16 == 0 && (!a->turned || a->rows % 4 == 0) &&
-           capability >= ADA && (!(of_a + of_b) || capability == HOPPER);
+           gpu->capability >= ADA && (!(of_a + of_b) || has_row_scales(gpu));
 }
 
 static void carve(struct ct_prepare *p, struct operand *o, bool by_row)

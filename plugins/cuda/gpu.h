@@ -25,6 +25,7 @@ struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
     const char *logits;    /* float32, bfloat16 */
     bool tf32, graph, tune;
+    int64_t spare;         /* multiprocessors that products leave to collectives */
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
     const char *describe;  /* a description, instead of a device; "": none */

@@ -25,7 +25,7 @@
 #include "library.h"
 
 struct config {
-    int64_t port;
+    int64_t port, max_ctas;
     bool windows, share_device;
 };
 extern struct config nccl_config;

@@ -23,6 +23,9 @@ static const struct ct_option options[] = {
         struct config, port, "port", "0", 0, 65535,
         "TCP port where rank 0 listens; 0: MASTER_PORT + 1, or no port where all ranks are on "
         "one host"),
+    CT_OPT_INT(struct config, max_ctas, "max_ctas", "0", 0, 64,
+               "Most thread blocks (multiprocessors) of a collective; 0: NCCL's choice, and 8 "
+               "between two ranks"),
     CT_OPT_BOOL(struct config, share_device, "share_device", "false",
                 "Let ranks of one host share a device, by telling NCCL that each is a host of its "
                 "own; slow, for tests"),
@@ -181,7 +184,9 @@ static ncclConfig_t configuration(const char *name, int ranks)
     for (size_t i = 0; i < CT_COUNT(undefined); i++)
         *undefined[i] = NCCL_UNDEFINED;
     c.commName = name;
-    if (ranks == 2)
+    if (nccl_config.max_ctas)
+        c.maxCTAs = (int)nccl_config.max_ctas;
+    else if (ranks == 2)
         c.maxCTAs = PAIR_CTAS;
     nccl.ncclGetVersion(&version);
     if (version < 22800) {

@@ -56,6 +56,7 @@ extern const struct declared own_declarations[];
     X(CUBLASLT_MATMUL_DESC_TRANSB)                                                                 \
     X(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER)                                                        \
     X(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)                                                        \
+    X(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)                                                        \
     X(CUBLASLT_MATMUL_DESC_FAST_ACCUM)                                                             \
     X(CUBLASLT_MATMUL_DESC_A_SCALE_MODE)                                                           \
     X(CUBLASLT_MATMUL_DESC_B_SCALE_MODE)                                                           \

@@ -16,7 +16,7 @@ GPU_BLAS_CALLS(X)
 #undef X
 
 struct gpu_lt_desc {
-    int32_t transa, transb, a_mode, b_mode;
+    int32_t transa, transb, a_mode, b_mode, units;
     const float *a_scale, *b_scale;
     int8_t fast;
 };
@@ -34,6 +34,16 @@ struct gpu_lt_preference {
 int cublasLtCreate(cublasLtHandle_t *handle)
 {
     *handle = (cublasLtHandle_t)(uintptr_t)1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* SIMULATOR_BLAS=1208 in the environment: version 12.8. */
+int cublasLtGetProperty(int property, int *value)
+{
+    const char *other = getenv("SIMULATOR_BLAS");
+    int version = other ? atoi(other) : 1301;
+
+    *value = property == 0 ? version / 100 : property == 1 ? version % 100 : 0;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -66,6 +76,7 @@ int cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, int attribute, const 
         size_t bytes;
     } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->transa, sizeof(d->transa)},
                   {CUBLASLT_MATMUL_DESC_TRANSB, &d->transb, sizeof(d->transb)},
+                  {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &d->units, sizeof(d->units)},
                   {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &d->a_mode, sizeof(d->a_mode)},
                   {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &d->b_mode, sizeof(d->b_mode)},
                   {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->a_scale, sizeof(d->a_scale)},
@@ -254,8 +265,9 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
     if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1 ||
         (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
-    simulated_count("cublasLtMatmul %llux%llux%llu", (unsigned long long)c_layout->columns,
+    simulated_count("cublasLtMatmul %llux%llux%llu on %d", (unsigned long long)c_layout->columns,
                     (unsigned long long)c_layout->rows,
-                    (unsigned long long)(desc->transa ? a_layout->rows : a_layout->columns));
+                    (unsigned long long)(desc->transa ? a_layout->rows : a_layout->columns),
+                    (int)desc->units);
     return simulated_submit(stream, multiply, &p, sizeof(p));
 }

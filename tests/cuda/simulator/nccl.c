@@ -117,6 +117,7 @@ int ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int ran
     if (config->magic != 0xcafebeef || config->blocking != 0 || ranks > RANKS)
         return SYSTEM_ERROR;
     *c = (struct ncclComm){.ranks = ranks, .rank = rank};
+    simulated_count("ncclCommInit of at most %d blocks", config->maxCTAs);
     snprintf(c->name, sizeof(c->name), "%.60s", id.internal);
     fd = shm_open(c->name, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct segment)) < 0)
