@@ -86,8 +86,8 @@ DEVICE int32_t chunks_of(int32_t count)
                                        : 0;
 }
 
-/* begin and chunk = sums of the counts, and of their chunks, of all rows before. One block: a thread
-   takes rows that follow each other. */
+/* begin and chunk = sums of the counts, and of their chunks, of all rows before. One block, of
+   which a thread takes rows that follow each other. */
 KERNEL(embedding_scan, gpu_embedding_grad, 1024)
 {
     __shared__ int32_t sums[2][1024];
