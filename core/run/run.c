@@ -226,6 +226,28 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
     return rc == 0 ? localise_graph(run, *graph, request->logits, options) : rc;
 }
 
+/* An axis that does not multiply the batch splits the sequences of one microbatch. Kernels need not
+ * take a batch without sequences, as the last rank may have it. */
+static int check_batch(const struct ct_run *run)
+{
+    for (size_t i = 0; i < run->graph->value_count; i++) {
+        const struct ct_value *v = run->graph->values[i];
+        int64_t local[CT_MAX_DIMS];
+
+        if (v->role != CT_ROLE_INPUT || !v->ndim)
+            continue;
+        ct_sharding_local(&v->sharding, &run->mesh, run->world - 1, v->ndim, v->shape, local, NULL);
+        if (!local[0])
+            return ct_fail(
+                CT_ECONFIG,
+                "the sequences of a microbatch, %lld, are split over more ranks, and the "
+                "last has none: raise [training] local_batch_size or the pipeline's "
+                "microbatch_size",
+                (long long)v->shape[0]);
+    }
+    return 0;
+}
+
 static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
 {
     struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
@@ -243,6 +265,8 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
     request.documents = run->data_ops && run->data_ops->has_documents();
     passes.training = !options->logits;
     rc = open_graph(run, &request, passes, options->peers ? &run->common_graph : NULL, &run->graph);
+    if (rc == 0 && !options->logits)
+        rc = check_batch(run);
     if (rc < 0)
         return rc;
     ct_states_bind(run);

@@ -13,6 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/rng.h>
+#include <ctitan/lib/generate.h>
 #include <ctitan/lib/ops.h>
 
 #include "conformance.h"
@@ -518,7 +519,7 @@ static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || !strcmp(kernel->name, "cudnn"))) ||
-           (type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
+           (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
 }
 
 static int summarise(const char *device, const char *filter)
@@ -594,6 +595,8 @@ int main(int argc, char **argv)
     struct options options = {0};
     int rc = ct_ops_register();
 
+    if (rc == 0)
+        rc = ct_op_need(&ct_op_cache_write);
     if (rc == 0)
         rc = start(argc, argv, &options, &device);
 
