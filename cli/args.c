@@ -238,9 +238,10 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
             rc = take(args, option);
     }
     if (rc == 0 && optind + 1 != argc && !(optind == argc && accepts & ARG_DESCRIBE))
-        rc = ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s", argv[0],
-                     optind < argc ? ", but there is also " : "",
-                     optind < argc ? argv[optind + 1] : "");
+        rc =
+            ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s; `ctitan help %s` shows the arguments",
+                    argv[0], optind < argc ? ", but there is also " : "",
+                    optind < argc ? argv[optind + 1] : "", argv[0]);
     if (rc == 0)
         args->path = argv[optind]; /* NULL after the last */
     else

@@ -34,19 +34,6 @@ static bool help_verb(const char *name)
     return false;
 }
 
-/* 1: help was shown; 0: no plugin has the verb. */
-static int help_plugin_verb(const char *name)
-{
-    const struct ct_verb_ops *ops;
-    char unusable[512];
-    int rc = find_plugin_verb(name, &ops, unusable, sizeof(unusable));
-
-    if (rc < 0 || !ops)
-        return rc;
-    printf("usage: ctitan %s %s\n\n%s: %s\n", name, ops->usage, name, ops->summary);
-    return 1;
-}
-
 /* "ops" lists the op types of the core and of lib; a plugin's own are not loaded here. */
 static bool help_ops(const char *name)
 {
@@ -119,6 +106,23 @@ static void list_plugins(void)
         printf("%s%s", i ? ", " : "", names[i]);
     printf("%s\n", count ? "" : "none found");
     ct_arena_finish(&arena);
+}
+
+/* 1: help was shown; 0: no plugin has the verb. */
+static int help_plugin_verb(const char *name)
+{
+    const struct ct_verb_ops *ops;
+    char unusable[512], path[PATH_MAX];
+    int rc = find_plugin_verb(name, &ops, unusable, sizeof(unusable));
+
+    if (rc < 0 || !ops)
+        return rc;
+    printf("usage: ctitan %s %s\n\n%s: %s\n", name, ops->usage, name, ops->summary);
+    if (ct_plugin_path(name, path, sizeof(path)) < 0) /* the verb's plugin has another name */
+        return 1;
+    printf("\n");
+    rc = help_plugin(name);
+    return rc < 0 ? rc : 1;
 }
 
 /* A plugin may have the name of an op. */

@@ -21,7 +21,8 @@ const struct verb verbs[] = {
      " [--top-k K] [--top-p P] [--seed S] [--no-cache] [--logits FILE]",
      "generate text with a trained model", verb_generate},
 #endif
-    {"explain", RECIPE_ARGS " [--world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
+    {"explain",
+     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
      "show the graph after each transform", verb_explain},
     {"plan",
      RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--device NAME] [--json] [--program]",

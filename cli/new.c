@@ -112,6 +112,8 @@ static int copy_file(struct ct_arena *arena, const char *from, const char *to, c
 
 static int check_name(const char *name)
 {
+    char path[PATH_MAX];
+
     if (strlen(name) > 64)
         return ct_fail(CT_ECONFIG, "%.64s..: a plugin's name has at most 64 characters", name);
     for (const char *c = name; *c; c++)
@@ -123,6 +125,9 @@ static int check_name(const char *name)
         return ct_fail(CT_ECONFIG, "new: a plugin needs a name");
     if (access(name, F_OK) == 0)
         return ct_fail(CT_ECONFIG, "%s exists already", name);
+    if (ct_plugin_path(name, path, sizeof(path)) == 0)
+        return ct_fail(CT_ECONFIG, "there is a plugin %s, %s: give the new one another name", name,
+                       path);
     return 0;
 }
 

@@ -44,6 +44,11 @@ int ct_plugin_lacking(const char *subject, const char *what)
     if (*list)
         rc = ct_fail(CT_ENOENT, "%s %s: add %s%s to [plugins] load", subject, thing,
                      strchr(list, ',') ? "one of " : "", list);
+    else if (colon)
+        rc = ct_fail(
+            CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s", subject,
+            thing, (int)(colon - what), what,
+            providers(&scratch, ct_arena_printf(&scratch, "%.*s:*", (int)(colon - what), what)));
     else
         rc = ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it", subject, thing);
     ct_arena_finish(&scratch);

@@ -55,11 +55,13 @@ static int add_tree(struct corpus *c, char *path)
 
 static int add_pattern(struct corpus *c, const char *pattern)
 {
+    char here[4096];
     glob_t found;
     int rc = 0;
 
     if (glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found))
-        return ct_fail(CT_ECONFIG, "no file or folder '%s'", pattern);
+        return ct_fail(CT_ECONFIG, "no file or folder '%s' from the current folder, %s", pattern,
+                       getcwd(here, sizeof(here)) ? here : "which is gone");
     for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
         rc = add_tree(c, found.gl_pathv[i]);
     globfree(&found);

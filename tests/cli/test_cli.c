@@ -102,7 +102,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"", "usage: ctitan VERB"},
         {"trian %R", "no verb trian; did you mean train?"},
         {"frobnicate", "no verb frobnicate"},
-        {"train", "train: expected one recipe"},
+        {"train", "train: expected one recipe; `ctitan help train` shows"},
+        {"new schedule 1f1b", "there is a plugin 1f1b"},
         {"train %R other.ini", "but there is also other.ini"},
         {"train none.ini", "none.ini: No such file"},
         {"train %R --sett x=1", "train has no option --sett"},
@@ -122,7 +123,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R -n 1000000", "ranks are allowed; `ctitan plan --world 1000000`"},
         {"plan %R -n 2 --world 4", "-n and --world: give one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
-        {"train %R --set model.name=lama", "lama"},
+        {"train %R --set model.name=lama", "no plugin that was found has it; with a model: "},
         {"train %R --set job.dump_folder=/proc/x",
          "[job] dump_folder: cannot create the folder /proc/x"},
         {"train %R --with offload", "device cpu has no host memory to offload to"},
@@ -165,6 +166,11 @@ static void help_is_made_from_the_tables(void **state)
     r = run("help adamw");
     assert_has(r.out, "weight_decay = 0.1");
     assert_has(r.out, "offers optimizer adamw");
+    r = run("help ckpt"); /* a verb and a plugin */
+    assert_has(r.out, "usage: ctitan ckpt ");
+    assert_has(r.out, "keep_latest_k = ");
+    r = run("help explain");
+    assert_has(r.out, "-n RANKS");
     r = run("help plan");
     assert_has(r.out, "usage: ctitan plan RECIPE");
     r = run("help ops");

@@ -27,6 +27,21 @@ grep -ohE '`ctitan [a-z]+' README.md docs/*.md | cut -d' ' -f2 | sort -u | while
     "$ctitan" help "$verb" >/dev/null || exit 1
 done || complain "the pages name a verb that is not there"
 
+# Commands: an option is of its verb, --set names an option of a section, --with and --without a plugin.
+pages=(README.md docs/*.md recipes/*.ini recipes/*/*.ini)
+while read -r verb rest; do
+    usage=$("$ctitan" help "$verb" 2>/dev/null) || continue
+    while read -r option; do
+        grep -q -e "$option\b" <<<"$usage" || complain "the pages say ctitan $verb $option"
+    done < <(grep -oE -e ' --[a-z][a-z-]*' <<<" $rest" | sort -u)
+done < <(sed -e ':a;/\\$/{N;s/\\\n[; ]*/ /;ba}' "${pages[@]}" | grep -ohE '\bctitan [a-z]+ [^`|#;>)]*' | cut -d' ' -f2- | sort -u)
+while IFS=. read -r section key; do
+    "$ctitan" help "$section" | grep -qE "^  $key = " || complain "the pages set $section.$key"
+done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cut -d' ' -f2 | tr -d = | grep -v '^section.key$' | sort -u)
+while read -r plugin; do
+    [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
+done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
+
 # The table of lines has its markers, and rows for the folders that there always are.
 [[ $(sed -n '/^<!-- scripts\/loc -->$/,/^<!-- end -->$/p' README.md | grep -c '^|') -gt 10 ]] ||
     complain "README.md has no table of lines: scripts/loc --update"
