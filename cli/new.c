@@ -9,6 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/option.h>
 
 #include "cli.h"
