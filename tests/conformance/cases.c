@@ -155,13 +155,6 @@
     "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
     "]\n"
 
-#define TOP_K(b, t, e, k, how)                                                                     \
-    "input %x : T[" #b "," #t "," #e "]\n"                                                         \
-    "input %dw : float32[" #b "," #t "," #k "]\n"                                                  \
-    "F - %w, %ids = top_k(%x) {k=" #k how "} : float32[" #b "," #t "," #k "], int32[" #b "," #t    \
-    "," #k "]\n"                                                                                   \
-    "I - %dx = top_k_grad(%dw, %ids, %x) {k=" #k how "} : T[" #b "," #t "," #e "]\n"
-
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
@@ -398,8 +391,6 @@ const struct conformance_case conformance_cases[] = {
      50, false},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
-    {"top_k, odd", TOP_K(2, 9, 7, 3, ""), 1, false},
-    {"top_k, probabilities", TOP_K(1, 70, 64, 2, ", normalised=false"), 1, false},
     {"cache_write",
      "state %cache : T[2,33,3,8]\ninput %x : T[2,9,3,8]\ninput %positions : int32[2,9]\n"
      "F - cache_write(%cache, %x, %positions)\n",
