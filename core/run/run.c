@@ -241,7 +241,7 @@ static int check_batch(const struct ct_run *run)
             return ct_fail(
                 CT_ECONFIG,
                 "the sequences of a microbatch, %lld, are split over more ranks, and the "
-                "last has none: raise [training] local_batch_size or the pipeline's "
+                "last has none: raise [training] local_batch_size or "
                 "microbatch_size",
                 (long long)v->shape[0]);
     }
