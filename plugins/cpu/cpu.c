@@ -24,6 +24,10 @@ static const struct ct_option options[] = {
         struct cpu_config, products, "products", "auto", "auto|onednn|own",
         "Kernels of bfloat16 products: own, onednn, or auto: for each shape what is timed to "
         "be faster, once per machine"),
+    CT_OPT_ENUM(struct cpu_config, attention, "attention", "auto", "auto|float32|bfloat16|emulated",
+                "Products of bfloat16 attention: float32, bfloat16 (AMX or AVX512_BF16), auto: for "
+                "each head size what is timed to be faster, once per machine; emulated: AMX in C, "
+                "for tests"),
     CT_OPT_STRING(struct cpu_config, offload_folder, "offload_folder", "",
                   "Folder on a disk for the file that holds offloaded values; empty: none"),
     CT_OPT_BOOL(struct cpu_config, huge_pages, "huge_pages", "true",

@@ -21,12 +21,20 @@ enum cpu_streams_kind { CPU_STREAMS_THREADS, CPU_STREAMS_IN_ORDER };
 enum cpu_bf16_matmul { CPU_BF16_AUTO, CPU_BF16_NATIVE, CPU_BF16_WIDEN };
 enum cpu_products { CPU_PRODUCTS_AUTO, CPU_PRODUCTS_ONEDNN, CPU_PRODUCTS_OWN };
 
+enum cpu_attention {
+    CPU_ATTENTION_AUTO,
+    CPU_ATTENTION_FLOAT32,
+    CPU_ATTENTION_BFLOAT16,
+    CPU_ATTENTION_EMULATED
+};
+
 struct cpu_config {
     int64_t threads; /* 0: cores / local ranks */
     const char *isa; /* auto, portable, avx2, avx512 */
     enum cpu_streams_kind streams;
     enum cpu_bf16_matmul bf16_matmul;
     enum cpu_products products;
+    enum cpu_attention attention;
     const char *offload_folder; /* of the file that backs host memory; "": no host memory */
     bool huge_pages, pack_weights;
 };

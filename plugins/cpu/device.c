@@ -62,6 +62,9 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     if (rc >= 0 && cpu_config.products == CPU_PRODUCTS_OWN && !cpu_unit())
         rc = ct_fail(CT_ECONFIG, "[cpu] products = own: bfloat16 products are widened to float32 "
                                  "here, which only oneDNN multiplies; use auto");
+    if (rc >= 0 && cpu_config.attention == CPU_ATTENTION_BFLOAT16 && !cpu_best_unit())
+        rc = ct_fail(CT_ECONFIG, "[cpu] attention = bfloat16: this CPU has neither AMX nor "
+                                 "AVX512_BF16, or [cpu] isa excludes them; use auto");
     if (rc < 0)
         return rc;
     device = calloc(1, sizeof(*device));

@@ -148,7 +148,11 @@ double cpu_tuned(const char *name, double (*measure)(void *context), void *conte
         read_facts(file);
     known = find(name);
     value = known ? known->value : add(name, measure(context));
-    if (!known && (file < 0 || dprintf(file, "%s %.4g\n", name, value) < 0) && !warned) {
+    if (value < 0)
+        ct_warn("cpu: the speed %s cannot be measured (out of memory?); this process takes the "
+                "default",
+                name);
+    else if (!known && (file < 0 || dprintf(file, "%s %.4g\n", name, value) < 0) && !warned) {
         warned = true;
         ct_warn("cpu: measured speeds are not kept: no file can be written in $XDG_CACHE_HOME or "
                 "~/.cache");

@@ -10,8 +10,9 @@
 #ifndef CPU_TUNING_H
 #define CPU_TUNING_H
 
-/* The value of a name without blanks. measure runs under the file's lock, so that ranks that start
-   together agree; the others wait. Called on the thread that drives the run. */
+/* The value of a name without blanks; negative if measure failed and returned that: then it is not
+   kept in the file, and a warning says so. measure runs under the file's lock, so that ranks that
+   start together agree; the others wait. Called on the thread that drives the run. */
 double cpu_tuned(const char *name, double (*measure)(void *context), void *context);
 
 #endif

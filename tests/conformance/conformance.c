@@ -512,13 +512,14 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 
 /* ---- the result ---- */
 
-/* An instruction set that this process does not use, a library that the machine may lack; a
-   collective, which needs other ranks. */
+/* An instruction set or a unit that this process does not use, a library that the machine may lack;
+   a collective, which needs other ranks. */
 static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
-    return (s->cases && (!strncmp(kernel->name, "avx", 3) || !strcmp(kernel->name, "cudnn"))) ||
+    return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "_unit") ||
+                         !strcmp(kernel->name, "cudnn"))) ||
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
 }
 

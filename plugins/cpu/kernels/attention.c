@@ -12,8 +12,7 @@
 #include "../cpu.h"
 #include "kernels.h"
 #include "sight.h"
-
-#define LOWEST (-1e20f) /* far above MASKED: where all is masked so far, weights are 0 */
+#include "tile.h"
 
 struct state {
     struct attention shape;

@@ -15,6 +15,7 @@
 #include "../cpu.h"
 #include "kernels.h"
 #include "sight.h"
+#include "tile.h"
 
 struct state {
     struct attention shape;

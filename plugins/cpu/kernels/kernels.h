@@ -45,6 +45,11 @@
     R(cast, CPU_STRIDED, isa)                                                                      \
     R(reciprocal, CPU_STRIDED, isa)
 
+/* The same in bfloat16, on a unit: cpu_NAME_bf16_prepare and so on, for op NAME. */
+#define CPU_UNIT_KERNELS(P, isa)                                                                   \
+    P(attention, CPU_STRIDED, isa)                                                                 \
+    P(attention_grad, CPU_STRIDED, isa)
+
 #define CPU_DECLARE_RUN(op, flags, isa)                                                            \
     bool cpu_##op##_accepts_##isa(const struct ct_prepare *prepare);                               \
     int cpu_##op##_run_##isa(const struct ct_launch *launch);
@@ -56,6 +61,13 @@ CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512bf16)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx2)
 CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, portable)
+
+#define CPU_DECLARE_UNIT(op, flags, isa) CPU_DECLARE_PREPARE(op##_bf16, flags, isa)
+
+CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx512bf16)
+CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx512)
+CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx2)
+CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, portable)
 
 /* Ended by {0}. */
 extern const struct ct_kernel cpu_pointwise_kernels[];

@@ -13,7 +13,7 @@
 
 #include <ctitan/op.h>
 
-#include "tile.h"
+#include "attention.h"
 
 struct tile_bounds {
     int32_t document[2], position[2]; /* least and greatest */

@@ -1,12 +1,9 @@
 /*
- * What attention's forward and backward share: tiles of TILE keys by TILE queries.
+ * Tiles of attention in float32 (attention.h).
  *
- * Scores lie as s[key][query], queries along the vector lanes: the softmax over keys then runs down
- * the lanes, without a horizontal step. All five matrix products of attention become one shape,
- * c[i][j] (+)= sum over l of a(i, l) b[l][j], where a is read element by element with any strides
- * and b and c by vectors; `multiply` does it in register blocks. Operands are packed to float32,
- * heads padded with zeros to whole vectors, tokens to whole tiles: padded queries are computed and
- * never stored, padded keys are masked.
+ * All five matrix products of attention are one shape, c[i][j] (+)= sum over l of a(i, l) b[l][j],
+ * where a is read element by element with any strides and b and c by vectors; `multiply` does it in
+ * register blocks. Operands are packed to float32, heads padded with zeros to whole vectors.
  *
  * On the diagonal a tile is split into spans of GRAIN keys, each with the queries that may see one
  * of them.
@@ -14,62 +11,9 @@
 #ifndef CPU_KERNELS_TILE_H
 #define CPU_KERNELS_TILE_H
 
-#include <ctitan/op.h>
+#include "attention.h"
 
-#include "vector.h"
-
-#define TILE 64
-#define GRAIN 16
-#define AHEAD 16        /* rows to prefetch: they lie pages apart, where the hardware does not */
-#define MASKED (-1e30f) /* finite: a difference of two is 0, not NaN */
-#define LOG2_E 1.44269504f
-
-struct attention {
-    int64_t batch, queries, keys, heads, groups, size;
-    int64_t query_tiles, key_tiles;
-    int64_t padded; /* keys, in whole tiles */
-    int64_t width;  /* of a head, in whole vectors */
-    float scale;    /* of the scores */
-};
-
-static inline struct attention attention_of(const struct ct_op *op, const struct ct_tensor *q,
-                                            const struct ct_tensor *k)
-{
-    double scale = ct_op_float(op, "scale");
-    struct attention a = {q->shape[0], q->shape[1], k->shape[1],
-                          q->shape[2], k->shape[2], q->shape[3]};
-
-    a.query_tiles = (a.queries + TILE - 1) / TILE;
-    a.key_tiles = (a.keys + TILE - 1) / TILE;
-    a.padded = a.key_tiles * TILE;
-    a.width = (a.size + CPU_LANES - 1) / CPU_LANES * CPU_LANES;
-    a.scale = (float)(scale > 0 ? scale : 1 / sqrt((double)a.size));
-    return a;
-}
-
-static inline void *token_of(const struct ct_tensor *t, int64_t b, int64_t token, int64_t head)
-{
-    int64_t at = b * t->stride[0] + token * t->stride[1] + head * t->stride[2];
-
-    return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
-}
-
-/* Tokens of a tile that exist, of so many in all. */
-static inline int64_t tokens_in(int64_t tokens, int64_t tile)
-{
-    int64_t left = tokens - tile * TILE;
-
-    return left < TILE ? left : TILE;
-}
-
-/* Memory for floats at *at, which moves on by whole cache lines. */
-static inline float *carve_floats(uintptr_t *at, int64_t floats)
-{
-    float *memory = (float *)*at;
-
-    *at += ((uintptr_t)floats * sizeof(float) + 63) & ~(uintptr_t)63;
-    return memory;
-}
+#define AHEAD 16 /* rows to prefetch: they lie pages apart, where the hardware does not */
 
 /* ---- packing ---- */
 
@@ -110,34 +54,6 @@ static inline void pack_columns(const struct attention *a, const float *rows, fl
             for (int64_t r = 0; r < CPU_LANES; r++)
                 v_store(columns + (j + r) * TILE + i, block[r]);
         }
-}
-
-/* columns[width][TILE], each query times its factor -> the tokens of a tile that exist */
-CPU_INLINE void unpack_as(enum ct_dtype dtype, const struct attention *a, const float *columns,
-                          const float *factor, int64_t n, char *to, int64_t step)
-{
-    for (int64_t i = 0; i < n; i += CPU_LANES)
-        for (int64_t j = 0; j < a->width; j += CPU_LANES) {
-            vf block[CPU_LANES];
-            for (int64_t r = 0; r < CPU_LANES; r++)
-                block[r] = v_load(columns + (j + r) * TILE + i) * v_load(factor + i);
-            v_transpose(block);
-            for (int64_t r = 0; r < CPU_LANES && i + r < n; r++)
-                v_put(dtype, to + (i + r) * step, j, a->size, block[r]);
-        }
-}
-
-static inline void unpack(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                          int64_t head, int64_t tile, const float *columns, const float *factor)
-{
-    char *to = token_of(t, b, tile * TILE, head);
-    int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
-            n = tokens_in(t->shape[1], tile);
-
-    if (t->dtype == CT_F32)
-        unpack_as(CT_F32, a, columns, factor, n, to, step);
-    else
-        unpack_as(CT_BF16, a, columns, factor, n, to, step);
 }
 
 /* ---- products ---- */
@@ -221,12 +137,6 @@ static inline int spans_of(bool diagonal, struct span spans[TILE / GRAIN])
     for (int64_t i = 0; i < TILE / GRAIN; i++)
         spans[i] = (struct span){i * GRAIN, GRAIN, i * GRAIN};
     return TILE / GRAIN;
-}
-
-/* Keys from 0 on that a query of a tile may see, in grains. */
-static inline int64_t keys_of(bool diagonal, int64_t query)
-{
-    return diagonal ? query / GRAIN * GRAIN + GRAIN : TILE;
 }
 
 /* scores[key][query] = sum over the head of keys[key][..] columns[..][query] */

@@ -41,7 +41,8 @@ static size_t elements(int64_t rows, int64_t columns)
     return (size_t)(rows * columns);
 }
 
-/* Time of oneDNN divided by that of own kernels, the median of pairs; 0 if that cannot be known. */
+/* Time of oneDNN divided by that of own kernels, the median of pairs; negative if that cannot be
+   known. */
 static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways[2])
 {
     size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k),
@@ -66,7 +67,7 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
     free(c);
     free(memory);
     if (!ok)
-        return 0;
+        return -1;
     qsort(ratio, PAIRS, sizeof(*ratio), rising);
     return ratio[PAIRS / 2];
 }
@@ -81,18 +82,18 @@ static double measure(void *context)
         s.own = own;
         ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
     }
-    return ok ? compare(&s, ways) : 0;
+    return ok ? compare(&s, ways) : -1;
 }
 
-static bool faster(const char *kind, const struct cpu_gemm_spec *shape, int64_t n, int64_t k)
+/* what: the kind of product, and the sizes that tell it apart. */
+static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 {
     struct cpu_gemm_spec s = *shape;
-    char name[96];
+    char name[128];
 
     if (cpu_config.products == CPU_PRODUCTS_OWN)
         return true;
-    snprintf(name, sizeof(name), "%s.%s.%lldx%lld.%d", cpu_unit()->name, kind, (long long)n,
-             (long long)k, cpu_threads());
+    snprintf(name, sizeof(name), "%s.%s.%d", cpu_unit()->name, what, cpu_threads());
     return cpu_tuned(name, measure, &s) > MARGIN;
 }
 
@@ -120,13 +121,16 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dty
                               .a_col = 1,
                               .c_row = columns,
                               .b_use = use};
+    char what[80];
 
-    return dtype == CT_BF16 && n && k && cpu_unit() && faster("rows", &s, columns, depth);
+    snprintf(what, sizeof(what), "rows.%lldx%lld", (long long)columns, (long long)depth);
+    return dtype == CT_BF16 && n && k && cpu_unit() && faster(&s, what);
 }
 
 static bool choose_gradient(const struct cpu_gemm_spec *spec)
 {
     struct cpu_gemm_spec s = *spec;
+    char what[80];
 
     s.m = least(s.m, MOST);
     s.n = least(s.n, MOST);
@@ -134,7 +138,9 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
     s.a_col = s.m;
     s.b_row = s.c_row = s.n;
     s.accumulate = true;
-    return faster("gradient", &s, s.m, s.n);
+    snprintf(what, sizeof(what), "gradient.%lldx%lldx%lld", (long long)s.m, (long long)s.n,
+             (long long)s.k);
+    return faster(&s, what);
 }
 
 bool cpu_choose_own(const struct cpu_gemm_spec *s)

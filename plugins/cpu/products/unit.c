@@ -18,7 +18,7 @@ const struct cpu_panels *cpu_panels(void)
     return &cpu_panels_portable;
 }
 
-static const struct cpu_unit *best_unit(void)
+const struct cpu_unit *cpu_best_unit(void)
 {
 #ifdef CPU_WITH_TILES
     if (cpu_has_tiles())
@@ -31,5 +31,5 @@ const struct cpu_unit *cpu_unit(void)
 {
     if (!cpu_bf16_native() || cpu_config.products == CPU_PRODUCTS_ONEDNN)
         return NULL;
-    return best_unit();
+    return cpu_best_unit();
 }

@@ -79,6 +79,8 @@ extern const struct cpu_unit cpu_unit_emulated;
 extern const struct cpu_unit cpu_unit_tiles;
 #endif
 
+/* The fastest unit that this machine has, or NULL. */
+const struct cpu_unit *cpu_best_unit(void);
 /* The process's unit, or NULL if bfloat16 products are oneDNN's. */
 const struct cpu_unit *cpu_unit(void);
 

@@ -113,6 +113,22 @@ CPU_INLINE vh v_narrow(vf a)
 }
 #endif
 
+/* Lane i: even[i] and, above it, odd[i], as bfloat16. */
+CPU_INLINE vu v_pairs(vf even, vf odd)
+{
+#if CPU_BF16
+    __m512i order = (__m512i)(vu){0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005,
+                                  0x160006, 0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b,
+                                  0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
+
+    return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+#else
+    vh low = v_narrow(even), high = v_narrow(odd);
+
+    return (vu)v_widen(high) | (vu)v_widen(low) >> 16;
+#endif
+}
+
 CPU_INLINE vf v_load_bf16(const uint16_t *p)
 {
     vh h;

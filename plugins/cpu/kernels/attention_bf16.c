@@ -1,0 +1,249 @@
+/*
+ * Attention as in attention.c, with bfloat16 products on a unit (attention_bf16.h).
+ *
+ *     s[key][query] = K Q^T,  p = exp(s),  o[..][query] = V^T p
+ *
+ * A tile of queries is taken against up to GROUP tiles of keys at a time, so that the second
+ * product is deep: those that follow each other without a hidden one between them.
+ */
+#include <omp.h>
+
+#include "attention_bf16.h"
+#include "kernels.h"
+
+#define GROUP 4
+
+struct state {
+    struct attention shape;
+    const struct cpu_unit *unit;
+    int64_t parts; /* tasks per key/value head */
+    int threads;
+    size_t sight, buffers, buffer_bytes;
+};
+
+/* A thread's own memory. */
+struct buffers {
+    char *k, *v;              /* rows; transposed */
+    char *q;                  /* B: q^T */
+    float *scores;            /* [GROUP TILE][TILE] */
+    char *p;                  /* B: steps of keys */
+    float *o;                 /* [width][TILE] */
+    float *top, *sum, *carry; /* by query: largest score, sum, factor of what was there */
+};
+
+struct forward {
+    const struct state *state;
+    struct attention a;
+    struct sight sight;
+    const struct ct_tensor *q, *k, *v, *o, *lse;
+};
+
+static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
+{
+    uintptr_t at = base;
+
+    w->k = carve_bytes(&at, a->padded * a->width * 2);
+    w->v = carve_bytes(&at, a->padded * a->width * 2);
+    w->q = carve_bytes(&at, TILE * a->width * 2);
+    w->scores = carve_floats(&at, GROUP * TILE * TILE);
+    w->p = carve_bytes(&at, GROUP * CPU_STEP_BYTES);
+    w->o = carve_floats(&at, TILE * a->width);
+    w->top = carve_floats(&at, TILE);
+    w->sum = carve_floats(&at, TILE);
+    w->carry = carve_floats(&at, TILE);
+    return at - base;
+}
+
+/* New maxima, weights from scores, new sums. */
+static void softmax(const struct attention *a, const struct buffers *w, int64_t keys)
+{
+    float unit = a->scale * LOG2_E;
+
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        const float *s = w->scores + q;
+        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum[2], shift;
+
+        for (int64_t k = 0; k < keys; k += 4)
+            for (int i = 0; i < 4; i++)
+                top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
+        top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
+        carry = v_exp2((old - top[0]) * unit);
+        sum[0] = v_load(w->sum + q) * carry;
+        sum[1] = (vf){0};
+        shift = v_max(v_set(LOWEST), top[0] * unit);
+        for (int64_t k = 0; k < keys; k += 2) {
+            vf even = v_exp2(v_load(s + k * TILE) * unit - shift);
+            vf odd = v_exp2(v_load(s + (k + 1) * TILE) * unit - shift);
+
+            store_pairs(pair_at(w->p + k / TILE * CPU_STEP_BYTES, k % TILE, q), even, odd);
+            sum[0] += even;
+            sum[1] += odd;
+        }
+        v_store(w->top + q, top[0]);
+        v_store(w->sum + q, sum[0] + sum[1]);
+        v_store(w->carry + q, carry);
+    }
+}
+
+static void rescale(const struct attention *a, const struct buffers *w)
+{
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf carry = v_load(w->carry + q);
+        for (int64_t i = 0; i < a->size; i++)
+            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * carry);
+    }
+}
+
+/* The scores of `tiles` tiles of keys from `first` on are there: add their values to o. */
+static void gather(const struct forward *f, const struct buffers *w, int64_t first, int64_t tiles)
+{
+    const struct attention *a = &f->a;
+
+    softmax(a, w, tiles * TILE);
+    rescale(a, w);
+    for (int64_t panel = 0; panel < panels_of(a); panel++)
+        multiply(f->state->unit, across_at(f->state->unit, w->v + step_of(panel, a->padded, first)),
+                 elements_in(a, panel), w->p, tiles, w->o + panel * CPU_BLOCK, true);
+}
+
+static void begin_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                          int64_t tile)
+{
+    struct cpu_packed_from q = tokens_of(f->q, &f->a, b, head, tile);
+
+    cpu_panels()->pack_forward(&q, w->q);
+    memset(w->o, 0, (size_t)(TILE * f->a.width) * sizeof(float));
+    for (int64_t i = 0; i < TILE; i += CPU_LANES) {
+        v_store(w->top + i, v_set(MASKED));
+        v_store(w->sum + i, v_set(0));
+    }
+}
+
+/* A query that saw no key has a sum of 0: its o is 0, its lse -inf. */
+static void end_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                        int64_t tile)
+{
+    const struct ct_tensor *lse = f->lse;
+    int64_t n = tokens_in(f->a.queries, tile);
+    float *out = (float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
+
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
+        vi some = sum > 0;
+
+        v_store(w->carry + q, v_select(some, 1.0f / sum, v_set(0)));
+        if (q < n)
+            v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
+    }
+    unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
+}
+
+static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
+                       int64_t tile)
+{
+    const struct attention *a = &f->a;
+    int64_t tiles = 0; /* whose scores are there */
+
+    begin_queries(f, w, b, head, tile);
+    for (int64_t j = 0; j < a->key_tiles; j++) {
+        unsigned how = sight_between(&f->sight, b, tile, j);
+        float *scores = w->scores + tiles * CPU_BLOCK;
+
+        if (tiles && (how & HIDDEN || tiles == GROUP)) {
+            gather(f, w, j - tiles, tiles);
+            tiles = 0;
+            scores = w->scores;
+        }
+        if (how & HIDDEN)
+            continue;
+        multiply(f->state->unit, rows_at(a, w->k + j * TILE * a->width * 2), TILE, w->q,
+                 panels_of(a), scores, false);
+        mask(&f->sight, b, tile, j, how, scores);
+        tiles++;
+        if (j == a->key_tiles - 1)
+            gather(f, w, j + 1 - tiles, tiles);
+    }
+    end_queries(f, w, b, head, tile);
+}
+
+static void pack_keys(const struct forward *f, const struct buffers *w, int64_t b, int64_t group,
+                      int64_t tile)
+{
+    const struct attention *a = &f->a;
+    struct cpu_packed_from k = tokens_of(f->k, a, b, group, tile),
+                           v = tokens_of(f->v, a, b, group, tile);
+
+    copy_rows(&k, a, w->k + tile * TILE * a->width * 2);
+    f->state->unit->pack_transposed(&v, w->v + step_of(0, a->padded, tile),
+                                    step_of(1, a->padded, 0));
+}
+
+/* Query tiles part, part + parts, .. of the heads that share one key/value head. */
+static void run_task(const struct forward *f, const struct buffers *w, int64_t task)
+{
+    const struct attention *a = &f->a;
+    int64_t parts = f->state->parts, part = parts - 1 - task % parts;
+    int64_t group = task / parts % a->groups, b = task / parts / a->groups;
+    int64_t share = a->heads / a->groups;
+
+    for (int64_t j = 0; j < a->key_tiles; j++)
+        if (is_seen(&f->sight, b, part, parts, j))
+            pack_keys(f, w, b, group, j);
+    for (int64_t head = group * share; head < (group + 1) * share; head++)
+        for (int64_t tile = part; tile < a->query_tiles; tile += parts)
+            query_tile(f, w, b, head, tile);
+}
+
+bool CPU_ISA(cpu_attention_bf16_accepts)(const struct ct_prepare *prepare)
+{
+    const struct ct_tensor *in = prepare->in;
+
+    return can_mask(prepare->op) && cpu_attention_unit() && in[0].dtype == CT_BF16 &&
+           in[1].dtype == CT_BF16 && in[2].dtype == CT_BF16 &&
+           cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
+}
+
+int CPU_ISA(cpu_attention_bf16_prepare)(struct ct_prepare *prepare)
+{
+    struct state *s = ct_arena_new(prepare->arena, struct state);
+    struct buffers w;
+    int64_t tasks;
+
+    s->shape = bf16_attention_of(prepare->op, prepare->in, prepare->in + 1);
+    s->unit = cpu_attention_unit();
+    s->threads = cpu_threads();
+    tasks = s->shape.batch * s->shape.groups;
+    s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;
+    s->parts = least(s->parts, s->shape.query_tiles);
+    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->buffers = prepare->workspace;
+    s->buffer_bytes = lay_out(&s->shape, 0, &w);
+    prepare->workspace += s->buffer_bytes * (size_t)s->threads;
+    prepare->state = s;
+    return 0;
+}
+
+int CPU_ISA(cpu_attention_bf16_run)(const struct ct_launch *launch)
+{
+    const struct state *s = launch->state;
+    const struct ct_tensor *in = launch->in, *out = launch->out;
+    char *memory = launch->workspace;
+    struct forward f = {s, s->shape, .q = in, .k = in + 1, .v = in + 2, .o = out, .lse = out + 1};
+    int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
+
+    f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
+#pragma omp parallel num_threads(s->threads)
+    {
+        struct buffers w;
+
+        lay_out(&f.a,
+                (uintptr_t)memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(),
+                &w);
+        s->unit->begin();
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < tasks; task++)
+            run_task(&f, &w, task);
+        s->unit->end();
+    }
+    return 0;
+}

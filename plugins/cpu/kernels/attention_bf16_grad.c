@@ -1,0 +1,437 @@
+/*
+ * The gradient of attention as in attention_grad.c, with bfloat16 products on a unit
+ * (attention_bf16.h).
+ *
+ *     s[key][query] = K Q^T,  dp = V dO^T,  p = exp(s - lse),  ds = p (dp - d)
+ *     dV = p dO,  dK = scale ds Q,  dQ^T = scale K^T ds
+ *
+ * Up to KEYS tiles of keys are taken against up to QUERIES tiles of queries, so that the last three
+ * products are deep. For these, p and ds are stored as rows of A, and ds in pairs of keys as B.
+ */
+#include <omp.h>
+
+#include "attention_bf16.h"
+#include "kernels.h"
+
+#define KEYS 4
+#define QUERIES 4
+#define ROW (QUERIES * TILE) /* elements of p and ds */
+
+struct state {
+    struct attention shape;
+    const struct cpu_unit *unit;
+    int64_t parts; /* tasks of each kind per key/value head; 0: one that makes everything */
+    int threads;
+    size_t sight, buffers, buffer_bytes;
+};
+
+/* A thread's own memory. */
+struct buffers {
+    char *k, *v;             /* rows */
+    char *k_across;          /* transposed */
+    float *dk, *dv;          /* [tile][panel][TILE][CPU_PANEL] */
+    char *q, *g;             /* of QUERIES tiles: B: q^T and do^T */
+    char *q_pairs, *g_pairs; /* B: q and do */
+    float *dq;               /* [QUERIES][width][TILE] */
+    float *lse, *d, *scale;  /* by query */
+    float *s, *dp;           /* of one tile */
+    uint16_t *p, *ds;        /* [KEYS TILE][ROW] */
+    char *ds_pairs;          /* B: [QUERIES][KEYS] steps */
+    bool seen[KEYS][QUERIES];
+};
+
+struct backward {
+    const struct state *state;
+    struct attention a;
+    struct sight sight;
+    const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
+    const struct ct_tensor *dq, *dk, *dv;
+};
+
+/* What a task makes, of which tiles. */
+struct task {
+    int64_t b, group;
+    int64_t first, step; /* chunks of QUERIES query tiles */
+    int64_t begin, end;  /* key tiles */
+    bool queries, keys;  /* dq; dk and dv */
+};
+
+/* Tiles of queries against tiles of keys. */
+struct chunk {
+    int64_t head;
+    int64_t query, queries; /* tiles */
+    int64_t key, keys;
+};
+
+static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
+{
+    int64_t sequence = a->padded * a->width, row = ROW * a->width;
+    uintptr_t at = base;
+
+    w->k = carve_bytes(&at, sequence * 2);
+    w->v = carve_bytes(&at, sequence * 2);
+    w->k_across = carve_bytes(&at, sequence * 2);
+    w->dk = carve_floats(&at, sequence);
+    w->dv = carve_floats(&at, sequence);
+    w->q = carve_bytes(&at, row * 2);
+    w->g = carve_bytes(&at, row * 2);
+    w->q_pairs = carve_bytes(&at, row * 2);
+    w->g_pairs = carve_bytes(&at, row * 2);
+    w->dq = carve_floats(&at, row);
+    w->lse = carve_floats(&at, ROW);
+    w->d = carve_floats(&at, ROW);
+    w->scale = carve_floats(&at, ROW);
+    w->s = carve_floats(&at, CPU_BLOCK);
+    w->dp = carve_floats(&at, CPU_BLOCK);
+    w->p = (uint16_t *)carve_bytes(&at, KEYS * TILE * ROW * 2);
+    w->ds = (uint16_t *)carve_bytes(&at, KEYS * TILE * ROW * 2);
+    w->ds_pairs = carve_bytes(&at, QUERIES * KEYS * CPU_STEP_BYTES);
+    return at - base;
+}
+
+/* ---- queries ---- */
+
+/* d[query] = sum over the head of do o. */
+CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct cpu_packed_from *grad, const char *o,
+                            int64_t step, float *d)
+{
+    const char *g = grad->at;
+
+    for (int64_t r = 0; r < grad->rows; r++, o += step, g += grad->stride * 2) {
+        vf sum = {0};
+
+        for (int64_t i = 0; i < grad->columns; i += CPU_LANES)
+            sum += v_get(dtype, o, i, grad->columns) * v_get(CT_BF16, g, i, grad->columns);
+        d[r] = v_sum(sum);
+    }
+    for (int64_t r = grad->rows; r < TILE; r++)
+        d[r] = 0;
+}
+
+static void begin_tile(const struct backward *f, const struct buffers *w, const struct task *t,
+                       const struct chunk *c, int64_t i)
+{
+    const struct attention *a = &f->a;
+    const struct ct_tensor *lse = f->lse, *o = f->o;
+    int64_t tile = c->query + i, n = tokens_in(a->queries, tile);
+    struct cpu_packed_from q = tokens_of(f->q, a, t->b, c->head, tile),
+                           g = tokens_of(f->grad, a, t->b, c->head, tile);
+    const float *from =
+        (const float *)lse->data + t->b * lse->stride[0] + c->head * lse->stride[1] + tile * TILE;
+
+    cpu_panels()->pack_forward(&q, w->q + i * TILE * a->width * 2);
+    cpu_panels()->pack_forward(&g, w->g + i * TILE * a->width * 2);
+    if (t->keys) {
+        cpu_panels()->pack_backward(&q, w->q_pairs + step_of(0, ROW, i), step_of(1, ROW, 0));
+        cpu_panels()->pack_backward(&g, w->g_pairs + step_of(0, ROW, i), step_of(1, ROW, 0));
+    }
+    row_sums_as(CT_BF16, &g, token_of(o, t->b, tile * TILE, c->head), o->stride[1] * 2,
+                w->d + i * TILE);
+    for (int64_t k = 0; k < TILE; k += CPU_LANES) {
+        vf lse_q = k < n ? v_get(CT_F32, from, k, n) : v_set(0);
+
+        /* -inf, of a query that saw no key, is to give weights of 0 */
+        v_store(w->lse + i * TILE + k, v_select(lse_q > MASKED, lse_q, v_set(-MASKED)));
+    }
+}
+
+/* ---- a chunk ---- */
+
+/* s and dp of a tile -> p, ds in rows, and ds in pairs of keys. */
+static void weights(const struct attention *a, const struct buffers *w, int64_t i, int64_t j)
+{
+    char *pairs = w->ds_pairs + (j * KEYS + i) * CPU_STEP_BYTES;
+
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        vf lse = v_load(w->lse + j * TILE + q) * LOG2_E, d = v_load(w->d + j * TILE + q);
+        uint16_t *p = w->p + i * TILE * ROW + j * TILE + q,
+                 *ds = w->ds + i * TILE * ROW + j * TILE + q;
+        float unit = a->scale * LOG2_E;
+
+        for (int64_t k = 0; k < TILE; k += 2, p += 2 * ROW, ds += 2 * ROW) {
+            vf even = v_exp2(v_load(w->s + k * TILE + q) * unit - lse);
+            vf odd = v_exp2(v_load(w->s + (k + 1) * TILE + q) * unit - lse);
+            vf d_even = even * (v_load(w->dp + k * TILE + q) - d);
+            vf d_odd = odd * (v_load(w->dp + (k + 1) * TILE + q) - d);
+
+            v_store_bf16(p, even);
+            v_store_bf16(p + ROW, odd);
+            v_store_bf16(ds, d_even);
+            v_store_bf16(ds + ROW, d_odd);
+            store_pairs(pair_at(pairs, k, q), d_even, d_odd);
+        }
+    }
+}
+
+/* Weights of a hidden tile between visible ones. */
+static void clear(const struct buffers *w, int64_t i, int64_t j)
+{
+    for (int64_t k = 0; k < TILE; k++) {
+        memset(w->p + (i * TILE + k) * ROW + j * TILE, 0, TILE * 2);
+        memset(w->ds + (i * TILE + k) * ROW + j * TILE, 0, TILE * 2);
+    }
+    memset(w->ds_pairs + (j * KEYS + i) * CPU_STEP_BYTES, 0, CPU_STEP_BYTES);
+}
+
+static void weigh(const struct backward *f, struct buffers *w, const struct task *t,
+                  const struct chunk *c, int64_t i, int64_t j)
+{
+    const struct attention *a = &f->a;
+    const struct cpu_unit *unit = f->state->unit;
+    unsigned how = sight_between(&f->sight, t->b, c->query + j, c->key + i);
+    int64_t rows = (c->key + i) * TILE * a->width * 2, columns = j * TILE * a->width * 2;
+
+    w->seen[i][j] = !(how & HIDDEN);
+    if (how & HIDDEN) {
+        clear(w, i, j);
+        return;
+    }
+    multiply(unit, rows_at(a, w->k + rows), TILE, w->q + columns, panels_of(a), w->s, false);
+    multiply(unit, rows_at(a, w->v + rows), TILE, w->g + columns, panels_of(a), w->dp, false);
+    mask(&f->sight, t->b, c->query + j, c->key + i, how, w->s);
+    weights(a, w, i, j);
+}
+
+/* The visible tiles [begin, end) of a row or a column of a chunk. */
+static struct cpu_range seen_range(const bool *seen, int64_t step, int64_t count)
+{
+    struct cpu_range r = {0, count};
+
+    while (r.begin < r.end && !seen[r.begin * step])
+        r.begin++;
+    while (r.end > r.begin && !seen[(r.end - 1) * step])
+        r.end--;
+    return r;
+}
+
+/* dv and dk of key tile i */
+static void add_keys(const struct backward *f, const struct buffers *w, const struct chunk *c,
+                     int64_t i)
+{
+    const struct attention *a = &f->a;
+    struct cpu_range r = seen_range(w->seen[i], 1, c->queries);
+    int64_t at = i * TILE * ROW + r.begin * TILE;
+    struct cpu_panel p = {(const char *)(w->p + at), ROW * 2, 4, 2 * CPU_PANEL},
+                     ds = {(const char *)(w->ds + at), ROW * 2, 4, 2 * CPU_PANEL};
+
+    if (r.begin == r.end)
+        return;
+    for (int64_t panel = 0; panel < panels_of(a); panel++) {
+        int64_t sum = ((c->key + i) * panels_of(a) + panel) * CPU_BLOCK;
+        int64_t b = step_of(panel, ROW, r.begin);
+
+        multiply(f->state->unit, p, TILE, w->g_pairs + b, r.end - r.begin, w->dv + sum, true);
+        multiply(f->state->unit, ds, TILE, w->q_pairs + b, r.end - r.begin, w->dk + sum, true);
+    }
+}
+
+/* dq of query tile j */
+static void add_queries(const struct backward *f, const struct buffers *w, const struct chunk *c,
+                        int64_t j)
+{
+    const struct attention *a = &f->a;
+    struct cpu_range r = seen_range(&w->seen[0][j], QUERIES, c->keys);
+
+    for (int64_t panel = 0; panel < panels_of(a) && r.begin < r.end; panel++)
+        multiply(
+            f->state->unit,
+            across_at(f->state->unit, w->k_across + step_of(panel, a->padded, c->key + r.begin)),
+            elements_in(a, panel), w->ds_pairs + (j * KEYS + r.begin) * CPU_STEP_BYTES,
+            r.end - r.begin, w->dq + (j * panels_of(a) + panel) * CPU_BLOCK, true);
+}
+
+static void run_chunk(const struct backward *f, struct buffers *w, const struct task *t,
+                      const struct chunk *c)
+{
+    for (int64_t i = 0; i < c->keys; i++)
+        for (int64_t j = 0; j < c->queries; j++)
+            weigh(f, w, t, c, i, j);
+    for (int64_t i = 0; t->keys && i < c->keys; i++)
+        add_keys(f, w, c, i);
+    for (int64_t j = 0; t->queries && j < c->queries; j++)
+        add_queries(f, w, c, j);
+}
+
+static bool sees_chunk(const struct backward *f, const struct task *t, const struct chunk *c)
+{
+    for (int64_t j = c->query; j < c->query + c->queries; j++)
+        if (sees_any(&f->sight, t->b, j, c->key, c->key + c->keys))
+            return true;
+    return false;
+}
+
+/* ---- a task ---- */
+
+/* The tokens of a tile that exist, each times a factor. */
+CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct attention *a, const float *sums,
+                              float factor, int64_t n, char *to, int64_t step)
+{
+    for (int64_t r = 0; r < n; r++, to += step)
+        for (int64_t i = 0; i < a->size; i += CPU_LANES)
+            v_put(dtype, to, i, a->size,
+                  v_load(sums + i / CPU_PANEL * CPU_BLOCK + r * CPU_PANEL + i % CPU_PANEL) *
+                      factor);
+}
+
+static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
+                       int64_t group, int64_t tile, const float *sums, float factor)
+{
+    char *to = token_of(t, b, tile * TILE, group);
+    int64_t n = tokens_in(a->keys, tile), step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype);
+
+    sums += tile * TILE * a->width;
+    if (t->dtype == CT_F32)
+        store_rows_as(CT_F32, a, sums, factor, n, to, step);
+    else
+        store_rows_as(CT_BF16, a, sums, factor, n, to, step);
+}
+
+static void begin_keys(const struct backward *f, const struct buffers *w, const struct task *t)
+{
+    const struct attention *a = &f->a;
+    int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
+
+    for (int64_t j = t->begin; j < t->end; j++) {
+        struct cpu_packed_from k = tokens_of(f->k, a, t->b, t->group, j),
+                               v = tokens_of(f->v, a, t->b, t->group, j);
+
+        copy_rows(&k, a, w->k + j * TILE * a->width * 2);
+        copy_rows(&v, a, w->v + j * TILE * a->width * 2);
+        if (t->queries)
+            f->state->unit->pack_transposed(&k, w->k_across + step_of(0, a->padded, j),
+                                            step_of(1, a->padded, 0));
+    }
+    if (!t->keys)
+        return;
+    memset(w->dk + at, 0, (size_t)n * sizeof(float));
+    memset(w->dv + at, 0, (size_t)n * sizeof(float));
+}
+
+static void end_keys(const struct backward *f, const struct buffers *w, const struct task *t)
+{
+    for (int64_t j = t->begin; t->keys && j < t->end; j++) {
+        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk, f->a.scale);
+        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv, 1);
+    }
+}
+
+/* The chunk's queries against all keys of the task. */
+static void run_queries(const struct backward *f, struct buffers *w, const struct task *t,
+                        struct chunk c)
+{
+    const struct attention *a = &f->a;
+
+    for (int64_t i = 0; i < c.queries; i++)
+        begin_tile(f, w, t, &c, i);
+    memset(w->dq, 0, (size_t)(c.queries * TILE * a->width) * sizeof(float));
+    for (c.key = t->begin; c.key < t->end; c.key += KEYS) {
+        c.keys = least(KEYS, t->end - c.key);
+        if (sees_chunk(f, t, &c))
+            run_chunk(f, w, t, &c);
+    }
+    for (int64_t i = 0; t->queries && i < c.queries; i++)
+        unpack(f->dq, a, t->b, c.head, c.query + i, w->dq + i * TILE * a->width, w->scale);
+}
+
+static void run_task(const struct backward *f, struct buffers *w, const struct task *t)
+{
+    const struct attention *a = &f->a;
+    int64_t share = a->heads / a->groups;
+
+    begin_keys(f, w, t);
+    for (int64_t i = 0; i < TILE; i += CPU_LANES)
+        v_store(w->scale + i, v_set(a->scale));
+    for (int64_t head = t->group * share; head < (t->group + 1) * share; head++)
+        for (int64_t tile = t->first * QUERIES; tile < a->query_tiles; tile += t->step * QUERIES) {
+            struct chunk c = {head, tile, least(QUERIES, a->query_tiles - tile), t->begin,
+                              t->end - t->begin};
+
+            if (t->queries || sees_chunk(f, t, &c))
+                run_queries(f, w, t, c);
+        }
+    end_keys(f, w, t);
+}
+
+static int64_t count_tasks(const struct state *s)
+{
+    return s->shape.batch * s->shape.groups * (s->parts ? 2 * s->parts : 1);
+}
+
+/* The longest first: dk and dv of the first keys, then dq. */
+static struct task task_at(const struct state *s, int64_t index)
+{
+    const struct attention *a = &s->shape;
+    int64_t heads = a->batch * a->groups, head = index % heads, part = index / heads;
+    struct task t = {
+        .b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->key_tiles};
+
+    t.keys = part < s->parts || !s->parts;
+    t.queries = part >= s->parts;
+    if (s->parts && t.keys) {
+        t.begin = a->key_tiles * part / s->parts;
+        t.end = a->key_tiles * (part + 1) / s->parts;
+    } else if (s->parts) {
+        t.step = s->parts;
+        t.first = part - s->parts;
+    }
+    return t;
+}
+
+bool CPU_ISA(cpu_attention_grad_bf16_accepts)(const struct ct_prepare *prepare)
+{
+    const struct ct_tensor *in = prepare->in, *out = prepare->out;
+    bool fits = can_mask(prepare->op) && cpu_attention_unit() && in[5].dtype == CT_F32;
+
+    for (int i = 0; i < 5; i++)
+        fits &= in[i].dtype == CT_BF16;
+    for (int i = 0; i < 3; i++)
+        fits &= cpu_is_compute_dtype(out[i].dtype);
+    return fits;
+}
+
+int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
+{
+    struct state *s = ct_arena_new(prepare->arena, struct state);
+    struct buffers w;
+    int64_t heads;
+
+    s->shape = bf16_attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
+    s->unit = cpu_attention_unit();
+    s->threads = cpu_threads();
+    heads = s->shape.batch * s->shape.groups;
+    s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;
+    s->parts = least(s->parts, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
+    s->parts = least(s->parts, s->shape.key_tiles);
+    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->buffers = prepare->workspace;
+    s->buffer_bytes = lay_out(&s->shape, 0, &w);
+    prepare->workspace += s->buffer_bytes * (size_t)s->threads;
+    prepare->state = s;
+    return 0;
+}
+
+int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
+{
+    const struct state *s = launch->state;
+    const struct ct_tensor *in = launch->in, *out = launch->out;
+    uintptr_t memory = (uintptr_t)launch->workspace;
+    struct backward f = {s,           s->shape,      .grad = in,   .q = in + 1,
+                         .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
+                         .dq = out,   .dk = out + 1, .dv = out + 2};
+
+    f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
+#pragma omp parallel num_threads(s->threads)
+    {
+        struct buffers w;
+
+        lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
+        s->unit->begin();
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < count_tasks(s); i++) {
+            struct task t = task_at(s, i);
+            run_task(&f, &w, &t);
+        }
+        s->unit->end();
+    }
+    return 0;
+}

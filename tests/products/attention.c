@@ -1,0 +1,257 @@
+/*
+ * Attention in bfloat16 on the units that this machine runs and on the emulated tile unit: bits do
+ * not depend on the number of threads, queries that see no key get zeros, and units agree.
+ * tests/conformance compares them with float64.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/arena.h>
+#include <ctitan/lib/ops.h>
+
+#include "attention.h"
+#include "kernels/kernels.h"
+
+enum { TENSORS = 10 };
+
+struct cpu_config cpu_config;
+static int threads = 1;
+
+int cpu_threads(void)
+{
+    return threads;
+}
+
+void cpu_parallel(void (*body)(void *context, int thread, int count), void *context)
+{
+    body(context, 0, 1);
+}
+
+/* One attention and its gradient: t queries, s keys. */
+struct shape {
+    int64_t b, t, s, h, g, d, window;
+    bool documents;
+    int unseen; /* queries in front of all keys */
+};
+
+static const struct shape shapes[] = {{2, 75, 75, 4, 2, 32, 0, true, 0},
+                                      {1, 200, 200, 1, 1, 64, 0, false, 0},
+                                      {1, 170, 170, 3, 1, 40, 50, true, 0},
+                                      {3, 33, 33, 1, 1, 20, 0, false, 0},
+                                      {1, 90, 60, 2, 2, 64, 0, false, 37}};
+
+struct call {
+    struct ct_arena arena;
+    struct ct_tensor t[TENSORS]; /* do, q, k, v, o, lse, documents and positions of q, of k */
+    struct ct_tensor dq, dk, dv;
+    struct ct_attention how;
+};
+
+static struct ct_tensor tensor(struct call *c, enum ct_dtype dtype, int ndim, const int64_t *shape)
+{
+    struct ct_tensor t = ct_tensor_dense(NULL, dtype, ndim, shape);
+    size_t bytes = (size_t)ct_tensor_count(&t) * ct_dtype_size(dtype);
+
+    t.data = ct_arena_alloc(&c->arena, bytes);
+    memset(t.data, 0x7f, bytes);
+    return t;
+}
+
+static void fill(struct ct_tensor *t)
+{
+    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+        ct_tensor_store(t, i, (rand() % 512 - 256) / 200.0);
+}
+
+static void fill_places(struct call *c, const struct shape *s)
+{
+    for (int64_t i = 0; i < s->b * s->t; i++) {
+        ct_tensor_store(&c->t[6], i, (double)(i % s->t / 30));
+        ct_tensor_store(&c->t[8], i, (double)(i % s->t));
+    }
+    for (int64_t i = 0; i < s->b * s->s; i++) {
+        ct_tensor_store(&c->t[7], i, (double)(i % s->s / 30));
+        ct_tensor_store(&c->t[9], i, (double)(i % s->s + s->unseen));
+    }
+}
+
+static void begin(struct call *c, const struct shape *s)
+{
+    int64_t q[] = {s->b, s->t, s->h, s->d}, k[] = {s->b, s->s, s->g, s->d};
+    int64_t lse[] = {s->b, s->h, s->t}, at[] = {s->b, s->t}, k_at[] = {s->b, s->s};
+
+    *c = (struct call){.how = {.causal = true, .window = s->window}};
+    for (int i = 0; i < 5; i++)
+        c->t[i] = tensor(c, CT_BF16, 4, i == 2 || i == 3 ? k : q);
+    c->t[5] = tensor(c, CT_F32, 3, lse);
+    for (int i = 6; i < 10; i++)
+        c->t[i] = tensor(c, CT_I32, 2, i % 2 ? k_at : at);
+    c->dq = tensor(c, CT_BF16, 4, q);
+    c->dk = tensor(c, CT_BF16, 4, k);
+    c->dv = tensor(c, CT_BF16, 4, k);
+    srand(5);
+    for (int i = 0; i < 4; i++)
+        fill(&c->t[i]);
+    fill_places(c, s);
+    if (!s->documents)
+        c->t[6].data = c->t[7].data = NULL;
+}
+
+static void launch(struct call *c, const struct ct_kernel *kernel, const struct ct_op_type *type,
+                   const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs)
+{
+    struct ct_value *none[TENSORS] = {0};
+    struct ct_op op = {.type = type, .ins = ins, .outs = outs, .in = none, .attrs = &c->how};
+    struct ct_prepare p = {
+        .op = &op, .in = in, .out = out, .ins = ins, .outs = outs, .arena = &c->arena};
+    struct ct_launch l = {.op = &op, .in = in, .out = out, .ins = ins, .outs = outs};
+    char *workspace;
+
+    assert_int_equal(kernel->prepare(&p), 0);
+    workspace = ct_arena_alloc(&c->arena, p.workspace + 64);
+    l.workspace = workspace + (64 - (uintptr_t)workspace % 64) % 64;
+    l.state = p.state;
+    assert_int_equal(kernel->run(&l), 0);
+}
+
+static void run(struct call *c, const struct ct_kernel kernels[2], const struct shape *s)
+{
+    struct ct_tensor in[7], grads[3];
+
+    begin(c, s);
+    memcpy(in, &c->t[1], 3 * sizeof(*in));
+    memcpy(in + 3, &c->t[6], 4 * sizeof(*in));
+    launch(c, &kernels[0], &ct_op_attention, in, 7, &c->t[4], 2);
+    grads[0] = c->dq;
+    grads[1] = c->dk;
+    grads[2] = c->dv;
+    launch(c, &kernels[1], &ct_op_attention_grad, c->t, 10, grads, 3);
+}
+
+#define WAY(isa)                                                                                   \
+    {                                                                                              \
+        CT_KERNEL("attention", #isa, 0, NULL, cpu_attention_bf16_prepare_##isa,                    \
+                  cpu_attention_bf16_run_##isa),                                                   \
+            CT_KERNEL("attention_grad", #isa, 0, NULL, cpu_attention_grad_bf16_prepare_##isa,      \
+                      cpu_attention_grad_bf16_run_##isa)                                           \
+    }
+
+static const struct way {
+    enum cpu_attention attention;
+    struct ct_kernel kernels[2];
+} ways[] = {
+    {CPU_ATTENTION_EMULATED, WAY(portable)},
+#ifdef __x86_64__
+    {CPU_ATTENTION_BFLOAT16, WAY(avx512bf16)},
+#endif
+};
+
+static bool can(const struct way *way)
+{
+    cpu_config.attention = way->attention;
+    return way->attention == CPU_ATTENTION_EMULATED ||
+           (cpu_best_unit() && __builtin_cpu_supports("avx512bf16"));
+}
+
+static void same_bits(const struct ct_tensor *a, const struct ct_tensor *b)
+{
+    assert_memory_equal(a->data, b->data, (size_t)ct_tensor_count(a) * ct_dtype_size(a->dtype));
+}
+
+static void threads_do_not_change_a_bit(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < CT_COUNT(ways); w++)
+        for (size_t i = 0; can(&ways[w]) && i < CT_COUNT(shapes); i++) {
+            struct call one, other;
+
+            threads = 1;
+            run(&one, ways[w].kernels, &shapes[i]);
+            for (threads = 2; threads < 6; threads += 1 + threads / 3) {
+                run(&other, ways[w].kernels, &shapes[i]);
+                same_bits(&one.t[4], &other.t[4]);
+                same_bits(&one.t[5], &other.t[5]);
+                same_bits(&one.dq, &other.dq);
+                same_bits(&one.dk, &other.dk);
+                same_bits(&one.dv, &other.dv);
+                ct_arena_finish(&other.arena);
+            }
+            ct_arena_finish(&one.arena);
+        }
+}
+
+static void queries_that_see_no_key_get_zeros(void **state)
+{
+    const struct shape *s = &shapes[CT_COUNT(shapes) - 1];
+    struct call c;
+
+    (void)state;
+    threads = 2;
+    for (size_t w = 0; w < CT_COUNT(ways); w++) {
+        if (!can(&ways[w]))
+            continue;
+        run(&c, ways[w].kernels, s);
+        for (int64_t i = 0; i < s->t * s->h * s->d; i++) {
+            bool unseen = i / s->h / s->d < s->unseen;
+
+            assert_true(!unseen || ct_tensor_load(&c.t[4], i) == 0);
+            assert_true(!unseen || ct_tensor_load(&c.dq, i) == 0);
+            assert_true(isfinite(ct_tensor_load(&c.dq, i)));
+        }
+        for (int64_t i = 0; i < s->h * s->t; i++)
+            assert_true(isfinite(ct_tensor_load(&c.t[5], i)) == (i % s->t >= s->unseen));
+        ct_arena_finish(&c.arena);
+    }
+}
+
+static void differ_by_rounding(const struct ct_tensor *a, const struct ct_tensor *b)
+{
+    double difference = 0, size = 0;
+
+    for (int64_t i = 0; i < ct_tensor_count(a); i++) {
+        double x = ct_tensor_load(a, i), y = ct_tensor_load(b, i);
+
+        difference += (x - y) * (x - y);
+        size += x * x;
+    }
+    assert_true(sqrt(difference / size) < 0x1p-8);
+}
+
+static void units_agree(void **state)
+{
+    (void)state;
+    threads = 2;
+    for (size_t i = 0; i < CT_COUNT(shapes); i++) {
+        struct call first, other;
+
+        can(&ways[0]);
+        run(&first, ways[0].kernels, &shapes[i]);
+        for (size_t w = 1; w < CT_COUNT(ways); w++) {
+            if (!can(&ways[w]))
+                continue;
+            run(&other, ways[w].kernels, &shapes[i]);
+            differ_by_rounding(&first.t[4], &other.t[4]);
+            differ_by_rounding(&first.dq, &other.dq);
+            differ_by_rounding(&first.dk, &other.dk);
+            differ_by_rounding(&first.dv, &other.dv);
+            ct_arena_finish(&other.arena);
+        }
+        ct_arena_finish(&first.arena);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_do_not_change_a_bit),
+                                       cmocka_unit_test(queries_that_see_no_key_get_zeros),
+                                       cmocka_unit_test(units_agree)};
+
+    omp_set_dynamic(0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
