@@ -129,6 +129,7 @@ struct run_status run_read_status(struct ct_arena *arena, const char *folder)
         .steps = integer(o, "steps"),
         .step = integer(o, "step"),
         .process = (pid_t)integer(o, "process"),
+        .launcher = (pid_t)integer(o, "launcher"),
         .began = json_number_value(json_object_get(o, "began")),
         .ended = json_number_value(json_object_get(o, "ended")),
     };

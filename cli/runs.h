@@ -34,6 +34,7 @@ struct run_status {
     const char *state, *host, *message;
     int64_t ranks, steps, step; /* all to do; the last one done */
     pid_t process;              /* of rank 0, on that host */
+    pid_t launcher;             /* may start the ranks again; 0: none */
     double began, ended;        /* seconds since 1970; 0: it has not */
 };
 

@@ -2,7 +2,8 @@
  * watch: follow a run from another terminal, by the files in its dump folder.
  *
  * Each logged step is a line; on a terminal a progress line is redrawn below. It ends when the run
- * does: status.json says so, or its process is gone. If a run logs nothing for much longer than its
+ * does: status.json says so, or its process is gone, and the launcher that may start it again is gone,
+ * too. If a run logs nothing for much longer than its
  * steps take, it is reported once as stalled.
  */
 #include <errno.h>
@@ -37,8 +38,8 @@ struct watch {
     off_t read;
     struct run_log log;
     struct run_status status;
-    double news; /* when the last line came */
-    bool stalled;
+    double news;         /* when the last line came */
+    bool stalled, waits; /* reported */
 };
 
 /* ---- what is new ---- */
@@ -150,10 +151,10 @@ static bool on_this_host(const struct run_status *s)
     return !strcmp(host, s->host);
 }
 
-/* Its process is on this host, and is not there any more. */
-static bool is_gone(const struct run_status *s)
+/* Ran on this host, and is not there any more. */
+static bool is_gone(const struct run_status *s, pid_t process)
 {
-    return s->process > 0 && on_this_host(s) && kill(s->process, 0) < 0 && errno == ESRCH;
+    return process > 0 && on_this_host(s) && kill(process, 0) < 0 && errno == ESRCH;
 }
 
 static void look_for_stall(struct watch *w)
@@ -162,7 +163,7 @@ static void look_for_stall(struct watch *w)
            limit =
                w->stall > 0 ? w->stall : fmax(LEAST, w->log.count ? SILENCE * line_seconds(w) : 0);
 
-    if (w->stalled || silent < limit)
+    if (w->stalled || w->waits || silent < limit)
         return;
     w->stalled = true;
     printf("%sno step was logged for %.0f s", w->terminal ? "\r\033[K" : "", silent);
@@ -198,9 +199,32 @@ static int say_end(const struct watch *w)
     return 0;
 }
 
+static bool has_failed(const struct run_status *s)
+{
+    return !strcmp(s->state, "failed") || (!strcmp(s->state, "running") && is_gone(s, s->process));
+}
+
+static bool may_restart(const struct run_status *s)
+{
+    return has_failed(s) && s->launcher > 0 && on_this_host(s) && !is_gone(s, s->launcher);
+}
+
 static bool has_ended(const struct run_status *s)
 {
-    return *s->state && (strcmp(s->state, "running") != 0 || is_gone(s));
+    return *s->state && (strcmp(s->state, "running") != 0 || has_failed(s)) && !may_restart(s);
+}
+
+/* Once for each failure. */
+static void tell_failure(struct watch *w)
+{
+    const struct run_status *s = &w->status;
+    bool waits = !strcmp(s->state, "failed") && may_restart(s);
+
+    if (waits && !w->waits)
+        printf("%sfailed after step %lld%s%s; waiting for a restart\n",
+               w->terminal ? "\r\033[K" : "", (long long)s->step, *s->message ? ": " : "",
+               s->message);
+    w->waits = waits;
 }
 
 static int follow(struct watch *w)
@@ -217,6 +241,7 @@ static int follow(struct watch *w)
             w->news = ct_now();
             w->stalled = false;
         }
+        tell_failure(w);
         if (w->log.count && (w->terminal || w->once))
             print_pace(w);
         fflush(stdout);

@@ -32,7 +32,8 @@ static json_t *text_of(const char *message)
     return text ? text : json_string("(the message is not UTF-8)");
 }
 
-static int write_status(const char *state, double ended, const char *message)
+/* Writes status.json. launcher: the process that may start the ranks again; 0: none. */
+static int write_status(const char *state, double ended, const char *message, pid_t launcher)
 {
     char path[CT_PATH_ROOM], host[256] = "";
     json_t *o;
@@ -40,10 +41,11 @@ static int write_status(const char *state, double ended, const char *message)
     int rc;
 
     gethostname(host, sizeof(host) - 1);
-    o = json_pack("{ss so si sI sI sI sf sf so}", "state", state, "host", text_of(host), "process",
-                  (int)getpid(), "ranks", (json_int_t)now.ranks, "steps",
-                  (json_int_t)ct_config.training.steps, "step", (json_int_t)now.step, "began",
-                  now.began, "ended", ended, "message", text_of(message));
+    o = json_pack("{ss so si si sI sI sI sf sf so}", "state", state, "host", text_of(host),
+                  "process", (int)getpid(), "launcher", (int)launcher, "ranks",
+                  (json_int_t)now.ranks, "steps", (json_int_t)ct_config.training.steps, "step",
+                  (json_int_t)now.step, "began", now.began, "ended", ended, "message",
+                  text_of(message));
     text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     json_decref(o);
     if (!text)
@@ -54,6 +56,11 @@ static int write_status(const char *state, double ended, const char *message)
     return rc;
 }
 
+static pid_t launcher_of_rank(void)
+{
+    return getenv("CTITAN_JOB") ? getppid() : 0;
+}
+
 int status_begin(const struct ct_run *run)
 {
     if (now.began > 0)
@@ -61,7 +68,7 @@ int status_begin(const struct ct_run *run)
     now.began = wall_clock();
     now.ranks = run->world;
     now.step = run->progress.step - 1;
-    return write_status("running", 0, "");
+    return write_status("running", 0, "", launcher_of_rank());
 }
 
 int status_end(const struct ct_event_data *data)
@@ -78,5 +85,5 @@ int status_end(const struct ct_event_data *data)
         state = now.step >= ct_config.training.steps ? "done" : "stopped";
         message = data->run->stop ? data->run->stop : "";
     }
-    return write_status(state, wall_clock(), message);
+    return write_status(state, wall_clock(), message, data->job ? getpid() : launcher_of_rank());
 }
