@@ -42,15 +42,15 @@ void ct_sharding_split(struct ct_sharding *s, int dim, int axis)
     s->axis[dim][s->count[dim]++] = (uint8_t)axis;
 }
 
-int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int rank)
+int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim)
 {
     ct_axes seen = 0;
 
     for (int d = 0; d < CT_MAX_DIMS; d++) {
         if (s->count[d] > CT_MAX_AXES)
             return ct_fail(CT_EINVAL, "dimension %d is split by %d axes", d, s->count[d]);
-        if (s->count[d] && d >= rank)
-            return ct_fail(CT_EINVAL, "dimension %d is split, but there are only %d", d, rank);
+        if (s->count[d] && d >= ndim)
+            return ct_fail(CT_EINVAL, "dimension %d is split, but there are only %d", d, ndim);
         for (int i = 0; i < s->count[d]; i++) {
             int axis = s->axis[d][i];
 
@@ -71,9 +71,9 @@ int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, i
 }
 
 void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
-                       int dims, const int64_t *global, int64_t *local, int64_t *offset)
+                       int ndim, const int64_t *global, int64_t *local, int64_t *offset)
 {
-    for (int d = 0; d < dims; d++) {
+    for (int d = 0; d < ndim; d++) {
         int64_t size = global[d], begin = 0;
 
         for (int i = 0; i < s->count[d]; i++) {
@@ -133,7 +133,7 @@ static void put_axes(struct writer *w, const struct ct_mesh *mesh, const char *k
     put(w, "}");
 }
 
-int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int dims, char *text,
+int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim, char *text,
                       size_t room)
 {
     struct writer w = {text, room, 0};
@@ -141,7 +141,7 @@ int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, i
     if (room)
         *text = '\0';
     if (ct_sharding_axes(s)) {
-        for (int d = 0; d < dims; d++) {
+        for (int d = 0; d < ndim; d++) {
             put(&w, d ? ", " : "[");
             put_dimension(&w, s, mesh, d);
         }

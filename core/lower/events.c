@@ -20,7 +20,7 @@ struct ordering {
     size_t *workspace_end;         /* by instruction; 0: none */
 };
 
-static void raise(int64_t *need, const int64_t *to)
+static void raise_to(int64_t *need, const int64_t *to)
 {
     for (int t = 0; t < CT_STREAMS; t++)
         if (to[t] > need[t])
@@ -35,9 +35,9 @@ static void touch(struct ordering *o, int64_t n, int s, size_t begin, size_t end
     struct ct_segment *i = ct_segments_first(&o->segments, begin, end);
 
     for (; i; i = ct_segments_next(&o->segments, i, end)) {
-        raise(need, i->write);
+        raise_to(need, i->write);
         if (write)
-            raise(need, i->read);
+            raise_to(need, i->read);
         else
             i->read[s] = n;
     }

@@ -11,8 +11,8 @@
 #include <ctitan/plugin.h>
 
 static struct ct_arena arena; /* process-wide */
-static const struct ct_plugin **adopted;
-static size_t adopted_count, adopted_room;
+static const struct ct_plugin **plugins;
+static size_t plugin_count, plugin_room;
 
 static const char *const kind_names[] = {"nothing",
 #define X(id, name, type) name,
@@ -29,7 +29,7 @@ const char *ct_kind_name(enum ct_kind kind)
 
 const struct ct_plugin *ct_plugin_at(size_t index)
 {
-    return index < adopted_count ? adopted[index] : NULL;
+    return index < plugin_count ? plugins[index] : NULL;
 }
 
 static bool offers(const struct ct_plugin *p, enum ct_kind kind, const char *name)
@@ -45,13 +45,13 @@ static bool offers(const struct ct_plugin *p, enum ct_kind kind, const char *nam
 static int check_new_offers(const struct ct_plugin *p)
 {
     for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
-        for (size_t i = 0; o->kind != CT_KERNELS && o->kind != CT_TRANSPORT && i < adopted_count;
+        for (size_t i = 0; o->kind != CT_KERNELS && o->kind != CT_TRANSPORT && i < plugin_count;
              i++)
-            if (offers(adopted[i], o->kind, o->name))
+            if (offers(plugins[i], o->kind, o->name))
                 return ct_fail(CT_ECONFIG,
                                "plugins %s and %s both offer the %s %s: take one of them out of "
                                "[plugins] load",
-                               adopted[i]->name, p->name, kind_names[o->kind], o->name);
+                               plugins[i]->name, p->name, kind_names[o->kind], o->name);
     return 0;
 }
 
@@ -86,12 +86,12 @@ static int check_conflicts(const struct ct_plugin *p)
 {
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < adopted_count; i++) {
-        if (!strcmp(adopted[i]->name, p->name))
+    for (size_t i = 0; rc == 0 && i < plugin_count; i++) {
+        if (!strcmp(plugins[i]->name, p->name))
             return ct_fail(CT_ECONFIG, "two plugins are called %s", p->name);
-        rc = clash(p, adopted[i]);
+        rc = clash(p, plugins[i]);
         if (rc == 0)
-            rc = clash(adopted[i], p);
+            rc = clash(plugins[i], p);
     }
     return rc;
 }
@@ -124,8 +124,8 @@ int ct_plugin_register(const struct ct_plugin *plugin)
 {
     int rc;
 
-    for (size_t i = 0; i < adopted_count; i++)
-        if (adopted[i] == plugin)
+    for (size_t i = 0; i < plugin_count; i++)
+        if (plugins[i] == plugin)
             return 0;
     rc = check_conflicts(plugin);
     if (rc == 0)
@@ -134,8 +134,8 @@ int ct_plugin_register(const struct ct_plugin *plugin)
         rc = register_offers(plugin);
     if (rc < 0)
         return rc;
-    adopted = ct_arena_grow(&arena, adopted, &adopted_room, adopted_count + 1, sizeof(*adopted));
-    adopted[adopted_count++] = plugin;
+    plugins = ct_arena_grow(&arena, plugins, &plugin_room, plugin_count + 1, sizeof(*plugins));
+    plugins[plugin_count++] = plugin;
     return 0;
 }
 
@@ -143,8 +143,8 @@ int ct_plugin_register(const struct ct_plugin *plugin)
 
 const struct ct_offer *ct_offer_at(enum ct_kind kind, size_t index)
 {
-    for (size_t i = 0; i < adopted_count; i++)
-        for (const struct ct_offer *o = adopted[i]->offers; o->kind != CT_NOTHING; o++)
+    for (size_t i = 0; i < plugin_count; i++)
+        for (const struct ct_offer *o = plugins[i]->offers; o->kind != CT_NOTHING; o++)
             if (o->kind == kind && index-- == 0)
                 return o;
     return NULL;

@@ -334,6 +334,16 @@ bool ct_executor_waits(struct ct_executor *e)
     return waits;
 }
 
+static bool is_held(struct ct_executor *e, size_t id)
+{
+    bool held;
+
+    pthread_mutex_lock(&e->lock);
+    held = e->held[id];
+    pthread_mutex_unlock(&e->lock);
+    return held;
+}
+
 void ct_executor_await_next(struct ct_executor *e)
 {
     int64_t next = INT64_MAX;
@@ -342,7 +352,7 @@ void ct_executor_await_next(struct ct_executor *e)
     for (size_t i = 0; i < e->program->graph->value_count; i++) {
         if (e->first_write[i] == e->hold_before)
             ct_executor_await(e, e->program->graph->values[i]);
-        else if (e->held[i] && e->first_write[i] > e->hold_before && e->first_write[i] < next)
+        else if (e->first_write[i] > e->hold_before && e->first_write[i] < next && is_held(e, i))
             next = e->first_write[i];
     }
     e->hold_before = next;

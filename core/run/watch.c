@@ -2,8 +2,7 @@
  * Collectives on devices that only enqueue. An event is recorded before and after each. The events
  * are queried while the rest is enqueued and while the host waits for the end of the step.
  */
-#include <time.h>
-
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/run.h>
 
@@ -112,7 +111,7 @@ int ct_watch_wait(struct ct_executor *e)
     int rc;
 
     while ((rc = look(e)) == 0)
-        nanosleep(&(struct timespec){.tv_nsec = (long)(EVERY * 1e9)}, NULL);
+        ct_nap(EVERY);
     return rc < 0 ? rc : 0;
 }
 

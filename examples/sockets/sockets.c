@@ -143,7 +143,7 @@ static void accept_from(struct group *g, int listener)
 }
 
 /* Connect each two members. The failure lists the ranks that did not come. */
-static int meet(struct group *g)
+static int connect_members(struct group *g)
 {
     double end = ct_now() + g->comm->timeout;
     int listener = listen_as(g), missing = 0, size = g->base.size;
@@ -448,7 +448,7 @@ static int make_group(struct ct_comm *base, const int64_t *ranks, int count, con
     if (!g->socket || !g->flow || !g->poll)
         rc = ct_fail(CT_ENOMEM, "group '%s'", name);
     if (rc == 0)
-        rc = meet(g);
+        rc = connect_members(g);
     if (rc < 0) {
         free_group(g);
         return rc;

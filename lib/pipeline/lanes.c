@@ -27,7 +27,7 @@ int32_t ct_lanes_add(struct ct_lanes *l, int lane, double cost)
 
     l->item = ct_arena_grow(l->arena, l->item, &l->item_room, (size_t)l->items, sizeof(*l->item));
     l->item[item] = (struct ct_lane_item){
-        .lane = lane, .next = -1, .edge = l->edges, .meets = item, .waiting = -1, .cost = cost};
+        .lane = lane, .next = -1, .edge = l->edges, .match = item, .waiting = -1, .cost = cost};
     *(s->last < 0 ? &s->head : &l->item[s->last].next) = item;
     s->last = item;
     return item;
@@ -40,12 +40,12 @@ void ct_lanes_after(struct ct_lanes *l, int32_t before, double delay)
     l->edge[l->edges++] = (struct ct_lane_edge){before, delay};
 }
 
-void ct_lanes_meet(struct ct_lanes *l, int32_t a, int32_t b)
+void ct_lanes_match(struct ct_lanes *l, int32_t a, int32_t b)
 {
-    int32_t next = l->item[a].meets;
+    int32_t next = l->item[a].match;
 
-    l->item[a].meets = l->item[b].meets;
-    l->item[b].meets = next;
+    l->item[a].match = l->item[b].match;
+    l->item[b].match = next;
 }
 
 /* ---- running ---- */
@@ -86,7 +86,7 @@ static bool all_there(struct ct_lanes *l, int32_t lane)
     struct ct_lane_state *s = &l->lane[lane];
 
     s->there = true;
-    for (int32_t i = l->item[s->head].meets; i != s->head; i = l->item[i].meets) {
+    for (int32_t i = l->item[s->head].match; i != s->head; i = l->item[i].match) {
         const struct ct_lane_state *other = &l->lane[l->item[i].lane];
 
         if (other->head != i || !other->there) {
@@ -127,11 +127,11 @@ static void finish_all(struct ct_lanes *l, int32_t item)
         start = s->free > start ? s->free : start;
         start = s->ready > start ? s->ready : start;
         cost = l->item[i].cost > cost ? l->item[i].cost : cost;
-        i = l->item[i].meets;
+        i = l->item[i].match;
     } while (i != item);
     do {
         finish(l, i, start, start + cost);
-        i = l->item[i].meets;
+        i = l->item[i].match;
     } while (i != item);
 }
 

@@ -15,7 +15,7 @@
 struct ct_lane_item {
     int32_t lane, next; /* the next item of the lane; -1: none */
     int32_t edge;       /* its first edge; its edges end where the next item's begin */
-    int32_t meets;      /* next in the ring of matched items; itself: it has no match */
+    int32_t match;      /* next in the ring of matched items; itself: it has no match */
     int32_t waiting;    /* first of the list of lanes that wait for it; -1: none */
     bool done, never;   /* never: it can never be done */
     double cost, start, end;
@@ -52,7 +52,7 @@ int32_t ct_lanes_add(struct ct_lanes *l, int lane, double cost);
 /* The item added last comes after `before`, which may be added later. */
 void ct_lanes_after(struct ct_lanes *l, int32_t before, double delay);
 /* Match two items, together with those that they are already matched with. */
-void ct_lanes_meet(struct ct_lanes *l, int32_t a, int32_t b);
+void ct_lanes_match(struct ct_lanes *l, int32_t a, int32_t b);
 
 /* True: every lane reached its end. */
 bool ct_lanes_run(struct ct_lanes *l);

@@ -149,8 +149,8 @@ static void never(struct ct_program_lanes *p, const struct side *s, size_t from)
         p->lanes.item[s->item[from]].never = true;
 }
 
-static int meet_transfers(struct ct_program_lanes *p, const struct side *sent,
-                          const struct side *received)
+static int match_transfers(struct ct_program_lanes *p, const struct side *sent,
+                           const struct side *received)
 {
     size_t n;
 
@@ -161,7 +161,7 @@ static int meet_transfers(struct ct_program_lanes *p, const struct side *sent,
         if (ct_op_int(from->op, "tag") != ct_op_int(to->op, "tag"))
             return ct_fail(CT_EINVAL, "rank %d: send(%%%s) is paired with receive(%%%s) of rank %d",
                            sent->index, value_of(from), value_of(to), received->index);
-        ct_lanes_meet(&p->lanes, sent->item[n], received->item[n]);
+        ct_lanes_match(&p->lanes, sent->item[n], received->item[n]);
     }
     never(p, sent, n);
     never(p, received, n);
@@ -169,7 +169,7 @@ static int meet_transfers(struct ct_program_lanes *p, const struct side *sent,
 }
 
 /* The n-th call of each rank, of one type; otherwise it never ends. */
-static void meet_calls(struct ct_program_lanes *p, const struct side *side, size_t sides)
+static void match_calls(struct ct_program_lanes *p, const struct side *side, size_t sides)
 {
     for (size_t s = 1; s < sides; s++) {
         size_t n;
@@ -179,7 +179,7 @@ static void meet_calls(struct ct_program_lanes *p, const struct side *side, size
                         ct_program_lanes_at(p, side[s].item[n])->op->type;
 
             if (same)
-                ct_lanes_meet(&p->lanes, side->item[n], side[s].item[n]);
+                ct_lanes_match(&p->lanes, side->item[n], side[s].item[n]);
             else
                 p->lanes.item[side->item[n]].never = p->lanes.item[side[s].item[n]].never = true;
         }
@@ -199,17 +199,17 @@ static size_t members(const struct ct_program_lanes *p, const struct side *s)
 }
 
 /* Sides of one line, next to each other. */
-static int meet(struct ct_program_lanes *p, const struct side *side, size_t sides)
+static int match(struct ct_program_lanes *p, const struct side *side, size_t sides)
 {
     if (side->line < CT_STREAMS) {
         if (sides < members(p, side))
             for (size_t s = 0; s < sides; s++)
                 never(p, &side[s], 0);
-        meet_calls(p, side, sides);
+        match_calls(p, side, sides);
         return 0;
     }
     if (sides == 2 && side[1].receives)
-        return meet_transfers(p, &side[0], &side[1]);
+        return match_transfers(p, &side[0], &side[1]);
     for (size_t s = 0; s < sides; s++)
         never(p, &side[s], 0);
     return 0;
@@ -234,7 +234,7 @@ int ct_program_lanes_build(struct ct_program_lanes *p)
                            sides.at[next].axes == s->axes && sides.at[next].line == s->line;
              next++)
             ;
-        rc = meet(p, s, next - n);
+        rc = match(p, s, next - n);
     }
     return rc;
 }

@@ -33,7 +33,7 @@ static int wrong(const struct reader *x)
 
 /* ---- cells ---- */
 
-static void meet_stage(struct reader *x, int stage)
+static void add_stage(struct reader *x, int stage)
 {
     size_t had = x->room;
 
@@ -47,13 +47,13 @@ static void meet_stage(struct reader *x, int stage)
         x->rank_of[had] = -1;
 }
 
-static int meet(struct reader *x, const struct ct_action *part)
+static int note_action(struct reader *x, const struct ct_action *part)
 {
     int rank = x->row - 1;
 
     if (part->stage >= MOST_STAGES || part->microbatch >= MOST_STAGES)
         return ct_fail(CT_ECONFIG, "stages and microbatches must be below %d", MOST_STAGES);
-    meet_stage(x, part->stage);
+    add_stage(x, part->stage);
     if (part->microbatch >= x->schedule->microbatches)
         x->schedule->microbatches = part->microbatch + 1;
     if (x->rank_of[part->stage] >= 0 && x->rank_of[part->stage] != rank)
@@ -101,7 +101,7 @@ static int read_action(struct reader *x, const char *text)
         return wrong(x);
     parts = ct_action_parts(&action, part);
     for (int p = 0; rc == 0 && p < parts; p++)
-        rc = meet(x, &part[p]);
+        rc = note_action(x, &part[p]);
     if (rc < 0)
         return wrong(x);
     if (!ct_action_computes(&action))

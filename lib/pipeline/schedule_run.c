@@ -122,8 +122,9 @@ static void join_transfers(struct ct_dry_run *x)
             if (!ct_action_sends(send))
                 continue;
             receive = ct_action_partner(send);
-            ct_lanes_meet(&x->lanes, x->first[r] + (int32_t)i,
-                          item_of(x, ct_action_event(&receive), receive.stage, receive.microbatch));
+            ct_lanes_match(
+                &x->lanes, x->first[r] + (int32_t)i,
+                item_of(x, ct_action_event(&receive), receive.stage, receive.microbatch));
         }
 }
 

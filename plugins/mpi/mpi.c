@@ -111,7 +111,7 @@ static int missing(struct group *g, MPI_Request *requests)
 }
 
 /* Creating a communicator waits for all members without a time-out, so wait for them before. */
-static int meet(struct group *g, int tag)
+static int await_members(struct group *g, int tag)
 {
     MPI_Request *requests = calloc(2 * (size_t)g->base.size, sizeof(*requests));
     double end = ct_now() + g->comm->timeout;
@@ -147,7 +147,7 @@ static int make_mpi_group(struct group *g)
 
     for (const char *c = g->base.name; *c; c++)
         tag = tag * 31 + (unsigned char)*c;
-    rc = meet(g, (int)(tag & 0x7fff));
+    rc = await_members(g, (int)(tag & 0x7fff));
     if (rc < 0)
         return rc;
     cluster_lock(g->comm);

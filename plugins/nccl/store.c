@@ -325,7 +325,8 @@ struct hello {
     int32_t world, pid;
 };
 
-static int meet(struct store *s, const struct ct_comm_request *r)
+/* Wait for the hello of every rank. The failure lists the ranks that did not come. */
+static int find_ranks(struct store *s, const struct ct_comm_request *r)
 {
     struct hello mine = {r->world, (int32_t)getpid()}, other = {0};
     double deadline = ct_now() + r->timeout;
@@ -374,7 +375,7 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
         rc = host(s, &addresses.list[0], request);
     if (rc == 0)
         rc = join(s, &addresses, request->timeout);
-    return rc < 0 ? rc : meet(s, request);
+    return rc < 0 ? rc : find_ranks(s, request);
 }
 
 void nccl_store_close(struct store *s)

@@ -375,7 +375,7 @@ static void clipping_is_off_when_asked(void **state)
 
 /* ---- explain ---- */
 
-static void adopt(const char *name)
+static void register_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
     char path[4096];
@@ -390,7 +390,7 @@ static void what_explain_shows_reads_back(void **state)
     static const char *const after[] = {"precision", "differentiate", "update"};
 
     (void)state;
-    adopt("adamw");
+    register_plugin("adamw");
     for (size_t i = 0; i < CT_COUNT(after); i++) {
         struct ct_graph *graph;
         char *text;

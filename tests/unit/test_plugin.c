@@ -1,6 +1,6 @@
 /*
  * Loading: each plugin of plugins/ is broken in one way, and the message says which and what to do.
- * A process can take plugins in, but not let them go, so whatever adopts runs in a child.
+ * A process never unloads a plugin, so each test registers its plugins in a child.
  */
 #include "unit.h"
 
@@ -131,10 +131,10 @@ static void plugins_are_found_by_name(void **state)
     ct_arena_finish(&arena);
 }
 
-/* ---- taking them in ---- */
+/* ---- registering ---- */
 
-/* In a child: adopt the plugins, check them, and say in text what came of it: "" if all is well. */
-static void adopt(const char *const *names, char *text, size_t room)
+/* Register the plugins in a child. text: its error message, or "". */
+static void register_plugins(const char *const *names, char *text, size_t room)
 {
     const struct ct_plugin *plugin;
     int ends[2], rc = 0, status;
@@ -183,7 +183,7 @@ static void needs_and_clashes_are_found(void **state)
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         char text[1024], code[8];
 
-        adopt(cases[i].names, text, sizeof(text));
+        register_plugins(cases[i].names, text, sizeof(text));
         snprintf(code, sizeof(code), "%d ", CT_ECONFIG);
         assert_int_equal(*cases[i].expected[0] == '\0', *text == '\0');
         if (!*text)
