@@ -260,10 +260,14 @@ static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
 
 static void check_workspace(struct check *c, int64_t n, const struct ct_instruction *i)
 {
-    const struct ct_buffer *b =
-        i->workspace == SIZE_MAX ? NULL : live_buffer(c, i->workspace, i->workspace + 1);
+    const struct ct_buffer *b;
 
-    if (i->workspace != SIZE_MAX && (!b || b->category != CT_CATEGORY_WORKSPACE))
+    if (i->workspace == SIZE_MAX)
+        return;
+    b = live_buffer(c, i->workspace, i->workspace + 1);
+    if (b && b->category == CT_CATEGORY_WORKSPACE)
+        check_order(c, &(struct access){b->offset, b->offset + b->bytes, n, true}, "workspace");
+    else
         ct_fault(&c->faults, "instruction %lld has its workspace outside the buffer's lifetime",
                  (long long)n);
 }

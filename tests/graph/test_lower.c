@@ -535,6 +535,11 @@ static void in_place_spares_what_lives_on(void **state)
                                     "F - %s = add(%a, %b) : float64[1,3,1,2]\n"
                                     "post - %h = reciprocal(%s) : float64[1,3,1,2]\n"
                                     "post - %k = reciprocal(%h) : float64[1,3,1,2]\n"
+                                    "post - %g = reciprocal(%s) : float64[1,3,1,2]\n"
+                                    "post - %gv = view(%g) {shape=\"1,6\"} : float64[1,6]\n"
+                                    "post - %l = reciprocal(%g) : float64[1,3,1,2]\n"
+                                    "fetch gv = %gv\n"
+                                    "fetch l = %l\n"
                                     "fetch r = %r\n"
                                     "fetch s = %s\n"
                                     "fetch h = %h\n"
@@ -562,6 +567,8 @@ static void in_place_spares_what_lives_on(void **state)
             assert_near(read_fetch(&m, "r", NULL)[i], 1.0 / (1 + i), 1e-15);
             assert_near(read_fetch(&m, "h", NULL)[i], 1 / s, 1e-15);
             assert_near(read_fetch(&m, "k", NULL)[i], s, 1e-14);
+            assert_near(read_fetch(&m, "gv", NULL)[i], 1 / s, 1e-15);
+            assert_near(read_fetch(&m, "l", NULL)[i], s, 1e-14);
         }
     }
     assert_near(once[0], 2 * (10 + 1), 1e-15); /* position 0 is not turned */
@@ -611,6 +618,11 @@ static void what_cannot_be_lowered(void **state)
     request.order = &none;
     refuse_order(&request, (struct ct_order_item){.run = {{f}, 1}},
                  "item: section F, microbatch 1 of 1");
+    request.order = &none;
+    refuse_order(
+        &request,
+        (struct ct_order_item){.run = {{ct_graph_section(graph, CT_PART_INIT, CT_NO_GROUP)}, -1}},
+        "item: section init runs before the first step");
     request.order = &none;
     refuse_order(&request,
                  (struct ct_order_item){.run = {{ct_graph_section(other, CT_PART_F, 7)}, 0}},

@@ -113,6 +113,46 @@ static void dropped_signals_are_found(void **state)
     finish(&m, &arena);
 }
 
+/* %c gets the memory of %a, and its stream wrote %a: only the reader of %a must be waited for. */
+static void reused_memory_waits_for_its_readers(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    struct ct_instruction *c = NULL;
+
+    (void)state;
+    lower_text(&m, &arena,
+               "input %x : float64[64]\n"
+               "F - /compute %a = add(%x, %x) : float64[64]\n"
+               "F - /reduce %b = add(%a, %a) : float64[64]\n"
+               "F - /compute %c = add(%x, %x) : float64[64]\n"
+               "F - /compute %d = add(%b, %c) : float64[64]\n"
+               "F - /compute %s = squared_norm(%d) : float64[]\n"
+               "fetch s = %s\n",
+               1);
+    for (size_t i = 0; i < m.program->step_count; i++)
+        if (!strcmp(m.program->step[i].op->out[0]->name, "c"))
+            c = &m.program->step[i];
+    assert_non_null(c);
+    assert_ptr_equal(c->launch.out[0].data, m.program->step[0].launch.out[0].data);
+    assert_non_null(c->waits);
+    c->waits = NULL;
+    must_complain(&m, "accesses %c, unordered with instruction 1");
+    finish(&m, &arena);
+}
+
+static void a_workspace_is_a_buffer_of_its_own(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+
+    (void)state;
+    lower_model(&m, &arena, 1);
+    m.program->step[0].workspace = m.program->buffers[0].offset;
+    must_complain(&m, "has its workspace outside");
+    finish(&m, &arena);
+}
+
 static bool always(const struct ct_buffer *b)
 {
     return b->first < 0 && b->last == INT64_MAX;
@@ -161,6 +201,8 @@ static void shared_memory_is_found(void **state)
     (void)state;
     lower_model(&m, &arena, 1);
     m.program->buffers[1].offset = m.program->buffers[0].offset;
+    must_complain(&m, "share memory while both are live");
+    m.program->buffers[1].offset = m.program->buffers[0].offset + 4; /* it begins inside */
     must_complain(&m, "share memory while both are live");
     finish(&m, &arena);
 }
@@ -242,6 +284,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_waits_are_found),
         cmocka_unit_test(dropped_signals_are_found),
+        cmocka_unit_test(reused_memory_waits_for_its_readers),
+        cmocka_unit_test(a_workspace_is_a_buffer_of_its_own),
         cmocka_unit_test(moved_and_shortened_buffers),
         cmocka_unit_test(shared_memory_is_found),
         cmocka_unit_test(a_small_arena),

@@ -326,12 +326,12 @@ static struct ct_program *lowered(struct ct_arena *arena, int64_t rank, const ch
     return program;
 }
 
-/* Leave out the last send. */
-static void send_no_more(struct ct_program *p)
+/* Remove the last instruction of a type. */
+static void remove_last(struct ct_program *p, const struct ct_op_type *type)
 {
     size_t last = p->step_count;
 
-    while (p->step[--last].op->type != &ct_op_send)
+    while (p->step[--last].op->type != type)
         ;
     memmove(&p->step[last], &p->step[last + 1], sizeof(*p->step) * (--p->step_count - last));
 }
@@ -357,9 +357,20 @@ static void programs_are_proven_and_deadlocks_found(void **state)
     assert_message("deadlock: rank 0 cannot do send(%a)");
     assert_ok(ct_programs_prove(both, 2, 0, false));
     /* A value that nobody sends. */
-    send_no_more(p[0]);
+    remove_last(p[0], &ct_op_send);
     assert_int_equal(ct_programs_prove(both, 2, 0, false), CT_EINVAL);
     assert_message("deadlock: rank 1 cannot do receive(%c.stage3)");
+    /* A value that nobody receives. */
+    p[0] =
+        lowered(&arena, 0, "0F0 0SEND_F0 0F1 2RECV_F0 0SEND_F1 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1");
+    remove_last(p[1], &ct_op_receive);
+    assert_int_equal(ct_programs_prove(both, 2, 0, false), CT_EINVAL);
+    assert_message("deadlock: rank 0 cannot do send(%c");
+    /* A value that is received in the place of another. */
+    p[1] =
+        lowered(&arena, 1, "3RECV_F0 1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 3F0 3RECV_F1 3F1");
+    assert_int_equal(ct_programs_prove(both, 2, 0, false), CT_EINVAL);
+    assert_message("rank 0: send(%a) is paired with receive(%c.stage3) of rank 1");
     ct_arena_finish(&arena);
 }
 

@@ -1,7 +1,8 @@
 /*
- * core/comm: the kernels of collectives on host devices move what the simulated ones move,
- * for random redistributions: shards uneven, empty, in any dimension and order.
+ * lib/collective: the kernels of collectives on host devices move what the simulated ones move, for
+ * random redistributions. Shards are uneven, empty, in any dimension and order.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +12,10 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/number.h>
 
 #include "collective/groups.h"
 #include "collective/layout.h"
@@ -285,6 +288,67 @@ static void an_all_reduce_may_ask_for_the_largest(void **state)
     assert_non_null(g);
     assert_ok(team_run(3, run_largest, g));
     ct_arena_finish(&arena);
+}
+
+/* A rank that diverged must not be hidden by the numbers of the others. */
+static void a_maximum_with_a_nan_is_a_nan(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int bad = 0; bad < ranks; bad++) {
+            float wide[4] = {1, 2, 3, 4}, largest = 0;
+            uint16_t narrow[4], largest_narrow = 0;
+            const void *in[4], *in_narrow[4];
+
+            wide[bad] = NAN;
+            for (int i = 0; i < ranks; i++) {
+                narrow[i] = ct_f32_to_bf16(wide[i]);
+                in[i] = &wide[i];
+                in_narrow[i] = &narrow[i];
+            }
+            ct_reduce(&largest, in, ranks, 1, CT_F32, CT_REDUCE_MAX);
+            ct_reduce(&largest_narrow, in_narrow, ranks, 1, CT_BF16, CT_REDUCE_MAX);
+            assert_true(isnan(largest));
+            assert_true(isnan(ct_bf16_to_f32(largest_narrow)));
+        }
+}
+
+/* ---- shards that move to other ranks ---- */
+
+static int run_permute(int64_t rank, const struct ct_communicator *communicator, void *context)
+{
+    const struct ct_graph *g = context;
+    struct ct_arena arena = {0};
+    double have = (double)rank, got = -1;
+    struct ct_tensor x = ct_tensor_dense(&have, CT_F64, 1, (int64_t[]){1});
+    struct ct_tensor y = ct_tensor_dense(&got, CT_F64, 1, (int64_t[]){1});
+    int64_t from = ((rank - ct_op_int(g->first, "shift")) % 3 + 3) % 3;
+    int rc = run_kernel(&arena, g->first, &g->mesh, rank, communicator, &x, &y);
+
+    if (rc == 0 && got != (double)from)
+        rc = ct_fail(CT_EINVAL, "rank %d got the shard of %g", (int)rank, got);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void shards_move_by_any_number_of_ranks(void **state)
+{
+    static const int shifts[] = {1, 2, -1, -2, -4, 5};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(shifts); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g = ct_graph_parse(
+            &arena,
+            ct_arena_printf(&arena,
+                            "graph \"round\"\nmesh a=3\ninput %%x : float64[3] [a]\n"
+                            "F - %%y = permute(%%x) {axes=\"a\", shift=%d} : float64[3] [a]\n",
+                            shifts[i]));
+
+        assert_non_null(g);
+        assert_ok(team_run(3, run_permute, g));
+        ct_arena_finish(&arena);
+    }
 }
 
 /* ---- a plugin's own collective ---- */
@@ -596,6 +660,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_all_reduce_may_ask_for_the_largest),
+        cmocka_unit_test(a_maximum_with_a_nan_is_a_nan),
+        cmocka_unit_test(shards_move_by_any_number_of_ranks),
         cmocka_unit_test(a_plugin_brings_a_collective_and_no_kernel),
         cmocka_unit_test(a_transport_that_waits_is_the_last_choice),
         cmocka_unit_test(what_begins_ends_and_the_first_failure_stays),
