@@ -20,6 +20,7 @@ enum {
     WITH,
     WITHOUT,
     DUMP_AFTER,
+    DUMP_KERNELS,
     JSON,
     PROGRAM,
     WORLD,
@@ -40,6 +41,7 @@ static const struct option long_options[] = {{"set", required_argument, NULL, SE
                                              {"with", required_argument, NULL, WITH},
                                              {"without", required_argument, NULL, WITHOUT},
                                              {"dump-after", required_argument, NULL, DUMP_AFTER},
+                                             {"dump-kernels", no_argument, NULL, DUMP_KERNELS},
                                              {"json", no_argument, NULL, JSON},
                                              {"program", no_argument, NULL, PROGRAM},
                                              {"world", required_argument, NULL, WORLD},
@@ -63,6 +65,7 @@ static unsigned needed(int option)
     case 'n':
         return ARG_RANKS;
     case DUMP_AFTER:
+    case DUMP_KERNELS:
         return ARG_DUMP_AFTER;
     case JSON:
         return ARG_JSON;
@@ -157,6 +160,10 @@ static int take(struct args *args, int option)
         break;
     case DUMP_AFTER:
         args->dump_after = optarg;
+        break;
+    case DUMP_KERNELS:
+        args->dump_kernels = true;
+        add_change(args, ct_recipe_set, "fuse.dump=-");
         break;
     case JSON:
         args->json = true;

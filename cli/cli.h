@@ -60,7 +60,7 @@ void log_finish(void);
 /* ---- arguments of verbs that take a recipe ---- */
 
 #define ARG_RANKS 1u      /* -n RANKS */
-#define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed */
+#define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed, --dump-kernels */
 #define ARG_JSON 4u       /* --json */
 #define ARG_PROGRAM 8u    /* --program */
 #define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many */
@@ -68,7 +68,7 @@ void log_finish(void);
 #define ARG_DEVICE 64u    /* --device NAME: a described device in the place of the recipe's */
 #define ARG_PICTURES 128u /* --trace FILE, --svg FILE, --slow RANK:FACTOR */
 #define ARG_TUNE 256u     /* --memory BYTES, --out FILE, --vary SECTION.KEY=VALUE,.. */
-#define ARG_DESCRIBE 512u /* --describe FILE; the recipe may be missing: path NULL */
+#define ARG_DESCRIBE 512u /* --describe NAME or FILE; the recipe may be missing: path NULL */
 
 struct change; /* one --set, --with or --without */
 
@@ -82,7 +82,7 @@ struct args {
     int64_t rank;  /* the rank to look at */
     const char *dump_after;
     int64_t restarts; /* at most */
-    bool json, program, elastic;
+    bool json, program, elastic, dump_kernels;
     const char *device, *trace, *svg;
     const struct ct_machine *machine; /* set by args_recipe where there is a device */
     struct ct_slow *slow;
@@ -142,7 +142,7 @@ void print_memory_json(const struct ct_program *program);
 
 /* Measure this machine while args->path trains (NULL: a recipe of its own) as args->ranks ranks,
    and write its description. */
-int describe_machine(struct args *args, const char *file);
+int describe_machine(struct args *args, const char *name);
 
 /* ---- schedules ---- */
 

@@ -9,6 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/machine.h>
 #include <ctitan/lib/rng.h>
 
 #include "child.h"
@@ -73,11 +74,15 @@ static int measure(struct args *args, const char *folder, const char *file)
     return 0;
 }
 
-int describe_machine(struct args *args, const char *file)
+int describe_machine(struct args *args, const char *name)
 {
+    const char *file = ct_machine_is_name(name) ? ct_machine_kept(&args->arena, name) : name;
     char *folder = scratch_folder(&args->arena, "describe");
     int rc = folder ? 0 : CT_EIO;
 
+    if (rc == 0 && !file)
+        rc = ct_fail(CT_ECONFIG,
+                     "--describe %s: HOME, where it would be kept, is not set: give a path", name);
     if (rc == 0 && !args->path)
         rc = write_recipe(args, folder);
     if (rc == 0) {
@@ -88,8 +93,8 @@ int describe_machine(struct args *args, const char *file)
     }
     if (rc == 0)
         printf("%s describes this machine%s; use it as --device %s%s\n", file,
-               args->ranks > 1 ? ", its ranks filling it" : "", strchr(file, '/') ? "" : "./",
-               file);
+               args->ranks > 1 ? ", its ranks filling it" : "",
+               strchr(name, '/') || file != name ? "" : "./", name);
     scratch_remove(folder);
     return rc;
 }

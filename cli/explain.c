@@ -18,7 +18,8 @@ int verb_explain(int argc, char **argv)
 
     if (rc < 0)
         return rc;
-    ct_dump_init(&dump, args.dump_after ? args.dump_after : "changed", stdout, NULL);
+    ct_dump_init(&dump, args.dump_after || args.dump_kernels ? args.dump_after : "changed", stdout,
+                 NULL);
     options.passes.watch = &dump.watch;
     options.world = args.ranks;
     options.rank = args.rank;

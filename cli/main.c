@@ -12,7 +12,8 @@
 
 const struct verb verbs[] = {
     {"train",
-     RECIPE_ARGS " [-n RANKS [--max-restarts N] [--elastic]] [--dump-after NAME|all|changed]",
+     RECIPE_ARGS " [-n RANKS [--max-restarts N] [--elastic]] [--dump-after NAME|all|changed] "
+                 "[--dump-kernels]",
      "train a model as a recipe describes", verb_train},
 #ifdef CT_HAVE_GENERATE
     {"generate",
@@ -22,7 +23,8 @@ const struct verb verbs[] = {
      "generate text with a trained model", verb_generate},
 #endif
     {"explain",
-     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--dump-after NAME|all|changed]",
+     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--dump-after NAME|all|changed] "
+                 "[--dump-kernels]",
      "show the graph after each transform", verb_explain},
     {"plan",
      RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--device NAME] [--json] [--program]",
@@ -61,7 +63,7 @@ const struct verb verbs[] = {
      "explain a verb, a section or a plugin; print the manual page, or the completion for bash",
      verb_help},
     {"doctor",
-     "[--describe FILE [RECIPE] [-n RANKS] [--set SECTION.KEY=VALUE]... [--with PLUGIN]...]",
+     "[--describe NAME|FILE [RECIPE] [-n RANKS] [--set SECTION.KEY=VALUE]... [--with PLUGIN]...]",
      "examine this machine: what it has, what works, how fast it is; or measure it for plans",
      verb_doctor},
     {0}};

@@ -256,6 +256,20 @@ static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
 
 /* ---- finding it ---- */
 
+bool ct_machine_is_name(const char *text)
+{
+    return !strchr(text, '/') && !strstr(text, ".ini");
+}
+
+const char *ct_machine_kept(struct ct_arena *arena, const char *name)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+    if (base && *base)
+        return ct_arena_printf(arena, "%s/ctitan/devices/%s.ini", base, name);
+    return home ? ct_arena_printf(arena, "%s/.cache/ctitan/devices/%s.ini", home, name) : NULL;
+}
+
 /* Folders of descriptions: "devices" here, in the folders of plugins, and beside them. */
 static bool folder_at(size_t index, char *path, size_t room)
 {
@@ -293,10 +307,12 @@ static void list_known(char *text, size_t room)
 int ct_machine_read(struct ct_arena *arena, const char *name, const struct ct_machine **machine)
 {
     struct ct_machine *m = ct_arena_new(arena, struct ct_machine);
-    const char *path = strchr(name, '/') || strstr(name, ".ini") ? name : NULL;
+    const char *path = ct_machine_is_name(name) ? ct_machine_kept(arena, name) : name;
     char folder[512], known[1024];
     int rc;
 
+    if (path != name && path && access(path, R_OK) != 0)
+        path = NULL;
     for (size_t i = 0; !path && folder_at(i, folder, sizeof(folder)); i++) {
         path = ct_arena_printf(arena, "%s/%s.ini", folder, name);
         if (access(path, R_OK) != 0)

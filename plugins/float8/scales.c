@@ -1,9 +1,12 @@
 /*
- * The scales of all weights by one all-reduce (torchao's precompute_float8_dynamic_scale_for_fsdp).
+ * Fewer all-reduces of largest magnitudes. Propagation reduces each by itself; those along the same
+ * axes become one collective, in the place of the first, and what finds the magnitudes moves in
+ * front of it:
  *
- * Propagation reduces each weight's largest magnitude by itself, in front of the microbatches.
- * Those along the same axes become one collective, in the place of the first; what finds the
- * magnitudes moves in front of it.
+ *   - those of all weights, in front of the microbatches (torchao's
+ *     precompute_float8_dynamic_scale_for_fsdp);
+ *   - those of one region's values that are all there at the first, such as the gradients of
+ *     queries, keys and values.
  */
 #include <string.h>
 
@@ -21,13 +24,27 @@ struct maxima {
 
 static bool is_maximum(const struct ct_op *op)
 {
-    return op->type == &ct_op_all_reduce && op->ins == 1 && op->section->part == CT_PART_PRE &&
-           op->in[0]->producer && op->in[0]->producer->type == &float8_op_amax;
+    return op->type == &ct_op_all_reduce && op->ins == 1 && op->in[0]->producer &&
+           op->in[0]->producer->type == &float8_op_amax;
 }
 
-static bool alike(const struct ct_op *a, const struct ct_op *b)
+/* Are the operands of what makes v there in front of `before`? */
+static bool is_ready(const struct maxima *m, const struct ct_value *v, const struct ct_op *before)
 {
-    return a->section == b->section && ct_op_axes(a, "axes") == ct_op_axes(b, "axes");
+    const struct ct_op *from = v->producer;
+
+    for (int i = 0; i < from->ins; i++)
+        if (from->in[i]->producer && m->place[from->in[i]->id] >= m->place[before->out[0]->id])
+            return false;
+    return true;
+}
+
+static bool may_join(const struct maxima *m, const struct ct_op *op, const struct ct_op *first)
+{
+    if (op->section != first->section || ct_op_axes(op, "axes") != ct_op_axes(first, "axes"))
+        return false;
+    return op == first || op->section->part == CT_PART_PRE ||
+           (op->region == first->region && is_ready(m, op->in[0], first));
 }
 
 /* Move what makes v in front of `before`. */
@@ -45,7 +62,7 @@ static void bring(const struct maxima *m, const struct ct_value *v, struct ct_op
         m->place[from->out[i]->id] = m->place[before->out[0]->id] - 1;
 }
 
-/* Join the first with all that are alike. */
+/* Join the first with all that may. */
 static int join(struct maxima *m, struct ct_arena *scratch)
 {
     struct ct_op *first = m->op[0], *joined;
@@ -56,7 +73,7 @@ static int join(struct maxima *m, struct ct_arena *scratch)
     int count = 0;
 
     for (size_t i = 0; i < m->count; i++)
-        if (alike(m->op[i], first)) {
+        if (may_join(m, m->op[i], first)) {
             bring(m, m->op[i]->in[0], first);
             in[count] = m->op[i]->in[0];
             op[count++] = m->op[i];
@@ -66,8 +83,11 @@ static int join(struct maxima *m, struct ct_arena *scratch)
     m->count = rest;
     if (count < 2)
         return 0;
-    b.region = "";
-    b.why = "float8: one collective for the scales of all weights";
+    if (first->section->part == CT_PART_PRE)
+        b.region = "";
+    b.why = first->section->part == CT_PART_PRE
+                ? "float8: one collective for the scales of all weights"
+                : "float8: one collective for scales of the same region";
     joined = ct_emit_type(&b, first->type, NULL, in, count, first->attrs);
     for (int i = 0; joined && i < count; i++) {
         ct_op_set_output(joined, i, op[i]->out[0]);

@@ -6,6 +6,7 @@
  * those without a formula are borders. Kernels depend on formulas and dtypes, not on sizes: layers
  * share them, and so do ranks and later runs.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -28,7 +29,8 @@ static const struct ct_option options[] = {
                   "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math",
                   "Flags of the C compiler"),
     CT_OPT_STRING(struct fuse_config, dump, "dump", "",
-                  "Folder to write the source code of kernels to; empty: none"),
+                  "Folder to write the source code of kernels to; -: print it, which is what "
+                  "--dump-kernels does; empty: neither"),
     CT_OPT_BOOL(struct fuse_config, always, "always", "false",
                 "Compile every op that can be compiled, even where the device's own kernels are "
                 "predicted to be as fast; for measurements"),
@@ -107,17 +109,25 @@ static int distinct(const struct fuse_plan *plan, struct kernels *k)
 static int dump(const struct fuse_plan *plan, const struct kernels *k)
 {
     const char *header = plan->target.ops ? CT_COMPILER_HEADER : fuse_header_name();
+    bool print = !strcmp(fuse_config.dump, "-");
     struct ct_arena *arena = plan->arena;
-    int rc = *fuse_config.dump && !plan->target.ops ? fuse_write_header(fuse_config.dump) : 0;
+    int rc = 0;
 
-    for (int i = 0; rc == 0 && *fuse_config.dump && i < k->count; i++) {
+    if (!*fuse_config.dump || (print && plan->rank > 0))
+        return 0;
+    if (!print && !plan->target.ops)
+        rc = fuse_write_header(fuse_config.dump);
+    for (int i = 0; rc == 0 && i < k->count; i++) {
         const struct fuse_group *g = k->first[i];
         const char *path = ct_arena_printf(arena, "%s/%s.c", fuse_config.dump, g->out[0]->name);
         const char *text =
             ct_arena_printf(arena, "/* %s. First of %d: %%%s */\n#include \"%s\"\n\n%s",
                             reason(g, arena), k->uses[i], g->out[0]->name, header, k->code[i].text);
 
-        rc = ct_file_write(path, text, strlen(text));
+        if (print)
+            printf("%s\n", text);
+        else
+            rc = ct_file_write(path, text, strlen(text));
     }
     return rc;
 }

@@ -144,13 +144,22 @@ static bool is_activation(const bool *active, const struct ct_op *op)
     return false;
 }
 
-/* A copy of a weight that the forward makes, such as a quantised one: as large as the weight, which
-   the backward has again. */
+/* A weight, there once a step or gathered in each microbatch. */
+static bool is_weight(const struct ct_value *v)
+{
+    while (v->producer && v->producer->type->flags & CT_OP_COLLECTIVE && v->producer->ins)
+        v = v->producer->in[0];
+    return !v->producer || v->producer->section->part == CT_PART_PRE;
+}
+
+/* A copy of a weight that the forward makes, such as a quantised one: as large as the weight. The
+   weight itself is not among the values to decide on: fsdp gathers it again. */
 static bool is_copy_of_weight(const struct ct_op *op, const bool *active, const struct ct_value *v)
 {
     const struct ct_value *of = op->ins ? op->in[0] : NULL;
 
-    return of && !is_activation(active, op) && is_pure(op) && v->ndim == of->ndim &&
+    return of && is_weight(of) && !(op->type->flags & CT_OP_COLLECTIVE) &&
+           !is_activation(active, op) && is_pure(op) && v->ndim == of->ndim &&
            !memcmp(v->shape, of->shape, sizeof(*v->shape) * (size_t)v->ndim);
 }
 

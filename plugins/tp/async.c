@@ -16,11 +16,14 @@
  * numbers in the same order. Gradients of weights are sums over rows: they take the whole.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/machine.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
 #include <ctitan/rule.h>
 
 #include "tp.h"
@@ -541,6 +544,35 @@ static int pipeline_scatter(struct ct_graph *graph, const struct ct_machine *mac
 
 /* ---- all ---- */
 
+/* The machine that chunks are chosen for: the one that is named, or this one. NULL: stated rates. */
+static int find_machine(struct ct_arena *arena, const struct ct_run *run,
+                        const struct ct_machine **machine)
+{
+    const char *path = *tp_config.machine ? NULL : ct_machine_kept(arena, CT_MACHINE_THIS);
+    const struct ct_offer *device;
+    static bool said;
+    int rc = 0;
+
+    *machine = NULL;
+    if (*tp_config.machine)
+        return ct_machine_read(arena, tp_config.machine, machine);
+    if (tp_config.chunks || !run)
+        return 0;
+    if (path && access(path, R_OK) == 0)
+        rc = ct_machine_read(arena, path, machine);
+    if (*machine && (ct_offer_find(CT_DEVICE, (*machine)->plugin, &device) < 0 ||
+                     device->ops != run->device_ops))
+        *machine = NULL;
+    if (rc == 0 && !*machine && !said && run->rank == 0)
+        ct_warn(
+            "tp: async: the number of chunks is chosen for ranks that send %g GB/s and compute "
+            "%g TFLOP/s ([tp] link, tflops), which were not measured; `ctitan doctor --describe "
+            "this -n %lld` measures this machine once",
+            tp_config.link, tp_config.tflops, (long long)run->world);
+    said = true;
+    return rc;
+}
+
 static bool is_along_tp(const struct ct_graph *graph, const struct ct_op *op)
 {
     return (op->type == &ct_op_all_gather || op->type == &ct_op_reduce_scatter) && op->ins == 1 &&
@@ -556,14 +588,12 @@ int tp_pipeline(struct ct_graph *graph, struct ct_run *run)
     const struct ct_machine *machine = NULL;
     int count = 0, rc = 0;
 
-    (void)run;
     if (tp_axis(graph) < 0 || !tp_config.async)
         return 0;
     if (!tp_config.sequence_parallel)
         return ct_fail(CT_ECONFIG, "[tp] async = true needs sequence_parallel = true: without it "
                                    "there are no gathers and scatters to overlap with products");
-    if (*tp_config.machine)
-        rc = ct_machine_read(&scratch, tp_config.machine, &machine);
+    rc = find_machine(&scratch, run, &machine);
     found = ct_arena_array(&scratch, struct ct_op *, graph->value_count);
     place = ct_arena_array(&scratch, uint32_t, graph->value_count + 1);
     ct_for_each_op (op, graph) {

@@ -36,7 +36,7 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(
         struct tp_config, machine, "machine", "",
         "async: description of the machine that chunks = 0 is chosen for, as of --device; "
-        "empty: the rates that follow"),
+        "empty: `this`, if doctor has described it, else the rates that follow"),
     CT_OPT_FLOAT(struct tp_config, link, "link", "10", 1e-3, 1e6,
                  "async: bytes per second that a rank sends, in 1e9"),
     CT_OPT_FLOAT(struct tp_config, tflops, "tflops", "0.2", 1e-6, 1e6,

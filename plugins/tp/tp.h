@@ -7,7 +7,7 @@
 struct tp_config {
     int64_t degree, chunks;
     bool sequence_parallel, regather, loss_parallel, async;
-    const char *machine;             /* lib/machine.h; empty: the rates that follow */
+    const char *machine;             /* lib/machine.h; empty: "this", or the rates that follow */
     double link, tflops, chunk_cost; /* GB/s, TFLOP/s, us */
 };
 

@@ -387,6 +387,21 @@ static void explain_shows_the_graph_after_each_transform(void **state)
     assert_null(strstr(r.out, "adamw.m"));
 }
 
+static void explain_prints_kernels(void **state)
+{
+    struct result r = run("explain %R --with fuse --set training.skip=join_pointwise "
+                          "--set fuse.cache=kernels --dump-kernels");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "/* fused: add, rms_norm; ");
+    assert_has(r.out, "FOR_ROWS(i) {");
+    assert_null(strstr(r.out, "# after"));
+    r = run("explain %R --dump-kernels");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "plugin fuse is not loaded");
+}
+
 /* The curve of memory over the step, its peak, and the categories at the peak say the same. */
 static void plan_explains_the_peak(void **state)
 {
@@ -558,6 +573,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_that_fails_has_status_1),
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
+        cmocka_unit_test(explain_prints_kernels),
         cmocka_unit_test(plan_shows_memory_and_instructions),
         cmocka_unit_test(plan_explains_the_peak),
         cmocka_unit_test(doctor_measures_the_machine),

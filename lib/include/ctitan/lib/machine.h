@@ -84,8 +84,17 @@ struct ct_machine {
     size_t call_count;
 };
 
-/* Read a description: a file, or the name of one in the folders of ct_machine_folders. CT_ECONFIG
-   says where it is wrong; CT_ENOENT names the known ones. */
+/* The description that belongs to this machine, if `ctitan doctor --describe this` was run. */
+#define CT_MACHINE_THIS "this"
+
+/* A name: neither a path nor a file "NAME.ini". */
+CT_API bool ct_machine_is_name(const char *text);
+/* Where `ctitan doctor --describe NAME` keeps a description: ctitan/devices/NAME.ini in
+   $XDG_CACHE_HOME or ~/.cache. NULL: neither is set. */
+CT_API const char *ct_machine_kept(struct ct_arena *arena, const char *name);
+/* Read a description: a file, or a name: of one that is kept for this user, or in the folder
+   "devices" here, in the folders of plugins, or beside them. CT_ECONFIG says where it is wrong, or
+   names the known ones. */
 CT_API int ct_machine_read(struct ct_arena *arena, const char *name,
                            const struct ct_machine **machine);
 
