@@ -95,8 +95,8 @@ int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run);
 
 /* ---- scales.c ---- */
 
-/* One all-reduce for the largest magnitudes of all weights, and for those of a region that are there
-   at once. */
+/* One all-reduce for the largest magnitudes of all weights, and one for those of a region that are
+   there at once. */
 int float8_join_maxima(struct ct_graph *graph, struct ct_run *run);
 
 #endif

@@ -544,7 +544,8 @@ static int pipeline_scatter(struct ct_graph *graph, const struct ct_machine *mac
 
 /* ---- all ---- */
 
-/* The machine that chunks are chosen for: the one that is named, or this one. NULL: stated rates. */
+/* The machine that chunks are chosen for: the one that is named, or this one. NULL: none, so the
+   stated rates count. */
 static int find_machine(struct ct_arena *arena, const struct ct_run *run,
                         const struct ct_machine **machine)
 {
