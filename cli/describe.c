@@ -74,15 +74,30 @@ static int measure(struct args *args, const char *folder, const char *file)
     return 0;
 }
 
+/* The path of the description: `name`, or where one of that name is kept, in a folder that is
+   there then. */
+static int find_file(struct ct_arena *arena, const char *name, const char **file)
+{
+    char *folder;
+
+    *file = ct_machine_is_name(name) ? ct_machine_kept(arena, name) : name;
+    if (!*file)
+        return ct_fail(CT_ECONFIG,
+                       "--describe %s: HOME, where it would be kept, is not set: give a path",
+                       name);
+    if (*file == name)
+        return 0;
+    folder = ct_arena_strdup(arena, *file);
+    *strrchr(folder, '/') = '\0';
+    return ct_file_make_folder(folder);
+}
+
 int describe_machine(struct args *args, const char *name)
 {
-    const char *file = ct_machine_is_name(name) ? ct_machine_kept(&args->arena, name) : name;
     char *folder = scratch_folder(&args->arena, "describe");
-    int rc = folder ? 0 : CT_EIO;
+    const char *file;
+    int rc = folder ? find_file(&args->arena, name, &file) : CT_EIO;
 
-    if (rc == 0 && !file)
-        rc = ct_fail(CT_ECONFIG,
-                     "--describe %s: HOME, where it would be kept, is not set: give a path", name);
     if (rc == 0 && !args->path)
         rc = write_recipe(args, folder);
     if (rc == 0) {

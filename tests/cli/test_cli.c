@@ -475,6 +475,12 @@ static void doctor_measures_the_machine(void **state)
     assert_int_equal(r.status, 0);
     assert_has(r.out, "mine.ini describes this machine; use it as --device ./mine.ini");
     assert_has(slurp("mine.ini"), "[rate.");
+    assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
+    r = run("doctor --describe this %R --set metrics.peak_tflops=1");
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "/ctitan/devices/this.ini describes this machine; use it as --device this");
+    assert_has(slurp("ctitan/devices/this.ini"), "[rate.");
     r = run("doctor --describe none.ini %R --set adamw.lrr=1");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "measuring: ");
