@@ -1,6 +1,5 @@
 /*
- * Mixture of experts (Shazeer et al. 2017): the choice of experts for each token, and the chosen
- * feed-forward layers.
+ * Mixture of experts (Shazeer et al. 2017): the chosen feed-forward layers.
  *
  * The weights of all experts are stacked in three tensors. A rank computes what its experts add to
  * its tokens: if experts are split over ranks, the results are unreduced, and every expert has as
@@ -13,143 +12,6 @@
 #include <ctitan/lib/ops.h>
 
 #include "list.h"
-
-/* ---- the choice ---- */
-
-static const struct ct_option top_k_attrs[] = {
-    CT_OPT_INT(struct ct_top_k, k, "k", "1", 1, 1 << 20, "Experts for each token"),
-    CT_OPT_BOOL(struct ct_top_k, normalised, "normalised", "true", "Weights of a token sum to 1"),
-    {0}};
-
-static void probabilities(const double *x, int64_t n, double *p)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += p[i] = exp(x[i] - largest);
-    for (int64_t i = 0; i < n; i++)
-        p[i] /= sum;
-}
-
-/* The entry that follows `last` in the order of size, then index; last -1: the largest. */
-static int64_t next_largest(const double *p, int64_t n, int64_t last)
-{
-    int64_t best = -1;
-
-    for (int64_t i = 0; i < n; i++) {
-        if (last >= 0 && (p[i] > p[last] || (p[i] == p[last] && i <= last)))
-            continue;
-        if (best < 0 || p[i] > p[best])
-            best = i;
-    }
-    return best;
-}
-
-static int top_k_infer(struct ct_op *op)
-{
-    const struct ct_top_k *a = op->attrs;
-    const struct ct_value *x = op->in[0];
-
-    if (a->k > x->shape[x->ndim - 1])
-        return ct_fail(CT_EINVAL, "k = %lld of %lld experts", (long long)a->k,
-                       (long long)x->shape[x->ndim - 1]);
-    for (int i = 0; i < 2; i++)
-        op->out[i]->shape[x->ndim - 1] = a->k;
-    return 0;
-}
-
-static int top_k_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    const struct ct_top_k *a = l->op->attrs;
-    int64_t n = ct_columns(&l->in[0]);
-    double *p = ct_arena_array(&r.arena, double, n);
-
-    for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
-        double *weights = r.out[0] + row * a->k, *ids = r.out[1] + row * a->k, sum = 0;
-        int64_t last = -1;
-
-        probabilities(r.in[0] + row * n, n, p);
-        for (int64_t k = 0; k < a->k; k++) {
-            last = next_largest(p, n, last);
-            if (last < 0)
-                return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit of the router is NaN"));
-            ids[k] = (double)last;
-            sum += weights[k] = p[last];
-        }
-        for (int64_t k = 0; a->normalised && k < a->k; k++)
-            weights[k] /= sum;
-    }
-    return ct_reference_end(&r, 0);
-}
-
-static int top_k_vjp(struct ct_vjp *v)
-{
-    if (!v->dout[0])
-        return 0;
-    return ct_emit_gradients(v, &ct_op_top_k_grad,
-                             (struct ct_value *[]){v->dout[0], v->op->out[1], v->op->in[0]}, 3,
-                             v->op->attrs, (int[]){0}, 1);
-}
-
-const struct ct_op_type ct_op_top_k = {
-    .size = sizeof(struct ct_op_type),
-    .name = "top_k",
-    .summary = "the k largest probabilities, and their indices; the lower index of equal ones",
-    .signature = "x[.E] T -> weights[.K] W, ids[.K] i",
-    .attrs = top_k_attrs,
-    .attrs_size = sizeof(struct ct_top_k),
-    .infer = top_k_infer,
-    .vjp = top_k_vjp,
-    .reference = top_k_reference,
-};
-
-/* With p = softmax(x), s the chosen p's sum and w = p / s (or p): dp = (dw - sum(dw w)) / s at the
-   chosen (or dw), else 0; dx = p (dp - sum(dp p)). */
-static int top_k_grad_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    bool normalised = ((const struct ct_top_k *)l->op->attrs)->normalised;
-    int64_t k = ct_columns(&l->in[0]), n = ct_columns(&l->in[2]);
-    double *p = ct_arena_array(&r.arena, double, n);
-
-    for (int64_t row = 0; row < ct_rows(&l->in[2]); row++) {
-        const double *dw = r.in[0] + row * k, *ids = r.in[1] + row * k;
-        double *dx = r.out[0] + row * n, sum = 0, mean = 0, dot = 0;
-
-        probabilities(r.in[2] + row * n, n, p);
-        for (int64_t i = 0; i < k; i++) {
-            int rc = ct_checked_index(ids, i, n, "expert");
-
-            if (rc < 0)
-                return ct_reference_end(&r, rc);
-            sum += p[(int64_t)ids[i]];
-            mean += dw[i] * p[(int64_t)ids[i]];
-        }
-        for (int64_t i = 0; i < k; i++) {
-            double dp = normalised ? (dw[i] - mean / sum) / sum : dw[i];
-
-            dx[(int64_t)ids[i]] += dp;
-            dot += dp * p[(int64_t)ids[i]];
-        }
-        for (int64_t e = 0; e < n; e++)
-            dx[e] = p[e] * (dx[e] - dot);
-    }
-    return ct_reference_end(&r, 0);
-}
-
-const struct ct_op_type ct_op_top_k_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "top_k_grad",
-    .summary = "gradient of top_k",
-    .signature = "dweights[.K] W, ids[.K] i, x[.E] T -> dx[.E] T",
-    .flags = CT_OP_ANY_DTYPE,
-    .attrs = top_k_attrs,
-    .attrs_size = sizeof(struct ct_top_k),
-    .reference = top_k_grad_reference,
-};
 
 /* ---- the experts ---- */
 
@@ -391,16 +253,6 @@ const struct ct_op_type ct_op_experts_dw = {
     .flops = experts_grad_flops,
     .reference = experts_dw_reference,
 };
-
-struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x, int64_t k,
-                          bool normalised, struct ct_value **ids)
-{
-    struct ct_op *op =
-        ct_emit_type(b, &ct_op_top_k, name, &x, 1, &(struct ct_top_k){k, normalised});
-
-    *ids = op ? op->out[1] : NULL;
-    return op ? op->out[0] : NULL;
-}
 
 struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
                             struct ct_value *weights, struct ct_value *ids, struct ct_value *gate,

@@ -5,6 +5,9 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/plugin.h>
+#include <ctitan/run.h>
+
+#include "load.h"
 
 struct ct_model {
     struct ct_decoder_sizes sizes;
@@ -12,11 +15,14 @@ struct ct_model {
     int64_t sparse_step; /* every so many layers is a mixture */
     bool normalised;
     struct ct_hf_layers dense; /* these are not */
+    double balance;            /* of struct ct_top_k */
 };
 
 static struct config {
     struct ct_decoder_options decoder;
     int64_t n_experts, n_chosen, expert_dim;
+    double aux_loss_coef;
+    int64_t log_load;
 } config;
 
 static const struct ct_option options[] = {
@@ -27,6 +33,10 @@ static const struct ct_option options[] = {
                "Experts that a token chooses; 0: the flavor's"),
     CT_OPT_INT(struct config, expert_dim, "expert_dim", "0", 0, 1e7,
                "Width of an expert; 0: the flavor's"),
+    CT_OPT_FLOAT(struct config, aux_loss_coef, "router_aux_loss_coef", "0", 0, 1e6,
+                 "Weight of the loss that evens out how often each expert is chosen; 0: none"),
+    CT_OPT_INT(struct config, log_load, "log_load", "0", 0, 1e15,
+               "Steps between two reports of how often each expert is chosen; 0: none"),
     {0}};
 
 #define FLAVOR(name, d, l, h, kv, ffn, vocab, e, expert)                                           \
@@ -76,12 +86,38 @@ static const struct ct_hf_config hf_config = {"qwen3_moe", "Qwen3MoeForCausalLM"
 static const struct ct_decoder_family family = {"qwen3_moe", &hf_config, flavors,
                                                 sizeof(struct ct_model)};
 
+static bool is_mixture(const struct ct_model *m, int64_t layer)
+{
+    bool dense = layer < CT_HF_MAX_LAYERS && m->dense.bits[layer / 64] >> layer % 64 & 1;
+
+    return !dense && (layer + 1) % m->sparse_step == 0;
+}
+
+/*
+ * The loss of one sequence and mixture is that of the Switch Transformer (Fedus et al. 2021), as in
+ * transformers: E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token,
+ * and P[e] its mean probability. Losses are averaged over mixtures and the step's sequences.
+ * Sequences are never split into microbatches, so the gradient is the same however a step is.
+ */
+static double balance(const struct ct_run *run, const struct ct_model *m)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes), mixtures = 0;
+    double sequences =
+        (double)(t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size);
+
+    for (int64_t layer = 0; layer < m->sizes.layers; layer++)
+        mixtures += is_mixture(m, layer);
+    return mixtures ? config.aux_loss_coef * (double)m->experts /
+                          ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures)
+                    : 0;
+}
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
     struct ct_model *m;
     int rc = ct_decoder_create(&family, &config.decoder, &m);
 
-    (void)run;
     if (rc < 0)
         return rc;
     m->experts = config.n_experts ? config.n_experts : m->experts;
@@ -93,18 +129,12 @@ static int create(struct ct_run *run, struct ct_model **out)
         ct_decoder_destroy(m);
         return rc;
     }
+    m->balance = balance(run, m);
     *out = m;
     return 0;
 }
 
 /* ---- graph ---- */
-
-static bool is_mixture(const struct ct_model *m, int64_t layer)
-{
-    bool dense = layer < CT_HF_MAX_LAYERS && m->dense.bits[layer / 64] >> layer % 64 & 1;
-
-    return !dense && (layer + 1) % m->sparse_step == 0;
-}
 
 static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_model *m,
                                       const char *what, int64_t rows, int64_t columns, double std)
@@ -117,14 +147,18 @@ static struct ct_value *mixture(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = (const struct ct_model *)(const void *)d->sizes;
     int64_t dim = d->sizes->dim, f = m->expert_dim;
-    struct ct_value *h, *logits, *weights, *ids, *gate, *up, *down;
+    struct ct_value *h, *logits, *weights, *ids, *gate, *up, *down, *load;
 
     if (!is_mixture(m, d->layer))
         return ct_decoder_feed_forward(d, x);
     h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
     logits = ct_decoder_linear(d, "router", h, "mlp.gate", m->experts, dim, 0.02);
-    weights =
-        ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, m->chosen, m->normalised, &ids);
+    weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits,
+                       &(struct ct_top_k){m->chosen, m->normalised, m->balance}, &ids);
+    if (config.log_load && !d->request->logits) {
+        ct_expert_load(&d->b, ct_decoder_named(d, "load"), ids, logits, &load);
+        load_fetch(d->b.graph, d->layer, load);
+    }
     gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
     down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
@@ -189,7 +223,23 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .write_config = write_config,
                                         .stored = stored};
 
+/* ---- how even the choices are ---- */
+
+static int step_end(const struct ct_event_data *data, void *context)
+{
+    int64_t step = data->result->step;
+
+    (void)context;
+    if (!config.log_load || data->run->rank != 0 ||
+        (step != 1 && step % config.log_load && step != ct_config.training.steps))
+        return 0;
+    return load_report(data->run, step);
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+
 CT_PLUGIN(.name = "qwen3_moe", .version = "1.0",
           .summary = "Model: Qwen3-MoE (debug, 30B-A3B, 235B-A22B)", .options = options,
           .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "qwen3_moe", &ops}));
+          .offers = CT_OFFERS({CT_MODEL, "qwen3_moe", &ops}, {CT_HOOK, "qwen3_moe", &hook}));

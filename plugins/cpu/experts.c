@@ -634,7 +634,34 @@ static int run_dw(const struct ct_launch *l)
     return failure(&c);
 }
 
+/* ---- loads ---- */
+
+static bool accepts_load(const struct ct_prepare *p)
+{
+    return p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_F32;
+}
+
+static int run_load(const struct ct_launch *l)
+{
+    int64_t n = l->out[1].shape[0], sequences = l->in[0].shape[0];
+    int64_t each = l->in[0].shape[1] * l->in[0].shape[2];
+    const int32_t *ids = l->in[0].data;
+    float *load = l->out[0].data, *total = l->out[1].data;
+
+    memset(load, 0, sizeof(*load) * (size_t)(sequences * n));
+    memset(total, 0, sizeof(*total) * (size_t)n);
+    for (int64_t i = 0; i < sequences * each; i++) {
+        if (ids[i] < 0 || ids[i] >= n)
+            return ct_fail(CT_EINVAL, "expert %d at position %lld is not below %lld", (int)ids[i],
+                           (long long)i, (long long)n);
+        load[i / each * n + ids[i]]++;
+        total[ids[i]]++;
+    }
+    return 0;
+}
+
 const struct ct_kernel cpu_experts_kernels[] = {
+    CT_KERNEL("expert_load", "plain", 0, accepts_load, NULL, run_load),
     CT_KERNEL("experts", "onednn", 0, accepts, prepare, run_forward),
     CT_KERNEL("experts_dx", "onednn", 0, accepts, prepare, run_dx),
     CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, accepts, prepare, run_dw),

@@ -43,6 +43,8 @@
     X(softmax_grad)                                                                                \
     X(top_k)                                                                                       \
     X(top_k_grad)                                                                                  \
+    X(balanced_top_k_grad)                                                                         \
+    X(expert_load)                                                                                 \
     X(experts)                                                                                     \
     X(experts_dx)                                                                                  \
     X(experts_dw)                                                                                  \
@@ -178,12 +180,18 @@ CT_API struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct
 struct ct_top_k { /* and of top_k_grad */
     int64_t k;
     bool normalised; /* weights are divided by their sum */
+    double balance;  /* above 0: x is [b, t, e] */
 };
-/* The k largest entries of softmax(x[.., e]) -> weights[.., k], float32, and their indices
+/* The k largest entries of p = softmax(x[.., e]) -> weights[.., k], float32, and their indices
    ids[.., k], int32, largest first; of equal ones, the lower index. The gradient flows through the
-   weights. */
+   weights. With `balance`, it is also that of a loss that is not computed: the sum over b, t and e
+   of balance load[b, e] p[b, t, e]; load, as in ct_expert_load, counts as constant. */
 CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
-                                 int64_t k, bool normalised, struct ct_value **ids);
+                                 const struct ct_top_k *attrs, struct ct_value **ids);
+/* How many choices ids[b, t, k] of the tokens of each sequence are each of the experts that x[b, t,
+   e] has -> load[b, e], float32. *total: the same of all sequences, [e]. */
+CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct ct_value *ids,
+                                       struct ct_value *x, struct ct_value **total);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
    choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
    [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: such a
