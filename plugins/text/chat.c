@@ -152,7 +152,7 @@ static int write_all(struct writer *w, const struct chat_template *chat, const j
 int chat_add(struct corpus *c, const json_t *messages)
 {
     struct writer measured = {0}, w = {0};
-    struct document *document;
+    struct ct_arena scratch = {0};
     bool trained;
     int rc;
 
@@ -163,11 +163,10 @@ int chat_add(struct corpus *c, const json_t *messages)
         rc = ct_fail(CT_ECONFIG, "no message has the role \"assistant\"");
     if (rc < 0)
         return rc;
-    w.data = ct_arena_alloc(&c->arena, measured.size);
-    w.ends = ct_arena_array(&c->arena, size_t, measured.part);
+    w.data = ct_arena_alloc(&scratch, measured.size);
+    w.ends = ct_arena_array(&scratch, size_t, measured.part);
     write_all(&w, c->request->chat, messages, &trained);
-    document = corpus_add(c, w.data, w.size);
-    document->ends = w.ends;
-    document->parts = w.part;
-    return 0;
+    rc = corpus_add(c, &(struct document){w.data, w.size, w.ends, w.part});
+    ct_arena_finish(&scratch);
+    return rc;
 }

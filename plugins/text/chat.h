@@ -25,7 +25,7 @@ struct chat_template {
 const struct chat_template *chat_find(const char *name);
 /* CT_ECONFIG: the tokenizer lacks one of the template's tokens. */
 int chat_check(const struct chat_template *chat, const struct ct_tokenizer_ops *tokenizer);
-/* Add the conversation as a document. CT_ECONFIG: it is malformed. */
+/* Hand over the conversation as a document. CT_ECONFIG: it is malformed. */
 int chat_add(struct corpus *corpus, const json_t *messages);
 
 #endif

@@ -12,13 +12,17 @@
 #include <ctitan/log.h>
 
 #include "corpus.h"
+#include "spool.h"
 #include "unpack.h"
 
 struct corpus_file {
     const char *path;
-    const char *base; /* mapped */
+};
+
+/* An open file. */
+struct mapped {
+    const char *path, *base; /* mapped */
     size_t size;
-    char *unpacked; /* NULL: the file is not compressed */
 };
 
 static void add_path(struct corpus *c, const char *path)
@@ -106,7 +110,7 @@ static int find_files(struct corpus *c, const char *paths)
     return 0;
 }
 
-static int map_file(struct corpus_file *file)
+static int map_file(struct mapped *file)
 {
     int fd = open(file->path, O_RDONLY | O_CLOEXEC);
     struct stat st;
@@ -130,12 +134,18 @@ static int map_file(struct corpus_file *file)
     return 0;
 }
 
-struct document *corpus_add(struct corpus *c, const char *text, size_t size)
+int corpus_add(struct corpus *c, const struct document *document)
 {
-    c->documents =
-        ct_arena_grow(&c->arena, c->documents, &c->room, c->count + 1, sizeof(*c->documents));
-    c->documents[c->count] = (struct document){.text = text, .size = size};
-    return &c->documents[c->count++];
+    int rc = c->take ? c->take(c->context, document) : 0;
+
+    c->count++;
+    c->taken = rc < 0;
+    return rc;
+}
+
+static int add_part(struct corpus *c, const char *from, const char *to)
+{
+    return corpus_add(c, &(struct document){.text = from, .size = (size_t)(to - from)});
 }
 
 static bool is_blank(const char *line, const char *end)
@@ -146,32 +156,28 @@ static bool is_blank(const char *line, const char *end)
 }
 
 /* Lines are collected into a document until it is complete. */
-static void add_text(struct corpus *c, const char *text, size_t size)
+static int add_text(struct corpus *c, const char *text, size_t size)
 {
     const char *at = text, *end = at + size, *begin = NULL;
     enum corpus_split split = c->request->split;
+    int rc = 0;
 
-    if (split == CORPUS_DOCUMENT) {
-        if (size)
-            corpus_add(c, text, size);
-        return;
-    }
-
-    while (at < end) {
+    if (split == CORPUS_DOCUMENT)
+        return size ? add_part(c, text, end) : 0;
+    while (rc == 0 && at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         const char *next = newline ? newline + 1 : end;
         bool blank = is_blank(at, next);
 
         if (begin && (blank || split == CORPUS_LINE)) {
-            corpus_add(c, begin, (size_t)(at - begin));
+            rc = add_part(c, begin, at);
             begin = NULL;
         }
         if (!blank && !begin)
             begin = at;
         at = next;
     }
-    if (begin)
-        corpus_add(c, begin, (size_t)(end - begin));
+    return rc == 0 && begin ? add_part(c, begin, end) : rc;
 }
 
 /* By the name, without what a compressor adds to it. */
@@ -193,29 +199,40 @@ static bool is_json(const char *path)
     return false;
 }
 
-static int add_file(struct corpus *c, struct corpus_file *file)
+static int add_documents(struct corpus *c, const char *path, const char *text, size_t size)
 {
     enum corpus_format format = c->request->format;
-    const char *text;
-    size_t size;
-    int rc = map_file(file);
+
+    if (format == CORPUS_AUTO)
+        format = is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
+    return format == CORPUS_TEXT ? add_text(c, text, size)
+                                 : corpus_add_lines(c, path, text, size, format == CORPUS_CHAT);
+}
+
+static int add_packed(struct corpus *c, const struct mapped *file)
+{
+    struct spool text;
+    int rc = spool_open(&text, c->request->spool);
+
+    if (rc == 0)
+        rc = ct_context(unpack(file->base, file->size, &text), "%s", file->path);
+    if (rc == 0)
+        rc = add_documents(c, file->path, text.data, text.size);
+    spool_close(&text);
+    return rc;
+}
+
+static int add_file(struct corpus *c, const char *path)
+{
+    struct mapped file = {.path = path};
+    int rc = map_file(&file);
 
     if (rc < 0)
         return rc;
-    text = file->base;
-    size = file->size;
-    if (unpack_is_packed(text, size)) {
-        rc = unpack(file->base, file->size, &file->unpacked, &size);
-        if (rc < 0)
-            return ct_context(rc, "%s", file->path);
-        text = file->unpacked;
-    }
-    if (format == CORPUS_AUTO)
-        format = is_json(file->path) ? CORPUS_JSONL : CORPUS_TEXT;
-    if (format != CORPUS_TEXT)
-        return corpus_add_lines(c, file->path, text, size, format == CORPUS_CHAT);
-    add_text(c, text, size);
-    return 0;
+    rc = unpack_is_packed(file.base, file.size) ? add_packed(c, &file)
+                                                : add_documents(c, path, file.base, file.size);
+    munmap((void *)(uintptr_t)file.base, file.size);
+    return rc;
 }
 
 int corpus_open(struct corpus *c, const struct corpus_request *request, const char *paths)
@@ -224,24 +241,31 @@ int corpus_open(struct corpus *c, const struct corpus_request *request, const ch
 
     *c = (struct corpus){.request = request};
     rc = find_files(c, paths);
-    for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
-        rc = add_file(c, &c->files[i]);
-    if (rc >= 0 && c->malformed)
-        ct_warn("%zu malformed lines were skipped", c->malformed);
-    if (rc >= 0 && !c->count)
-        rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
     if (rc < 0)
         corpus_close(c);
     return rc;
 }
 
+int corpus_read(struct corpus *c, int (*take)(void *context, const struct document *document),
+                void *context)
+{
+    int rc = 0;
+
+    c->take = take;
+    c->context = context;
+    c->count = c->malformed = 0;
+    for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
+        rc = add_file(c, c->files[i].path);
+    if (rc >= 0 && c->malformed && !c->silent)
+        ct_warn("%zu malformed lines were skipped", c->malformed);
+    if (rc >= 0 && !c->count)
+        rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
+    c->silent = true;
+    return rc;
+}
+
 void corpus_close(struct corpus *c)
 {
-    for (size_t i = 0; i < c->file_count; i++) {
-        if (c->files[i].base)
-            munmap((void *)(uintptr_t)c->files[i].base, c->files[i].size);
-        free(c->files[i].unpacked);
-    }
     ct_arena_finish(&c->arena);
     *c = (struct corpus){0};
 }

@@ -1,8 +1,9 @@
 /*
  * The text files that [text] path names, and the documents in them.
  *
- * Files are found once, mapped, and sorted by path. The numbering of documents therefore depends
- * only on the files' names and contents. Files may be compressed by gzip or zstd; their first bytes
+ * Files are found once, and sorted by path. The numbering of documents therefore depends only on
+ * the files' names and contents. Reading hands over one document after the other; of the text, no
+ * more than a file's pages or a line's document is in memory. Files may be compressed by gzip or zstd; their first bytes
  * tell. Those called NAME.jsonl, NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of
  * JSON on each line, whose field is a document.
  */
@@ -30,7 +31,8 @@ struct corpus_request {
     enum corpus_split split; /* of text */
     const char *field;       /* of JSON lines */
     const struct chat_template *chat;
-    bool skip; /* malformed lines, instead of failing */
+    bool skip;         /* malformed lines, instead of failing */
+    const char *spool; /* folder for what is unpacked */
 };
 
 /* The text is encoded in parts, which end at `ends`: every second one, from the first, is a
@@ -47,24 +49,30 @@ struct corpus {
     const struct corpus_request *request;
     struct corpus_file *files;
     size_t file_count, file_room;
-    struct document *documents;
-    size_t count, room, malformed;
+    size_t count, malformed; /* documents, and lines that were skipped, in the last reading */
+    int (*take)(void *context, const struct document *document);
+    void *context;
+    bool taken;  /* the last failure was one of take */
+    bool silent; /* what is skipped was named in an earlier reading */
 };
 
 /*
  * paths is a list of files, folders (all files below them except hidden ones) and shell patterns,
- * including braces, separated by commas. CT_ECONFIG: a path that names nothing, an empty file, no
- * document, a malformed line or file.
+ * including braces, separated by commas. CT_ECONFIG: a path that names nothing.
  */
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
+/* Call take with each document, in order; NULL: only count them. A document lasts as long as the
+   call. CT_ECONFIG: an empty file, no document, a malformed line or file. */
+int corpus_read(struct corpus *corpus, int (*take)(void *context, const struct document *document),
+                void *context);
 void corpus_close(struct corpus *corpus);
 
 /* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */
 char *corpus_next_item(struct ct_arena *arena, const char **list);
 
-/* Add a document, whose text stays where it is. */
-struct document *corpus_add(struct corpus *corpus, const char *text, size_t size);
-/* Add the documents of a file of JSON lines. path appears in messages. */
+/* Hand over a document. */
+int corpus_add(struct corpus *corpus, const struct document *document);
+/* Hand over the documents of a file of JSON lines. path appears in messages. */
 int corpus_add_lines(struct corpus *corpus, const char *path, const char *text, size_t size,
                      bool chat);
 

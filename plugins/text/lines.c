@@ -26,9 +26,7 @@ static int add_value(struct corpus *c, const json_t *object, bool chat)
         return chat_add(c, value);
     if (!json_is_string(value))
         return ct_fail(CT_ECONFIG, "the field \"%s\" is not a string", c->request->field);
-    if (size)
-        corpus_add(c, ct_arena_copy(&c->arena, json_string_value(value), size), size);
-    return 0;
+    return size ? corpus_add(c, &(struct document){json_string_value(value), size, NULL, 0}) : 0;
 }
 
 static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
@@ -46,9 +44,9 @@ static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
 
 static int malformed(struct corpus *c, int rc, const char *path, size_t number)
 {
-    if (rc != CT_ECONFIG || !c->request->skip)
+    if (rc != CT_ECONFIG || !c->request->skip || c->taken)
         return ct_context(rc, "%s:%zu", path, number);
-    if (c->malformed++ < WARNINGS)
+    if (c->malformed++ < WARNINGS && !c->silent)
         ct_warn("%s:%zu: skipped: %s", path, number, ct_error_message());
     return 0;
 }

@@ -15,103 +15,118 @@
 
 static int32_t token_at(const struct source *data, int64_t index)
 {
-    return data->width == 2 ? ((const uint16_t *)data->tokens)[index]
-                            : ((const int32_t *)data->tokens)[index];
+    return data->width == 2 ? ((const uint16_t *)data->tokens.data)[index]
+                            : ((const int32_t *)data->tokens.data)[index];
 }
 
-static bool is_trained(const struct source *data, int64_t index)
-{
-    return !data->trained || data->trained[index];
-}
-
-static void put_token(struct source *data, int64_t index, int32_t token)
-{
-    if (data->width == 2)
-        ((uint16_t *)data->tokens)[index] = (uint16_t)token;
-    else
-        ((int32_t *)data->tokens)[index] = token;
-}
-
-static int reserve_tokens(struct source *data, size_t need)
-{
-    size_t room = data->room ? data->room : 4096;
-    void *tokens, *trained = data->trained;
-
-    if (need <= data->room)
-        return 0;
-    while (room < need)
-        room *= 2;
-    tokens = realloc(data->tokens, room * (size_t)data->width);
-    if (tokens)
-        data->tokens = tokens;
-    if (trained)
-        trained = realloc(trained, room);
-    if (!tokens || (data->trained && !trained))
-        return ct_fail(CT_ENOMEM, "%zu tokens of text", room);
-    data->trained = trained;
-    data->room = room;
-    return 0;
-}
-
-static int append(struct source *data, const int32_t *tokens, int64_t count, bool trained)
-{
-    int64_t at = data->start[data->count + 1];
-    int rc = reserve_tokens(data, (size_t)(at + count));
-
-    if (rc < 0)
-        return rc;
-    for (int64_t i = 0; i < count; i++)
-        put_token(data, at + i, tokens[i]);
-    if (data->trained)
-        memset(data->trained + at, trained, (size_t)count);
-    data->start[data->count + 1] = at + count;
-    return 0;
-}
-
-/* Tokens of a part, before they are appended. */
-struct scratch {
-    int32_t *tokens;
+/* Everything that is needed while documents are tokenised. */
+struct encoding {
+    struct source *data;
+    const struct source_request *request;
+    struct permutation parts; /* of the documents, if some are held out */
+    uint64_t held, seen;
+    int32_t *tokens; /* of a part, before they are appended */
     size_t room;
 };
 
-static int encode_part(struct source *data, const struct ct_tokenizer_ops *tokenizer,
-                       const char *text, size_t size, bool trained, struct scratch *s)
+static int append(struct source *data, const int32_t *tokens, int64_t count, bool trained)
 {
-    int64_t count;
+    uint16_t narrow[1024];
+    int32_t wide[1024];
+    int rc = 0;
 
-    while ((count = tokenizer->encode(text, size, s->tokens, s->room)) > (int64_t)s->room) {
-        free(s->tokens);
-        s->room = (size_t)count + (size_t)count / 2;
-        s->tokens = malloc(s->room * sizeof(*s->tokens));
-        if (!s->tokens) {
-            s->room = 0;
-            return ct_fail(CT_ENOMEM, "a document of %lld tokens", (long long)count);
+    for (int64_t i = 0, n; rc == 0 && i < count; i += n) {
+        n = count - i < 1024 ? count - i : 1024;
+        for (int64_t k = 0; k < n; k++) {
+            narrow[k] = (uint16_t)tokens[i + k];
+            wide[k] = trained ? tokens[i + k] : ~tokens[i + k];
         }
+        rc = data->width == 2 ? spool_write(&data->tokens, narrow, (size_t)n * sizeof(*narrow))
+                              : spool_write(&data->tokens, wide, (size_t)n * sizeof(*wide));
     }
-    return count < 0 ? (int)count : append(data, s->tokens, count, trained);
+    data->start[data->count + 1] += count;
+    return rc;
+}
+
+/* A token has about four bytes of most texts, so that the first guess is seldom too small. */
+static int reserve(struct encoding *e, size_t count)
+{
+    if (count <= e->room)
+        return 0;
+    free(e->tokens);
+    e->room = count;
+    e->tokens = malloc(count * sizeof(*e->tokens));
+    if (e->tokens)
+        return 0;
+    e->room = 0;
+    return ct_fail(CT_ENOMEM, "a document of %zu tokens", count);
+}
+
+static int encode_part(struct encoding *e, const char *text, size_t size, bool trained)
+{
+    const struct ct_tokenizer_ops *tokenizer = e->request->data->tokenizer;
+    int64_t count = 0;
+    int rc = reserve(e, size / 3 + 64);
+
+    while (rc == 0 &&
+           (count = tokenizer->encode(text, size, e->tokens, e->room)) > (int64_t)e->room)
+        rc = reserve(e, (size_t)count);
+    if (rc == 0 && count < 0)
+        rc = (int)count;
+    return rc < 0 ? rc : append(e->data, e->tokens, count, trained);
 }
 
 /* One with parts brings the tokens that end it. */
-static int encode_document(struct source *data, const struct ct_tokenizer_ops *tokenizer,
-                           const struct document *document, struct scratch *scratch)
+static int encode_document(struct encoding *e, const struct document *document)
 {
+    const struct ct_tokenizer_ops *tokenizer = e->request->data->tokenizer;
     int32_t bos = tokenizer->bos(), eos = tokenizer->eos();
     size_t begin = 0;
     int rc = 0;
 
-    data->start[data->count + 1] = data->start[data->count];
     if (bos >= 0)
-        rc = append(data, &bos, 1, !document->ends);
+        rc = append(e->data, &bos, 1, !document->ends);
     for (size_t i = 0; rc == 0 && i < document->parts; i++) {
-        rc = encode_part(data, tokenizer, document->text + begin, document->ends[i] - begin, i % 2,
-                         scratch);
+        rc = encode_part(e, document->text + begin, document->ends[i] - begin, i % 2);
         begin = document->ends[i];
     }
     if (rc == 0 && !document->ends)
-        rc = encode_part(data, tokenizer, document->text, document->size, true, scratch);
+        rc = encode_part(e, document->text, document->size, true);
     if (rc == 0 && !document->ends && eos >= 0)
-        rc = append(data, &eos, 1, true);
-    data->count += rc == 0;
+        rc = append(e->data, &eos, 1, true);
+    return rc;
+}
+
+static int begin_document(struct source *data)
+{
+    int64_t *start = data->start, room = data->room ? 2 * data->room : 1024;
+
+    if (data->count + 1 >= data->room) {
+        start = realloc(start, (size_t)room * sizeof(*start));
+        if (!start)
+            return ct_fail(CT_ENOMEM, "%lld documents", (long long)room);
+        if (!data->room)
+            start[0] = 0;
+        data->start = start;
+        data->room = room;
+    }
+    start[data->count + 1] = start[data->count];
+    return 0;
+}
+
+static int take(void *context, const struct document *document)
+{
+    struct encoding *e = context;
+    bool held = e->held && permutation_at(&e->parts, e->seen) < e->held;
+    int rc;
+
+    e->seen++;
+    if (held != e->request->data->validation)
+        return 0;
+    rc = begin_document(e->data);
+    if (rc == 0)
+        rc = encode_document(e, document);
+    e->data->count += rc == 0;
     return rc;
 }
 
@@ -126,30 +141,31 @@ static int64_t held_out(double fraction, size_t count)
 }
 
 static int encode_all(struct source *data, const struct source_request *request,
-                      const struct corpus *corpus)
+                      struct corpus *corpus)
 {
-    struct permutation parts = permutation_make(corpus->count, HELD_OUT_SEED, 0);
-    uint64_t held = (uint64_t)held_out(request->validation_fraction, corpus->count);
-    struct scratch scratch = {0};
-    int rc = 0;
+    struct encoding e = {.data = data, .request = request};
+    int rc = spool_open(&data->tokens, request->corpus.spool);
 
-    if (request->data->validation && !held)
-        return ct_fail(CT_ECONFIG, "no documents to validate on: %s",
-                       request->validation_fraction == 0
-                           ? "set [text] validation_fraction"
-                           : "there is only one document; set [text] split to paragraph or line");
-    data->start = calloc(corpus->count + 1, sizeof(*data->start));
-    data->order = calloc(corpus->count, sizeof(*data->order));
-    data->begin = calloc(corpus->count + 1, sizeof(*data->begin));
-    data->trained = request->corpus.format == CORPUS_CHAT ? malloc(1) : NULL;
-    if (!data->start || !data->order || !data->begin ||
-        (request->corpus.format == CORPUS_CHAT && !data->trained))
-        return ct_fail(CT_ENOMEM, "%zu documents", corpus->count);
-    for (size_t i = 0; rc == 0 && i < corpus->count; i++)
-        if ((permutation_at(&parts, i) < held) == request->data->validation)
-            rc = encode_document(data, request->data->tokenizer, &corpus->documents[i], &scratch);
-    free(scratch.tokens);
-    return rc;
+    if (rc == 0 && request->validation_fraction > 0) {
+        rc = ct_context(corpus_read(corpus, NULL, NULL), "[text] path");
+        e.parts = permutation_make(corpus->count, HELD_OUT_SEED, 0);
+        e.held = (uint64_t)held_out(request->validation_fraction, corpus->count);
+    }
+    if (rc == 0 && request->data->validation && !e.held)
+        rc = ct_fail(CT_ECONFIG, "no documents to validate on: %s",
+                     request->validation_fraction == 0
+                         ? "set [text] validation_fraction"
+                         : "there is only one document; set [text] split to paragraph or line");
+    if (rc == 0)
+        rc = ct_context(corpus_read(corpus, take, &e), "[text] path");
+    free(e.tokens);
+    if (rc == 0)
+        rc = spool_map(&data->tokens);
+    data->order = calloc((size_t)data->count + 1, sizeof(*data->order));
+    data->begin = calloc((size_t)data->count + 1, sizeof(*data->begin));
+    return rc == 0 && (!data->order || !data->begin)
+               ? ct_fail(CT_ENOMEM, "%lld documents", (long long)data->count)
+               : rc;
 }
 
 /* ---- epochs ---- */
@@ -207,20 +223,22 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
         int64_t previous = document;
         int64_t at;
         int32_t token;
+        bool trained;
 
         while (first + i >= data->begin[document + 1])
             document++;
         at = data->start[data->order[document]] + first + i - data->begin[document];
         token = token_at(data, at);
+        trained = token >= 0;
+        token = trained ? token : ~token;
         if (i < data->seq_len) {
             tokens[i] = token;
             if (documents)
                 documents[i] = (int32_t)document;
         }
         if (i > 0)
-            labels[i - 1] = (data->document_mask && document != previous) || !is_trained(data, at)
-                                ? IGNORED
-                                : token;
+            labels[i - 1] =
+                (data->document_mask && document != previous) || !trained ? IGNORED : token;
     }
     return 0;
 }
@@ -229,8 +247,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
 
 void source_close(struct source *data)
 {
-    free(data->tokens);
-    free(data->trained);
+    spool_close(&data->tokens);
     free(data->start);
     free(data->order);
     free(data->begin);
@@ -251,7 +268,7 @@ static int load(struct source *data, const struct source_request *request, const
         corpus_close(&corpus);
         return rc;
     }
-    total = data->start[data->count];
+    total = data->start ? data->start[data->count] : 0;
     data->samples = (total - 1) / data->seq_len;
     if (total <= data->seq_len)
         rc = ct_fail(
@@ -279,7 +296,8 @@ int source_open(struct source *data, const struct source_request *request, const
                             .repeat = request->repeat && !validation,
                             .shuffle = request->shuffle && !validation,
                             .document_mask = request->document_mask};
-    data->width = request->data->tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
+    data->width =
+        !request->corpus.chat && request->data->tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
     rc = load(data, request, paths);
     if (rc < 0) {
         source_close(data);

@@ -2,7 +2,8 @@
  * The samples of one corpus.
  *
  * When it is opened, all documents of the run's part (trained or held out) are tokenised once, into
- * one array of the narrowest type that holds the vocabulary. An epoch is an order of the documents.
+ * a file of the narrowest type that holds the vocabulary. Memory grows by the number of documents
+ * only (24 bytes each). An epoch is an order of the documents.
  * Their concatenated tokens are split into windows of seq_len + 1 that overlap by one token. Every
  * epoch has the same number of windows, so a sample's index determines its epoch and its window.
  * The order of the current epoch and the sums of its documents' lengths are cached.
@@ -14,6 +15,7 @@
 
 #include "corpus.h"
 #include "permutation.h"
+#include "spool.h"
 
 struct source_request {
     struct corpus_request corpus;
@@ -27,11 +29,9 @@ struct source {
     uint64_t seed;
     bool repeat, shuffle, document_mask;
 
-    void *tokens;     /* document d is tokens[start[d] .. start[d + 1]) */
-    uint8_t *trained; /* by token: whether it is a label; NULL: all are */
-    int width;        /* bytes per token: 2 or 4 */
-    int64_t *start, count;
-    size_t room;
+    struct spool tokens; /* document d is tokens[start[d] .. start[d + 1]); ~token: no label */
+    int width;           /* bytes per token: 2 or 4 */
+    int64_t *start, count, room;
 
     int64_t epoch, *order; /* order[i]: the epoch's i-th document */
     int64_t *begin;        /* begin[i]: tokens of the epoch before it; begin[count]: all */

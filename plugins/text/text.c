@@ -13,7 +13,7 @@
 #include "source.h"
 
 static struct config {
-    const char *path, *weights, *field, *template, *malformed;
+    const char *path, *weights, *field, *template, *malformed, *spool;
     unsigned split, format;
     bool repeat, shuffle, document_mask;
     double validation_fraction;
@@ -37,6 +37,8 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(
         struct config, malformed, "malformed", "stop", "stop|skip",
         "What to do about a malformed line: stop the run, or skip it and report the number"),
+    CT_OPT_STRING(struct config, spool, "spool_folder", "/var/tmp",
+                  "Folder for the tokens, and for what is unpacked, while the run lasts"),
     CT_OPT_ENUM(struct config, split, "split", "document", "document|paragraph|line",
                 "What counts as a document in text files: each file (document), paragraph or line"),
     CT_OPT_BOOL(struct config, repeat, "repeat", "true",
@@ -148,7 +150,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
                             : config.format == CORPUS_CHAT ? "messages"
                                                            : "text",
                    .chat = config.format == CORPUS_CHAT ? chat_find(config.template) : NULL,
-                   .skip = !strcmp(config.malformed, "skip")},
+                   .skip = !strcmp(config.malformed, "skip"),
+                   .spool = config.spool},
         .data = request,
         .validation_fraction = config.validation_fraction,
         .repeat = config.repeat,

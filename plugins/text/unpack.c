@@ -8,12 +8,14 @@
 
 #include "unpack.h"
 
-#define FIRST_ROOM ((size_t)1 << 20)
+#define CHUNK ((size_t)1 << 18)
+#define SMALLEST ((size_t)1 << 16) /* what shrinks to less may expand as if it had this size */
 #define MOST_TIMES 256 /* text seldom shrinks to a tenth; what shrinks more than this is a bomb */
 
 struct unpacking {
-    char *text;
-    size_t used, room, most;
+    struct spool *text;
+    size_t most;
+    char chunk[CHUNK];
 };
 
 static bool is_zstd(const char *data, size_t size)
@@ -26,42 +28,27 @@ bool unpack_is_packed(const char *data, size_t size)
     return is_zstd(data, size) || (size >= 2 && !memcmp(data, "\x1F\x8B", 2));
 }
 
-static int grow(struct unpacking *u)
+static int put(struct unpacking *u, size_t size)
 {
-    size_t room = u->room ? 2 * u->room : FIRST_ROOM;
-    char *text;
-
-    if (u->used < u->room)
-        return 0;
-    if (room > u->most)
+    if (size > u->most - u->text->size)
         return ct_fail(CT_ECONFIG, "it expands to more than %d times its size, so it is not text",
                        MOST_TIMES);
-    text = realloc(u->text, room);
-    if (!text)
-        return ct_fail(CT_ENOMEM, "%zu bytes of text", room);
-    u->text = text;
-    u->room = room;
-    return 0;
+    return spool_write(u->text, u->chunk, size);
 }
 
 static int unpack_zstd(struct unpacking *u, const char *data, size_t size)
 {
     ZSTD_DStream *stream = ZSTD_createDStream();
     ZSTD_inBuffer in = {data, size, 0};
+    ZSTD_outBuffer out = {u->chunk, CHUNK, 0};
     size_t left = 1;
     int rc = stream ? 0 : ct_fail(CT_ENOMEM, "zstd");
 
-    while (rc == 0 && (in.pos < size || (left && u->used == u->room))) {
-        ZSTD_outBuffer out;
-
-        rc = grow(u);
-        if (rc < 0)
-            break;
-        out = (ZSTD_outBuffer){u->text + u->used, u->room - u->used, 0};
+    while (rc == 0 && (in.pos < size || (left && out.pos == CHUNK))) {
+        out.pos = 0;
         left = ZSTD_decompressStream(stream, &out, &in);
-        u->used += out.pos;
-        if (ZSTD_isError(left))
-            rc = ct_fail(CT_ECONFIG, "zstd: %s", ZSTD_getErrorName(left));
+        rc = ZSTD_isError(left) ? ct_fail(CT_ECONFIG, "zstd: %s", ZSTD_getErrorName(left))
+                                : put(u, out.pos);
     }
     if (rc == 0 && left)
         rc = ct_fail(CT_ECONFIG, "zstd: the file is truncated");
@@ -77,7 +64,7 @@ static int unpack_gzip(struct unpacking *u, const char *data, size_t size)
     int end = Z_OK, rc = inflateInit2(&z, 16 + MAX_WBITS) == Z_OK ? 0 : ct_fail(CT_ENOMEM, "zlib");
 
     while (rc == 0 && (end != Z_STREAM_END || z.avail_in || left)) {
-        size_t chunk = left < 1u << 30 ? left : 1u << 30, room;
+        size_t chunk = left < 1u << 30 ? left : 1u << 30;
 
         if (!z.avail_in) {
             z.avail_in = (uInt)chunk;
@@ -85,14 +72,12 @@ static int unpack_gzip(struct unpacking *u, const char *data, size_t size)
         }
         if (end == Z_STREAM_END)
             inflateReset(&z);
-        rc = grow(u);
+        z.next_out = (Bytef *)u->chunk;
+        z.avail_out = CHUNK;
+        end = inflate(&z, Z_NO_FLUSH);
+        rc = put(u, CHUNK - z.avail_out);
         if (rc < 0)
             break;
-        room = u->room - u->used < 1u << 30 ? u->room - u->used : 1u << 30;
-        z.next_out = (Bytef *)u->text + u->used;
-        z.avail_out = (uInt)room;
-        end = inflate(&z, Z_NO_FLUSH);
-        u->used += room - z.avail_out;
         if (end == Z_BUF_ERROR && !z.avail_in && !left)
             rc = ct_fail(CT_ECONFIG, "gzip: the file is truncated");
         else if (end != Z_OK && end != Z_STREAM_END && end != Z_BUF_ERROR)
@@ -102,16 +87,16 @@ static int unpack_gzip(struct unpacking *u, const char *data, size_t size)
     return rc;
 }
 
-int unpack(const char *data, size_t size, char **text, size_t *text_size)
+int unpack(const char *data, size_t size, struct spool *text)
 {
-    struct unpacking u = {.most = MOST_TIMES * (size < FIRST_ROOM / 16 ? FIRST_ROOM / 16 : size)};
-    int rc = is_zstd(data, size) ? unpack_zstd(&u, data, size) : unpack_gzip(&u, data, size);
+    struct unpacking *u = malloc(sizeof(*u));
+    int rc;
 
-    *text = u.text;
-    *text_size = u.used;
-    if (rc < 0) {
-        free(u.text);
-        *text = NULL;
-    }
-    return rc;
+    if (!u)
+        return ct_fail(CT_ENOMEM, "a compressed file");
+    u->text = text;
+    u->most = MOST_TIMES * (size < SMALLEST ? SMALLEST : size);
+    rc = is_zstd(data, size) ? unpack_zstd(u, data, size) : unpack_gzip(u, data, size);
+    free(u);
+    return rc < 0 ? rc : spool_map(text);
 }

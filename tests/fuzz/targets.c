@@ -202,12 +202,11 @@ static void lines(const uint8_t *data, size_t size)
 
 static void packed(const uint8_t *data, size_t size)
 {
-    char *text;
-    size_t text_size;
+    struct spool text = {0};
 
-    if (unpack_is_packed((const char *)data, size) &&
-        unpack((const char *)data, size, &text, &text_size) == 0)
-        free(text);
+    if (unpack_is_packed((const char *)data, size) && spool_open(&text, "/tmp") == 0)
+        (void)unpack((const char *)data, size, &text);
+    spool_close(&text);
 }
 
 /* The bytes as Megatron's index of a small file, and as tokens themselves. */
