@@ -7,6 +7,7 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #include "chat.h"
 #include "mixture.h"
@@ -15,7 +16,7 @@
 static struct config {
     const char *path, *weights, *field, *template, *malformed, *spool;
     unsigned split, format;
-    bool repeat, shuffle, document_mask;
+    bool any_template, repeat, shuffle, document_mask;
     double validation_fraction;
 } config;
 
@@ -34,6 +35,8 @@ static const struct ct_option options[] = {
                   "The field of JSON lines; empty: text, or messages for chat"),
     CT_OPT_CHOICE(struct config, template, "template", "chatml", "chatml|llama3",
                   "How conversations are written"),
+    CT_OPT_BOOL(struct config, any_template, "any_template", "false",
+                "Allow another template than that of the folder [model] init_from"),
     CT_OPT_CHOICE(
         struct config, malformed, "malformed", "stop", "stop|skip",
         "What to do about a malformed line: stop the run, or skip it and report the number"),
@@ -165,6 +168,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         return ct_fail(CT_ECONFIG, "text needs a tokenizer: add bytes or bpe to [plugins] load");
     if (sources.corpus.chat)
         rc = chat_check(sources.corpus.chat, request->tokenizer);
+    if (rc == 0 && sources.corpus.chat && !config.any_template)
+        rc = chat_compare(sources.corpus.chat, ct_config.model.init_from);
     if (rc < 0)
         return rc;
     data = calloc(1, sizeof(*data));

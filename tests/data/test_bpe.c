@@ -374,6 +374,30 @@ static void test_chatml(void **state)
     assert_non_null(strstr(ct_error_message(), "not a list"));
 }
 
+/* What the template of init_from's folder says, as config or as a file of its own. */
+static void test_folder_template(void **state)
+{
+    static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", NULL};
+    static const char own[] = "{{ '<|im_start|>' + role + '<think>' + text + '<|im_end|>' }}";
+    static const char other[] = "{\"chat_template\": \"{{ '[INST]' + text + '[/INST]' }}\"}";
+    const char *jinja = ct_arena_printf(&arena, "%s/chat_template.jinja", folder);
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(tokens), 0);
+    test_write(ct_arena_printf(&arena, "%s/tokenizer_config.json", folder), other, strlen(other));
+    ct_config.model.init_from = folder;
+    open_chat("chatml", chat_line, &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "tokenizer_config.json has no <|im_start|>"));
+    test_write(jinja, own, strlen(own));
+    open_chat("chatml", chat_line, &data);
+    assert_non_null(data);
+    ((const struct ct_data_ops *)test_offer(test_plugin("text"), CT_DATA))->close(data);
+    ct_config.model.init_from = NULL;
+    remove(jinja);
+}
+
 static void test_llama3_chat(void **state)
 {
     static const char *const tokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
@@ -586,6 +610,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_begin_and_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_verb, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_chatml, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_folder_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_llama3_chat, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_chat_templates, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_tiktoken, set_up, tear_down),
