@@ -2,9 +2,8 @@
  * watch: follow a run from another terminal, by the files in its dump folder.
  *
  * Each logged step is a line; on a terminal a progress line is redrawn below. It ends when the run
- * does: status.json says so, or its process is gone, and the launcher that may start it again is gone,
- * too. If a run logs nothing for much longer than its
- * steps take, it is reported once as stalled.
+ * does: status.json says so, or its process is gone, and no launcher is left that may start it
+ * again. If a run logs nothing for much longer than its steps take, it is reported once as stalled.
  */
 #include <errno.h>
 #include <math.h>
