@@ -395,6 +395,39 @@ static void print_results(const struct search *s)
         printf("\nthe best is limited by %s\n", s->list[0].limit);
 }
 
+static json_t *candidate_json(const struct search *s, const struct candidate *c)
+{
+    const char *list[DIMENSIONS + 2];
+    size_t count = settings(s, c, list);
+    json_t *names = json_array(), *object;
+
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(names, json_string(list[i]));
+    if (c->failure)
+        return json_pack("{s:o, s:s}", "settings", names, "failure", c->failure);
+    object = json_pack("{s:o, s:f, s:f, s:f, s:b, s:f, s:f}", "settings", names, "step_seconds",
+                       c->seconds, "tokens_per_second_per_rank", c->tokens, "memory_peak_bytes",
+                       c->bytes, "fits", c->fits, "exposed", c->exposed, "waiting", c->waiting);
+    json_object_set_new(object, "limited_by", json_string(c->limit));
+    return object;
+}
+
+/* All plans, best first, and what cannot be planned. */
+static void print_json(const struct search *s, const struct ct_machine *machine)
+{
+    json_t *plans = json_array(), *failures = json_array(), *whole;
+
+    for (size_t i = 0; i < s->count; i++)
+        json_array_append_new(s->list[i].failure ? failures : plans,
+                              candidate_json(s, &s->list[i]));
+    whole = json_pack("{s:s, s:I, s:I, s:f, s:o, s:o}", "device", machine->name, "ranks",
+                      (json_int_t)s->args->ranks, "sequences", (json_int_t)s->sequences, "memory",
+                      s->memory, "plans", plans, "failures", failures);
+    json_dumpf(whole, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(whole);
+}
+
 /* Write the recipe with the best candidate's settings. */
 static int write_best(struct search *s)
 {
@@ -410,7 +443,7 @@ static int write_best(struct search *s)
     if (rc == 0)
         rc = ct_recipe_save(recipe, s->args->out);
     if (rc == 0)
-        printf("wrote %s\n", s->args->out);
+        fprintf(s->args->json ? stderr : stdout, "wrote %s\n", s->args->out);
     return rc;
 }
 
@@ -440,12 +473,16 @@ static int tune(struct args *args)
         return rc;
     s.memory = args->memory > 0 ? args->memory : machine->memory;
     s.sequences = sequences(&s, recipe);
-    printf("%lld ranks of %s, %lld sequences a step\n", (long long)args->ranks, machine->name,
-           (long long)s.sequences);
+    if (!args->json)
+        printf("%lld ranks of %s, %lld sequences a step\n", (long long)args->ranks, machine->name,
+               (long long)s.sequences);
     rc = search(&s);
     if (rc < 0)
         return rc;
-    print_results(&s);
+    if (args->json)
+        print_json(&s, machine);
+    else
+        print_results(&s);
     if (s.list[0].failure)
         return ct_fail(CT_ECONFIG, "none of the candidates can be planned: %s", s.list[0].failure);
     if (!s.list[0].fits)
@@ -457,7 +494,7 @@ static int tune(struct args *args)
 int verb_tune(int argc, char **argv)
 {
     struct args args;
-    int rc = args_parse(argc, argv, ARG_WORLD | ARG_DEVICE | ARG_TUNE, &args);
+    int rc = args_parse(argc, argv, ARG_WORLD | ARG_JSON | ARG_DEVICE | ARG_TUNE, &args);
 
     if (rc < 0)
         return rc;

@@ -215,20 +215,29 @@ static double collective(const struct ct_machine *m, const struct span *s, doubl
            fmin(hops, far) * m->network.latency;
 }
 
+/* Neighbours of a pipeline are on different hosts where hosts hold one stage. */
+bool ct_machine_between_hosts(const struct ct_machine *machine, const struct ct_program *program,
+                              int64_t rank, const struct ct_instruction *instruction)
+{
+    bool transfers = instruction->op->type->flags & CT_OP_RENDEZVOUS;
+    ct_axes axes = transfers ? (ct_axes)1 << program->graph->partition_axis
+                             : ct_op_axes(instruction->op, "axes");
+    struct span s = span_of(machine, &program->graph->mesh, rank, axes);
+
+    return s.hosts > 1 && (!transfers || s.here <= 1);
+}
+
 static double transfer(const struct ct_machine *m, const struct ct_program *p, int64_t rank,
                        const struct ct_instruction *i)
 {
-    int axis = p->graph->partition_axis;
-    struct span s = span_of(m, &p->graph->mesh, rank, (ct_axes)1 << axis);
-    const struct ct_machine_link *link;
+    const struct ct_machine_link *link =
+        ct_machine_between_hosts(m, p, rank, i) ? &m->network : &m->host;
     double bytes = 0;
 
     for (int n = 0; n < i->launch.ins; n++)
         bytes += bytes_of(&i->launch.in[n]);
     for (int n = 0; n < i->launch.outs; n++)
         bytes += bytes_of(&i->launch.out[n]);
-    /* Neighbours of a pipeline are on different hosts where hosts hold one stage. */
-    link = s.here < s.ranks && s.here <= 1 ? &m->network : &m->host;
     return link->latency + link_seconds(link, bytes);
 }
 

@@ -46,6 +46,13 @@ static const struct ct_option peak_options[] = {
                  "Bytes of memory per second"),
     {0}};
 
+static const struct ct_option contention_options[] = {
+    CT_OPT_FLOAT(struct ct_machine, contention.computing, "computing", "1", 1, 100,
+                 "Times as long that computing takes while the rank communicates"),
+    CT_OPT_FLOAT(struct ct_machine, contention.communicating, "communicating", "1", 1, 100,
+                 "Times as long that communication takes while the rank computes"),
+    {0}};
+
 struct link_text {
     double bandwidth, latency;
     const char *reach;
@@ -196,7 +203,8 @@ static bool is_rate(const char *section)
 
 static int check_sections(const struct ct_recipe *file)
 {
-    static const char *const known[] = {"device", "peak", "link.host", "link.network", "calls"};
+    static const char *const known[] = {"device",       "peak",       "link.host",
+                                        "link.network", "contention", "calls"};
     size_t k;
 
     for (size_t i = 0; i < file->section_count; i++) {
@@ -207,7 +215,7 @@ static int check_sections(const struct ct_recipe *file)
         if (k == CT_COUNT(known) && !is_rate(s->section))
             return ct_fail(CT_ECONFIG,
                            "%s: there is no section [%s]: expected device, peak, link.host, "
-                           "link.network, rate.NAME or calls",
+                           "link.network, contention, rate.NAME or calls",
                            s->source, s->section);
     }
     return 0;
@@ -244,6 +252,8 @@ static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
         rc = read_section(file, "device", device_options, m);
     if (rc == 0)
         rc = read_section(file, "peak", peak_options, m);
+    if (rc == 0)
+        rc = read_section(file, "contention", contention_options, m);
     if (rc == 0)
         rc = read_link(arena, file, "link.host", &m->host);
     if (rc == 0)

@@ -5,17 +5,52 @@
 #include <ctitan/lib/simulate.h>
 #include <ctitan/op.h>
 
+#include "program_contention.h"
 #include "program_lanes.h"
 
-static double cost(const void *client, int index, const struct ct_instruction *i)
+/* A simulation is repeated until contention changes the step by less. */
+#define SETTLED 1e-4
+#define ROUNDS 8
+
+struct costs {
+    const struct ct_simulate_request *request;
+    double **alone, **factor; /* by index, by instruction: seconds; times as long beside others */
+};
+
+static double alone(const struct ct_simulate_request *r, int index, const struct ct_instruction *i)
 {
-    const struct ct_simulate_request *r = client;
     double factor = 1;
 
     for (int n = 0; n < r->slow_count; n++)
         if (r->slow[n].rank == r->rank[index])
             factor = r->slow[n].factor;
     return factor * ct_machine_seconds(r->machine, r->program[index], r->rank[index], i);
+}
+
+static void find_costs(struct ct_arena *arena, struct costs *c)
+{
+    const struct ct_simulate_request *r = c->request;
+
+    c->alone = ct_arena_array(arena, double *, r->count);
+    c->factor = ct_arena_array(arena, double *, r->count);
+    for (int index = 0; index < r->count; index++) {
+        const struct ct_program *p = r->program[index];
+
+        c->alone[index] = ct_arena_array(arena, double, p->step_count);
+        c->factor[index] = ct_arena_array(arena, double, p->step_count);
+        for (size_t n = 0; n < p->step_count; n++) {
+            c->alone[index][n] = alone(r, index, &p->step[n]);
+            c->factor[index][n] = 1;
+        }
+    }
+}
+
+static double cost(const void *client, int index, const struct ct_instruction *i)
+{
+    const struct costs *c = client;
+    size_t n = (size_t)(i - c->request->program[index]->step);
+
+    return c->alone[index][n] * c->factor[index][n];
 }
 
 /* ---- where the time of a rank goes ---- */
@@ -112,32 +147,24 @@ static void account(const struct ct_simulate_request *r, int index, struct ct_si
     ct_arena_finish(&scratch);
 }
 
+/* Times of one round, into arrays that are there from the first one on. */
 static void take(const struct ct_simulate_request *r, const struct ct_program_lanes *p,
                  struct ct_simulated *result)
 {
-    result->start = ct_arena_array(r->arena, double *, r->count);
-    result->end = ct_arena_array(r->arena, double *, r->count);
-    result->times = ct_arena_array(r->arena, struct ct_rank_times, r->count);
-    for (int index = 0; index < r->count; index++) {
-        size_t count = r->program[index]->step_count;
-
-        result->start[index] = ct_arena_array(r->arena, double, count + 1);
-        result->end[index] = ct_arena_array(r->arena, double, count + 1);
-        for (size_t n = 0; n < count; n++) {
+    result->seconds = 0;
+    for (int index = 0; index < r->count; index++)
+        for (size_t n = 0; n < r->program[index]->step_count; n++) {
             const struct ct_lane_item *item = &p->lanes.item[p->first[index] + (int32_t)n];
 
             result->start[index][n] = item->start;
             result->end[index][n] = item->end;
-            if (item->end > result->seconds)
-                result->seconds = item->end;
+            result->seconds = fmax(result->seconds, item->end);
         }
-    }
-    for (int index = 0; index < r->count; index++)
-        account(r, index, result);
 }
 
-int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *result)
+static int run_once(const struct costs *costs, struct ct_simulated *result)
 {
+    const struct ct_simulate_request *request = costs->request;
     struct ct_arena scratch = {0};
     struct ct_program_lanes p = {.program = request->program,
                                  .rank = request->rank,
@@ -146,16 +173,45 @@ int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *
                                  .shared = request->machine->in_order,
                                  .host_waits = request->host_waits,
                                  .cost = cost,
-                                 .client = request,
+                                 .client = costs,
                                  .arena = &scratch};
-    int rc;
+    int rc = ct_program_lanes_build(&p);
 
-    *result = (struct ct_simulated){0};
-    rc = ct_program_lanes_build(&p);
     if (rc == 0 && !ct_lanes_run(&p.lanes))
         rc = ct_program_lanes_stuck(&p);
     if (rc == 0)
         take(request, &p, result);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *result)
+{
+    struct ct_arena scratch = {0};
+    struct costs costs = {.request = request};
+    double last = 0;
+    int rc = 0;
+
+    *result = (struct ct_simulated){
+        .start = ct_arena_array(request->arena, double *, request->count),
+        .end = ct_arena_array(request->arena, double *, request->count),
+        .times = ct_arena_array(request->arena, struct ct_rank_times, request->count)};
+    for (int index = 0; index < request->count; index++) {
+        size_t count = request->program[index]->step_count;
+
+        result->start[index] = ct_arena_array(request->arena, double, count + 1);
+        result->end[index] = ct_arena_array(request->arena, double, count + 1);
+    }
+    find_costs(&scratch, &costs);
+    for (int round = 0; rc == 0 && round < ROUNDS; round++) {
+        rc = run_once(&costs, result);
+        if (rc < 0 || (round && fabs(result->seconds - last) < SETTLED * last) ||
+            ct_contention_stretch(request, result, costs.factor) == 0)
+            break;
+        last = result->seconds;
+    }
+    for (int index = 0; rc == 0 && index < request->count; index++)
+        account(request, index, result);
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -17,6 +17,8 @@
  *     [link.host]
  *     bandwidth = 450e9        ; bytes that a rank sends per second
  *     latency = 3e-6
+ *     [contention]
+ *     computing = 1.19         ; times as long while the rank communicates
  *     [calls]
  *     linear = 512,256:768,256:float32 1.2e-3 ..
  *
@@ -25,7 +27,8 @@
  * share of the peak that kernels reach: a function of the ideal time, interpolated between the
  * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
  * the class that lists it; all others are in the class "other". [device] launch is added to each
- * instruction.
+ * instruction. That is the time of an instruction alone; a simulation (lib/simulate.h) adds what
+ * the streams of a rank take from each other.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H
@@ -77,6 +80,10 @@ struct ct_machine {
     struct {
         double float32, bfloat16, float8, bandwidth;
     } peak;
+    struct {
+        double computing, communicating; /* times as long as alone, while the rank also
+                                            communicates or computes */
+    } contention;
     struct ct_machine_rate *rate;
     size_t rate_count;
     struct ct_machine_link host, network;
@@ -105,6 +112,10 @@ CT_API int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t 
 /* Seconds of an instruction. A rank that waits for others is not counted. */
 CT_API double ct_machine_seconds(const struct ct_machine *machine, const struct ct_program *program,
                                  int64_t rank, const struct ct_instruction *instruction);
+/* Does the instruction, one that communicates, use the link between hosts? */
+CT_API bool ct_machine_between_hosts(const struct ct_machine *machine,
+                                     const struct ct_program *program, int64_t rank,
+                                     const struct ct_instruction *instruction);
 /* Seconds that it would take at the peaks, by its FLOPs or its bytes. */
 CT_API double ct_machine_ideal(const struct ct_machine *machine,
                                const struct ct_instruction *instruction);

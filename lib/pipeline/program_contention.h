@@ -1,0 +1,12 @@
+#ifndef CT_PROGRAM_CONTENTION_H
+#define CT_PROGRAM_CONTENTION_H
+
+#include <ctitan/lib/simulate.h>
+#include <ctitan/op.h>
+
+/* Set, by index and instruction, how many times as long as alone each takes beside what `result`
+   says runs meanwhile. Returns the largest relative change of a factor. */
+double ct_contention_stretch(const struct ct_simulate_request *request,
+                             const struct ct_simulated *result, double **factor);
+
+#endif
