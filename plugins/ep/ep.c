@@ -8,6 +8,7 @@
  * none is dropped (expand.c). Gradients go the same way, and those of experts need no sum over ep.
  */
 #include <math.h>
+#include <stdio.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
@@ -129,11 +130,15 @@ static int report(const struct ct_event_data *data, void *context)
 {
     const struct ep_traffic *t = &ep_traffic;
 
+    char of_gathering[80] = "";
+
     (void)context;
+    if (t->gathered > 0) /* counted on CPUs only */
+        snprintf(of_gathering, sizeof(of_gathering),
+                 ", %.1f %% of what gathering all tokens would send", 100 * t->sent / t->gathered);
     if (data->run->rank == 0 && t->buffers > 0)
-        ct_info("ep: rank 0 sent %.3g MB for mixtures: %.1f %% of its buffers, %.1f %% of what "
-                "gathering all tokens would send",
-                t->sent / 1e6, 100 * t->sent / t->buffers, 100 * t->sent / t->gathered);
+        ct_info("ep: rank 0 sent %.3g MB for mixtures: %.1f %% of its buffers%s", t->sent / 1e6,
+                100 * t->sent / t->buffers, of_gathering);
     return 0;
 }
 
