@@ -112,8 +112,8 @@ lines() {
 echo '{"text": 5}' | lines 'number as text' 'data.jsonl:1: .*is not a string'
 printf '\x1f\x8b\x08\0garbage' >x.gz
 refused 'broken gzip' 'x.gz: gzip' train lines.ini --set text.path=x.gz
-repeated 300000000 '\0' | gzip -1 >x.gz
-refused 'gzip bomb' 'expands to more than\|a document of' train lines.ini --set text.path=x.gz
+repeated 300000000 '\0' | gzip -9 >x.gz
+refused 'gzip bomb' 'expands to more than' train lines.ini --set text.path=x.gz
 # 40 MB of zstd's blocks that say "128 KB of one byte": 4 bytes each, after the frame's head.
 { printf '\x28\xb5\x2f\xfd\x00\x58' && for _ in {1..4000}; do printf '\x02\x00\x10\x00'; done; } >x.zst
 refused 'zstd bomb' 'expands to more than' train lines.ini --set text.path=x.zst

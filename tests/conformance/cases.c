@@ -397,6 +397,10 @@ const struct conformance_case conformance_cases[] = {
      33, false},
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, false},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, false},
+    {"load of experts",
+     "input %ids : int32[3,9,2]\ninput %x : T[3,9,5]\n"
+     "F - %load, %total = expert_load(%ids, %x) : float32[3,5], float32[5]\n",
+     5, false},
     {"squared norm",
      "state %x : T[37]\nstate %y : float32[70001,3]\n"
      "post - %s = squared_norm(%x, %y) : float64[]\n"
