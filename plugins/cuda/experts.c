@@ -1,16 +1,11 @@
 /*
  * Mixtures of experts: the choice of experts, and the chosen layers as grouped products.
  *
- * The products are this plugin's own, in float32 on plain cores: correct, reproducible, and many
- * times slower than products on tensor cores. The host does not wait for the choices: grids are as
- * large as any choice needs, and blocks without work end at once.
+ * The products are this plugin's own. Those in bfloat16 run on tensor cores (experts_tensor.c);
+ * those here in float32 on plain cores, many times slower. The host does not wait for the choices:
+ * grids are as large as any choice needs, and blocks without work end at once.
  */
-#include <ctitan/lib/ops.h>
-
-#include "gpu.h"
-
-#define THREADS 256
-#define MOST_TILES ((int64_t)60000)
+#include "experts.h"
 
 static int64_t rows_of(const struct ct_tensor *t)
 {
@@ -22,9 +17,8 @@ static int64_t columns_of(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-/* A warp for each row. */
-static int launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
-                       const void *arguments)
+int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
+                    const void *arguments)
 {
     return gpu_launch(l, name, (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1},
                       (struct gpu_size){THREADS, 1, 1}, 0, arguments);
@@ -67,7 +61,7 @@ static int run_top_k(const struct ct_launch *l)
 
     a.weights = l->out[0].data;
     a.ids = l->out[1].data;
-    return launch_rows(l, "top_k", a.rows, &a);
+    return gpu_launch_rows(l, "top_k", a.rows, &a);
 }
 
 static int run_top_k_grad(const struct ct_launch *l)
@@ -79,28 +73,12 @@ static int run_top_k_grad(const struct ct_launch *l)
     a.chosen = l->in[1].data;
     a.dx = l->out[0].data;
     a.out_kind = gpu_float_kind(l->out[0].dtype);
-    return launch_rows(l, "top_k_grad", a.rows, &a);
+    return gpu_launch_rows(l, "top_k_grad", a.rows, &a);
 }
 
 /* ---- the experts ---- */
 
-enum { X, WEIGHTS, IDS, GATE, UP, DOWN, OPERANDS };
-
-/* Offsets in the workspace. */
-struct state {
-    size_t counts, order, place, g, u, dh, rows;
-};
-
-/* One call; input `at` is x. */
-struct call {
-    const struct ct_launch *l;
-    const struct ct_tensor *in; /* in[X] and so on */
-    struct gpu_experts all;
-    int64_t tokens, n, f;
-    float *g, *u, *dh, *rows;
-};
-
-static bool accepts_at(const struct ct_prepare *p, int at)
+bool gpu_experts_accept(const struct ct_prepare *p, int at)
 {
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
@@ -114,56 +92,54 @@ static bool accepts_at(const struct ct_prepare *p, int at)
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return accepts_at(p, 0);
+    return gpu_experts_accept(p, 0);
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
 {
-    return accepts_at(p, 1);
+    return gpu_experts_accept(p, 1);
 }
 
-static int prepare_at(struct ct_prepare *p, int at, bool gradient, bool combines)
+int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradient, bool combines)
 {
-    struct state *s = ct_arena_new(p->arena, struct state);
+    struct experts_state *s = ct_arena_new(p->arena, struct experts_state);
     size_t choices = (size_t)ct_tensor_count(&p->in[at + WEIGHTS]);
-    size_t f = choices * (size_t)p->in[at + GATE].shape[1] * sizeof(float);
+    size_t f = choices * (size_t)p->in[at + GATE].shape[1] * element;
 
     s->counts = gpu_carve(&p->workspace, (size_t)p->in[at + GATE].shape[0] * sizeof(int32_t));
     s->order = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->place = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->g = gpu_carve(&p->workspace, f);
-    s->u = gpu_carve(&p->workspace, f);
-    if (gradient)
-        s->dh = gpu_carve(&p->workspace, f);
-    if (combines)
-        s->rows =
-            gpu_carve(&p->workspace, choices * (size_t)columns_of(&p->in[at + X]) * sizeof(float));
+    s->u = gpu_carve(&p->workspace, gradient || element == sizeof(float) ? f : 0);
+    s->dh = gpu_carve(&p->workspace, gradient ? f : 0);
+    s->rows = gpu_carve(&p->workspace,
+                        combines ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
     p->state = s;
     return 0;
 }
 
 static int prepare(struct ct_prepare *p)
 {
-    return prepare_at(p, 0, false, true);
+    return gpu_experts_prepare(p, 0, sizeof(float), false, true);
 }
 
 static int prepare_dx(struct ct_prepare *p)
 {
-    return prepare_at(p, 1, true, true);
+    return gpu_experts_prepare(p, 1, sizeof(float), true, true);
 }
 
 static int prepare_dw(struct ct_prepare *p)
 {
-    return prepare_at(p, 1, true, false);
+    return gpu_experts_prepare(p, 1, sizeof(float), true, false);
 }
 
-static struct call call_of(const struct ct_launch *l, int at)
+struct experts_call gpu_experts_call(const struct ct_launch *l, int at)
 {
-    const struct state *s = l->state;
+    const struct experts_state *s = l->state;
     const struct ct_tensor *in = l->in + at;
     char *work = l->workspace;
 
-    return (struct call){
+    return (struct experts_call){
         .l = l,
         .in = in,
         .all = {.counts = (int32_t *)(work + s->counts),
@@ -179,14 +155,14 @@ static struct call call_of(const struct ct_launch *l, int at)
         .tokens = rows_of(&in[X]),
         .n = columns_of(&in[X]),
         .f = in[GATE].shape[1],
-        .g = (float *)(work + s->g),
-        .u = (float *)(work + s->u),
-        .dh = (float *)(work + s->dh),
-        .rows = (float *)(work + s->rows),
+        .g = work + s->g,
+        .u = work + s->u,
+        .dh = work + s->dh,
+        .rows = work + s->rows,
     };
 }
 
-static int sort_choices(const struct call *c)
+int gpu_sort_choices(const struct experts_call *c)
 {
     struct gpu_size experts = {(unsigned)c->all.experts, 1, 1}, block = {THREADS, 1, 1};
     int rc = gpu_launch(c->l, "experts_clear",
@@ -198,19 +174,19 @@ static int sort_choices(const struct call *c)
     return rc < 0 ? rc : gpu_launch(c->l, "experts_sort", experts, block, 0, &c->all);
 }
 
-static struct gpu_expert_rows of_tokens(const struct ct_tensor *t)
+struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t)
 {
     return (struct gpu_expert_rows){t->data, columns_of(t), gpu_float_kind(t->dtype), true};
 }
 
-static struct gpu_expert_rows of_choices(const float *x, int64_t columns)
+static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
 {
     return (struct gpu_expert_rows){x, columns, GPU_F32, false};
 }
 
 /* to = rows times the experts' `weight`; turned: by its transpose. */
-static int multiply(const struct call *c, struct gpu_expert_rows rows,
-                    const struct ct_tensor *weight, bool turned, bool accumulate, float *to)
+static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
+                    const struct ct_tensor *weight, bool turned, bool accumulate, void *to)
 {
     struct gpu_experts_product a = {.c = to,
                                     .in = rows,
@@ -232,16 +208,17 @@ static int multiply(const struct call *c, struct gpu_expert_rows rows,
 }
 
 /* Sort the choices; g and u of each. */
-static int begin(const struct call *c)
+static int begin(const struct experts_call *c)
 {
-    int rc = sort_choices(c);
+    int rc = gpu_sort_choices(c);
 
     if (rc == 0)
-        rc = multiply(c, of_tokens(&c->in[X]), &c->in[GATE], false, false, c->g);
-    return rc < 0 ? rc : multiply(c, of_tokens(&c->in[X]), &c->in[UP], false, false, c->u);
+        rc = multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[GATE], false, false, c->g);
+    return rc < 0 ? rc : multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[UP], false, false, c->u);
 }
 
-static int combine(const struct call *c, const float *weights, float *dweights)
+int gpu_combine_rows(const struct experts_call *c, const char *name, const float *weights,
+                     float *dweights)
 {
     const struct ct_tensor *y = &c->l->out[0];
     struct gpu_experts_combine a = {.y = y->data,
@@ -255,24 +232,24 @@ static int combine(const struct call *c, const float *weights, float *dweights)
                                     .kind = gpu_float_kind(y->dtype),
                                     .accumulate = c->l->accumulate & 1};
 
-    return launch_rows(c->l, "experts_combine", a.tokens, &a);
+    return gpu_launch_rows(c->l, name, a.tokens, &a);
 }
 
 static int run(const struct ct_launch *l)
 {
-    struct call c = call_of(l, 0);
+    struct experts_call c = gpu_experts_call(l, 0);
     struct gpu_experts_rows rows = {.all = c.all, .g = c.g, .u = c.u, .f = c.f};
     int rc = begin(&c);
 
     if (rc == 0)
-        rc = launch_rows(l, "experts_hidden", c.all.choices, &rows);
+        rc = gpu_launch_rows(l, "experts_hidden", c.all.choices, &rows);
     if (rc == 0)
         rc = multiply(&c, of_choices(c.g, c.f), &c.in[DOWN], false, false, c.rows);
-    return rc < 0 ? rc : combine(&c, c.in[WEIGHTS].data, NULL);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine", c.in[WEIGHTS].data, NULL);
 }
 
 /* dg over g, du over u, the weighted hidden layer over dh. */
-static int hidden_gradients(const struct call *c, float *dweights)
+static int hidden_gradients(const struct experts_call *c, float *dweights)
 {
     struct gpu_experts_rows rows = {.all = c->all,
                                     .g = c->g,
@@ -284,24 +261,24 @@ static int hidden_gradients(const struct call *c, float *dweights)
     int rc = begin(c);
 
     if (rc == 0)
-        rc = multiply(c, of_tokens(&c->l->in[0]), &c->in[DOWN], true, false, c->dh);
-    return rc < 0 ? rc : launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
+        rc = multiply(c, gpu_rows_of_tokens(&c->l->in[0]), &c->in[DOWN], true, false, c->dh);
+    return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
 }
 
 static int run_dx(const struct ct_launch *l)
 {
-    struct call c = call_of(l, 1);
+    struct experts_call c = gpu_experts_call(l, 1);
     int rc = hidden_gradients(&c, l->out[1].data);
 
     if (rc == 0)
         rc = multiply(&c, of_choices(c.g, c.f), &c.in[GATE], true, false, c.rows);
     if (rc == 0)
         rc = multiply(&c, of_choices(c.u, c.f), &c.in[UP], true, true, c.rows);
-    return rc < 0 ? rc : combine(&c, NULL, l->out[1].data);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine", NULL, l->out[1].data);
 }
 
-static int outer(const struct call *c, struct gpu_expert_rows left, struct gpu_expert_rows right,
-                 int out)
+static int outer(const struct experts_call *c, struct gpu_expert_rows left,
+                 struct gpu_expert_rows right, int out)
 {
     const struct ct_tensor *t = &c->l->out[out];
     struct gpu_experts_outer a = {.out = t->data,
@@ -322,19 +299,25 @@ static int outer(const struct call *c, struct gpu_expert_rows left, struct gpu_e
 
 static int run_dw(const struct ct_launch *l)
 {
-    struct call c = call_of(l, 1);
+    struct experts_call c = gpu_experts_call(l, 1);
     int rc = hidden_gradients(&c, NULL);
 
     if (rc == 0)
-        rc = outer(&c, of_choices(c.g, c.f), of_tokens(&c.in[X]), 0);
+        rc = outer(&c, of_choices(c.g, c.f), gpu_rows_of_tokens(&c.in[X]), 0);
     if (rc == 0)
-        rc = outer(&c, of_choices(c.u, c.f), of_tokens(&c.in[X]), 1);
-    return rc < 0 ? rc : outer(&c, of_tokens(&l->in[0]), of_choices(c.dh, c.f), 2);
+        rc = outer(&c, of_choices(c.u, c.f), gpu_rows_of_tokens(&c.in[X]), 1);
+    return rc < 0 ? rc : outer(&c, gpu_rows_of_tokens(&l->in[0]), of_choices(c.dh, c.f), 2);
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
     CT_KERNEL("top_k", "rows", 0, accepts_top_k, NULL, run_top_k),
     CT_KERNEL("top_k_grad", "rows", 0, accepts_top_k_grad, NULL, run_top_k_grad),
+    CT_KERNEL("experts", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
+              gpu_experts_tensor_run),
+    CT_KERNEL("experts_dx", "tensor", 0, gpu_experts_tensor_accept_grad,
+              gpu_experts_tensor_prepare_dx, gpu_experts_tensor_run_dx),
+    CT_KERNEL("experts_dw", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept_grad,
+              gpu_experts_tensor_prepare_dw, gpu_experts_tensor_run_dw),
     CT_KERNEL("experts", "plain", 0, accepts, prepare, run),
     CT_KERNEL("experts_dx", "plain", 0, accepts_grad, prepare_dx, run_dx),
     CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_dw, run_dw),

@@ -396,7 +396,8 @@ const struct conformance_case conformance_cases[] = {
      "F - cache_write(%cache, %x, %positions)\n",
      33, false},
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, false},
-    {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, false},
+    {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
+    {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
     {"load of experts",
      "input %ids : int32[3,9,2]\ninput %x : T[3,9,5]\n"
      "F - %load, %total = expert_load(%ids, %x) : float32[3,5], float32[5]\n",
@@ -486,6 +487,7 @@ const struct conformance_case bench_cases[] = {
     {"rope, 124M", ROPE(4, 512, 12, 64, "_", "theta=500000"), 50, false},
     {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},
     {"embedding, 124M", EMBEDDING(4, 512, 32000, 768), 32000, false},
+    {"experts, 8 of 32", EXPERTS(4, 512, 768, 384, 32, 8), 32, 3},
     {"adamw", ADAMW(8000000, 1000000, "clip"), 0, false},
     {"norm of gradients",
      "state %x : float32[20000000]\npost - %s = squared_norm(%x) : float64[]\n", 0, false},

@@ -223,8 +223,8 @@ static double tolerance(const struct call *c, const struct bed *bed, const struc
 
     if (bed->test->exponential)
         scale = fmax(1, scale);
-    if (bed->test->inner_rounding && bed->dtype == CT_BF16)
-        slack += 0x1p-8;
+    if (bed->dtype == CT_BF16)
+        slack += bed->test->inner_roundings * 0x1p-8;
     return slack * scale + 2 * expected->sensitivity + smallest;
 }
 

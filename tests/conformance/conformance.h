@@ -12,7 +12,7 @@
  * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
  * grow as a random walk (three deviations); C is how much the exact result changes when every input
  * is changed by 2^-22 of itself: what the problem's own condition costs in float32. Cases may allow
- * one more rounding of an inner value to bfloat16. An op whose outputs are computed from its
+ * more roundings of inner values to bfloat16. An op whose outputs are computed from its
  * rounded outputs may be near the reference on rounded results instead.
  */
 #ifndef TEST_CONFORMANCE_H
@@ -25,7 +25,7 @@ struct conformance_case {
     const char *name;
     const char *text;    /* lines of graph text; T is the dtype under test */
     int64_t limit;       /* integers are below this */
-    bool inner_rounding; /* kernels may round an inner value to T */
+    int inner_roundings; /* of inner values to T, one after the other, that kernels may do */
     bool exponential;    /* inputs are exponents: kept moderate; their errors are relative to 1 */
     bool large;          /* tried with one fill only */
 };

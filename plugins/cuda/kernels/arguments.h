@@ -193,6 +193,8 @@ struct gpu_column_shares {
 
 #define GPU_NO_EXPERT (-1)  /* a choice that is not one */
 #define GPU_EXPERTS_TILE 64 /* rows and columns of a tile of a product */
+#define GPU_TENSOR_TILE 128 /* those on tensor cores; by so many threads: */
+#define GPU_TENSOR_THREADS 256
 
 struct gpu_top_k {
     float *weights;
@@ -231,6 +233,25 @@ struct gpu_experts_product {
     int32_t k, weight_kind, turned, accumulate;
 };
 
+/* Operands in bfloat16. */
+struct gpu_experts_gated {
+    void *h, *g, *u; /* h, or NULL and the others */
+    struct gpu_expert_rows in;
+    const void *gate, *up; /* [experts][f][in.columns] */
+    const int32_t *counts, *order;
+    int64_t experts, f;
+    int32_t k;
+};
+
+struct gpu_experts_tensor {
+    void *c; /* sum of the parts' products */
+    struct gpu_expert_rows in[2];
+    const void *weight[2]; /* as those of gpu_experts_product */
+    const int32_t *counts, *order;
+    int64_t experts, columns;
+    int32_t k, parts;
+};
+
 struct gpu_experts_outer {
     void *out;
     struct gpu_expert_rows left, right;
@@ -240,15 +261,17 @@ struct gpu_experts_outer {
 
 struct gpu_experts_rows {
     struct gpu_experts all;
-    float *g, *u, *dh, *dweights; /* dweights NULL: not wanted */
+    void *g, *u, *dh; /* float32, or bfloat16 for the kernels on tensor cores */
+    float *dweights;  /* NULL: not wanted */
     const float *weights;
     int64_t f;
 };
 
 struct gpu_experts_combine {
     void *y;
-    float *dweights; /* NULL; else 0 for choices that are not here */
-    const float *rows, *weights;
+    float *dweights;  /* NULL; else 0 for choices that are not here */
+    const void *rows; /* as g, u and dh above */
+    const float *weights;
     const int32_t *place;
     int64_t tokens, columns, k;
     int32_t kind, accumulate;

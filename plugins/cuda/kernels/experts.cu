@@ -6,7 +6,7 @@
  * columns. It finds the expert of its tile from the counts: the host knows nothing of the choices.
  * Results of choices are added up by token, in the order of its choices: there is no atomic.
  */
-#include "device.cuh"
+#include "experts.cuh"
 
 #define TILE GPU_EXPERTS_TILE
 #define DEPTH 16 /* of the operands in shared memory */
@@ -151,20 +151,11 @@ KERNEL(experts_count, gpu_experts, 256)
         a.counts[blockIdx.x] = (int32_t)count;
 }
 
-DEVICE int64_t rows_before(const gpu_experts &a, int64_t expert)
-{
-    int64_t rows = 0;
-
-    for (int64_t e = 0; e < expert; e++)
-        rows += a.counts[e];
-    return rows;
-}
-
 /* Block e lists the choices of expert first + e, in order. */
 KERNEL(experts_sort, gpu_experts, 256)
 {
     __shared__ int32_t of_warp[32];
-    int64_t expert = a.first + blockIdx.x, at = rows_before(a, blockIdx.x);
+    int64_t expert = a.first + blockIdx.x, at = rows_before(a.counts, blockIdx.x);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     for (int64_t from = 0; from < a.choices; from += blockDim.x) {
@@ -198,31 +189,6 @@ KERNEL(experts_clear, gpu_experts, 256)
 
 /* ---- products ---- */
 
-struct expert_tile {
-    int64_t expert, from, rows; /* rows [from, from + rows) of the sorted choices */
-};
-
-/* Tile number `tile`; rows 0: there is none. */
-DEVICE expert_tile find_tile(const int32_t *counts, int64_t experts, int64_t tile)
-{
-    int64_t from = 0;
-
-    for (int64_t e = 0; e < experts; e++) {
-        int64_t tiles = (counts[e] + TILE - 1) / TILE, left = counts[e] - tile * TILE;
-
-        if (tile < tiles) {
-            expert_tile t = {e, from + tile * TILE, left < TILE ? left : TILE};
-
-            return t;
-        }
-        tile -= tiles;
-        from += counts[e];
-    }
-    expert_tile none = {0, 0, 0};
-
-    return none;
-}
-
 /* Row `row` of the sorted choices: of its token, or its own. */
 DEVICE float row_element(const gpu_expert_rows &r, const int32_t *order, int32_t k, int64_t row,
                          int64_t column)
@@ -238,7 +204,7 @@ DEVICE float row_element(const gpu_expert_rows &r, const int32_t *order, int32_t
 KERNEL(experts_product, gpu_experts_product, 256)
 {
     __shared__ float x[DEPTH][TILE + 1], w[DEPTH][TILE + 1];
-    expert_tile t = find_tile(a.counts, a.experts, blockIdx.y);
+    expert_tile t = find_tile(a.counts, a.experts, blockIdx.y, TILE);
     int64_t column = (int64_t)blockIdx.x * TILE, depth = a.in.columns;
     int64_t base = t.expert * a.columns * depth;
     int row4 = (int)threadIdx.x / 16 * 4, column4 = (int)threadIdx.x % 16 * 4;
@@ -288,13 +254,11 @@ KERNEL(experts_product, gpu_experts_product, 256)
 KERNEL(experts_outer, gpu_experts_outer, 256)
 {
     __shared__ float x[DEPTH][TILE + 1], y[DEPTH][TILE + 1];
-    int64_t expert = blockIdx.z, first = 0, rows = a.counts[expert];
+    int64_t expert = blockIdx.z, first = rows_before(a.counts, expert), rows = a.counts[expert];
     int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
     int row4 = (int)threadIdx.x / 16 * 4, column4 = (int)threadIdx.x % 16 * 4;
     float sum[4][4] = {};
 
-    for (int64_t e = 0; e < expert; e++)
-        first += a.counts[e];
     for (int64_t from = 0; from < rows; from += DEPTH) {
         __syncthreads();
         for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += (int)blockDim.x) {
@@ -334,46 +298,38 @@ KERNEL(experts_outer, gpu_experts_outer, 256)
 
 /* ---- rows of choices: a warp each ---- */
 
-DEVICE float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-DEVICE int64_t warp_row()
-{
-    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-}
-
 /* g = silu(g) u */
 KERNEL(experts_hidden, gpu_experts_rows, 256)
 {
+    float *g = (float *)a.g, *u = (float *)a.u;
     int64_t row = warp_row();
 
-    if (row >= rows_before(a.all, a.all.experts))
+    if (row >= rows_before(a.all.counts, a.all.experts))
         return;
     for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32)
-        a.g[i] *= sigmoid(a.g[i]) * a.u[i];
+        g[i] *= sigmoid(g[i]) * u[i];
 }
 
 /* Of dh, g and u: dg over g, du over u, the weighted hidden layer over dh, and the gradient of the
    choice's weight. */
 KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 {
+    float *dg = (float *)a.g, *du = (float *)a.u, *wh = (float *)a.dh;
     int64_t row = warp_row(), choice;
     float weight, sum = 0;
 
-    if (row >= rows_before(a.all, a.all.experts))
+    if (row >= rows_before(a.all.counts, a.all.experts))
         return;
     choice = a.all.order[row];
     weight = a.weights[choice];
     for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32) {
-        float g = a.g[i], u = a.u[i], s = sigmoid(g), dh = a.dh[i], h = g * s * u;
+        float g = dg[i], u = du[i], s = sigmoid(g), dh = wh[i], h = g * s * u;
 
         sum += dh * h;
         dh *= weight;
-        a.g[i] = dh * u * s * (1.0f + g * (1.0f - s));
-        a.u[i] = dh * g * s;
-        a.dh[i] = weight * h;
+        dg[i] = dh * u * s * (1.0f + g * (1.0f - s));
+        du[i] = dh * g * s;
+        wh[i] = weight * h;
     }
     sum = warp_sum(sum);
     if (a.dweights && threadIdx.x % 32 == 0)
@@ -383,27 +339,5 @@ KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 /* y[token] = sum of the rows of its choices, weighted where weights are given. */
 KERNEL(experts_combine, gpu_experts_combine, 256)
 {
-    int64_t token = warp_row();
-
-    if (token >= a.tokens)
-        return;
-    for (int64_t i = threadIdx.x % 32; i < a.columns; i += 32) {
-        float sum[1] = {0}, before[1];
-
-        for (int64_t k = 0; k < a.k; k++) {
-            int64_t row = a.place[token * a.k + k];
-
-            if (row >= 0)
-                sum[0] +=
-                    (a.weights ? a.weights[token * a.k + k] : 1.0f) * a.rows[row * a.columns + i];
-        }
-        if (a.accumulate) {
-            load_as<1>(a.kind, a.y, token * a.columns + i, before);
-            sum[0] += before[0];
-        }
-        store_as<1>(a.kind, a.y, token * a.columns + i, sum);
-    }
-    for (int64_t k = threadIdx.x % 32; a.dweights && k < a.k; k += 32)
-        if (a.place[token * a.k + k] < 0)
-            a.dweights[token * a.k + k] = 0;
+    combine_rows<1>((const float *)a.rows, a);
 }

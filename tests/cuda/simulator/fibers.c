@@ -19,6 +19,7 @@
 #define MOST 1024 /* threads of a block */
 #define STACK ((size_t)64 << 10)
 #define SHARED ((size_t)228 << 10)
+#define COPIES 64 /* of a thread, under way at a time */
 
 /* Who arrived waits until all have; then the next generation begins. */
 struct barrier {
@@ -27,11 +28,21 @@ struct barrier {
     int any, result; /* of values brought along, and of the last generation's */
 };
 
+/* from NULL: zeros */
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    int group;
+};
+
 struct fiber {
     struct simulated_index thread;
     int number;
     bool done;
     unsigned shuffles;
+    struct copy copies[COPIES];
+    int copy_count, group; /* copies that are under way, in order; the group of the next one */
 #ifdef __x86_64__
     void *stack_pointer;
 #else
@@ -45,6 +56,7 @@ unsigned char *simulated_shared;
 static struct fiber fibers[MOST], *current;
 static struct barrier of_block, of_warp[MOST / 32];
 static uint64_t exchange[2][MOST];
+static uint32_t exchange_words[2][MOST][SIMULATED_WORDS];
 static unsigned char *stacks;
 static const struct simulated_launch *running;
 static bool progress;
@@ -87,6 +99,7 @@ static void enter(struct fiber *f)
 #endif
 
 static void barrier_leave(struct barrier *b);
+static void fail(const char *what);
 
 static void live(void)
 {
@@ -188,6 +201,44 @@ uint32_t simulated_ballot(bool value)
     for (int i = 0; i < 32; i++)
         bits |= (uint32_t)(slots[number / 32 * 32 + i] & 1) << i;
     return bits;
+}
+
+const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_WORDS]
+{
+    uint32_t(*slots)[SIMULATED_WORDS] = exchange_words[current->shuffles++ & 1];
+    int number = current->number;
+
+    memcpy(slots[number], mine, bytes);
+    simulated_warp_barrier();
+    return (const uint32_t(*)[SIMULATED_WORDS])(slots + number / 32 * 32);
+}
+
+/* ---- copies ---- */
+
+void simulated_copy_async(void *to, const void *from, size_t bytes)
+{
+    if (current->copy_count == COPIES)
+        fail("too many copies under way");
+    current->copies[current->copy_count++] = (struct copy){to, from, bytes, current->group};
+}
+
+void simulated_commit_copies(void)
+{
+    current->group++;
+}
+
+void simulated_await_copies(int pending)
+{
+    struct copy *c = current->copies;
+    int done = 0;
+
+    for (; done < current->copy_count && c[done].group < current->group - pending; done++)
+        if (c[done].from)
+            memcpy(c[done].to, c[done].from, c[done].bytes);
+        else
+            memset(c[done].to, 0, c[done].bytes);
+    current->copy_count -= done;
+    memmove(c, c + done, (size_t)current->copy_count * sizeof(*c));
 }
 
 uint16_t simulated_bfloat16(float x)

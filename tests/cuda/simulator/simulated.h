@@ -52,6 +52,71 @@ static inline uint32_t __ballot_sync(unsigned lanes, bool x)
     return simulated_ballot(x);
 }
 
+template <typename T> static inline T __shfl_up_sync(unsigned lanes, T x, unsigned by)
+{
+    const uint32_t(*all)[SIMULATED_WORDS] = simulated_exchange(&x, sizeof(x));
+    unsigned lane = simulated_thread.x % 32;
+
+    (void)lanes;
+    memcpy(&x, all[lane < by ? lane : lane - by], sizeof(x));
+    return x;
+}
+
+template <typename T> static inline T __shfl_sync(unsigned lanes, T x, int lane)
+{
+    const uint32_t(*all)[SIMULATED_WORDS] = simulated_exchange(&x, sizeof(x));
+
+    (void)lanes;
+    memcpy(&x, all[lane % 32], sizeof(x));
+    return x;
+}
+
+/* Register i holds element pair lane % 4 of row lane / 4 of the 8 x 8 matrix whose rows are where
+   lanes 8 i to 8 i + 7 say; transposed: of its transpose. */
+static inline void simulated_load_matrices(uint32_t (&r)[4], const void *row, bool transposed)
+{
+    const uint32_t(*all)[SIMULATED_WORDS] = simulated_exchange(&row, sizeof(row));
+    unsigned lane = simulated_thread.x % 32, pair = lane % 4 * 2;
+
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = 0;
+
+        for (unsigned half = 0; half < 2; half++) {
+            unsigned at_row = transposed ? pair + half : lane / 4;
+            const uint16_t *from;
+
+            memcpy(&from, all[8 * i + (int)at_row], sizeof(from));
+            word |= (uint32_t)from[transposed ? lane / 4 : pair + half] << 16 * half;
+        }
+        r[i] = word;
+    }
+}
+
+/* c += a b, 16 x 8 x 16, with the lanes' elements as mma.m16n8k16 has them. */
+static inline void simulated_multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                          uint32_t b1)
+{
+    uint32_t mine[SIMULATED_WORDS] = {a[0], a[1], a[2], a[3], b0, b1};
+    const uint32_t(*all)[SIMULATED_WORDS] = simulated_exchange(mine, sizeof(mine));
+    unsigned lane = simulated_thread.x % 32;
+
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned row = lane / 4, column = lane % 4 * 2 + i % 2;
+
+        for (unsigned k = 0; k < 16; k++) {
+            uint32_t x = all[row * 4 + k % 8 / 2][i / 2 + k / 8 * 2];
+            uint32_t y = all[column * 4 + k % 8 / 2][4 + k / 8];
+            uint32_t x_bits = k % 2 ? x & 0xffff0000u : x << 16;
+            uint32_t y_bits = k % 2 ? y & 0xffff0000u : y << 16;
+            float xf, yf;
+
+            memcpy(&xf, &x_bits, sizeof(xf));
+            memcpy(&yf, &y_bits, sizeof(yf));
+            c[i] += xf * yf;
+        }
+    }
+}
+
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);

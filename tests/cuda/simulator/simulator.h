@@ -77,6 +77,13 @@ void simulated_warp_barrier(void);
 uint64_t simulated_shuffle_xor(uint64_t value, int mask);
 /* Bit i: what lane i said; all 32 are there. */
 uint32_t simulated_ballot(bool value);
+#define SIMULATED_WORDS 6
+/* What the warp's 32 lanes brought along, each up to SIMULATED_WORDS words. */
+const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_WORDS];
+/* Copies into shared memory that happen when they are awaited, and not before. */
+void simulated_copy_async(void *to, const void *from, size_t bytes);
+void simulated_commit_copies(void);
+void simulated_await_copies(int pending);
 uint16_t simulated_bfloat16(float x);
 #pragma GCC visibility pop
 

@@ -1,0 +1,58 @@
+/*
+ * Calls of experts, experts_dx and experts_dw: what plain kernels (experts.c) and those on tensor
+ * cores (experts_tensor.c) share.
+ */
+#ifndef GPU_EXPERTS_H
+#define GPU_EXPERTS_H
+
+#include <ctitan/lib/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+#define MOST_TILES ((int64_t)60000)
+
+enum { X, WEIGHTS, IDS, GATE, UP, DOWN, OPERANDS };
+
+/* Offsets in the workspace. */
+struct experts_state {
+    size_t counts, order, place, g, u, dh, rows;
+};
+
+/* One call. Inner values, [choices][..] by expert: float32, or bfloat16 on tensor cores. */
+struct experts_call {
+    const struct ct_launch *l;
+    const struct ct_tensor *in; /* in[X] and so on */
+    struct gpu_experts all;
+    int64_t tokens, n, f;
+    void *g, *u, *dh, *rows;
+};
+
+/* Input `at` is x: 0 of experts, 1 of its gradients. */
+bool gpu_experts_accept(const struct ct_prepare *p, int at);
+/* element: bytes of an inner value. */
+int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradient, bool combines);
+struct experts_call gpu_experts_call(const struct ct_launch *l, int at);
+
+int gpu_sort_choices(const struct experts_call *c);
+/* A tensor's rows, those of the choices' tokens. */
+struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t);
+/* A warp for each row. */
+int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
+                    const void *arguments);
+/* Output 0, by kernel `name`: sums of c->rows by token. */
+int gpu_combine_rows(const struct experts_call *c, const char *name, const float *weights,
+                     float *dweights);
+
+/* ---- experts_tensor.c ---- */
+
+bool gpu_experts_tensor_accept(const struct ct_prepare *p);
+bool gpu_experts_tensor_accept_grad(const struct ct_prepare *p);
+int gpu_experts_tensor_prepare(struct ct_prepare *p);
+int gpu_experts_tensor_prepare_dx(struct ct_prepare *p);
+int gpu_experts_tensor_prepare_dw(struct ct_prepare *p);
+int gpu_experts_tensor_run(const struct ct_launch *l);
+int gpu_experts_tensor_run_dx(const struct ct_launch *l);
+int gpu_experts_tensor_run_dw(const struct ct_launch *l);
+
+#endif

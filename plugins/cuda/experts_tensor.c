@@ -1,0 +1,168 @@
+/*
+ * Mixtures of experts in bfloat16: grouped products on tensor cores (kernels/experts_tensor.cu).
+ *
+ * The gate's and the other half's products share a launch, which makes the hidden layer at once.
+ * Gradients of x through both halves are one sum. Rows and hidden values are rounded to bfloat16.
+ */
+#include "experts.h"
+
+/* Vectors are of 8 elements. */
+static bool accept(const struct ct_prepare *p, int at)
+{
+    for (int i = 0; i < p->ins; i++)
+        if (i != at + WEIGHTS && i != at + IDS && p->in[i].dtype != CT_BF16)
+            return false;
+    return gpu_experts_accept(p, at) && p->in[at + GATE].shape[1] % 8 == 0 &&
+           p->in[at + GATE].shape[2] % 8 == 0;
+}
+
+bool gpu_experts_tensor_accept(const struct ct_prepare *p)
+{
+    return accept(p, 0);
+}
+
+bool gpu_experts_tensor_accept_grad(const struct ct_prepare *p)
+{
+    return accept(p, 1);
+}
+
+int gpu_experts_tensor_prepare(struct ct_prepare *p)
+{
+    return gpu_experts_prepare(p, 0, sizeof(uint16_t), false, true);
+}
+
+int gpu_experts_tensor_prepare_dx(struct ct_prepare *p)
+{
+    return gpu_experts_prepare(p, 1, sizeof(uint16_t), true, true);
+}
+
+int gpu_experts_tensor_prepare_dw(struct ct_prepare *p)
+{
+    return gpu_experts_prepare(p, 1, sizeof(uint16_t), true, false);
+}
+
+static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
+{
+    return (struct gpu_expert_rows){x, columns, GPU_BF16, false};
+}
+
+/* A block for each tile of the rows, however the choices fall. */
+static struct gpu_size tiles(const struct experts_call *c, int64_t columns, int64_t each)
+{
+    int64_t rows = gpu_blocks(c->all.choices, GPU_TENSOR_TILE) + c->all.experts;
+
+    return (struct gpu_size){(unsigned)gpu_blocks(columns, each), (unsigned)rows, 1};
+}
+
+static const struct gpu_size block = {GPU_TENSOR_THREADS, 1, 1};
+
+/* Sort the choices; h of each, or g and u. */
+static int begin(const struct experts_call *c, bool gradient)
+{
+    struct gpu_experts_gated a = {.h = gradient ? NULL : c->g,
+                                  .g = c->g,
+                                  .u = c->u,
+                                  .in = gpu_rows_of_tokens(&c->in[X]),
+                                  .gate = c->in[GATE].data,
+                                  .up = c->in[UP].data,
+                                  .counts = c->all.counts,
+                                  .order = c->all.order,
+                                  .experts = c->all.experts,
+                                  .f = c->f,
+                                  .k = (int32_t)c->all.k};
+    int rc = gpu_sort_choices(c);
+
+    return rc < 0 ? rc
+                  : gpu_launch(c->l, "experts_gated", tiles(c, c->f, GPU_TENSOR_TILE / 2), block, 0,
+                               &a);
+}
+
+/* to = the sum of the parts' rows times the experts' weights; turned: by their transposes. */
+static int multiply(const struct experts_call *c, struct gpu_experts_tensor parts, int64_t columns,
+                    bool turned, void *to)
+{
+    parts.c = to;
+    parts.counts = c->all.counts;
+    parts.order = c->all.order;
+    parts.experts = c->all.experts;
+    parts.columns = columns;
+    parts.k = (int32_t)c->all.k;
+    return gpu_launch(c->l, turned ? "experts_tensor_turned" : "experts_tensor",
+                      tiles(c, columns, GPU_TENSOR_TILE), block, 0, &parts);
+}
+
+int gpu_experts_tensor_run(const struct ct_launch *l)
+{
+    struct experts_call c = gpu_experts_call(l, 0);
+    struct gpu_experts_tensor down = {
+        .in = {of_choices(c.g, c.f)}, .weight = {c.in[DOWN].data}, .parts = 1};
+    int rc = begin(&c, false);
+
+    if (rc == 0)
+        rc = multiply(&c, down, c.n, false, c.rows);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor", c.in[WEIGHTS].data, NULL);
+}
+
+/* dg over g, du over u, the weighted hidden layer over dh. */
+static int hidden_gradients(const struct experts_call *c, float *dweights)
+{
+    struct gpu_experts_tensor down = {
+        .in = {gpu_rows_of_tokens(&c->l->in[0])}, .weight = {c->in[DOWN].data}, .parts = 1};
+    struct gpu_experts_rows rows = {.all = c->all,
+                                    .g = c->g,
+                                    .u = c->u,
+                                    .dh = c->dh,
+                                    .dweights = dweights,
+                                    .weights = c->in[WEIGHTS].data,
+                                    .f = c->f};
+    int rc = begin(c, true);
+
+    if (rc == 0)
+        rc = multiply(c, down, c->f, true, c->dh);
+    return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_gated_grad", c->all.choices, &rows);
+}
+
+int gpu_experts_tensor_run_dx(const struct ct_launch *l)
+{
+    struct experts_call c = gpu_experts_call(l, 1);
+    struct gpu_experts_tensor halves = {.in = {of_choices(c.g, c.f), of_choices(c.u, c.f)},
+                                        .weight = {c.in[GATE].data, c.in[UP].data},
+                                        .parts = 2};
+    int rc = hidden_gradients(&c, l->out[1].data);
+
+    if (rc == 0)
+        rc = multiply(&c, halves, c.n, true, c.rows);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor", NULL, l->out[1].data);
+}
+
+static int outer(const struct experts_call *c, struct gpu_expert_rows left,
+                 struct gpu_expert_rows right, int out)
+{
+    const struct ct_tensor *t = &c->l->out[out];
+    struct gpu_experts_outer a = {.out = t->data,
+                                  .left = left,
+                                  .right = right,
+                                  .counts = c->all.counts,
+                                  .order = c->all.order,
+                                  .k = (int32_t)c->all.k,
+                                  .kind = gpu_float_kind(t->dtype),
+                                  .accumulate = c->l->accumulate >> out & 1};
+    struct gpu_size grid = {(unsigned)gpu_blocks(right.columns, GPU_TENSOR_TILE),
+                            (unsigned)gpu_blocks(left.columns, GPU_TENSOR_TILE),
+                            (unsigned)c->all.experts};
+
+    return gpu_launch(c->l, "experts_outer_tensor", grid, block, 0, &a);
+}
+
+int gpu_experts_tensor_run_dw(const struct ct_launch *l)
+{
+    struct experts_call c = gpu_experts_call(l, 1);
+    struct gpu_expert_rows x = gpu_rows_of_tokens(&c.in[X]), dy = gpu_rows_of_tokens(&l->in[0]);
+    int rc = hidden_gradients(&c, NULL);
+
+    if (rc == 0)
+        rc = outer(&c, of_choices(c.g, c.f), x, 0);
+    if (rc == 0)
+        rc = outer(&c, of_choices(c.u, c.f), x, 1);
+    return rc < 0 ? rc : outer(&c, dy, of_choices(c.dh, c.f), 2);
+}
