@@ -27,7 +27,7 @@ struct job {
     struct args *args;
     struct ct_recipe *recipe;
     char **argv;
-    int ranks, first, *status;
+    int ranks, restart, first, *status;
     char failure[1024]; /* the last one */
 };
 
@@ -35,6 +35,7 @@ static int launch(struct job *job)
 {
     struct ct_launch_request request = {.ranks = job->ranks,
                                         .argv = job->argv,
+                                        .restart = job->restart,
                                         .leave = CHECKPOINT_SECONDS,
                                         .status = job->status,
                                         .first = &job->first};
@@ -108,16 +109,16 @@ static int run_job(struct job *job)
     double pause = 1;
     int rc;
 
-    for (int64_t n = 1;; n++) {
+    for (;;) {
         rc = launch(job);
-        if (rc == 0 || n > job->args->restarts)
+        if (rc == 0 || job->restart == job->args->restarts)
             return rc;
         if (!may_help(job, rc))
             return ct_fail(rc, "%s", job->failure);
         if (job->args->elastic && (rc = shrink(job)) < 0)
             return rc;
         ct_warn("%s", job->failure);
-        ct_warn("restart %lld of %lld, with %d rank%s, in %g s", (long long)n,
+        ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
                 (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", pause);
         ct_nap(pause);
         pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;

@@ -44,7 +44,7 @@ struct rank {
 };
 
 struct launcher {
-    int count, running;
+    int count, running, restart;
     struct rank *ranks;
     struct pollfd *poll;
     int signals;
@@ -209,6 +209,7 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     set_number("LOCAL_RANK", rank);
     set_number("WORLD_SIZE", l->count);
     set_number("LOCAL_WORLD_SIZE", l->count);
+    set_number("TORCHELASTIC_RESTART_COUNT", l->restart);
     setenv("CTITAN_JOB", l->job, 1);
     execv("/proc/self/exe", argv);
     dprintf(STDERR_FILENO, "starting rank %d: %s\n", rank, strerror(errno));
@@ -428,6 +429,7 @@ static void finish(struct launcher *l, const struct ct_launch_request *request)
 int ct_launch(const struct ct_launch_request *request)
 {
     struct launcher l = {.count = request->ranks,
+                         .restart = request->restart,
                          .signals = -1,
                          .program = basename(request->argv[0]),
                          .first = -1,

@@ -13,14 +13,16 @@
 
 static const struct scheme {
     const char *by, *rank, *world, *local_rank, *local_ranks, *job;
+    const char *restart; /* NULL: none */
 } schemes[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT",
+     "TORCHELASTIC_RESTART_COUNT"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", NULL},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID", NULL},
     /* Only srun sets the step's size; a batch script itself is not a rank. */
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
-     "SLURM_JOB_ID"},
+     "SLURM_JOB_ID", "SLURM_RESTART_COUNT"},
 };
 
 static int read_number(const char *name, int min, int *value)
@@ -129,6 +131,8 @@ static int identify_by(const struct scheme *s, struct ct_identity *id)
         rc = read_local(s, id);
     if (rc == 0)
         rc = check(s, id);
+    if (rc == 0 && s->restart && getenv(s->restart))
+        rc = read_number(s->restart, 0, &id->restart);
     id->by = s->by;
     name_job(s, id);
     return rc;

@@ -21,6 +21,7 @@
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/lib/train.h>
 
 #include "ckpt.h"
@@ -48,7 +49,8 @@ static const struct ct_option options[] = {
                 "Also save after step 1"),
     CT_OPT_BOOL(struct config, load_only, "load_only", "false", "Never save"),
     CT_OPT_INT(struct config, load_step, "load_step", "-1", -1, 1e15,
-               "Step to resume from; -1: the newest undamaged checkpoint"),
+               "Step to resume from; checkpoints of later steps are renamed. -1: the newest "
+               "undamaged checkpoint, which a job that was started again always takes"),
     CT_OPT_STRING(struct config, initial_load_path, "initial_load_path", "",
                   "Checkpoint, folder of checkpoints, or Hugging Face folder to start from, if the "
                   "run has no checkpoint of its own"),
@@ -320,8 +322,7 @@ static int next_phase(struct ct_run *run, double begin)
     } else {
         now.saved = save.step;
         if (run->rank == 0)
-            ct_info("saved %s in %.2f s, of which training waited %.3f s", save.path,
-                    save.end - save.begin,
+            ct_info("saved %s in %.2f s; training waited %.3f s", save.path, save.end - save.begin,
                     save.loop + ct_now() - begin + ct_run_waited(run) - save.held);
         forget();
     }
@@ -377,6 +378,16 @@ static int agree(struct ct_run *run, int rc, const char *path)
     return all == GOOD;
 }
 
+/* What was left out. */
+static const char *left_out(const struct ckpt_load *what)
+{
+    static char text[64];
+
+    snprintf(text, sizeof(text), "%s%s%s", what->optimizer ? "" : ", without optimizer",
+             what->lr ? "" : ", without lr_scheduler", what->data ? "" : ", without dataloader");
+    return what->optimizer || what->lr || what->data ? text : ", only weights";
+}
+
 /* Load one checkpoint. 1: it was good; 0: it was not. */
 static int load(struct ct_run *run, const char *path, struct ckpt_load what)
 {
@@ -393,7 +404,7 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
         rc = ckpt_load(run, &c, &what);
     rc = agree(run, rc, path);
     if (rc == 1 && run->rank == 0) {
-        ct_info("loaded %s (%s) in %.2f s", path, c.mesh, ct_now() - begin);
+        ct_info("loaded %s (%s) in %.2f s%s", path, c.mesh, ct_now() - begin, left_out(&what));
         if (what.lr)
             ckpt_tell_changes(&c, run->recipe);
     }
@@ -401,15 +412,23 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     return rc;
 }
 
-static int none_good(size_t count)
+static int none_good(int64_t wanted, size_t count)
 {
-    if (config.load_step >= 0)
-        return ct_fail(CT_ECONFIG, "no undamaged checkpoint of step %lld in %s",
-                       (long long)config.load_step, now.folder);
-    return ct_fail(CT_EIO,
-                   "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder to "
-                   "start a new run",
-                   count, now.folder);
+    struct ct_arena scratch = {0};
+    int64_t *steps;
+    int rc;
+
+    if (wanted < 0)
+        return ct_fail(CT_EIO,
+                       "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder "
+                       "to start a new run",
+                       count, now.folder);
+    count = ckpt_steps(&scratch, now.folder, &steps);
+    rc = ct_fail(CT_ECONFIG,
+                 "[ckpt] load_step: no undamaged checkpoint of step %lld in %s, which has: %s",
+                 (long long)wanted, now.folder, ckpt_steps_text(&scratch, steps, count));
+    ct_arena_finish(&scratch);
+    return rc;
 }
 
 /* Load the newest good checkpoint of the run's own folder, or the one asked for. 0: there is none
@@ -432,7 +451,9 @@ static int load_newest(struct ct_run *run, int64_t wanted, const struct ckpt_loa
     if (rc == 1)
         now.saved = now.verified = step;
     if (rc == 0 && (count || wanted >= 0))
-        rc = none_good((size_t)count);
+        rc = none_good(wanted, (size_t)count);
+    if (rc == 1 && wanted >= 0 && run->rank == 0 && !config.load_only && !now.evaluates)
+        ckpt_set_aside(now.folder, wanted);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -444,26 +465,31 @@ static int load_initial(struct ct_run *run)
     struct ct_arena scratch = {0};
     const char *path = config.initial_load_path;
     struct ckpt c;
+    bool hf;
     int rc;
 
     if (config.initial_model_only)
         what = (struct ckpt_load){0};
-    if (!access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK)) {
-        rc = agree(run, ct_hf_load(run, path), path);
-    } else {
-        rc = ckpt_locate(&scratch, path, &c);
-        rc = agree(run, rc, path);
-        if (rc == 1)
-            rc = load(run, c.path, what);
-    }
+    hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
+    rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
+    if (rc < 0)
+        rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");
+    rc = agree(run, rc, path);
+    if (rc == 1 && hf && run->rank == 0)
+        ct_info("loaded %s, only weights", path);
+    if (rc == 1 && !hf)
+        rc = load(run, c.path, what);
     ct_arena_finish(&scratch);
     return rc == 0 ? ct_fail(CT_ECONFIG, "[ckpt] initial_load_path = %s cannot be loaded", path)
                    : rc;
 }
 
+/* A job that is started again goes on from what it saved since load_step. */
 static int resume(struct ct_run *run)
 {
-    int rc = load_newest(run, config.load_step, &now.load);
+    struct ct_identity identity;
+    bool again = ct_launch_identify(&identity) == 0 && identity.restart && !config.load_only;
+    int rc = load_newest(run, again ? -1 : config.load_step, &now.load);
 
     if (rc == 0 && *config.initial_load_path)
         rc = load_initial(run);

@@ -214,6 +214,12 @@ int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *t
 /* Steps of the folders step-N in folder, newest first; complete or not. */
 size_t ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps);
 const char *ckpt_step_path(struct ct_arena *arena, const char *folder, int64_t step);
+/* "30, 20, 10" */
+const char *ckpt_steps_text(struct ct_arena *arena, const int64_t *steps, size_t count);
+/* The folder of checkpoints that path is, or that is in the dump folder path. */
+const char *ckpt_folder_of(struct ct_arena *arena, const char *path);
+/* CT_ENOENT: path is no checkpoint, and has none. */
+int ckpt_none(struct ct_arena *arena, const char *path);
 /* Open the checkpoint that path names: a folder step-N, or the newest good one in a folder of
    checkpoints or in a run's dump folder. Warns of newer ones that are not good. */
 int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
@@ -224,6 +230,10 @@ void ckpt_folder_leave(void);
 int ckpt_remove(const char *folder);
 /* Move a new checkpoint to its final place; one that is there is replaced. */
 int ckpt_publish(const char *temporary, const char *path);
+
+/* Rename the checkpoints of later steps, so that a run which goes on from `step` neither resumes
+   from them nor counts them as its newest. */
+void ckpt_set_aside(const char *folder, int64_t step);
 
 struct ckpt_retention {
     int64_t latest, every; /* 0: all; 0: none */

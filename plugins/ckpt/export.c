@@ -350,7 +350,8 @@ static int read_option(struct request *r, const char *name, const char *value)
         return 0;
     }
     if (strcmp(name, "--max-shard-size") != 0)
-        return ct_fail(CT_ECONFIG, "export: no option %s", name);
+        return ct_fail(CT_ECONFIG,
+                       "export: no option %s; options: --dtype, --max-shard-size, --state", name);
     size = strtod(value, &end) * 1e9;
     if (end == value || *end || !(size >= 1e3 && size <= 1e18))
         return ct_fail(CT_ECONFIG, "--max-shard-size %s: expected a number of GB", value);
@@ -365,13 +366,19 @@ int ckpt_export(int argc, char **argv)
     struct ckpt c;
     int rc = 0;
 
-    if (argc < 3 || argc % 2 == 0)
-        return ct_fail(CT_ECONFIG, "export: expected CHECKPOINT HF_FOLDER [--dtype DTYPE] "
-                                   "[--max-shard-size GB] [--state PREFIX]");
-    r.checkpoint = argv[1];
-    r.folder = argv[2];
-    for (int i = 3; rc == 0 && i < argc; i += 2)
-        rc = read_option(&r, argv[i], argv[i + 1]);
+    for (int i = 1; rc == 0 && i < argc; i++) {
+        if (!strncmp(argv[i], "--", 2) && i + 1 < argc) {
+            rc = read_option(&r, argv[i], argv[i + 1]);
+            i++;
+        } else if (!r.folder) {
+            *(r.checkpoint ? &r.folder : &r.checkpoint) = argv[i];
+        } else {
+            r.checkpoint = NULL;
+        }
+    }
+    if (rc == 0 && (!r.checkpoint || !r.folder))
+        rc = ct_fail(CT_ECONFIG, "export: expected CHECKPOINT HF_FOLDER [--dtype DTYPE] "
+                                 "[--max-shard-size GB] [--state PREFIX]");
     if (rc == 0)
         rc = ckpt_locate(&scratch, r.checkpoint, &c);
     if (rc == 0)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
@@ -20,6 +21,7 @@
 #include "ckpt.h"
 
 #define PATIENCE 3.0 /* seconds */
+#define SHOWN 8      /* steps in a message */
 
 static int lock = -1;
 
@@ -63,28 +65,55 @@ const char *ckpt_step_path(struct ct_arena *arena, const char *folder, int64_t s
     return ct_arena_printf(arena, "%s/step-%lld", folder, (long long)step);
 }
 
-static int locate_newest(struct ct_arena *arena, const char *folder, struct ckpt *c)
+const char *ckpt_steps_text(struct ct_arena *arena, const int64_t *steps, size_t count)
 {
-    int64_t *steps;
-    size_t count = ckpt_steps(arena, folder, &steps);
+    const char *text = count ? "" : "none";
 
+    for (size_t i = 0; i < count && i < SHOWN; i++)
+        text = ct_arena_printf(arena, "%s%s%lld", text, i ? ", " : "", (long long)steps[i]);
+    return count > SHOWN ? ct_arena_printf(arena, "%s, and %zu older", text, count - SHOWN) : text;
+}
+
+const char *ckpt_folder_of(struct ct_arena *arena, const char *path)
+{
+    const char *inside = ct_arena_printf(arena, "%s/checkpoint", path);
+
+    return access(inside, F_OK) ? path : inside;
+}
+
+int ckpt_none(struct ct_arena *arena, const char *path)
+{
+    const char *name = strrchr(path, '/'), *folder = ".";
+    int64_t *steps;
+    size_t count;
+
+    if (!access(path, F_OK))
+        return ct_fail(CT_ENOENT, "there is no checkpoint in %s", path);
+    if (step_of(name ? name + 1 : path) < 0)
+        return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
+    if (name)
+        folder = ct_arena_printf(arena, "%.*s", (int)(name - path), path);
+    count = ckpt_steps(arena, folder, &steps);
+    return ct_fail(CT_ENOENT, "%s does not exist; steps of checkpoints in %s: %s", path, folder,
+                   ckpt_steps_text(arena, steps, count));
+}
+
+int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
+{
+    const char *folder = ckpt_folder_of(arena, path);
+    int64_t *steps;
+    size_t count;
+
+    if (!access(ct_arena_printf(arena, "%s/" INDEX, path), F_OK))
+        return ckpt_open(arena, path, c);
+    count = ckpt_steps(arena, folder, &steps);
     for (size_t i = 0; i < count; i++) {
         if (ckpt_open(arena, ckpt_step_path(arena, folder, steps[i]), c) == 0)
             return 0;
         ct_warn("%s", ct_error_message());
     }
-    return ct_fail(CT_ENOENT, "there is no complete checkpoint in %s", folder);
-}
-
-int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
-{
-    const char *inside = ct_arena_printf(arena, "%s/checkpoint", path);
-
-    if (!access(ct_arena_printf(arena, "%s/" INDEX, path), F_OK))
-        return ckpt_open(arena, path, c);
-    if (access(path, F_OK))
-        return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
-    return locate_newest(arena, access(inside, F_OK) ? path : inside, c);
+    return count ? ct_fail(CT_EIO, "none of the %zu checkpoints in %s is undamaged", count, folder)
+                 : ckpt_none(arena, path);
 }
 
 /* ---- removing ---- */
@@ -181,6 +210,27 @@ int ckpt_publish(const char *temporary, const char *path)
     rc = ckpt_sync_folder(ct_arena_printf(&scratch, "%s/..", path));
     ct_arena_finish(&scratch);
     return rc < 0 ? rc : ckpt_remove(temporary);
+}
+
+void ckpt_set_aside(const char *folder, int64_t step)
+{
+    struct ct_arena scratch = {0};
+    long long when = (long long)time(NULL);
+    int64_t *steps;
+    size_t count = ckpt_steps(&scratch, folder, &steps), later = 0;
+
+    while (later < count && steps[later] > step)
+        later++;
+    if (later)
+        ct_warn("checkpoints of steps after load_step are renamed to step-N.old-%lld: %s", when,
+                ckpt_steps_text(&scratch, steps, later));
+    for (size_t i = 0; i < later; i++) {
+        const char *path = ckpt_step_path(&scratch, folder, steps[i]);
+
+        if (ct_file_rename(path, ct_arena_printf(&scratch, "%s.old-%lld", path, when)) < 0)
+            ct_warn("%s", ct_error_message());
+    }
+    ct_arena_finish(&scratch);
 }
 
 /* ---- retention ---- */

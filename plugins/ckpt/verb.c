@@ -41,33 +41,34 @@ static const char *time_text(int64_t seconds, char text[32])
     return text;
 }
 
-/* The folder of checkpoints that path is, or that is in it. */
-static const char *folder_of(struct ct_arena *arena, const char *path)
+static const char *files_text(size_t count)
 {
-    const char *inside = ct_arena_printf(arena, "%s/checkpoint", path);
-
-    return access(inside, F_OK) ? path : inside;
+    return count == 1 ? "file" : "files";
 }
 
+/* What to do with the checkpoint of a path, or with the failure rc to open it. width: of the
+   longest path. */
+typedef int do_one(const struct ckpt *c, const char *path, int width, int rc);
+
 /* Call work for every checkpoint of a folder, oldest first, or for the one that path is. */
-static int for_each(const char *path, int (*work)(const struct ckpt *c, const char *path, int rc))
+static int for_each(const char *path, do_one *work)
 {
     struct ct_arena scratch = {0};
-    const char *folder = folder_of(&scratch, path);
+    const char *folder = ckpt_folder_of(&scratch, path);
     int64_t *steps;
     size_t count = ckpt_steps(&scratch, folder, &steps);
+    int width = count ? (int)strlen(ckpt_step_path(&scratch, folder, steps[0])) : 0, worst = 0;
     struct ckpt c;
-    int rc = 0, worst = 0;
 
     if (!access(ct_arena_printf(&scratch, "%s/" INDEX, path), F_OK))
-        worst = work(&c, path, ckpt_open(&scratch, path, &c));
+        worst = work(&c, path, 0, ckpt_open(&scratch, path, &c));
     else if (!count)
-        worst = ct_fail(CT_ENOENT, "there is no checkpoint in %s", path);
+        worst = ckpt_none(&scratch, path);
     else
         while (count--) {
             const char *one = ckpt_step_path(&scratch, folder, steps[count]);
+            int rc = work(&c, one, width, ckpt_open(&scratch, one, &c));
 
-            rc = work(&c, one, ckpt_open(&scratch, one, &c));
             worst = rc < 0 ? rc : worst;
         }
     ct_arena_finish(&scratch);
@@ -76,24 +77,24 @@ static int for_each(const char *path, int (*work)(const struct ckpt *c, const ch
 
 /* ---- ls, verify ---- */
 
-static int list(const struct ckpt *c, const char *path, int rc)
+static int list(const struct ckpt *c, const char *path, int width, int rc)
 {
     char when[32];
 
-    if (rc < 0) {
-        printf("%-24s  damaged: %s\n", path, ct_error_message());
-        return 0;
-    }
-    printf("%-24s  %s  %8.1f MB  %14lld tokens  %s, %s\n", path, time_text(c->time, when),
-           (double)bytes_of(c) / 1e6, (long long)c->progress.tokens,
-           c->model_only ? "model only" : "complete", c->mesh);
+    if (rc < 0)
+        printf("%-*s  damaged: %s\n", width, path, ct_error_message());
+    else
+        printf("%-*s  %s  %8.1f MB  %14lld tokens  %s, %s\n", width, path, time_text(c->time, when),
+               (double)bytes_of(c) / 1e6, (long long)c->progress.tokens,
+               c->model_only ? "model only" : "complete", c->mesh);
     return 0;
 }
 
-static int verify(const struct ckpt *c, const char *path, int rc)
+static int verify(const struct ckpt *c, const char *path, int width, int rc)
 {
     int bad = rc < 0;
 
+    (void)width;
     if (rc < 0)
         printf("%s: damaged: %s\n", path, ct_error_message());
     for (size_t i = 0; rc == 0 && i < c->file_count; i++)
@@ -102,8 +103,8 @@ static int verify(const struct ckpt *c, const char *path, int rc)
             bad++;
         }
     if (!bad)
-        printf("%s: undamaged, %.1f MB in %zu files\n", path, (double)bytes_of(c) / 1e6,
-               c->file_count);
+        printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
+               files_text(c->file_count));
     return bad ? ct_fail(CT_EIO, "%s is damaged", path) : 0;
 }
 
@@ -120,7 +121,7 @@ static void show_tensor(const struct ckpt *c, const struct ckpt_tensor *t)
             boxes += !strcmp(c->files[i].boxes[k].name, t->name);
     ct_shape_print(&shape, text, sizeof(text));
     printf("  %-56s %-10s [%s] in %zu %s\n", t->name, ct_dtype_name(t->dtype), text, boxes,
-           boxes == 1 ? "file" : "files");
+           files_text(boxes));
 }
 
 static int show(const char *path)
@@ -135,9 +136,9 @@ static int show(const char *path)
                (long long)c.progress.step - 1, (long long)c.progress.updates,
                (long long)c.progress.tokens, (long long)c.progress.samples,
                time_text(c.time, when));
-        printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu files; %s\n",
+        printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu %s; %s\n",
                (long long)elements_of(&c, CT_ROLE_PARAM), (long long)elements_of(&c, CT_ROLE_STATE),
-               (double)bytes_of(&c) / 1e6, c.file_count, c.mesh);
+               (double)bytes_of(&c) / 1e6, c.file_count, files_text(c.file_count), c.mesh);
         for (size_t i = 0; i < c.tensor_count; i++)
             show_tensor(&c, &c.tensors[i]);
         if (c.recipe)
@@ -149,7 +150,8 @@ static int show(const char *path)
 
 int ckpt_verb(int argc, char **argv)
 {
-    const char *what = argc > 1 ? argv[1] : "";
+    static const char *const names[] = {"ls", "verify", "show", "diff"};
+    const char *what = argc > 1 ? argv[1] : "", *near = ct_nearest(what, names, CT_COUNT(names));
 
     if (argc == 3 && !strcmp(what, "ls"))
         return for_each(argv[2], list);
@@ -159,6 +161,8 @@ int ckpt_verb(int argc, char **argv)
         return show(argv[2]);
     if (argc == 4 && !strcmp(what, "diff"))
         return ckpt_diff(argv[2], argv[3]);
-    return ct_fail(CT_ECONFIG, "ckpt: expected ls FOLDER, verify FOLDER, show FOLDER, or diff "
-                               "FOLDER FOLDER");
+    ct_fail(CT_ECONFIG, "expected ls FOLDER, verify FOLDER, show FOLDER, or diff FOLDER FOLDER");
+    if (near && strcmp(near, what) != 0)
+        ct_context(CT_ECONFIG, "no verb %s; did you mean %s?", what, near);
+    return ct_context(CT_ECONFIG, "ckpt");
 }

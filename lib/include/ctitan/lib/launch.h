@@ -16,6 +16,7 @@ CT_BEGIN_DECLS
 struct ct_identity {
     int rank, world;
     int local_rank, local_ranks; /* on this host */
+    int restart;                 /* how many times this job was started again; 0: the first time */
     char job[64];                /* the same for all ranks of a host, unique among its jobs */
     const char *by;              /* "torchrun", "Open MPI", "PMI", "Slurm"; NULL: started alone */
 };
@@ -37,6 +38,7 @@ struct ct_launch_request {
     int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
     int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
     double leave;      /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
+    int restart;       /* for ct_identity */
 };
 
 /*
