@@ -145,5 +145,8 @@ const struct cpu_loops CPU_ISA(cpu_loops) = {
     .sum_exp = CPU_ISA(cpu_sum_exp),
     .softmax = CPU_ISA(cpu_softmax),
     .softmax_consume = CPU_ISA(cpu_softmax_consume),
+    .gated = CPU_ISA(cpu_gated),
+    .gated_grad = CPU_ISA(cpu_gated_grad),
+    .add_scaled = CPU_ISA(cpu_add_scaled),
     .normal = CPU_ISA(cpu_normal),
 };

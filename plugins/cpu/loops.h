@@ -54,6 +54,16 @@ struct cpu_loops {
     float (*softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                              float scale);
 
+    /* h = factor silu(g) u, in dtype; h may be g in float32. */
+    void (*gated)(enum ct_dtype dtype, void *h, const float *g, const float *u, float factor,
+                  int64_t n);
+    /* Its gradients in dtype, from factor dh; they may be g and u in float32. Returns the sum of
+       dh silu(g) u, in a fixed order. */
+    float (*gated_grad)(enum ct_dtype dtype, void *dg, void *du, const float *dh, const float *g,
+                        const float *u, float factor, int64_t n);
+    /* to += factor x */
+    void (*add_scaled)(float *to, const float *x, float factor, int64_t n);
+
     /* Elements first .. first + n of the stream defined in rng.h, times std. */
     void (*normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out, uint64_t first,
                    int64_t n);
@@ -76,6 +86,11 @@ void CPU_ISA(cpu_softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtyp
                           const void *logits, int64_t n, float log_sum, float scale, bool add);
 float CPU_ISA(cpu_softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                                    float scale);
+void CPU_ISA(cpu_gated)(enum ct_dtype dtype, void *h, const float *g, const float *u, float factor,
+                        int64_t n);
+float CPU_ISA(cpu_gated_grad)(enum ct_dtype dtype, void *dg, void *du, const float *dh,
+                              const float *g, const float *u, float factor, int64_t n);
+void CPU_ISA(cpu_add_scaled)(float *to, const float *x, float factor, int64_t n);
 void CPU_ISA(cpu_normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out,
                          uint64_t first, int64_t n);
 

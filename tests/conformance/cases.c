@@ -395,7 +395,7 @@ const struct conformance_case conformance_cases[] = {
      "state %cache : T[2,33,3,8]\ninput %x : T[2,9,3,8]\ninput %positions : int32[2,9]\n"
      "F - cache_write(%cache, %x, %positions)\n",
      33, false},
-    {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, false},
+    {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
     {"load of experts",

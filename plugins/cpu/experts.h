@@ -1,0 +1,52 @@
+/*
+ * Mixtures of experts: what float32 products (experts.c) and those in bfloat16 (experts_unit.c)
+ * share.
+ */
+#ifndef CPU_EXPERTS_H
+#define CPU_EXPERTS_H
+
+#include "cpu.h"
+
+enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS }; /* inputs of experts */
+
+/* The op is a gradient if it has several outputs, and dw if it has three. Then x is input 1. */
+static inline int cpu_experts_x(int outs)
+{
+    return outs == 1 ? 0 : 1;
+}
+
+struct experts_sizes {
+    int64_t tokens, k, n, f, count; /* experts of this rank */
+    /* In the workspace: */
+    size_t order, first, sum;
+};
+
+/* The choices of this rank's experts. */
+struct experts_choices {
+    const struct experts_sizes *sizes;
+    int64_t *order, *first; /* by expert, in the order of tokens; the first of each, and the end */
+    const float *weights;
+    const int32_t *ids;
+};
+
+bool cpu_experts_accept(const struct ct_prepare *p);
+struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
+int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,
+                     struct experts_choices *choices);
+
+/* Sums of tokens, in float32. A thread adds some columns of the rows of choices `from` on. */
+float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *sizes);
+void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows, const float *row,
+                     bool weighted, struct cpu_range columns, float *sums);
+/* To output 0. */
+void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *sizes);
+
+/* ---- experts_unit.c ---- */
+
+bool cpu_experts_unit_accept(const struct ct_prepare *p);
+int cpu_experts_unit_prepare(struct ct_prepare *p);
+int cpu_experts_unit_run(const struct ct_launch *l);
+int cpu_experts_unit_run_dx(const struct ct_launch *l);
+int cpu_experts_unit_run_dw(const struct ct_launch *l);
+
+#endif

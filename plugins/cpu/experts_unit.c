@@ -1,0 +1,347 @@
+/*
+ * experts, experts_dx and experts_dw in bfloat16, by own kernels (products/).
+ *
+ * One expert after the other: its weights are packed, and up to ROWS of its rows are multiplied at a
+ * time, each product by all threads. g, u and dh stay float32; h, dg and du are rounded to bfloat16
+ * for the products that read them. Sums run in the order of the choices.
+ */
+#include <string.h>
+
+#include <ctitan/lib/ops.h>
+
+#include "experts.h"
+#include "loops.h"
+#include "products/product.h"
+
+#define ROWS 512
+
+enum { GATE, DOWN, DH, DX, DW, DDOWN, PRODUCTS };
+
+/* Packings of an expert's weights. */
+enum { P_GATE, P_UP, P_DOWN, P_GATE_BACK, P_UP_BACK, PACKINGS };
+
+struct state {
+    struct experts_sizes sizes;
+    int threads;
+    /* In the workspace. [ROWS][n]: x and dy in bfloat16, rows; [ROWS][f]: g, u and dh, and in
+       bfloat16 a (h or dg) and b (du). */
+    size_t x, dy, rows, g, u, dh, a, b, packed[PACKINGS], scratch;
+};
+
+struct call {
+    const struct state *s;
+    const struct ct_launch *l;
+    struct experts_choices choices;
+    const struct ct_tensor *in;  /* of experts */
+    int64_t expert, from, count; /* the rows at work */
+    float *sums, *dweights;
+    bool weighted, twice; /* twice: x and dy are wanted, else x alone */
+};
+
+bool cpu_experts_unit_accept(const struct ct_prepare *p)
+{
+    return cpu_unit() && cpu_bf16_native() && p->in[0].dtype == CT_BF16 && cpu_experts_accept(p);
+}
+
+/* ---- products ---- */
+
+static struct cpu_gemm_spec spec_of(const struct experts_sizes *s, int which, int64_t rows)
+{
+    bool gradient = which == DW || which == DDOWN;
+    bool to_f = which == GATE || which == DH || which == DDOWN;
+    int64_t columns = to_f ? s->f : s->n, other = to_f ? s->n : s->f;
+    struct cpu_gemm_spec spec = {.m = gradient ? other : rows,
+                                 .n = columns,
+                                 .k = gradient ? rows : other,
+                                 .a_type = CT_BF16,
+                                 .b_type = CT_BF16,
+                                 .c_type = CT_F32,
+                                 .a_row = gradient ? 1 : other,
+                                 .a_col = gradient ? other : 1,
+                                 .b_row = gradient ? columns : 0,
+                                 .b_col = gradient ? 1 : 0,
+                                 .c_row = columns,
+                                 .b_use =
+                                     which == GATE || which == DOWN ? CPU_FORWARD : CPU_BACKWARD};
+
+    return spec;
+}
+
+/* The largest of all numbers of rows, and of these products. */
+static size_t scratch_bytes(const struct state *s, int first, int end)
+{
+    size_t most = 0;
+
+    for (int which = first; which < end; which++)
+        for (int64_t rows = CPU_PANEL; rows <= ROWS; rows += CPU_PANEL) {
+            struct cpu_gemm_spec spec = spec_of(&s->sizes, which, rows);
+            struct cpu_product product;
+            size_t bytes;
+
+            cpu_product_plan(cpu_unit(), &spec, s->threads, &product);
+            bytes = cpu_product_workspace(&product);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
+int cpu_experts_unit_prepare(struct ct_prepare *p)
+{
+    struct state *s = ct_arena_new(p->arena, struct state);
+    size_t *size = &p->workspace, n, f;
+    bool gradient = p->outs > 1, sums = p->outs < 3;
+
+    s->sizes = cpu_experts_sizes(p);
+    s->threads = cpu_threads();
+    n = ROWS * (size_t)s->sizes.n;
+    f = ROWS * (size_t)s->sizes.f;
+    s->x = cpu_carve(size, n * sizeof(uint16_t));
+    s->dy = cpu_carve(size, gradient ? n * sizeof(uint16_t) : 0);
+    s->rows = cpu_carve(size, sums ? n * sizeof(float) : 0);
+    s->g = cpu_carve(size, f * sizeof(float));
+    s->u = cpu_carve(size, f * sizeof(float));
+    s->dh = cpu_carve(size, gradient ? f * sizeof(float) : 0);
+    s->a = cpu_carve(size, f * sizeof(uint16_t));
+    s->b = cpu_carve(size, gradient ? f * sizeof(uint16_t) : 0);
+    for (int i = 0; i < PACKINGS; i++) {
+        int64_t rows = i == P_DOWN ? s->sizes.n : s->sizes.f;
+        int64_t columns = i == P_DOWN ? s->sizes.f : s->sizes.n;
+        bool back = i > P_DOWN || (i == P_DOWN && gradient);
+
+        s->packed[i] = cpu_carve(
+            size, i <= P_DOWN || p->outs == 2
+                      ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows, columns)
+                      : 0);
+    }
+    s->scratch = cpu_carve(size, scratch_bytes(s, GATE, PRODUCTS));
+    p->state = s;
+    return 0;
+}
+
+static void *at(const struct call *c, size_t offset)
+{
+    return (char *)c->l->workspace + offset;
+}
+
+static void multiply(const struct call *c, int which, const void *a, const void *b, void *to,
+                     bool add)
+{
+    struct cpu_gemm_spec spec = spec_of(&c->s->sizes, which, c->count);
+    struct cpu_product product;
+
+    spec.accumulate = add;
+    cpu_product_plan(cpu_unit(), &spec, c->s->threads, &product);
+    cpu_product_run(&product, a, b, to, at(c, c->s->scratch));
+}
+
+static void pack(const struct call *c, int packing, int input, enum cpu_use use)
+{
+    const struct ct_tensor *w = &c->in[input];
+    int64_t rows = w->shape[1], columns = w->shape[2];
+    struct cpu_packed_from from = {CT_BF16, (const uint16_t *)w->data + c->expert * rows * columns,
+                                   columns, rows, columns};
+
+    cpu_product_pack(use, &from, 0, rows, at(c, c->s->packed[packing]));
+}
+
+/* ---- rows ---- */
+
+static struct cpu_range share(const struct call *c, int thread, int threads)
+{
+    return cpu_share(c->count, 1, thread, threads);
+}
+
+/* x, and dy if it is wanted, of the choices' tokens. */
+static void gather(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+    size_t bytes = (size_t)c->s->sizes.n * sizeof(uint16_t);
+
+    for (int64_t r = mine.begin; r < mine.end; r++) {
+        size_t token = (size_t)(c->choices.order[c->from + r] / c->s->sizes.k) * bytes;
+
+        memcpy((char *)at(c, c->s->x) + (size_t)r * bytes, (const char *)c->in[0].data + token,
+               bytes);
+        if (c->twice)
+            memcpy((char *)at(c, c->s->dy) + (size_t)r * bytes,
+                   (const char *)c->l->in[0].data + token, bytes);
+    }
+}
+
+/* h, times the choices' weights where y's rows are not. */
+static void hidden(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+    const float *g = at(c, c->s->g), *u = at(c, c->s->u);
+    uint16_t *h = at(c, c->s->a);
+
+    for (int64_t r = mine.begin; r < mine.end; r++) {
+        float factor = c->weighted ? 1 : c->choices.weights[c->choices.order[c->from + r]];
+        int64_t f = r * c->s->sizes.f;
+
+        cpu_loops()->gated(CT_BF16, h + f, g + f, u + f, factor, c->s->sizes.f);
+    }
+}
+
+/* dg and du, and the gradients of the choices' weights if they are wanted. */
+static void hidden_gradients(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+    const float *g = at(c, c->s->g), *u = at(c, c->s->u), *dh = at(c, c->s->dh);
+    uint16_t *dg = at(c, c->s->a), *du = at(c, c->s->b);
+
+    for (int64_t r = mine.begin; r < mine.end; r++) {
+        int64_t choice = c->choices.order[c->from + r], f = r * c->s->sizes.f;
+        float dot = cpu_loops()->gated_grad(CT_BF16, dg + f, du + f, dh + f, g + f, u + f,
+                                            c->choices.weights[choice], c->s->sizes.f);
+
+        if (c->dweights)
+            c->dweights[choice] = dot;
+    }
+}
+
+/* Some columns of the rows, to the sums of their tokens. */
+static void add_rows(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = cpu_share(c->s->sizes.n, 16, thread, threads);
+
+    cpu_experts_add(&c->choices, c->from, c->count, at(c, c->s->rows), c->weighted, mine, c->sums);
+}
+
+static void gate_and_up(struct call *c)
+{
+    cpu_parallel(gather, c);
+    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_GATE]), at(c, c->s->g), false);
+    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_UP]), at(c, c->s->u), false);
+}
+
+/* ---- experts ---- */
+
+static int begin(const struct ct_launch *l, struct call *c)
+{
+    const struct state *s = l->state;
+
+    *c = (struct call){.s = s, .l = l, .in = l->in + cpu_experts_x(l->outs), .twice = l->outs > 1};
+    return cpu_experts_sort(l, &s->sizes, &c->choices);
+}
+
+/* Does the expert have rows? Then gate and up are packed, and down for `use`. */
+static bool begin_expert(struct call *c, int64_t expert, enum cpu_use use)
+{
+    c->expert = expert;
+    c->from = c->choices.first[expert];
+    if (c->from == c->choices.first[expert + 1])
+        return false;
+    pack(c, P_GATE, W_GATE, CPU_FORWARD);
+    pack(c, P_UP, W_UP, CPU_FORWARD);
+    pack(c, P_DOWN, W_DOWN, use);
+    return true;
+}
+
+/* The expert's next rows, after those at work. */
+static bool next_rows(struct call *c)
+{
+    int64_t left;
+
+    c->from += c->count;
+    left = c->choices.first[c->expert + 1] - c->from;
+    c->count = left < ROWS ? left : ROWS;
+    return left > 0;
+}
+
+int cpu_experts_unit_run(const struct ct_launch *l)
+{
+    struct call c;
+    int rc = begin(l, &c);
+
+    if (rc < 0)
+        return rc;
+    c.weighted = true;
+    c.sums = cpu_experts_sums(l, &c.s->sizes);
+    for (int64_t e = 0; e < c.s->sizes.count; e++)
+        if (begin_expert(&c, e, CPU_FORWARD))
+            for (c.count = 0; next_rows(&c);) {
+                gate_and_up(&c);
+                cpu_parallel(hidden, &c);
+                multiply(&c, DOWN, at(&c, c.s->a), at(&c, c.s->packed[P_DOWN]), at(&c, c.s->rows),
+                         false);
+                cpu_parallel(add_rows, &c);
+            }
+    cpu_experts_store(l, &c.s->sizes);
+    return 0;
+}
+
+int cpu_experts_unit_run_dx(const struct ct_launch *l)
+{
+    struct call c;
+    int rc = begin(l, &c);
+
+    if (rc < 0)
+        return rc;
+    c.dweights = memset(l->out[1].data, 0, (size_t)ct_tensor_count(&l->out[1]) * sizeof(float));
+    c.sums = cpu_experts_sums(l, &c.s->sizes);
+    for (int64_t e = 0; e < c.s->sizes.count; e++) {
+        if (!begin_expert(&c, e, CPU_BACKWARD))
+            continue;
+        pack(&c, P_GATE_BACK, W_GATE, CPU_BACKWARD);
+        pack(&c, P_UP_BACK, W_UP, CPU_BACKWARD);
+        for (c.count = 0; next_rows(&c);) {
+            gate_and_up(&c);
+            multiply(&c, DH, at(&c, c.s->dy), at(&c, c.s->packed[P_DOWN]), at(&c, c.s->dh), false);
+            cpu_parallel(hidden_gradients, &c);
+            multiply(&c, DX, at(&c, c.s->a), at(&c, c.s->packed[P_GATE_BACK]), at(&c, c.s->rows),
+                     false);
+            multiply(&c, DX, at(&c, c.s->b), at(&c, c.s->packed[P_UP_BACK]), at(&c, c.s->rows),
+                     true);
+            cpu_parallel(add_rows, &c);
+        }
+    }
+    cpu_experts_store(l, &c.s->sizes);
+    return 0;
+}
+
+static float *gradient(const struct call *c, int i)
+{
+    return (float *)c->l->out[i].data + c->expert * c->s->sizes.f * c->s->sizes.n;
+}
+
+static void clear_gradients(const struct call *c)
+{
+    for (int i = 0; i < 3; i++)
+        if (!(c->l->accumulate >> i & 1))
+            memset(gradient(c, i), 0, (size_t)(c->s->sizes.f * c->s->sizes.n) * sizeof(float));
+}
+
+int cpu_experts_unit_run_dw(const struct ct_launch *l)
+{
+    struct call c;
+    int rc = begin(l, &c);
+
+    if (rc < 0)
+        return rc;
+    for (int64_t e = 0; e < c.s->sizes.count; e++) {
+        if (!begin_expert(&c, e, CPU_BACKWARD)) {
+            clear_gradients(&c);
+            continue;
+        }
+        for (c.count = 0; next_rows(&c);) {
+            bool later = c.from > c.choices.first[e];
+
+            gate_and_up(&c);
+            multiply(&c, DH, at(&c, c.s->dy), at(&c, c.s->packed[P_DOWN]), at(&c, c.s->dh), false);
+            cpu_parallel(hidden, &c);
+            multiply(&c, DDOWN, at(&c, c.s->dy), at(&c, c.s->a), gradient(&c, 2),
+                     later || l->accumulate >> 2 & 1);
+            cpu_parallel(hidden_gradients, &c);
+            multiply(&c, DW, at(&c, c.s->a), at(&c, c.s->x), gradient(&c, 0),
+                     later || l->accumulate & 1);
+            multiply(&c, DW, at(&c, c.s->b), at(&c, c.s->x), gradient(&c, 1),
+                     later || l->accumulate >> 1 & 1);
+        }
+    }
+    return 0;
+}
