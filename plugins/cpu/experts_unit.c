@@ -1,9 +1,9 @@
 /*
  * experts, experts_dx and experts_dw in bfloat16, by own kernels (products/).
  *
- * One expert after the other: its weights are packed, and up to ROWS of its rows are multiplied at a
- * time, each product by all threads. g, u and dh stay float32; h, dg and du are rounded to bfloat16
- * for the products that read them. Sums run in the order of the choices.
+ * One expert after the other: its weights are packed, and up to ROWS of its rows are multiplied at
+ * a time, each product by all threads. g, u and dh stay float32; h, dg and du are rounded to
+ * bfloat16 for the products that read them. Sums run in the order of the choices.
  */
 #include <string.h>
 
