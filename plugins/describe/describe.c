@@ -3,10 +3,11 @@
  * `ctitan simulate` (lib/machine.h).
  *
  * From the third step on, each instruction that computes is timed where it runs, with its caches
- * and its neighbours, and each collective from its start to its end on its stream. Calls of the
- * same op, shapes and dtype count together, by their median; of a collective the shortest counts,
- * as the others wait for ranks that come late. The file lists all calls that were seen, and for
- * each op a curve, from which other sizes are interpolated.
+ * and its neighbours, from the end of the collectives that it waits for, and each collective from
+ * its start to its end on its stream. Calls of the same op, shapes and dtype count together, by
+ * their median; of a collective the shortest counts, as the others wait for ranks that come late.
+ * The file lists all calls that were seen, and for each op a curve, from which other sizes are
+ * interpolated; other ops with FLOPs follow the mean of those, and other ones that of the rest.
  *
  * Only for devices whose kernels run on the host's threads.
  */

@@ -112,6 +112,7 @@ static int add_average(struct ct_builder *b, struct ct_builder *init, struct ct_
                                                CT_F32, param->ndim, param->shape);
 
     average->sharding = param->sharding;
+    average->holders = param->holders;
     ct_init_constant(init, average, 0);
     ct_emit_type(b, &type, "ema", (struct ct_value *[]){step, param, average}, 3,
                  &(struct average){config.decay});
