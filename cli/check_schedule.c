@@ -13,12 +13,13 @@
 #define MOST_RANKS 8
 #define MOST_LOOPS 4
 #define MOST_MICROBATCHES 24
+#define WHY 256
 
 struct row {
     int passed, refused;
     double least_bubble, most_bubble; /* in units of F + B of a rank's layers */
     double peak;   /* most of any rank, freed at W, in microbatches of all its layers */
-    char why[256]; /* the last refusal */
+    char why[WHY]; /* the last refusal */
 };
 
 static int verify(struct ct_schedule *s)
@@ -74,14 +75,16 @@ static int check_case(const struct ct_offer *offer, int ranks, int stages, int m
     if (rc == 0)
         rc = measure(schedule, row);
     ct_arena_finish(&arena);
-    row->refused += refused;
     row->passed += rc == 0;
+    row->refused += refused;
     return rc == 0 || refused ? 0
                               : ct_context(CT_EINVAL, "%d ranks, %d stages, %d microbatches", ranks,
                                            stages, microbatches);
 }
 
-static int check_row(const struct ct_offer *offer, int ranks, int loops, int *passed)
+/* Print a row, or count it as refused, with the first reason. */
+static int check_row(const struct ct_offer *offer, int ranks, int loops, int *passed, int *refused,
+                     char why[WHY])
 {
     struct row row = {0};
     int rc = 0;
@@ -91,20 +94,23 @@ static int check_row(const struct ct_offer *offer, int ranks, int loops, int *pa
     if (rc < 0)
         return rc;
     *passed += row.passed;
+    if (!row.passed) {
+        if (!(*refused)++)
+            snprintf(why, WHY, "%s", row.why);
+        return 0;
+    }
     printf("%5d %6d %7d %8d", ranks, loops * ranks, row.passed, row.refused);
-    if (row.passed && row.least_bubble < row.most_bubble)
-        printf("  %6.3g to %-6.3g %6.3g", row.least_bubble, row.most_bubble, row.peak);
-    else if (row.passed)
-        printf("  %6.3g %9s %6.3g", row.most_bubble, "", row.peak);
+    if (row.least_bubble < row.most_bubble)
+        printf("  %6.3g to %-6.3g %6.3g\n", row.least_bubble, row.most_bubble, row.peak);
     else
-        printf("  %s", row.why);
-    printf("\n");
+        printf("  %6.3g %9s %6.3g\n", row.most_bubble, "", row.peak);
     return 0;
 }
 
 int check_schedule(struct check *c, const struct ct_offer *offer)
 {
-    int rc = 0, passed = 0;
+    int rc = 0, passed = 0, refused = 0;
+    char why[WHY];
 
     (void)c;
     printf("schedule %s, 1 to %d microbatches; F, I and W take the same time\n\n", offer->name,
@@ -113,11 +119,14 @@ int check_schedule(struct check *c, const struct ct_offer *offer)
            "most alive until W");
     for (int ranks = 1; rc == 0 && ranks <= MOST_RANKS; ranks++)
         for (int loops = 1; rc == 0 && loops <= MOST_LOOPS; loops++)
-            rc = check_row(offer, ranks, loops, &passed);
+            rc = check_row(offer, ranks, loops, &passed, &refused, why);
     if (rc < 0)
         return rc;
     if (!passed)
         return ct_fail(CT_EINVAL, "schedule %s refuses every case", offer->name);
+    if (refused)
+        printf("\n%d of %d numbers of ranks and stages are refused: %s\n", refused,
+               MOST_RANKS * MOST_LOOPS, why);
     printf("\nschedule %s: %d cases verified\n", offer->name, passed);
     return 0;
 }

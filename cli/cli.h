@@ -150,10 +150,6 @@ struct ct_schedule;
 struct ct_schedule_ops;
 struct ct_simulation;
 
-/* The schedule called name of any plugin in the folders, with default options. CT_ENOENT: none; the
-   message has the nearest name. */
-int find_schedule(const char *name, const struct ct_schedule_ops **ops);
-
 /* Print a timeline to stdout, with one row per rank. */
 void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulation *simulation);
 /* Write the same as SVG to path. */

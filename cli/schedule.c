@@ -198,7 +198,9 @@ static int no_schedule(const char *name)
     return CT_ENOENT;
 }
 
-int find_schedule(const char *name, const struct ct_schedule_ops **ops)
+/* The schedule called name of any plugin in the folders, with default options. CT_ENOENT: none; the
+   message has the nearest name. */
+static int find_schedule(const char *name, const struct ct_schedule_ops **ops)
 {
     struct ct_arena arena = {0};
     const struct ct_plugin *plugin = NULL;

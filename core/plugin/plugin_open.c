@@ -173,8 +173,12 @@ int ct_plugin_open(const char *path, const struct ct_plugin **plugin)
     void *handle = load(path);
     int rc;
 
-    if (!handle)
-        return ct_context(explain(path), "plugin %s", path);
+    if (!handle) {
+        rc = explain(path);
+        return strncmp(ct_error_message(), path, strlen(path)) == 0
+                   ? rc
+                   : ct_context(rc, "plugin %s", path);
+    }
     exported = dlsym(handle, "ct_plugin_v1");
     rc = exported ? take(exported, path, plugin)
                   : ct_fail(CT_EABI, "exports no ct_plugin_v1: not a ctitan plugin, or one without "

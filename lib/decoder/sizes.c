@@ -122,7 +122,8 @@ int64_t ct_decoder_vocabulary(const struct ct_model *model)
     return sizes_of(model)->vocabulary;
 }
 
-int64_t ct_decoder_parameters(const struct ct_decoder_sizes *s)
+/* Parameters of the whole model. */
+static int64_t count_parameters(const struct ct_decoder_sizes *s)
 {
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     int64_t attention = s->dim * (2 * q + 2 * kv) + (s->qk_norm ? 2 * s->head_dim : 0);
@@ -136,7 +137,7 @@ void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *who
 {
     const struct ct_decoder_sizes *s = sizes_of(model);
     int64_t lookup = s->tied ? 0 : s->vocabulary * s->dim;
-    double products = 6 * (double)(ct_decoder_parameters(s) - lookup);
+    double products = 6 * (double)(count_parameters(s) - lookup);
     double attention = 12 * (double)(s->layers * s->heads * s->head_dim) * (double)seq_len;
 
     *whole = products + attention;

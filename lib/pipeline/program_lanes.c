@@ -23,14 +23,14 @@ struct sides {
     size_t count, room;
 };
 
-int ct_program_lanes_index(const struct ct_program_lanes *p, int32_t item)
+static int index_of(const struct ct_program_lanes *p, int32_t item)
 {
     return p->lanes.item[item].lane / CT_STREAMS;
 }
 
-const struct ct_instruction *ct_program_lanes_at(const struct ct_program_lanes *p, int32_t item)
+static const struct ct_instruction *instruction_at(const struct ct_program_lanes *p, int32_t item)
 {
-    int index = ct_program_lanes_index(p, item);
+    int index = index_of(p, item);
 
     return &p->program[index]->step[item - p->first[index]];
 }
@@ -155,8 +155,8 @@ static int match_transfers(struct ct_program_lanes *p, const struct side *sent,
     size_t n;
 
     for (n = 0; n < sent->count && n < received->count; n++) {
-        const struct ct_instruction *from = ct_program_lanes_at(p, sent->item[n]);
-        const struct ct_instruction *to = ct_program_lanes_at(p, received->item[n]);
+        const struct ct_instruction *from = instruction_at(p, sent->item[n]);
+        const struct ct_instruction *to = instruction_at(p, received->item[n]);
 
         if (ct_op_int(from->op, "tag") != ct_op_int(to->op, "tag"))
             return ct_fail(CT_EINVAL, "rank %d: send(%%%s) is paired with receive(%%%s) of rank %d",
@@ -175,8 +175,8 @@ static void match_calls(struct ct_program_lanes *p, const struct side *side, siz
         size_t n;
 
         for (n = 0; n < side->count && n < side[s].count; n++) {
-            bool same = ct_program_lanes_at(p, side->item[n])->op->type ==
-                        ct_program_lanes_at(p, side[s].item[n])->op->type;
+            bool same = instruction_at(p, side->item[n])->op->type ==
+                        instruction_at(p, side[s].item[n])->op->type;
 
             if (same)
                 ct_lanes_match(&p->lanes, side->item[n], side[s].item[n]);
@@ -242,9 +242,9 @@ int ct_program_lanes_build(struct ct_program_lanes *p)
 static void name(const void *client, int32_t item, struct ct_lane_name *name)
 {
     const struct ct_program_lanes *p = client;
-    const struct ct_instruction *i = ct_program_lanes_at(p, item);
+    const struct ct_instruction *i = instruction_at(p, item);
 
-    name->rank = ct_program_lanes_index(p, item);
+    name->rank = index_of(p, item);
     name->place = (size_t)(item - p->first[name->rank]);
     snprintf(name->text, sizeof(name->text), "%s(%%%s)", i->op->type->name, value_of(i));
 }

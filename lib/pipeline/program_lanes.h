@@ -34,9 +34,6 @@ struct ct_program_lanes {
    receive of another value. */
 int ct_program_lanes_build(struct ct_program_lanes *p);
 
-int ct_program_lanes_index(const struct ct_program_lanes *p, int32_t item);
-const struct ct_instruction *ct_program_lanes_at(const struct ct_program_lanes *p, int32_t item);
-
 /* Describe lanes that did not reach their end. CT_EINVAL. */
 int ct_program_lanes_stuck(const struct ct_program_lanes *p);
 

@@ -297,7 +297,8 @@ static void find_other_recipe(const struct flight_run *run, struct flight_verdic
     }
 }
 
-bool flight_is_over(const struct flight_run *run)
+/* Have all ranks ended without a failure? */
+static bool is_over(const struct flight_run *run)
 {
     for (int r = 0; r < run->world; r++)
         if (!run->rank[r].h || run->rank[r].h->state != FLIGHT_ENDED)
@@ -351,7 +352,7 @@ static bool applies(const struct rule *rule, const struct flight_run *run)
 {
     if (rule->when == ALWAYS)
         return true;
-    return !flight_is_over(run) &&
+    return !is_over(run) &&
            (rule->when == WHEN_FAILED || !ended_together(run) || flight_is_stuck(run));
 }
 

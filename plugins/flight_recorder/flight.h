@@ -290,8 +290,6 @@ void flight_analyse(const struct flight_run *run, struct flight_verdict *verdict
 bool flight_is_dead(const struct flight_run *run, int rank);
 /* No rank has done anything for longer than steps took. */
 bool flight_is_stuck(const struct flight_run *run);
-/* All ranks have ended without a failure. */
-bool flight_is_over(const struct flight_run *run);
 
 /* ---- page.c, trace.c ---- */
 

@@ -23,7 +23,7 @@
 
 /* ---- names ---- */
 
-void hash_as_text(char text[33], XXH128_hash_t hash)
+static void hash_as_text(char text[33], XXH128_hash_t hash)
 {
     XXH128_canonical_t bytes;
 

@@ -36,8 +36,6 @@ static inline void hash_text(XXH3_state_t *hash, const char *text)
     XXH3_128bits_update(hash, text, strlen(text) + 1);
 }
 
-void hash_as_text(char text[33], XXH128_hash_t hash);
-
 /* ---- system.c ---- */
 
 /* Read the command and its flags, and add them to the hash. */

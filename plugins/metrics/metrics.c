@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
@@ -49,11 +50,28 @@ static struct {
 
 /* ---- once ---- */
 
+/* A run that begins anew in the folder of another one keeps the metrics of that. */
+static int keep_former(const struct ct_run *run, const char *path)
+{
+    char kept[CT_PATH_ROOM];
+    struct stat former;
+    int rc = ct_run_path(run, kept, "metrics-before.jsonl");
+
+    if (rc < 0 || stat(path, &former) < 0 || former.st_size == 0)
+        return rc;
+    if (rename(path, kept) < 0)
+        return ct_fail(CT_EIO, "cannot rename %s: %s", path, strerror(errno));
+    ct_info("the metrics of an earlier run in this folder are in %s now", kept);
+    return 0;
+}
+
 static int open_file(const struct ct_run *run, int64_t step)
 {
     char path[CT_PATH_ROOM];
     int rc = ct_run_path(run, path, "metrics.jsonl");
 
+    if (rc == 0 && step == 1)
+        rc = keep_former(run, path);
     if (rc < 0)
         return rc;
     now.out = fopen(path, step == 1 ? "w" : "a");

@@ -145,11 +145,6 @@ static void place_values(struct pp_local *c)
     }
 }
 
-bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank)
-{
-    return c->where[v->id] & bit(rank);
-}
-
 /* Ranks that have a value which op updates in place. */
 static uint64_t updaters(const struct pp_local *c, const struct ct_op *op)
 {
@@ -242,7 +237,7 @@ static int localise_graph(struct pp_local *c)
     for (size_t i = 0; i < count; i++)
         ct_graph_remove(c->graph, foreign[i]);
     for (size_t i = 0; i < values; i++)
-        if (!pp_has(c, c->graph->values[i], c->me))
+        if (!(c->where[i] & bit(c->me)))
             ct_value_set_grad(c->graph->values[i], NULL);
     ct_graph_sweep(c->graph);
     return rc;

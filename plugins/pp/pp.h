@@ -58,7 +58,6 @@ struct pp_local {
     size_t messages, message_room;
 };
 
-bool pp_has(const struct pp_local *c, const struct ct_value *v, int rank);
 /* The ranks that keep an op. Before and after the microbatches this follows find_needed. */
 uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op);
 /* Of the ranks that keep op, the ones that use its input v. */

@@ -1,11 +1,14 @@
 /*
- * What the cuda device says of tokens and labels out of range, and of too little memory, and how it
- * takes memory that a machine gives in no other way. Runs on the simulated device.
+ * What the cuda device says of tokens and labels out of range, and of too little memory, how it
+ * takes memory that a machine gives in no other way, and what it forgets with memory that it
+ * returns. Runs on the simulated device.
  */
 #include "../plugin_under_test.h"
 
 #include <ctitan/lib/text.h>
+#include <ctitan/core_ops.h>
 #include <ctitan/program.h>
+#include <ctitan/lib/collective.h>
 #include <ctitan/lib/ops.h>
 
 static struct ct_device *device;
@@ -15,7 +18,7 @@ static int open_device(void **state)
     const struct ct_plugin *plugin = test_plugin("cuda");
 
     (void)state;
-    TEST_OPTIONS(plugin, "attention=plain");
+    TEST_OPTIONS(plugin, "attention=plain", "graph=true");
     assert_int_equal(ct_plugin_register(plugin), 0);
     return ((const struct ct_device_ops *)test_offer(plugin, CT_DEVICE))
         ->open(&(struct ct_device_request){0, 1}, &device);
@@ -111,6 +114,105 @@ static void refused_memory_falls_back(void **state)
     unsetenv("SIMULATOR_REFUSES");
 }
 
+/* ---- pinned memory ---- */
+
+static int add_one(const struct ct_call *call)
+{
+    for (size_t i = 0; i < call->count; i++)
+        ((float *)call->out)[i] = ((const float *)call->in)[i] + 1;
+    return 0;
+}
+
+static int run_call(const struct ct_launch *launch)
+{
+    return ct_transport_call(launch, ct_transport_find(device), launch->state);
+}
+
+/* Runs the call on the device's first stream. */
+static int enqueue(struct ct_call *call)
+{
+    static const struct ct_kernel kernel = {
+        .size = sizeof(kernel), .op = "all_reduce", .name = "staged", .run = run_call};
+    struct ct_launch launch = {
+        .op = &(struct ct_op){.type = &ct_op_all_reduce}, .device = device, .state = call};
+    int rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, &kernel, &launch);
+
+    return rc == 0 ? device->ops->synchronize(device) : rc;
+}
+
+/* A larger call, after pinned memory was refused once, must not use memory that is not there. */
+static void refused_pinned_memory_is_asked_for_again(void **state)
+{
+    enum { MOST = 1 << 14 };
+    static const struct ct_comm_ops ops = {.size = sizeof(ops), .call = add_one};
+    static float numbers[MOST];
+    struct ct_group group = {.ops = &ops, .name = "two", .size = 2, .ranks = (const int[]){0, 1}};
+    struct ct_call call = {
+        .kind = CT_CALL_ALL_REDUCE, .group = &group, .dtype = CT_F32, .count = 16};
+    void *base;
+
+    (void)state;
+    assert_string_equal(ct_transport_find(device)->name, "staged");
+    assert_int_equal(device->ops->reserve(device, sizeof(numbers), &base), 0);
+    assert_int_equal(device->ops->copy_in(device, base, numbers, sizeof(numbers)), 0);
+    call.in = call.out = base;
+    assert_int_equal(enqueue(&call), 0);
+    call.count = MOST;
+    setenv("SIMULATOR_REFUSES", "pinned", 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(enqueue(&call) < 0);
+        assert_message("pinned memory: out of memory");
+    }
+    unsetenv("SIMULATOR_REFUSES");
+    assert_int_equal(enqueue(&call), 0);
+    assert_int_equal(device->ops->copy_out(device, numbers, base, sizeof(numbers)), 0);
+    assert_true(numbers[0] == 2 && numbers[MOST - 1] == 1);
+    device->ops->release(device, base, sizeof(numbers));
+}
+
+/* ---- captured graphs ---- */
+
+/* The first element of OP(3, 3) after so many steps. */
+static float run_steps(const char *op, int steps)
+{
+    static const char text[] = "graph \"one\"\n"
+                               "input %%x : float32[64]\n"
+                               "F - %%y = %s(%%x, %%x) : float32[64]\n"
+                               "fetch y = %%y\n";
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_parse(&arena, ct_arena_printf(&arena, text, op));
+    struct ct_lower_request request = {
+        .graph = graph, .microbatches = 1, .device = device, .arena = &arena};
+    struct ct_program *program;
+    struct ct_executor *executor;
+    float x[64], y[64];
+
+    for (int i = 0; i < 64; i++)
+        x[i] = 3;
+    assert_non_null(graph);
+    assert_int_equal(ct_lower(&request, &program), 0);
+    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
+    for (int step = 0; step < steps; step++) {
+        assert_int_equal(ct_executor_write(executor, ct_graph_find(graph, "x"), 0, x, sizeof(x)),
+                         0);
+        assert_int_equal(ct_executor_step(executor), 0);
+    }
+    assert_int_equal(ct_executor_read(executor, ct_graph_find(graph, "y"), y, sizeof(y)), 0);
+    ct_executor_destroy(executor);
+    ct_arena_finish(&arena);
+    return y[0];
+}
+
+/* Captured steps are known by the address of their first launch. A later program may get that. */
+static void a_captured_step_ends_with_its_memory(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_true(run_steps("add", 6) == 6);
+        assert_true(run_steps("swiglu", 6) > 8);
+    }
+}
+
 /* A second device, as the first is open: what it says of the driver comes before anything else. */
 static void an_old_driver_is_refused(void **state)
 {
@@ -130,6 +232,8 @@ int main(void)
         cmocka_unit_test(labels_out_of_range_are_refused),
         cmocka_unit_test(too_little_memory_is_refused),
         cmocka_unit_test(refused_memory_falls_back),
+        cmocka_unit_test(refused_pinned_memory_is_asked_for_again),
+        cmocka_unit_test(a_captured_step_ends_with_its_memory),
         cmocka_unit_test(an_old_driver_is_refused),
     };
 

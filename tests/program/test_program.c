@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -334,6 +336,40 @@ static void weights_in_uneven_shards_are_saved_and_taken_up(void **state)
     check_taken_up(odd, ct_arena_printf(&arena, "%s %s", odd, mesh), 1e-5);
 }
 
+/* The most memory in MB that one step of a model of 101 MB takes, with more arguments. */
+static long resident(const char *arguments)
+{
+    const char *command = ct_arena_printf(
+        &arena,
+        "cd %s && exec '%s' train r.ini --set training.steps=1 --set training.local_batch_size=1 "
+        "--set llama.n_layers=1 --set llama.dim=512 --set llama.ffn_dim=16384 "
+        "--set job.dump_folder=memory %s >out 2>err",
+        folder, program, arguments);
+    struct rusage used;
+    pid_t pid = fork();
+    int status;
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(wait4(pid, &status, 0, &used), pid);
+    if (status)
+        fail_msg("%s", read_file("err"));
+    return used.ru_maxrss >> 10;
+}
+
+/* A model is larger than the memory that is left when it is to be saved. */
+static void saving_needs_little_memory(void **state)
+{
+    long without = resident(""), with = resident("--set model.save_to=large");
+
+    (void)state;
+    if (with > without + 75)
+        fail_msg("%ld MB, %ld MB with saving", without, with);
+}
+
 /* Once skipped, always skipped here: but the weights stay as they were, so losses stay finite where
    one bad batch is followed by good ones. A huge learning rate ruins them in the first step. */
 static void what_is_not_finite_stops_or_is_skipped(void **state)
@@ -460,6 +496,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(the_plan_is_what_the_run_uses, tear_down),
         cmocka_unit_test_teardown(saved_weights_are_taken_up, tear_down),
         cmocka_unit_test_teardown(weights_in_uneven_shards_are_saved_and_taken_up, tear_down),
+        cmocka_unit_test_teardown(saving_needs_little_memory, tear_down),
         cmocka_unit_test_teardown(what_is_not_finite_stops_or_is_skipped, tear_down),
         cmocka_unit_test_teardown(clipping_is_off_when_asked, tear_down),
         cmocka_unit_test_teardown(what_explain_shows_reads_back, tear_down),

@@ -117,7 +117,7 @@ printf '1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >>streams.csv
 expect 0 'but it deadlocks with one stream: streams.csv: deadlock with one stream: rank 0' schedule --csv streams.csv
 
 expect 0 'schedule zbv: 192 cases verified' check zbv
-has '    8     16      24        0  ' 'zbv has 2 stages on each rank: 16 on 8 ranks, not 8'
+has '    8     16      24        0  ' '24 of 32 numbers of ranks and stages are refused: zbv has 2 stages on each rank: 2 on 1 ranks, not 1'
 expect 0 'mine/mine.c is the example' new schedule mine
 expect 2 'mine exists already' new schedule mine
 

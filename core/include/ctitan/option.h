@@ -10,6 +10,8 @@
 #ifndef CT_OPTION_H
 #define CT_OPTION_H
 
+#include <math.h> /* a range may end at INFINITY */
+
 #include <ctitan/base.h>
 
 CT_BEGIN_DECLS

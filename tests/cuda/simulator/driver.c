@@ -334,7 +334,11 @@ int cuMemFree(CUdeviceptr address)
 
 int cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
+    const char *refused = getenv("SIMULATOR_REFUSES");
+
     (void)flags;
+    if (refused && !strcmp(refused, "pinned"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *address = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

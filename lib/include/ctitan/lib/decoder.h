@@ -138,10 +138,6 @@ CT_API struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name
 CT_API struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                         const char *what, int64_t size);
 
-/* Number of all parameters, and of those that a token's products read. Without layers: embedding,
-   head and final norm. */
-CT_API int64_t ct_decoder_parameters(const struct ct_decoder_sizes *sizes);
-
 CT_END_DECLS
 
 #endif
