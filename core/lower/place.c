@@ -429,7 +429,8 @@ static bool kernels_can_stride(struct ct_lowering *l, uint32_t id)
     return true;
 }
 
-/* Lay the members of a class out as columns, from `column` on, in rows of `width` elements. */
+/* Lay the members of a class out as columns, from `column` on, in rows of `width` elements. The
+   host reads dense values only. */
 static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, int64_t column,
                          int64_t width)
 {
@@ -440,7 +441,8 @@ static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, 
         size_t item = ct_dtype_size(tensors[id].dtype),
                row = l->offset[id] / item / (size_t)columns;
 
-        if (l->offset[id] % (item * (size_t)columns) || !stride_in(&tensors[id], columns, width))
+        if (l->graph->values[id]->fetch_count || l->offset[id] % (item * (size_t)columns) ||
+            !stride_in(&tensors[id], columns, width))
             return false;
         tensors[id].data = (void *)((row * (size_t)width + (size_t)column) * item);
         if (!kernels_can_stride(l, id))
