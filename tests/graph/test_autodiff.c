@@ -153,6 +153,64 @@ static void weight_ops_are_split_off(void **state)
     ct_arena_finish(&arena);
 }
 
+/* The sum of an activation's gradients stays in I after a weight's sum went to W. */
+static void sums_of_activations_stay_in_i(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "input %x : float32[1,2,4]\ninput %labels : int32[1,2]\n"
+                      "param %p : float32[1,2,4]\nparam %w : float32[1,2,4]\n"
+                      "F - %a = add(%x, %p) : float32[1,2,4]\n"
+                      "F - %b = swiglu(%w, %a) : float32[1,2,4]\n"
+                      "F - %c = swiglu(%w, %a) : float32[1,2,4]\n"
+                      "F - %d = add(%b, %c) : float32[1,2,4]\n"
+                      "F - %loss, %lse = cross_entropy(%d, %labels) : float32[], float32[1,2]\n"
+                      "fetch loss = %loss\n");
+    size_t sums = 0;
+
+    (void)state;
+    assert_ok(ct_differentiate(graph));
+    assert_ok(ct_graph_verify(graph, stderr));
+    ct_for_each_op (op, graph)
+        if (op->why && !strcmp(op->why, "sums the gradients of several uses")) {
+            bool weight = op == ct_graph_find(graph, "w")->grad->producer;
+
+            assert_int_equal(op->section->part, weight ? CT_PART_W : CT_PART_I);
+            sums++;
+        }
+    assert_int_equal(sums, 2);
+    ct_arena_finish(&arena);
+}
+
+/* A gradient is computed in the group of the op that it belongs to. Groups add theirs after the
+   microbatches, in any number. */
+static void groups_keep_their_gradients(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "input %x : float32[1,2,4]\ninput %labels : int32[1,2]\n"
+                      "param %w : float32[4,4]\n"
+                      "F a %a = linear(%x, %w) : float32[1,2,4]\n"
+                      "F a %b = linear(%a, %w) : float32[1,2,4]\n"
+                      "F b %c = linear(%b, %w) : float32[1,2,4]\n"
+                      "F b %loss, %lse = cross_entropy(%c, %labels) : float32[], float32[1,2]\n"
+                      "fetch loss = %loss\n");
+    const struct ct_op *last;
+
+    (void)state;
+    ct_for_each_op (op, graph)
+        op->section = ct_graph_section(graph, op->section->part, *op->region == 'b');
+    assert_ok(ct_differentiate(graph));
+    assert_ok(ct_graph_verify(graph, stderr));
+    ct_for_each_op (op, graph)
+        if (ct_part_is_microbatch(op->section->part))
+            assert_int_equal(op->section->group, *op->region == 'b');
+    last = ct_graph_find(graph, "w")->grad->producer;
+    assert_int_equal(last->section->part, CT_PART_POST);
+    assert_int_equal(last->in[0]->producer->section->part, CT_PART_POST);
+    ct_arena_finish(&arena);
+}
+
 static void every_parameter_gets_a_gradient_of_its_shape(void **state)
 {
     struct ct_arena arena = {0};
@@ -267,6 +325,8 @@ int main(void)
         cmocka_unit_test(graphs_before_and_after),
         cmocka_unit_test(what_cannot_be_differentiated),
         cmocka_unit_test(weight_ops_are_split_off),
+        cmocka_unit_test(sums_of_activations_stay_in_i),
+        cmocka_unit_test(groups_keep_their_gradients),
         cmocka_unit_test(every_parameter_gets_a_gradient_of_its_shape),
         cmocka_unit_test(gradients_of_a_model),
     };

@@ -390,6 +390,67 @@ static void outputs_take_over_inputs_that_die(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- ops that would work in the place of what does not fit ---- */
+
+static int never_run(const struct ct_launch *launch)
+{
+    return ct_fail(CT_EINVAL, "%s is only lowered", launch->op->type->name);
+}
+
+static const int8_t over_first[][2] = {{0, 0}, {-1, -1}};
+static const struct ct_op_type widens = {.size = sizeof(struct ct_op_type),
+                                         .name = "test_widen",
+                                         .summary = "in statistics' dtype",
+                                         .signature = "x[.] T -> y[.] W",
+                                         .reference = never_run,
+                                         .inplace = over_first};
+static const struct ct_op_type twins = {.size = sizeof(struct ct_op_type),
+                                        .name = "test_twins",
+                                        .summary = "two copies",
+                                        .signature = "x[.] T -> y[.] T, z[.] T",
+                                        .reference = never_run,
+                                        .inplace = (const int8_t[][2]){{0, 0}, {1, 0}, {-1, -1}}};
+static const struct ct_op_type turns = {.size = sizeof(struct ct_op_type),
+                                        .name = "test_turn",
+                                        .summary = "x with its dimensions exchanged",
+                                        .signature = "x[ab] T -> y[ba] T",
+                                        .reference = never_run,
+                                        .inplace = over_first};
+
+/* Memory is taken over only by a value of the same dtype and shape, and by one of them. */
+static void what_does_not_fit_is_not_taken_over(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    static const struct ct_op_type *const types[] = {&widens, &twins, &turns};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(types); i++)
+        assert_ok(ct_op_need(types[i]));
+    machine_lower(&m,
+                  parse(&arena, "input %x : float64[4,4]\n"
+                                "input %r : float64[2,8]\n"
+                                "F - %a = cast(%x) {dtype=\"bfloat16\"} : bfloat16[4,4]\n"
+                                "F - %wide = test_widen(%a) : float32[4,4]\n"
+                                "F - %b = add(%x, %x) : float64[4,4]\n"
+                                "F - %y, %z = test_twins(%b) : float64[4,4], float64[4,4]\n"
+                                "F - %c = add(%r, %r) : float64[2,8]\n"
+                                "F - %t = test_turn(%c) : float64[8,2]\n"
+                                "F - %w = cast(%wide) {dtype=\"float64\"} : float64[4,4]\n"
+                                "F - %sum = add(%y, %z) : float64[4,4]\n"
+                                "F - %more = add(%sum, %w) : float64[4,4]\n"
+                                "F - %end = squared_norm(%more) : float64[]\n"
+                                "F - %other = squared_norm(%t) : float64[]\n"
+                                "fetch end = %end\nfetch other = %other\n"),
+                  NULL, 1, FORWARD);
+    assert_int_not_equal(buffer_of(m.program, "wide"), buffer_of(m.program, "a"));
+    assert_int_equal(buffer_of(m.program, "y"), buffer_of(m.program, "b"));
+    assert_int_not_equal(buffer_of(m.program, "z"), buffer_of(m.program, "b"));
+    assert_int_not_equal(buffer_of(m.program, "t"), buffer_of(m.program, "c"));
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 /* ---- views, and what must not be overwritten ---- */
 
 static void start_text(struct machine *m, struct ct_arena *arena, const char *text,
@@ -749,6 +810,7 @@ int main(void)
         cmocka_unit_test(orders_differ_in_memory),
         cmocka_unit_test(outputs_lie_side_by_side),
         cmocka_unit_test(outputs_take_over_inputs_that_die),
+        cmocka_unit_test(what_does_not_fit_is_not_taken_over),
         cmocka_unit_test(views_of_parameters_in_the_forward),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(contiguous_parts_are_not_copied),

@@ -12,7 +12,7 @@
 #include "shuffle.h"
 #include "support.h"
 
-enum { SEEDS = 600, MOST = 96 };
+enum { SEEDS = 2000, MOST = 96 };
 
 /* ---- a graph as text ---- */
 
@@ -168,6 +168,14 @@ static void emit_narrow(struct drawing *d, int part)
     end_op(d, kind == 3 ? NARROW : halves[kind], d->value[x].wide, part);
 }
 
+static void emit_scale(struct drawing *d, int part, int x)
+{
+    begin_op(d, part);
+    fprintf(d->out, "scale(%%v%d) {factor=-0.5}", x);
+    end_op(d, d->value[x].shape, d->value[x].wide, part);
+}
+
+/* Parts are mostly new, so that they may lie in the whole, which may be overwritten at once. */
 static void emit_concat(struct drawing *d, int part)
 {
     int kind = draw(4), shape = kind == 3 ? NARROW : (int)halves[kind];
@@ -175,9 +183,22 @@ static void emit_concat(struct drawing *d, int part)
 
     if (y < 0)
         return;
+    for (int i = 0; i < 2; i++) {
+        int *operand = i ? &y : &x;
+
+        if (chance(80)) {
+            emit_scale(d, part, *operand);
+            *operand = d->count - 1;
+            d->value[*operand].used = repeats(part);
+        }
+    }
     begin_op(d, part);
     fprintf(d->out, "concat(%%v%d, %%v%d) {dim=%d}", x, y, kind == 3 ? 1 : dims[kind]);
     end_op(d, kind == 3 ? FULL : (enum shape)kind, d->value[x].wide, part);
+    if (chance(70)) {
+        d->value[d->count - 1].used = repeats(part);
+        emit_scale(d, part, d->count - 1);
+    }
 }
 
 /* Two products of one input: their outputs prefer to lie side by side. */
@@ -195,11 +216,11 @@ static void emit_linear(struct drawing *d, int part)
 
 static void emit_ops(struct drawing *d, int part)
 {
-    static void (*const emits[])(struct drawing *, int) = {emit_binary, emit_binary, emit_unary,
-                                                           emit_unary,  emit_view,   emit_narrow,
-                                                           emit_concat, emit_linear};
+    static void (*const emits[])(struct drawing *, int) = {
+        emit_binary, emit_binary, emit_unary,  emit_unary,  emit_view,
+        emit_narrow, emit_narrow, emit_concat, emit_concat, emit_linear};
 
-    for (int n = part == PRE ? draw(4) : draw(12); n-- > 0 && d->count < MOST - 8;)
+    for (int n = part == PRE ? draw(4) : draw(12); n-- > 0 && d->count < MOST - 10;)
         emits[draw((int)CT_COUNT(emits))](d, part);
 }
 

@@ -159,6 +159,90 @@ static void one_rank_needs_no_collectives(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Propagates a graph and returns it. */
+static struct ct_graph *propagated(struct ct_arena *arena, const char *text)
+{
+    struct ct_graph *graph = parse(arena, text);
+
+    assert_ok(ct_pass_propagate.apply(graph, NULL));
+    assert_ok(ct_graph_verify(graph, stderr));
+    return graph;
+}
+
+static size_t count_type(const struct ct_graph *graph, const struct ct_op_type *type)
+{
+    size_t count = 0;
+
+    ct_for_each_op (op, graph)
+        count += op->type == type;
+    return count;
+}
+
+/* Even where the weight has fewer bytes, as it is needed again in every microbatch. */
+static void activations_move_not_weights(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        propagated(&arena, "graph \"which\"\nmesh tp=4\n"
+                           "input %x : float32[1,4096,32] [-, tp, -]\n"
+                           "param %w : float32[64,32] [tp]\n"
+                           "F - %y = linear(%x, %w) : float32[1,4096,64]\n"
+                           "F - %s = squared_norm(%y) : float64[]\nfetch s = %s\n");
+    const struct ct_op *linear = ct_graph_find(graph, "y")->producer;
+
+    (void)state;
+    assert_ptr_equal(linear->in[0]->producer->type, &ct_op_all_gather);
+    assert_ptr_equal(linear->in[1], ct_graph_find(graph, "w"));
+    ct_arena_finish(&arena);
+}
+
+/* Two ops that need a value in one other sharding share the collective, asked for or found. */
+static void one_redistribution_serves_all(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        propagated(&arena, "graph \"shared\"\nmesh tp=4\n"
+                           "input %x : float32[1,8,32] [-, tp, -]\n"
+                           "param %v : float32[64,32] [tp]\nparam %w : float32[64,32] [tp]\n"
+                           "F - %whole = redistribute(%x) : float32[1,8,32] ; asked for\n"
+                           "F - %y = linear(%whole, %v) : float32[1,8,64]\n"
+                           "F - %z = linear(%x, %w) : float32[1,8,64]\n"
+                           "F - %sum = add(%y, %z) : float32[1,8,64]\n"
+                           "F - %s = squared_norm(%sum) : float64[]\nfetch s = %s\n");
+
+    (void)state;
+    assert_int_equal(count_type(graph, &ct_op_all_gather), 1);
+    ct_arena_finish(&arena);
+}
+
+/* Terms of a sum are added in their own dtype before they are rounded to a narrower one. */
+static void sums_are_reduced_before_they_are_narrowed(void **state)
+{
+    static const struct {
+        const char *dtype;
+        bool reduced; /* before the cast */
+    } cases[] = {{"bfloat16", true}, {"float64", false}};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph =
+            propagated(&arena, ct_arena_printf(&arena,
+                                               "graph \"narrow\"\nmesh tp=4\n"
+                                               "input %%x : float32[1,8,32] [-, -, tp]\n"
+                                               "param %%w : float32[64,32] [-, tp]\n"
+                                               "F - %%y = linear(%%x, %%w) : float32[1,8,64]\n"
+                                               "F - %%z = cast(%%y) {dtype=\"%s\"} : %s[1,8,64]\n"
+                                               "fetch z = %%z\n",
+                                               cases[i].dtype, cases[i].dtype));
+        const struct ct_op *cast = ct_graph_find(graph, "z")->producer;
+
+        assert_int_equal(cast->in[0]->producer->type == &ct_op_all_reduce, cases[i].reduced);
+        assert_int_equal(count_type(graph, &ct_op_all_reduce), 1);
+        ct_arena_finish(&arena);
+    }
+}
+
 static const struct ct_op_type amax = {
     .size = sizeof(struct ct_op_type),
     .name = "test_amax",
@@ -210,6 +294,9 @@ int main(void)
         cmocka_unit_test(sequence_parallel_scatters_the_residual_stream),
         cmocka_unit_test(impossible_shardings_are_refused_by_name),
         cmocka_unit_test(one_rank_needs_no_collectives),
+        cmocka_unit_test(activations_move_not_weights),
+        cmocka_unit_test(one_redistribution_serves_all),
+        cmocka_unit_test(sums_are_reduced_before_they_are_narrowed),
         cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
     };
     if (REGISTER_OPS("tp") < 0)
