@@ -148,5 +148,8 @@ const struct cpu_loops CPU_ISA(cpu_loops) = {
     .gated = CPU_ISA(cpu_gated),
     .gated_grad = CPU_ISA(cpu_gated_grad),
     .add_scaled = CPU_ISA(cpu_add_scaled),
+    .momentum = CPU_ISA(cpu_momentum),
+    .blend = CPU_ISA(cpu_blend),
+    .scaled = CPU_ISA(cpu_scaled),
     .normal = CPU_ISA(cpu_normal),
 };

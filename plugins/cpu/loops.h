@@ -64,6 +64,15 @@ struct cpu_loops {
     /* to += factor x */
     void (*add_scaled)(float *to, const float *x, float factor, int64_t n);
 
+    /* m = keep m + rest clip g; direction = rest clip g + keep m. */
+    void (*momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
+                     float rest, float clip, int64_t n);
+    /* to = of_to to + of_x x; to = factor x. x may be to. */
+    void (*blend)(enum ct_dtype to_type, void *to, float of_to, enum ct_dtype x_type, const void *x,
+                  float of_x, int64_t n);
+    void (*scaled)(enum ct_dtype to_type, void *to, enum ct_dtype x_type, const void *x,
+                   float factor, int64_t n);
+
     /* Elements first .. first + n of the stream defined in rng.h, times std. */
     void (*normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out, uint64_t first,
                    int64_t n);
@@ -91,6 +100,12 @@ void CPU_ISA(cpu_gated)(enum ct_dtype dtype, void *h, const float *g, const floa
 float CPU_ISA(cpu_gated_grad)(enum ct_dtype dtype, void *dg, void *du, const float *dh,
                               const float *g, const float *u, float factor, int64_t n);
 void CPU_ISA(cpu_add_scaled)(float *to, const float *x, float factor, int64_t n);
+void CPU_ISA(cpu_momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
+                           float rest, float clip, int64_t n);
+void CPU_ISA(cpu_blend)(enum ct_dtype to_type, void *to, float of_to, enum ct_dtype x_type,
+                        const void *x, float of_x, int64_t n);
+void CPU_ISA(cpu_scaled)(enum ct_dtype to_type, void *to, enum ct_dtype x_type, const void *x,
+                         float factor, int64_t n);
 void CPU_ISA(cpu_normal)(const struct cpu_normal *normal, enum ct_dtype dtype, void *out,
                          uint64_t first, int64_t n);
 

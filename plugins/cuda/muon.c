@@ -1,6 +1,7 @@
 /*
- * Muon and the moving average of weights. The iteration of Muon is matrix products in float32 (TF32
- * with [cuda] tf32): with A = x x^T, x becomes (3.4445 I - 4.775 A + 2.0315 A A) x, five times.
+ * Muon and the moving average of weights. The iteration of Muon is matrix products of float32 (TF32
+ * with [cuda] tf32), or of operands rounded to bfloat16, with float32 sums: with A = x x^T, x
+ * becomes 3.4445 x + (-4.775 A + 2.0315 A A) x, five times.
  */
 #include "blas.h"
 
@@ -94,7 +95,9 @@ static int run_update(const struct ct_launch *l)
 /* ---- the iteration, on one matrix of a stack after the other ---- */
 
 struct state {
-    size_t sums, squares, x[2], a, b; /* offsets in the workspace, behind that of products */
+    enum ct_dtype operand;
+    /* Offsets in the workspace, behind that of products: x, a and b in float32, and as operands. */
+    size_t sums, squares, x, a, b, x_operand, a_operand, b_operand;
 };
 
 struct matrix {
@@ -103,9 +106,9 @@ struct matrix {
     int64_t rows, columns, less; /* less: the smaller of both */
 };
 
-static float *matrix_at(const struct matrix *m, size_t offset)
+static void *matrix_at(const struct matrix *m, size_t offset)
 {
-    return (float *)((char *)m->l->workspace + offset);
+    return (char *)m->l->workspace + offset;
 }
 
 static bool accepts_orthogonal(const struct ct_prepare *p)
@@ -118,15 +121,20 @@ static int prepare_orthogonal(struct ct_prepare *p)
     struct state *s = ct_arena_new(p->arena, struct state);
     int64_t rows = p->in[0].shape[p->in[0].ndim - 2], columns = p->in[0].shape[p->in[0].ndim - 1];
     int64_t less = rows < columns ? rows : columns;
+    size_t x = (size_t)(rows * columns), a = (size_t)(less * less), size;
 
+    s->operand = ct_op_enum(p->op, "products") ? CT_BF16 : CT_F32;
+    size = ct_dtype_size(s->operand);
     p->workspace = GPU_BLAS_WORKSPACE;
     s->squares = gpu_carve(&p->workspace, sizeof(double));
     s->sums =
         gpu_carve(&p->workspace, (size_t)gpu_blocks(rows * columns, GPU_GRAIN) * sizeof(double));
-    for (int i = 0; i < 2; i++)
-        s->x[i] = gpu_carve(&p->workspace, (size_t)(rows * columns) * sizeof(float));
-    s->a = gpu_carve(&p->workspace, (size_t)(less * less) * sizeof(float));
-    s->b = gpu_carve(&p->workspace, (size_t)(less * less) * sizeof(float));
+    s->x = gpu_carve(&p->workspace, x * sizeof(float));
+    s->a = gpu_carve(&p->workspace, a * sizeof(float));
+    s->b = gpu_carve(&p->workspace, a * sizeof(float));
+    s->x_operand = gpu_carve(&p->workspace, x * size);
+    s->a_operand = s->operand == CT_F32 ? s->a : gpu_carve(&p->workspace, a * size);
+    s->b_operand = s->operand == CT_F32 ? s->b : gpu_carve(&p->workspace, a * size);
     p->state = s;
     return 0;
 }
@@ -135,11 +143,11 @@ static int prepare_orthogonal(struct ct_prepare *p)
 static int normalise(const struct matrix *m, const void *from, enum ct_dtype dtype)
 {
     int64_t count = m->rows * m->columns;
-    struct gpu_squares squares = {.sums = (void *)matrix_at(m, m->at->sums), .tensors = 1};
-    struct gpu_add_doubles add = {.out = (void *)matrix_at(m, m->at->squares),
+    struct gpu_squares squares = {.sums = matrix_at(m, m->at->sums), .tensors = 1};
+    struct gpu_add_doubles add = {.out = matrix_at(m, m->at->squares),
                                   .in = squares.sums,
                                   .count = gpu_blocks(count, GPU_GRAIN)};
-    struct gpu_muon a = {.y = matrix_at(m, m->at->x[0]),
+    struct gpu_muon a = {.y = matrix_at(m, m->at->x),
                          .x = from,
                          .squares = add.out,
                          .count = count,
@@ -157,63 +165,88 @@ static int normalise(const struct matrix *m, const void *from, enum ct_dtype dty
     return rc < 0 ? rc : over_elements(m->l, "muon_normalise", count, &a);
 }
 
-static int multiply(const struct matrix *m, struct gpu_product p)
+/* to = factor x; x is float32. */
+static int scale(const struct matrix *m, size_t x, float factor, int64_t count, enum ct_dtype dtype,
+                 void *to)
 {
-    p.a_dtype = p.b_dtype = p.c_dtype = CT_F32;
+    struct gpu_muon a = {.y = to,
+                         .x = matrix_at(m, x),
+                         .count = count,
+                         .kind = {gpu_float_kind(dtype), GPU_F32, 0},
+                         .keep = factor};
+
+    return over_elements(m->l, "muon_scale", count, &a);
+}
+
+/* Of operands; the result is float32. */
+static int multiply(const struct matrix *m, struct gpu_product p, size_t a, size_t b, size_t c)
+{
+    p.a = matrix_at(m, a);
+    p.b = matrix_at(m, b);
+    p.c = matrix_at(m, c);
+    p.a_dtype = p.b_dtype = m->at->operand;
+    p.c_dtype = CT_F32;
     p.c_stride = p.n;
     return gpu_multiply(m->l, &p, m->l->workspace);
 }
 
-/* b = 3.4445 I - 4.775 a + 2.0315 a a, of a = x x^T, or x^T x if that is smaller */
-static int polynomial(const struct matrix *m, const float *x)
+/* b = -4.775 a + 2.0315 a a, of a = x x^T, or x^T x if that is smaller */
+static int polynomial(const struct matrix *m)
 {
-    float *a = matrix_at(m, m->at->a), *b = matrix_at(m, m->at->b);
+    const struct state *s = m->at;
     bool tall = m->rows > m->columns;
-    struct gpu_muon_polynomial sum = {b, a, m->less, -4.775f, 2.0315f, 3.4445f};
-    int rc = multiply(m, (struct gpu_product){.m = m->less,
-                                              .n = m->less,
-                                              .k = tall ? m->rows : m->columns,
-                                              .a = x,
-                                              .b = x,
-                                              .c = a,
-                                              .a_stride = m->columns,
-                                              .b_stride = m->columns,
-                                              .a_by_k = tall,
-                                              .b_by_k = tall});
+    int64_t count = m->less * m->less;
+    struct gpu_muon_polynomial sum = {.to = matrix_at(m, s->b_operand),
+                                      .x = matrix_at(m, s->a),
+                                      .y = matrix_at(m, s->b),
+                                      .count = count,
+                                      .of_x = -4.775f,
+                                      .of_y = 2.0315f,
+                                      .kind = gpu_float_kind(s->operand)};
+    struct gpu_product square = {.m = m->less,
+                                 .n = m->less,
+                                 .k = tall ? m->rows : m->columns,
+                                 .a_stride = m->columns,
+                                 .b_stride = m->columns,
+                                 .a_by_k = tall,
+                                 .b_by_k = tall};
+    struct gpu_product fourth = {
+        .m = m->less, .n = m->less, .k = m->less, .a_stride = m->less, .b_stride = m->less};
+    int rc = multiply(m, square, s->x_operand, s->x_operand, s->a);
 
+    if (rc == 0 && s->operand != CT_F32)
+        rc = scale(m, s->a, 1, count, s->operand, matrix_at(m, s->a_operand));
     if (rc == 0)
-        rc = multiply(m, (struct gpu_product){.m = m->less,
-                                              .n = m->less,
-                                              .k = m->less,
-                                              .a = a,
-                                              .b = a,
-                                              .c = b,
-                                              .a_stride = m->less,
-                                              .b_stride = m->less});
+        rc = multiply(m, fourth, s->a_operand, s->a_operand, s->b);
     return rc < 0 ? rc
                   : gpu_launch(m->l, "muon_polynomial",
-                               (struct gpu_size){
-                                   (unsigned)gpu_blocks(m->less * m->less, 4 * THREADS), 1, 1},
+                               (struct gpu_size){(unsigned)gpu_blocks(count, 4 * THREADS), 1, 1},
                                (struct gpu_size){THREADS, 1, 1}, 0, &sum);
 }
 
-/* to = b x, or x b; b is symmetric */
-static int step(const struct matrix *m, const float *x, float *to)
+/* x = 3.4445 x + b x, or x b; b is symmetric */
+static int step(const struct matrix *m)
 {
-    const float *b = matrix_at(m, m->at->b);
+    const struct state *s = m->at;
     bool tall = m->rows > m->columns;
-    int rc = polynomial(m, x);
+    int64_t count = m->rows * m->columns;
+    struct gpu_product p = {.m = m->rows,
+                            .n = m->columns,
+                            .k = m->less,
+                            .a_stride = m->less,
+                            .b_stride = tall ? m->less : m->columns,
+                            .b_by_k = !tall,
+                            .accumulate = true};
+    int rc = scale(m, s->x, 1, count, s->operand, matrix_at(m, s->x_operand));
 
-    return rc < 0 ? rc
-                  : multiply(m, (struct gpu_product){.m = m->rows,
-                                                     .n = m->columns,
-                                                     .k = m->less,
-                                                     .a = tall ? x : b,
-                                                     .b = tall ? b : x,
-                                                     .c = to,
-                                                     .a_stride = m->less,
-                                                     .b_stride = tall ? m->less : m->columns,
-                                                     .b_by_k = !tall});
+    if (rc == 0)
+        rc = scale(m, s->x, 3.4445f, count, CT_F32, matrix_at(m, s->x));
+    if (rc == 0)
+        rc = polynomial(m);
+    if (rc < 0)
+        return rc;
+    return tall ? multiply(m, p, s->x_operand, s->b_operand, s->x)
+                : multiply(m, p, s->b_operand, s->x_operand, s->x);
 }
 
 static int run_orthogonal(const struct ct_launch *l)
@@ -225,17 +258,13 @@ static int run_orthogonal(const struct ct_launch *l)
 
     m.less = m.rows < m.columns ? m.rows : m.columns;
     for (int64_t first = 0; rc == 0 && first < ct_tensor_count(in); first += count) {
-        struct gpu_muon copy = {.y = (char *)out->data + (size_t)first * ct_dtype_size(out->dtype),
-                                .x = matrix_at(&m, m.at->x[STEPS % 2]),
-                                .count = count,
-                                .kind = {gpu_float_kind(out->dtype), GPU_F32, 0}};
-
         rc = normalise(&m, (const char *)in->data + (size_t)first * ct_dtype_size(in->dtype),
                        in->dtype);
         for (int i = 0; rc == 0 && i < STEPS; i++)
-            rc = step(&m, matrix_at(&m, m.at->x[i % 2]), matrix_at(&m, m.at->x[(i + 1) % 2]));
+            rc = step(&m);
         if (rc == 0)
-            rc = over_elements(l, "muon_normalise", count, &copy);
+            rc = scale(&m, m.at->x, 1, count, out->dtype,
+                       (char *)out->data + (size_t)first * ct_dtype_size(out->dtype));
     }
     return rc;
 }

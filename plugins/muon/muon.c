@@ -5,9 +5,11 @@
  *
  * An update is scaled by 0.2 sqrt(larger dimension), so that its elements are as large as AdamW's
  * and both can share learning rate and decay (Liu et al. 2025; torch.optim.Muon with
- * adjust_lr_fn = match_rms_adamw, but in float32). The iteration needs whole matrices: its factors
- * may not be split, so propagation gathers the momentum, and each rank keeps its shard of the
- * result. Stacked matrices, such as experts, may be split between matrices.
+ * adjust_lr_fn = match_rms_adamw). The iteration needs whole matrices: its factors may not be
+ * split, so propagation gathers the momentum, and each rank keeps its shard of the result. Stacked
+ * matrices, such as experts, may be split between matrices.
+ *
+ * The ops' kernels are the devices' (plugins/cpu/muon.c, plugins/cuda/muon.c).
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -24,8 +26,12 @@ struct hyper {
     double momentum, weight_decay, scale;
 };
 
+/* What the iteration multiplies: float32, or matrices rounded to bfloat16, with float32 sums. */
+enum products { FLOAT32, BFLOAT16 };
+
 static struct config {
     struct hyper hyper;
+    enum products products;
     const char *exclude;
 } config;
 
@@ -35,6 +41,8 @@ static const struct ct_option options[] = {
                  "Share of a weight that a step at learning rate 1 takes away"),
     CT_OPT_FLOAT(struct config, hyper.scale, "scale", "0.2", 0, INFINITY,
                  "Of an update, times the root of the matrix's larger dimension"),
+    CT_OPT_ENUM(struct config, products, "products", "float32", "float32|bfloat16",
+                "What the iteration multiplies; sums are float32"),
     CT_OPT_STRING(struct config, exclude, "exclude",
                   "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight",
                   "Patterns of names, separated by commas: matrices left to the other optimizer"),
@@ -46,10 +54,13 @@ static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, INFINITY, "Of the update"),
     {0}};
 
-static void put(const struct ct_launch *l, int64_t i, double value)
-{
-    ct_tensor_store(&l->out[0], i, value + (l->accumulate & 1 ? ct_tensor_load(&l->out[0], i) : 0));
-}
+struct iteration {
+    enum products products;
+};
+
+static const struct ct_option iteration_attrs[] = {
+    CT_OPT_ENUM(struct iteration, products, "products", "float32", "float32|bfloat16", "Operands"),
+    {0}};
 
 /* ---- the momentum, with Nesterov's look ahead ---- */
 
@@ -63,7 +74,7 @@ static int momentum_run(const struct ct_launch *l)
         double m = keep * ct_tensor_load(&l->in[2], i) + (1 - keep) * g;
 
         ct_tensor_store(&l->in[2], i, m);
-        put(l, i, (1 - keep) * g + keep * m);
+        ct_tensor_store(&l->out[0], i, (1 - keep) * g + keep * m);
     }
     return 0;
 }
@@ -80,61 +91,46 @@ static const struct ct_op_type momentum_type = {
 
 /* ---- the iteration ---- */
 
-struct product { /* C[m, n] = A[m, k] B[k, n] */
-    const float *a, *b;
-    float *c;
-    int64_t n, k;
-};
-
-static void multiply_rows(void *context, int64_t begin, int64_t end)
+/* c[m, n] = a[m, k] b[k, n] */
+static void multiply(const double *a, const double *b, double *c, int64_t m, int64_t n, int64_t k)
 {
-    const struct product *p = context;
-
-    for (int64_t i = begin; i < end; i++) {
-        float *restrict c = p->c + i * p->n;
-
-        memset(c, 0, sizeof(*c) * (size_t)p->n);
-        for (int64_t k = 0; k < p->k; k++)
-            for (int64_t j = 0; j < p->n; j++)
-                c[j] += p->a[i * p->k + k] * p->b[k * p->n + j];
-    }
-}
-
-static void multiply(const struct ct_launch *l, const float *a, const float *b, float *c, int64_t m,
-                     int64_t n, int64_t k)
-{
-    struct product p = {a, b, c, n, k};
-
-    ct_parallel(l, m, multiply_rows, &p);
-}
-
-static void transpose(const float *x, float *to, int64_t m, int64_t n)
-{
+    memset(c, 0, sizeof(*c) * (size_t)(m * n));
     for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++)
-            to[j * m + i] = x[i * n + j];
+        for (int64_t l = 0; l < k; l++)
+            for (int64_t j = 0; j < n; j++)
+                c[i * n + j] += a[i * k + l] * b[l * n + j];
+}
+
+/* Rounded as an operand of a product. */
+static void round_operand(enum products products, const double *x, double *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = products == BFLOAT16 ? (double)ct_bf16_to_f32(ct_f32_to_bf16((float)x[i])) : x[i];
 }
 
 /* x[m, n], m <= n: five times x = 3.4445 x - 4.775 x x^T x + 2.0315 (x x^T)^2 x. */
-static void iterate(const struct ct_launch *l, float *x, int64_t m, int64_t n, float *work)
+static void iterate(enum products products, double *x, int64_t m, int64_t n, double *work)
 {
-    float *a = work, *b = a + m * m, *y = b + m * m;
-    double norm = 0;
+    double *a = work, *b = a + m * m, *y = b + m * m, *z = y + m * n, norm = 0;
 
     for (int64_t i = 0; i < m * n; i++)
-        norm += (double)x[i] * (double)x[i];
+        norm += x[i] * x[i];
     norm = fmax(sqrt(norm), 1e-7);
     for (int64_t i = 0; i < m * n; i++)
-        x[i] = (float)((double)x[i] / norm);
+        x[i] /= norm;
     for (int step = 0; step < 5; step++) {
-        transpose(x, y, m, n);
-        multiply(l, x, y, a, m, m, n);
-        multiply(l, a, a, b, m, m, m);
-        for (int64_t i = 0; i < m * m; i++)
-            b[i] = -4.775f * a[i] + 2.0315f * b[i];
-        multiply(l, b, x, y, m, n, m);
+        round_operand(products, x, y, m * n);
         for (int64_t i = 0; i < m * n; i++)
-            x[i] = 3.4445f * x[i] + y[i];
+            z[i % n * m + i / n] = y[i];
+        multiply(y, z, a, m, m, n);
+        round_operand(products, a, z, m * m);
+        multiply(z, z, b, m, m, m);
+        for (int64_t i = 0; i < m * m; i++)
+            b[i] = -4.775 * a[i] + 2.0315 * b[i];
+        round_operand(products, b, b, m * m);
+        multiply(b, y, z, m, n, m);
+        for (int64_t i = 0; i < m * n; i++)
+            x[i] = 3.4445 * x[i] + z[i];
     }
 }
 
@@ -143,17 +139,19 @@ static int orthogonal_run(const struct ct_launch *l)
     const struct ct_tensor *in = &l->in[0];
     int64_t rows = in->shape[in->ndim - 2], columns = in->shape[in->ndim - 1];
     int64_t m = rows < columns ? rows : columns, n = rows < columns ? columns : rows;
-    float *x = malloc(sizeof(*x) * (size_t)(2 * m * n + 2 * m * m));
+    enum products products = ((const struct iteration *)l->op->attrs)->products;
+    double *x = malloc(sizeof(*x) * (size_t)(3 * m * n + 2 * m * m));
 
     if (!x)
         return ct_fail(CT_ENOMEM, "a matrix of %lld x %lld", (long long)rows, (long long)columns);
     for (int64_t first = 0; first < ct_tensor_count(in); first += rows * columns) {
         for (int64_t i = 0; i < rows * columns; i++)
             x[rows <= columns ? i : i % columns * rows + i / columns] =
-                (float)ct_tensor_load(in, first + i);
-        iterate(l, x, m, n, x + m * n);
+                ct_tensor_load(in, first + i);
+        iterate(products, x, m, n, x + m * n);
         for (int64_t i = 0; i < rows * columns; i++)
-            put(l, first + i, (double)x[rows <= columns ? i : i % columns * rows + i / columns]);
+            ct_tensor_store(&l->out[0], first + i,
+                            x[rows <= columns ? i : i % columns * rows + i / columns]);
     }
     free(x);
     return 0;
@@ -174,6 +172,8 @@ static const struct ct_op_type orthogonal_type = {
     .name = "muon.orthogonal",
     .summary = "whole matrices, made nearly orthogonal (Newton-Schulz)",
     .signature = "x[.MN] T -> y[.MN] T",
+    .attrs = iteration_attrs,
+    .attrs_size = sizeof(struct iteration),
     .flops = orthogonal_flops,
     .reference = orthogonal_run,
 };
@@ -201,12 +201,6 @@ static const struct ct_op_type update_type = {
     .attrs_size = sizeof(struct hyper),
     .reference = update_run,
 };
-
-static const struct ct_kernel kernels[] = {
-    CT_KERNEL("muon.momentum", "plain", 0, NULL, NULL, momentum_run),
-    CT_KERNEL("muon.orthogonal", "plain", 0, NULL, NULL, orthogonal_run),
-    CT_KERNEL("muon.update", "plain", 0, NULL, NULL, update_run),
-    {0}};
 
 /* ---- the optimizer ---- */
 
@@ -243,7 +237,7 @@ static void update(struct ct_builder *b, struct ct_builder *init, struct ct_valu
     u = ct_emit_type1(b, &momentum_type, ct_arena_printf(arena, "muon.direction.%s", p->name),
                       (struct ct_value *[]){clip, p->grad, m}, 3, &hyper);
     u = ct_emit_type1(b, &orthogonal_type, ct_arena_printf(arena, "muon.orthogonal.%s", p->name),
-                      &u, 1, NULL);
+                      &u, 1, &(struct iteration){config.products});
     ct_emit_type(b, &update_type, "muon", (struct ct_value *[]){lr, clip, p, u}, 4, &hyper);
 }
 
@@ -268,4 +262,4 @@ CT_PLUGIN(.name = "muon", .version = "1.0",
           .offers = CT_OFFERS({CT_OPTIMIZER, "muon", &optimizer},
                               {CT_OP, "muon.momentum", &momentum_type},
                               {CT_OP, "muon.orthogonal", &orthogonal_type},
-                              {CT_OP, "muon.update", &update_type}, {CT_KERNELS, "cpu", kernels}));
+                              {CT_OP, "muon.update", &update_type}));

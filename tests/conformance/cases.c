@@ -238,14 +238,14 @@
     "state %average : float32[" #n "," #k "]\n"                                                    \
     "post - ema(%step, %p, %average) {decay=0.9}\n"
 
-#define MUON(s, n, k, clip)                                                                        \
+#define MUON(s, n, k, clip, products)                                                              \
     "scalar %lr : float64[]\n"                                                                     \
     "scalar %" clip " : float32[]\n"                                                               \
     "param %p : float32[" #s "," #n "," #k "]\n"                                                   \
     "state %g : T[" #s "," #n "," #k "]\n"                                                         \
     "state %m : T[" #s "," #n "," #k "]\n"                                                         \
     "post - %u = muon.momentum(%" clip ", %g, %m) {momentum=0.9} : T[" #s "," #n "," #k "]\n"      \
-    "post - %o = muon.orthogonal(%u) : T[" #s "," #n "," #k "]\n"                                  \
+    "post - %o = muon.orthogonal(%u) {products=" products "} : T[" #s "," #n "," #k "]\n"          \
     "post - muon.update(%lr, %" clip ", %p, %o) {weight_decay=0.1, scale=3}\n"
 
 /* All rows in two rounds, as devices with memory of their own send them. */
@@ -420,8 +420,10 @@ const struct conformance_case conformance_cases[] = {
     {"adamw, 8 bits", ADAMW_FLOAT8(37, 64, 4, "clip"), 0, false},
     {"adamw, 8 bits, long blocks", ADAMW_FLOAT8(3, 512, 2, "clip"), 0, false},
     {"moving average", AVERAGE(37, 241), 0, false},
-    {"muon, odd", MUON(2, 7, 19, "clip"), 0, false},
-    {"muon, tall", MUON(1, 40, 16, "clip"), 0, false},
+    {"muon, odd", MUON(2, 7, 19, "clip", "float32"), 0, false},
+    {"muon, tall", MUON(1, 40, 16, "clip", "float32"), 0, false},
+    {"muon in bfloat16, odd", MUON(2, 7, 19, "clip", "bfloat16"), 0, 3},
+    {"muon in bfloat16, tall", MUON(1, 40, 16, "clip", "bfloat16"), 0, 3},
     {"muon, skipped",
      "scalar %lr : float64[]\nscalar %skip : float32[]\nparam %p : float32[5,7]\n"
      "state %o : T[5,7]\npost - muon.update(%lr, %skip, %p, %o) {weight_decay=0.1, scale=3}\n",

@@ -449,10 +449,11 @@ struct gpu_muon {
 };
 
 struct gpu_muon_polynomial {
-    float *y;
-    const float *x;
-    int64_t size;
-    float of_x, of_y, diagonal;
+    void *to; /* of kind; of_x x + of_y y. It may be y in float32 */
+    const float *x, *y;
+    int64_t count;
+    float of_x, of_y;
+    int32_t kind;
 };
 
 /* ---- float8 ---- */

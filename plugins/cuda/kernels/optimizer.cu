@@ -405,20 +405,26 @@ struct scaled_copy {
     }
 };
 
-/* y = x over the root of *squares; squares NULL: y = x */
+/* y = x over the root of *squares */
 KERNEL(muon_normalise, gpu_muon, 256)
 {
-    double by = a.squares ? 1 / fmax(sqrt(*a.squares), 1e-7) : 1;
+    double by = 1 / fmax(sqrt(*a.squares), 1e-7);
 
     over_elements(scaled_copy{a, (float)by}, a.count, is_aligned(a.x) && is_aligned(a.y));
 }
 
-/* y[size][size] = of_x x + of_y y + diagonal I */
+/* y = keep x */
+KERNEL(muon_scale, gpu_muon, 256)
+{
+    over_elements(scaled_copy{a, a.keep}, a.count, is_aligned(a.x) && is_aligned(a.y));
+}
+
 KERNEL(muon_polynomial, gpu_muon_polynomial, 256)
 {
-    int64_t count = a.size * a.size;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        float sum[1] = {a.of_x * a.x[i] + a.of_y * a.y[i]};
 
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
-         i += (int64_t)gridDim.x * blockDim.x)
-        a.y[i] = a.of_x * a.x[i] + a.of_y * a.y[i] + (i / a.size == i % a.size ? a.diagonal : 0.0f);
+        store_as<1>(a.kind, a.to, i, sum);
+    }
 }
