@@ -54,6 +54,11 @@ static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, INFINITY, "Of the update"),
     {0}};
 
+static void put(const struct ct_launch *l, int64_t i, double value)
+{
+    ct_tensor_store(&l->out[0], i, value + (l->accumulate & 1 ? ct_tensor_load(&l->out[0], i) : 0));
+}
+
 struct iteration {
     enum products products;
 };
@@ -74,7 +79,7 @@ static int momentum_run(const struct ct_launch *l)
         double m = keep * ct_tensor_load(&l->in[2], i) + (1 - keep) * g;
 
         ct_tensor_store(&l->in[2], i, m);
-        ct_tensor_store(&l->out[0], i, (1 - keep) * g + keep * m);
+        put(l, i, (1 - keep) * g + keep * m);
     }
     return 0;
 }
@@ -150,8 +155,7 @@ static int orthogonal_run(const struct ct_launch *l)
                 ct_tensor_load(in, first + i);
         iterate(products, x, m, n, x + m * n);
         for (int64_t i = 0; i < rows * columns; i++)
-            ct_tensor_store(&l->out[0], first + i,
-                            x[rows <= columns ? i : i % columns * rows + i / columns]);
+            put(l, first + i, x[rows <= columns ? i : i % columns * rows + i / columns]);
     }
     free(x);
     return 0;
