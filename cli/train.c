@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/recipe.h>
@@ -98,6 +99,20 @@ static int save_recipe(struct args *args, const struct ct_recipe *recipe)
     return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
+/* Keep other jobs out of the dump folder until this process ends. The process that supervises ranks
+   does so for them, and otherwise rank 0. */
+static int take_folder(const struct ct_identity *id)
+{
+    const char *folder = ct_config.job.dump_folder;
+    int rc = ct_launch_is_rank() || id->rank > 0 ? 0 : ct_file_lock_folder(folder);
+
+    if (rc == CT_EPEER)
+        return ct_fail(CT_ECONFIG,
+                       "another job is running in %s: give this one another [job] dump_folder",
+                       folder);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
+}
+
 /* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
@@ -159,6 +174,9 @@ static int run(struct args *args, int argc, char **argv)
         return rc;
     if (!args->ranks && (args->restarts || args->elastic))
         return ct_fail(CT_ECONFIG, "--max-restarts and --elastic need -n RANKS");
+    rc = take_folder(&id);
+    if (rc < 0)
+        return rc;
     if ((args->ranks > 1 || args->restarts) && !id.by)
         return supervise(args, recipe, argc, argv);
     return train(args, recipe, &id);

@@ -490,7 +490,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
     int microbatches = 1, rc = check_options(options);
 
-    if (rc == 0 && options->depth == CT_RUN_READY)
+    if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = fire(run, CT_EVENT_RUN_OPEN);
     if (rc == 0)
         rc = find_offers(run, !options->logits);

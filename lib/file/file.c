@@ -4,12 +4,16 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/recipe.h>
+
+#define PATIENCE 3.0 /* seconds */
 
 static int read_all(int fd, char *text, size_t size, const char *path)
 {
@@ -77,6 +81,36 @@ int ct_file_make_folder(const char *path)
     if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
         return ct_fail(CT_EIO, "%s is not a folder", path);
     return 0;
+}
+
+/* A process that was just killed may take a moment to be gone. */
+static bool take_lock(int file)
+{
+    double end = ct_now() + PATIENCE;
+
+    while (flock(file, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        if (ct_now() > end)
+            return false;
+        ct_nap(0.05);
+    }
+    return true;
+}
+
+int ct_file_lock_folder(const char *path)
+{
+    char name[PATH_MAX];
+    int rc = ct_file_make_folder(path), file;
+
+    if (rc < 0)
+        return rc;
+    snprintf(name, sizeof(name), "%s/lock", path);
+    file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (file < 0)
+        return ct_fail(CT_EIO, "%s: %s", name, strerror(errno));
+    if (take_lock(file))
+        return file;
+    close(file);
+    return ct_fail(CT_EPEER, "another process has locked %s", path);
 }
 
 /* Create the parent folder of path. */

@@ -9,19 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 
 #include "ckpt.h"
 
-#define PATIENCE 3.0 /* seconds */
-#define SHOWN 8      /* steps in a message */
+#define SHOWN 8 /* steps in a message */
 
 static int lock = -1;
 
@@ -156,39 +153,18 @@ static void remove_left_overs(const char *folder)
     ct_arena_finish(&scratch);
 }
 
-/* A run that was just killed may take a moment to be gone. False: another run has the lock. Where
-   the file system has no locks, there is none. */
-static bool take_lock(void)
-{
-    double end = ct_now() + PATIENCE;
-
-    while (flock(lock, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
-        if (ct_now() > end)
-            return false;
-        ct_nap(0.05);
-    }
-    return true;
-}
-
 int ckpt_folder_take(const char *folder)
 {
-    struct ct_arena scratch = {0};
-    const char *path = ct_arena_printf(&scratch, "%s/lock", folder);
-    int rc = ct_file_make_folder(folder);
-
-    if (rc == 0 && (lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666)) < 0)
-        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
-    if (rc == 0 && !take_lock())
-        rc = ct_fail(CT_ECONFIG,
-                     "another running job saves its checkpoints in %s: give this run its own [job] "
-                     "dump_folder or [ckpt] folder",
-                     folder);
-    if (rc == 0)
-        remove_left_overs(folder);
-    else
-        ckpt_folder_leave();
-    ct_arena_finish(&scratch);
-    return rc;
+    lock = ct_file_lock_folder(folder);
+    if (lock == CT_EPEER)
+        return ct_fail(CT_ECONFIG,
+                       "another running job saves its checkpoints in %s: give this run another "
+                       "[ckpt] folder",
+                       folder);
+    if (lock < 0)
+        return lock;
+    remove_left_overs(folder);
+    return 0;
 }
 
 void ckpt_folder_leave(void)

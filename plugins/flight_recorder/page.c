@@ -106,7 +106,8 @@ void flight_describe_position(const struct flight_run *run, int rank, char *text
     struct words w = {text, 0, room};
 
     *text = '\0';
-    put(&w, "step %lld, ", (long long)p->step);
+    if (p->phase != FLIGHT_IN_OPENING)
+        put(&w, "step %lld, ", (long long)p->step);
     if (p->phase == FLIGHT_IN_BETWEEN && f && p->index + 1 == h->program[p->program].step_count)
         put(&w, "waiting for the streams at the end of the step");
     else if (p->phase == FLIGHT_IN_CALL && flight_is_group(h, p->index))
@@ -188,7 +189,9 @@ static void print_group(const struct flight_run *run, const struct flight_member
         most = n > most ? n : most;
     }
     put_group(&w, m);
-    fprintf(out, "  %-40s ended %lld calls", text, (long long)least);
+    if (m->instance)
+        put(&w, " (%d)", m->instance + 1);
+    fprintf(out, "  %-40s calls that ended: %lld", text, (long long)least);
     if (most > least)
         fprintf(out, " on all ranks, %lld on some", (long long)most);
     fputc('\n', out);
@@ -204,7 +207,8 @@ void flight_page(const struct flight_run *run, const struct flight_verdict *v, F
     for (int r = 0; r < run->world && !any; r++)
         any = run->rank[r].h;
     strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
-    fprintf(out, "job '%s', %d ranks, as of %s\n\n", any ? any->job : "", run->world, when);
+    fprintf(out, "job '%s', %d rank%s, as of %s\n\n", any ? any->job : "", run->world,
+            run->world > 1 ? "s" : "", when);
     fprintf(out, "verdict: %s\n%s\n", rules[v->rule], v->text);
     fprintf(out, "ranks\n");
     for (int r = 0; r < run->world; r++)

@@ -41,7 +41,7 @@ static struct {
     struct flight_record *ring;
     uint64_t ring_mask;
     struct claimed step, call;
-    int call_group;
+    struct flight_position before; /* the call of the host */
     bool ops;
 } now;
 
@@ -172,6 +172,7 @@ static void on_call(const struct ct_event_data *d)
                                                 .kind = FLIGHT_HOST_CALL});
         mark(&g->enqueued, &data, -1);
         mark(&g->started, &data, -1);
+        now.before = flight_own->position;
         move_to(FLIGHT_IN_CALL, -1, group, d->time);
         return;
     }
@@ -179,7 +180,8 @@ static void on_call(const struct ct_event_data *d)
         r->finished = d->time;
     data.sequence = g->started.sequence;
     mark(&g->finished, &data, -1);
-    move_to(FLIGHT_IN_HOOKS, -1, 0, d->time);
+    flight_own->position = now.before;
+    flight_own->position.since = d->time;
 }
 
 /* ---- steps and instructions ---- */
@@ -211,6 +213,7 @@ static void on_op(const struct ct_event_data *d)
 {
     int which = program_of(d);
     bool begins = d->event == CT_EVENT_OP_BEGIN;
+    enum flight_phase after = d->index < 0 ? FLIGHT_IN_OPENING : FLIGHT_IN_BETWEEN;
     struct claimed *c;
     struct flight_record *r;
 
@@ -220,7 +223,7 @@ static void on_op(const struct ct_event_data *d)
         count_work(d, which);
     if (!begins && flight_config.divergence_freq && d->instruction->stream == CT_STREAM_COMPUTE)
         flight_divergence_op(d);
-    move_to(begins ? FLIGHT_IN_INSIDE : FLIGHT_IN_BETWEEN, which, d->index, d->time);
+    move_to(begins ? FLIGHT_IN_INSIDE : after, which, d->index, d->time);
     if (!now.ops || now.plan[which][entry_of(d)].group >= 0)
         return;
     c = &now.claimed[which][entry_of(d)];
@@ -465,8 +468,6 @@ static void on_end(const struct ct_event_data *d)
 
 static int on_event(const struct ct_event_data *d, void *context)
 {
-    int rc = 0;
-
     (void)context;
     if (d->event == CT_EVENT_CALL_BEGIN || d->event == CT_EVENT_CALL_END) {
         if (flight_own)
@@ -479,12 +480,10 @@ static int on_event(const struct ct_event_data *d, void *context)
         flight_own->broken = d->time;
     if (!d->run)
         return 0;
-    if (d->event == CT_EVENT_PLAN_READY && d->run != now.run)
-        return 0; /* of a plan */
+    if (d->event == CT_EVENT_RUN_OPEN)
+        return open_file(d->run);
     if (d->run != now.run || !flight_own)
-        rc = open_file(d->run);
-    if (rc < 0)
-        return rc;
+        return 0; /* planned only, or not trained */
     switch (d->event) {
     case CT_EVENT_OP_BEGIN:
     case CT_EVENT_OP_END:
@@ -496,8 +495,6 @@ static int on_event(const struct ct_event_data *d, void *context)
     case CT_EVENT_FAILURE:
     case CT_EVENT_RUN_END:
         on_end(d);
-        break;
-    case CT_EVENT_RUN_OPEN:
         break;
     case CT_EVENT_PLAN_READY:
         return open_file(d->run);

@@ -216,6 +216,8 @@ static const char *kind_of_stall(const struct flight_header *h)
     const struct flight_position *p = &h->position;
     const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
 
+    if (p->phase == FLIGHT_IN_OPENING)
+        return "still opening the run, or in a hook that loads a checkpoint";
     if (p->phase == FLIGHT_IN_DATA)
         return "stuck while reading data; communication is not the cause";
     if (p->phase == FLIGHT_IN_HOOKS)

@@ -83,6 +83,8 @@ for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperat
 done
 "$ctitan" generate "$work/recipe.ini" --prompt fox --tokens 3 > /dev/null 2> "$work/said"
 ! grep 'WARNING' "$work/said" || fail "a warning"
+write --prompt fox --tokens 3 --with flight_recorder > /dev/null
+[ ! -e "$work/out/flight" ] || fail "generating writes over the record of a training run"
 
 status=0
 "$ctitan" generate "$work/recipe.ini" > /dev/null 2> "$work/said" || status=$?

@@ -26,8 +26,8 @@
  *   COLLECTIVE_FAILED    the collective, which had begun, failed; `message` and `code`
  *   CALL_BEGIN, _END     around a call on host memory by the run or a hook (ct_group_barrier
  *                        and the like, lib/comm.h); no END follows if it fails. run is NULL
- *   RUN_OPEN             a run that will train or generate begins to open: it has a recipe, a rank
- *                        and a world only
+ *   RUN_OPEN             a run that will train begins to open: it has a recipe, a rank and a world
+ *                        only
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,

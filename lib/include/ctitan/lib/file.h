@@ -46,6 +46,11 @@ CT_API int ct_file_rename(const char *from, const char *to);
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
 
+/* Lock a folder, which is created, for this process. The result is a descriptor that keeps the lock
+   until it is closed. CT_EPEER: another process has it, and it does not end in 3 seconds. Where the
+   file system has no locks, nobody is kept out. */
+CT_API int ct_file_lock_folder(const char *path);
+
 struct ct_run;
 /* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
 CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
