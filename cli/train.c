@@ -174,6 +174,8 @@ static int run(struct args *args, int argc, char **argv)
         return rc;
     if (!args->ranks && (args->restarts || args->elastic))
         return ct_fail(CT_ECONFIG, "--max-restarts and --elastic need -n RANKS");
+    if (args->elastic && !args->restarts)
+        return ct_fail(CT_ECONFIG, "--elastic needs --max-restarts N");
     rc = take_folder(&id);
     if (rc < 0)
         return rc;

@@ -26,7 +26,7 @@ static void print_options(const char *section, const struct ct_option *options, 
     }
 }
 
-static char *print_setup(struct ct_arena *arena)
+char *ct_recipe_setup(struct ct_arena *arena)
 {
     const struct ct_recipe_section *section;
     const struct ct_plugin *plugin;
@@ -87,7 +87,7 @@ static int show(struct ct_group *world, const char *mine, const struct digest *a
 int ct_recipe_compare(struct ct_run *run)
 {
     struct digest mine, *all = ct_arena_array(&run->arena, struct digest, run->world);
-    char *text = print_setup(&run->arena);
+    char *text = ct_recipe_setup(&run->arena);
     struct ct_group *world = run->world_group;
     int rc;
 

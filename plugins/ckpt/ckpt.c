@@ -406,7 +406,7 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     if (rc == 1 && run->rank == 0) {
         ct_info("loaded %s (%s) in %.2f s%s", path, c.mesh, ct_now() - begin, left_out(&what));
         if (what.lr)
-            ckpt_tell_changes(&c, run->recipe);
+            ckpt_tell_changes(&c, run);
     }
     ct_arena_finish(&scratch);
     return rc;

@@ -103,6 +103,10 @@ struct ckpt_what {
    freed; may be NULL. */
 int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
               const struct ckpt_what *what, struct ckpt_file *file, char **header);
+/* The recipe with every option. */
+int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **text);
+/* Give the boxes of a file their places, and sort them by those. Room for the hashes, in arena. */
+void ckpt_place(struct ct_arena *arena, struct ckpt_file *file);
 /* Set file->header and header_hash from its boxes. *header as above. */
 int ckpt_make_header(struct ckpt_file *file, char **header);
 /* Everything but the files' hashes. */
@@ -203,7 +207,7 @@ struct ckpt_load {
    warnings of rank 0. */
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load);
 /* Tell what a recipe that has changed since changes. */
-void ckpt_tell_changes(const struct ckpt *c, const struct ct_recipe *recipe);
+void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run);
 typedef void ckpt_difference(const char *section, const char *key, const char *before,
                              const char *now, void *context);
 /* Call `tell` for every option of two resolved recipes that differs. */

@@ -191,19 +191,21 @@ int ckpt_publish(const char *temporary, const char *path)
 void ckpt_set_aside(const char *folder, int64_t step)
 {
     struct ct_arena scratch = {0};
-    long long when = (long long)time(NULL);
-    int64_t *steps;
+    int64_t *steps, when = (int64_t)time(NULL);
     size_t count = ckpt_steps(&scratch, folder, &steps), later = 0;
 
     while (later < count && steps[later] > step)
         later++;
     if (later)
-        ct_warn("checkpoints of steps after load_step are renamed to step-N.old-%lld: %s", when,
-                ckpt_steps_text(&scratch, steps, later));
+        ct_warn("checkpoints of steps after load_step are renamed to step-N.old-%lld: %s",
+                (long long)when, ckpt_steps_text(&scratch, steps, later));
     for (size_t i = 0; i < later; i++) {
-        const char *path = ckpt_step_path(&scratch, folder, steps[i]);
+        const char *path = ckpt_step_path(&scratch, folder, steps[i]), *old;
 
-        if (ct_file_rename(path, ct_arena_printf(&scratch, "%s.old-%lld", path, when)) < 0)
+        do
+            old = ct_arena_printf(&scratch, "%s.old-%lld", path, (long long)when);
+        while (!access(old, F_OK) && when++);
+        if (ct_file_rename(path, old) < 0)
             ct_warn("%s", ct_error_message());
     }
     ct_arena_finish(&scratch);

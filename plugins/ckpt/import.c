@@ -156,23 +156,6 @@ static int take(struct import *m, const struct ct_weight *w)
     return ignored && !ignored->stored ? 0 : add_box(m, NULL, w->name, w, 0);
 }
 
-/* Largest elements first, without gaps. */
-static void arrange(struct ckpt *c, struct ckpt_file *file)
-{
-    struct ckpt_box *boxes = ct_arena_array(c->arena, struct ckpt_box, file->box_count + 1);
-    size_t count = 0;
-
-    for (size_t size = 8; size; size /= 2)
-        for (size_t i = 0; i < file->box_count; i++)
-            if (ct_dtype_size(file->boxes[i].dtype) == size) {
-                boxes[count] = file->boxes[i];
-                boxes[count++].at = file->bytes;
-                file->bytes += file->boxes[i].bytes;
-            }
-    file->boxes = boxes;
-    file->hash = ct_arena_array(c->arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
-}
-
 static int take_weights(struct import *m, const struct ct_weights *weights)
 {
     struct ckpt *c = m->c;
@@ -189,7 +172,7 @@ static int take_weights(struct import *m, const struct ct_weights *weights)
             rc = ct_fail(CT_EINVAL, "%s: %zu of its %lld tensors are there", c->tensors[i].name,
                          m->boxes[i], (long long)c->tensors[i].shape[0]);
     for (size_t i = 0; rc == 0 && i < c->file_count; i++)
-        arrange(c, &c->files[i]);
+        ckpt_place(c->arena, &c->files[i]);
     c->world = (int64_t)c->file_count;
     return rc;
 }

@@ -102,26 +102,13 @@ static void tell_change(const char *section, const char *key, const char *before
     ct_info("changed since the checkpoint: [%s] %s = %s, now %s", section, key, before, now);
 }
 
-static char *resolved(const struct ct_recipe *recipe)
+void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
+    const char *now;
 
-    if (!out)
-        return NULL;
-    ct_recipe_print_resolved(recipe, out);
-    fclose(out);
-    return text;
-}
-
-void ckpt_tell_changes(const struct ckpt *c, const struct ct_recipe *recipe)
-{
-    char *now = resolved(recipe);
-
-    if (now && c->recipe && ckpt_compare_recipes(c->recipe, now, tell_change, NULL) < 0)
+    if (c->recipe && (ckpt_recipe_text(c->arena, run, &now) < 0 ||
+                      ckpt_compare_recipes(c->recipe, now, tell_change, NULL) < 0))
         ct_warn("%s", ct_error_message());
-    free(now);
 }
 
 /* ---- differences ---- */

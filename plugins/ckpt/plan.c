@@ -101,9 +101,16 @@ int ckpt_make_header(struct ckpt_file *file, char **header)
     return 0;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    size_t x = ((const struct ckpt_box *)a)->at, y = ((const struct ckpt_box *)b)->at;
+
+    return (x > y) - (x < y);
+}
+
 /* Largest elements first, as in the header: every box is aligned to its elements. Then whole blocks
    of the disk, which can be written from where they lie. */
-static void place(struct ckpt_file *file)
+void ckpt_place(struct ct_arena *arena, struct ckpt_file *file)
 {
     for (size_t order = 0; order < 8; order++)
         for (size_t i = 0; i < file->box_count; i++) {
@@ -115,13 +122,8 @@ static void place(struct ckpt_file *file)
                 file->bytes += b->bytes;
             }
         }
-}
-
-static int by_place(const void *a, const void *b)
-{
-    size_t x = ((const struct ckpt_box *)a)->at, y = ((const struct ckpt_box *)b)->at;
-
-    return (x > y) - (x < y);
+    qsort(file->boxes, file->box_count, sizeof(*file->boxes), by_place);
+    file->hash = ct_arena_array(arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
 }
 
 int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
@@ -135,9 +137,7 @@ int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
         .boxes = ct_arena_array(arena, struct ckpt_box, run->state_count + 1)};
     for (size_t i = 0; i < run->state_count; i++)
         file->box_count += box_of(run, i, rank, what, &file->boxes[file->box_count]);
-    place(file);
-    qsort(file->boxes, file->box_count, sizeof(*file->boxes), by_place);
-    file->hash = ct_arena_array(arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
+    ckpt_place(arena, file);
     rc = ckpt_make_header(file, &text);
     if (rc == 0 && header)
         *header = text;
@@ -199,6 +199,11 @@ static int print_config(struct ct_run *run, FILE *out)
     return run->model_ops->write_config(run->model, out);
 }
 
+int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **text)
+{
+    return printed(arena, print_recipe, run, text);
+}
+
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c)
 {
@@ -219,7 +224,7 @@ int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_
         c->kept[c->kept_count] =
             (struct ckpt_kept){k->name, ct_arena_copy(arena, k->data, k->bytes), k->bytes};
     }
-    rc = printed(arena, print_recipe, run, &c->recipe);
+    rc = ckpt_recipe_text(arena, run, &c->recipe);
     if (rc == 0 && run->model_ops->write_config)
         rc = printed(arena, print_config, run, &c->config);
     return rc;

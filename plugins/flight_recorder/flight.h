@@ -174,7 +174,7 @@ void flight_plan_add(struct flight_plan *plan, int which, const struct ct_progra
 uint32_t flight_plan_string(struct flight_plan *plan, const char *text);
 /* The group's number; appended if it is new. */
 int flight_plan_group(struct flight_plan *plan, const struct ct_group *group);
-void flight_plan_recipe(struct flight_plan *plan, const struct ct_recipe *recipe);
+void flight_plan_recipe(struct flight_plan *plan);
 void flight_plan_finish(struct flight_plan *plan);
 
 /* ---- record.c ---- */

@@ -214,41 +214,15 @@ void flight_plan_add(struct flight_plan *p, int which, const struct ct_program *
     add_list(p, program, program->step, program->step_count, 0);
 }
 
-/* Append a line of the recipe, without the source of its value, after the name of its section. */
-static void add_line(struct flight_plan *p, const char *section, char *line)
+void flight_plan_recipe(struct flight_plan *p)
 {
-    char *comment = strstr(line, " ; "), *at;
-    size_t length, room;
+    struct ct_arena scratch = {0};
+    char *text = ct_recipe_setup(&scratch);
 
-    if (comment)
-        *comment = '\0';
-    for (length = strlen(line); length && line[length - 1] == ' '; length--)
-        line[length - 1] = '\0';
-    if (!length)
-        return;
-    room = strlen(section) + length + 3;
-    at = extend(&p->recipe, room);
-    snprintf(at, room, "%s %s\n", section, line);
-    p->recipe.used--; /* its final zero */
-}
-
-void flight_plan_recipe(struct flight_plan *p, const struct ct_recipe *recipe)
-{
-    char *text = NULL, *line, *next, section[64] = "";
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-
-    assert(out);
-    ct_recipe_print_resolved(recipe, out);
-    fclose(out);
-    for (line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
-        if (*line == '[')
-            snprintf(section, sizeof(section), "%s", line);
-        else if (*line != ';')
-            add_line(p, section, line);
-    }
-    extend(&p->recipe, 1);
+    assert(text);
+    strcpy(extend(&p->recipe, strlen(text) + 1), text);
     free(text);
+    ct_arena_finish(&scratch);
 }
 
 void flight_plan_finish(struct flight_plan *p)

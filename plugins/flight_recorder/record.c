@@ -438,7 +438,7 @@ static int open_file(const struct ct_run *run)
     if (run->validation_program)
         flight_plan_add(&plan, 1, run->validation_program);
     flight_plan_group(&plan, run->world_group);
-    flight_plan_recipe(&plan, run->recipe);
+    flight_plan_recipe(&plan);
     if (rc == 0)
         rc = ct_file_make_folder(path);
     if (rc == 0)

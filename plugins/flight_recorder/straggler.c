@@ -75,7 +75,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median of a kind's work over all ranks; kind KIND_COUNT: of all work. */
+/* kind KIND_COUNT: all work. */
 static double work_of(const struct share *s, int kind)
 {
     double sum = 0;
@@ -87,6 +87,7 @@ static double work_of(const struct share *s, int kind)
     return sum;
 }
 
+/* Over all ranks. */
 static double median(const struct share *all, int count, int kind, double *scratch)
 {
     for (int r = 0; r < count; r++)

@@ -119,6 +119,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --without adamw", "needs an optimizer: add one of adamw"},
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
+        {"train %R --max-restarts 1", "need -n RANKS"},
+        {"train %R -n 2 --elastic", "--elastic needs --max-restarts N"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
         {"train %R -n 1000000", "ranks are allowed; `ctitan plan --world 1000000`"},
         {"plan %R -n 2 --world 4", "-n and --world: give one of them"},

@@ -77,6 +77,9 @@ struct ct_run;
  * if the plugins or options of one differ from rank 0's; the message shows the first difference.
  */
 CT_API int ct_recipe_compare(struct ct_run *run);
+/* What it compares: lines "plugin NAME VERSION" and "[SECTION] NAME = VALUE". To be freed; NULL: no
+   memory. */
+CT_API char *ct_recipe_setup(struct ct_arena *arena);
 
 /* The i-th section that every recipe has, in struct ct_config; name NULL after the last. */
 struct ct_recipe_section {
