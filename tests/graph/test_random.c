@@ -243,7 +243,8 @@ static struct ct_graph *draw_graph(struct ct_arena *arena, uint64_t seed)
     for (int part = PRE; part < PARTS; part++)
         emit_ops(&d, part);
     for (int i = 2 * SHAPES; i < d.count; i++)
-        if (d.value[i].part == POST || (repeats(d.value[i].part) && !d.value[i].used))
+        if ((d.value[i].part == POST && chance(50)) ||
+            (repeats(d.value[i].part) && !d.value[i].used))
             fprintf(d.out, "fetch v%d = %%v%d\n", i, i);
     fclose(d.out);
     graph = parse(arena, text);

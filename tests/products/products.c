@@ -186,6 +186,32 @@ static void *pack(enum cpu_use use, const uint16_t *w, int64_t n, int64_t k, boo
     return packed;
 }
 
+/* y[m, n] from x[m, k] and a packed weight. */
+static struct cpu_gemm_spec rows_spec(const struct size *s, enum ct_dtype type)
+{
+    return (struct cpu_gemm_spec){.m = s->m,
+                                  .n = s->n,
+                                  .k = s->k,
+                                  .a_type = CT_BF16,
+                                  .b_type = CT_BF16,
+                                  .c_type = type,
+                                  .a_row = s->k + s->pad,
+                                  .a_col = 1,
+                                  .c_row = s->n + s->pad};
+}
+
+/* dw[m, n] from dy[k, m] and x[k, n] in float32. */
+static struct cpu_gemm_spec gradient_spec(const struct size *s)
+{
+    struct cpu_gemm_spec spec = rows_spec(s, CT_F32);
+
+    spec.a_row = 1;
+    spec.a_col = s->m + s->pad;
+    spec.b_row = s->n + s->pad;
+    spec.b_col = 1;
+    return spec;
+}
+
 /* y[m, n] = x[m, k] w[n, k]^T, or with CPU_BACKWARD y[m, n] = x[m, k] w[k, n] */
 static void check_rows(const struct cpu_unit *unit, const struct size *s, enum cpu_use use,
                        enum ct_dtype type, bool add)
@@ -193,18 +219,10 @@ static void check_rows(const struct cpu_unit *unit, const struct size *s, enum c
     int64_t rows = use == CPU_FORWARD ? s->n : s->k, columns = use == CPU_FORWARD ? s->k : s->n;
     struct operands o = make(s, s->m * (s->k + s->pad), s->n * s->k, s->m, s->n, type, add);
     void *packed = pack(use, o.w, rows, columns, add);
-    struct cpu_gemm_spec spec = {.m = s->m,
-                                 .n = s->n,
-                                 .k = s->k,
-                                 .a_type = CT_BF16,
-                                 .b_type = CT_BF16,
-                                 .c_type = type,
-                                 .a_row = s->k + s->pad,
-                                 .a_col = 1,
-                                 .c_row = s->n + s->pad,
-                                 .accumulate = add,
-                                 .b_use = use};
+    struct cpu_gemm_spec spec = rows_spec(s, type);
 
+    spec.accumulate = add;
+    spec.b_use = use;
     run(unit, &spec, o.a, packed, o.c);
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
@@ -230,19 +248,9 @@ static void check_gradient(const struct cpu_unit *unit, const struct size *s, bo
 {
     int64_t a_row = s->m + s->pad, b_row = s->n + s->pad;
     struct operands o = make(s, s->k * a_row, s->k * b_row, s->m, s->n, CT_F32, add);
-    struct cpu_gemm_spec spec = {.m = s->m,
-                                 .n = s->n,
-                                 .k = s->k,
-                                 .a_type = CT_BF16,
-                                 .b_type = CT_BF16,
-                                 .c_type = CT_F32,
-                                 .a_row = 1,
-                                 .a_col = a_row,
-                                 .b_row = b_row,
-                                 .b_col = 1,
-                                 .c_row = b_row,
-                                 .accumulate = add};
+    struct cpu_gemm_spec spec = gradient_spec(s);
 
+    spec.accumulate = add;
     run(unit, &spec, o.a, o.w, o.c);
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
@@ -280,26 +288,7 @@ static void threads_do_not_change_a_bit(void **state)
 {
     static const struct size s = {.m = 70, .n = 200, .k = 1300};
     uint16_t *a = halves(2000 * 200), *w = halves(2000 * 200);
-    struct cpu_gemm_spec rows = {.m = s.m,
-                                 .n = s.n,
-                                 .k = s.k,
-                                 .a_type = CT_BF16,
-                                 .b_type = CT_BF16,
-                                 .c_type = CT_F32,
-                                 .a_row = s.k,
-                                 .a_col = 1,
-                                 .c_row = s.n},
-                         gradient = {.m = s.m,
-                                     .n = s.n,
-                                     .k = s.k,
-                                     .a_type = CT_BF16,
-                                     .b_type = CT_BF16,
-                                     .c_type = CT_F32,
-                                     .a_row = 1,
-                                     .a_col = s.m,
-                                     .b_row = s.n,
-                                     .b_col = 1,
-                                     .c_row = s.n};
+    struct cpu_gemm_spec rows = rows_spec(&s, CT_F32), gradient = gradient_spec(&s);
     float *c[2] = {malloc(70 * 200 * 4), malloc(70 * 200 * 4)};
 
     (void)state;
@@ -328,15 +317,7 @@ static void emulated_tiles_are_the_hardware(void **state)
 #ifdef CPU_WITH_TILES
     static const struct size s = {.m = 64, .n = 64, .k = 160};
     uint16_t *a = halves(s.m * s.k), *w = halves(s.n * s.k);
-    struct cpu_gemm_spec spec = {.m = s.m,
-                                 .n = s.n,
-                                 .k = s.k,
-                                 .a_type = CT_BF16,
-                                 .b_type = CT_BF16,
-                                 .c_type = CT_F32,
-                                 .a_row = s.k,
-                                 .a_col = 1,
-                                 .c_row = s.n};
+    struct cpu_gemm_spec spec = rows_spec(&s, CT_F32);
     static float c[2][64 * 64];
     void *packed;
 

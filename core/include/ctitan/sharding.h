@@ -52,10 +52,10 @@ CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *
  * begins. Shards follow torch.chunk: ceil(size / n) each, the last ones shorter or empty.
  */
 CT_API void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
-                              int dims, const int64_t *global, int64_t *local, int64_t *offset);
+                              int ndim, const int64_t *global, int64_t *local, int64_t *offset);
 
 /* Print into text; returns the length that it needs, as snprintf does. */
-CT_API int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int dims,
+CT_API int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim,
                              char *text, size_t room);
 
 CT_END_DECLS
