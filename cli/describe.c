@@ -2,11 +2,16 @@
  * doctor --describe: measures this machine and writes a description of it (lib/machine.h).
  *
  * The plugin describe measures, while a recipe trains. Without a recipe, it is the debug model in
- * bfloat16 on random tokens; several ranks shard it by fsdp.
+ * bfloat16 on random tokens; several ranks shard it by fsdp, and then each has all of it, since
+ * products with gathered weights and with prepared ones are different calls.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/machine.h>
@@ -17,27 +22,28 @@
 
 #define TOKENS 65536
 #define VOCABULARY 2048 /* of the debug model */
+#define OTHERS 0.05     /* share of the processors that is worth a warning */
 
-static const char recipe[] = "[plugins]\n"
-                             "load = cpu, llama, tokens, adamw, metrics%s\n"
-                             "[model]\n"
-                             "name = llama\n"
-                             "flavor = debug\n"
-                             "[training]\n"
-                             "seq_len = 256\n"
-                             "local_batch_size = 8\n"
-                             "steps = 12\n"
-                             "mixed_precision_param = bfloat16\n"
-                             "[tokens]\n"
-                             "path = %s/tokens\n"
-                             "[metrics]\n"
-                             "log_freq = 1\n";
+static const char own_recipe[] = "[plugins]\n"
+                                 "load = cpu, llama, tokens, adamw, metrics%s\n"
+                                 "[model]\n"
+                                 "name = llama\n"
+                                 "flavor = debug\n"
+                                 "[training]\n"
+                                 "seq_len = 256\n"
+                                 "local_batch_size = 8\n"
+                                 "steps = 12\n"
+                                 "mixed_precision_param = bfloat16\n"
+                                 "[tokens]\n"
+                                 "path = %s/tokens\n"
+                                 "[metrics]\n"
+                                 "log_freq = 1\n";
 
 static int write_recipe(struct args *args, const char *folder)
 {
     uint32_t *token = ct_arena_array(&args->arena, uint32_t, TOKENS);
     const char *text =
-        ct_arena_printf(&args->arena, recipe, args->ranks > 1 ? ", local, fsdp" : "", folder);
+        ct_arena_printf(&args->arena, own_recipe, args->ranks > 1 ? ", local, fsdp" : "", folder);
     int rc;
 
     for (uint32_t i = 0; i < TOKENS; i++)
@@ -48,22 +54,48 @@ static int write_recipe(struct args *args, const char *folder)
     return rc == 0 ? ct_file_write(args->path, text, strlen(text)) : rc;
 }
 
-static int measure(struct args *args, const char *folder, const char *file)
+/* Do the streams of a rank share its processors? Then one thread runs them all while it measures,
+   as computing beside communication would be counted with what that takes. */
+static int shares_processors(struct args *args, bool *shares)
+{
+    struct ct_recipe *recipe;
+    int rc = args->ranks > 1 ? args_read(args, &recipe) : 0;
+
+    *shares = false;
+    for (size_t i = 0; rc == 0 && args->ranks > 1 && i < recipe->plugin_count; i++)
+        *shares |= !strcmp(recipe->plugins[i], "cpu");
+    return rc;
+}
+
+/* set: more settings, which NULL ends. */
+static int measure(struct args *args, const char *folder, const char *file, const char *const *set)
 {
     size_t changes = args_changes(args, NULL), n = 3;
-    const char **argv = ct_arena_array(&args->arena, const char *, changes + 12), *last;
+    const char **argv = ct_arena_array(&args->arena, const char *, changes + 24), *last;
     struct child child;
-    int status, rc;
+    bool shares;
+    int status, rc = shares_processors(args, &shares);
 
+    if (rc < 0)
+        return rc;
     memcpy(argv, ((const char *[]){"ctitan", "train", args->path}), n * sizeof(*argv));
     n += args_changes(args, argv + n);
     memcpy(argv + n, ((const char *[]){"--with", "describe", "--set"}), 3 * sizeof(*argv));
     argv[n + 3] = ct_arena_printf(&args->arena, "describe.file=%s", file);
     argv[n + 4] = "--set";
     argv[n + 5] = ct_arena_printf(&args->arena, "job.dump_folder=%s/run", folder);
+    n += 6;
+    if (shares) {
+        argv[n++] = "--set";
+        argv[n++] = "cpu.streams=in_order";
+    }
+    for (; *set; set++) {
+        argv[n++] = "--set";
+        argv[n++] = *set;
+    }
     if (args->ranks > 1) {
-        argv[n + 6] = "-n";
-        argv[n + 7] = ct_arena_printf(&args->arena, "%lld", (long long)args->ranks);
+        argv[n++] = "-n";
+        argv[n++] = ct_arena_printf(&args->arena, "%lld", (long long)args->ranks);
     }
     rc = child_start(argv, 0, &child);
     if (rc < 0)
@@ -92,20 +124,80 @@ static int find_file(struct ct_arena *arena, const char *name, const char **file
     return ct_file_make_folder(folder);
 }
 
+/* ---- what else the machine did ---- */
+
+/* Seconds, of all processors that this process may use. */
+struct load {
+    double busy, own, wall;
+    int processors;
+};
+
+static struct load load_now(void)
+{
+    struct load load = {.wall = ct_now()};
+    struct rusage own;
+    double tick = (double)sysconf(_SC_CLK_TCK), spent[8];
+    char line[512];
+    cpu_set_t set;
+    FILE *file = fopen("/proc/stat", "r");
+    int cpu;
+
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        CPU_ZERO(&set);
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &cpu, &spent[0], &spent[1],
+                   &spent[2], &spent[3], &spent[4], &spent[5], &spent[6], &spent[7]) == 9 &&
+            cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set)) {
+            /* 3 and 4 are idle, 7 another guest's */
+            load.busy += (spent[0] + spent[1] + spent[2] + spent[5] + spent[6] + spent[7]) / tick;
+            load.processors++;
+        }
+    if (file)
+        fclose(file);
+    getrusage(RUSAGE_CHILDREN, &own);
+    load.own = (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
+               1e-6 * (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
+    return load;
+}
+
+/* Warn if other processes took a notable share of the processors since `from`. */
+static void warn_of_load(const struct load *from)
+{
+    struct load now = load_now();
+    double seconds = (now.wall - from->wall) * now.processors;
+    double others = now.busy - from->busy - now.own + from->own;
+
+    if (others > OTHERS * seconds)
+        fprintf(stderr,
+                "warning: other processes took %.0f %% of the processors meanwhile: the times are "
+                "too long; measure again when nothing else runs\n",
+                100 * others / seconds);
+}
+
 int describe_machine(struct args *args, const char *name)
 {
     char *folder = scratch_folder(&args->arena, "describe");
-    const char *file;
+    const char *file, *none = NULL;
+    struct load load = load_now();
+    bool own = !args->path;
     int rc = folder ? find_file(&args->arena, name, &file) : CT_EIO;
 
-    if (rc == 0 && !args->path)
+    if (rc == 0 && own)
         rc = write_recipe(args, folder);
     if (rc == 0) {
         fprintf(stderr, "measuring while %s trains on %lld rank%s; nothing else should run now\n",
                 strncmp(args->path, folder, strlen(folder)) ? args->path : "the debug model",
                 (long long)(args->ranks ? args->ranks : 1), args->ranks > 1 ? "s" : "");
-        rc = measure(args, folder, file);
+        rc = measure(args, folder, file, &none);
     }
+    if (rc == 0 && own && args->ranks > 1)
+        rc = measure(args, folder, file,
+                     (const char *[]){"fsdp.shard_degree=1",
+                                      ct_arena_printf(&args->arena, "fsdp.replicate_degree=%lld",
+                                                      (long long)args->ranks),
+                                      "describe.add=true", NULL});
+    if (rc == 0)
+        warn_of_load(&load);
     if (rc == 0)
         printf("%s describes this machine%s; use it as --device %s%s\n", file,
                args->ranks > 1 ? ", its ranks filling it" : "",

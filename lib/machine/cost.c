@@ -33,20 +33,34 @@ static double bytes_of(const struct ct_tensor *t)
 
 /* ---- classes ---- */
 
+/* The class that lists an op of this name; SIZE_MAX: none. */
+static size_t listed(const struct ct_machine *machine, const char *name)
+{
+    for (size_t n = 0; n < machine->rate_count; n++)
+        for (size_t i = 0; i < machine->rate[n].op_count; i++)
+            if (!strcmp(machine->rate[n].ops[i], name))
+                return n;
+    return SIZE_MAX;
+}
+
+static size_t fallback(const struct ct_machine *machine, bool flops)
+{
+    for (size_t n = 0; n < machine->rate_count; n++)
+        if (!machine->rate[n].op_count && machine->rate[n].flops == flops)
+            return n;
+    return SIZE_MAX;
+}
+
 size_t ct_machine_class(const struct ct_machine *machine, const struct ct_op *op)
 {
-    size_t other = SIZE_MAX;
+    const char *name = op->type->name, *dot = strrchr(name, '.');
+    size_t class = listed(machine, name);
 
-    for (size_t n = 0; n < machine->rate_count; n++) {
-        const struct ct_machine_rate *r = &machine->rate[n];
-
-        for (size_t i = 0; i < r->op_count; i++)
-            if (!strcmp(r->ops[i], op->type->name))
-                return n;
-        if (!r->op_count)
-            other = n;
-    }
-    return other;
+    if (class == SIZE_MAX && dot) /* an op that a plugin puts in the place of `linear` */
+        class = listed(machine, dot + 1);
+    if (class == SIZE_MAX && op->type->flops)
+        class = fallback(machine, true);
+    return class == SIZE_MAX ? fallback(machine, false) : class;
 }
 
 double ct_machine_peak(const struct ct_machine *machine, enum ct_dtype dtype)

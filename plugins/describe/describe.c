@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -30,29 +31,35 @@
 
 static struct config {
     const char *file;
+    bool add;
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct config, file, "file", NULL, "The description to write"), {0}};
+    CT_OPT_STRING(struct config, file, "file", NULL, "The description to write"),
+    CT_OPT_BOOL(struct config, add, "add", "false",
+                "Keep what the file says of other calls, if it is there"),
+    {0}};
 
 /* An instruction of the step. */
 struct sample {
-    double began, seconds[SAMPLES];
+    double began, ended, seconds[SAMPLES];
     int count;
 };
 
-/* Calls alike. */
+/* Calls alike, or a point of a curve in the description that is added to. */
 struct call {
-    const char *op, *shapes;
-    double ideal, sent, seconds;
+    const char *op, *shapes;     /* shapes "": a point only */
+    double ideal, sent, seconds; /* ideal 0: a call of that description, whose point stands alone */
 };
 
 static struct {
     struct ct_arena arena;
     struct sample *sample; /* by instruction */
+    int32_t *signaller;    /* by event: its instruction; -1: none */
     double step[SAMPLES];
     int steps;
-    struct ct_machine machine; /* peaks, measured */
+    struct ct_machine machine;    /* peaks, measured */
+    const struct ct_machine *old; /* NULL: nothing is added to */
 } now;
 
 static int compare_doubles(const void *a, const void *b)
@@ -66,6 +73,76 @@ static double median(double *value, int count)
 {
     qsort(value, (size_t)count, sizeof(*value), compare_doubles);
     return value[count / 2];
+}
+
+static bool communicates(const struct ct_instruction *i)
+{
+    return i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS);
+}
+
+/* ---- the description that is added to ---- */
+
+/* Shares of peaks are comparable only with the same peaks. */
+static int read_old(void)
+{
+    int rc = ct_machine_read(&now.arena, config.file, &now.old);
+
+    if (rc < 0)
+        return ct_context(rc, "[describe] add");
+    now.machine.peak = now.old->peak;
+    return 0;
+}
+
+static size_t old_calls(const struct ct_machine *old, struct call *list)
+{
+    size_t count = 0;
+
+    for (size_t n = 0; n < old->call_count; n++)
+        list[count++] = (struct call){
+            .op = old->call[n].op, .shapes = old->call[n].shapes, .seconds = old->call[n].seconds};
+    for (size_t n = 0; n < old->rate_count; n++)
+        for (size_t i = 0; old->rate[n].op_count && i < old->rate[n].reach.count; i++) {
+            const struct ct_machine_point *p = &old->rate[n].reach.point[i];
+
+            list[count++] = (struct call){.op = old->rate[n].ops[0],
+                                          .shapes = "",
+                                          .ideal = p->at,
+                                          .seconds = p->at / p->value};
+        }
+    for (size_t i = 0; i < old->host.reach.count; i++) {
+        const struct ct_machine_point *p = &old->host.reach.point[i];
+
+        list[count++] = (struct call){.op = "",
+                                      .shapes = "",
+                                      .sent = p->at,
+                                      .seconds = p->at / (old->host.bandwidth * p->value)};
+    }
+    return count;
+}
+
+static size_t most_old_calls(const struct ct_machine *old)
+{
+    size_t count = old->call_count + old->host.reach.count;
+
+    for (size_t n = 0; n < old->rate_count; n++)
+        count += old->rate[n].reach.count;
+    return count;
+}
+
+/* Leave out calls that have been measured again. */
+static size_t leave_out(struct call *old, size_t olds, const struct call *list, size_t count)
+{
+    size_t kept = 0, n;
+
+    for (size_t i = 0; i < olds; i++) {
+        for (n = 0;
+             n < count && (strcmp(list[n].op, old[i].op) || strcmp(list[n].shapes, old[i].shapes));
+             n++)
+            ;
+        if (n == count)
+            old[kept++] = old[i];
+    }
+    return kept;
 }
 
 /* ---- timing ---- */
@@ -82,13 +159,37 @@ static int begin(const struct ct_event_data *d)
     return 0;
 }
 
+/* OP_BEGIN comes before the instruction waits for collectives on other streams. */
+static double began(const struct ct_event_data *d)
+{
+    double time = now.sample[d->index].began;
+
+    for (const int32_t *w = d->instruction->waits; w && *w >= 0; w++)
+        if (now.signaller[*w] >= 0)
+            time = fmax(time, now.sample[now.signaller[*w]].ended);
+    return time;
+}
+
 static int end(const struct ct_event_data *d)
 {
     struct sample *s = counts(d) ? &now.sample[d->index] : NULL;
 
-    if (s && s->count < SAMPLES)
-        s->seconds[s->count++] = d->time - s->began;
+    if (!s)
+        return 0;
+    if (communicates(d->instruction))
+        s->ended = d->time;
+    if (s->count < SAMPLES)
+        s->seconds[s->count++] = d->time - began(d);
     return 0;
+}
+
+static void find_signallers(const struct ct_program *program)
+{
+    now.signaller = ct_arena_array(&now.arena, int32_t, program->events + 1);
+    memset(now.signaller, -1, sizeof(*now.signaller) * ((size_t)program->events + 1));
+    for (size_t n = 0; n < program->step_count; n++)
+        if (program->step[n].signal >= 0 && communicates(&program->step[n]))
+            now.signaller[program->step[n].signal] = (int32_t)n;
 }
 
 static int ready(struct ct_run *run)
@@ -102,6 +203,9 @@ static int ready(struct ct_run *run)
                        "threads, not %s: write its description by hand",
                        run->device->name);
     now.sample = ct_arena_array(&now.arena, struct sample, run->program->step_count);
+    find_signallers(run->program);
+    if (config.add && access(config.file, F_OK) == 0)
+        return read_old();
     rc = ct_measure_gemm(run->device, CT_F32, &f32);
     if (rc == 0)
         rc = ct_measure_gemm(run->device, CT_BF16, &bf16);
@@ -127,11 +231,6 @@ static int compare_calls(const void *a, const void *b)
     return order ? order : strcmp(x->shapes, y->shapes);
 }
 
-static bool communicates(const struct ct_instruction *i)
-{
-    return i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS);
-}
-
 /* Put the calls alike together: their median, or the shortest collective. */
 static size_t merge(struct call *list, size_t count)
 {
@@ -153,24 +252,32 @@ static size_t merge(struct call *list, size_t count)
 
 static size_t collect(const struct ct_run *run, struct call **list)
 {
-    size_t count = 0;
+    size_t count = 0, room = now.old ? most_old_calls(now.old) : 0;
 
-    *list = ct_arena_array(&now.arena, struct call, run->program->step_count);
+    *list = ct_arena_array(&now.arena, struct call, run->program->step_count + room);
     for (size_t n = 0; n < run->program->step_count; n++) {
         const struct ct_instruction *i = &run->program->step[n];
         struct sample *s = &now.sample[n];
         char shapes[512];
 
-        if (!s->count || (communicates(i) && !(i->sent > 0)) ||
-            ct_machine_shapes(&i->launch, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
+        if (!s->count || (communicates(i) && !(i->sent > 0)))
             continue;
+        if (ct_machine_shapes(&i->launch, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
+            *shapes = '\0'; /* a point of the curve only */
         (*list)[count++] = (struct call){.op = i->op->type->name,
                                          .shapes = ct_arena_strdup(&now.arena, shapes),
                                          .ideal = ct_machine_ideal(&now.machine, i),
                                          .sent = communicates(i) ? i->sent : 0,
                                          .seconds = median(s->seconds, s->count)};
     }
-    return merge(*list, count);
+    count = merge(*list, count);
+    if (now.old) {
+        size_t olds = old_calls(now.old, *list + count);
+
+        count += leave_out(*list + count, olds, *list, count);
+        qsort(*list, count, sizeof(**list), compare_calls);
+    }
+    return count;
 }
 
 /* ---- the file ---- */
@@ -192,10 +299,17 @@ static void write_curve(FILE *out, const double (*point)[2], size_t count)
     fprintf(out, "%s\n", any ? "" : " 1 1");
 }
 
+static bool multiplies(const char *op)
+{
+    const struct ct_op_type *type = ct_op_find(op);
+
+    return type && type->flops;
+}
+
 static void write_rates(FILE *out, const struct call *list, size_t count)
 {
     double(*point)[2] = (double(*)[2])ct_arena_array(&now.arena, double, 2 * count + 2);
-    double sum = 0, ideal = 0;
+    double sum[2] = {0}, ideal[2] = {0}; /* of ops without FLOPs, and with them */
     size_t points;
 
     for (size_t n = 0, next; n < count; n = next) {
@@ -204,15 +318,17 @@ static void write_rates(FILE *out, const struct call *list, size_t count)
             if (list[next].sent == 0 && list[next].ideal > 0) {
                 point[points][0] = list[next].ideal;
                 point[points++][1] = list[next].ideal / list[next].seconds;
-                sum += list[next].seconds;
-                ideal += list[next].ideal;
+                sum[multiplies(list[n].op)] += list[next].seconds;
+                ideal[multiplies(list[n].op)] += list[next].ideal;
             }
         if (!points)
             continue;
         fprintf(out, "\n[rate.%s]\nops = %s\n", list[n].op, list[n].op);
         write_curve(out, (const double(*)[2])point, points);
     }
-    fprintf(out, "\n[rate.other]\nreach = 1e-6 %.4g\n", sum > 0 ? ideal / sum : 1);
+    if (sum[1] > 0)
+        fprintf(out, "\n[rate.products]\nwork = flops\nreach = 1e-6 %.4g\n", ideal[1] / sum[1]);
+    fprintf(out, "\n[rate.other]\nreach = 1e-6 %.4g\n", sum[0] > 0 ? ideal[0] / sum[0] : 1);
 }
 
 static void write_calls(FILE *out, const struct call *list, size_t count)
@@ -221,7 +337,7 @@ static void write_calls(FILE *out, const struct call *list, size_t count)
 
     fprintf(out, "\n; Calls that were measured: shapes of the inputs and dtype, seconds.\n[calls]");
     for (size_t n = 0; n < count; n++) {
-        if (list[n].sent > 0)
+        if (list[n].sent > 0 || !*list[n].shapes)
             continue;
         if (strcmp(op, list[n].op))
             fprintf(out, "\n%s =", op = list[n].op);
@@ -230,21 +346,29 @@ static void write_calls(FILE *out, const struct call *list, size_t count)
     fputc('\n', out);
 }
 
+/* Sending less does not take longer: where it seems so, the ranks have waited for each other. */
+static void leave_out_waiting(double (*point)[2], size_t points)
+{
+    for (size_t n = points; n-- > 1;)
+        point[n - 1][1] = fmin(point[n - 1][1], point[n][1]);
+}
+
 /* Collectives by what they send; without any, what copying reaches. */
 static void write_link(FILE *out, const char *section, const struct call *list, size_t count)
 {
     double(*point)[2] = (double(*)[2])ct_arena_array(&now.arena, double, 2 * count + 2);
-    double best = 0, latency = 1;
+    double best = 0;
     size_t points = 0;
 
     for (size_t n = 0; n < count; n++)
         if (list[n].sent > 0) {
-            best = fmax(best, list[n].sent / list[n].seconds);
-            latency = fmin(latency, list[n].seconds);
             point[points][0] = list[n].sent;
-            point[points++][1] = list[n].sent / list[n].seconds;
+            point[points++][1] = list[n].seconds;
         }
     qsort(point, points, sizeof(*point), compare_doubles);
+    leave_out_waiting(point, points);
+    for (size_t n = 0; n < points; n++)
+        best = fmax(best, point[n][1] = point[n][0] / point[n][1]);
     for (size_t n = 0; n < points; n++)
         point[n][1] /= best;
     fprintf(out, "\n[link.%s]\n", section);

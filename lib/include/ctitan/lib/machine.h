@@ -26,7 +26,9 @@
  * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
  * share of the peak that kernels reach: a function of the ideal time, interpolated between the
  * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
- * the class that lists it; all others are in the class "other". [device] launch is added to each
+ * the class that lists it; if none does, "cpu.linear" is in that of "linear", and all others are in
+ * the class that lists none (one for ops with FLOPs, if it has `work = flops`, and one for the
+ * rest). [device] launch is added to each
  * instruction. That is the time of an instruction alone; a simulation (lib/simulate.h) adds what
  * the streams of a rank take from each other.
  */
@@ -53,6 +55,7 @@ struct ct_machine_rate {
     size_t op_count;
     bool lookup; /* bytes are those of the outputs, twice: of the first input only some rows are
                      read */
+    bool flops;  /* without ops: for those with FLOPs */
     struct ct_machine_curve reach;
 };
 
