@@ -28,8 +28,8 @@ FILE *report_ask(struct report *r, const struct report_run *run, const char *ver
     FILE *out = NULL;
     size_t n = 3;
 
-    if (run->status.ranks > 1) {
-        argv[n++] = "--world";
+    if (run->status.ranks > 1) { /* ranks of one machine share its processors, as then */
+        argv[n++] = run->status.launcher > 0 ? "-n" : "--world";
         argv[n++] = ct_arena_printf(&r->arena, "%lld", (long long)run->status.ranks);
     }
     while (*options && n < OPTIONS + 7)
