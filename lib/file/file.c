@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -111,6 +112,19 @@ int ct_file_lock_folder(const char *path)
         return file;
     close(file);
     return ct_fail(CT_EPEER, "another process has locked %s", path);
+}
+
+int ct_file_cache_folder(char path[CT_PATH_ROOM], const char *name)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = base && *base;
+
+    if (!own && !(home && *home))
+        return ct_fail(CT_ENOENT, "neither XDG_CACHE_HOME nor HOME is set");
+    if (snprintf(path, CT_PATH_ROOM, "%s%s/ctitan/%s", own ? base : home, own ? "" : "/.cache",
+                 name) >= CT_PATH_ROOM)
+        return ct_fail(CT_EINVAL, "$XDG_CACHE_HOME or $HOME is too long");
+    return ct_file_make_folder(path);
 }
 
 /* Create the parent folder of path. */

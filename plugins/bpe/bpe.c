@@ -95,13 +95,19 @@ static int decode(int32_t token, char *text, size_t room)
     return (int)t->size;
 }
 
+static uint64_t identity(void)
+{
+    return tokenizer.identity;
+}
+
 static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
                                             .vocabulary = vocabulary,
                                             .bos = bos,
                                             .eos = eos,
                                             .encode = encode,
                                             .decode = decode,
-                                            .open = open_tokenizer};
+                                            .open = open_tokenizer,
+                                            .identity = identity};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
           .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",

@@ -1,7 +1,12 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+
 #include <string.h>
 #include <sys/stat.h>
 
 #include <jansson.h>
+#include <pcre2.h>
+#include <unistring/version.h>
+#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -121,6 +126,17 @@ static int find_file(struct tokenizer *t, const char *path, const char **file)
     return ct_fail(CT_ENOENT, "neither tokenizer.json nor tokenizer.model is in %s", path);
 }
 
+/* VERSION counts the changes of this code that change ids. */
+static uint64_t identify(const char *text, size_t size)
+{
+    enum { VERSION = 1 };
+    char pcre2[64];
+
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, pcre2);
+    return XXH3_64bits_withSeed(text, size, XXH3_64bits_withSeed(pcre2, strlen(pcre2), VERSION)) +
+           (uint64_t)_libunistring_version;
+}
+
 static int read_file(struct tokenizer *t, const char *file)
 {
     struct ct_arena scratch = {0};
@@ -132,6 +148,8 @@ static int read_file(struct tokenizer *t, const char *file)
         rc = tokenizer_read_json(t, text, size);
     else if (rc == 0)
         rc = tokenizer_read_tiktoken(t, text, size);
+    if (rc == 0)
+        t->identity = identify(text, size);
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -38,6 +38,7 @@ struct tokenizer {
     int32_t before[TOKENIZER_TEMPLATE], after[TOKENIZER_TEMPLATE]; /* post_processor */
     int before_count, after_count;
     int32_t bos, eos;                /* -1: none */
+    uint64_t identity;               /* of what determines ids: the file, and tables of Unicode */
     struct text repaired, normal[2]; /* scratch */
 };
 

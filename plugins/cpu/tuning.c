@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <ctitan/base.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 
 #include "tuning.h"
@@ -93,22 +94,13 @@ static void processor(char *text, size_t size)
 /* The file, created with its folders and locked; -1 if there can be none. */
 static int open_locked(void)
 {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const dnnl_version_t *v = dnnl_version();
-    char path[4096], model[LINE];
-    int n, file;
+    char path[CT_PATH_ROOM], model[LINE];
+    int file;
 
     processor(model, sizeof(model));
-    n = base && *base ? snprintf(path, sizeof(path), "%s", base)
-        : home        ? snprintf(path, sizeof(path), "%s/.cache", home)
-                      : -1;
-    if (n < 0 || n > 3500)
+    if (ct_file_cache_folder(path, "cpu") < 0)
         return -1;
-    mkdir(path, 0777);
-    strcpy(path + n, "/ctitan");
-    mkdir(path, 0777);
-    strcat(path, "/cpu");
-    mkdir(path, 0777);
     snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d.txt", model,
              v->major, v->minor, v->patch);
     file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

@@ -34,17 +34,9 @@ static void hash_as_text(char text[33], XXH128_hash_t hash)
 
 static int find_folder(struct compiler *c)
 {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-
-    if (*fuse_config.cache)
-        snprintf(c->folder, sizeof(c->folder), "%s", fuse_config.cache);
-    else if (base && *base)
-        snprintf(c->folder, sizeof(c->folder), "%s/ctitan/kernels", base);
-    else if (home && *home)
-        snprintf(c->folder, sizeof(c->folder), "%s/.cache/ctitan/kernels", home);
-    else
-        return ct_fail(CT_ECONFIG, "[fuse] cache: neither XDG_CACHE_HOME nor HOME is set; name a "
-                                   "folder for compiled kernels");
+    if (!*fuse_config.cache)
+        return ct_context(ct_file_cache_folder(c->folder, "kernels"), "[fuse] cache is not set");
+    snprintf(c->folder, sizeof(c->folder), "%s", fuse_config.cache);
     return ct_file_make_folder(c->folder);
 }
 

@@ -136,7 +136,7 @@ static int map_file(struct mapped *file)
 
 int corpus_add(struct corpus *c, const struct document *document)
 {
-    int rc = c->take ? c->take(c->context, document) : 0;
+    int rc = c->take(c->context, document);
 
     c->count++;
     c->taken = rc < 0;
@@ -256,12 +256,16 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
     c->count = c->malformed = 0;
     for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
         rc = add_file(c, c->files[i].path);
-    if (rc >= 0 && c->malformed && !c->silent)
+    if (rc >= 0 && c->malformed)
         ct_warn("%zu malformed lines were skipped", c->malformed);
     if (rc >= 0 && !c->count)
         rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
-    c->silent = true;
     return rc;
+}
+
+const char *corpus_path(const struct corpus *c, size_t i)
+{
+    return c->files[i].path;
 }
 
 void corpus_close(struct corpus *c)

@@ -52,8 +52,7 @@ struct corpus {
     size_t count, malformed; /* documents, and lines that were skipped, in the last reading */
     int (*take)(void *context, const struct document *document);
     void *context;
-    bool taken;  /* the last failure was one of take */
-    bool silent; /* what is skipped was named in an earlier reading */
+    bool taken; /* the last failure was one of take */
 };
 
 /*
@@ -61,10 +60,12 @@ struct corpus {
  * including braces, separated by commas. CT_ECONFIG: a path that names nothing.
  */
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
-/* Call take with each document, in order; NULL: only count them. A document lasts as long as the
-   call. CT_ECONFIG: an empty file, no document, a malformed line or file. */
+/* Call take with each document, in order. A document lasts as long as the call. CT_ECONFIG: an
+   empty file, no document, a malformed line or file. */
 int corpus_read(struct corpus *corpus, int (*take)(void *context, const struct document *document),
                 void *context);
+/* The i-th of file_count files. */
+const char *corpus_path(const struct corpus *corpus, size_t i);
 void corpus_close(struct corpus *corpus);
 
 /* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */

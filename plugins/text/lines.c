@@ -46,7 +46,7 @@ static int malformed(struct corpus *c, int rc, const char *path, size_t number)
 {
     if (rc != CT_ECONFIG || !c->request->skip || c->taken)
         return ct_context(rc, "%s:%zu", path, number);
-    if (c->malformed++ < WARNINGS && !c->silent)
+    if (c->malformed++ < WARNINGS)
         ct_warn("%s:%zu: skipped: %s", path, number, ct_error_message());
     return 0;
 }

@@ -15,157 +15,45 @@
 
 static int32_t token_at(const struct source *data, int64_t index)
 {
-    return data->width == 2 ? ((const uint16_t *)data->tokens.data)[index]
-                            : ((const int32_t *)data->tokens.data)[index];
+    return data->store.width == 2 ? ((const uint16_t *)data->store.tokens)[index]
+                                  : ((const int32_t *)data->store.tokens)[index];
 }
 
-/* Everything that is needed while documents are tokenised. */
-struct encoding {
-    struct source *data;
-    const struct source_request *request;
-    struct permutation parts; /* of the documents, if some are held out */
-    uint64_t held, seen;
-    int32_t *tokens; /* of a part, before they are appended */
-    size_t room;
-};
-
-static int append(struct source *data, const int32_t *tokens, int64_t count, bool trained)
-{
-    uint16_t narrow[1024];
-    int32_t wide[1024];
-    int rc = 0;
-
-    for (int64_t i = 0, n; rc == 0 && i < count; i += n) {
-        n = count - i < 1024 ? count - i : 1024;
-        for (int64_t k = 0; k < n; k++) {
-            narrow[k] = (uint16_t)tokens[i + k];
-            wide[k] = trained ? tokens[i + k] : ~tokens[i + k];
-        }
-        rc = data->width == 2 ? spool_write(&data->tokens, narrow, (size_t)n * sizeof(*narrow))
-                              : spool_write(&data->tokens, wide, (size_t)n * sizeof(*wide));
-    }
-    data->start[data->count + 1] += count;
-    return rc;
-}
-
-/* A token has about four bytes of most texts, so that the first guess is seldom too small. */
-static int reserve(struct encoding *e, size_t count)
-{
-    if (count <= e->room)
-        return 0;
-    free(e->tokens);
-    e->room = count;
-    e->tokens = malloc(count * sizeof(*e->tokens));
-    if (e->tokens)
-        return 0;
-    e->room = 0;
-    return ct_fail(CT_ENOMEM, "a document of %zu tokens", count);
-}
-
-static int encode_part(struct encoding *e, const char *text, size_t size, bool trained)
-{
-    const struct ct_tokenizer_ops *tokenizer = e->request->data->tokenizer;
-    int64_t count = 0;
-    int rc = reserve(e, size / 3 + 64);
-
-    while (rc == 0 &&
-           (count = tokenizer->encode(text, size, e->tokens, e->room)) > (int64_t)e->room)
-        rc = reserve(e, (size_t)count);
-    if (rc == 0 && count < 0)
-        rc = (int)count;
-    return rc < 0 ? rc : append(e->data, e->tokens, count, trained);
-}
-
-/* One with parts brings the tokens that end it. */
-static int encode_document(struct encoding *e, const struct document *document)
-{
-    const struct ct_tokenizer_ops *tokenizer = e->request->data->tokenizer;
-    int32_t bos = tokenizer->bos(), eos = tokenizer->eos();
-    size_t begin = 0;
-    int rc = 0;
-
-    if (bos >= 0)
-        rc = append(e->data, &bos, 1, !document->ends);
-    for (size_t i = 0; rc == 0 && i < document->parts; i++) {
-        rc = encode_part(e, document->text + begin, document->ends[i] - begin, i % 2);
-        begin = document->ends[i];
-    }
-    if (rc == 0 && !document->ends)
-        rc = encode_part(e, document->text, document->size, true);
-    if (rc == 0 && !document->ends && eos >= 0)
-        rc = append(e->data, &eos, 1, true);
-    return rc;
-}
-
-static int begin_document(struct source *data)
-{
-    int64_t *start = data->start, room = data->room ? 2 * data->room : 1024;
-
-    if (data->count + 1 >= data->room) {
-        start = realloc(start, (size_t)room * sizeof(*start));
-        if (!start)
-            return ct_fail(CT_ENOMEM, "%lld documents", (long long)room);
-        if (!data->room)
-            start[0] = 0;
-        data->start = start;
-        data->room = room;
-    }
-    start[data->count + 1] = start[data->count];
-    return 0;
-}
-
-static int take(void *context, const struct document *document)
-{
-    struct encoding *e = context;
-    bool held = e->held && permutation_at(&e->parts, e->seen) < e->held;
-    int rc;
-
-    e->seen++;
-    if (held != e->request->data->validation)
-        return 0;
-    rc = begin_document(e->data);
-    if (rc == 0)
-        rc = encode_document(e, document);
-    e->data->count += rc == 0;
-    return rc;
-}
+/* ---- documents ---- */
 
 /* Number of held-out documents among count. */
-static int64_t held_out(double fraction, size_t count)
+static int64_t held_out(double fraction, int64_t count)
 {
     int64_t wanted = llround(fraction * (double)count);
 
     if (fraction == 0 || count < 2)
         return 0;
-    return wanted < 1 ? 1 : wanted >= (int64_t)count ? (int64_t)count - 1 : wanted;
+    return wanted < 1 ? 1 : wanted >= count ? count - 1 : wanted;
 }
 
-static int encode_all(struct source *data, const struct source_request *request,
-                      struct corpus *corpus)
+/* The documents of the run's part: order[0 .. count), in the corpus's order. */
+static int choose(struct source *data, const struct source_request *request)
 {
-    struct encoding e = {.data = data, .request = request};
-    int rc = spool_open(&data->tokens, request->corpus.spool);
+    uint64_t all = (uint64_t)data->store.count;
+    uint64_t held = (uint64_t)held_out(request->validation_fraction, data->store.count);
+    struct permutation parts = permutation_make(all, HELD_OUT_SEED, 0);
+    bool validation = request->data->validation;
 
-    if (rc == 0 && request->validation_fraction > 0) {
-        rc = ct_context(corpus_read(corpus, NULL, NULL), "[text] path");
-        e.parts = permutation_make(corpus->count, HELD_OUT_SEED, 0);
-        e.held = (uint64_t)held_out(request->validation_fraction, corpus->count);
-    }
-    if (rc == 0 && request->data->validation && !e.held)
-        rc = ct_fail(CT_ECONFIG, "no documents to validate on: %s",
-                     request->validation_fraction == 0
-                         ? "set [text] validation_fraction"
-                         : "there is only one document; set [text] split to paragraph or line");
-    if (rc == 0)
-        rc = ct_context(corpus_read(corpus, take, &e), "[text] path");
-    free(e.tokens);
-    if (rc == 0)
-        rc = spool_map(&data->tokens);
-    data->order = calloc((size_t)data->count + 1, sizeof(*data->order));
+    if (validation && !held)
+        return ct_fail(CT_ECONFIG, "no documents to validate on: %s",
+                       request->validation_fraction == 0
+                           ? "set [text] validation_fraction"
+                           : "there is only one document; set [text] split to paragraph or line");
+    data->count = (int64_t)(validation ? held : all - held);
+    data->part = held ? calloc((size_t)data->count, sizeof(*data->part)) : NULL;
+    data->order = calloc((size_t)data->count, sizeof(*data->order));
     data->begin = calloc((size_t)data->count + 1, sizeof(*data->begin));
-    return rc == 0 && (!data->order || !data->begin)
-               ? ct_fail(CT_ENOMEM, "%lld documents", (long long)data->count)
-               : rc;
+    if (!data->order || !data->begin || (held && !data->part))
+        return ct_fail(CT_ENOMEM, "%lld documents", (long long)data->count);
+    for (uint64_t d = 0, n = 0; held && d < all; d++)
+        if ((permutation_at(&parts, d) < held) == validation)
+            data->part[n++] = (int64_t)d;
+    return 0;
 }
 
 /* ---- epochs ---- */
@@ -174,18 +62,21 @@ static void arrange(struct source *data, int64_t epoch)
 {
     struct permutation shuffled =
         permutation_make((uint64_t)data->count, data->seed, (uint64_t)epoch);
+    const int64_t *start = data->store.start;
     int64_t at = 0;
 
     for (int64_t i = 0; i < data->count; i++) {
-        int64_t d = data->shuffle ? (int64_t)permutation_at(&shuffled, (uint64_t)i) : i;
+        int64_t n = data->shuffle ? (int64_t)permutation_at(&shuffled, (uint64_t)i) : i;
+        int64_t d = data->part ? data->part[n] : n;
 
         data->order[i] = d;
         data->begin[i] = at;
-        at += data->start[d + 1] - data->start[d];
+        at += start[d + 1] - start[d];
     }
     data->begin[data->count] = at;
-    data->windows =
-        permutation_make((uint64_t)data->samples, data->seed, WINDOWS | (uint64_t)epoch);
+    data->samples = (at - 1) / data->seq_len;
+    data->windows = permutation_make((uint64_t)(data->samples ? data->samples : 1), data->seed,
+                                     WINDOWS | (uint64_t)epoch);
     data->epoch = epoch;
 }
 
@@ -227,7 +118,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
 
         while (first + i >= data->begin[document + 1])
             document++;
-        at = data->start[data->order[document]] + first + i - data->begin[document];
+        at = data->store.start[data->order[document]] + first + i - data->begin[document];
         token = token_at(data, at);
         trained = token >= 0;
         token = trained ? token : ~token;
@@ -247,43 +138,28 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
 
 void source_close(struct source *data)
 {
-    spool_close(&data->tokens);
-    free(data->start);
+    store_close(&data->store);
+    free(data->part);
     free(data->order);
     free(data->begin);
     *data = (struct source){0};
 }
 
-static int load(struct source *data, const struct source_request *request, const char *paths)
+static int report(const struct source *data, bool validation)
 {
-    bool validation = request->data->validation;
-    struct corpus corpus;
-    int64_t total;
-    int rc = corpus_open(&corpus, &request->corpus, paths);
+    const char *held = validation ? " held out for validation" : "";
+    int64_t total = data->begin[data->count];
 
-    if (rc < 0)
-        return ct_context(rc, "[text] path");
-    rc = encode_all(data, request, &corpus);
-    if (rc < 0) {
-        corpus_close(&corpus);
-        return rc;
-    }
-    total = data->start ? data->start[data->count] : 0;
-    data->samples = (total - 1) / data->seq_len;
     if (total <= data->seq_len)
-        rc = ct_fail(
+        return ct_fail(
             CT_ECONFIG,
             "[text] path: the %lld tokens of %lld documents%s are too few for one sample of "
             "%lld tokens and its last label",
-            (long long)total, (long long)data->count, validation ? " held out for validation" : "",
-            (long long)data->seq_len);
-    else
-        ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
-                corpus.file_count, (long long)data->count,
-                validation ? " held out for validation" : "", (long long)total,
-                (long long)data->samples);
-    corpus_close(&corpus);
-    return rc;
+            (long long)total, (long long)data->count, held, (long long)data->seq_len);
+    ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
+            data->store.files, (long long)data->count, held, (long long)total,
+            (long long)data->samples);
+    return 0;
 }
 
 int source_open(struct source *data, const struct source_request *request, const char *paths)
@@ -296,13 +172,14 @@ int source_open(struct source *data, const struct source_request *request, const
                             .repeat = request->repeat && !validation,
                             .shuffle = request->shuffle && !validation,
                             .document_mask = request->document_mask};
-    data->width =
-        !request->corpus.chat && request->data->tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
-    rc = load(data, request, paths);
-    if (rc < 0) {
-        source_close(data);
-        return rc;
+    rc = store_open(&data->store, &request->store, paths);
+    if (rc == 0)
+        rc = choose(data, request);
+    if (rc == 0) {
+        arrange(data, 0);
+        rc = report(data, validation);
     }
-    arrange(data, 0);
-    return 0;
+    if (rc < 0)
+        source_close(data);
+    return rc;
 }

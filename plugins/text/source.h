@@ -1,9 +1,9 @@
 /*
  * The samples of one corpus.
  *
- * When it is opened, all documents of the run's part (trained or held out) are tokenised once, into
- * a file of the narrowest type that holds the vocabulary. Memory grows by the number of documents
- * only (24 bytes each). An epoch is an order of the documents.
+ * Its tokens lie in a mapped file (store.h), from which the documents of the run's part (trained or
+ * held out) are chosen. Memory grows by the number of documents only, 16 bytes each, or 24 where
+ * some are held out. An epoch is an order of the documents.
  * Their concatenated tokens are split into windows of seq_len + 1 that overlap by one token. Every
  * epoch has the same number of windows, so a sample's index determines its epoch and its window.
  * The order of the current epoch and the sums of its documents' lengths are cached.
@@ -13,12 +13,11 @@
 
 #include <ctitan/model.h>
 
-#include "corpus.h"
 #include "permutation.h"
-#include "spool.h"
+#include "store.h"
 
 struct source_request {
-    struct corpus_request corpus;
+    struct store_request store;
     const struct ct_data_request *data;
     double validation_fraction;
     bool repeat, shuffle, document_mask;
@@ -29,9 +28,8 @@ struct source {
     uint64_t seed;
     bool repeat, shuffle, document_mask;
 
-    struct spool tokens; /* document d is tokens[start[d] .. start[d + 1]); ~token: no label */
-    int width;           /* bytes per token: 2 or 4 */
-    int64_t *start, count, room;
+    struct store store;
+    int64_t *part, count; /* documents of this part; NULL: all */
 
     int64_t epoch, *order; /* order[i]: the epoch's i-th document */
     int64_t *begin;        /* begin[i]: tokens of the epoch before it; begin[count]: all */

@@ -14,7 +14,7 @@
 #include "source.h"
 
 static struct config {
-    const char *path, *weights, *field, *template, *malformed, *spool;
+    const char *path, *weights, *field, *template, *malformed, *cache, *spool;
     unsigned split, format;
     bool any_template, repeat, shuffle, document_mask;
     double validation_fraction;
@@ -40,8 +40,11 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(
         struct config, malformed, "malformed", "stop", "stop|skip",
         "What to do about a malformed line: stop the run, or skip it and report the number"),
+    CT_OPT_STRING(struct config, cache, "cache", "",
+                  "Folder that keeps tokens for all ranks and later runs; empty: ctitan/tokens in "
+                  "$XDG_CACHE_HOME or ~/.cache; none: each rank makes its own, in spool_folder"),
     CT_OPT_STRING(struct config, spool, "spool_folder", "/var/tmp",
-                  "Folder for the tokens, and for what is unpacked, while the run lasts"),
+                  "Folder for files without a name: unpacked text, and tokens that are not kept"),
     CT_OPT_ENUM(struct config, split, "split", "document", "document|paragraph|line",
                 "What counts as a document in text files: each file (document), paragraph or line"),
     CT_OPT_BOOL(struct config, repeat, "repeat", "true",
@@ -147,14 +150,17 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
 static int text_open(const struct ct_data_request *request, struct ct_data **out)
 {
     struct source_request sources = {
-        .corpus = {.format = config.format,
-                   .split = config.split,
-                   .field = *config.field                  ? config.field
-                            : config.format == CORPUS_CHAT ? "messages"
-                                                           : "text",
-                   .chat = config.format == CORPUS_CHAT ? chat_find(config.template) : NULL,
-                   .skip = !strcmp(config.malformed, "skip"),
-                   .spool = config.spool},
+        .store = {.corpus = {.format = config.format,
+                             .split = config.split,
+                             .field = *config.field                  ? config.field
+                                      : config.format == CORPUS_CHAT ? "messages"
+                                                                     : "text",
+                             .chat =
+                                 config.format == CORPUS_CHAT ? chat_find(config.template) : NULL,
+                             .skip = !strcmp(config.malformed, "skip"),
+                             .spool = config.spool},
+                  .tokenizer = request->tokenizer,
+                  .cache = config.cache},
         .data = request,
         .validation_fraction = config.validation_fraction,
         .repeat = config.repeat,
@@ -166,10 +172,10 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     *out = NULL;
     if (!request->tokenizer)
         return ct_fail(CT_ECONFIG, "text needs a tokenizer: add bytes or bpe to [plugins] load");
-    if (sources.corpus.chat)
-        rc = chat_check(sources.corpus.chat, request->tokenizer);
-    if (rc == 0 && sources.corpus.chat && !config.any_template)
-        rc = chat_compare(sources.corpus.chat, ct_config.model.init_from);
+    if (sources.store.corpus.chat)
+        rc = chat_check(sources.store.corpus.chat, request->tokenizer);
+    if (rc == 0 && sources.store.corpus.chat && !config.any_template)
+        rc = chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
     if (rc < 0)
         return rc;
     data = calloc(1, sizeof(*data));

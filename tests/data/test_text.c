@@ -2,13 +2,19 @@
  * text with the bytes tokenizer: windows tile the stream of an epoch, an epoch holds every document
  * once, samples are pure functions of their index, and wrong paths are refused.
  */
+#include <glob.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../plugin_under_test.h"
 
 enum { BOS = 256, EOS = 257 };
 
 static const char *folder;
+static char cache[4096]; /* the option */
 
 static const struct ct_data_ops *text(void)
 {
@@ -42,13 +48,14 @@ static int open_text(int64_t seq_len, uint64_t seed, bool validation, struct ct_
         char setting_[8192];                                                                       \
                                                                                                    \
         snprintf(setting_, sizeof(setting_), "path=%s/%s", folder, path);                          \
-        TEST_OPTIONS(test_plugin("text"), setting_, __VA_ARGS__);                                  \
+        TEST_OPTIONS(test_plugin("text"), setting_, cache, __VA_ARGS__);                           \
     } while (0)
 
 static int set_up(void **state)
 {
     (void)state;
     folder = test_folder();
+    strcpy(cache, "cache=none");
     TEST_OPTIONS(test_plugin("bytes"), "add_bos=true");
     return 0;
 }
@@ -388,7 +395,7 @@ static void test_bad_paths(void **state)
     USE("short", "validation_fraction=0.5");
     assert_int_equal(open_text(1, 1, true, &data), CT_ECONFIG);
     assert_message("only one");
-    TEST_OPTIONS(test_plugin("text"), "path= ,");
+    TEST_OPTIONS(test_plugin("text"), cache, "path= ,");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("empty");
 }
@@ -538,7 +545,7 @@ static void test_mixture(void **state)
     write_text("b.jsonl", "{\"text\": \"bbb\"}");
     snprintf(paths, sizeof(paths), "path=%s/a.jsonl, %s/b.jsonl", folder, folder);
     TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
-    TEST_OPTIONS(test_plugin("text"), paths, "weights=0.3, 0.7");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=0.3, 0.7");
     assert_int_equal(open_text(1, 1, false, &data), 0);
     assert_int_equal(open_text(1, 1, false, &again), 0);
     for (int i = 0; i < 40000; i++) {
@@ -556,18 +563,184 @@ static void test_mixture(void **state)
     assert_in_range(worst, 1, 15); /* never more than 1.5 samples off its share */
     text()->close(data);
     text()->close(again);
-    TEST_OPTIONS(test_plugin("text"), paths, "weights=1");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("more items than the");
-    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, 2, 3");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 2, 3");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("3 numbers");
-    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, x");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, x");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("'x'");
-    TEST_OPTIONS(test_plugin("text"), paths, "weights=1, 1e-6");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1e-6");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("smallest");
+}
+
+/* ---- the cache ---- */
+
+static void use_cache(void)
+{
+    snprintf(cache, sizeof(cache), "cache=%s/.cache", folder);
+    USE("a.txt", "shuffle=false");
+}
+
+/* Names in the cache: their number, and the last one's path. */
+static int list_cache(char *path)
+{
+    char pattern[4096];
+    glob_t found;
+    int count = 0;
+
+    snprintf(pattern, sizeof(pattern), "%s/.cache/*", folder);
+    if (glob(pattern, 0, NULL, &found))
+        return 0;
+    count = (int)found.gl_pathc;
+    if (path)
+        strcpy(path, found.gl_pathv[count - 1]);
+    globfree(&found);
+    return count;
+}
+
+static void check_first(int32_t want)
+{
+    int32_t tokens[2], labels[2];
+    struct ct_data *data;
+
+    assert_int_equal(open_text(2, 1, false, &data), 0);
+    assert_int_equal(text()->read(data, 0, tokens, labels, NULL), 0);
+    assert_int_equal(tokens[0], BOS);
+    assert_int_equal(tokens[1], want);
+    text()->close(data);
+}
+
+/* A second opening reads the file of the first; whatever else would be tokenised has its own. */
+static void test_cache(void **state)
+{
+    char path[4096], damaged[4096];
+    struct stat before, after;
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    check_first('a');
+    assert_int_equal(list_cache(path), 1);
+    assert_int_equal(stat(path, &before), 0);
+    check_first('a');
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    TEST_OPTIONS(test_plugin("bytes"), "add_eos=false");
+    check_first('a');
+    assert_int_equal(list_cache(NULL), 2);
+    TEST_OPTIONS(test_plugin("bytes"), "add_eos=true");
+    write_text("a.txt", "xyz"); /* the same size */
+    check_first('x');
+    assert_int_equal(list_cache(NULL), 3);
+    USE("a.txt", "split=line");
+    check_first('x');
+    assert_int_equal(list_cache(path), 4);
+    for (long size = 0; size < 100; size += 33) { /* every file is damaged in turn */
+        snprintf(damaged, sizeof(damaged), "for f in %s/.cache/*; do truncate -s %ld $f; done",
+                 folder, size);
+        assert_int_equal(system(damaged), 0);
+        check_first('x');
+        assert_int_equal(list_cache(NULL), 4);
+    }
+}
+
+/* What a killed writer leaves is written again, and is no file of tokens. */
+static void test_cache_left(void **state)
+{
+    char path[4096], left[4200];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    check_first('a');
+    assert_int_equal(list_cache(path), 1);
+    snprintf(left, sizeof(left), "%s.tmp", path);
+    assert_int_equal(rename(path, left), 0);
+    test_write(left, "partial", 7);
+    check_first('a');
+    assert_int_equal(list_cache(left), 1);
+    assert_string_equal(left, path);
+}
+
+/* Processes that start at once make one file: all read its inode. */
+static void test_cache_shared(void **state)
+{
+    enum { PROCESSES = 6 };
+    pid_t children[PROCESSES];
+    int status;
+
+    (void)state;
+    write_numbered(300);
+    write_text("a.txt", "abc");
+    use_cache();
+    USE("", "split=line", "shuffle=false");
+    for (int i = 0; i < PROCESSES; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            struct ct_data *data;
+            int32_t tokens[8], labels[8];
+
+            _exit(open_text(8, 1, false, &data) < 0 ||
+                  text()->read(data, 100, tokens, labels, NULL) != 0);
+        }
+        assert_true(children[i] > 0);
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(list_cache(NULL), 1);
+}
+
+static void open_fails(const char *what)
+{
+    struct ct_data *data;
+
+    assert_int_equal(open_text(2, 1, false, &data), CT_EIO);
+    assert_message(what);
+    assert_message("set [text] cache to a folder");
+}
+
+/* A file where the folder should be, and a limit of file size in place of a full disk. */
+static void test_cache_failures(void **state)
+{
+    struct rlimit limit, small;
+
+    (void)state;
+    write_numbered(200);
+    write_text("a.txt", "abc");
+    write_text(".cache", "a file");
+    use_cache();
+    open_fails(".cache");
+    assert_int_equal(remove(cache + strlen("cache=")), 0);
+    USE("", "shuffle=false");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = (struct rlimit){1000, limit.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    open_fails("File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_equal(list_cache(NULL), 0);
+}
+
+/* The held-out part and the trained one share a file; a mixture has one for each item. */
+static void test_cache_parts(void **state)
+{
+    struct ct_data *data;
+
+    (void)state;
+    write_numbered(20);
+    use_cache();
+    USE("0*.txt", "validation_fraction=0.2");
+    assert_int_equal(open_text(2, 1, false, &data), 0);
+    text()->close(data);
+    assert_int_equal(open_text(2, 1, true, &data), 0);
+    text()->close(data);
+    assert_int_equal(list_cache(NULL), 1);
 }
 
 int main(void)
@@ -587,7 +760,12 @@ int main(void)
                                        TEST(test_deep_json),
                                        TEST(test_gzip),
                                        TEST(test_zstd),
-                                       TEST(test_mixture)};
+                                       TEST(test_mixture),
+                                       TEST(test_cache),
+                                       TEST(test_cache_left),
+                                       TEST(test_cache_shared),
+                                       TEST(test_cache_failures),
+                                       TEST(test_cache_parts)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

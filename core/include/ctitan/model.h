@@ -140,6 +140,9 @@ struct ct_tokenizer_ops {
     int (*decode)(int32_t token, char *text, size_t room);
     /* Read files, before anything else is called. NULL: nothing to read. */
     int (*open)(void);
+    /* A hash of what determines the tokens of a text: files, options, and the code, which counts
+       its versions. Equal hashes let tokens of an earlier run be used. NULL: none. */
+    uint64_t (*identity)(void);
 };
 
 /* ---- mesh axes ---- */

@@ -37,7 +37,7 @@ CT_BEGIN_DECLS
  * never grow.
  */
 #define CT_ABI_MAJOR 4 /* 4: devices copy aside */
-#define CT_ABI_MINOR 5
+#define CT_ABI_MINOR 6
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

@@ -51,6 +51,10 @@ CT_API int ct_file_make_folder(const char *path);
    file system has no locks, nobody is kept out. */
 CT_API int ct_file_lock_folder(const char *path);
 
+/* The folder ctitan/NAME in $XDG_CACHE_HOME or ~/.cache, which is created. CT_ENOENT: neither
+   variable is set. CT_EIO. */
+CT_API int ct_file_cache_folder(char path[CT_PATH_ROOM], const char *name);
+
 struct ct_run;
 /* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
 CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)

@@ -1,0 +1,172 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/model.h>
+
+#include "encode.h"
+
+#define REPORT_SECONDS 10
+
+struct encoder {
+    FILE *out;
+    const struct ct_tokenizer_ops *tokenizer;
+    struct encoded header;
+    int64_t *start; /* of each document, and the end of the last */
+    size_t start_room;
+    int32_t *tokens; /* of a part, before they are written */
+    size_t room;
+    double began, reported; /* seconds */
+    size_t bytes;           /* of text */
+};
+
+static int put(struct encoder *e, const void *data, size_t size)
+{
+    return fwrite(data, 1, size, e->out) == size ? 0 : ct_fail(CT_EIO, "%s", strerror(errno));
+}
+
+static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, bool trained)
+{
+    uint16_t narrow[1024];
+    int32_t wide[1024];
+    int rc = 0;
+
+    for (int64_t i = 0, n; rc == 0 && i < count; i += n) {
+        n = count - i < 1024 ? count - i : 1024;
+        for (int64_t k = 0; k < n; k++) {
+            narrow[k] = (uint16_t)tokens[i + k];
+            wide[k] = trained ? tokens[i + k] : ~tokens[i + k];
+        }
+        rc = e->header.width == 2 ? put(e, narrow, (size_t)n * sizeof(*narrow))
+                                  : put(e, wide, (size_t)n * sizeof(*wide));
+    }
+    e->header.tokens += count;
+    return rc;
+}
+
+/* A token has about four bytes of most texts, so that the first guess is seldom too small. */
+static int reserve(struct encoder *e, size_t count)
+{
+    if (count <= e->room)
+        return 0;
+    free(e->tokens);
+    e->room = count;
+    e->tokens = malloc(count * sizeof(*e->tokens));
+    if (e->tokens)
+        return 0;
+    e->room = 0;
+    return ct_fail(CT_ENOMEM, "a document of %zu tokens", count);
+}
+
+static int encode_part(struct encoder *e, const char *text, size_t size, bool trained)
+{
+    int64_t count = 0;
+    int rc = reserve(e, size / 3 + 64);
+
+    while (rc == 0 &&
+           (count = e->tokenizer->encode(text, size, e->tokens, e->room)) > (int64_t)e->room)
+        rc = reserve(e, (size_t)count);
+    if (rc == 0 && count < 0)
+        rc = (int)count;
+    return rc < 0 ? rc : put_tokens(e, e->tokens, count, trained);
+}
+
+/* One with parts brings the tokens that end it. */
+static int encode_document(struct encoder *e, const struct document *document)
+{
+    int32_t bos = e->tokenizer->bos(), eos = e->tokenizer->eos();
+    size_t begin = 0;
+    int rc = 0;
+
+    if (bos >= 0)
+        rc = put_tokens(e, &bos, 1, !document->ends);
+    for (size_t i = 0; rc == 0 && i < document->parts; i++) {
+        rc = encode_part(e, document->text + begin, document->ends[i] - begin, i % 2);
+        begin = document->ends[i];
+    }
+    if (rc == 0 && !document->ends)
+        rc = encode_part(e, document->text, document->size, true);
+    if (rc == 0 && !document->ends && eos >= 0)
+        rc = put_tokens(e, &eos, 1, true);
+    return rc;
+}
+
+static int begin_document(struct encoder *e)
+{
+    size_t count = (size_t)e->header.documents, room = 2 * e->start_room + 1024;
+    int64_t *start = e->start;
+
+    if (count + 2 > e->start_room) {
+        start = realloc(start, room * sizeof(*start));
+        if (!start)
+            return ct_fail(CT_ENOMEM, "%zu documents", room);
+        e->start = start;
+        e->start_room = room;
+    }
+    start[count] = e->header.tokens;
+    return 0;
+}
+
+static void report(struct encoder *e)
+{
+    double now = ct_now();
+
+    if (now - e->reported < REPORT_SECONDS)
+        return;
+    e->reported = now;
+    ct_info("text: tokenised %lld documents (%.2f GB, %.1f MB/s) so far",
+            (long long)e->header.documents, 1e-9 * (double)e->bytes,
+            1e-6 * (double)e->bytes / (now - e->began));
+}
+
+static int take(void *context, const struct document *document)
+{
+    struct encoder *e = context;
+    int rc = begin_document(e);
+
+    if (rc == 0)
+        rc = encode_document(e, document);
+    if (rc < 0)
+        return rc;
+    e->start[++e->header.documents] = e->header.tokens;
+    e->bytes += document->size;
+    report(e);
+    return 0;
+}
+
+/* The header is written last, where zeros were. */
+static int finish(struct encoder *e)
+{
+    static const char zeros[8];
+    size_t tokens = (size_t)e->header.tokens * (size_t)e->header.width;
+    int rc = put(e, zeros, encoded_bytes(&e->header) - tokens);
+
+    if (rc == 0)
+        rc = put(e, e->start, ((size_t)e->header.documents + 1) * sizeof(*e->start));
+    if (rc == 0 && fseeko(e->out, 0, SEEK_SET) < 0)
+        rc = ct_fail(CT_EIO, "%s", strerror(errno));
+    if (rc == 0)
+        rc = put(e, &e->header, sizeof(e->header));
+    return rc == 0 && fflush(e->out) ? ct_fail(CT_EIO, "%s", strerror(errno)) : rc;
+}
+
+int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struct corpus *corpus)
+{
+    struct encoder e = {.out = out, .tokenizer = tokenizer, .began = ct_now()};
+    int rc = put(&e, &e.header, sizeof(e.header));
+
+    e.reported = e.began;
+    memcpy(e.header.magic, ENCODED_MAGIC, sizeof(e.header.magic));
+    e.header.width = width;
+    if (rc == 0)
+        rc = ct_context(corpus_read(corpus, take, &e), "[text] path");
+    e.header.malformed = (int64_t)corpus->malformed;
+    if (rc == 0)
+        rc = finish(&e);
+    free(e.tokens);
+    free(e.start);
+    return rc;
+}

@@ -1,0 +1,33 @@
+/*
+ * The documents of a corpus as tokens.
+ */
+#ifndef ENCODE_H
+#define ENCODE_H
+
+#include <stdio.h>
+
+#include "corpus.h"
+
+struct ct_tokenizer_ops;
+
+/* What a file of tokens begins with. */
+struct encoded {
+    char magic[8];
+    int64_t width; /* bytes per token */
+    int64_t documents, tokens;
+    int64_t malformed; /* lines that were skipped */
+    int64_t reserved[3];
+};
+
+#define ENCODED_MAGIC "ctokens1"
+
+/* Bytes of tokens in the file, up to the offsets of documents. */
+static inline size_t encoded_bytes(const struct encoded *header)
+{
+    return ((size_t)header->tokens * (size_t)header->width + 7) / 8 * 8;
+}
+
+/* Write all of the file: see store.h. CT_EIO: out takes no more; failures of corpus_read. */
+int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struct corpus *corpus);
+
+#endif

@@ -1,0 +1,314 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/model.h>
+
+#include "chat.h"
+#include "encode.h"
+#include "store.h"
+
+/* Two changes of a file within a tick of the system's clock give it the same times. */
+#define TICK_SECONDS 0.02
+
+struct opening {
+    const struct store_request *request;
+    struct corpus corpus;
+    XXH128_hash_t key;
+};
+
+/* ---- names ---- */
+
+static int add_file(XXH3_state_t *hash, const char *path)
+{
+    char *whole = realpath(path, NULL);
+    struct timespec now;
+    struct stat s;
+    double age;
+
+    if (!whole || stat(whole, &s) < 0) {
+        free(whole);
+        return ct_fail(CT_ECONFIG, "%s: %s", path, strerror(errno));
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    age =
+        (double)(now.tv_sec - s.st_ctim.tv_sec) + 1e-9 * (double)(now.tv_nsec - s.st_ctim.tv_nsec);
+    if (age >= 0 && age < TICK_SECONDS)
+        ct_nap(TICK_SECONDS - age);
+    XXH3_128bits_update(hash, whole, strlen(whole) + 1);
+    XXH3_128bits_update(hash, &s.st_size, sizeof(s.st_size));
+    XXH3_128bits_update(hash, &s.st_mtim, sizeof(s.st_mtim));
+    XXH3_128bits_update(hash, &s.st_ctim, sizeof(s.st_ctim));
+    free(whole);
+    return 0;
+}
+
+static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
+{
+    const struct corpus_request *c = &o->request->corpus;
+    const struct ct_tokenizer_ops *t = o->request->tokenizer;
+    XXH3_state_t *hash = XXH3_createState();
+    char text[512];
+    int size, rc = 0;
+
+    if (!hash)
+        return ct_fail(CT_ENOMEM, "a hash");
+    XXH3_128bits_reset(hash);
+    size = snprintf(text, sizeof(text), ENCODED_MAGIC " %d %016llx %d %d %d %d %s %d %s", width,
+                    (unsigned long long)t->identity(), (int)t->bos(), (int)t->eos(), (int)c->format,
+                    (int)c->split, c->chat ? c->chat->name : "", c->skip, c->field);
+    if (size >= (int)sizeof(text))
+        rc = ct_fail(CT_ECONFIG, "[text] field: a name of %zu characters", strlen(c->field));
+    else
+        XXH3_128bits_update(hash, text, (size_t)size + 1);
+    for (size_t i = 0; rc == 0 && i < o->corpus.file_count; i++)
+        rc = add_file(hash, corpus_path(&o->corpus, i));
+    *key = XXH3_128bits_digest(hash);
+    XXH3_freeState(hash);
+    return rc;
+}
+
+static int find_path(struct store *s, const struct opening *o)
+{
+    const char *folder = o->request->cache;
+    char own[CT_PATH_ROOM];
+    int rc;
+
+    if (*folder)
+        rc = ct_file_make_folder(folder);
+    else
+        rc = ct_file_cache_folder(own, "tokens");
+    if (rc == 0 && snprintf(s->path, sizeof(s->path) - 8, "%s/%016llx%016llx",
+                            *folder ? folder : own, (unsigned long long)o->key.high64,
+                            (unsigned long long)o->key.low64) >= (int)sizeof(s->path) - 8)
+        rc = ct_fail(CT_ECONFIG, "the path is too long");
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static bool is_whole(const struct encoded *h, size_t size, int width)
+{
+    size_t room = size - sizeof(*h);
+    const int64_t *start;
+
+    if (size < sizeof(*h) || memcmp(h->magic, ENCODED_MAGIC, sizeof(h->magic)) ||
+        h->width != width || h->tokens < 0 || h->documents < 1 ||
+        (size_t)h->tokens > room / (size_t)width || (size_t)h->documents >= room / sizeof(*start) ||
+        encoded_bytes(h) + ((size_t)h->documents + 1) * sizeof(*start) != room)
+        return false;
+    start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
+    for (int64_t d = 0; d < h->documents; d++)
+        if (start[d] > start[d + 1])
+            return false;
+    return start[0] == 0 && start[h->documents] == h->tokens;
+}
+
+static int map(struct store *s, int fd)
+{
+    const struct encoded *h;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || (size_t)st.st_size < sizeof(*h))
+        return ct_fail(CT_EINVAL, "%s is damaged", s->path);
+    s->size = (size_t)st.st_size;
+    s->base = mmap(NULL, s->size, PROT_READ, MAP_SHARED, fd, 0);
+    if (s->base == MAP_FAILED) {
+        s->base = NULL;
+        return ct_fail(CT_EIO, "%zu bytes cannot be mapped: %s", s->size, strerror(errno));
+    }
+    h = s->base;
+    if (!is_whole(h, s->size, s->width)) {
+        munmap(s->base, s->size);
+        s->base = NULL;
+        return ct_fail(CT_EINVAL, "%s is damaged", s->path);
+    }
+    s->tokens = h + 1;
+    s->start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
+    s->count = h->documents;
+    return 0;
+}
+
+/* 1: mapped; 0: there is none, or it is damaged. */
+static int find(struct store *s)
+{
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC), rc;
+
+    if (fd < 0)
+        return errno == ENOENT ? 0 : ct_fail(CT_EIO, "%s: %s", s->path, strerror(errno));
+    rc = map(s, fd);
+    close(fd);
+    return rc == 0 ? 1 : rc == CT_EINVAL ? 0 : rc;
+}
+
+/* ---- writing ---- */
+
+/* Wait for the lock on the temporary file. The file's last writer may have renamed or removed it
+   meanwhile: then the lock is worth nothing, and *fd is -1. */
+static int lock(const char *path, int *fd)
+{
+    struct stat mine, there;
+    int rc;
+
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    rc = flock(*fd, LOCK_EX | LOCK_NB);
+    if (rc < 0 && errno == EWOULDBLOCK) {
+        ct_info("text: waiting for another process that makes the same tokens");
+        do
+            rc = flock(*fd, LOCK_EX);
+        while (rc < 0 && errno == EINTR);
+    }
+    if (rc < 0) {
+        rc = ct_fail(CT_EIO, "%s cannot be locked: %s", path, strerror(errno));
+        close(*fd);
+        return rc;
+    }
+    if (fstat(*fd, &mine) < 0 || stat(path, &there) < 0 || mine.st_ino != there.st_ino ||
+        mine.st_dev != there.st_dev) {
+        close(*fd);
+        *fd = -1;
+    }
+    return 0;
+}
+
+static int write_tokens(struct store *s, struct opening *o, FILE *out)
+{
+    XXH128_hash_t after;
+    int rc = encode(out, s->width, o->request->tokenizer, &o->corpus);
+
+    if (rc == 0 && s->kept) {
+        rc = find_key(o, s->width, &after);
+        if (rc == 0 && !XXH128_isEqual(o->key, after))
+            rc = ct_fail(CT_ECONFIG, "[text] path: a file changed while it was tokenised; start "
+                                     "again when all are complete");
+    }
+    return rc;
+}
+
+/* fd, which is locked, is closed. */
+static int make(struct store *s, struct opening *o, int fd, const char *temporary)
+{
+    FILE *out = ftruncate(fd, 0) == 0 ? fdopen(fd, "w") : NULL;
+    int rc;
+
+    if (!out) {
+        rc = ct_fail(CT_EIO, "%s: %s", temporary, strerror(errno));
+        close(fd);
+        return rc;
+    }
+    rc = write_tokens(s, o, out);
+    if (rc == 0 && fsync(fileno(out)) < 0)
+        rc = ct_fail(CT_EIO, "%s: %s", temporary, strerror(errno));
+    if (rc == 0)
+        rc = ct_file_rename(temporary, s->path);
+    if (rc < 0)
+        unlink(temporary); /* before the lock ends with the file */
+    fclose(out);
+    return rc;
+}
+
+/* Once the lock is held, another process may have made the file. */
+static int make_once(struct store *s, struct opening *o)
+{
+    char temporary[CT_PATH_ROOM];
+    int fd, rc;
+
+    snprintf(temporary, sizeof(temporary), "%.*s.tmp", CT_PATH_ROOM - 8, s->path);
+    rc = lock(temporary, &fd);
+    if (rc < 0)
+        return rc;
+    rc = find(s);
+    if (rc == 0 && fd >= 0) {
+        if (access(s->path, F_OK) == 0)
+            ct_warn("text: %s, and is made again", ct_error_message());
+        rc = make(s, o, fd, temporary);
+        return rc < 0 ? rc : find(s);
+    }
+    if (fd >= 0) {
+        unlink(temporary);
+        close(fd);
+    }
+    return rc;
+}
+
+static int find_or_make(struct store *s, struct opening *o)
+{
+    int rc = find(s);
+
+    while (rc == 0)
+        rc = make_once(s, o);
+    if (rc < 0)
+        return rc;
+    ct_info("text: tokens in %s (%.2f GB)", s->path, 1e-9 * (double)s->size);
+    if (!o->corpus.count && ((const struct encoded *)s->base)->malformed)
+        ct_warn("%lld malformed lines were skipped when these were made",
+                (long long)((const struct encoded *)s->base)->malformed);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int open_kept(struct store *s, struct opening *o)
+{
+    int rc = find_key(o, s->width, &o->key);
+
+    if (rc < 0)
+        return ct_context(rc, "[text] path");
+    rc = find_path(s, o);
+    if (rc == 0)
+        rc = find_or_make(s, o);
+    if (rc == CT_EIO || rc == CT_ENOENT)
+        return ct_context(rc, "tokens cannot be kept; set [text] cache to a folder with more "
+                              "room or other permissions, or to none");
+    return rc;
+}
+
+static int open_unnamed(struct store *s, struct opening *o)
+{
+    int rc = spool_open(&s->spool, o->request->corpus.spool);
+
+    if (rc == 0)
+        rc = ct_context(write_tokens(s, o, s->spool.file), "[text] spool_folder %s",
+                        o->request->corpus.spool);
+    return rc < 0 ? rc : map(s, fileno(s->spool.file));
+}
+
+int store_open(struct store *s, const struct store_request *request, const char *paths)
+{
+    const struct ct_tokenizer_ops *tokenizer = request->tokenizer;
+    struct opening o = {.request = request};
+    int rc = corpus_open(&o.corpus, &request->corpus, paths);
+
+    *s = (struct store){0};
+    if (rc < 0)
+        return ct_context(rc, "[text] path");
+    s->width = !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
+    s->kept = strcmp(request->cache, "none") != 0 && tokenizer->identity;
+    s->files = o.corpus.file_count;
+    rc = s->kept ? open_kept(s, &o) : open_unnamed(s, &o);
+    corpus_close(&o.corpus);
+    if (rc < 0)
+        store_close(s);
+    return rc;
+}
+
+void store_close(struct store *s)
+{
+    if (s->base)
+        munmap(s->base, s->size);
+    spool_close(&s->spool);
+    *s = (struct store){0};
+}

@@ -1,0 +1,47 @@
+/*
+ * The tokens of a corpus, in a mapped file.
+ *
+ *   header | tokens, two or four bytes each | where each document begins, int64, and their end
+ *
+ * Files are kept in a folder, under a hash of all that determines the tokens: the tokenizer, how
+ * documents are found, and the path, size and times of each file. The first process that needs one
+ * writes it; others, on the same host or with the same folder, wait for it, and later runs map it.
+ * The file gets its name when it is complete. Until then, its writer holds a lock on it, which
+ * ends with the process: what a killed process leaves is written again by the next.
+ */
+#ifndef STORE_H
+#define STORE_H
+
+#include <ctitan/lib/file.h>
+
+#include "corpus.h"
+#include "spool.h"
+
+struct ct_tokenizer_ops;
+
+struct store_request {
+    struct corpus_request corpus;
+    const struct ct_tokenizer_ops *tokenizer;
+    const char *cache; /* folder, "" (the user's), or "none": a file without a name, as spool.h */
+};
+
+struct store {
+    const void *tokens;   /* document d is tokens[start[d] .. start[d + 1]) */
+    const int64_t *start; /* count + 1 */
+    int64_t count;
+    int width;    /* bytes per token: 2, or 4, where ~token is a token that is no label */
+    size_t files; /* of the corpus */
+    bool kept;    /* under `path` */
+    char path[CT_PATH_ROOM];
+    struct spool spool; /* unless kept */
+    void *base;
+    size_t size;
+};
+
+/* paths: as in corpus.h. CT_ECONFIG: no documents, or a file changed meanwhile. CT_EIO: the folder
+   cannot be written to. */
+int store_open(struct store *store, const struct store_request *request, const char *paths);
+/* store may be zeros. */
+void store_close(struct store *store);
+
+#endif
