@@ -60,8 +60,8 @@ static int end_group(int code)
     return code == ncclSuccess ? ended : code;
 }
 
-/* Register the arena that holds a buffer, once per group. All ranks gather from the same offset in
-   their arenas. */
+/* Register the arena, which holds what ops gather, once per group. All ranks gather from the same
+   offset in their arenas. */
 static int register_window(struct group *g, const void *data)
 {
     CUdeviceptr base;
@@ -76,13 +76,13 @@ static int register_window(struct group *g, const void *data)
                                        NCCL_WIN_COLL_SYMMETRIC);
 }
 
-static int ready_window(struct group *g, const void *data)
+static int ready_window(struct ct_group *group, const void *data)
 {
-    int rc, code;
+    struct group *g = (struct group *)group;
+    int rc = nccl_config.windows ? begin(g) : 0, code;
 
     if (!nccl_config.windows)
         return 0;
-    rc = begin(g);
 
     if (rc < 0)
         return rc;
@@ -147,8 +147,6 @@ int nccl_enqueue(const struct ct_call *c, CUstream stream)
     struct group *g = (struct group *)c->group;
     int rc = check_reduction(c);
 
-    if (rc == 0 && c->kind == CT_CALL_ALL_GATHER)
-        rc = ready_window(g, c->out);
     if (rc == 0)
         rc = begin(g);
     return rc < 0 ? rc : end(g, submit(c, stream), ct_call_name(c->kind), stream);
@@ -158,16 +156,22 @@ int nccl_enqueue(const struct ct_call *c, CUstream stream)
 
 static int call(const struct ct_launch *l, const struct ct_call *c)
 {
-    return nccl_enqueue(c, l->stream);
+    bool alone = !((struct group *)c->group)->together;
+    int rc = alone && c->kind == CT_CALL_ALL_GATHER ? ready_window(c->group, c->out) : 0;
+
+    return rc < 0 ? rc : nccl_enqueue(c, l->stream);
 }
 
-/* One NCCL group for all values of an op. Windows are registered between calls. */
+/* One NCCL group for all values of an op. Memory is registered before, as that is a call alone. */
 static int begin_together(const struct ct_launch *l, struct ct_group *group)
 {
     struct group *g = (struct group *)group;
-    int rc = nccl_config.windows ? 0 : begin(g), code;
+    bool gathers = l->op->type->collective == &ct_collective_all_gather;
+    int rc = gathers ? ready_window(group, l->out[0].data) : 0, code;
 
-    if (rc < 0 || nccl_config.windows)
+    if (rc == 0)
+        rc = begin(g);
+    if (rc < 0)
         return rc;
     code = nccl.ncclGroupStart();
     if (code != ncclSuccess)

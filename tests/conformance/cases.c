@@ -155,6 +155,15 @@
     "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
     "]\n"
 
+#define CHOICE(b, t, e, k)                                                                         \
+    "input %x : T[" #b "," #t "," #e "]\n"                                                         \
+    "input %dw : float32[" #b "," #t "," #k "]\n"                                                  \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "F - %load, %total = expert_load(%ids, %x) : float32[" #b "," #e "], float32[" #e "]\n"        \
+    "I - %dx = top_k_grad(%dw, %ids, %x) {k=" #k "} : T[" #b "," #t "," #e "]\n"                   \
+    "I - %dx2 = balanced_top_k_grad(%dw, %ids, %x, %load) {k=" #k ", balance=0.5} : T[" #b "," #t  \
+    "," #e "]\n"
+
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
@@ -398,10 +407,8 @@ const struct conformance_case conformance_cases[] = {
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
-    {"load of experts",
-     "input %ids : int32[3,9,2]\ninput %x : T[3,9,5]\n"
-     "F - %load, %total = expert_load(%ids, %x) : float32[3,5], float32[5]\n",
-     5, false},
+    {"choice of experts, odd", CHOICE(3, 9, 5, 2), 5, true, true},
+    {"choice of experts, several warps", CHOICE(2, 33, 70, 4), 70, true, true},
     {"squared norm",
      "state %x : T[37]\nstate %y : float32[70001,3]\n"
      "post - %s = squared_norm(%x, %y) : float64[]\n"

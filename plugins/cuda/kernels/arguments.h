@@ -203,8 +203,18 @@ struct gpu_top_k {
     const float *dweights;
     const int32_t *chosen;
     const void *x;
-    int64_t rows, experts, k;
+    const float *load; /* of each sequence, or NULL */
+    int64_t rows, experts, k, tokens;
     int32_t kind, out_kind, normalised;
+    float balance; /* what load counts in dp */
+    struct gpu_fault *fault;
+};
+
+/* Of each expert, by sequence, and of all sequences. */
+struct gpu_expert_load {
+    float *load, *total;
+    const int32_t *ids;
+    int64_t sequences, choices, experts, k; /* choices of a sequence */
     struct gpu_fault *fault;
 };
 

@@ -103,6 +103,22 @@ KERNEL(top_k, gpu_top_k, 256)
             a.weights[row * a.k + k] /= chosen;
 }
 
+/* What the loss of balance adds to the gradient of probability i. */
+DEVICE float of_load(const gpu_top_k &a, int64_t row, int64_t i)
+{
+    return a.load ? a.balance * a.load[row / a.tokens * a.experts + i] : 0;
+}
+
+/* The mean of that over the row's probabilities. */
+DEVICE float balanced_mean(const gpu_top_k &a, const row_of_logits &r, int64_t row)
+{
+    float mean = 0;
+
+    for (int64_t i = r.lane; a.load && i < a.experts; i += 32)
+        mean += of_load(a, row, i) * probability(r, i);
+    return warp_sum(mean);
+}
+
 KERNEL(top_k_grad, gpu_top_k, 256)
 {
     int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -124,8 +140,9 @@ KERNEL(top_k_grad, gpu_top_k, 256)
     }
     for (int64_t k = 0; k < a.k; k++)
         dot += (a.normalised ? (dw[k] - mean / sum) / sum : dw[k]) * probability(r, ids[k]);
+    dot += balanced_mean(a, r, row);
     for (int64_t i = r.lane; i < a.experts; i += 32) {
-        float dp = 0, dx[1];
+        float dp = of_load(a, row, i), dx[1];
 
         for (int64_t k = 0; k < a.k; k++)
             if (ids[k] == i)
@@ -133,6 +150,28 @@ KERNEL(top_k_grad, gpu_top_k, 256)
         dx[0] = probability(r, i) * (dp - dot);
         store_as<1>(a.out_kind, a.dx, row * a.experts + i, dx);
     }
+}
+
+/* ---- loads: a block for each expert ---- */
+
+KERNEL(expert_load, gpu_expert_load, 256)
+{
+    int64_t expert = blockIdx.x, total = 0;
+
+    for (int64_t s = 0; s < a.sequences; s++) {
+        const int32_t *ids = a.ids + s * a.choices;
+        int64_t count = 0;
+
+        for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
+            if (in_range(GPU_FAULT_EXPERT, ids[i], (s * a.choices + i) / a.k, a.experts, a.fault))
+                count += ids[i] == expert;
+        count = block_sum(count);
+        total += count;
+        if (threadIdx.x == 0)
+            a.load[s * a.experts + expert] = (float)count;
+    }
+    if (threadIdx.x == 0)
+        a.total[expert] = (float)total;
 }
 
 /* ---- choices by expert ---- */

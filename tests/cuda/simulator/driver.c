@@ -487,13 +487,19 @@ int cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream strea
     return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, stream);
 }
 
-/* Of any address: windows are not simulated. */
 int cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
 {
-    (void)base;
-    (void)bytes;
-    (void)address;
-    return CUDA_ERROR_NOT_FOUND;
+    int rc = CUDA_ERROR_NOT_FOUND;
+
+    pthread_mutex_lock(&access_lock);
+    for (int i = 0; i < RANGES; i++)
+        if (address - (uintptr_t)ranges[i].address < ranges[i].bytes && ranges[i].address) {
+            *base = (uintptr_t)ranges[i].address;
+            *bytes = ranges[i].bytes;
+            rc = CUDA_SUCCESS;
+        }
+    pthread_mutex_unlock(&access_lock);
+    return rc;
 }
 
 static int run_copy_rows(const void *arguments)

@@ -382,6 +382,19 @@ int ncclGroupStart(void)
     return ncclSuccess;
 }
 
+/* Windows change no result here. Outside of groups, as the communicator's next calls use them. */
+CT_API int ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window,
+                                  int flags);
+int ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window,
+                           int flags)
+{
+    if (ending.open || !memory || !bytes || flags != NCCL_WIN_COLL_SYMMETRIC)
+        return SYSTEM_ERROR;
+    simulated_count("ncclCommWindowRegister");
+    *window = (ncclWindow_t)comm;
+    return ncclSuccess;
+}
+
 /* Connections are made when they are first used, by both sides. */
 static int connect_all(const struct messages *m)
 {
