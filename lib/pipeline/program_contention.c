@@ -1,8 +1,9 @@
 /*
- * What the streams of a rank take from each other.
+ * What the streams of a rank, and ranks that share processors, take from each other.
  *
  * Computing beside communication goes slower by a described factor, communication beside computing
- * by another, and what two streams send over one link at a time shares its bandwidth. When anything
+ * by another, and what two streams send over one link at a time shares its bandwidth. Where ranks
+ * share processors, a rank that waits leaves its share to the others of its host. When anything
  * runs beside anything depends on how long it all takes, so the simulation is repeated with the
  * times of the round before, until they hold still.
  */
@@ -96,47 +97,100 @@ static void unite(struct ct_arena *arena, struct busy busy[CT_STREAMS][RESOURCES
     }
 }
 
-/* How many times as long as alone an instruction takes, by what the other streams do meanwhile. */
-static double stretch(const struct ct_machine *m, struct busy busy[CT_STREAMS][RESOURCES],
-                      const struct busy *communicates, int stream, int resource, double start,
-                      double end)
+/* What the streams of a rank do. */
+struct rank {
+    struct busy busy[CT_STREAMS][RESOURCES], communicates;
+};
+
+static int64_t world_of(const struct ct_simulate_request *r)
+{
+    const struct ct_mesh *mesh = &r->program[0]->graph->mesh;
+
+    return ct_mesh_degree(mesh, ((ct_axes)1 << mesh->count) - 1);
+}
+
+/* Of the other ranks of a rank's host, the share of the time from start to end in which they
+   compute. A simulated rank stands for as many as fit; those of its own kind compute as it does. */
+static double neighbours(const struct ct_simulate_request *r, const struct rank *rank, int index,
+                         double start, double end)
+{
+    int64_t size = r->machine->ranks_per_host, world = world_of(r);
+    double others = 0, here = 0;
+
+    size = size < world ? size : world;
+    for (int i = 0; i < r->count; i++)
+        if (r->rank[i] / size == r->rank[index] / size) {
+            here++;
+            others += i == index ? 1
+                                 : beside(&rank[i].busy[CT_STREAM_COMPUTE][COMPUTING], start, end) /
+                                       (end - start);
+        }
+    return size > 1 ? (others / here * (double)size - 1) / ((double)size - 1) : 1;
+}
+
+/* Times as long as described, which is with all ranks of the host computing. */
+static double among_ranks(const struct ct_simulate_request *r, const struct rank *rank, int index,
+                          double start, double end)
+{
+    double alone = r->machine->contention.alone, share;
+
+    if (alone == 1)
+        return 1;
+    share = fmin(1, neighbours(r, rank, index, start, end));
+    return 1 / (share + (1 - share) / alone);
+}
+
+/* How many times as long as described an instruction takes, by what the rank's other streams do
+   meanwhile. */
+static double stretch(const struct ct_machine *m, const struct rank *rank, int stream, int resource,
+                      double start, double end)
 {
     double length = end - start, other, same = 0, factor;
 
     if (resource == COMPUTING) {
         factor = m->contention.computing;
-        other = beside(communicates, start, end);
+        other = beside(&rank->communicates, start, end);
     } else {
         factor = m->contention.communicating;
-        other = beside(&busy[CT_STREAM_COMPUTE][COMPUTING], start, end);
+        other = beside(&rank->busy[CT_STREAM_COMPUTE][COMPUTING], start, end);
         for (int s = 0; s < CT_STREAMS; s++)
-            same += s == stream ? 0 : beside(&busy[s][resource], start, end);
+            same += s == stream ? 0 : beside(&rank->busy[s][resource], start, end);
     }
     /* In these shares of its time it goes at 1 / factor, and at half of its speed. */
     return 1 / (1 - fmin(1, other / length) * (1 - 1 / factor)) / (1 - fmin(1, same / length) / 2);
 }
 
-/* Returns the largest relative change of a factor. */
-static double stretch_rank(const struct ct_simulate_request *r, struct ct_arena *scratch, int index,
-                           const double *start, const double *end, double *factor)
+static void find_busy(const struct ct_simulate_request *r, struct ct_arena *scratch, int index,
+                      const struct ct_simulated *result, struct rank *rank)
 {
     const struct ct_program *p = r->program[index];
-    struct busy busy[CT_STREAMS][RESOURCES] = {0}, communicates = {0};
-    int *resource = ct_arena_array(scratch, int, p->step_count);
+    const double *start = result->start[index], *end = result->end[index];
+
+    for (size_t n = 0; n < p->step_count; n++) {
+        int resource = end[n] > start[n] ? resource_of(r, index, &p->step[n]) : RESOURCES;
+
+        if (resource < RESOURCES)
+            add(scratch, &rank->busy[p->step[n].stream][resource], p->step_count, start[n], end[n]);
+    }
+    unite(scratch, rank->busy, &rank->communicates);
+}
+
+/* Returns the largest relative change of a factor. */
+static double stretch_rank(const struct ct_simulate_request *r, const struct rank *rank, int index,
+                           const struct ct_simulated *result, double *factor)
+{
+    const struct ct_program *p = r->program[index];
+    const double *start = result->start[index], *end = result->end[index];
     double change = 0;
 
     for (size_t n = 0; n < p->step_count; n++) {
-        resource[n] = end[n] > start[n] ? resource_of(r, index, &p->step[n]) : RESOURCES;
-        if (resource[n] < RESOURCES)
-            add(scratch, &busy[p->step[n].stream][resource[n]], p->step_count, start[n], end[n]);
-    }
-    unite(scratch, busy, &communicates);
-    for (size_t n = 0; n < p->step_count; n++) {
+        int resource = end[n] > start[n] ? resource_of(r, index, &p->step[n]) : RESOURCES;
         double now = 1;
 
-        if (resource[n] < RESOURCES)
-            now = stretch(r->machine, busy, &communicates, p->step[n].stream, resource[n], start[n],
-                          end[n]);
+        if (resource < RESOURCES)
+            now = stretch(r->machine, &rank[index], p->step[n].stream, resource, start[n], end[n]);
+        if (resource == COMPUTING)
+            now *= among_ranks(r, rank, index, start[n], end[n]);
         change = fmax(change, fabs(now / factor[n] - 1));
         factor[n] = now;
     }
@@ -146,14 +200,14 @@ static double stretch_rank(const struct ct_simulate_request *r, struct ct_arena 
 double ct_contention_stretch(const struct ct_simulate_request *request,
                              const struct ct_simulated *result, double **factor)
 {
+    struct ct_arena scratch = {0};
+    struct rank *rank = ct_arena_array(&scratch, struct rank, request->count);
     double change = 0;
 
-    for (int index = 0; index < request->count; index++) {
-        struct ct_arena scratch = {0};
-
-        change = fmax(change, stretch_rank(request, &scratch, index, result->start[index],
-                                           result->end[index], factor[index]));
-        ct_arena_finish(&scratch);
-    }
+    for (int index = 0; index < request->count; index++)
+        find_busy(request, &scratch, index, result, &rank[index]);
+    for (int index = 0; index < request->count; index++)
+        change = fmax(change, stretch_rank(request, rank, index, result, factor[index]));
+    ct_arena_finish(&scratch);
     return change;
 }

@@ -28,8 +28,8 @@ act() {
 }
 act die
 for rank in 0 1 2; do grep -q "group 'world': rank . has left" die.$rank || { cat die.*; exit 1; }; done
-cat die.[012] | grep -q 'rank 3 has left'
+grep -q 'rank 3 has left' die.[012]
 for how in count dtype max other; do
     act $how
-    cat $how.[0-3] | grep -q "ranks disagree in group 'world': rank . has .*, rank . expects all_" || { cat $how.*; exit 1; }
+    grep -q "ranks disagree in group 'world': rank . has .*, rank . expects all_" $how.[0-3] || { cat $how.*; exit 1; }
 done
