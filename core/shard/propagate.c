@@ -185,8 +185,6 @@ static int visit(struct propagation *p, struct ct_op *op)
             rc = move_input(p, op, i, &best.in[i], explain(p, op, op->in[i], &best.in[i]));
     for (int i = 0; rc == 0 && i < op->outs; i++)
         op->out[i]->sharding = best.out[i];
-    if (rc == 0 && op->type == &ct_op_contribution)
-        op->out[0]->sharding.unreduced |= (ct_axes)1 << p->graph->partition_axis;
     return rc;
 }
 

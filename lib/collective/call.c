@@ -13,10 +13,16 @@ static const struct form {
     const char *name;
     enum part in, out;
     bool reduces;
-} forms[] = {
-#define X(id, name, in, out, reduces) {name, in, out, reduces},
-    CT_CALLS(X)
-#undef X
+} forms[CT_CALL_KINDS] = {
+    [CT_CALL_BARRIER] = {"barrier", NOTHING, NOTHING, false},
+    [CT_CALL_ALL_GATHER] = {"all_gather", ONE, EACH, false},
+    [CT_CALL_REDUCE_SCATTER] = {"reduce_scatter", EACH, ONE, true},
+    [CT_CALL_ALL_REDUCE] = {"all_reduce", ONE, ONE, true},
+    [CT_CALL_ALL_TO_ALL] = {"all_to_all", EACH, EACH, false},
+    [CT_CALL_BROADCAST] = {"broadcast", ONE, ONE, false},
+    [CT_CALL_EXCHANGE] = {"exchange", ONE, ONE, false},
+    [CT_CALL_SEND] = {"send", ONE, NOTHING, false},
+    [CT_CALL_RECEIVE] = {"receive", NOTHING, ONE, false},
 };
 
 const char *ct_call_name(enum ct_call_kind kind)

@@ -36,6 +36,6 @@ struct ct_collective_way {
     int (*prepare)(struct ct_prepare *p);
     int (*run)(const struct ct_launch *l, const struct ct_transport *by);
 };
-extern const struct ct_collective_way ct_ways_moved[], ct_ways_transfer[], ct_ways_part[];
+extern const struct ct_collective_way ct_ways_moved[], ct_ways_part[];
 
 #endif

@@ -6,8 +6,9 @@
  */
 #include <string.h>
 
-#include <ctitan/core_ops.h>
-#include <ctitan/device/device.h>
+#include <ctitan/lib/ops.h>
+
+#include "groups.h"
 
 static void set_output(struct ct_op *op, enum ct_dtype dtype, const struct ct_shape *shape)
 {
@@ -15,6 +16,62 @@ static void set_output(struct ct_op *op, enum ct_dtype dtype, const struct ct_sh
     op->out[0]->ndim = shape->ndim;
     memcpy(op->out[0]->shape, shape->size, sizeof(shape->size));
 }
+
+/* ---- from one rank to another: in a pair's group, the sender is first ---- */
+
+static struct ct_collective *head_new(struct ct_prepare *p)
+{
+    struct ct_collective *c = ct_arena_new(p->arena, struct ct_collective);
+
+    c->dtype = (p->ins && p->present[0] ? p->in : p->out)[0].dtype;
+    p->state = c;
+    return c;
+}
+
+/* A transfer between the op's `from` and `to` ranks along the axis. */
+static int prepare_transfer(struct ct_prepare *p)
+{
+    const struct ct_transfer *attrs = p->op->attrs;
+    struct ct_collective *c = head_new(p);
+    int rc = p->communicator ? ct_communicator_pair(p->communicator, p->mesh, p->rank, attrs->axes,
+                                                    attrs->from, attrs->to, &c->group)
+                             : 0;
+
+    p->group = c->group;
+    return rc;
+}
+
+static int transfer(const struct ct_launch *l, const struct ct_transport *by, struct ct_call call)
+{
+    const struct ct_tensor *t = l->ins ? l->in : l->out;
+    const struct ct_collective *c = l->state;
+
+    call.group = c->group;
+    call.dtype = c->dtype;
+    call.count = (size_t)ct_tensor_count(t);
+    call.tag = (int)((const struct ct_transfer *)l->op->attrs)->tag;
+    return ct_transport_call(l, by, &call);
+}
+
+static int run_send(const struct ct_launch *l, const struct ct_transport *by)
+{
+    return transfer(l, by, (struct ct_call){.kind = CT_CALL_SEND, .in = l->in[0].data, .to = 1});
+}
+
+static int run_receive(const struct ct_launch *l, const struct ct_transport *by)
+{
+    return transfer(l, by,
+                    (struct ct_call){.kind = CT_CALL_RECEIVE, .out = l->out[0].data, .from = 0});
+}
+
+static double sent_whole(double in, double out, double ranks)
+{
+    (void)out, (void)ranks;
+    return in;
+}
+
+static const struct ct_collective_ops sends = CT_COLLECTIVE(prepare_transfer, run_send, sent_whole);
+static const struct ct_collective_ops receives = CT_COLLECTIVE(prepare_transfer, run_receive);
 
 static int receive_infer(struct ct_op *op)
 {
@@ -37,7 +94,7 @@ static int receive_infer(struct ct_op *op)
 const struct ct_op_type ct_op_send = {
     .size = sizeof(struct ct_op_type),
     .name = "send",
-    .collective = &ct_collective_send,
+    .collective = &sends,
     .summary = "a value that another rank receives",
     .signature = "x[.] A ->",
     .flags = CT_OP_COLLECTIVE | CT_OP_EFFECT | CT_OP_RENDEZVOUS,
@@ -47,7 +104,7 @@ const struct ct_op_type ct_op_send = {
 const struct ct_op_type ct_op_receive = {
     .size = sizeof(struct ct_op_type),
     .name = "receive",
-    .collective = &ct_collective_receive,
+    .collective = &receives,
     .summary = "a value that another rank sends",
     .signature = "-> y A",
     .flags = CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS,
@@ -104,10 +161,40 @@ static int contribution_infer(struct ct_op *op)
     return 0;
 }
 
+/* A signature cannot say that ranks have different terms. */
+static int contribution_place(const struct ct_op *op, const struct ct_mesh *mesh,
+                              struct ct_sharding *in, struct ct_sharding *out)
+{
+    (void)mesh, (void)in;
+    out[0].unreduced |= ((const struct ct_contribution *)op->attrs)->axes;
+    return 0;
+}
+
+static int prepare_contribution(struct ct_prepare *p)
+{
+    head_new(p);
+    return 0;
+}
+
+/* This rank's own term, if any; nothing is sent. */
+static int run_contribution(const struct ct_launch *l, const struct ct_transport *by)
+{
+    const struct ct_tensor *y = &l->out[0];
+    size_t bytes = (size_t)ct_tensor_count(y) * ct_dtype_size(y->dtype);
+
+    (void)by;
+    return l->ins && l->in[0].data
+               ? ct_launch_copy(l, y->data, bytes, l->in[0].data, bytes, bytes, 1)
+               : ct_launch_clear(l, y->data, bytes);
+}
+
+static const struct ct_collective_ops contributes =
+    CT_COLLECTIVE(prepare_contribution, run_contribution);
+
 const struct ct_op_type ct_op_contribution = {
     .size = sizeof(struct ct_op_type),
     .name = "contribution",
-    .collective = &ct_collective_contribution,
+    .collective = &contributes,
     .summary = "x on one of the ranks that have it, zeros on all others: a pending sum over axes",
     .signature = "?x A -> y A",
     .attrs =
@@ -118,6 +205,7 @@ const struct ct_op_type ct_op_contribution = {
             {0}},
     .attrs_size = sizeof(struct ct_contribution),
     .infer = contribution_infer,
+    .place = contribution_place,
 };
 
 struct ct_value *ct_contribution(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -88,8 +88,7 @@ static const struct ct_transport host = {
 /* The functions of a type of the core are here; other types have their own. */
 static struct ct_collective_way way_of(const struct ct_op_type *type)
 {
-    static const struct ct_collective_way *const lists[] = {ct_ways_moved, ct_ways_transfer,
-                                                            ct_ways_part};
+    static const struct ct_collective_way *const lists[] = {ct_ways_moved, ct_ways_part};
     const struct ct_collective_ops *ops = type->collective;
 
     for (size_t i = 0; !ops->run && i < CT_COUNT(lists); i++)

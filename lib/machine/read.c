@@ -51,6 +51,8 @@ static const struct ct_option contention_options[] = {
                  "Times as long that computing takes while the rank communicates"),
     CT_OPT_FLOAT(struct ct_machine, contention.communicating, "communicating", "1", 1, 100,
                  "Times as long that communication takes while the rank computes"),
+    CT_OPT_FLOAT(struct ct_machine, contention.alone, "alone", "1", 0.01, 1,
+                 "Share of its time that computing takes while no other rank of the host computes"),
     {0}};
 
 struct link_text {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/op.h>
+#include <ctitan/lib/ops.h>
 
 #include "program_lanes.h"
 

@@ -16,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
@@ -28,6 +30,7 @@
 #define WARM 2 /* steps that are not counted */
 #define SAMPLES 32
 #define POINTS 12 /* of a curve */
+#define NAP 0.03  /* seconds that a measurement takes */
 
 static struct config {
     const char *file;
@@ -90,6 +93,7 @@ static int read_old(void)
     if (rc < 0)
         return ct_context(rc, "[describe] add");
     now.machine.peak = now.old->peak;
+    now.machine.contention = now.old->contention;
     return 0;
 }
 
@@ -192,6 +196,27 @@ static void find_signallers(const struct ct_program *program)
             now.signaller[program->step[n].signal] = (int32_t)n;
 }
 
+/* What products of rank 0 reach while the other ranks multiply, too, over what they reach alone:
+   ranks may share processors, even where each has a core in name. */
+static int measure_alone(struct ct_run *run, double *alone)
+{
+    struct ct_group *world = ct_run_world(run);
+    double speed[2] = {1, 1}, ignored;
+    int rc = 0;
+
+    for (int together = 0; rc == 0 && run->world > 1 && together < 2; together++) {
+        rc = ct_group_barrier(world);
+        if (rc == 0 && run->rank == 0) {
+            ct_nap(together * NAP);
+            rc = ct_measure_gemm(run->device, CT_BF16, &speed[together]);
+        }
+        for (int i = 0; rc == 0 && run->rank != 0 && together && i < 4; i++)
+            rc = ct_measure_gemm(run->device, CT_BF16, &ignored);
+    }
+    *alone = fmin(1, speed[1] / speed[0]);
+    return rc < 0 ? rc : ct_group_barrier(world);
+}
+
 static int ready(struct ct_run *run)
 {
     double f32 = 0, bf16 = 0, bandwidth = 0;
@@ -211,6 +236,8 @@ static int ready(struct ct_run *run)
         rc = ct_measure_gemm(run->device, CT_BF16, &bf16);
     if (rc == 0)
         rc = ct_measure_bandwidth(run->device, &bandwidth);
+    if (rc == 0)
+        rc = measure_alone(run, &now.machine.contention.alone);
     now.machine.peak.float32 = f32;
     now.machine.peak.bfloat16 = bf16;
     now.machine.peak.bandwidth = bandwidth;
@@ -408,11 +435,11 @@ static int write_machine(const struct ct_run *run)
             "; Measured by the plugin describe: %s %s, %lld ranks, %d steps.\n"
             "[device]\nname = %s\nplugin = %s\nmemory = %zu\nranks_per_host = %lld\n"
             "launch = %.4g\nin_order = %s\n\n[peak]\nfloat32 = %.4g\nbfloat16 = %.4g\n"
-            "bandwidth = %.4g\n",
+            "bandwidth = %.4g\n\n[contention]\nalone = %.4g\n",
             ct_config.model.name, ct_config.model.flavor, (long long)run->world, now.steps,
             info.name, run->device->name, info.memory, (long long)run->world, overhead(run),
             run->world > 1 ? "true" : "false", now.machine.peak.float32, now.machine.peak.bfloat16,
-            now.machine.peak.bandwidth);
+            now.machine.peak.bandwidth, now.machine.contention.alone);
     write_link(file.out, "host", list, count);
     write_link(file.out, "network", list, count);
     write_rates(file.out, list, count);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/device/comm.h>
 
 #include "flight.h"

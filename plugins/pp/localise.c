@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "pp.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/op.h>
+#include <ctitan/lib/ops.h>
 
 #include "pp.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/state.h>

@@ -9,6 +9,7 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/verify.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
 
 static const struct ct_plugin *plugin;

@@ -24,10 +24,7 @@ CT_BEGIN_DECLS
     X(all_reduce)                                                                                  \
     X(all_to_all)                                                                                  \
     X(permute)                                                                                     \
-    X(slice)                                                                                       \
-    X(send)                                                                                        \
-    X(receive)                                                                                     \
-    X(contribution)
+    X(slice)
 
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_CORE_OPS(X)
@@ -113,20 +110,6 @@ CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, st
 /* The rank's own shard along dim of a replicated value; nothing is sent. */
 CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
                                  ct_axes axes, int dim);
-
-/* ---- values that only some ranks have ---- */
-
-struct ct_transfer {     /* send, receive; emitted by ct_send and ct_receive (op.h) */
-    ct_axes axes;        /* ranks are numbered along these */
-    enum ct_dtype dtype; /* receive: of the value, and its shape */
-    struct ct_shape shape;
-    int64_t from, to, tag;
-};
-struct ct_contribution { /* dtype and shape: for an absent input */
-    ct_axes axes;
-    enum ct_dtype dtype;
-    struct ct_shape shape;
-};
 
 CT_END_DECLS
 

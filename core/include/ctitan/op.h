@@ -328,20 +328,6 @@ CT_API ct_axes ct_op_axes(const struct ct_op *op, const char *attribute);
 
 /* Set all attributes of a table to their fallbacks; without one to zero, a dtype to none. */
 CT_API int ct_attributes_reset(const struct ct_option *table, void *attrs);
-/*
- * Transfer values that only some ranks along the graph's partition_axis have. `origin` is the value
- * in the graph that all ranks share: its id is the tag, and it has the dtype, shape and sharding of
- * what is sent.
- */
-CT_API int ct_send(struct ct_builder *b, const struct ct_value *origin, struct ct_value *value,
-                   int from, int to);
-CT_API struct ct_value *ct_receive(struct ct_builder *b, const char *name,
-                                   const struct ct_value *origin, int from, int to);
-/* x as a pending sum over partition_axis: the first rank that has x gives it, all others zeros. */
-CT_API struct ct_value *ct_contribution(struct ct_builder *b, const char *name, struct ct_value *x);
-
-/* The core's own op types that other code finds in graphs. */
-CT_API extern const struct ct_op_type ct_op_send, ct_op_receive, ct_op_contribution;
 
 /* Bytes that this rank sends for op, from its local tensors; 0 if op is no collective. */
 CT_API double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh,
@@ -350,8 +336,7 @@ CT_API double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh,
 /* How the core's collectives run, for other types with the same behaviour and attributes. */
 CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collective_reduce_scatter,
     ct_collective_all_reduce, ct_collective_all_to_all, ct_collective_permute, ct_collective_slice,
-    ct_collective_narrow, ct_collective_concat, ct_collective_send, ct_collective_receive,
-    ct_collective_contribution;
+    ct_collective_narrow, ct_collective_concat;
 
 /*
  * The library that runs the core's collectives. The core decides where they are and what they cost;

@@ -44,31 +44,23 @@ struct ct_group {
 /* ---- calls ---- */
 
 /*
- * kind, name, what `in` and `out` hold (nothing, `count` elements, or `count` elements for every
- * rank in rank order), whether it reduces.
- *
- * reduce_scatter gives rank i the i-th `count` elements of the reduction; all_to_all moves the i-th
- * `count` elements of in to rank i. broadcast: every rank gets what position `from` has at in.
- * exchange, send and receive: in goes to position `to`, out comes from position `from`. These stay
- * in order for each pair of ranks, and tag and bytes must match. send may wait for its receive;
- * exchange does both at once, so that rings and pairs cannot deadlock.
+ * `in` and `out` hold nothing, `count` elements, or, where "each" is said, `count` elements for
+ * every rank in rank order.
  */
-#define CT_CALLS(X)                                                                                \
-    X(BARRIER, "barrier", NOTHING, NOTHING, false)                                                 \
-    X(ALL_GATHER, "all_gather", ONE, EACH, false)                                                  \
-    X(REDUCE_SCATTER, "reduce_scatter", EACH, ONE, true)                                           \
-    X(ALL_REDUCE, "all_reduce", ONE, ONE, true)                                                    \
-    X(ALL_TO_ALL, "all_to_all", EACH, EACH, false)                                                 \
-    X(BROADCAST, "broadcast", ONE, ONE, false)                                                     \
-    X(EXCHANGE, "exchange", ONE, ONE, false)                                                       \
-    X(SEND, "send", ONE, NOTHING, false)                                                           \
-    X(RECEIVE, "receive", NOTHING, ONE, false)
-
 enum ct_call_kind {
-#define X(id, name, in, out, reduces) CT_CALL_##id,
-    CT_CALLS(X)
-#undef X
-        CT_CALL_KINDS
+    CT_CALL_BARRIER,
+    CT_CALL_ALL_GATHER,     /* out: each */
+    CT_CALL_REDUCE_SCATTER, /* in: each; rank i gets the i-th `count` elements of the reduction */
+    CT_CALL_ALL_REDUCE,
+    CT_CALL_ALL_TO_ALL, /* in and out: each; rank i gets the i-th `count` elements of in */
+    CT_CALL_BROADCAST,  /* every rank gets what position `from` has at in */
+    /* in goes to position `to`, out comes from position `from`. They stay in order for each pair of
+       ranks, and tag and bytes must match. SEND may wait for its RECEIVE; EXCHANGE does both at
+       once, so that rings and pairs cannot deadlock. */
+    CT_CALL_EXCHANGE,
+    CT_CALL_SEND,    /* out: nothing */
+    CT_CALL_RECEIVE, /* in: nothing */
+    CT_CALL_KINDS
 };
 
 /*

@@ -19,6 +19,7 @@
  *     latency = 3e-6
  *     [contention]
  *     computing = 1.19         ; times as long while the rank communicates
+ *     alone = 1                ; share of its time while the host's other ranks do not compute
  *     [calls]
  *     linear = 512,256:768,256:float32 1.2e-3 ..
  *
@@ -30,7 +31,7 @@
  * the class that lists none (one for ops with FLOPs, if it has `work = flops`, and one for the
  * rest). [device] launch is added to each
  * instruction. That is the time of an instruction alone; a simulation (lib/simulate.h) adds what
- * the streams of a rank take from each other.
+ * the streams of a rank, and ranks that share processors, take from each other.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H
@@ -86,6 +87,8 @@ struct ct_machine {
     struct {
         double computing, communicating; /* times as long as alone, while the rank also
                                             communicates or computes */
+        double alone; /* share of its time that computing takes while no other rank of the host
+                         computes; below 1: ranks share processors */
     } contention;
     struct ct_machine_rate *rate;
     size_t rate_count;

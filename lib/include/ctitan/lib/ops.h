@@ -56,7 +56,10 @@
     X(clip_coefficient)                                                                            \
     X(load)                                                                                        \
     X(store)                                                                                       \
-    X(offload)
+    X(offload)                                                                                     \
+    X(send)                                                                                        \
+    X(receive)                                                                                     \
+    X(contribution)
 
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_LIB_OPS(X)
@@ -292,6 +295,29 @@ CT_API double ct_rounded(enum ct_dtype dtype, double value);
 /* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
 #define CT_MASKED (-100) /* a label that does not count */
+
+/* ---- values that only some ranks along the graph's partition_axis have ---- */
+
+struct ct_transfer {     /* send, receive */
+    ct_axes axes;        /* ranks are numbered along these */
+    enum ct_dtype dtype; /* receive: of the value, and its shape */
+    struct ct_shape shape;
+    int64_t from, to, tag;
+};
+/* `origin` is the value in the graph that all ranks share: its id is the tag, and it has the dtype,
+   shape and sharding of what is sent. */
+CT_API int ct_send(struct ct_builder *b, const struct ct_value *origin, struct ct_value *value,
+                   int from, int to);
+CT_API struct ct_value *ct_receive(struct ct_builder *b, const char *name,
+                                   const struct ct_value *origin, int from, int to);
+
+struct ct_contribution { /* dtype and shape: for an absent input */
+    ct_axes axes;
+    enum ct_dtype dtype;
+    struct ct_shape shape;
+};
+/* x as a pending sum over partition_axis: the first rank that has x gives it, all others zeros. */
+CT_API struct ct_value *ct_contribution(struct ct_builder *b, const char *name, struct ct_value *x);
 
 CT_END_DECLS
 
