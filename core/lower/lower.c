@@ -2,12 +2,12 @@
  * Lowering: sections times microbatches become one flat list of instructions.
  *
  * A buffer is created when an instruction first writes it. A value that represents its sum over the
- * microbatches has one buffer for the step. The first microbatch overwrites it; the others add to
- * it, in the kernel, or by an `add` after it if the kernel cannot.
+ * microbatches has one buffer for the step. The first term of a sum overwrites its buffer; the
+ * others are added to it, in the kernel, or by an `add` after it if the kernel cannot.
  */
-#include <assert.h>
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/diagnose.h>
 #include <ctitan/error.h>
 
@@ -20,7 +20,7 @@ struct expansion {
     bool init;
     int64_t start;           /* number of the first instruction; negative in init */
     size_t last[CT_STREAMS]; /* 1 + the stream's last instruction; 0: none. See keep_beside */
-    bool *begun;             /* by op position: some microbatch has run it */
+    bool *begun;             /* by slot of a sum: some term of it is there */
 };
 
 static size_t slot(const struct ct_program *p, const struct ct_value *v, int microbatch)
@@ -148,7 +148,6 @@ static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct
 /* The kernel cannot accumulate: let it write to a fresh buffer, and add that to the sum. */
 static int add_behind(struct expansion *x, size_t at, int out)
 {
-    static struct ct_op_type const *add;
     struct ct_lowering *l = x->l;
     struct ct_instruction *made = &x->item[at], *sum;
     struct ct_tensor *outs = (struct ct_tensor *)made->launch.out;
@@ -171,15 +170,13 @@ static int add_behind(struct expansion *x, size_t at, int out)
                                                  .bytes = l->bytes[v->id],
                                                  .first = (int64_t)at,
                                                  .last = (int64_t)x->count});
-    add = ct_op_find("add");
-    assert(add);
-    *op = (struct ct_op){.type = add,
+    *op = (struct ct_op){.type = &ct_op_add,
                          .region = made->op->region,
                          .section = made->op->section,
                          .stream = made->op->stream,
                          .ins = 2,
                          .outs = 1,
-                         .why = "sums over microbatches",
+                         .why = "adds to a sum",
                          .out = &made->op->out[out]};
     op->in = ct_arena_array(l->arena, struct ct_value *, 2);
     op->in[0] = op->in[1] = v;
@@ -191,7 +188,7 @@ static int add_behind(struct expansion *x, size_t at, int out)
     sum->op = op;
     sum->kernel = ct_lower_kernel(l, &request);
     if (!sum->kernel)
-        return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s over microbatches",
+        return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s to a sum",
                        l->request->device->name, v->name);
     if (sum->kernel->prepare && sum->kernel->prepare(&request) < 0)
         return ct_context(CT_EINVAL, "preparing the sum of %%%s", v->name);
@@ -255,6 +252,28 @@ static void keep_beside(struct expansion *x, const struct ct_instruction *i)
     *last = x->count;
 }
 
+/* Whether a term of the sum that v belongs to is there. */
+static bool *begun(struct expansion *x, const struct ct_value *v, int microbatch)
+{
+    const struct ct_value *sum = x->l->graph->values[x->l->sum[v->id]];
+
+    return &x->begun[slot(x->l->program, sum, per_microbatch(x->l, v) ? microbatch : -1)];
+}
+
+/* The outputs of op that are added to what is there. */
+static uint32_t begin_terms(struct expansion *x, const struct ct_op *op, int microbatch)
+{
+    uint32_t add = 0;
+
+    for (int k = 0; k < op->outs; k++) {
+        bool *there = begun(x, op->out[k], microbatch);
+
+        add |= *there && k < 32 ? 1u << k : 0;
+        *there = true;
+    }
+    return add;
+}
+
 /* Check that every value that op takes has been computed. */
 static int check_made(const struct expansion *x, const struct ct_op *op, int microbatch)
 {
@@ -276,8 +295,8 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
                 int microbatch)
 {
     struct ct_instruction *i;
-    uint32_t add = x->begun[lowered->order] ? lowered->accumulate : 0;
     size_t at = x->count;
+    uint32_t add;
     int rc = check_made(x, op, microbatch);
 
     if (rc < 0)
@@ -286,6 +305,7 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
         buffer_of(x, op->out[0], microbatch, -1); /* already there, and unchanged */
         return 0;
     }
+    add = lowered->accumulate & begin_terms(x, op, microbatch);
     i = append(x);
     i->op = op;
     i->kernel = lowered->kernel;
@@ -304,7 +324,6 @@ static int emit(struct expansion *x, struct ct_op *op, struct ct_lowered_op *low
     i->sent = lowered->sent;
     if (!x->init)
         count(x->l, op, lowered);
-    x->begun[lowered->order] = true;
     if (lowered->kernel->flags & CT_KERNEL_ACCUMULATES) {
         i->launch.accumulate = add;
         return 0;
@@ -391,9 +410,12 @@ static void release(struct expansion *x, const struct ct_span *span)
         for (size_t k = 0; c.of[s] && k < c.of[s]->count; k++) {
             const struct ct_op *op = l->op_at[c.of[s]->at[k]];
 
-            for (int i = 0; i < op->outs; i++)
+            for (int i = 0; i < op->outs; i++) {
+                if (per_microbatch(l, op->out[i]))
+                    *begun(x, op->out[i], span->microbatch) = false;
                 l->program->buffer_of[slot(l->program, l->graph->values[l->root[op->out[i]->id]],
                                            span->microbatch)] = CT_NO_BUFFER;
+            }
         }
 }
 
@@ -495,7 +517,8 @@ static int expand(struct ct_lowering *l)
     struct expansion x = {.l = l};
     int rc;
 
-    x.begun = ct_arena_array(&l->scratch, bool, l->op_count + 1);
+    x.begun =
+        ct_arena_array(&l->scratch, bool, l->graph->value_count *(size_t)(p->microbatches + 1) + 1);
     place_sources(&x);
     x.init = true;
     x.start = -count_init(l);

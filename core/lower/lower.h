@@ -1,8 +1,8 @@
 /*
- * Interface between the sources of lowering. place.c decides which values share memory and with
- * what strides, kernels.c finds the kernels of ops, order.c sorts ops by their sections, lower.c
- * expands the order into instructions, plan.c gives buffers their offsets, and events.c orders the
- * streams.
+ * Interface between the sources of lowering. sums.c finds sums, place.c decides which values share
+ * memory and with what strides, kernels.c finds the kernels of ops, order.c sorts ops by their
+ * sections, lower.c expands the order into instructions, plan.c gives buffers their offsets, and
+ * events.c orders the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -18,7 +18,7 @@ struct ct_lowered_op {
     void *state;
     struct ct_group *group; /* of a collective */
     size_t workspace;
-    uint32_t accumulate; /* outputs that add up over microbatches */
+    uint32_t accumulate; /* outputs that are added to what is there, if something is */
     double flops;
     double sent;   /* bytes sent by a collective */
     int32_t order; /* position in the graph */
@@ -38,6 +38,7 @@ struct ct_lowering {
     struct ct_arena scratch;
     int32_t *order;            /* by value id: position of the producer; -1: a source */
     bool *summed;              /* by value id: represents its sum over the microbatches */
+    uint32_t *sum;             /* by value id: the value that it is a term of, else itself */
     uint32_t *root;            /* by value id: the value whose buffer it uses */
     uint32_t *next;            /* by value id: the next of its class, a ring */
     size_t *bytes;             /* by root: size of the buffer */
@@ -52,7 +53,11 @@ struct ct_lowering {
 /* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
 int ct_lower_check_order(struct ct_lowering *l);
 
-/* Fill order, summed, root, bytes and program->tensors; choose kernels. */
+/* Fill summed. */
+void ct_lower_find_sums(struct ct_lowering *l);
+/* Fill sum, and mark the adds whose terms are made in the sum as in place. */
+void ct_lower_find_terms(struct ct_lowering *l);
+/* Fill order, summed, sum, root, bytes and program->tensors; choose kernels. */
 int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or, in host memory, the type's reference; NULL: neither. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);

@@ -46,31 +46,6 @@ static void number_ops(struct ct_lowering *l)
     }
 }
 
-/* Sums: values made in a microbatch and used after the last one, or fetched. */
-static void find_sums(struct ct_lowering *l)
-{
-    const struct ct_graph *g = l->graph;
-
-    l->summed = ct_arena_array(&l->scratch, bool, g->value_count + 1);
-    for (size_t i = 0; i < g->fetch_count; i++) {
-        const struct ct_value *v = g->fetches[i].value;
-
-        l->summed[v->id] = v->producer && ct_part_is_microbatch(v->producer->section->part);
-    }
-    for (size_t n = l->op_count; n-- > 0;) {
-        const struct ct_op *op = l->op_at[n];
-
-        for (int i = 0; i < op->ins; i++) {
-            const struct ct_value *v = op->in[i];
-
-            if (!v || !v->producer || !ct_part_is_microbatch(v->producer->section->part))
-                continue;
-            if (op->section->part == CT_PART_POST || (is_view(op) && l->summed[op->out[0]->id]))
-                l->summed[v->id] = true;
-        }
-    }
-}
-
 static void local_tensors(struct ct_lowering *l)
 {
     const struct ct_graph *g = l->graph;
@@ -308,9 +283,14 @@ static void alias(struct ct_lowering *l)
     struct ct_arena scratch = {0};
     struct last_use *last = find_last_uses(l, &scratch);
 
+    for (uint32_t id = 0; id < l->graph->value_count; id++)
+        if (l->sum[id] != id)
+            merge(l, l->sum[id], id);
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
 
+        if (l->ops[n].in_place)
+            continue; /* an add: its terms are made in the sum */
         l->ops[n].in_place = is_view(op);
         if (is_view(op)) {
             shift(l, op->out[0]->id, l->offset[op->in[0]->id]);
@@ -607,8 +587,9 @@ int ct_lower_place(struct ct_lowering *l)
     bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
 
     number_ops(l);
-    find_sums(l);
+    ct_lower_find_sums(l);
     local_tensors(l);
+    ct_lower_find_terms(l);
     alias(l);
     place_parts(l);
     join_all(l, joined);
@@ -618,7 +599,8 @@ int ct_lower_place(struct ct_lowering *l)
         int rc = 0;
 
         for (int i = 0; i < op->outs && i < 32; i++)
-            if (l->summed[op->out[i]->id] && l->request->microbatches > 1)
+            if (l->sum[op->out[i]->id] != op->out[i]->id ||
+                (l->summed[op->out[i]->id] && l->request->microbatches > 1))
                 l->ops[n].accumulate |= 1u << i;
         if (!l->ops[n].in_place)
             rc = ct_lower_choose_kernel(l, op, &l->ops[n]);
