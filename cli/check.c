@@ -206,6 +206,8 @@ static int (*const kinds[CT_KIND_COUNT])(struct check *c, const struct ct_offer 
     [CT_TOKENIZER] = check_tokenizer,
     [CT_LR_SCHEDULE] = check_lr_schedule,
     [CT_DEVICE] = check_device,
+    [CT_AXIS] = check_axis,
+    [CT_VERB] = check_verb,
 };
 
 static void add_set(struct check *c, const char *set)

@@ -36,6 +36,8 @@ int check_data(struct check *c, const struct ct_offer *offer);
 int check_tokenizer(struct check *c, const struct ct_offer *offer);
 int check_lr_schedule(struct check *c, const struct ct_offer *offer);
 int check_device(struct check *c, const struct ct_offer *offer);
+int check_axis(struct check *c, const struct ct_offer *offer);
+int check_verb(struct check *c, const struct ct_offer *offer);
 
 /* Train with the plugin on several meshes, and compare with one rank. */
 int check_runs(struct check *c);

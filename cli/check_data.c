@@ -1,12 +1,15 @@
 /*
- * `ctitan check`: the contracts of data sources, tokenizers, learning-rate schedules and devices,
- * in this process.
+ * `ctitan check`: the contracts of data sources, tokenizers, learning-rate schedules, devices, mesh
+ * axes and verbs, without a run.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
@@ -345,5 +348,71 @@ int check_device(struct check *c, const struct ct_offer *offer)
     if (device)
         ops->close(device);
     check_result(c, rc, "device %s: memory, copies, streams and events", offer->name);
+    return 0;
+}
+
+/* ---- mesh axes ---- */
+
+int check_axis(struct check *c, const struct ct_offer *offer)
+{
+    const struct ct_axis_ops *ops = offer->ops;
+    int64_t degree = ops->degree();
+    int rc = 0;
+
+    if (degree < 1 && !(degree == -1 && ops->fills))
+        rc = ct_fail(CT_EINVAL, "`degree` is %lld with these options: it must be at least 1%s",
+                     (long long)degree, ops->fills ? ", or -1" : "");
+    else if (ops->degree() != degree)
+        rc = ct_fail(CT_EINVAL, "`degree` changes from call to call");
+    check_result(c, rc, "axis %s: degree %lld%s, place %d", offer->name, (long long)degree,
+                 degree == -1 ? " (all remaining ranks)" : "", ops->place);
+    return 0;
+}
+
+/* ---- verbs ---- */
+
+#define VERB_SECONDS 20
+
+static _Noreturn void run_verb(const struct ct_verb_ops *ops, char **argv)
+{
+    int nowhere = open("/dev/null", O_RDWR);
+
+    for (int fd = 0; fd < 3; fd++)
+        dup2(nowhere, fd);
+    alarm(VERB_SECONDS);
+    _exit(ops->run(2, argv) < 0);
+}
+
+/* An argument that nothing takes, without input: it must be refused, by a failure. */
+static int try_verb(const struct ct_verb_ops *ops, const char *name)
+{
+    char unknown[] = "--no-such-option", *argv[] = {(char *)(uintptr_t)name, unknown, NULL};
+    int status;
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0)
+        run_verb(ops, argv);
+    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        return ct_fail(CT_EIO, "no process can be started");
+    if (WIFSIGNALED(status))
+        return ct_fail(CT_EINVAL, "with the argument %s it is ended by signal %d", unknown,
+                       WTERMSIG(status));
+    return WEXITSTATUS(status) ? 0
+                               : ct_fail(CT_EINVAL,
+                                         "it takes the argument %s, and does not say "
+                                         "that there is none",
+                                         unknown);
+}
+
+int check_verb(struct check *c, const struct ct_offer *offer)
+{
+    const struct ct_verb_ops *ops = offer->ops;
+    int rc = ops->summary && ops->usage ? try_verb(ops, offer->name)
+                                        : ct_fail(CT_EINVAL, "`ctitan help %s` lacks the %s",
+                                                  offer->name, ops->summary ? "usage" : "summary");
+
+    check_result(c, rc, "verb %s: an unknown option is refused", offer->name);
     return 0;
 }

@@ -321,8 +321,8 @@ static bool is_own_measure(const struct ct_plugin *p)
 
 static bool has_runs(const struct ct_plugin *p)
 {
-    static const enum ct_kind kinds[] = {CT_TRANSFORM, CT_AXIS,  CT_HOOK,
-                                         CT_DEVICE,    CT_ORDER, CT_COMMUNICATOR};
+    static const enum ct_kind kinds[] = {CT_TRANSFORM, CT_AXIS,         CT_HOOK,     CT_DEVICE,
+                                         CT_ORDER,     CT_COMMUNICATOR, CT_TRANSPORT};
 
     for (size_t i = 0; i < CT_COUNT(kinds); i++)
         if (check_offers(p, kinds[i]))

@@ -7,6 +7,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/lib/collective.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/reference.h>
@@ -33,6 +34,9 @@
 #define COMMUNICATOR 15 /* it cannot be opened */
 #define SCHEDULE 16     /* a backward comes before its forward */
 #define ORDER 17        /* the last microbatch's backward is forgotten */
+#define AXIS 18         /* its degree is -2 */
+#define VERB 19         /* it ignores its arguments */
+#define TRANSPORT 20    /* an all-reduce is not done */
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -454,6 +458,49 @@ static const struct ct_order_ops order_ops = {
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_ORDER, TEXT(NAME), &order_ops                                                           \
+    }
+#endif
+
+#if FAULT == AXIS
+static int64_t degree(void)
+{
+    return -2;
+}
+
+static const struct ct_axis_ops axis = {.size = sizeof(axis), .place = 150, .degree = degree};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_AXIS, TEXT(NAME), &axis                                                                 \
+    }
+#endif
+
+#if FAULT == VERB
+static int run_verb(int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    return 0;
+}
+
+static const struct ct_verb_ops verb = {
+    .size = sizeof(verb), .summary = "does nothing", .usage = "", .run = run_verb};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_VERB, TEXT(NAME), &verb                                                                 \
+    }
+#endif
+
+#if FAULT == TRANSPORT
+static int call(const struct ct_launch *l, const struct ct_call *one)
+{
+    (void)l;
+    return one->kind == CT_CALL_ALL_REDUCE ? 0 : ct_call_run(one);
+}
+
+static const struct ct_transport transport = {
+    .size = sizeof(transport), .name = TEXT(NAME), .call = call};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_TRANSPORT, "cpu", &transport                                                            \
     }
 #endif
 
