@@ -126,7 +126,7 @@ static void exchanges_run_beside_products(void **state)
     for (int c = 0; c < CHUNKS; c++) {
         const char *gather = ct_arena_printf(&arena, "whole.chunk%d", c);
         const char *product = ct_arena_printf(&arena, "a.chunk%d", c);
-        const char *sum = ct_arena_printf(&arena, "sum.chunk%d", c);
+        const char *sum = ct_arena_printf(&arena, "d.chunk%d", c); /* is added to c */
         const char *scatter = ct_arena_printf(&arena, "y.chunk%d", c);
 
         assert_int_equal(m.program->step[made(m.program, gather)].stream, CT_STREAM_CHUNK);
