@@ -17,12 +17,22 @@
 
 #define ROWS 256 /* of A, in the request to oneDNN */
 
+#define WHOLE 64 /* rows of a weight that fill oneDNN's blocks */
+
+/* Rows of a weight that one reorder packs. */
+struct part {
+    int weight;
+    int64_t begin, n; /* of its rows */
+    dnnl_primitive_t reorder;
+    dnnl_memory_t from, to;
+};
+
 struct cpu_packing {
     struct cpu_packing_spec spec;
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
     bool own;
-    dnnl_primitive_t reorder[CPU_MAX_WEIGHTS];
-    dnnl_memory_t from[CPU_MAX_WEIGHTS], to[CPU_MAX_WEIGHTS];
+    struct part part[2 * CPU_MAX_WEIGHTS];
+    int parts;
     size_t bytes;
     struct cpu_packing *next;
 };
@@ -87,12 +97,12 @@ static int64_t rows_of(const struct cpu_packing *p)
     return n;
 }
 
-/* The part of the packed matrix for weight i, which starts at row `first`. */
-static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int i, int64_t first)
+/* The part of the packed matrix for n rows, which starts at row `first`. */
+static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int64_t first, int64_t n)
 {
     const struct cpu_packing_spec *s = &p->spec;
     bool forward = s->use == CPU_FORWARD;
-    dnnl_dims_t dims = {forward ? s->k : p->n[i], forward ? p->n[i] : s->k};
+    dnnl_dims_t dims = {forward ? s->k : n, forward ? n : s->k};
     dnnl_dims_t offsets = {forward ? 0 : first, forward ? first : 0};
     dnnl_memory_desc_t whole;
     int rc = cpu_onednn_packed(&whole, s->use, rows_of(p), s->k, s->to);
@@ -103,40 +113,59 @@ static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int i, 
                             "weights side by side");
 }
 
-static int create_reorder(struct cpu_packing *p, int i, int64_t first)
+/* first: of the weight's rows among those of all. */
+static int create_reorder(const struct cpu_packing *p, struct part *part, int64_t first)
 {
     const struct cpu_packing_spec *s = &p->spec;
-    bool forward = s->use == CPU_FORWARD;
+    int64_t stride = p->stride[part->weight];
     dnnl_memory_desc_t from, to;
     dnnl_primitive_desc_t descriptor = NULL;
-    int rc = forward ? cpu_onednn_matrix(&from, s->k, p->n[i], s->from, 1, p->stride[i])
-                     : cpu_onednn_matrix(&from, p->n[i], s->k, s->from, p->stride[i], 1);
+    int rc = s->use == CPU_FORWARD ? cpu_onednn_matrix(&from, s->k, part->n, s->from, 1, stride)
+                                   : cpu_onednn_matrix(&from, part->n, s->k, s->from, stride, 1);
 
     if (rc >= 0)
-        rc = place_of(&to, p, i, first);
+        rc = place_of(&to, p, first + part->begin, part->n);
     if (rc >= 0)
         rc = cpu_onednn_check(dnnl_reorder_primitive_desc_create(&descriptor, &from,
                                                                  cpu_onednn_engine, &to,
                                                                  cpu_onednn_engine, NULL),
                               "packing");
     if (rc >= 0)
-        rc = cpu_onednn_check(dnnl_primitive_create(&p->reorder[i], descriptor), "packing");
+        rc = cpu_onednn_check(dnnl_primitive_create(&part->reorder, descriptor), "packing");
     if (rc >= 0)
         rc = cpu_onednn_check(
-            dnnl_memory_create(&p->from[i], &from, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+            dnnl_memory_create(&part->from, &from, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
     if (rc >= 0)
         rc = cpu_onednn_check(
-            dnnl_memory_create(&p->to[i], &to, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+            dnnl_memory_create(&part->to, &to, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
     dnnl_primitive_desc_destroy(descriptor);
+    return rc;
+}
+
+/* Rows that fill no block are packed by themselves: oneDNN's reorder of a matrix that has some is
+   several times as slow. */
+static int create_reorders(struct cpu_packing *p)
+{
+    int64_t first = 0;
+    int rc = 0;
+
+    for (int i = 0; i < p->spec.count; first += p->n[i++])
+        for (int64_t begin = 0, end; rc >= 0 && begin < p->n[i]; begin = end) {
+            struct part *part = &p->part[p->parts++];
+
+            end = begin || p->n[i] < WHOLE ? p->n[i] : p->n[i] / WHOLE * WHOLE;
+            *part = (struct part){.weight = i, .begin = begin, .n = end - begin};
+            rc = create_reorder(p, part, first);
+        }
     return rc;
 }
 
 static void destroy(struct cpu_packing *p)
 {
-    for (int i = 0; i < p->spec.count; i++) {
-        dnnl_primitive_destroy(p->reorder[i]);
-        dnnl_memory_destroy(p->from[i]);
-        dnnl_memory_destroy(p->to[i]);
+    for (int i = 0; i < p->parts; i++) {
+        dnnl_primitive_destroy(p->part[i].reorder);
+        dnnl_memory_destroy(p->part[i].from);
+        dnnl_memory_destroy(p->part[i].to);
     }
     free(p);
 }
@@ -144,7 +173,6 @@ static void destroy(struct cpu_packing *p)
 static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
 {
     struct cpu_packing *p = calloc(1, sizeof(*p));
-    int64_t first = 0;
     int rc = 0;
 
     if (!p)
@@ -155,8 +183,8 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
     p->own = cpu_choose_panels(spec->use, rows_of(p), spec->k, spec->to);
     if (p->own && !cpu_product_can_stack(p->n, spec->count))
         rc = ct_fail(CT_EINVAL, "weights side by side: rows are no multiple of %d", CPU_PANEL);
-    for (int i = 0; !p->own && rc >= 0 && i < spec->count; first += p->n[i++])
-        rc = create_reorder(p, i, first);
+    if (!p->own)
+        rc = create_reorders(p);
     if (rc >= 0)
         rc = cpu_packed_bytes(spec->use, rows_of(p), spec->k, spec->to, &p->bytes);
     if (rc < 0) {
@@ -222,15 +250,18 @@ int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *pac
         run_own(p, weights, packed);
         return 0;
     }
-    for (int i = 0; i < p->spec.count; i++) {
-        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, p->from[i]}, {DNNL_ARG_TO, p->to[i]}};
-        dnnl_status_t status = dnnl_memory_set_data_handle(p->from[i], (void *)weights[i]);
+    for (int i = 0; i < p->parts; i++) {
+        const struct part *part = &p->part[i];
+        size_t row = (size_t)p->stride[part->weight] * ct_dtype_size(p->spec.from);
+        char *from = (char *)(uintptr_t)weights[part->weight] + (size_t)part->begin * row;
+        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, part->from}, {DNNL_ARG_TO, part->to}};
+        dnnl_status_t status = dnnl_memory_set_data_handle(part->from, from);
         int rc;
 
         if (status == dnnl_success)
-            status = dnnl_memory_set_data_handle(p->to[i], packed);
+            status = dnnl_memory_set_data_handle(part->to, packed);
         if (status == dnnl_success)
-            status = dnnl_primitive_execute(p->reorder[i], cpu_onednn_stream, 2, args);
+            status = dnnl_primitive_execute(part->reorder, cpu_onednn_stream, 2, args);
         rc = cpu_onednn_check(status, "packing");
         if (rc < 0)
             return rc;
