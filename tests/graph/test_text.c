@@ -289,9 +289,50 @@ static void mutations_do_no_harm(void **state)
     ct_arena_finish(&arena);
 }
 
+/* The functions for transforms add ops with the attributes that they were given. */
+static void functions_emit_what_text_says(void **state)
+{
+    static const char *const lines[] = {
+        "%gathered = all_gather(%x) {axes=\"tp\", dim=1} : float32[2,4]",
+        "%scattered, %scattered.1 = reduce_scatter(%x, %y) {axes=\"tp\"} : float32[2,4], "
+        "float32[2,4]",
+        "%reduced = all_reduce(%x) {axes=\"tp\", reduction=\"max\"} : float32[2,4]",
+        "%permuted = permute(%x) {axes=\"tp\", shift=-1} : float32[2,4]",
+        "%turned = all_to_all(%x) {axes=\"tp\", to=1} : float32[2,4]",
+        "%own = slice(%x) {axes=\"tp\", dim=1} : float32[2,4]",
+        "%shares = softmax(%x) : float32[2,4]"};
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "emitted");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    const int64_t shape[] = {2, 4};
+    const char *text, *at;
+    struct ct_value *x[2];
+
+    (void)state;
+    g->mesh = (struct ct_mesh){.count = 1, .axis = {{"tp", 2}}};
+    x[0] = ct_graph_source(g, CT_ROLE_INPUT, "x", CT_F32, 2, shape);
+    x[1] = ct_graph_source(g, CT_ROLE_INPUT, "y", CT_F32, 2, shape);
+    assert_non_null(ct_all_gather(&b, "gathered", x, 1, 1, 1));
+    assert_non_null(ct_reduce_scatter(&b, "scattered", x, 2, 1, 0, CT_REDUCE_SUM));
+    assert_non_null(ct_all_reduce(&b, "reduced", x, 1, 1, CT_REDUCE_MAX));
+    assert_non_null(ct_permute(&b, "permuted", x, 1, 1, -1));
+    assert_non_null(ct_all_to_all(&b, "turned", x[0], 1, 0, 1));
+    assert_non_null(ct_slice(&b, "own", x[0], 1, 1));
+    assert_non_null(ct_softmax(&b, "shares", x[0]));
+    assert_ok(b.status);
+    at = text = ct_graph_text(g, &arena);
+    for (size_t i = 0; at && i < CT_COUNT(lines); i++) {
+        at = strstr(at, lines[i]);
+        if (!at)
+            fail_msg("no line \"%s\" in\n%s", lines[i], text);
+    }
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(functions_emit_what_text_says),
         cmocka_unit_test(models_round_trip),
         cmocka_unit_test(everything_round_trips),
         cmocka_unit_test(long_operand_lists_round_trip),

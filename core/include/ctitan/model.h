@@ -40,7 +40,7 @@ struct ct_stored_rule {
        suffix are no parameters, and are ignored. */
     const char *stored;
     bool transposed; /* the tensor's two dimensions are swapped */
-    /* The tensor is cut into `parts` equal ranges along the parameter's dimension 0, and the
+    /* The tensor is split into `parts` equal ranges along the parameter's dimension 0, and the
        parameter is the range `part`. 0: it is the whole. Rules with one tensor give all parts. */
     int part, parts;
 };
