@@ -145,6 +145,16 @@ static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct
     i->launch.outs = op->outs;
 }
 
+/* The buffer at an encoded location is not reused until `last`. */
+static void keep(struct expansion *x, const void *data, int64_t last)
+{
+    uint64_t code = (uint64_t)(uintptr_t)data;
+    struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
+
+    if (b && b->last < last)
+        b->last = last;
+}
+
 /* The kernel cannot accumulate: let it write to a fresh buffer, and add that to the sum. */
 static int add_behind(struct expansion *x, size_t at, int out)
 {
@@ -198,9 +208,7 @@ static int add_behind(struct expansion *x, size_t at, int out)
     sum->launch = (struct ct_launch){
         .op = op, .in = pair, .out = pair + 2, .ins = 2, .outs = 1, .state = request.state};
     add_workspace(x, sum, request.workspace);
-    l->program
-        ->buffers[l->program->buffer_of[slot(l->program, l->graph->values[l->root[v->id]], -1)]]
-        .last = (int64_t)x->count - 1;
+    keep(x, pair[0].data, (int64_t)x->count - 1);
     return 0;
 }
 
@@ -216,16 +224,6 @@ static void count(struct ct_lowering *l, const struct ct_op *op,
         p->loaded_bytes += (double)ct_value_bytes(l->graph, op->out[0], l->request->rank);
     else if (op->type->flags & CT_OP_SPACES)
         p->stored_bytes += (double)ct_value_bytes(l->graph, op->in[0], l->request->rank);
-}
-
-/* The buffer at an encoded location is not reused until `last`. */
-static void keep(struct expansion *x, const void *data, int64_t last)
-{
-    uint64_t code = (uint64_t)(uintptr_t)data;
-    struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
-
-    if (b && b->last < last)
-        b->last = last;
 }
 
 static void keep_inputs(struct expansion *x, const struct ct_instruction *i, int64_t last)

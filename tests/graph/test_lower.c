@@ -47,11 +47,38 @@ static const struct ct_kernel plain[] = {
     CT_KERNEL("linear_cross_entropy_grad", "plain", 0, offered, ask_for_workspace, run_reference),
 };
 
+/* ---- kernels that can add unless their operands are strided ---- */
+
+static bool dense_kernels; /* offer them */
+
+static bool offered_dense(const struct ct_prepare *p)
+{
+    return dense_kernels && p->device->host_memory;
+}
+
+static int run_dense(const struct ct_launch *launch)
+{
+    return launch->op->type->reference(launch);
+}
+
+static int run_strided(const struct ct_launch *launch)
+{
+    assert_int_equal(launch->accumulate, 0);
+    return launch->op->type->reference(launch);
+}
+
+static const struct ct_kernel dense[] = {
+    CT_KERNEL("scale", "dense", CT_KERNEL_ACCUMULATES, offered_dense, NULL, run_dense),
+    CT_KERNEL("scale", "strided", CT_KERNEL_STRIDED, offered_dense, NULL, run_strided),
+};
+
 static int register_kernels(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CT_COUNT(plain); i++)
         assert_ok(ct_kernel_register("shuffle", &plain[i]));
+    for (size_t i = 0; i < CT_COUNT(dense); i++)
+        assert_ok(ct_kernel_register("shuffle", &dense[i]));
     return 0;
 }
 
@@ -633,6 +660,48 @@ static void contiguous_parts_are_not_copied(void **state)
 }
 
 /* rope would like to work in the place of its input; here that is somebody else's memory. */
+/* A sum becomes columns of a matrix, where its terms' kernels cannot add: an add follows. */
+static void terms_of_strided_sums(void **state)
+{
+    static const char text[] = "input %x : float64[4,3]\n"
+                               "input %y : float64[4,3]\n"
+                               "input %z : float64[4,5]\n"
+                               "input %w : float64[3,2]\n"
+                               "input %v : float64[5,2]\n"
+                               "F - %a = scale(%x) {factor=2} : float64[4,3]\n"
+                               "F - %b = scale(%y) {factor=3} : float64[4,3]\n"
+                               "F - %sum = add(%a, %b) : float64[4,3]\n"
+                               "F - %c = scale(%z) {factor=5} : float64[4,5]\n"
+                               "F - %dx = linear_dx(%sum, %c, %w, %v) : float64[4,2]\n"
+                               "F - %end = squared_norm(%dx) : float64[]\n"
+                               "fetch end = %end\n";
+    static const char *const inputs[] = {"x", "y", "z", "w", "v"};
+    double end[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct ct_arena arena = {0};
+        struct machine m;
+        int64_t count;
+
+        dense_kernels = i;
+        start_text(&m, &arena, text, 2);
+        assert_int_equal(tensor(m.program, "a")->stride[0], 8);
+        poison(&m);
+        for (int microbatch = 0; microbatch < 2; microbatch++)
+            for (size_t k = 0; k < CT_COUNT(inputs); k++)
+                set(&m, inputs[k], microbatch, (double)k + 10 * microbatch);
+        assert_ok(ct_executor_step(m.executor));
+        end[i] = *read_fetch(&m, "end", &count);
+        /* of each microbatch the second term */
+        assert_int_equal(count_added_sums(m.program), 2 * i);
+        machine_finish(&m);
+        ct_arena_finish(&arena);
+    }
+    dense_kernels = false;
+    assert_true(end[0] > 0 && end[0] == end[1]);
+}
+
 static void in_place_spares_what_lives_on(void **state)
 {
     static const char *const text = "param %p : float64[1,3,1,2]\n"
@@ -864,6 +933,7 @@ int main(void)
         cmocka_unit_test(outputs_take_over_inputs_that_die),
         cmocka_unit_test(what_does_not_fit_is_not_taken_over),
         cmocka_unit_test(views_of_parameters_in_the_forward),
+        cmocka_unit_test(terms_of_strided_sums),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(contiguous_parts_are_not_copied),
         cmocka_unit_test(what_cannot_be_lowered),
