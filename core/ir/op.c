@@ -114,7 +114,9 @@ static void copy_whole(struct ct_signature *s, const struct ct_op_type *type)
 
 static int check_collective(const struct ct_collective_ops *c)
 {
-    if (!c || (c->size == sizeof(*c) && c->kernel && !c->prepare == !c->run))
+    const size_t least = offsetof(struct ct_collective_ops, sent) + sizeof(c->sent);
+
+    if (!c || (c->size >= least && c->kernel && !c->prepare == !c->run))
         return 0;
     return ct_fail(CT_EINVAL, "its collective lacks a function: make it with CT_COLLECTIVE");
 }
@@ -309,18 +311,25 @@ int ct_op_infer(struct ct_op *op)
     return 0;
 }
 
+const struct ct_op_type *ct_op_type_whole(const struct ct_op_type *type)
+{
+    const struct ct_signature *s = signature_of(type);
+
+    return s ? &s->whole : type;
+}
+
 int ct_op_join(const struct ct_op *op, struct ct_value ***values)
 {
-    const struct ct_signature *s = ct_signature_of(op->type);
+    const struct ct_op_type *type = ct_op_type_whole(op->type);
 
-    return s && s->whole.join ? s->whole.join(op, values) : 0;
+    return type->join ? type->join(op, values) : 0;
 }
 
 int ct_op_stack(const struct ct_op *op, struct ct_value ***values)
 {
-    const struct ct_signature *s = ct_signature_of(op->type);
+    const struct ct_op_type *type = ct_op_type_whole(op->type);
 
-    return s && s->whole.stack ? s->whole.stack(op, values) : 0;
+    return type->stack ? type->stack(op, values) : 0;
 }
 
 const struct ct_value *ct_value_origin(const struct ct_value *value)

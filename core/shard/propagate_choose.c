@@ -372,9 +372,9 @@ int ct_propagate_choose(struct propagation *p, const struct ct_op *op, struct ch
     struct ct_rule rule;
     int rc;
 
-    if (op->type->size > offsetof(struct ct_op_type, place) && op->type->place) {
+    if (ct_op_type_whole(op->type)->place) {
         choice_init(p, op, best);
-        return op->type->place(op, &p->graph->mesh, best->in, best->out);
+        return ct_op_type_whole(op->type)->place(op, &p->graph->mesh, best->in, best->out);
     }
     rc = ct_rule_apply(op, &p->scratch, &rule);
     if (rc < 0)

@@ -204,8 +204,8 @@ static int parse(const struct ct_op_type *type, struct ct_arena *arena, char *te
 
 int ct_samples_of(const struct ct_op_type *type, struct ct_arena *arena, struct ct_sample **samples)
 {
-    bool given = type->size > offsetof(struct ct_op_type, samples) && type->samples;
-    char *text = ct_arena_strdup(arena, given ? type->samples : ""), *save = NULL;
+    const char *given = ct_op_type_whole(type)->samples;
+    char *text = ct_arena_strdup(arena, given ? given : ""), *save = NULL;
     struct ct_sample *list = ct_arena_array(arena, struct ct_sample, strlen(text) + 2);
     int rc = 0, count = 0;
 

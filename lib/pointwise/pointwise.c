@@ -169,7 +169,7 @@ int ct_pointwise_levels(const struct ct_op *op, unsigned *level)
     const struct ct_rule_operand *whole;
     int rc;
 
-    if (!op->type->pointwise)
+    if (!ct_op_type_whole(op->type)->pointwise)
         return ct_fail(CT_EINVAL, "%s has no formula", op->type->name);
     rc = ct_rule_apply(op, &scratch, &rule);
     whole = rule.operand;
@@ -237,7 +237,7 @@ int ct_pointwise_apply(struct ct_pointwise *p, const struct ct_op *op, const int
     for (int i = 0; i < op->ins; i++)
         ct_pointwise_name(p, &names, operand(p, op, i),
                           op->in[i] ? in[i] : ct_pointwise_number(p, 0));
-    rc = ct_pointwise_read(p, op->type->pointwise, &names);
+    rc = ct_pointwise_read(p, ct_op_type_whole(op->type)->pointwise, &names);
     for (int i = 0; rc == 0 && i < op->outs; i++) {
         out[i] = ct_pointwise_find(&names, operand(p, op, op->ins + i));
         if (out[i] < 0)

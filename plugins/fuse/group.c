@@ -66,8 +66,8 @@ static bool may_fuse(struct finder *f, const struct ct_op *op)
     struct ct_value *whole;
     unsigned *level;
 
-    if (!op->type->pointwise || op->type->flags & excluded || op->stream || op->outs == 0 ||
-        op->ins > FUSE_MOST_INPUTS || op->outs > FUSE_MOST_OUTPUTS)
+    if (!ct_op_type_whole(op->type)->pointwise || op->type->flags & excluded || op->stream ||
+        op->outs == 0 || op->ins > FUSE_MOST_INPUTS || op->outs > FUSE_MOST_OUTPUTS)
         return false;
     if (op->section->part == CT_PART_INIT || op->section->part == CT_PART_POST)
         return false;

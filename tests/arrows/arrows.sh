@@ -11,15 +11,22 @@ set -uo pipefail
 cd "$1" || exit
 
 order=(base ir shard lower plugin run)
-techniques='fsdp|ddp|hsdp|tp|pp|cp|ep|sac|offload|offloaded|float8|pipeline|pipelines|stage|stages|zero_bubble|1f1b|unshard|reshard|llama|gpt2|qwen3|adamw|muon|nccl|mpi|cuda|cpu'
+techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
+# But for names that are common words, or the name of a phase.
+for plugin in plugins/*/ models/*/; do
+    plugin=$(basename "$plugin")
+    case $plugin in
+    metrics | text | tokens | bytes | local | describe | fuse) ;;
+    *) techniques+="|$plugin" ;;
+    esac
+done
 
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
     arena.h | base.h | clock.h | diagnose.h | error.h | hook.h | log.h | number.h | option.h | sorted.h) echo base ;;
-    core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | signature.h | tensor.h | toolkit.h) echo ir ;;
-    propagate.h | redistribute.h) echo shard ;;
-    program.h | section.h | segments.h) echo lower ;;
+    core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
+    program.h | segments.h) echo lower ;;
     model.h | plugin.h | recipe.h) echo plugin ;;
     run.h) echo run ;;
     *) echo unknown ;;

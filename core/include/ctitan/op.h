@@ -249,8 +249,8 @@ struct ct_op_type {
        ct_sample, "@gradients=3". NULL: one is made up from the signature. */
     const char *samples;
 };
-/* Size of the fields that every version has. Types built without the later fields get zeros. */
-#define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, join)
+/* Size of the fields that every minor version has. Read the later ones through ct_op_type_whole. */
+#define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, pointwise)
 
 /* Attribute types beyond those of configuration options; _Generic checks the field's type. Values
    are written as in graph text: "bfloat16", "8,256", "dp_shard.cp", "[dp_shard, -]". */
@@ -283,6 +283,8 @@ struct ct_op_type {
 CT_API int ct_op_register(const struct ct_op_type *type);
 /* The same, but does nothing if this very type is registered already. */
 CT_API int ct_op_need(const struct ct_op_type *type);
+/* A registered type in this library's layout: fields that it was built without are 0. */
+CT_API const struct ct_op_type *ct_op_type_whole(const struct ct_op_type *type);
 /* The type called name, or NULL with the nearest name in the failure's message. */
 CT_API const struct ct_op_type *ct_op_find(const char *name);
 /* The i-th registered type, NULL after the last: for loops over all of them. */
