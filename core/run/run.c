@@ -195,8 +195,8 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
 }
 
 /* Turn the graph shared by all ranks into this rank's. */
-static int localise_graph(struct ct_run *run, struct ct_graph *graph, bool logits,
-                          struct ct_pass_options options)
+static int specialise_graph(struct ct_run *run, struct ct_graph *graph, bool logits,
+                            struct ct_pass_options options)
 {
     int rc;
 
@@ -223,7 +223,7 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
     rc = transform(run, *graph, &options);
     if (rc == 0 && common)
         *common = ct_graph_clone(*graph, &run->arena);
-    return rc == 0 ? localise_graph(run, *graph, request->logits, options) : rc;
+    return rc == 0 ? specialise_graph(run, *graph, request->logits, options) : rc;
 }
 
 /* An axis that does not multiply the batch splits the sequences of one microbatch. Kernels need not
@@ -552,7 +552,7 @@ static int open_peer_graph(struct ct_run *peer, const struct ct_graph *common, b
     if (!common)
         return 0;
     *graph = ct_graph_clone(common, &peer->arena);
-    return localise_graph(peer, *graph, false, (struct ct_pass_options){.training = training});
+    return specialise_graph(peer, *graph, false, (struct ct_pass_options){.training = training});
 }
 
 static int open_peer(struct ct_run *peer)

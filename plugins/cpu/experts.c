@@ -284,7 +284,7 @@ static struct tile tile_at(const struct call *c, int64_t expert, int64_t from)
     return (struct tile){expert, from, left < TILE ? left : TILE};
 }
 
-static void cut(struct call *c)
+static void split(struct call *c)
 {
     const int64_t *first = c->choices.first;
 
@@ -506,7 +506,7 @@ static int failure(const struct call *c)
 static int run_waves(struct call *c)
 {
     c->sums = cpu_experts_sums(c->l, &c->s->sizes);
-    cut(c);
+    split(c);
     for (; c->wave < c->tile_count && c->status >= 0; c->wave = wave_end(c)) {
         cpu_parallel(run_wave, c);
         cpu_parallel(add_wave, c);

@@ -30,7 +30,7 @@
 
 #define MOST 16 /* chunks that the model tries */
 
-/* How the rows of some values are cut into chunks. */
+/* How the rows of some values are split into chunks. */
 struct layout {
     bool sequences;        /* else tokens */
     int64_t outer, length; /* shards, and what chunks are parts of */
@@ -65,7 +65,7 @@ static int64_t shards_of(const struct ct_graph *graph, const struct ct_sharding 
     return shards;
 }
 
-/* The sharding of a view that is cut by the layout, of a value with sharding s; and back. */
+/* The sharding of a view that the layout splits, of a value with sharding s; and back. */
 static struct ct_sharding sharding_of_view(const struct layout *l, const struct ct_sharding *s)
 {
     struct ct_sharding view = {.unreduced = s->unreduced, .reduction = s->reduction};
@@ -202,7 +202,7 @@ static bool has_rows(uint64_t inputs, int i)
     return inputs >> i & 1;
 }
 
-/* How `shard` and the whole that it is part of are cut; NULL, or why they cannot be. */
+/* How `shard` and the whole that it is part of are split; NULL, or why they cannot be. */
 static const char *lay_out(const struct ct_graph *graph, const struct ct_value *shard, int64_t dim,
                            struct layout *l)
 {

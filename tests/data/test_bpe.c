@@ -111,7 +111,7 @@ static void check_text(const char *name, const json_t *text, const json_t *want)
         assert_int_equal(first, ids[0]);
 }
 
-static void test_equals_the_library(void **state)
+static void ids_are_those_of_the_library(void **state)
 {
     json_t *cases = read_json("cases.json");
 
@@ -132,7 +132,7 @@ static void test_equals_the_library(void **state)
 }
 
 /* Every token's bytes are the text again, where nothing normalises it. */
-static void test_decodes(void **state)
+static void ids_become_their_text(void **state)
 {
     const char text[] = "caf\xc3\xa9 <tool> \xf0\x9f\x98\x80\x00\n";
     int32_t ids[ROOM];
@@ -161,7 +161,7 @@ static void check_same(const char *broken, size_t size, const char *whole)
     assert_memory_equal(a, b, (size_t)count * sizeof(*a));
 }
 
-static void test_repairs_broken_text(void **state)
+static void broken_text_is_repaired(void **state)
 {
     (void)state;
     assert_int_equal(open_patched(NULL), 0);
@@ -172,7 +172,7 @@ static void test_repairs_broken_text(void **state)
 }
 
 /* One character 200,000 times: no merges in quadratic time. */
-static void test_long_words(void **state)
+static void very_long_words_are_encoded(void **state)
 {
     const size_t size = 200000;
     char *text = malloc(size);
@@ -189,7 +189,7 @@ static void test_long_words(void **state)
 
 /* ---- begin and end ---- */
 
-static void test_begin_and_end(void **state)
+static void templates_add_their_beginning_and_end(void **state)
 {
     const struct ct_plugin *plugin = test_plugin("bpe");
 
@@ -251,7 +251,7 @@ static void check_lines(const char *name, const json_t *want)
     assert_int_equal(*at, 0);
 }
 
-static void test_verb(void **state)
+static void the_verb_writes_ids_and_files(void **state)
 {
     json_t *cases = read_json("cases.json");
     size_t size;
@@ -344,7 +344,7 @@ static int open_with_tokens(const char *const *tokens)
     return rc;
 }
 
-static void test_chatml(void **state)
+static void chatml_masks_what_is_no_answer(void **state)
 {
     static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", NULL};
     struct expected e = {0};
@@ -375,7 +375,7 @@ static void test_chatml(void **state)
 }
 
 /* What the template of init_from's folder says, as config or as a file of its own. */
-static void test_folder_template(void **state)
+static void a_folder_names_its_template(void **state)
 {
     static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", NULL};
     static const char own[] = "{{ '<|im_start|>' + role + '<think>' + text + '<|im_end|>' }}";
@@ -398,7 +398,7 @@ static void test_folder_template(void **state)
     remove(jinja);
 }
 
-static void test_llama3_chat(void **state)
+static void llama3_masks_what_is_no_answer(void **state)
 {
     static const char *const tokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                                          NULL};
@@ -419,7 +419,7 @@ static void test_llama3_chat(void **state)
 }
 
 /* chat.json: what transformers writes for some conversations, and what of it is generated. */
-static void test_chat_templates(void **state)
+static void templates_write_what_transformers_writes(void **state)
 {
     static const char *const tokens[] = {"<|im_start|>",      "<|im_end|>", "<|start_header_id|>",
                                          "<|end_header_id|>", "<|eot_id|>", NULL};
@@ -460,7 +460,7 @@ static void write_tiktoken(FILE *out)
     fputs("YWI= 256\nY2Q= 257\nYWJjZA== 258\nYmM= 259\n", out);
 }
 
-static void test_tiktoken(void **state)
+static void tiktoken_lists_are_read(void **state)
 {
     const char text[] = "abc abcd <|eot_id|>bc";
     const int32_t want[] = {256, 'c', ' ', 258, ' ', 269, 259};
@@ -528,7 +528,7 @@ static const struct {
     {"{\"added_tokens\": [{\"id\": 700}]}", "no content"},
 };
 
-static void test_refuses_by_name(void **state)
+static void what_is_not_supported_is_named(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CT_COUNT(refusals); i++) {
@@ -545,7 +545,7 @@ static void test_refuses_by_name(void **state)
     }
 }
 
-static void test_refuses_malformed_files(void **state)
+static void malformed_files_are_refused(void **state)
 {
     enum { DEEP = 1 << 20 };
     char *deep = malloc(DEEP);
@@ -568,7 +568,7 @@ static void test_refuses_malformed_files(void **state)
 }
 
 /* An expression that backtracks for ever ends with an error. */
-static void test_refuses_endless_expressions(void **state)
+static void endless_expressions_are_refused(void **state)
 {
     json_t *patch = json_pack("{s: {s: s, s: [{s: s, s: {s: s}, s: s}, {s: s, s: b, s: b}]}}",
                               "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split",
@@ -603,20 +603,21 @@ static int tear_down(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_equals_the_library, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_decodes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_repairs_broken_text, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_long_words, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_begin_and_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_verb, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_chatml, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_folder_template, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_llama3_chat, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_chat_templates, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_tiktoken, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses_malformed_files, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_refuses_endless_expressions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(ids_are_those_of_the_library, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(ids_become_their_text, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(broken_text_is_repaired, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(very_long_words_are_encoded, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(templates_add_their_beginning_and_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_verb_writes_ids_and_files, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(chatml_masks_what_is_no_answer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_folder_names_its_template, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(llama3_masks_what_is_no_answer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(templates_write_what_transformers_writes, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(tiktoken_lists_are_read, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_not_supported_is_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(malformed_files_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(endless_expressions_are_refused, set_up, tear_down),
     };
 
     if (argc != 3)
