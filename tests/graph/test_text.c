@@ -294,8 +294,7 @@ static void functions_emit_what_text_says(void **state)
 {
     static const char *const lines[] = {
         "%gathered = all_gather(%x) {axes=\"tp\", dim=1} : float32[2,4]",
-        "%scattered, %scattered.1 = reduce_scatter(%x, %y) {axes=\"tp\"} : float32[2,4], "
-        "float32[2,4]",
+        "%cut, %cut.1 = reduce_scatter(%x, %y) {axes=\"tp\"} : float32[2,4], float32[2,4]",
         "%reduced = all_reduce(%x) {axes=\"tp\", reduction=\"max\"} : float32[2,4]",
         "%permuted = permute(%x) {axes=\"tp\", shift=-1} : float32[2,4]",
         "%turned = all_to_all(%x) {axes=\"tp\", to=1} : float32[2,4]",
@@ -313,7 +312,7 @@ static void functions_emit_what_text_says(void **state)
     x[0] = ct_graph_source(g, CT_ROLE_INPUT, "x", CT_F32, 2, shape);
     x[1] = ct_graph_source(g, CT_ROLE_INPUT, "y", CT_F32, 2, shape);
     assert_non_null(ct_all_gather(&b, "gathered", x, 1, 1, 1));
-    assert_non_null(ct_reduce_scatter(&b, "scattered", x, 2, 1, 0, CT_REDUCE_SUM));
+    assert_non_null(ct_reduce_scatter(&b, "cut", x, 2, 1, 0, CT_REDUCE_SUM));
     assert_non_null(ct_all_reduce(&b, "reduced", x, 1, 1, CT_REDUCE_MAX));
     assert_non_null(ct_permute(&b, "permuted", x, 1, 1, -1));
     assert_non_null(ct_all_to_all(&b, "turned", x[0], 1, 0, 1));
