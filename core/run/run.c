@@ -2,6 +2,7 @@
  * Opening a run: recipe to graph, graph to program, program to memory that holds the weights.
  */
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -459,14 +460,48 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
     run->communicator.comm->ops = run->communicator.ops; /* in this build's layout */
     for (int64_t i = 0; i < run->world; i++)
         ranks[i] = i;
-    rc = run->communicator.ops->group(run->communicator.comm, ranks, (int)run->world, "world",
-                                      &run->world_group);
-    return rc == 0 && options->compare ? options->compare(run) : rc;
+    return run->communicator.ops->group(run->communicator.comm, ranks, (int)run->world, "world",
+                                        &run->world_group);
 }
 
 struct ct_group *ct_run_world(const struct ct_run *run)
 {
     return run->world_group;
+}
+
+/* Runs with a group of all ranks. */
+static struct ct_run *open_runs;
+static pthread_mutex_t open_runs_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void list(struct ct_run *run)
+{
+    pthread_mutex_lock(&open_runs_lock);
+    run->next_open = open_runs;
+    open_runs = run;
+    pthread_mutex_unlock(&open_runs_lock);
+}
+
+static void unlist(const struct ct_run *run)
+{
+    struct ct_run **at = &open_runs;
+
+    pthread_mutex_lock(&open_runs_lock);
+    while (*at && *at != run)
+        at = &(*at)->next_open;
+    if (*at)
+        *at = run->next_open;
+    pthread_mutex_unlock(&open_runs_lock);
+}
+
+struct ct_run *ct_run_of_world(const struct ct_group *world)
+{
+    struct ct_run *run;
+
+    pthread_mutex_lock(&open_runs_lock);
+    for (run = open_runs; run && run->world_group != world;)
+        run = run->next_open;
+    pthread_mutex_unlock(&open_runs_lock);
+    return run;
 }
 
 static int fire(struct ct_run *run, enum ct_event event)
@@ -510,6 +545,10 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         return rc;
     if (options->depth == CT_RUN_READY)
         rc = open_communicator(run, options);
+    if (rc == 0 && run->world_group)
+        list(run);
+    if (rc == 0 && run->world > 1 && run->world_group && options->compare)
+        rc = options->compare(run);
     if (rc == 0)
         rc = open_programs(run, options->logits, microbatches);
     if (rc == 0)
@@ -596,6 +635,7 @@ int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **out
 
 static void close_own(struct ct_run *run)
 {
+    unlist(run);
     ct_executor_destroy(run->validation_executor);
     ct_executor_destroy(run->executor);
     if (run->communicator.comm)

@@ -6,6 +6,7 @@
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/run.h>
 
 enum part { NOTHING, ONE, EACH };
 
@@ -119,20 +120,30 @@ int ct_call_run(const struct ct_call *c)
 
 /* ---- by kind ---- */
 
-static int fire(const struct ct_call *c, enum ct_event event)
+static int fire(const struct ct_call *c, int64_t sequence, enum ct_event event)
 {
+    struct ct_run *run;
+
     if (!ct_hook_wanted(event))
         return 0;
-    return ct_hook_fire(&(struct ct_event_data){.event = event, .group = c->group, .call = c});
+    run = ct_run_of_world(c->group);
+    return ct_hook_fire(&(struct ct_event_data){.event = event,
+                                                .run = run,
+                                                .step = run ? run->progress.step : 0,
+                                                .group = c->group,
+                                                .sequence = sequence,
+                                                .call = c});
 }
 
 static int run_and_tell(const struct ct_call *c)
 {
-    int rc = fire(c, CT_EVENT_CALL_BEGIN);
+    bool between_two = c->kind == CT_CALL_SEND || c->kind == CT_CALL_RECEIVE;
+    int64_t sequence = between_two ? 0 : ++c->group->calls;
+    int rc = fire(c, sequence, CT_EVENT_CALL_BEGIN);
 
     if (rc == 0)
         rc = ct_call_run(c);
-    return rc < 0 ? rc : fire(c, CT_EVENT_CALL_END);
+    return rc < 0 ? rc : fire(c, sequence, CT_EVENT_CALL_END);
 }
 
 #define RUN(id, ...)                                                                               \

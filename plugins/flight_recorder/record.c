@@ -162,24 +162,25 @@ static void on_call(const struct ct_event_data *d)
     g = &now.groups[group];
     data.index = (int64_t)d->call->kind;
     if (d->event == CT_EVENT_CALL_BEGIN) {
-        data.sequence = g->enqueued.sequence + 1;
         now.call = claim((struct flight_record){.enqueued = d->time,
                                                 .started = d->time,
-                                                .sequence = data.sequence,
+                                                .sequence = d->sequence,
                                                 .step = flight_own->position.step,
                                                 .index = (int32_t)data.index,
                                                 .group = (int16_t)group,
                                                 .kind = FLIGHT_HOST_CALL});
-        mark(&g->enqueued, &data, -1);
-        mark(&g->started, &data, -1);
+        if (d->sequence) {
+            mark(&g->enqueued, &data, -1);
+            mark(&g->started, &data, -1);
+        }
         now.before = flight_own->position;
         move_to(FLIGHT_IN_CALL, -1, group, d->time);
         return;
     }
     if ((r = still(&now.call)))
         r->finished = d->time;
-    data.sequence = g->started.sequence;
-    mark(&g->finished, &data, -1);
+    if (d->sequence)
+        mark(&g->finished, &data, -1);
     flight_own->position = now.before;
     flight_own->position.since = d->time;
 }
@@ -476,7 +477,8 @@ static int on_event(const struct ct_event_data *d, void *context)
     }
     if (d->event == CT_EVENT_JOB_END)
         flight_job_end(d->job, d->message != NULL);
-    if (d->event == CT_EVENT_COLLECTIVE_FAILED && !d->run && flight_own && flight_own->broken <= 0)
+    if (d->event == CT_EVENT_COLLECTIVE_FAILED && !d->instruction && flight_own &&
+        flight_own->broken <= 0)
         flight_own->broken = d->time;
     if (!d->run)
         return 0;

@@ -89,12 +89,13 @@ int nccl_drain(struct comm *comm);
 
 /* ---- nccl.c ---- */
 
-/* Record the first failure and abort calls in progress. Returns CT_EPEER with the first failure. */
-int nccl_fail(struct comm *comm, const char *fmt, ...) CT_PRINTF(2, 3);
+/* Record the first failure, of a call in g (NULL: not known), and abort calls in progress. Returns
+   CT_EPEER with the first failure. */
+int nccl_fail(struct comm *comm, const struct group *g, const char *fmt, ...) CT_PRINTF(3, 4);
 int nccl_failed(struct comm *comm);
 /* Tell observers that a call has failed, once; before the abort of any rank, which lets calls end
    on the device that failed. */
-void nccl_tell(struct comm *comm, const char *message);
+void nccl_tell(struct comm *comm, const struct group *g, const char *message);
 /* code is what the NCCL function `what` returned in the group. Waits while it is in progress. */
 int nccl_check(struct group *group, int code, const char *what);
 int nccl_check_cuda(struct comm *comm, int code, const char *what);

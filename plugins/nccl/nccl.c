@@ -64,14 +64,16 @@ static void start_abort(struct comm *comm)
         pthread_detach(thread);
 }
 
-void nccl_tell(struct comm *comm, const char *message)
+void nccl_tell(struct comm *comm, const struct group *g, const char *message)
 {
     if (!atomic_exchange(&comm->told, true))
-        ct_hook_fire(&(struct ct_event_data){
-            .event = CT_EVENT_COLLECTIVE_FAILED, .message = message, .code = CT_EPEER});
+        ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_COLLECTIVE_FAILED,
+                                             .message = message,
+                                             .group = g ? &g->base : NULL,
+                                             .code = CT_EPEER});
 }
 
-int nccl_fail(struct comm *comm, const char *fmt, ...)
+int nccl_fail(struct comm *comm, const struct group *g, const char *fmt, ...)
 {
     bool first;
     va_list args;
@@ -86,7 +88,7 @@ int nccl_fail(struct comm *comm, const char *fmt, ...)
     pthread_mutex_unlock(&comm->lock);
     if (!first)
         return rc;
-    nccl_tell(comm, comm->failure.text);
+    nccl_tell(comm, g, comm->failure.text);
     start_abort(comm);
     return nccl_failed(comm);
 }
@@ -98,7 +100,7 @@ int nccl_failed(struct comm *comm)
 
 int nccl_check_cuda(struct comm *comm, int code, const char *what)
 {
-    return code == CUDA_SUCCESS ? 0 : nccl_fail(comm, "%s: CUDA error %d", what, code);
+    return code == CUDA_SUCCESS ? 0 : nccl_fail(comm, NULL, "%s: CUDA error %d", what, code);
 }
 
 /* NCCL's own threads take tens of microseconds for most calls, and seconds for some. */
@@ -123,14 +125,14 @@ int nccl_check(struct group *g, int code, const char *what)
         if (g->comm->failed)
             return nccl_failed(g->comm);
         if (code == ncclInProgress && ct_now() > deadline)
-            return nccl_fail(g->comm, "%s in group '%s': no answer within %g s", what, g->base.name,
-                             g->comm->timeout);
+            return nccl_fail(g->comm, g, "%s in group '%s': no answer within %g s", what,
+                             g->base.name, g->comm->timeout);
         if (code == ncclInProgress)
             pause_before(looks++);
     }
     if (code == ncclSuccess)
         return 0;
-    return nccl_fail(g->comm, "%s in group '%s': NCCL: %s", what, g->base.name,
+    return nccl_fail(g->comm, g, "%s in group '%s': NCCL: %s", what, g->base.name,
                      nccl.ncclGetErrorString(code));
 }
 
@@ -163,8 +165,8 @@ static int exchange_id(struct group *g, ncclUniqueId *id)
     }
     rc = nccl_store_get(g->comm->store, key, id, sizeof(*id), g->comm->timeout);
     if (rc == 0)
-        return nccl_fail(g->comm, "group '%s': rank %d did not create it within %g s", g->base.name,
-                         g->base.ranks[0], g->comm->timeout);
+        return nccl_fail(g->comm, g, "group '%s': rank %d did not create it within %g s",
+                         g->base.name, g->base.ranks[0], g->comm->timeout);
     return rc < 0 ? rc : 0;
 }
 
@@ -326,7 +328,7 @@ static void close_comm(struct ct_comm *base)
     if (!comm)
         return;
     if (comm->groups && !comm->failed && !wait_for_others(comm))
-        nccl_fail(comm, "other ranks are not done within %g s", PATIENCE);
+        nccl_fail(comm, NULL, "other ranks are not done within %g s", PATIENCE);
     nccl_watchdog_stop(comm);
     if (!comm->failed)
         end_groups(comm);

@@ -108,19 +108,20 @@ static void time_out(struct watchdog *w)
     const struct ct_group *group = &late->group->base;
     char silent[128];
 
-    nccl_tell(w->comm, "a time-out");
+    nccl_tell(w->comm, late->group, "a time-out");
     find_silent(w->comm, group->ranks, group->size, silent, sizeof(silent));
-    nccl_fail(w->comm, "%s %u of group '%s' did not end within %g s%s%s", late->call, late->number,
-              group->name, w->comm->timeout, *silent ? "; no sign of life from rank " : "", silent);
+    nccl_fail(w->comm, late->group, "%s %u of group '%s' did not end within %g s%s%s", late->call,
+              late->number, group->name, w->comm->timeout,
+              *silent ? "; no sign of life from rank " : "", silent);
 }
 
 static void time_out_step(struct watchdog *w, double limit)
 {
     char silent[128];
 
-    nccl_tell(w->comm, "a time-out");
+    nccl_tell(w->comm, NULL, "a time-out");
     find_silent(w->comm, NULL, w->comm->base.world, silent, sizeof(silent));
-    nccl_fail(w->comm, "a captured step did not end within %.3g s%s%s", limit,
+    nccl_fail(w->comm, NULL, "a captured step did not end within %.3g s%s%s", limit,
               *silent ? "; no sign of life from rank " : "", silent);
 }
 
@@ -155,7 +156,8 @@ int nccl_look(struct comm *comm)
     }
     pthread_mutex_unlock(&comm->lock);
     if (bad)
-        nccl_fail(comm, "group '%s': NCCL: %s", bad->base.name, nccl.ncclGetErrorString(error));
+        nccl_fail(comm, bad, "group '%s': NCCL: %s", bad->base.name,
+                  nccl.ncclGetErrorString(error));
     return nccl_failed(comm);
 }
 

@@ -1,6 +1,7 @@
 /*
  * What events say of a run of one rank, and what becomes of hooks that fail.
  */
+#include <ctitan/lib/comm.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/train.h>
 
@@ -8,10 +9,11 @@
 
 static struct {
     struct ct_run *run;
-    int64_t step, ops, foreign, count[CT_EVENT_COUNT];
+    int64_t step, ops, foreign, calls, count[CT_EVENT_COUNT];
     double time;
     enum ct_event fail_on; /* CT_EVENT_COUNT: nowhere */
     char message[2048];
+    bool wait; /* for all ranks, before each step */
 } seen;
 
 /* The instruction is the one of that index in the program that the event names. */
@@ -35,6 +37,17 @@ static void check_op(const struct ct_event_data *data)
     }
 }
 
+/* A call of the host in the group of all ranks. */
+static void check_call(const struct ct_event_data *data)
+{
+    assert_non_null(data->run);
+    assert_ptr_equal(data->group, ct_run_world(data->run));
+    assert_ptr_equal(data->call->group, data->group);
+    assert_int_equal(data->step, data->run->progress.step);
+    seen.calls += data->event == CT_EVENT_CALL_BEGIN;
+    assert_int_equal(data->sequence, seen.calls);
+}
+
 static int hear(const struct ct_event_data *data, void *context)
 {
     (void)context;
@@ -45,6 +58,10 @@ static int hear(const struct ct_event_data *data, void *context)
         seen.step = data->step;
     if (data->event == CT_EVENT_OP_BEGIN || data->event == CT_EVENT_OP_END)
         check_op(data);
+    if (data->event == CT_EVENT_CALL_BEGIN || data->event == CT_EVENT_CALL_END)
+        check_call(data);
+    if (data->event == CT_EVENT_STEP_BEGIN && seen.wait)
+        return ct_group_barrier(ct_run_world(data->run));
     if (data->event == CT_EVENT_FAILURE)
         snprintf(seen.message, sizeof(seen.message), "%s", data->message);
     return data->event == seen.fail_on ? ct_fail(CT_EIO, "the disk is full") : 0;
@@ -99,6 +116,29 @@ static void ops_of_other_programs_are_not_the_runs(void **state)
     ct_run_close(run);
 }
 
+static void a_call_of_the_host_says_its_run_step_and_number(void **state)
+{
+    struct ct_run *run = toy_opened();
+
+    (void)state;
+    seen.wait = true;
+    assert_int_equal(ct_run_train(run), 0);
+    assert_int_equal(seen.calls, 4);
+    assert_int_equal(seen.count[CT_EVENT_CALL_END], 4);
+    ct_run_close(run);
+}
+
+static void a_call_in_a_group_of_no_run_has_none(void **state)
+{
+    struct ct_group alone = {.name = "alone", .size = 1, .ranks = (int[]){0}};
+    struct ct_run *run = toy_opened();
+
+    (void)state;
+    assert_null(ct_run_of_world(&alone));
+    assert_ptr_equal(ct_run_of_world(ct_run_world(run)), run);
+    ct_run_close(run);
+}
+
 static void the_failure_of_a_hook_names_its_plugin(void **state)
 {
     struct ct_run *run = toy_opened();
@@ -136,6 +176,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(an_event_says_whose_instruction_it_is),
         TEST(ops_of_other_programs_are_not_the_runs),
+        TEST(a_call_of_the_host_says_its_run_step_and_number),
+        TEST(a_call_in_a_group_of_no_run_has_none),
         TEST(the_failure_of_a_hook_names_its_plugin),
         TEST(a_failure_at_the_end_of_a_run_is_one),
         TEST(events_have_names),

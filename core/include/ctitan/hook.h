@@ -25,7 +25,9 @@
  *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
  *   COLLECTIVE_FAILED    the collective, which had begun, failed; `message` and `code`
  *   CALL_BEGIN, _END     around a call on host memory by the run or a hook (ct_group_barrier
- *                        and the like, lib/comm.h); no END follows if it fails. run is NULL
+ *                        and the like, lib/comm.h); no END follows if it fails. Calls in the
+ *                        group of all ranks have a run, and a step: the one being run, or between
+ *                        two the next one. Calls in other groups have neither
  *   RUN_OPEN             a run that will train begins to open: it has a recipe, a rank and a world
  *                        only
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
@@ -39,8 +41,9 @@
  * polled: both are sent after the end of the step.
  *
  * COLLECTIVE_FAILED is sent by the thread of the stream, where kernels run on the host's threads.
- * Elsewhere the communicator sends it, once, from any thread: it does not know which collective
- * failed, so run and instruction are NULL. What had begun and not finished by then has failed.
+ * Elsewhere the communicator sends it, once, from any thread, with the group if it knows it: which
+ * collective failed it does not know, so run and instruction are NULL. What had begun and not
+ * finished by then has failed.
  *
  * The events of one collective have the same index, group and sequence. A group is identified
  * by its ranks, name and instance (comm.h). All its ranks number its calls 1, 2, .. alike, so what
@@ -118,7 +121,9 @@ struct ct_event_data {
     /* COLLECTIVE events. */
     const struct ct_group *group; /* also of CALL events. NULL: this rank alone, or the op has no
                                      ct_collective_ops */
-    int64_t sequence;             /* number of this call in its group */
+    /* Number of this call in its group, where programs and the host count together. 0: a send or
+       a receive of the host, which only two ranks make. */
+    int64_t sequence;
 
     int code;                   /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others */
     const struct ct_call *call; /* CALL events */

@@ -96,6 +96,7 @@ struct ct_run {
     /* Only with peers: the graphs before the first transform by_rank. */
     struct ct_graph *common_graph, *common_validation_graph;
     const struct ct_run *peer_of; /* its device and model are used; NULL: this run has its own */
+    struct ct_run *next_open;     /* of the runs of this process that have a group of all ranks */
 
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;
@@ -163,6 +164,8 @@ CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t
  * one rank, calls act as in a group of one.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
+/* The open run that has this group of all ranks; NULL: none. */
+CT_API struct ct_run *ct_run_of_world(const struct ct_group *world);
 
 CT_END_DECLS
 

@@ -35,8 +35,9 @@ struct ct_group {
     const char *name;
     int position, size; /* of this rank among the group's */
     const int *ranks;   /* size of them */
-    /* Set by the core, 0 at first: the group's number among this rank's groups of the same ranks
-       and name, and the number of calls by programs so far. Both are the same on all members. */
+    /* Not set by the communicator, 0 at first: the group's number among this rank's groups of the
+       same ranks and name, and the number of calls so far, without sends and receives of the host.
+       Both are the same on all members. */
     int instance;
     int64_t calls;
 };
