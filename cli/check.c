@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/check.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/check.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>

@@ -9,7 +9,7 @@
 #define CT_CLI_H
 
 #include <ctitan/lib/recipe.h>
-#include <ctitan/lib/simulate.h>
+#include <ctitan/lib/app/simulate.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 

@@ -11,7 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/rng.h>

@@ -6,7 +6,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include <ctitan/lib/chart.h>
+#include <ctitan/lib/app/chart.h>
 
 #include "runs.h"
 

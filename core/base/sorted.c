@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include <ctitan/sorted.h>
+#include <ctitan/app/sorted.h>
 
 struct ct_sorted ct_sorted_create(struct ct_arena *arena)
 {

@@ -1,7 +1,7 @@
 /*
  * What diagnoses the core: by default, nothing checks graphs and messages are short.
  */
-#include <ctitan/diagnose.h>
+#include <ctitan/app/diagnose.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/diagnose.h>
+#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/option.h>

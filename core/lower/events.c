@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "lower/lower.h"
-#include <ctitan/segments.h>
+#include <ctitan/app/segments.h>
 
 struct ordering {
     struct ct_program *p;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/core_ops.h>
-#include <ctitan/diagnose.h>
+#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 
 #include "lower/lower.h"

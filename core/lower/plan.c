@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/sorted.h>
+#include <ctitan/app/sorted.h>
 #include "lower/lower.h"
 
 #define ALIGNMENT 256 /* of every buffer: what libraries of devices ask of their workspaces */

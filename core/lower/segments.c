@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include <ctitan/segments.h>
+#include <ctitan/app/segments.h>
 
 static struct ct_segment *segment_new(struct ct_segments *s, const struct ct_segment *like)
 {

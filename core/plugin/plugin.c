@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/diagnose.h>
+#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/op.h>

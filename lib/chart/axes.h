@@ -2,7 +2,7 @@
 #ifndef CT_CHART_AXES_H
 #define CT_CHART_AXES_H
 
-#include <ctitan/lib/chart.h>
+#include <ctitan/lib/app/chart.h>
 
 #define WIDTH 960.0
 #define LEFT 104.0

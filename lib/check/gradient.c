@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "machine.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include <ctitan/lib/check.h>
+#include <ctitan/lib/app/check.h>
 
 #define CHECK_OPERANDS 64
 

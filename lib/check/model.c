@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
 #include <ctitan/lib/rng.h>
 

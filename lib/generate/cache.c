@@ -11,7 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 #include <ctitan/recipe.h>

@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/log.h>
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 
 static int by_logit(const void *a, const void *b)
 {

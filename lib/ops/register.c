@@ -1,12 +1,12 @@
 /*
  * Registers the models' ops, the transforms of every run, and what the core leaves to libraries.
  */
-#include <ctitan/diagnose.h>
+#include <ctitan/app/diagnose.h>
 #include <ctitan/lib/collective.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "list.h"
 

@@ -1,7 +1,7 @@
 #ifndef CT_PROGRAM_CONTENTION_H
 #define CT_PROGRAM_CONTENTION_H
 
-#include <ctitan/lib/simulate.h>
+#include <ctitan/lib/app/simulate.h>
 #include <ctitan/op.h>
 
 /* Set, by index and instruction, how many times as long as alone each takes beside what `result`

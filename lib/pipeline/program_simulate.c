@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/lib/simulate.h>
+#include <ctitan/lib/app/simulate.h>
 #include <ctitan/op.h>
 
 #include "program_contention.h"

@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/simulate.h>
+#include <ctitan/lib/app/simulate.h>
 #include <ctitan/op.h>
 
 static const char *const stream_names[CT_STREAMS] = {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 
 static int open_reference(const struct ct_device_request *request, struct ct_device **device)
 {

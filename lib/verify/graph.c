@@ -5,7 +5,7 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "faults.h"
 

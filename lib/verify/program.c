@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verify.h>
-#include <ctitan/segments.h>
-#include <ctitan/sorted.h>
+#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/segments.h>
+#include <ctitan/app/sorted.h>
 
 #include "faults.h"
 

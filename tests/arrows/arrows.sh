@@ -4,9 +4,10 @@
 #   1  A folder of core/ includes headers of itself and of the folders below it, never of lib/.
 #   2  A public header of the core includes headers of its own folder and below; see `folder_of`.
 #   3  A folder of lib/, plugins/ and models/, and cli/, includes its own headers and public ones.
-#   4  The core's code names no technique and no model.
-#   5  The core's code names no op but its own, and recognises none by its name.
-#   6  The core has at most 10,000 lines of code.
+#   4  Headers of programs (app/) are included by programs, core and lib, never by plugins and models.
+#   5  The core's code names no technique and no model.
+#   6  The core's code names no op but its own, and recognises none by its name.
+#   7  The core has at most 10,000 lines of code.
 set -uo pipefail
 cd "$1" || exit
 
@@ -24,9 +25,9 @@ done
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
-    arena.h | base.h | clock.h | diagnose.h | error.h | hook.h | log.h | number.h | option.h | sorted.h) echo base ;;
+    app/diagnose.h | app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | log.h | number.h | option.h) echo base ;;
     core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
-    program.h | segments.h) echo lower ;;
+    app/segments.h | program.h) echo lower ;;
     model.h | plugin.h | recipe.h) echo plugin ;;
     run.h) echo run ;;
     *) echo unknown ;;
@@ -84,6 +85,8 @@ check_others() {
         done < <(quoted "$file")
         includes "$file" | grep -E '^(ir|shard|lower|comm|plugin|run|base)/' |
             sed "s,^,$file includes ,"
+        [[ $file != plugins/* && $file != models/* ]] ||
+            includes "$file" | grep -E '^ctitan/(lib/)?app/' | sed "s,^,$file includes ,"
     done < <(find cli lib/[a-hj-z]* plugins models -name '*.[ch]' -o -name '*.cu' | sort)
 }
 

@@ -10,7 +10,7 @@
 #include <ctitan/lib/collective.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>

@@ -8,7 +8,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 

@@ -13,7 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/rng.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 
 #include "conformance.h"

@@ -3,7 +3,7 @@
  * what is refused.
  */
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "plugin_under_test.h"
 #undef assert_message

@@ -9,9 +9,9 @@
 #include <math.h>
 
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 
 static struct ct_device *devices[2];

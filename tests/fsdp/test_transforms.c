@@ -7,7 +7,7 @@
 #include "support.h"
 
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
 
 static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)

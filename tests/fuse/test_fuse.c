@@ -14,7 +14,7 @@
 
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/rng.h>
 #include <ctitan/run.h>
 

@@ -23,7 +23,7 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "../../plugins/bpe/tokenizer.h"
 #include "../../plugins/ckpt/ckpt.h"

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/rng.h>
 
 #include "shuffle.h"

@@ -2,9 +2,9 @@
 
 #include "support.h"
 
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
 
 /* ---- graphs ---- */

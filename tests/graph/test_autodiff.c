@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/rng.h>
 
 #include "support.h"

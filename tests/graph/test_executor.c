@@ -7,7 +7,7 @@
 #include <ctitan/device/device.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "shuffle.h"
 #include "support.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
 
 static struct ct_graph *joined(struct ct_arena *arena, const char *text)

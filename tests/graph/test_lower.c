@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/rng.h>
 

@@ -8,7 +8,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 
 #include "support.h"

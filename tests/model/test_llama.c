@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>
 

@@ -3,7 +3,7 @@
  * not ask for.
  */
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/recipe.h>
 
 #include "../plugin_under_test.h"

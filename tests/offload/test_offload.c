@@ -5,10 +5,10 @@
 #include "plugin_ops.h"
 #include "plugin_under_test.h"
 #undef assert_message
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 
 #include "shuffle.h"

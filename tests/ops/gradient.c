@@ -11,7 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 #include "plugin_ops.h"
 #include "sample.h"

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/generate.h>
+#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/plugin.h>
 

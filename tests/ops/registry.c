@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/check.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pointwise.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/rule.h>

@@ -2,7 +2,7 @@
 #ifndef TEST_SAMPLE_H
 #define TEST_SAMPLE_H
 
-#include <ctitan/lib/check.h>
+#include <ctitan/lib/app/check.h>
 
 /* {NULL} ends it. */
 extern const struct ct_sample samples[];

@@ -7,7 +7,7 @@
 #include "support.h"
 
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>

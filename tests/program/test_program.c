@@ -22,7 +22,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/plugin.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/rng.h>
 
 static const char *program, *long_text;

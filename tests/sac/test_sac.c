@@ -6,7 +6,7 @@
 #undef assert_message
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 
 #include "shuffle.h"

@@ -14,9 +14,9 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/reference.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/ops.h>

@@ -8,7 +8,7 @@
 
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 
 /* A gradient as its parameter lies: what the optimizer will ask for. */
 static void ask_for_gradients(struct ct_graph *graph)

@@ -16,7 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/plugin.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>
 

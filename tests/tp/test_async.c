@@ -7,7 +7,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
 
 #include "support.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/verify.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/number.h>

@@ -7,7 +7,7 @@
 
 #include <ctitan/device/device.h>
 
-#include <ctitan/sorted.h>
+#include <ctitan/app/sorted.h>
 
 CT_BEGIN_DECLS
 

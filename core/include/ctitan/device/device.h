@@ -6,7 +6,7 @@
  * computes; see CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream. A device may
  * also run all streams in order of enqueueing, with the same result.
  *
- * The device "reference" (lib/reference.h) runs every op's reference kernel.
+ * The device "reference" (lib/app/reference.h) runs every op's reference kernel.
  */
 #ifndef CT_DEVICE_H
 #define CT_DEVICE_H

@@ -68,7 +68,7 @@ CT_LIB_OPS(X)
 CT_BEGIN_DECLS
 
 /* Register the op types of this header, the transforms "join", "precision" and "update",
-   lib/collective.h for the core's collectives, and lib's diagnostics (diagnose.h). A program
+   lib/collective.h for the core's collectives, and lib's diagnostics (app/diagnose.h). A program
    calls it before it opens a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
