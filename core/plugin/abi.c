@@ -17,7 +17,7 @@
 
 #include "plugin/abi.h"
 
-/* The size of a struct in 2.0, the first interface of this layout: up to and including field. */
+/* The least bytes of a struct: fields up to and including this one must be there. */
 #define LAYOUT(type, field)                                                                        \
     {                                                                                              \
         sizeof(type), offsetof(type, field) + sizeof(((type *)0)->field), #type                    \
@@ -32,7 +32,7 @@ static const struct layout {
     [CT_TRANSFORM] = LAYOUT(struct ct_transform, apply),
     [CT_MODEL] = LAYOUT(struct ct_model_ops, write_config),
     [CT_DEVICE] = LAYOUT(struct ct_device_ops, diagnose),
-    [CT_COMMUNICATOR] = LAYOUT(struct ct_comm_ops, group_memory),
+    [CT_COMMUNICATOR] = LAYOUT(struct ct_comm_ops, call),
     [CT_DATA] = LAYOUT(struct ct_data_ops, vocabulary),
     [CT_TOKENIZER] = LAYOUT(struct ct_tokenizer_ops, decode),
     [CT_OPTIMIZER] = LAYOUT(struct ct_optimizer_ops, lr),

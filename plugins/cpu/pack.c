@@ -395,7 +395,7 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
                  {&ct_op_linear_cross_entropy_grad, pack_loss_grad}};
     struct packer p = {graph, run, ct_builder_at_end(graph, CT_PART_PRE, "")};
 
-    if (!cpu_config.pack_weights || run->device_ops != &cpu_device_ops)
+    if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)
         return 0;
     p.before_microbatches.why = "weights are packed once per step";
     p.before_microbatches.before = graph->first;

@@ -33,9 +33,14 @@ static bool runs_compiled_code(const char *device)
 
 int fuse_find_target(const char *name, struct ct_device *device, struct fuse_target *target)
 {
+    const size_t least = offsetof(struct ct_compiler_ops, launch) + sizeof(target->ops->launch);
     const struct ct_offer *compiler = compiler_of(name);
+    const void *ops = NULL;
+    int rc = compiler ? ct_struct_widen(compiler->ops, least, sizeof(*target->ops), &ops) : 0;
 
-    *target = (struct fuse_target){compiler ? compiler->ops : NULL, device};
+    *target = (struct fuse_target){ops, device};
+    if (rc < 0)
+        return ct_context(rc, "the compiler %s: struct ct_compiler_ops", name);
     if (runs_compiled_code(name))
         return 0;
     if (!compiler)

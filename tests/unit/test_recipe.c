@@ -245,7 +245,7 @@ static void bad_recipes_say_what_is_wrong(void **state)
          {"r.ini:2: ", "undefined symbol: ct_from_the_future", "build both"}},
         {"[plugins]\nload = wrong_abi\n",
          CT_EABI,
-         {"r.ini:2: ", "built for plugin interface 5.0", "rebuild"}},
+         {"r.ini:2: ", "built for plugin interface 99.0", "rebuild"}},
         {"[plugins]\nload = no_config\n", CT_ECONFIG, {"r.ini:2: ", "no_config.so", "no config"}},
         {"[plugins]\nload = good, foe\n",
          CT_ECONFIG,

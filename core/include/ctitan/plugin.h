@@ -32,12 +32,17 @@ CT_BEGIN_DECLS
  *
  * Every struct that a plugin passes to the core begins with its size as built; so do the elements
  * of arrays. If a struct was built against an older minor version, the loader adds the missing
- * fields as zeros. It refuses plugins of a newer version. Structs that plugins only read may grow
- * at their end without a new version. struct ct_device, ct_comm and ct_group, which plugins extend,
- * never grow.
+ * fields as zeros, in a copy: what the core hands out is not the struct that the plugin offered, so
+ * compare functions in them, not addresses. Op types alone are never copied. The loader refuses
+ * plugins of a newer version.
+ *
+ * Structs that the core makes, and that plugins only reach by their addresses, may grow at their
+ * end. All others stay as they are while MAJOR does: attributes of ops, elements of arrays, and
+ * struct ct_device, ct_comm and ct_group, which plugins extend. tests/abi compares the headers with
+ * the layouts of MAJOR.0, and runs plugins that end where those of MAJOR.0 did.
  */
-#define CT_ABI_MAJOR 4 /* 4: devices copy aside */
-#define CT_ABI_MINOR 6
+#define CT_ABI_MAJOR 5 /* 5: tests/abi has its layouts */
+#define CT_ABI_MINOR 0
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

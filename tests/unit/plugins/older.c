@@ -1,5 +1,5 @@
 /*
- * Built against interface 2.0: what came since is not there, and what lies in its place
+ * Built before struct ct_plugin had `brings`: that is not there, and what lies in its place
  * must not be read.
  */
 #include "common.h"
