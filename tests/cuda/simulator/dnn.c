@@ -197,16 +197,22 @@ static enum ct_dtype dtype_of(const struct descriptor *t)
     return type == CUDNN_DATA_BFLOAT16 ? CT_BF16 : type == CUDNN_DATA_FLOAT ? CT_F32 : CT_I32;
 }
 
-/* The element of t for index in a tensor that is as large, or larger by whole factors: sizes of 1
-   are repeated, heads are shared by groups. */
-static double at(const struct descriptor *t, const int64_t index[4], const int64_t larger[4])
+/* The number of t's element for index in a tensor that is as large, or larger by whole factors:
+   sizes of 1 are repeated, heads are shared by groups. */
+static int64_t number_at(const struct descriptor *t, const int64_t index[4],
+                         const int64_t larger[4])
 {
     const int64_t *n = sizes(t);
     int64_t i = 0;
 
     for (int d = 0; d < 4; d++)
         i = i * n[d] + index[d] / (larger[d] / n[d] > 0 ? larger[d] / n[d] : 1);
-    return t->elements[i];
+    return i;
+}
+
+static double at(const struct descriptor *t, const int64_t index[4], const int64_t larger[4])
+{
+    return t->elements[number_at(t, index, larger)];
 }
 
 static void make_elements(struct descriptor *t)
@@ -285,19 +291,22 @@ static void run_matmul(const struct descriptor *op)
     const int64_t *n = sizes(c);
     int64_t inner = sizes(a)[3];
     int64_t of_a[4] = {n[0], n[1], n[2], inner}, of_b[4] = {n[0], n[1], inner, n[3]};
+    int64_t stride = sizes(b)[3];
 
     make_elements(c);
     for (int64_t i = 0; i < elements_of(c); i++) {
         int64_t index[4], left[4], right[4];
+        const double *row, *column;
         double sum = 0;
 
         place(c, i, index);
         memcpy(left, index, sizeof(left));
         memcpy(right, index, sizeof(right));
-        for (int64_t k = 0; k < inner; k++) {
-            left[3] = right[2] = k;
-            sum += at(a, left, of_a) * at(b, right, of_b);
-        }
+        left[3] = right[2] = 0;
+        row = a->elements + number_at(a, left, of_a);
+        column = b->elements + number_at(b, right, of_b);
+        for (int64_t k = 0; k < inner; k++)
+            sum += row[k] * column[k * stride];
         put(c, i, sum);
     }
 }
