@@ -180,8 +180,8 @@ const struct ct_op_type ct_op_linear_cross_entropy = {
 };
 
 /* One token: d becomes the gradient of its logits, which is propagated to x and w. */
-static double carry_back(const double *x, const double *w, int64_t k, int64_t v, int64_t label,
-                         double dloss, double *d, double *dx, double *dw)
+static double token_gradients(const double *x, const double *w, int64_t k, int64_t v, int64_t label,
+                              double dloss, double *d, double *dx, double *dw)
 {
     double lse, loss;
 
@@ -208,8 +208,8 @@ static int linear_cross_entropy_grad_reference(const struct ct_launch *l)
     for (int64_t i = 0; rc >= 0 && i < ct_rows(&l->in[1]); i++) {
         rc = counts(r.in[3], i, v);
         if (rc > 0)
-            *r.out[2] += carry_back(r.in[1] + i * k, r.in[2], k, v, (int64_t)r.in[3][i], *r.in[0],
-                                    d, r.out[0] + i * k, r.out[1]);
+            *r.out[2] += token_gradients(r.in[1] + i * k, r.in[2], k, v, (int64_t)r.in[3][i],
+                                         *r.in[0], d, r.out[0] + i * k, r.out[1]);
     }
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }

@@ -237,7 +237,7 @@ static int make_logits(const struct call *c, int64_t first, int64_t count, void 
                         c->l->workspace);
 }
 
-static int carry_back(const struct call *c, int64_t first, int64_t count, const void *dlogits)
+static int chunk_gradients(const struct call *c, int64_t first, int64_t count, const void *dlogits)
 {
     int rc = gpu_multiply(c->l,
                           &(struct gpu_product){.m = count,
@@ -300,7 +300,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
     if (rc == 0)
         rc = launch_rows(c->l, c->at.dtype, dtype, &a);
     if (rc == 0 && c->h.dx)
-        rc = carry_back(c, first, count, dlogits);
+        rc = chunk_gradients(c, first, count, dlogits);
     return rc;
 }
 

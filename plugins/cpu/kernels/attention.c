@@ -23,10 +23,10 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    float *k, *v;             /* [padded][width] */
-    float *rows, *q, *o;      /* [TILE][width]; columns: [width][TILE] */
-    float *scores;            /* [TILE][TILE] */
-    float *top, *sum, *carry; /* by query: largest score, sum, factor of what was there */
+    float *k, *v;               /* [padded][width] */
+    float *rows, *q, *o;        /* [TILE][width]; columns: [width][TILE] */
+    float *scores;              /* [TILE][TILE] */
+    float *top, *sum, *rescale; /* by query: largest score, sum, factor of what was there */
 };
 
 struct forward {
@@ -48,7 +48,7 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
     w->scores = carve_floats(&at, TILE * TILE);
     w->top = carve_floats(&at, TILE);
     w->sum = carve_floats(&at, TILE);
-    w->carry = carve_floats(&at, TILE);
+    w->rescale = carve_floats(&at, TILE);
     return at - base;
 }
 
@@ -60,14 +60,14 @@ static void softmax(const struct attention *a, const struct buffers *w, bool dia
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         float *s = w->scores + q;
         int64_t keys = keys_of(diagonal, q);
-        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum, shift;
+        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, rescale, sum, shift;
 
         for (int64_t k = 0; k < keys; k += 4)
             for (int i = 0; i < 4; i++)
                 top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
-        carry = v_exp2((old - top[0]) * unit);
-        sum = v_load(w->sum + q) * carry;
+        rescale = v_exp2((old - top[0]) * unit);
+        sum = v_load(w->sum + q) * rescale;
         shift = v_max(v_set(LOWEST), top[0] * unit);
         for (int64_t k = 0; k < keys; k++) {
             vf p = v_exp2(v_load(s + k * TILE) * unit - shift);
@@ -76,16 +76,16 @@ static void softmax(const struct attention *a, const struct buffers *w, bool dia
         }
         v_store(w->top + q, top[0]);
         v_store(w->sum + q, sum);
-        v_store(w->carry + q, carry);
+        v_store(w->rescale + q, rescale);
     }
 }
 
 static void rescale(const struct attention *a, const struct buffers *w)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf carry = v_load(w->carry + q);
+        vf rescale = v_load(w->rescale + q);
         for (int64_t i = 0; i < a->size; i++)
-            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * carry);
+            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * rescale);
     }
 }
 
@@ -115,11 +115,11 @@ static void end_queries(const struct forward *f, const struct buffers *w, int64_
         vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
         vi some = sum > 0;
 
-        v_store(w->carry + q, v_select(some, 1.0f / sum, v_set(0)));
+        v_store(w->rescale + q, v_select(some, 1.0f / sum, v_set(0)));
         if (q < n)
             v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
     }
-    unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
+    unpack(f->o, &f->a, b, head, tile, w->o, w->rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,

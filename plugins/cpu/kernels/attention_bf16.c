@@ -23,12 +23,12 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    char *k, *v;              /* rows; transposed */
-    char *q;                  /* B: q^T */
-    float *scores;            /* [GROUP TILE][TILE] */
-    char *p;                  /* B: steps of keys */
-    float *o;                 /* [width][TILE] */
-    float *top, *sum, *carry; /* by query: largest score, sum, factor of what was there */
+    char *k, *v;                /* rows; transposed */
+    char *q;                    /* B: q^T */
+    float *scores;              /* [GROUP TILE][TILE] */
+    char *p;                    /* B: steps of keys */
+    float *o;                   /* [width][TILE] */
+    float *top, *sum, *rescale; /* by query: largest score, sum, factor of what was there */
 };
 
 struct forward {
@@ -50,7 +50,7 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
     w->o = carve_floats(&at, TILE * a->width);
     w->top = carve_floats(&at, TILE);
     w->sum = carve_floats(&at, TILE);
-    w->carry = carve_floats(&at, TILE);
+    w->rescale = carve_floats(&at, TILE);
     return at - base;
 }
 
@@ -61,14 +61,14 @@ static void softmax(const struct attention *a, const struct buffers *w, int64_t 
 
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         const float *s = w->scores + q;
-        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, carry, sum[2], shift;
+        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, rescale, sum[2], shift;
 
         for (int64_t k = 0; k < keys; k += 4)
             for (int i = 0; i < 4; i++)
                 top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
-        carry = v_exp2((old - top[0]) * unit);
-        sum[0] = v_load(w->sum + q) * carry;
+        rescale = v_exp2((old - top[0]) * unit);
+        sum[0] = v_load(w->sum + q) * rescale;
         sum[1] = (vf){0};
         shift = v_max(v_set(LOWEST), top[0] * unit);
         for (int64_t k = 0; k < keys; k += 2) {
@@ -81,16 +81,16 @@ static void softmax(const struct attention *a, const struct buffers *w, int64_t 
         }
         v_store(w->top + q, top[0]);
         v_store(w->sum + q, sum[0] + sum[1]);
-        v_store(w->carry + q, carry);
+        v_store(w->rescale + q, rescale);
     }
 }
 
 static void rescale(const struct attention *a, const struct buffers *w)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf carry = v_load(w->carry + q);
+        vf rescale = v_load(w->rescale + q);
         for (int64_t i = 0; i < a->size; i++)
-            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * carry);
+            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * rescale);
     }
 }
 
@@ -131,11 +131,11 @@ static void end_queries(const struct forward *f, const struct buffers *w, int64_
         vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
         vi some = sum > 0;
 
-        v_store(w->carry + q, v_select(some, 1.0f / sum, v_set(0)));
+        v_store(w->rescale + q, v_select(some, 1.0f / sum, v_set(0)));
         if (q < n)
             v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
     }
-    unpack(f->o, &f->a, b, head, tile, w->o, w->carry);
+    unpack(f->o, &f->a, b, head, tile, w->o, w->rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,

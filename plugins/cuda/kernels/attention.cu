@@ -150,7 +150,7 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
     read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
     read_ids(a.queries, b, begin, &q_ids);
     for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
-        float s[TILE / SHARE], above, carry, part = 0;
+        float s[TILE / SHARE], above, rescale, part = 0;
 
         __syncthreads();
         read_ids(a.keys, b, j, &k_ids);
@@ -170,17 +170,17 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
             above = fmaxf(above, s[i]);
         }
         above = row_max(above);
-        carry = above == -INFINITY ? 1.0f : expf(top - above);
+        rescale = above == -INFINITY ? 1.0f : expf(top - above);
         for (int i = 0; i < TILE / SHARE; i++) {
             float p = s[i] == -INFINITY ? 0.0f : expf(s[i] - above);
 
             weights[own_row() * TILE + own_share() + i * SHARE] = p;
             part += p;
         }
-        sum = sum * carry + row_sum(part);
+        sum = sum * rescale + row_sum(part);
         top = above;
         for (int i = 0; i < OWNED; i++)
-            acc[i] *= carry;
+            acc[i] *= rescale;
         __syncwarp();
         gather(a, weights, v, acc);
     }
