@@ -609,6 +609,21 @@ static void print_recipes(const struct report *r, FILE *out)
 
 /* ---- all ---- */
 
+/* What recipes say of their runs. */
+static void print_descriptions(const struct report *r, FILE *out)
+{
+    struct option_line option;
+
+    for (size_t i = 0; i < r->count; i++)
+        if (option_find(r->run[i].recipe, "job.description", &option) && *option.value) {
+            fputs("<p class='note'>", out);
+            put(r->run[i].name, out);
+            fputs(": ", out);
+            put(option.value, out);
+            fputs("</p>\n", out);
+        }
+}
+
 static void print_head(const struct report *r, FILE *out)
 {
     fputs("<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
@@ -627,8 +642,10 @@ static void print_head(const struct report *r, FILE *out)
         fputs(i ? ", " : "", out);
         put(r->run[i].name, out);
     }
+    fputs("</h1>\n", out);
+    print_descriptions(r, out);
     fprintf(out,
-            "</h1></header>\n<nav aria-label='Sections'><a href='#runs'>Runs</a>"
+            "</header>\n<nav aria-label='Sections'><a href='#runs'>Runs</a>"
             "<a href='#loss'>Loss</a><a href='#speed'>Speed</a><a href='#norm'>Gradient norm</a>"
             "<a href='#memory'>Memory</a><a href='#step'>A step</a><a href='#traffic'>Traffic</a>"
             "%s<a href='#recipe'>Recipe</a></nav>\n<main id='main' tabindex='-1'>\n",

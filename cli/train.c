@@ -43,6 +43,14 @@ static void report(int64_t resumed, double seconds)
             grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
 }
 
+static void introduce(void)
+{
+    const char *name = ct_config.job.name, *description = ct_config.job.description;
+
+    if (*name || *description)
+        ct_info("job %s%s%s", name, *name && *description ? ": " : "", description);
+}
+
 /* ---- Ctrl-C ---- */
 
 static struct ct_run *running;
@@ -138,6 +146,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));
     options.passes.watch = &dump.watch;
     rc = ct_hook_register(&memory, NULL);
+    introduce();
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc < 0)

@@ -78,7 +78,7 @@ static void *aged_struct(const void *given, size_t bytes)
     return memcpy(copy, &size, sizeof(size));
 }
 
-/* Op types are recognised by their addresses, so they stay, and what follows them becomes rubbish. */
+/* Op types are recognised by their addresses: they stay, and what follows them becomes rubbish. */
 static const void *aged_in_place(const void *given, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), size = size_of(given), before;

@@ -245,8 +245,8 @@ struct ct_op_type {
     int (*place)(const struct ct_op *op, const struct ct_mesh *mesh, struct ct_sharding *in,
                  struct ct_sharding *out);
     /* Calls that `ctitan check` tries, separated by ';': attributes, ':', and inputs as in
-       lib/app/check.h: "k=2: real[4,6]; k=1: real[2,2]". Before ':' may stand other fields of struct
-       ct_sample, "@gradients=3". NULL: one is made up from the signature. */
+       lib/app/check.h: "k=2: real[4,6]; k=1: real[2,2]". Before ':' may stand other fields of
+       struct ct_sample, "@gradients=3". NULL: one is made up from the signature. */
     const char *samples;
 };
 /* Size of the fields that every minor version has. Read the later ones through ct_op_type_whole. */
