@@ -11,6 +11,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
+#include "shares.h"
 #include "sight.h"
 #include "tile.h"
 
@@ -23,10 +24,10 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    float *k, *v;               /* [padded][width] */
-    float *rows, *q, *o;        /* [TILE][width]; columns: [width][TILE] */
-    float *scores;              /* [TILE][TILE] */
-    float *top, *sum, *rescale; /* by query: largest score, sum, factor of what was there */
+    float *k, *v;        /* [padded][width] */
+    float *rows, *q, *o; /* [TILE][width]; columns: [width][TILE] */
+    float *scores;       /* [TILE][TILE] */
+    struct running running;
 };
 
 struct forward {
@@ -46,9 +47,7 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
     w->q = carve_floats(&at, TILE * a->width);
     w->o = carve_floats(&at, TILE * a->width);
     w->scores = carve_floats(&at, TILE * TILE);
-    w->top = carve_floats(&at, TILE);
-    w->sum = carve_floats(&at, TILE);
-    w->rescale = carve_floats(&at, TILE);
+    carve_running(&at, &w->running);
     return at - base;
 }
 
@@ -60,32 +59,23 @@ static void softmax(const struct attention *a, const struct buffers *w, bool dia
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         float *s = w->scores + q;
         int64_t keys = keys_of(diagonal, q);
-        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, rescale, sum, shift;
+        vf old = v_load(w->running.top + q), top[4] = {old, old, old, old}, factor, sum, shift;
 
         for (int64_t k = 0; k < keys; k += 4)
             for (int i = 0; i < 4; i++)
                 top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
-        rescale = v_exp2((old - top[0]) * unit);
-        sum = v_load(w->sum + q) * rescale;
+        factor = v_exp2((old - top[0]) * unit);
+        sum = v_load(w->running.sum + q) * factor;
         shift = v_max(v_set(LOWEST), top[0] * unit);
         for (int64_t k = 0; k < keys; k++) {
             vf p = v_exp2(v_load(s + k * TILE) * unit - shift);
             v_store(s + k * TILE, p);
             sum += p;
         }
-        v_store(w->top + q, top[0]);
-        v_store(w->sum + q, sum);
-        v_store(w->rescale + q, rescale);
-    }
-}
-
-static void rescale(const struct attention *a, const struct buffers *w)
-{
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf rescale = v_load(w->rescale + q);
-        for (int64_t i = 0; i < a->size; i++)
-            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * rescale);
+        v_store(w->running.top + q, top[0]);
+        v_store(w->running.sum + q, sum);
+        v_store(w->running.rescale + q, factor);
     }
 }
 
@@ -97,29 +87,14 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
     pack(f->q, a, b, head, tile, w->rows);
     pack_columns(a, w->rows, w->q);
     memset(w->o, 0, (size_t)(TILE * a->width) * sizeof(float));
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        v_store(w->top + q, v_set(MASKED));
-        v_store(w->sum + q, v_set(0));
-    }
+    begin_running(&w->running);
 }
 
-/* A query that saw no key has a sum of 0: its o is 0, its lse -inf. */
 static void end_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
                         int64_t tile)
 {
-    const struct ct_tensor *lse = f->lse;
-    int64_t n = tokens_in(f->a.queries, tile);
-    float *out = (float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
-
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
-        vi some = sum > 0;
-
-        v_store(w->rescale + q, v_select(some, 1.0f / sum, v_set(0)));
-        if (q < n)
-            v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
-    }
-    unpack(f->o, &f->a, b, head, tile, w->o, w->rescale);
+    end_running(&f->a, &w->running, f->lse, b, head, tile);
+    unpack(f->o, &f->a, b, head, tile, w->o, w->running.rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
@@ -137,7 +112,7 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
         score(a, diagonal, w->k + j * TILE * a->width, w->q, w->scores);
         mask(&f->sight, b, tile, j, how, w->scores);
         softmax(a, w, diagonal);
-        rescale(a, w);
+        rescale(a, &w->running, w->o);
         gather(a, diagonal, w->v + j * TILE * a->width, w->scores, w->o);
     }
     end_queries(f, w, b, head, tile);

@@ -10,6 +10,7 @@
 
 #include "attention_bf16.h"
 #include "kernels.h"
+#include "shares.h"
 
 #define GROUP 4
 
@@ -23,12 +24,12 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    char *k, *v;                /* rows; transposed */
-    char *q;                    /* B: q^T */
-    float *scores;              /* [GROUP TILE][TILE] */
-    char *p;                    /* B: steps of keys */
-    float *o;                   /* [width][TILE] */
-    float *top, *sum, *rescale; /* by query: largest score, sum, factor of what was there */
+    char *k, *v;   /* rows; transposed */
+    char *q;       /* B: q^T */
+    float *scores; /* [GROUP TILE][TILE] */
+    char *p;       /* B: steps of keys */
+    float *o;      /* [width][TILE] */
+    struct running running;
 };
 
 struct forward {
@@ -48,9 +49,7 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
     w->scores = carve_floats(&at, GROUP * TILE * TILE);
     w->p = carve_bytes(&at, GROUP * CPU_STEP_BYTES);
     w->o = carve_floats(&at, TILE * a->width);
-    w->top = carve_floats(&at, TILE);
-    w->sum = carve_floats(&at, TILE);
-    w->rescale = carve_floats(&at, TILE);
+    carve_running(&at, &w->running);
     return at - base;
 }
 
@@ -61,14 +60,14 @@ static void softmax(const struct attention *a, const struct buffers *w, int64_t 
 
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         const float *s = w->scores + q;
-        vf old = v_load(w->top + q), top[4] = {old, old, old, old}, rescale, sum[2], shift;
+        vf old = v_load(w->running.top + q), top[4] = {old, old, old, old}, factor, sum[2], shift;
 
         for (int64_t k = 0; k < keys; k += 4)
             for (int i = 0; i < 4; i++)
                 top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
         top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
-        rescale = v_exp2((old - top[0]) * unit);
-        sum[0] = v_load(w->sum + q) * rescale;
+        factor = v_exp2((old - top[0]) * unit);
+        sum[0] = v_load(w->running.sum + q) * factor;
         sum[1] = (vf){0};
         shift = v_max(v_set(LOWEST), top[0] * unit);
         for (int64_t k = 0; k < keys; k += 2) {
@@ -79,18 +78,9 @@ static void softmax(const struct attention *a, const struct buffers *w, int64_t 
             sum[0] += even;
             sum[1] += odd;
         }
-        v_store(w->top + q, top[0]);
-        v_store(w->sum + q, sum[0] + sum[1]);
-        v_store(w->rescale + q, rescale);
-    }
-}
-
-static void rescale(const struct attention *a, const struct buffers *w)
-{
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf rescale = v_load(w->rescale + q);
-        for (int64_t i = 0; i < a->size; i++)
-            v_store(w->o + i * TILE + q, v_load(w->o + i * TILE + q) * rescale);
+        v_store(w->running.top + q, top[0]);
+        v_store(w->running.sum + q, sum[0] + sum[1]);
+        v_store(w->running.rescale + q, factor);
     }
 }
 
@@ -100,7 +90,7 @@ static void gather(const struct forward *f, const struct buffers *w, int64_t fir
     const struct attention *a = &f->a;
 
     softmax(a, w, tiles * TILE);
-    rescale(a, w);
+    rescale(a, &w->running, w->o);
     for (int64_t panel = 0; panel < panels_of(a); panel++)
         multiply(f->state->unit, across_at(f->state->unit, w->v + step_of(panel, a->padded, first)),
                  elements_in(a, panel), w->p, tiles, w->o + panel * CPU_BLOCK, true);
@@ -113,29 +103,14 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
 
     cpu_panels()->pack_forward(&q, w->q);
     memset(w->o, 0, (size_t)(TILE * f->a.width) * sizeof(float));
-    for (int64_t i = 0; i < TILE; i += CPU_LANES) {
-        v_store(w->top + i, v_set(MASKED));
-        v_store(w->sum + i, v_set(0));
-    }
+    begin_running(&w->running);
 }
 
-/* A query that saw no key has a sum of 0: its o is 0, its lse -inf. */
 static void end_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
                         int64_t tile)
 {
-    const struct ct_tensor *lse = f->lse;
-    int64_t n = tokens_in(f->a.queries, tile);
-    float *out = (float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
-
-    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
-        vf sum = v_load(w->sum + q), lse_q = v_load(w->top + q) * f->a.scale + v_log(sum);
-        vi some = sum > 0;
-
-        v_store(w->rescale + q, v_select(some, 1.0f / sum, v_set(0)));
-        if (q < n)
-            v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
-    }
-    unpack(f->o, &f->a, b, head, tile, w->o, w->rescale);
+    end_running(&f->a, &w->running, f->lse, b, head, tile);
+    unpack(f->o, &f->a, b, head, tile, w->o, w->running.rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,

@@ -12,6 +12,7 @@
 
 #include "attention_bf16.h"
 #include "kernels.h"
+#include "shares.h"
 
 #define KEYS 4
 #define QUERIES 4
@@ -46,14 +47,6 @@ struct backward {
     struct sight sight;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
-};
-
-/* What a task makes, of which tiles. */
-struct task {
-    int64_t b, group;
-    int64_t first, step; /* chunks of QUERIES query tiles */
-    int64_t begin, end;  /* key tiles */
-    bool queries, keys;  /* dq; dk and dv */
 };
 
 /* Tiles of queries against tiles of keys. */
@@ -352,31 +345,6 @@ static void run_task(const struct backward *f, struct buffers *w, const struct t
     end_keys(f, w, t);
 }
 
-static int64_t count_tasks(const struct state *s)
-{
-    return s->shape.batch * s->shape.groups * (s->parts ? 2 * s->parts : 1);
-}
-
-/* The longest first: dk and dv of the first keys, then dq. */
-static struct task task_at(const struct state *s, int64_t index)
-{
-    const struct attention *a = &s->shape;
-    int64_t heads = a->batch * a->groups, head = index % heads, part = index / heads;
-    struct task t = {
-        .b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->key_tiles};
-
-    t.keys = part < s->parts || !s->parts;
-    t.queries = part >= s->parts;
-    if (s->parts && t.keys) {
-        t.begin = a->key_tiles * part / s->parts;
-        t.end = a->key_tiles * (part + 1) / s->parts;
-    } else if (s->parts) {
-        t.step = s->parts;
-        t.first = part - s->parts;
-    }
-    return t;
-}
-
 bool CPU_ISA(cpu_attention_grad_bf16_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *in = prepare->in, *out = prepare->out;
@@ -393,15 +361,11 @@ int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
 {
     struct state *s = ct_arena_new(prepare->arena, struct state);
     struct buffers w;
-    int64_t heads;
 
     s->shape = bf16_attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
     s->unit = cpu_attention_unit();
     s->threads = cpu_threads();
-    heads = s->shape.batch * s->shape.groups;
-    s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;
-    s->parts = least(s->parts, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
-    s->parts = least(s->parts, s->shape.key_tiles);
+    s->parts = parts_for(&s->shape, s->threads, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
     s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
@@ -427,8 +391,8 @@ int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
         lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
         s->unit->begin();
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < count_tasks(s); i++) {
-            struct task t = task_at(s, i);
+        for (int64_t i = 0; i < count_tasks(&s->shape, s->parts); i++) {
+            struct task t = task_at(&s->shape, s->parts, i);
             run_task(&f, &w, &t);
         }
         s->unit->end();

@@ -14,6 +14,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
+#include "shares.h"
 #include "sight.h"
 #include "tile.h"
 
@@ -40,14 +41,6 @@ struct backward {
     struct sight sight;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
-};
-
-/* What a task makes, of which tiles. */
-struct task {
-    int64_t b, group;
-    int64_t first, step; /* query tiles */
-    int64_t begin, end;  /* key tiles */
-    bool queries, keys;  /* dq; dk and dv */
 };
 
 static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
@@ -260,31 +253,6 @@ static void run_task(const struct backward *f, const struct buffers *w, const st
     end_keys(f, w, t);
 }
 
-static int64_t count_tasks(const struct state *s)
-{
-    return s->shape.batch * s->shape.groups * (s->parts ? 2 * s->parts : 1);
-}
-
-/* The longest first: dk and dv of the first keys, then dq. */
-static struct task task_at(const struct state *s, int64_t index)
-{
-    const struct attention *a = &s->shape;
-    int64_t heads = a->batch * a->groups, head = index % heads, part = index / heads;
-    struct task t = {
-        .b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->key_tiles};
-
-    t.keys = part < s->parts || !s->parts;
-    t.queries = part >= s->parts;
-    if (s->parts && t.keys) {
-        t.begin = a->key_tiles * part / s->parts;
-        t.end = a->key_tiles * (part + 1) / s->parts;
-    } else if (s->parts) {
-        t.step = s->parts;
-        t.first = part - s->parts;
-    }
-    return t;
-}
-
 bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *in = prepare->in, *out = prepare->out;
@@ -301,14 +269,10 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
 {
     struct state *s = ct_arena_new(prepare->arena, struct state);
     struct buffers w;
-    int64_t heads;
 
     s->shape = attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
     s->threads = cpu_threads();
-    heads = s->shape.batch * s->shape.groups;
-    s->parts = heads < s->threads ? (4 * s->threads + heads - 1) / heads : 0;
-    s->parts = s->parts < s->shape.query_tiles ? s->parts : s->shape.query_tiles;
-    s->parts = s->parts < s->shape.key_tiles ? s->parts : s->shape.key_tiles;
+    s->parts = parts_for(&s->shape, s->threads, s->shape.query_tiles);
     s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
@@ -333,8 +297,8 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
 
         lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < count_tasks(s); i++) {
-            struct task t = task_at(s, i);
+        for (int64_t i = 0; i < count_tasks(&s->shape, s->parts); i++) {
+            struct task t = task_at(&s->shape, s->parts, i);
             run_task(&f, &w, &t);
         }
     }
