@@ -11,14 +11,21 @@
 
 #include "fuse.h"
 
-static const struct ct_offer *compiler_of(const char *device)
+/* The offer and its functions; NULL: the device has no compiler. */
+static int compiler_of(const char *device, const struct ct_offer **offer,
+                       const struct ct_compiler_ops **ops)
 {
-    const struct ct_offer *offer;
+    const size_t least = offsetof(struct ct_compiler_ops, launch) + sizeof((*ops)->launch);
+    const void *widened = NULL;
+    int rc = 0;
 
-    for (size_t i = 0; (offer = ct_offer_at(CT_COMPILER, i)); i++)
-        if (!strcmp(offer->name, device))
-            return offer;
-    return NULL;
+    for (size_t i = 0; (*offer = ct_offer_at(CT_COMPILER, i)); i++)
+        if (!strcmp((*offer)->name, device))
+            break;
+    if (*offer)
+        rc = ct_struct_widen((*offer)->ops, least, sizeof(**ops), &widened);
+    *ops = rc < 0 ? NULL : widened;
+    return rc < 0 ? ct_context(rc, "the compiler %s: struct ct_compiler_ops", device) : 0;
 }
 
 static bool runs_compiled_code(const char *device)
@@ -33,16 +40,13 @@ static bool runs_compiled_code(const char *device)
 
 int fuse_find_target(const char *name, struct ct_device *device, struct fuse_target *target)
 {
-    const size_t least = offsetof(struct ct_compiler_ops, launch) + sizeof(target->ops->launch);
-    const struct ct_offer *compiler = compiler_of(name);
-    const void *ops = NULL;
-    int rc = compiler ? ct_struct_widen(compiler->ops, least, sizeof(*target->ops), &ops) : 0;
+    const struct ct_offer *compiler;
+    int rc;
 
-    *target = (struct fuse_target){ops, device};
-    if (rc < 0)
-        return ct_context(rc, "the compiler %s: struct ct_compiler_ops", name);
-    if (runs_compiled_code(name))
-        return 0;
+    *target = (struct fuse_target){.device = device};
+    rc = compiler_of(name, &compiler, &target->ops);
+    if (rc < 0 || runs_compiled_code(name))
+        return rc;
     if (!compiler)
         return ct_fail(CT_ENOENT, "device %s runs no compiled kernels", name);
     return ct_kernel_register(compiler->name, &fuse_device_kernel);
@@ -78,12 +82,15 @@ static void size_call(const struct ct_tensor *in, int ins, const struct ct_tenso
 static int prepare(struct ct_prepare *p)
 {
     struct state *state = ct_arena_new(p->arena, struct state);
+    const struct ct_offer *compiler;
     struct ct_compiled_call call = {0};
     int rc = fuse_read(p->op, p->arena, &state->program);
 
+    state->target.device = p->device;
+    if (rc == 0)
+        rc = compiler_of(p->device->name, &compiler, &state->target.ops);
     if (rc < 0)
         return rc;
-    state->target = (struct fuse_target){compiler_of(p->device->name)->ops, p->device};
     fuse_write(&state->program, false, p->arena, &state->code);
     size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
     if (state->code.sums)

@@ -290,7 +290,8 @@ CT_API const struct ct_op_type *ct_op_find(const char *name);
 /* The i-th registered type, NULL after the last: for loops over all of them. */
 CT_API const struct ct_op_type *ct_op_at(size_t index);
 
-/* Kernels of a device ("cpu") are tried in the order of their registration. */
+/* Kernels of a device ("cpu") are tried in the order of their registration. Both are kept, not
+   copied. */
 CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel);
 /* The kernel for a call, or NULL: the caller falls back on the type's reference or fails. Kernels
    whose flags do not cover the request (accumulation, strides) are skipped. */
