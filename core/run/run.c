@@ -504,6 +504,16 @@ struct ct_run *ct_run_of_world(const struct ct_group *world)
     return run;
 }
 
+static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
+{
+    int rc = open_communicator(run, options);
+
+    if (rc < 0)
+        return rc;
+    list(run);
+    return run->world > 1 && options->compare ? options->compare(run) : 0;
+}
+
 static int fire(struct ct_run *run, enum ct_event event)
 {
     return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run});
@@ -544,11 +554,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc < 0 || options->depth == CT_RUN_GRAPH)
         return rc;
     if (options->depth == CT_RUN_READY)
-        rc = open_communicator(run, options);
-    if (rc == 0 && run->world_group)
-        list(run);
-    if (rc == 0 && run->world > 1 && run->world_group && options->compare)
-        rc = options->compare(run);
+        rc = join_ranks(run, options);
     if (rc == 0)
         rc = open_programs(run, options->logits, microbatches);
     if (rc == 0)

@@ -249,7 +249,8 @@ struct ct_op_type {
        struct ct_sample, "@gradients=3". NULL: one is made up from the signature. */
     const char *samples;
 };
-/* Size of the fields that every minor version has. Read the later ones through ct_op_type_whole. */
+/* The least size that is taken. The later fields are optional: read them through
+   ct_op_type_whole. */
 #define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, pointwise)
 
 /* Attribute types beyond those of configuration options; _Generic checks the field's type. Values
