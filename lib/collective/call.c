@@ -137,8 +137,7 @@ static int fire(const struct ct_call *c, int64_t sequence, enum ct_event event)
 
 static int run_and_tell(const struct ct_call *c)
 {
-    bool between_two = c->kind == CT_CALL_SEND || c->kind == CT_CALL_RECEIVE;
-    int64_t sequence = between_two ? 0 : ++c->group->calls;
+    int64_t sequence = ct_call_is_message(c->kind) ? 0 : ++c->group->calls;
     int rc = fire(c, sequence, CT_EVENT_CALL_BEGIN);
 
     if (rc == 0)

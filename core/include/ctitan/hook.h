@@ -121,8 +121,8 @@ struct ct_event_data {
     /* COLLECTIVE events. */
     const struct ct_group *group; /* also of CALL events. NULL: this rank alone, or the op has no
                                      ct_collective_ops */
-    /* Number of this call in its group, where programs and the host count together. 0: a send or
-       a receive of the host, which only two ranks make. */
+    /* Number of this call in its group, where programs and the host count together. 0: a message
+       of the host (send, receive, exchange), which is between two ranks. */
     int64_t sequence;
 
     int code;                   /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others */

@@ -36,8 +36,8 @@ struct ct_group {
     int position, size; /* of this rank among the group's */
     const int *ranks;   /* size of them */
     /* Not set by the communicator, 0 at first: the group's number among this rank's groups of the
-       same ranks and name, and the number of calls so far, without sends and receives of the host.
-       Both are the same on all members. */
+       same ranks and name, and the number of calls so far, without the host's messages between two
+       ranks. Both are the same on all members. */
     int instance;
     int64_t calls;
 };
