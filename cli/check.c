@@ -85,9 +85,7 @@ static int check_op(struct check *c, const struct ct_offer *offer)
     return 0;
 }
 
-/* A device that can be opened, of the plugin or of any other in the folders; NULL: there is none,
-   the failure says why. */
-static struct ct_device *open_device(const char *name)
+struct ct_device *check_open_device(const char *name)
 {
     const struct ct_device_request request = {.local_ranks = 1};
     const struct ct_offer *offer;
@@ -161,7 +159,7 @@ static int check_kernels(struct check *c, const struct ct_offer *offer)
     for (k = first; k->op; k = (const void *)((const char *)k + k->size))
         if (!find_op(c, k->op))
             return ct_context(CT_EINVAL, "kernel %s on %s", k->name, offer->name);
-    device = open_device(offer->name);
+    device = check_open_device(offer->name);
     if (!device || !device->host_memory)
         check_untried(
             c, ct_arena_printf(&c->arena, "kernels of %s", offer->name),
@@ -206,6 +204,7 @@ static int (*const kinds[CT_KIND_COUNT])(struct check *c, const struct ct_offer 
     [CT_TOKENIZER] = check_tokenizer,
     [CT_LR_SCHEDULE] = check_lr_schedule,
     [CT_DEVICE] = check_device,
+    [CT_COMPILER] = check_compiler,
     [CT_AXIS] = check_axis,
     [CT_VERB] = check_verb,
 };

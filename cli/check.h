@@ -29,6 +29,9 @@ void check_result(struct check *c, int rc, const char *format, ...)
 void check_untried(struct check *c, const char *what, const char *why);
 
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind);
+/* A device that can be opened, of the plugin or of any other in the folders; NULL: there is none,
+   the failure says why. */
+struct ct_device *check_open_device(const char *name);
 
 /* Checks of one offer. They say their results themselves; negative: the check itself failed. */
 int check_schedule(struct check *c, const struct ct_offer *offer);
@@ -36,6 +39,7 @@ int check_data(struct check *c, const struct ct_offer *offer);
 int check_tokenizer(struct check *c, const struct ct_offer *offer);
 int check_lr_schedule(struct check *c, const struct ct_offer *offer);
 int check_device(struct check *c, const struct ct_offer *offer);
+int check_compiler(struct check *c, const struct ct_offer *offer);
 int check_axis(struct check *c, const struct ct_offer *offer);
 int check_verb(struct check *c, const struct ct_offer *offer);
 

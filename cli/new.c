@@ -31,6 +31,7 @@ static const struct {
     {"axis", "pod"},
     {"hook", "section_times"},
     {"device", "plain"},
+    {"compiler", "scalar"},
     {"communicator", "sockets"},
     {"order", "forwards_first"},
     {"verb", "defaults"},

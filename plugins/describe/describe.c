@@ -6,6 +6,7 @@
  * and its neighbours, from the end of the collectives that it waits for, and each collective from
  * its start to its end on its stream. Calls of the same op, shapes and dtype count together, by
  * their median; of a collective the shortest counts, as the others wait for ranks that come late.
+ * What is added to a description takes the shorter time where both have it.
  * The file lists all calls that were seen, and for each op a curve, from which other sizes are
  * interpolated; other ops with FLOPs follow the mean of those, and other ones that of the rest.
  *
@@ -39,8 +40,9 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, file, "file", NULL, "The description to write"),
-    CT_OPT_BOOL(struct config, add, "add", "false",
-                "Keep what the file says of other calls, if it is there"),
+    CT_OPT_BOOL(
+        struct config, add, "add", "false",
+        "Keep what the file says, if it is there; of calls that both have, the shorter time"),
     {0}};
 
 /* An instruction of the step. */
@@ -133,17 +135,37 @@ static size_t most_old_calls(const struct ct_machine *old)
     return count;
 }
 
-/* Leave out calls that have been measured again. */
-static size_t leave_out(struct call *old, size_t olds, const struct call *list, size_t count)
+static bool is_near(double a, double b)
 {
-    size_t kept = 0, n;
+    return a > 0 && fabs(a / b - 1) < 0.0005; /* as printed */
+}
+
+/* Is this call, or point of a curve, of the old description the same as the new call? */
+static bool is_alike(const struct call *old, const struct call *call)
+{
+    if (old->sent > 0)
+        return is_near(old->sent, call->sent);
+    if (strcmp(old->op, call->op))
+        return false;
+    return *old->shapes ? !strcmp(old->shapes, call->shapes) : is_near(old->ideal, call->ideal);
+}
+
+/* Calls that were measured before, too, take the shorter time: what else a machine does only slows.
+   Returns how many old ones are left. */
+static size_t keep_shorter(struct call *old, size_t olds, struct call *list, size_t count)
+{
+    size_t kept = 0;
 
     for (size_t i = 0; i < olds; i++) {
-        for (n = 0;
-             n < count && (strcmp(list[n].op, old[i].op) || strcmp(list[n].shapes, old[i].shapes));
-             n++)
-            ;
-        if (n == count)
+        bool found = false;
+
+        for (size_t n = 0; n < count; n++)
+            if (is_alike(&old[i], &list[n])) {
+                found = true;
+                if (*old[i].shapes || old[i].sent > 0)
+                    list[n].seconds = fmin(list[n].seconds, old[i].seconds);
+            }
+        if (!found)
             old[kept++] = old[i];
     }
     return kept;
@@ -301,7 +323,7 @@ static size_t collect(const struct ct_run *run, struct call **list)
     if (now.old) {
         size_t olds = old_calls(now.old, *list + count);
 
-        count += leave_out(*list + count, olds, *list, count);
+        count += keep_shorter(*list + count, olds, *list, count);
         qsort(*list, count, sizeof(**list), compare_calls);
     }
     return count;

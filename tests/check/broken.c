@@ -2,12 +2,14 @@
  * Plugins with one fault each, for `ctitan check` to find: FAULT is the fault's number in the list
  * below, and NAME the plugin's name.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/collective.h>
+#include <ctitan/lib/compiler.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/app/reference.h>
@@ -37,6 +39,7 @@
 #define AXIS 18         /* its degree is -2 */
 #define VERB 19         /* it ignores its arguments */
 #define TRANSPORT 20    /* an all-reduce leaves each rank what it gave */
+#define COMPILER 21     /* its version changes from call to call */
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -504,6 +507,53 @@ static const struct ct_transport transport = {
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_TRANSPORT, "cpu", &transport                                                            \
+    }
+#endif
+
+#if FAULT == COMPILER
+static int version(struct ct_device *device, char *text, size_t room)
+{
+    static int calls;
+
+    (void)device;
+    snprintf(text, room, "call %d", calls++);
+    return 0;
+}
+
+static int compile(struct ct_device *device, const char *source, struct ct_arena *arena,
+                   void **object, size_t *bytes)
+{
+    (void)device, (void)source, (void)arena, (void)object, (void)bytes;
+    return ct_fail(CT_EIO, "it compiles nothing");
+}
+
+static int load(struct ct_device *device, const void *object, size_t bytes, void **function)
+{
+    (void)device, (void)object, (void)bytes, (void)function;
+    return CT_EIO;
+}
+
+static int64_t workers(struct ct_device *device, int64_t rows, int64_t columns)
+{
+    (void)device, (void)rows, (void)columns;
+    return 1;
+}
+
+static int launch(const struct ct_launch *l, void *function, const struct ct_compiled_call *one)
+{
+    (void)l, (void)function, (void)one;
+    return CT_EIO;
+}
+
+static const struct ct_compiler_ops compiler = {.size = sizeof(compiler),
+                                                .version = version,
+                                                .compile = compile,
+                                                .load = load,
+                                                .workers = workers,
+                                                .launch = launch};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_COMPILER, "cpu", &compiler                                                              \
     }
 #endif
 

@@ -34,5 +34,6 @@ order|one rank, against a run without it: it ended with status 1: .*the order of
 axis|axis broken_axis: degree -2, place 150: .*it must be at least 1
 verb|verb broken_verb: .*it takes the argument --no-such-option
 transport|tp on 2 ranks, against one rank: the norm of the gradient in step 1
+compiler|compiler cpu.*`version` changes from call to call
 END
 exit $status

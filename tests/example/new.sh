@@ -15,13 +15,17 @@ export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$
 flags='-std=gnu11 -O2 -Wall -Wextra -Werror -fvisibility=hidden -fPIC'
 cd "$root"
 
+# A compiler is for a device: that of the example plain.
+cp -r "$(find "$root" -path '*/examples/plain')" plain
+make -s -C plain CC="${CC:-cc}" CFLAGS="$flags"
+
 kinds=$("$ctitan" help new | sed -nE 's/^usage: ctitan new ([a-z_|]*) NAME$/\1/p')
-(($(tr '|' '\n' <<<"$kinds" | wc -l) == 14))
+(($(tr '|' '\n' <<<"$kinds" | wc -l) == 15))
 for kind in ${kinds//|/ }; do
     name=my_$kind
     "$ctitan" new "$kind" "$name" >log
     make -s -C "$name" CC="${CC:-cc}" CFLAGS="$flags"
-    CTITAN_PLUGIN_PATH=$root/$name "$ctitan" check ${2-} "$name/$name.so" >log || { cat log; exit 1; }
+    CTITAN_PLUGIN_PATH=$root/$name:$root/plain "$ctitan" check ${2-} "$name/$name.so" >log || { cat log; exit 1; }
     grep -q "^$name: .* 0 failed" log || { cat log; exit 1; }
     grep -q "my_$kind" "$name/$name.c"
     # Verbs are not tried, and these only by runs.

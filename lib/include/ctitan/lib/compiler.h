@@ -5,7 +5,7 @@
  * language of rows below, which is C or C++ with a few macros and functions. The compiler's header,
  * included as CT_COMPILER_HEADER, defines them for the device, so the source names no device.
  *
- * The language of rows. KERNEL { .. } is the one function of a source. It goes over rows of
+ * The language of rows. ROW_KERNEL { .. } is the one function of a source. It goes over rows of
  * columns, and is called by one worker (a block of threads, say) of many:
  *
  *     in[k], out[k]           operands: .data, .stride (elements from row to row)

@@ -1,0 +1,27 @@
+#!/bin/bash
+# A compiler of a third party, for the device of another one: what fuse writes is compiled by it, and the losses are
+# those without.
+set -euo pipefail
+. "$(dirname "$0")/installed.sh" "$1" "$2" scalar
+
+cp -r "$source/examples/plain" plain
+make -s -C plain CC="${CC:-cc} -Werror"
+"$ctitan" check --quick scalar/scalar.so >log
+grep -q '^untried compiler plain: ' log || { cat log; exit 1; }
+export CTITAN_PLUGIN_PATH=$root/scalar:$root/plain
+"$ctitan" check --quick scalar/scalar.so >log || { cat log; exit 1; }
+(($(grep -c '^ok      compiler plain: ' log) == 6)) || { cat log; exit 1; }
+
+sed -i 's/^steps = .*/steps = 3/; s/^n_layers = .*/n_layers = 2/' recipe.ini
+export XDG_CACHE_HOME=$root/cache
+train plainly --without cpu --with plain
+values plainly loss >expected
+for dtype in float32 bfloat16; do
+    train "fused_$dtype" --without cpu --with plain --with scalar --with fuse --set fuse.always=true \
+        --set "training.mixed_precision_param=$dtype"
+    values "fused_$dtype" loss >"losses_$dtype"
+done
+close losses_float32 expected
+paste losses_bfloat16 expected | awk '{ d = $1 - $2; if (d * d > 1e-4) exit 1 }'
+"$ctitan" plan recipe.ini --without cpu --with plain --with scalar --with fuse --set fuse.always=true --program >plan
+grep -q 'fused (compiled)' plan
