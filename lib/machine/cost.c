@@ -2,6 +2,7 @@
  * Seconds of an instruction on a described machine.
  */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,28 +135,45 @@ static double computing(const struct ct_machine *m, const struct ct_instruction 
 
 /* ---- calls that have been measured ---- */
 
+/* Text of at most room characters; n goes on where it does not fit. */
+struct shapes {
+    char *text;
+    size_t room;
+    int n;
+};
+
+__attribute__((format(printf, 2, 3))) static void print(struct shapes *s, const char *format, ...)
+{
+    size_t used = (size_t)s->n < s->room ? (size_t)s->n : s->room;
+    va_list list;
+
+    va_start(list, format);
+    s->n += vsnprintf(s->text + used, s->room - used, format, list);
+    va_end(list);
+}
+
+static void print_shapes(struct shapes *s, const struct ct_tensor *tensor, int count)
+{
+    for (int i = 0; i < count; i++) {
+        print(s, i ? ":" : "");
+        for (int d = 0; d < tensor[i].ndim; d++)
+            print(s, "%s%lld", d ? "," : "", (long long)tensor[i].shape[d]);
+    }
+}
+
 int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room)
 {
+    struct shapes s = {text, room, 0};
     const char *dtype = "";
-    int n = 0;
 
-    for (int i = 0; i < launch->ins; i++) {
-        const struct ct_tensor *t = &launch->in[i];
-        size_t used = (size_t)n < room ? (size_t)n : room;
-
-        n += snprintf(text + used, room - used, "%s", i ? ":" : "");
-        if (t->ndim < 0)
-            continue;
-        for (int d = 0; d < t->ndim; d++) {
-            used = (size_t)n < room ? (size_t)n : room;
-            n += snprintf(text + used, room - used, "%s%lld", d ? "," : "", (long long)t->shape[d]);
-        }
-        if (!*dtype && ct_dtype_is_float(t->dtype))
-            dtype = ct_dtype_name(t->dtype);
-    }
-    if ((size_t)n < room)
-        n += snprintf(text + n, room - (size_t)n, ":%s", dtype);
-    return n;
+    for (int i = launch->ins; i-- > 0;)
+        if (launch->in[i].ndim >= 0 && ct_dtype_is_float(launch->in[i].dtype))
+            dtype = ct_dtype_name(launch->in[i].dtype);
+    print_shapes(&s, launch->in, launch->ins);
+    print(&s, ">");
+    print_shapes(&s, launch->out, launch->outs);
+    print(&s, ":%s", dtype);
+    return s.n;
 }
 
 static double measured(const struct ct_machine *m, const struct ct_launch *l)

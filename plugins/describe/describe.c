@@ -384,7 +384,8 @@ static void write_calls(FILE *out, const struct call *list, size_t count)
 {
     const char *op = "";
 
-    fprintf(out, "\n; Calls that were measured: shapes of the inputs and dtype, seconds.\n[calls]");
+    fprintf(out,
+            "\n; Calls that were measured: shapes of inputs and outputs, dtype, seconds.\n[calls]");
     for (size_t n = 0; n < count; n++) {
         if (list[n].sent > 0 || !*list[n].shapes)
             continue;

@@ -21,7 +21,7 @@
  *     computing = 1.19         ; times as long while the rank communicates
  *     alone = 1                ; share of its time while the host's other ranks do not compute
  *     [calls]
- *     linear = 512,256:768,256:float32 1.2e-3 ..
+ *     linear = 512,256:768,256>512,768:float32 1.2e-3 ..
  *
  * The time of an instruction is [calls]' own, if that has one of the same op, shapes and dtype.
  * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
@@ -111,8 +111,9 @@ CT_API const char *ct_machine_kept(struct ct_arena *arena, const char *name);
 CT_API int ct_machine_read(struct ct_arena *arena, const char *name,
                            const struct ct_machine **machine);
 
-/* "512,256:768,256:float32": shapes of a call's inputs, and the dtype of the first that is a
-   floating-point number. Prints as snprintf does. */
+/* "512,256:768,256>512,768:float32": shapes of a call's inputs and outputs, and the dtype of the
+   first input that is a floating-point number. Outputs count: weights that are packed together have
+   one shape on all ranks. Prints as snprintf does. */
 CT_API int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room);
 
 /* Seconds of an instruction. A rank that waits for others is not counted. */
