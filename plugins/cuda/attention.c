@@ -1,5 +1,9 @@
-/* Attention by the plain kernels: any strides with a last one of 1, any positions and documents. */
+/*
+ * Attention by this plugin's own kernels, for any positions, documents and windows: in bfloat16 on
+ * tensor cores, else plain ones, which take any strides with a last one of 1.
+ */
 #include <math.h>
+#include <stdio.h>
 
 #include "gpu.h"
 
@@ -47,7 +51,7 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
 }
 
 /* All dimensions except the last may be strided; documents and positions are dense. With [cuda]
-   attention = cudnn, bfloat16 is left to cuDNN. */
+   attention = cudnn, bfloat16 is left to the other kernels. */
 static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
     enum ct_dtype dtype = p->in[0].dtype;
@@ -86,19 +90,25 @@ static bool accepts(const struct ct_prepare *p)
            p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
 }
 
-static int run(const struct ct_launch *l)
+static struct gpu_attention forward_arguments(const struct ct_launch *l)
 {
     struct gpu_attention a = arguments(l, 0, 3);
-    size_t shared = shared_bytes(&l->in[0]);
 
     a.o = l->out[0].data;
     strides(a.o_stride, &l->out[0]);
     a.out_kind[0] = gpu_float_kind(l->out[0].dtype);
     a.lse = l->out[1].data;
+    return a;
+}
+
+static int run(const struct ct_launch *l)
+{
+    struct gpu_attention a = forward_arguments(l);
+
     return gpu_launch_as(
         l, "attention", l->in[0].dtype, false,
         (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
-        (struct gpu_size){THREADS, 1, 1}, shared, &a);
+        (struct gpu_size){THREADS, 1, 1}, shared_bytes(&l->in[0]), &a);
 }
 
 /* ---- the gradient ---- */
@@ -120,14 +130,9 @@ static int prepare_grad(struct ct_prepare *p)
     return 0;
 }
 
-static int run_grad(const struct ct_launch *l)
+static struct gpu_attention gradient_arguments(const struct ct_launch *l)
 {
     struct gpu_attention a = arguments(l, 1, 6);
-    enum ct_dtype dtype = l->in[1].dtype;
-    struct gpu_size block = {THREADS, 1, 1};
-    size_t shared = shared_bytes_grad(&l->in[1]);
-    int64_t rows = ct_tensor_count(&l->in[5]);
-    int rc;
 
     a.d_o = l->in[0].data;
     strides(a.do_stride, &l->in[0]);
@@ -143,9 +148,26 @@ static int run_grad(const struct ct_launch *l)
     strides(a.dv_stride, &l->out[2]);
     for (int i = 0; i < 3; i++)
         a.out_kind[i] = gpu_float_kind(l->out[i].dtype);
-    rc = gpu_launch_as(l, "attention_delta", dtype, false,
-                       (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1}, block, 0,
-                       &a);
+    return a;
+}
+
+static int make_delta(const struct ct_launch *l, const struct gpu_attention *a)
+{
+    int64_t rows = ct_tensor_count(&l->in[5]);
+
+    return gpu_launch_as(l, "attention_delta", l->in[1].dtype, false,
+                         (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    struct gpu_attention a = gradient_arguments(l);
+    enum ct_dtype dtype = l->in[1].dtype;
+    struct gpu_size block = {THREADS, 1, 1};
+    size_t shared = shared_bytes_grad(&l->in[1]);
+    int rc = make_delta(l, &a);
+
     if (rc == 0)
         rc = gpu_launch_as(
             l, "attention_dq", dtype, false,
@@ -157,6 +179,93 @@ static int run_grad(const struct ct_launch *l)
             (struct gpu_size){tiles(a.keys.tokens), (unsigned)a.groups, (unsigned)a.batch}, block,
             shared, &a);
     return rc;
+}
+
+/* ---- on tensor cores ---- */
+
+#define VECTOR 8 /* elements that are moved at once */
+#define LARGEST_PADDED_HEAD 128
+#define ROOM ((size_t)4096) /* of shared memory, for what kernels declare themselves */
+
+/* Columns of a head in shared memory. */
+static int padded_head(const struct ct_tensor *q)
+{
+    return q->shape[3] <= 64 ? 64 : LARGEST_PADDED_HEAD;
+}
+
+/* So many tiles of rows of heads. */
+static size_t tile_bytes(const struct ct_tensor *q, int count)
+{
+    return (size_t)count * GPU_ATTENTION_ROWS * (size_t)padded_head(q) * sizeof(uint16_t);
+}
+
+static bool in_vectors(const struct ct_tensor *t, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int d = 0; d < 3; d++)
+            if (t[i].stride[d] % VECTOR)
+                return false;
+    return true;
+}
+
+static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int more, int held)
+{
+    const struct ct_tensor *q = &p->in[outs == 1 ? 0 : 1];
+
+    for (int i = 0; i < tensors; i++)
+        if (p->in[i].dtype != CT_BF16 || p->in[i].stride[3] != 1)
+            return false;
+    for (int i = 0; i < outs; i++)
+        if (!gpu_is_compute_dtype(p->out[i].dtype) || p->out[i].stride[3] != 1)
+            return false;
+    for (int i = more; i < p->ins; i++)
+        if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
+            return false;
+    return strcmp(gpu_config.attention, "plain") && in_vectors(p->in, tensors) &&
+           in_vectors(p->out, outs) && q->shape[3] % VECTOR == 0 &&
+           q->shape[3] <= LARGEST_PADDED_HEAD && has_shared(p, tile_bytes(q, held) + ROOM);
+}
+
+static bool tensor_accepts(const struct ct_prepare *p)
+{
+    return suits_tensor(p, 3, 1, 3, 5) && p->out[1].dtype == CT_F32 &&
+           ct_tensor_is_dense(&p->out[1]);
+}
+
+static int launch_tensor(const struct ct_launch *l, const char *name, const struct ct_tensor *q,
+                         int64_t rows, int32_t heads, int held, const struct gpu_attention *a)
+{
+    struct gpu_size grid = {(unsigned)gpu_blocks(rows, GPU_ATTENTION_ROWS), (unsigned)heads,
+                            (unsigned)a->batch};
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s_%d", name, padded_head(q));
+    return gpu_launch(l, full, grid, (struct gpu_size){GPU_ATTENTION_THREADS, 1, 1},
+                      tile_bytes(q, held), a);
+}
+
+static int tensor_run(const struct ct_launch *l)
+{
+    struct gpu_attention a = forward_arguments(l);
+
+    return launch_tensor(l, "attention_tensor", &l->in[0], a.queries.tokens, a.heads, 5, &a);
+}
+
+static bool tensor_accepts_grad(const struct ct_prepare *p)
+{
+    return suits_tensor(p, 5, 3, 6, 6) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
+}
+
+static int tensor_run_grad(const struct ct_launch *l)
+{
+    struct gpu_attention a = gradient_arguments(l);
+    int rc = make_delta(l, &a);
+
+    if (rc == 0)
+        rc = launch_tensor(l, "attention_tensor_dq", &l->in[1], a.queries.tokens, a.heads, 6, &a);
+    return rc < 0 ? rc
+                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], a.keys.tokens, a.groups, 6,
+                                  &a);
 }
 
 /* ---- merging ---- */
@@ -221,6 +330,9 @@ static int run_write(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_kernels[] = {
+    CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, tensor_accepts, NULL, tensor_run),
+    CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, tensor_accepts_grad, prepare_grad,
+              tensor_run_grad),
     CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),

@@ -1,10 +1,11 @@
 /*
  * Attention by cuDNN, in bfloat16. Plans are made once for a shape, when a kernel is first asked
- * whether it accepts it: what cuDNN has no plan for is left to the plain kernels.
+ * whether it accepts it: what cuDNN has no plan for is left to the other kernels.
  *
- * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask, and
- * where some queries see some keys whole (a block of a ring), cuDNN gets these alone, without a
- * mask. All else (documents, windows, other positions) is a bias, made from them in each call.
+ * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask and
+ * window, and where some queries see some keys whole (a block of a ring), cuDNN gets these alone,
+ * without a mask. Documents and other positions it would need a matrix of all pairs for: they are
+ * left to the kernels on tensor cores (attention.c), which skip what is not seen.
  */
 #include <float.h>
 #include <math.h>
@@ -17,7 +18,6 @@
 #include "sdpa.h"
 
 #define LARGEST_HEAD 128
-#define LARGEST_BIAS ((int64_t)4 << 30) /* bytes */
 #define LANES 8
 
 struct plan {
@@ -38,7 +38,7 @@ struct gpu_dnn {
 /* NULL: cuDNN is not to be had, or not wanted. */
 static struct gpu_dnn *dnn_of(struct gpu *gpu)
 {
-    if (!strcmp(gpu_config.attention, "plain"))
+    if (!strcmp(gpu_config.attention, "plain") || !strcmp(gpu_config.attention, "tensor"))
         return NULL;
     if (!gpu->dnn) {
         gpu->dnn = calloc(1, sizeof(*gpu->dnn));
@@ -46,7 +46,7 @@ static struct gpu_dnn *dnn_of(struct gpu *gpu)
             return gpu->dnn;
         gpu->dnn->missing = dnn_load() < 0 || dnn_handle_create(&gpu->dnn->handle) < 0;
         if (gpu->dnn->missing)
-            ct_warn("cuda: attention runs on plain kernels, many times slower: %s",
+            ct_warn("cuda: attention runs on this plugin's own kernels, which are slower: %s",
                     ct_error_message());
     }
     return gpu->dnn->missing ? NULL : gpu->dnn;
@@ -118,7 +118,7 @@ static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *sh
     dnn->plans = p;
     p->works = (gpu->described ? bound_plan(p) : make_plan(dnn, p)) == 0;
     if (!p->works)
-        ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs on a plain kernel: %s",
+        ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs without cuDNN: %s",
                 (long long)shape->queries, (long long)shape->heads, (long long)shape->size,
                 ct_error_message());
     return p->works ? p : NULL;
@@ -146,23 +146,25 @@ static bool has(const struct ct_prepare *p, int i)
     return i < p->ins && p->present[i];
 }
 
-/* A call's masks, and the tokens that cuDNN gets: queries that see none of the keys are left out,
+/* A call's mask, and the tokens that cuDNN gets: queries that see none of the keys are left out,
    as are keys that no query sees. */
-struct masks {
-    bool causal, bias;
+struct mask {
+    bool known, causal; /* known: cuDNN can do it */
+    int64_t window;     /* of causal; 0: none */
     struct ct_seen_block seen;
 };
 
-static struct masks choose_masks(const struct ct_prepare *p, int at, int more)
+static struct mask choose_mask(const struct ct_prepare *p, int at, int more)
 {
-    struct masks m;
+    struct mask m;
     enum ct_seen seen = ct_attention_seen(p, at, more + 2, &m.seen);
-    bool others = has(p, more) || has(p, more + 1) || ct_op_int(p->op, "window");
 
     m.causal = seen == CT_SEEN_CAUSAL;
-    m.bias = others || seen == CT_SEEN_UNKNOWN;
-    if (m.bias)
-        m.seen = (struct ct_seen_block){0, p->in[at].shape[1], 0, p->in[at + 1].shape[1]};
+    m.window = ct_op_int(p->op, "window");
+    if (m.causal && m.window >= p->in[at].shape[1])
+        m.window = 0; /* wider than the sequence */
+    m.known =
+        !has(p, more) && !has(p, more + 1) && seen != CT_SEEN_UNKNOWN && (m.causal || !m.window);
     return m;
 }
 
@@ -170,7 +172,7 @@ static struct masks choose_masks(const struct ct_prepare *p, int at, int more)
 static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
 {
     const struct ct_tensor *q = &p->in[at], *k = q + 1, *v = q + 2;
-    struct masks m = choose_masks(p, at, more);
+    struct mask m = choose_mask(p, at, more);
 
     memset(s, 0, sizeof(*s)); /* padding too: shapes are compared whole */
     s->batch = q->shape[0];
@@ -181,16 +183,15 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     s->groups = k->shape[2];
     s->size = q->shape[3];
     s->causal = m.causal;
-    s->bias = m.bias;
+    s->window = m.window;
     for (int i = 0; i < 3; i++)
         if (q[i].dtype != CT_BF16)
             return false;
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
-           take_strides(s->k, k) && take_strides(s->v, v) &&
-           (!s->bias || 2 * s->batch * s->queries * s->keys <= LARGEST_BIAS);
+    return m.known && s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
+           take_strides(s->k, k) && take_strides(s->v, v);
 }
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
@@ -226,7 +227,7 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
 struct state {
     const struct plan *plan; /* NULL: no query sees a key */
     struct ct_seen_block seen;
-    size_t bias, lse, delta, dq, dq_sum, dk, dv, work;
+    size_t delta, dq, dq_sum, dk, dv, work;
 };
 
 static size_t bytes_of(const struct ct_tensor *t, size_t item)
@@ -236,25 +237,14 @@ static size_t bytes_of(const struct ct_tensor *t, size_t item)
 
 static struct state *make_state(struct ct_prepare *p, int at, int more, const struct plan *plan)
 {
-    const struct sdpa_shape *s = &plan->shape;
     struct state *state = ct_arena_new(p->arena, struct state);
 
     p->state = state;
     state->plan = plan;
-    state->seen = choose_masks(p, at, more).seen;
-    if (!plan)
-        return state;
-    if (s->bias)
-        state->bias =
-            gpu_carve(&p->workspace, (size_t)(s->batch * s->queries * s->keys) * sizeof(uint16_t));
-    state->work = gpu_carve(&p->workspace, plan->graph.workspace);
+    state->seen = choose_mask(p, at, more).seen;
+    if (plan)
+        state->work = gpu_carve(&p->workspace, plan->graph.workspace);
     return state;
-}
-
-/* A bias may hide all keys of a query. Where it is beside the causal mask, a query sees itself. */
-static bool may_hide_all(const struct sdpa_shape *s)
-{
-    return s->bias && !s->causal;
 }
 
 /* Where no query sees a key, no plan is needed. */
@@ -302,8 +292,6 @@ static int prepare_grad(struct ct_prepare *p)
     if (!state->plan)
         return 0;
     state->delta = gpu_carve(&p->workspace, lse);
-    if (may_hide_all(&s))
-        state->lse = gpu_carve(&p->workspace, lse);
     if (s.dq_sum_placed)
         state->dq = gpu_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
     else
@@ -321,7 +309,7 @@ struct pack {
     int64_t ids[SDPA_IDS];
     void *addresses[SDPA_IDS];
     int count;
-    float scale, lowest, one;
+    float scale, lowest, window, one;
 };
 
 static void give(struct pack *pack, int64_t id, void *address)
@@ -333,32 +321,6 @@ static void give(struct pack *pack, int64_t id, void *address)
 static void *in_workspace(const struct ct_launch *l, size_t offset)
 {
     return (char *)l->workspace + offset;
-}
-
-static const void *optional(const struct ct_launch *l, int i)
-{
-    return i < l->ins ? l->in[i].data : NULL;
-}
-
-static int make_bias(const struct ct_launch *l, int at, int more)
-{
-    const struct state *state = l->state;
-    const struct sdpa_shape *s = &state->plan->shape;
-    struct gpu_attention_bias a = {.bias = in_workspace(l, state->bias),
-                                   .queries = {optional(l, more), optional(l, more + 2),
-                                               ct_launch_offset(l, l->op->in[at], 1), s->queries},
-                                   .keys = {optional(l, more + 1), optional(l, more + 3),
-                                            ct_launch_offset(l, l->op->in[at + 1], 1), s->keys},
-                                   .batch = s->batch,
-                                   .window = ct_op_int(l->op, "window"),
-                                   .causal = ct_op_bool(l->op, "causal"),
-                                   .hidden = SDPA_HIDDEN};
-
-    if (!a.keys.documents)
-        a.keys.documents = a.queries.documents;
-    return gpu_launch(l, "attention_bias",
-                      (struct gpu_size){(unsigned)(s->batch * s->queries), 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &a);
 }
 
 /* The address of token number `token` of a tensor [batch, tokens, heads, size]. */
@@ -390,7 +352,7 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
 }
 
 /* What forward and backward give alike. q is input `at`. */
-static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
+static void begin(const struct ct_launch *l, int at, struct pack *pack)
 {
     double scale = ct_op_float(l->op, "scale");
     const struct state *state = l->state;
@@ -405,10 +367,10 @@ static int begin(const struct ct_launch *l, int at, int more, struct pack *pack)
     give(pack, SDPA_SCALE, &pack->scale);
     if (s->causal)
         give(pack, SDPA_LOWEST, &pack->lowest);
-    if (!s->bias)
-        return 0;
-    give(pack, SDPA_BIAS, in_workspace(l, state->bias));
-    return make_bias(l, at, more);
+    if (s->window) {
+        pack->window = (float)s->window;
+        give(pack, SDPA_WINDOW, &pack->window);
+    }
 }
 
 static int execute(const struct ct_launch *l, struct pack *pack)
@@ -419,55 +381,19 @@ static int execute(const struct ct_launch *l, struct pack *pack)
                    pack->addresses, pack->count, in_workspace(l, state->work));
 }
 
-static struct gpu_hidden_rows hidden_rows(const struct sdpa_shape *s, float *lse)
-{
-    return (struct gpu_hidden_rows){.lse = lse,
-                                    .queries = s->queries,
-                                    .rows = s->batch * s->heads * s->queries,
-                                    .heads = (int32_t)s->heads,
-                                    .size = (int32_t)s->size,
-                                    .hidden = SDPA_HIDDEN};
-}
-
 static int run(const struct ct_launch *l)
 {
     const struct state *state = l->state;
     const struct ct_seen_block *seen = &state->seen;
-    struct gpu_hidden_rows hidden;
     struct pack pack = {.count = 0};
     int rc = clear_unseen(l, &l->out[0], l->out[1].data, seen->query, seen->queries);
 
     if (rc < 0 || !state->plan)
         return rc;
-    rc = begin(l, 0, 3, &pack);
+    begin(l, 0, &pack);
     give(&pack, SDPA_O, token_of(&l->out[0], seen->query));
     give(&pack, SDPA_LSE, (float *)l->out[1].data + seen->query);
-    if (rc == 0)
-        rc = execute(l, &pack);
-    if (rc < 0 || !may_hide_all(&state->plan->shape))
-        return rc;
-    hidden = hidden_rows(&state->plan->shape, l->out[1].data);
-    hidden.o = l->out[0].data;
-    hidden.o_kind = gpu_float_kind(l->out[0].dtype);
-    memcpy(hidden.o_stride, l->out[0].stride, sizeof(hidden.o_stride));
-    return gpu_launch(l, "attention_clear_hidden",
-                      (struct gpu_size){(unsigned)gpu_blocks(hidden.rows, 8), 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &hidden);
-}
-
-/* The lse that the backward shall see. */
-static int ready_lse(const struct ct_launch *l, void **lse)
-{
-    const struct state *state = l->state;
-    struct gpu_hidden_rows hidden = hidden_rows(&state->plan->shape, l->in[5].data);
-
-    *lse = (float *)l->in[5].data + state->seen.query;
-    if (!may_hide_all(&state->plan->shape))
-        return 0;
-    *lse = hidden.out = in_workspace(l, state->lse);
-    return gpu_launch(l, "attention_skip_hidden",
-                      (struct gpu_size){(unsigned)gpu_blocks(hidden.rows, 256), 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &hidden);
+    return execute(l, &pack);
 }
 
 /* A result in bfloat16, of the keys that are seen, cast to its float32 output. */
@@ -505,25 +431,21 @@ static int run_grad(const struct ct_launch *l)
     const struct ct_seen_block *seen = &state->seen;
     const struct ct_tensor *out = l->out;
     struct pack pack = {.count = 0};
-    void *lse = NULL, *dq, *to[3];
+    void *dq, *to[3];
     bool placed;
     int rc = clear_gradients(l);
 
     if (rc < 0 || !state->plan)
         return rc;
     placed = state->plan->shape.dq_sum_placed;
-    rc = begin(l, 1, 6, &pack);
-    if (rc == 0)
-        rc = ready_lse(l, &lse);
-    if (rc < 0)
-        return rc;
+    begin(l, 1, &pack);
     dq = token_of(&out[0], seen->query);
     for (int i = 1; i < 3; i++)
         to[i] = out[i].dtype == CT_F32 ? in_workspace(l, i == 1 ? state->dk : state->dv)
                                        : token_of(&out[i], seen->key);
     give(&pack, SDPA_D_O, token_of(&l->in[0], seen->query));
     give(&pack, SDPA_O, token_of(&l->in[4], seen->query));
-    give(&pack, SDPA_LSE, lse);
+    give(&pack, SDPA_LSE, (float *)l->in[5].data + seen->query);
     give(&pack, SDPA_ONE, &pack.one);
     give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
     give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : dq);

@@ -10,9 +10,11 @@ struct gpu_config gpu_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct gpu_config, device, "device", "-1", -1, 1023,
                "Number of the device; -1: the rank's number on its host"),
-    CT_OPT_CHOICE(struct gpu_config, attention, "attention", "auto", "auto|cudnn|plain",
-                  "bfloat16 attention: cudnn, plain (the plugin's own kernels), or auto (cudnn "
-                  "where it is installed and supports the case)"),
+    CT_OPT_CHOICE(
+        struct gpu_config, attention, "attention", "auto", "auto|cudnn|tensor|plain",
+        "bfloat16 attention: cudnn (documents and what else it cannot do: tensor), tensor "
+        "(the plugin's own kernels on tensor cores), plain (on other cores), or auto: the "
+        "first of them that supports the case"),
     CT_OPT_BOOL(struct gpu_config, tf32, "tf32", "false",
                 "Round float32 operands of matrix products to TF32, for speed"),
     CT_OPT_BOOL(

@@ -80,15 +80,6 @@ static dnn_tensor apply(const struct builder *b, int mode, dnn_tensor x, dnn_ten
     return y;
 }
 
-static dnn_tensor add_bias(const struct builder *b, dnn_tensor x)
-{
-    int64_t rows = b->s->queries, columns = b->s->keys;
-    int64_t size[4] = {b->s->batch, 1, rows, columns};
-    int64_t stride[4] = {rows * columns, rows * columns, columns, 1};
-
-    return apply(b, CUDNN_POINTWISE_ADD, x, dnn_tensor_new(b->g, SDPA_BIAS, BF16, size, stride));
-}
-
 static dnn_tensor scores(const struct builder *b)
 {
     const struct sdpa_shape *s = b->s;
@@ -97,27 +88,48 @@ static dnn_tensor scores(const struct builder *b)
     dnn_tensor x = scores_like(b, FLOAT);
 
     dnn_matmul(b->g, q, k, x);
-    x = apply(b, CUDNN_POINTWISE_MUL, x, b->scale);
-    return s->bias ? add_bias(b, x) : x;
+    return apply(b, CUDNN_POINTWISE_MUL, x, b->scale);
 }
 
-/* Keys after the query become -infinity, where attention is causal. */
-static dnn_tensor hide_future(const struct builder *b, dnn_tensor x)
+/* The number of each score's row (axis 2) or column (3). */
+static dnn_tensor index_of(const struct builder *b, dnn_tensor x, int axis)
 {
-    dnn_tensor lowest, y, row, column, seen;
+    dnn_tensor index = scores_like(b, CUDNN_DATA_INT32);
+
+    dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, index, axis);
+    return index;
+}
+
+/* x where mode(left, right) holds, else -infinity. */
+static dnn_tensor keep_where(const struct builder *b, dnn_tensor x, int mode, dnn_tensor left,
+                             dnn_tensor right)
+{
+    dnn_tensor seen = scores_like(b, CUDNN_DATA_BOOLEAN), y = scores_like(b, FLOAT);
+
+    dnn_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, left, right, NULL, seen, -1);
+    dnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, FLOAT, x, dnn_scalar_new(b->g, SDPA_LOWEST),
+                  seen, y, -1);
+    return y;
+}
+
+/* Where attention is causal, keys after the query are hidden, and with a window those before it. */
+static dnn_tensor hide_unseen(const struct builder *b, dnn_tensor x)
+{
+    dnn_tensor row, column, end;
 
     if (!b->s->causal)
         return x;
-    lowest = dnn_scalar_new(b->g, SDPA_LOWEST);
-    y = scores_like(b, FLOAT);
-    row = scores_like(b, CUDNN_DATA_INT32);
-    column = scores_like(b, CUDNN_DATA_INT32);
-    seen = scores_like(b, CUDNN_DATA_BOOLEAN);
-    dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, row, 2);
-    dnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, x, NULL, NULL, column, 3);
-    dnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, row, column, NULL, seen, -1);
-    dnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, FLOAT, x, lowest, seen, y, -1);
-    return y;
+    row = index_of(b, x, 2);
+    column = index_of(b, x, 3);
+    x = keep_where(b, x, CUDNN_POINTWISE_CMP_GE, row, column);
+    if (!b->s->window)
+        return x;
+    row = index_of(b, x, 2);
+    column = index_of(b, x, 3);
+    end = scores_like(b, FLOAT); /* a key's window ends before this row */
+    dnn_pointwise(b->g, CUDNN_POINTWISE_ADD, FLOAT, column, dnn_scalar_new(b->g, SDPA_WINDOW), NULL,
+                  end, 3);
+    return keep_where(b, x, CUDNN_POINTWISE_CMP_GT, end, row);
 }
 
 /* ---- forward ---- */
@@ -131,7 +143,7 @@ static void forward(const struct builder *b)
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
     dnn_tensor p = scores_like(b, BF16), x = scores(b);
 
-    x = hide_future(b, x);
+    x = hide_unseen(b, x);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_MAX, x, largest);
     x = apply(b, CUDNN_POINTWISE_SUB, x, largest);
     x = apply(b, CUDNN_POINTWISE_EXP, x, NULL);
@@ -163,7 +175,7 @@ static dnn_tensor probabilities(const struct builder *b)
 {
     dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), lse_of(b));
 
-    return apply(b, CUDNN_POINTWISE_EXP, hide_future(b, x), NULL);
+    return apply(b, CUDNN_POINTWISE_EXP, hide_unseen(b, x), NULL);
 }
 
 /* out = a^T x, over all heads of a group. Each head's own is bfloat16, as cuDNN's own descriptions

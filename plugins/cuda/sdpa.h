@@ -1,25 +1,23 @@
 /*
  * Attention as graphs of cuDNN, which recognises their form and runs fused kernels.
  *
- * Two masks say which keys a query sees, and a plan has none, either or both. Causal: query i sees
- * keys 0 .. i, and blocks of later keys are skipped. Bias: a bfloat16 matrix for each sequence that
- * is added to the scaled scores, 0 or SDPA_HIDDEN.
+ * Masks say which keys a query sees. Causal: query i sees keys 0 .. i, and blocks of later keys are
+ * skipped. With a window, of those the last ones only, and blocks of earlier keys are skipped.
  */
 #ifndef GPU_SDPA_H
 #define GPU_SDPA_H
 
 #include "dnn.h"
 
-#define SDPA_HIDDEN (-1e30f)
-
 /* What a plan is made for. Strides of batch, token, head; the last one is 1. */
 struct sdpa_shape {
     int64_t batch, queries, keys, heads, groups, size;
-    int64_t rows; /* of LSE for each head: the queries are some of these */
+    int64_t rows;   /* of LSE for each head: the queries are some of these */
+    int64_t window; /* of causal: the keys that a query sees, itself among them; 0: all */
     int64_t q[3], k[3], v[3], o[3], d_o[3], dq[3], dk[3], dv[3];
     int32_t o_float;       /* o of the forward is float32 instead of bfloat16 */
     int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */
-    int32_t causal, bias, backward;
+    int32_t causal, backward;
 };
 
 /* Tensors that are given addresses, by id: those of the forward, then those of the backward. */
@@ -30,9 +28,9 @@ enum {
     SDPA_V,
     SDPA_O,
     SDPA_LSE,
-    SDPA_BIAS,
     SDPA_SCALE,
     SDPA_LOWEST, /* -infinity */
+    SDPA_WINDOW,
     SDPA_ONE,
     SDPA_D_O,
     SDPA_DQ,

@@ -38,22 +38,23 @@ static void describe(const struct device *d, char *text, size_t room)
 static const struct {
     const char *name;
     int64_t batch, queries, keys, heads, groups, size;
-    enum { CAUSAL = 1, BIAS = 2 } masks;
+    bool causal;
     bool floats, joined; /* joined: q, k and v of a token side by side */
     int64_t rows;        /* 0: as many as queries */
+    int64_t window;
 } cases[] = {
-    {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, CAUSAL, .joined = true},
-    {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, CAUSAL, .joined = true},
-    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, CAUSAL, .joined = true},
-    {"Llama 1B, heads of 64", 4, 4096, 4096, 32, 8, 64, CAUSAL},
-    {"one head each", 1, 1024, 1024, 16, 16, 128, CAUSAL},
-    {"odd", 2, 37, 37, 3, 1, 24, CAUSAL},
-    {"documents", 2, 4096, 4096, 32, 8, 128, CAUSAL | BIAS},
-    {"ring, other keys", 1, 2048, 1024, 32, 8, 128, BIAS},
-    {"ring, float32 results", 1, 2048, 2048, 32, 8, 128, BIAS, .floats = true},
+    {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, true, .joined = true},
+    {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, true, .joined = true},
+    {"Llama 8B, 4096 tokens", 2, 4096, 4096, 32, 8, 128, true, .joined = true},
+    {"Llama 1B, heads of 64", 4, 4096, 4096, 32, 8, 64, true},
+    {"one head each", 1, 1024, 1024, 16, 16, 128, true},
+    {"odd", 2, 37, 37, 3, 1, 24, true},
+    {"window", 2, 4096, 4096, 32, 8, 128, true, .window = 1024},
+    {"odd window", 2, 37, 37, 3, 1, 24, true, .window = 5},
+    {"ring, other keys", 1, 2048, 1024, 32, 8, 128},
     {"ring, earlier keys", 1, 2048, 2048, 32, 8, 128, .floats = true},
     {"ring, later half of the queries", 2, 1024, 2048, 32, 8, 128, .floats = true, .rows = 2048},
-    {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, CAUSAL, .floats = true},
+    {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, true, .floats = true},
 };
 
 static void strides(int64_t to[3], int64_t tokens, int64_t heads, int64_t size)
@@ -72,8 +73,8 @@ static int ask(const struct device *device, size_t i, bool backward)
                            .heads = cases[i].heads,
                            .groups = cases[i].groups,
                            .size = cases[i].size,
-                           .causal = (cases[i].masks & CAUSAL) != 0,
-                           .bias = (cases[i].masks & BIAS) != 0,
+                           .window = cases[i].window,
+                           .causal = cases[i].causal,
                            .backward = backward};
     int64_t wide = (s.heads + 2 * s.groups) * s.size;
     struct dnn_graph g = {.status = 0};

@@ -312,6 +312,9 @@ struct gpu_side {
     int64_t first, tokens;
 };
 
+#define GPU_ATTENTION_ROWS 64 /* of a block on tensor cores */
+#define GPU_ATTENTION_THREADS 128
+
 struct gpu_attention {
     void *o, *dq, *dk, *dv;
     float *lse, *delta;
@@ -326,15 +329,6 @@ struct gpu_attention {
     int32_t causal;
     int32_t out_kind[3];
     float scale;
-};
-
-/* For attention by cuDNN: bfloat16 bias [batch, queries, keys], 0 or `hidden`. */
-struct gpu_attention_bias {
-    void *bias;
-    struct gpu_side queries, keys;
-    int64_t batch, window; /* 0: none */
-    int32_t causal;
-    float hidden;
 };
 
 /* Tokens of [batch, tokens, heads, size] but [from, to) become 0, and their lse -infinity. */
@@ -353,16 +347,6 @@ struct gpu_cache_write {
     int64_t cache_stride[3], stride[3], slots, tokens, rows; /* rows: batch x tokens x groups */
     int32_t groups, bytes;                                   /* of a vector */
     struct gpu_fault *fault;
-};
-
-/* Rows of queries that see nothing: cuDNN gives them an lse near `hidden`. Forward: o = 0 and
-   lse = -infinity there. Backward: out = lse, and so large there that all weights become 0. */
-struct gpu_hidden_rows {
-    float *lse, *out;
-    void *o;
-    int64_t o_stride[3], queries, rows; /* batch, token, head */
-    int32_t heads, size, o_kind;
-    float hidden;
 };
 
 struct gpu_attention_merge {

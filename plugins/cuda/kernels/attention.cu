@@ -8,15 +8,13 @@
  * eighth score of it, and owns every eighth of its columns in what is summed up. Scores go from the
  * ones to the others through shared memory.
  */
-#include "device.cuh"
+#include "sight.cuh"
 
 #define TILE 32
 #define SHARE 8 /* threads of a row */
 #define OWNED (256 / SHARE)
 
-struct row_ids {
-    int32_t position[TILE], document[TILE];
-};
+typedef tile_ids<TILE> row_ids;
 
 DEVICE int own_row()
 {
@@ -40,29 +38,6 @@ DEVICE void read_tile(const gpu_attention &a, const void *x, const int64_t *stri
         tile[i / a.size * a.padded + i % a.size] =
             token < tokens ? to_float(row[i % a.size]) : 0.0f;
     }
-}
-
-DEVICE void read_ids(const gpu_side &s, int64_t b, int64_t begin, row_ids *ids)
-{
-    int64_t token = begin + threadIdx.x;
-
-    if (threadIdx.x >= TILE)
-        return;
-    if (token >= s.tokens) {
-        ids->position[threadIdx.x] = INT32_MAX;
-        ids->document[threadIdx.x] = 0;
-        return;
-    }
-    ids->position[threadIdx.x] =
-        s.positions ? s.positions[b * s.tokens + token] : (int32_t)(s.first + token);
-    ids->document[threadIdx.x] = s.documents ? s.documents[b * s.tokens + token] : 0;
-}
-
-DEVICE bool is_near(int32_t key, int32_t query, int32_t causal, int64_t window)
-{
-    int64_t before = (int64_t)query - key;
-
-    return (!causal || before >= 0) && (!window || (before < window && before > -window));
 }
 
 DEVICE bool sees(const gpu_attention &a, const row_ids *q, int i, const row_ids *k, int j)
@@ -148,12 +123,12 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
     float *k = q + TILE * a.padded, *v = k + TILE * a.padded, *weights = v + TILE * a.padded;
 
     read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
-    read_ids(a.queries, b, begin, &q_ids);
+    read_ids<TILE>(a.queries, b, begin, &q_ids);
     for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
         float s[TILE / SHARE], above, rescale, part = 0;
 
         __syncthreads();
-        read_ids(a.keys, b, j, &k_ids);
+        read_ids<TILE>(a.keys, b, j, &k_ids);
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
@@ -258,11 +233,11 @@ template <typename T> DEVICE void attention_dq(const gpu_attention &a)
 
     read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
     read_tile<T>(a, a.d_o, a.do_stride, b, head, begin, a.queries.tokens, d_o);
-    read_ids(a.queries, b, begin, &q_ids);
+    read_ids<TILE>(a.queries, b, begin, &q_ids);
     read_rows(a, b, head, begin, lse, delta);
     for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
         __syncthreads();
-        read_ids(a.keys, b, j, &k_ids);
+        read_ids<TILE>(a.keys, b, j, &k_ids);
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
@@ -297,12 +272,12 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
 
     read_tile<T>(a, a.k, a.k_stride, b, group, begin, a.keys.tokens, k);
     read_tile<T>(a, a.v, a.v_stride, b, group, begin, a.keys.tokens, v);
-    read_ids(a.keys, b, begin, &k_ids);
+    read_ids<TILE>(a.keys, b, begin, &k_ids);
     for (int64_t i = 0; i < share * tiles; i++) {
         int64_t head = group * share + i / tiles, from = i % tiles * TILE;
 
         __syncthreads();
-        read_ids(a.queries, b, from, &q_ids);
+        read_ids<TILE>(a.queries, b, from, &q_ids);
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, false))
             continue;
@@ -348,33 +323,7 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
     }
 FOR_DTYPES(ATTENTION)
 
-/* ---- before and after cuDNN's kernels ---- */
-
-DEVICE int32_t position_of(const gpu_side &s, int64_t b, int64_t token)
-{
-    return s.positions ? s.positions[b * s.tokens + token] : (int32_t)(s.first + token);
-}
-
-DEVICE int32_t document_of(const gpu_side &s, int64_t b, int64_t token)
-{
-    return s.documents ? s.documents[b * s.tokens + token] : 0;
-}
-
-/* A block for each query. */
-KERNEL(attention_bias, gpu_attention_bias, 256)
-{
-    int64_t b = blockIdx.x / a.queries.tokens, query = blockIdx.x % a.queries.tokens;
-    int32_t position = position_of(a.queries, b, query),
-            document = document_of(a.queries, b, query);
-    bfloat16 *row = (bfloat16 *)a.bias + (int64_t)blockIdx.x * a.keys.tokens;
-
-    for (int64_t key = threadIdx.x; key < a.keys.tokens; key += blockDim.x) {
-        bool seen = is_near(position_of(a.keys, b, key), position, a.causal, a.window) &&
-                    document_of(a.keys, b, key) == document;
-
-        row[key] = from_float<bfloat16>(seen ? 0.0f : a.hidden);
-    }
-}
+/* ---- beside cuDNN's kernels ---- */
 
 /* A warp for each token of a head. */
 KERNEL(attention_unseen, gpu_unseen, 256)
@@ -409,32 +358,6 @@ KERNEL(cache_write, gpu_cache_write, 256)
     to += b * a.cache_stride[0] + position * a.cache_stride[1] + group * a.cache_stride[2];
     for (int i = (int)threadIdx.x % 32; i < a.bytes; i += 32)
         to[i] = from[i];
-}
-
-/* A warp for each row of [batch, heads, queries]. */
-KERNEL(attention_clear_hidden, gpu_hidden_rows, 256)
-{
-    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    int64_t query = row % a.queries, head = row / a.queries % a.heads;
-    int64_t b = row / a.queries / a.heads;
-    float zero[1] = {0.0f};
-
-    if (row >= a.rows || a.lse[row] > a.hidden / 2)
-        return;
-    for (int i = (int)threadIdx.x % 32; i < a.size; i += 32)
-        store_as<1>(a.o_kind, a.o,
-                    b * a.o_stride[0] + query * a.o_stride[1] + head * a.o_stride[2] + i, zero);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        a.lse[row] = -INFINITY;
-}
-
-KERNEL(attention_skip_hidden, gpu_hidden_rows, 256)
-{
-    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (row < a.rows)
-        a.out[row] = a.lse[row] > a.hidden / 2 ? a.lse[row] : -a.hidden;
 }
 
 /* ---- merging ---- */

@@ -248,6 +248,8 @@ static double pointwise(int mode, double x, double b, double t)
         return exp(x);
     case CUDNN_POINTWISE_LOG:
         return log(x);
+    case CUDNN_POINTWISE_CMP_GT:
+        return x > b;
     case CUDNN_POINTWISE_CMP_GE:
         return x >= b;
     case CUDNN_POINTWISE_BINARY_SELECT:

@@ -117,6 +117,16 @@ static inline void simulated_multiply_add(float (&c)[4], const uint32_t (&a)[4],
     }
 }
 
+static inline int min(int x, int y)
+{
+    return x < y ? x : y;
+}
+
+static inline int max(int x, int y)
+{
+    return x > y ? x : y;
+}
+
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
