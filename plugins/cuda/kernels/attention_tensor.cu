@@ -60,8 +60,8 @@ template <int HEAD> DEVICE void load_turned(uint32_t (&r)[4], const bfloat16 *ti
 
 /* ---- products ---- */
 
-/* A warp's 16 rows and some of a tile's, which are columns. Element e of [n] is in row own_row(e) of
-   the warp's and column own_column(n, e). */
+/* A warp's 16 rows and some of a tile's, which are columns. Element e of [n] is in row own_row(e)
+   of the warp's and column own_column(n, e). */
 template <int COLUMNS> struct pairs {
     float at[COLUMNS / 8][4];
 };
@@ -249,7 +249,7 @@ DEVICE bool is_partial(const gpu_attention &a, const extent &own, const ids_of_t
                                                               other.document[i % ROWS]));
 }
 
-/* Pairs that do not see each other become -infinity. Columns are those of `other` from `from` on. */
+/* Pairs that do not see each other become -infinity. Columns are those of `other`, from `from`. */
 template <bool OWN_QUERIES, int COLUMNS>
 DEVICE void hide(const gpu_attention &a, const ids_of_tile &mine, const ids_of_tile &other,
                  pairs<COLUMNS> &c, int from)
