@@ -1,7 +1,7 @@
 /*
- * Attention in bfloat16 on tensor cores, for any documents, positions and windows, which cuDNN would
- * need a matrix of all pairs for: tile by tile with a running maximum and sum (Dao 2023). Tiles in
- * which no query sees a key are not read.
+ * Attention in bfloat16 on tensor cores, for any documents, positions and windows, which cuDNN
+ * would need a matrix of all pairs for: tile by tile with a running maximum and sum (Dao 2023).
+ * Tiles in which no query sees a key are not read.
  *
  * A block of four warps has ROWS rows of its own, 16 for each warp: queries, or, for the gradients
  * of keys and values, keys. It walks over tiles of ROWS rows of the other side; the next one is
