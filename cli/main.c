@@ -56,7 +56,7 @@ const struct verb verbs[] = {
      "test everything that a plugin offers, and explain failures", verb_check},
     {"new",
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
-     "communicator|order|verb NAME",
+     "compiler|communicator|order|verb NAME",
      "create a plugin that builds and passes its checks, to start from", verb_new},
     {"plugins", "", "list all plugins, and why some cannot be loaded", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN|--man|--bash]",
