@@ -50,14 +50,11 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
     return a;
 }
 
-/* All dimensions except the last may be strided; documents and positions are dense. With [cuda]
-   attention = cudnn, bfloat16 is left to the other kernels. */
-static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
+/* All dimensions except the last may be strided; documents and positions are dense. */
+static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
-    enum ct_dtype dtype = p->in[0].dtype;
-
     for (int i = 0; i < tensors; i++)
-        if (p->in[i].dtype != dtype || p->in[i].stride[3] != 1)
+        if (p->in[i].dtype != p->in[0].dtype || p->in[i].stride[3] != 1)
             return false;
     for (int i = 0; i < outs; i++)
         if (!gpu_is_compute_dtype(p->out[i].dtype) || p->out[i].stride[3] != 1)
@@ -65,8 +62,14 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return gpu_is_compute_dtype(dtype) && p->in[0].shape[3] <= LARGEST_HEAD &&
-           (dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
+    return gpu_is_compute_dtype(p->in[0].dtype);
+}
+
+/* With [cuda] attention = cudnn, bfloat16 is left to the other kernels. */
+static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
+{
+    return fits(p, tensors, outs, more) && p->in[0].shape[3] <= LARGEST_HEAD &&
+           (p->in[0].dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
 }
 
 static unsigned tiles(int64_t tokens)
@@ -208,22 +211,15 @@ static bool in_vectors(const struct ct_tensor *t, int count)
     return true;
 }
 
+/* held: tiles in shared memory */
 static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int more, int held)
 {
     const struct ct_tensor *q = &p->in[outs == 1 ? 0 : 1];
 
-    for (int i = 0; i < tensors; i++)
-        if (p->in[i].dtype != CT_BF16 || p->in[i].stride[3] != 1)
-            return false;
-    for (int i = 0; i < outs; i++)
-        if (!gpu_is_compute_dtype(p->out[i].dtype) || p->out[i].stride[3] != 1)
-            return false;
-    for (int i = more; i < p->ins; i++)
-        if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
-            return false;
-    return strcmp(gpu_config.attention, "plain") && in_vectors(p->in, tensors) &&
-           in_vectors(p->out, outs) && q->shape[3] % VECTOR == 0 &&
-           q->shape[3] <= LARGEST_PADDED_HEAD && has_shared(p, tile_bytes(q, held) + ROOM);
+    return strcmp(gpu_config.attention, "plain") && fits(p, tensors, outs, more) &&
+           q->dtype == CT_BF16 && in_vectors(p->in, tensors) && in_vectors(p->out, outs) &&
+           q->shape[3] % VECTOR == 0 && q->shape[3] <= LARGEST_PADDED_HEAD &&
+           has_shared(p, tile_bytes(q, held) + ROOM);
 }
 
 static bool tensor_accepts(const struct ct_prepare *p)
