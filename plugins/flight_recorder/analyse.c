@@ -173,6 +173,22 @@ static bool ended_together(const struct flight_run *run)
     return (told || run->world > 1) && last - first < TOGETHER;
 }
 
+/* Ranks from r on, one after the other, that left no record; returns the last. */
+static int say_absent(const struct flight_run *run, struct flight_verdict *v, int r)
+{
+    int last = r;
+
+    while (last + 1 < run->world && !run->rank[last + 1].h)
+        flight_blame(v, R1, ++last);
+    if (last > r)
+        flight_say(v, "ranks %d to %d left no record: they did not start, or run on hosts", r,
+                   last);
+    else
+        flight_say(v, "rank %d left no record: it did not start, or runs on a host", r);
+    flight_say(v, " without this folder\n");
+    return last;
+}
+
 static void find_dead(const struct flight_run *run, struct flight_verdict *v)
 {
     bool together = ended_together(run);
@@ -183,11 +199,7 @@ static void find_dead(const struct flight_run *run, struct flight_verdict *v)
         if (flight_is_dead(run, r)) {
             flight_blame(v, R1, r);
             if (!h) {
-                flight_say(
-                    v,
-                    "rank %d left no record: it did not start, or runs on a host without this "
-                    "folder\n",
-                    r);
+                r = say_absent(run, v, r);
                 continue;
             }
             flight_say(v, "rank %d (pid %d on %s) died", r, h->pid, h->host);
