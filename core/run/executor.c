@@ -321,6 +321,7 @@ void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
         pthread_cond_wait(&e->released, &e->lock);
     }
     e->waits = false;
+    e->written |= v->role == CT_ROLE_PARAM;
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -17,7 +17,8 @@ struct walk {
     size_t count;
     int64_t first; /* index of its first instruction */
     int64_t step;
-    bool ops, items;
+    bool ops, items; /* somebody listens */
+    bool renewing;   /* only what follows a parameter */
 };
 
 static int fire(const struct walk *w, enum ct_event event, size_t n)
@@ -104,11 +105,24 @@ static int change_item(const struct walk *w, size_t n, int *item)
     return rc == 0 && *item >= 0 ? fire(w, CT_EVENT_SECTION_BEGIN, n) : rc;
 }
 
-static int walk(const struct walk *w)
+/* Does op only update states, from a parameter? */
+static bool follows_parameter(const struct ct_op *op)
+{
+    for (int i = 0; i < op->ins && !op->outs; i++)
+        if (op->in[i] && op->in[i]->role == CT_ROLE_PARAM && !ct_op_mutates(op, i))
+            return true;
+    return false;
+}
+
+static int walk(struct walk *w)
 {
     int rc = 0, item = -1;
 
+    w->ops = ct_hook_wanted(CT_EVENT_OP_BEGIN) || ct_hook_wanted(CT_EVENT_OP_END);
+    w->items = ct_hook_wanted(CT_EVENT_SECTION_BEGIN) || ct_hook_wanted(CT_EVENT_SECTION_END);
     for (size_t n = 0; rc == 0 && n < w->count; n++) {
+        if (w->renewing && !follows_parameter(w->list[n].op))
+            continue;
         if (w->first + (int64_t)n == w->e->hold_before)
             ct_executor_await_next(w->e);
         if (w->items && w->list[n].item != item)
@@ -117,12 +131,6 @@ static int walk(const struct walk *w)
             rc = perform(w, n);
     }
     return rc == 0 && w->items && item >= 0 ? change_item(w, w->count, &item) : rc;
-}
-
-static void listen(struct walk *w)
-{
-    w->ops = ct_hook_wanted(CT_EVENT_OP_BEGIN) || ct_hook_wanted(CT_EVENT_OP_END);
-    w->items = ct_hook_wanted(CT_EVENT_SECTION_BEGIN) || ct_hook_wanted(CT_EVENT_SECTION_END);
 }
 
 /* Wait for the device; an earlier failure takes precedence. */
@@ -140,17 +148,22 @@ static int finish(struct ct_executor *e, int rc)
     return end < 0 ? end : ct_watch_end(e);
 }
 
-int ct_executor_init(struct ct_executor *e)
+static int init(struct ct_executor *e, bool renewing)
 {
     struct walk w = {.e = e,
                      .list = e->init,
                      .lowered = e->program->init,
                      .events = e->init_events,
                      .count = e->program->init_count,
-                     .first = -(int64_t)e->program->init_count};
+                     .first = -(int64_t)e->program->init_count,
+                     .renewing = renewing};
 
-    listen(&w);
     return finish(e, walk(&w));
+}
+
+int ct_executor_init(struct ct_executor *e)
+{
+    return init(e, false);
 }
 
 int ct_executor_step(struct ct_executor *e)
@@ -161,8 +174,11 @@ int ct_executor_step(struct ct_executor *e)
                      .events = e->step_events,
                      .count = e->program->step_count,
                      .step = e->program->run ? e->program->run->progress.step : 0};
-    int rc = e->device->ops->events(e->device, e->program->events + ct_watch_begin(e));
+    int rc = e->written ? init(e, true) : 0;
 
-    listen(&w);
-    return rc < 0 ? rc : finish(e, walk(&w));
+    if (rc == 0)
+        rc = e->device->ops->events(e->device, e->program->events + ct_watch_begin(e));
+    rc = rc < 0 ? rc : finish(e, walk(&w));
+    e->written = false;
+    return rc;
 }

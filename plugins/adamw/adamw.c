@@ -8,6 +8,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
+#include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 
 #include "adamw.h"
@@ -15,6 +16,7 @@
 static struct config {
     struct adamw_hyper hyper;
     const char *state_dtype;
+    bool write_copies;
 } config;
 
 static const struct ct_option options[] = {
@@ -29,12 +31,14 @@ static const struct ct_option options[] = {
                   "parameter|float32|bfloat16|float8",
                   "Dtype of the moments; parameter: that of the parameter; float8: those of "
                   "matrices in blocks of a row with one scale, others in float32"),
+    CT_OPT_BOOL(struct config, write_copies, "write_copies", "true",
+                "Copies of the parameters in the dtype of the forward pass are kept, and written "
+                "with the parameters, not cast anew in each step"),
     {0}};
 
 /* ---- the op ---- */
 
-/* Inputs are lr, step, clip, then p, g, m, v of each parameter. */
-enum { LR, STEP, CLIP, FIRST, GROUP = 4 };
+enum { LR, STEP, CLIP, FIRST = ADAMW_FIRST, GROUP = ADAMW_GROUP };
 
 const struct ct_option adamw_attrs[] = {
     CT_OPT_FLOAT(struct adamw_hyper, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
@@ -43,7 +47,9 @@ const struct ct_option adamw_attrs[] = {
     CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
     {0}};
 
-static void update(const struct ct_tensor *t, const struct adamw_hyper *h, double step, double clip)
+/* p, g, m, v at t; copy may be NULL. */
+static void update(const struct ct_tensor *t, const struct ct_tensor *copy,
+                   const struct adamw_hyper *h, double step, double clip)
 {
     const struct ct_tensor *p = &t[0], *g = &t[1], *m = &t[2], *v = &t[3];
     double correct1 = 1 - pow(h->beta1, step), correct2 = sqrt(1 - pow(h->beta2, step));
@@ -58,10 +64,12 @@ static void update(const struct ct_tensor *t, const struct adamw_hyper *h, doubl
         ct_tensor_store(m, i, first);
         ct_tensor_store(v, i, second);
         ct_tensor_store(p, i, weight - h->lr / correct1 * first / denominator);
+        if (copy)
+            ct_tensor_store(copy, i, ct_tensor_load(p, i));
     }
 }
 
-static int reference(const struct ct_launch *l)
+static int update_all(const struct ct_launch *l, int group)
 {
     double step = ct_tensor_load(&l->in[STEP], 0), clip = ct_tensor_load(&l->in[CLIP], 0);
     struct adamw_hyper h = {.lr = ct_tensor_load(&l->in[LR], 0),
@@ -72,12 +80,23 @@ static int reference(const struct ct_launch *l)
 
     if (clip < 0)
         return 0;
-    for (int i = FIRST; i + GROUP <= l->ins; i += GROUP)
-        update(&l->in[i], &h, step, clip);
+    for (int i = FIRST; i + group <= l->ins; i += group)
+        update(&l->in[i], group > GROUP && l->in[i + GROUP].data ? &l->in[i + GROUP] : NULL, &h,
+               step, clip);
     return 0;
 }
 
-static const struct ct_op_type op_type = {
+static int reference(const struct ct_launch *l)
+{
+    return update_all(l, GROUP);
+}
+
+int adamw_copies_reference(const struct ct_launch *l)
+{
+    return update_all(l, GROUP + 1);
+}
+
+const struct ct_op_type adamw_type = {
     .size = sizeof(struct ct_op_type),
     .name = "adamw",
     .summary = "updates p from its gradient g and its moments m and v; nothing if clip is negative",
@@ -189,7 +208,7 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
     if (rc < 0 || init.status < 0)
         return rc < 0 ? rc : init.status;
     if (next > in + FIRST)
-        ct_emit_type(b, &op_type, "adamw", in, (int)(next - in), &hyper);
+        ct_emit_type(b, &adamw_type, "adamw", in, (int)(next - in), &hyper);
     return b->status;
 }
 
@@ -197,6 +216,21 @@ static double peak_lr(void)
 {
     return config.hyper.lr;
 }
+
+static int copies(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)run;
+    return config.write_copies && adamw_can_write_copies() ? adamw_write_copies(graph) : 0;
+}
+
+static const struct ct_transform write_copies = {
+    .size = sizeof(struct ct_transform),
+    .name = "adamw.copies",
+    .summary = "adamw writes the parameters' copies that were cast in each step",
+    .phase = CT_PHASE_FUSE,
+    .after = CT_NAMES("preferred"),
+    .apply = copies,
+};
 
 static const struct ct_kernel float8_kernels[] = {
     CT_KERNEL("adamw.float8", "blocks", 0, NULL, NULL, adamw_float8_run), {0}};
@@ -206,6 +240,9 @@ static const struct ct_optimizer_ops optimizer = {
 
 CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled weight decay",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &optimizer}, {CT_OP, "adamw", &op_type},
+          .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &optimizer}, {CT_OP, "adamw", &adamw_type},
                               {CT_OP, "adamw.float8", &adamw_float8},
-                              {CT_KERNELS, "cpu", float8_kernels}));
+                              {CT_OP, "adamw.copies", &adamw_copies},
+                              {CT_OP, "adamw.copy", &adamw_copy},
+                              {CT_KERNELS, "cpu", float8_kernels},
+                              {CT_TRANSFORM, "adamw.copies", &write_copies}));

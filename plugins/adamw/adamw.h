@@ -9,6 +9,21 @@ struct adamw_hyper {
 };
 extern const struct ct_option adamw_attrs[];
 
+/* Inputs are lr, step, clip, then p, g, m, v of each parameter. */
+extern const struct ct_op_type adamw_type;
+enum { ADAMW_FIRST = 3, ADAMW_GROUP = 4 };
+
+/* ---- copies.c ---- */
+
+/* As adamw, with the copy of each parameter after its v, NULL: none. And copy = p. */
+extern const struct ct_op_type adamw_copies, adamw_copy;
+int adamw_copies_reference(const struct ct_launch *launch); /* in adamw.c */
+
+/* Has the run's device the kernels? */
+bool adamw_can_write_copies(void);
+/* The transform. */
+int adamw_write_copies(struct ct_graph *graph);
+
 /* ---- float8.c ---- */
 
 extern const struct ct_op_type adamw_float8;

@@ -100,7 +100,8 @@ CPU_INLINE vf v_sqrt(vf a)
 }
 
 CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum ct_dtype g_type,
-                         enum ct_dtype state, void *p, const void *g, void *m, void *v, int64_t n)
+                         enum ct_dtype state, void *p, const void *g, void *m, void *v,
+                         uint16_t *copy, int64_t n)
 {
     vf decay = v_set(a->decay), clip = v_set(a->clip), step = v_set(a->step_size);
     vf beta1 = v_set(a->beta1), beta2 = v_set(a->beta2), root = v_set(a->root_correction);
@@ -117,20 +118,29 @@ CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum c
         v_put(state, m, i, n, mean);
         v_put(state, v, i, n, square);
         v_put(p_type, p, i, n, weight);
+        if (copy)
+            v_put(CT_BF16, copy, i, n, weight);
     }
 }
 
-/* m and v have the same dtype. */
-static void adamw(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v, int64_t n)
+/* m and v have the same dtype. What has a copy is float32. */
+static void adamw(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v,
+                  uint16_t *copy, int64_t n)
 {
-    if (a->p == CT_F32 && a->g == CT_F32 && a->m == CT_F32)
-        adamw_of(a, CT_F32, CT_F32, CT_F32, p, g, m, v, n);
+    if (copy && a->g == CT_F32 && a->m == CT_F32)
+        adamw_of(a, CT_F32, CT_F32, CT_F32, p, g, m, v, copy, n);
+    else if (copy && a->m == CT_F32)
+        adamw_of(a, CT_F32, CT_BF16, CT_F32, p, g, m, v, copy, n);
+    else if (copy)
+        adamw_of(a, CT_F32, a->g, a->m, p, g, m, v, copy, n);
+    else if (a->p == CT_F32 && a->g == CT_F32 && a->m == CT_F32)
+        adamw_of(a, CT_F32, CT_F32, CT_F32, p, g, m, v, NULL, n);
     else if (a->p == CT_F32 && a->m == CT_F32)
-        adamw_of(a, CT_F32, CT_BF16, CT_F32, p, g, m, v, n);
+        adamw_of(a, CT_F32, CT_BF16, CT_F32, p, g, m, v, NULL, n);
     else if (a->p == CT_BF16 && a->g == CT_BF16 && a->m == CT_BF16)
-        adamw_of(a, CT_BF16, CT_BF16, CT_BF16, p, g, m, v, n);
+        adamw_of(a, CT_BF16, CT_BF16, CT_BF16, p, g, m, v, NULL, n);
     else
-        adamw_of(a, a->p, a->g, a->m, p, g, m, v, n);
+        adamw_of(a, a->p, a->g, a->m, p, g, m, v, NULL, n);
 }
 
 const struct cpu_loops CPU_ISA(cpu_loops) = {

@@ -39,7 +39,9 @@ struct cpu_loops {
     /* Sum of squares in float64. */
     double (*squares)(enum ct_dtype dtype, const void *x, int64_t n);
 
-    void (*adamw)(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v, int64_t n);
+    /* copy: p rounded to bfloat16, or NULL. */
+    void (*adamw)(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v,
+                  uint16_t *copy, int64_t n);
 
     /* log sum exp of a row of logits. */
     float (*log_sum_exp)(enum ct_dtype dtype, const void *logits, int64_t n);

@@ -1,19 +1,29 @@
 /*
  * AdamW (Loshchilov and Hutter 2019) over all parameters, many tensors in a launch. Tensors whose
- * p, g, m and v all follow the ones before in memory are one.
+ * p, g, m, v and copy all follow the ones before in memory are one.
  */
 #include "gpu.h"
 
-#define HEAD 3     /* lr, step, clip */
-#define OPERANDS 4 /* p, g, m, v */
+#define HEAD 3 /* lr, step, clip */
+#define MOST 5 /* operands: p, g, m, v, copy */
 #define THREADS 256
 
 static bool accepts(const struct ct_prepare *p)
 {
     for (int i = HEAD; i < p->ins; i++)
-        if (!gpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i]))
+        if (p->present[i] &&
+            (!gpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i])))
             return false;
     return p->in[0].dtype == CT_F64 && p->in[1].dtype == CT_F64 && p->in[2].dtype == CT_F32;
+}
+
+/* A copy is the new value rounded, not rounded again. */
+static bool accepts_copies(const struct ct_prepare *p)
+{
+    for (int i = HEAD; i < p->ins; i += MOST)
+        if (p->present[i + 4] && p->in[i].dtype != CT_F32)
+            return false;
+    return accepts(p);
 }
 
 static int prepare(struct ct_prepare *p)
@@ -36,25 +46,28 @@ static int begin(const struct ct_launch *l)
                       &a);
 }
 
-static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t)
+static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t, int operands)
 {
-    for (int j = 0; j < OPERANDS; j++)
-        if (a->kind[at][j] != gpu_float_kind(t[j].dtype) ||
-            (char *)a->tensor[at][j] + (size_t)a->count[at] * ct_dtype_size(t[j].dtype) !=
-                t[j].data)
+    for (int j = 0; j < operands; j++)
+        if (!a->tensor[at][j] != !t[j].data ||
+            (t[j].data &&
+             (a->kind[at][j] != gpu_float_kind(t[j].dtype) ||
+              (char *)a->tensor[at][j] + (size_t)a->count[at] * ct_dtype_size(t[j].dtype) !=
+                  t[j].data)))
             return false;
     return true;
 }
 
-static void append(struct gpu_adamw *a, const struct ct_tensor *t)
+static void append(struct gpu_adamw *a, const struct ct_tensor *t, int operands)
 {
     int at = a->tensors;
 
-    if (at && follows(a, at - 1, t)) {
+    if (at && follows(a, at - 1, t, operands)) {
         a->count[at - 1] += ct_tensor_count(t);
         return;
     }
-    for (int j = 0; j < OPERANDS; j++) {
+    a->tensor[at][MOST - 1] = NULL;
+    for (int j = 0; j < operands; j++) {
         a->tensor[at][j] = t[j].data;
         a->kind[at][j] = (uint8_t)gpu_float_kind(t[j].dtype);
     }
@@ -74,7 +87,7 @@ static int launch(const struct ct_launch *l, struct gpu_adamw *a)
     return rc;
 }
 
-static int run(const struct ct_launch *l)
+static int run_groups(const struct ct_launch *l, int operands)
 {
     double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
     struct gpu_adamw a = {.step = l->workspace,
@@ -85,12 +98,33 @@ static int run(const struct ct_launch *l)
                           .eps = (float)ct_op_float(l->op, "eps")};
     int rc = begin(l);
 
-    for (int i = HEAD; rc == 0 && i + OPERANDS <= l->ins; i += OPERANDS) {
+    for (int i = HEAD; rc == 0 && i + operands <= l->ins; i += operands) {
         if (a.tensors == GPU_TENSORS)
             rc = launch(l, &a);
-        append(&a, &l->in[i]);
+        append(&a, &l->in[i], operands);
     }
     return rc < 0 ? rc : launch(l, &a);
+}
+
+static int run(const struct ct_launch *l)
+{
+    return run_groups(l, MOST - 1);
+}
+
+static int run_copies(const struct ct_launch *l)
+{
+    return run_groups(l, MOST);
+}
+
+/* Copies at the beginning, and after the host has written parameters. */
+static bool accepts_copy(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[1].dtype == CT_F32;
+}
+
+static int run_copy(const struct ct_launch *l)
+{
+    return gpu_cast(l, &l->in[1], &l->in[0]);
 }
 
 /* ---- moments of 8 bits ---- */
@@ -154,5 +188,7 @@ static int run_codes(const struct ct_launch *l)
 
 const struct ct_kernel gpu_adamw_kernels[] = {
     CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
+    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare, run_copies),
+    CT_KERNEL("adamw.copy", "vector", 0, accepts_copy, NULL, run_copy),
     CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare, run_codes),
     {0}};

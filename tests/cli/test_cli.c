@@ -183,7 +183,7 @@ static void help_is_made_from_the_tables(void **state)
     assert_has(r.out, "eps = ");
     r = run("plugins");
     assert_int_equal(r.status, 0);
-    assert_has(r.out, "op, kernels, optimizer");
+    assert_has(r.out, "op, kernels, transform, optimizer");
     r = run("--version");
     assert_int_equal(strncmp(r.out, "ctitan ", 7), 0);
 }

@@ -229,6 +229,24 @@
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
 
+/* The first parameter has no copy. */
+#define ADAMW_COPIES(n0, n1, clip)                                                                 \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %step : float64[]\n"                                                                   \
+    "scalar %" clip " : float32[]\n"                                                               \
+    "param %p0 : float32[" #n0 "]\n"                                                               \
+    "param %p1 : float32[" #n1 ",3]\n"                                                             \
+    "state %g0 : T[" #n0 "]\n"                                                                     \
+    "state %g1 : T[" #n1 ",3]\n"                                                                   \
+    "state %m0 : T[" #n0 "]\n"                                                                     \
+    "state %m1 : float32[" #n1 ",3]\n"                                                             \
+    "state %variance0 : T[" #n0 "]\n"                                                              \
+    "state %variance1 : float32[" #n1 ",3]\n"                                                      \
+    "state %copy1 : bfloat16![" #n1 ",3]\n"                                                        \
+    "post - adamw.copies(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, _, %p1, %g1, %m1, "     \
+    "%variance1, %copy1)\n"                                                                        \
+    "init - adamw.copy(%copy1, %p1)\n"
+
 #define ADAMW_FLOAT8(n0, columns, blocks, clip)                                                    \
     "scalar %lr : float64[]\n"                                                                     \
     "scalar %step : float64[]\n"                                                                   \
@@ -424,6 +442,8 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"adamw", ADAMW(37, 1000, "clip"), 0, false},
     {"adamw, skipped", ADAMW(3, 7, "skip"), 0, false},
+    {"adamw, copies", ADAMW_COPIES(37, 1000, "clip"), 0, false},
+    {"adamw, copies, skipped", ADAMW_COPIES(3, 7, "skip"), 0, false},
     {"adamw, 8 bits", ADAMW_FLOAT8(37, 64, 4, "clip"), 0, false},
     {"adamw, 8 bits, long blocks", ADAMW_FLOAT8(3, 512, 2, "clip"), 0, false},
     {"moving average", AVERAGE(37, 241), 0, false},

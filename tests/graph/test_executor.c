@@ -119,6 +119,64 @@ static void a_failing_hook_ends_the_step(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- states that init makes from parameters ---- */
+
+static int copied(const struct ct_launch *l)
+{
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
+        ct_tensor_store(&l->in[0], i, ct_tensor_load(&l->in[1], i));
+    return 0;
+}
+
+static const struct ct_op_type copied_type = {.size = sizeof(struct ct_op_type),
+                                              .name = "copied",
+                                              .summary = "y = x",
+                                              .signature = "!y[.] F, x[.] F",
+                                              .reference = copied};
+
+static double first_of(struct machine *m, const char *name)
+{
+    double x[4];
+
+    assert_ok(ct_executor_read(m->executor, ct_graph_find(m->graph, name), x, sizeof(x)));
+    return x[0];
+}
+
+static void put(struct machine *m, const char *name, double value)
+{
+    assert_ok(ct_executor_write(m->executor, ct_graph_find(m->graph, name), -1,
+                                (double[4]){value, value, value, value}, 4 * sizeof(double)));
+}
+
+static void states_follow_parameters_that_the_host_writes(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+
+    (void)state;
+    machine_start(&m,
+                  parse(&arena, "param %p : float64[4]\n"
+                                "state %c : float64![4]\n"
+                                "state %other : float64![4]\n"
+                                "init - init_constant(%p) {value=2}\n"
+                                "init - init_constant(%other) {value=5}\n"
+                                "init - copied(%c, %p)\n"
+                                "F - %s = squared_norm(%c) : float64[]\n"
+                                "fetch s = %s\n"),
+                  NULL, 1, IN_TURN);
+    assert_ok(ct_executor_init(m.executor));
+    assert_true(first_of(&m, "c") == 2);
+    put(&m, "p", 7);
+    put(&m, "other", 6);
+    assert_ok(ct_executor_step(m.executor));
+    assert_true(first_of(&m, "p") == 7 && first_of(&m, "c") == 7 && first_of(&m, "other") == 6);
+    put(&m, "c", 9); /* nothing repeats without a reason */
+    assert_ok(ct_executor_step(m.executor));
+    assert_true(first_of(&m, "c") == 9);
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 /* ---- failures of kernels ---- */
 
 static void a_failing_kernel_is_named(void **state)
@@ -320,6 +378,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_see_everything_in_order),
         cmocka_unit_test(a_failing_hook_ends_the_step),
+        cmocka_unit_test(states_follow_parameters_that_the_host_writes),
         cmocka_unit_test(a_failing_kernel_is_named),
         cmocka_unit_test(parameters_are_borrowed),
         cmocka_unit_test(views_of_borrowed_parameters),
@@ -328,7 +387,7 @@ int main(void)
         cmocka_unit_test(what_has_no_place_cannot_be_read),
     };
 
-    if (ct_ops_register() < 0)
+    if (ct_ops_register() < 0 || ct_op_register(&copied_type) < 0)
         return 1;
     return cmocka_run_group_tests(tests, register_hook, NULL);
 }

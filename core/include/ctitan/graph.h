@@ -7,7 +7,8 @@
  *
  * Every op is in a section. A section has a name, and belongs to a part of the step:
  *
- *   init  once, before the first step: fills parameters and states
+ *   init  once, before the first step: fills parameters and states. What reads a parameter and has
+ *         no outputs, as it makes a state from it, runs again after the host has written parameters
  *   pre   once per step, before what uses it in a microbatch: casts, layout changes, gathers
  *   F     forward, once per microbatch
  *   I     the backward towards the inputs, once per microbatch

@@ -180,7 +180,8 @@ CT_API int ct_executor_copy_out(struct ct_executor *executor, const struct ct_va
 CT_API bool ct_executor_waits(struct ct_executor *executor);
 /* Seconds that steps have waited for held values. */
 CT_API double ct_executor_waited(const struct ct_executor *executor);
-/* Wait until a value is not held. */
+/* Before the host writes a value: wait until it is not held. After a parameter, the next step first
+   repeats what makes states from parameters in init. */
 CT_API void ct_executor_await(struct ct_executor *executor, const struct ct_value *value);
 /* Copy a value that exists once per step to host, as a dense local shard of `bytes` bytes.
    CT_EINVAL: other values use its memory in a step. */

@@ -402,10 +402,10 @@ struct gpu_adamw_begin {
 
 struct gpu_adamw {
     const struct gpu_adamw_step *step;
-    void *tensor[GPU_TENSORS][4]; /* p, g, m, v */
+    void *tensor[GPU_TENSORS][5]; /* p, g, m, v, copy; NULL: no copy */
     int64_t count[GPU_TENSORS];
     int32_t first_block[GPU_TENSORS + 1];
-    uint8_t kind[GPU_TENSORS][4];
+    uint8_t kind[GPU_TENSORS][5];
     int32_t tensors;
     float beta1, beta2, rest1, rest2, eps;
 };

@@ -135,6 +135,8 @@ DEVICE void update(const gpu_adamw &a, const gpu_adamw_step &step, int t, int64_
     store_as<V>(kind[0], a.tensor[t][0], at, p);
     store_as<V>(kind[2], a.tensor[t][2], at, m);
     store_as<V>(kind[3], a.tensor[t][3], at, v);
+    if (a.tensor[t][4])
+        store_as<V>(kind[4], a.tensor[t][4], at, p);
 }
 
 template <int V>
@@ -154,7 +156,7 @@ KERNEL(adamw, gpu_adamw, 256)
     if (step.clip < 0)
         return;
     if (is_aligned(a.tensor[t][0]) && is_aligned(a.tensor[t][1]) && is_aligned(a.tensor[t][2]) &&
-        is_aligned(a.tensor[t][3])) {
+        is_aligned(a.tensor[t][3]) && is_aligned(a.tensor[t][4])) {
         update_part<W>(a, step, t, range);
         rest.begin = range.end - (range.end - range.begin) % W;
     }
