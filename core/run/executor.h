@@ -41,7 +41,8 @@ struct ct_executor {
     int64_t hold_before;  /* first instruction that writes a held value; INT64_MAX: none */
     bool *held;           /* by value id */
     double waited;        /* seconds, for held values */
-    bool waits, written;  /* now; the host has written a parameter since the last step */
+    bool waits;           /* now */
+    bool written;         /* by the host: a parameter, since the last step */
     pthread_mutex_t lock; /* protects held and waits */
     pthread_cond_t released;
 };

@@ -6,7 +6,7 @@
  * A copy is a state that is not saved, since the init part makes it from its parameter, as it does
  * whenever the host has written parameters. Copies are made in the order in which the graph uses
  * them: the weights of one product then lie one after the other. What remains a cast: parameters
- * that another optimizer updates, that lie in host memory, or whose moments have 8 bits; and the
+ * that another op updates in a step, that lie in host memory, or whose moments have 8 bits; and the
  * casts that a device has folded into something else. Copies are in bfloat16, of parameters in
  * float32.
  */
@@ -53,7 +53,7 @@ struct copying {
     struct ct_graph *graph;
     struct ct_builder init;
     struct ct_value **copy; /* by id of the parameter */
-    bool *updated;          /* by id of the parameter: by adamw, and not copied yet */
+    bool *updated;          /* by id of the parameter: by adamw alone, and not copied yet */
 };
 
 /* Has the run's device a kernel of this type? */
@@ -94,6 +94,8 @@ static int keep(struct copying *c, struct ct_value *cast)
     copy->holders = p->holders;
     copy->dtype_fixed = true;
     ct_value_replace(c->graph, cast, copy);
+    if (c->init.before == op)
+        c->init.before = op->next;
     ct_graph_remove(c->graph, op);
     ct_emit_type(&c->init, &adamw_copy, NULL, (struct ct_value *[]){copy, p}, 2, NULL);
     c->copy[p->id] = copy;
@@ -143,6 +145,18 @@ static struct ct_builder after_init(struct ct_graph *graph)
     return b;
 }
 
+static void find_updated(struct copying *c)
+{
+    ct_for_each_op (op, c->graph)
+        for (int i = ADAMW_FIRST; op->type == &adamw_type && i < op->ins; i += ADAMW_GROUP)
+            if (op->in[i]->role == CT_ROLE_PARAM)
+                c->updated[op->in[i]->id] = true;
+    ct_for_each_op (op, c->graph)
+        for (int i = 0; op->type != &adamw_type && i < op->ins; i++)
+            if (op->in[i] && op->section->part != CT_PART_INIT && ct_op_mutates(op, i))
+                c->updated[op->in[i]->id] = false;
+}
+
 int adamw_write_copies(struct ct_graph *graph)
 {
     struct ct_arena scratch = {0};
@@ -152,10 +166,7 @@ int adamw_write_copies(struct ct_graph *graph)
                         .updated = ct_arena_array(&scratch, bool, graph->value_count)};
     int rc = 0;
 
-    ct_for_each_op (op, graph)
-        for (int i = ADAMW_FIRST; op->type == &adamw_type && i < op->ins; i += ADAMW_GROUP)
-            if (op->in[i]->role == CT_ROLE_PARAM)
-                c.updated[op->in[i]->id] = true;
+    find_updated(&c);
     ct_for_each_op_safe (op, graph)
         if (rc == 0)
             rc = keep_all(&c, op);

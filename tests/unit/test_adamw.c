@@ -11,12 +11,11 @@
 
 static const struct ct_plugin *plugin;
 
-static int load(void **state)
+static int load_plugin(const char *name)
 {
     char path[4096];
-    int rc = ct_plugin_path("adamw", path, sizeof(path));
+    int rc = ct_plugin_path(name, path, sizeof(path));
 
-    (void)state;
     if (rc == 0)
         rc = ct_plugin_open(path, &plugin);
     if (rc == 0)
@@ -26,6 +25,15 @@ static int load(void **state)
     if (rc < 0)
         print_error("%s\n", ct_error_message());
     return rc;
+}
+
+/* With a device, which says whether copies can be written. */
+static int load(void **state)
+{
+    int rc = load_plugin("cpu");
+
+    (void)state;
+    return rc < 0 ? rc : load_plugin("adamw");
 }
 
 /* ---- the op ---- */
@@ -254,6 +262,86 @@ static void building_makes_states_and_one_op(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- copies of parameters ---- */
+
+/* The weight w is cast in front of the step, and updated by adamw, then by what stands in last. */
+#define STEP(last)                                                                                 \
+    "graph \"g\"\n"                                                                                \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %step : float64[]\n"                                                                   \
+    "scalar %clip : float32[]\n"                                                                   \
+    "param %w : float32[4,4]\n"                                                                    \
+    "state %m : float32[4,4]\n"                                                                    \
+    "state %v : float32[4,4]\n"                                                                    \
+    "init - init_constant(%w) {value=2}\n"                                                         \
+    "pre - %c = cast(%w) {dtype=\"bfloat16\"} : bfloat16[4,4]\n"                                   \
+    "F - %y = linear(%c, %c) : bfloat16[4,4]\n"                                                    \
+    "F - %g = cast(%y) {dtype=\"float32\"} : float32[4,4]\n"                                       \
+    "post - adamw(%lr, %step, %clip, %w, %g, %m, %v)\n" last
+
+static struct ct_graph *write_copies(struct ct_arena *arena, const char *text)
+{
+    struct ct_graph *graph = ct_graph_parse(arena, text);
+    const struct ct_transform *transform = NULL;
+    const struct ct_offer *offer;
+
+    if (!graph)
+        fail_msg("%s", ct_error_message());
+    for (size_t i = 0; (offer = ct_offer_at(CT_TRANSFORM, i)); i++)
+        if (!strcmp(offer->name, "adamw.copies"))
+            transform = offer->ops;
+    assert_non_null(transform);
+    if (transform->apply(graph, NULL) < 0)
+        fail_msg("%s", ct_error_message());
+    assert_int_equal(ct_graph_verify(graph, stderr), 0);
+    return graph;
+}
+
+static int count(const struct ct_graph *graph, enum ct_part part, const char *type)
+{
+    int n = 0;
+
+    ct_for_each_op (op, graph)
+        n += op->section->part == part && !strcmp(op->type->name, type);
+    return n;
+}
+
+static void copies_take_the_place_of_casts(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = write_copies(&arena, STEP(""));
+    const struct ct_value *copy;
+
+    (void)state;
+    assert_int_equal(count(graph, CT_PART_PRE, "cast"), 0);
+    assert_int_equal(count(graph, CT_PART_INIT, "adamw.copy"), 1);
+    assert_string_equal(graph->last->type->name, "adamw.copies");
+    assert_int_equal(graph->last->ins, 8);
+    copy = graph->last->in[7];
+    assert_string_equal(copy->name, "adamw.copy.w");
+    assert_int_equal(copy->role, CT_ROLE_STATE);
+    assert_int_equal(copy->dtype, CT_BF16);
+    assert_true(ct_op_mutates(graph->last, 7));
+    ct_for_each_op (op, graph)
+        if (!strcmp(op->type->name, "linear"))
+            assert_true(op->in[0] == copy && op->in[1] == copy);
+    ct_arena_finish(&arena);
+}
+
+/* Its copy would miss the later update. */
+static void what_others_update_stays_cast(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = write_copies(&arena, STEP("post - init_constant(%w) {value=3}\n"));
+
+    (void)state;
+    assert_int_equal(count(graph, CT_PART_PRE, "cast"), 1);
+    assert_int_equal(count(graph, CT_PART_INIT, "adamw.copy"), 0);
+    assert_int_equal(count(graph, CT_PART_POST, "adamw"), 1);
+    assert_int_equal(count(graph, CT_PART_POST, "adamw.copies"), 0);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +350,8 @@ int main(void)
         cmocka_unit_test(a_negative_coefficient_skips),
         cmocka_unit_test(moments_in_8_bits_decay_on_average),
         cmocka_unit_test(building_makes_states_and_one_op),
+        cmocka_unit_test(copies_take_the_place_of_casts),
+        cmocka_unit_test(what_others_update_stays_cast),
     };
 
     if (ct_ops_register() < 0)
