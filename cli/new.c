@@ -39,7 +39,7 @@ static const struct {
 
 static int find_example(const char *kind, struct ct_arena *arena, const char **example)
 {
-    const char *names[CT_COUNT(kinds)], *list = "", *near;
+    const char *names[CT_COUNT(kinds)], *list = "";
 
     for (size_t i = 0; i < CT_COUNT(kinds); i++) {
         *example = kinds[i].example;
@@ -48,9 +48,8 @@ static int find_example(const char *kind, struct ct_arena *arena, const char **e
         names[i] = kinds[i].kind;
         list = ct_arena_printf(arena, "%s%s%s", list, i ? ", " : "", names[i]);
     }
-    near = ct_nearest(kind, names, CT_COUNT(kinds));
-    return ct_fail(CT_ECONFIG, "new: no kind %s%s%s%s; the kinds are %s", kind,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
+    return ct_fail(CT_ECONFIG, "new: no kind %s%s; the kinds are %s", kind,
+                   ct_did_you_mean(kind, names, CT_COUNT(kinds)), list);
 }
 
 /* ---- files ---- */

@@ -2,6 +2,7 @@
  * Optimal string alignment distance (Damerau 1964, with at most one edit per position). Insertions,
  * deletions, replacements and swaps of neighbours each count one.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/option.h>
@@ -52,4 +53,15 @@ const char *ct_nearest(const char *word, const char *const *names, size_t count)
         nearest = names[i];
     }
     return nearest;
+}
+
+const char *ct_did_you_mean(const char *word, const char *const *names, size_t count)
+{
+    static _Thread_local char text[LONGEST + 24];
+    const char *near = ct_nearest(word, names, count);
+
+    *text = '\0';
+    if (near)
+        snprintf(text, sizeof(text), "; did you mean %s?", near);
+    return text;
 }

@@ -30,22 +30,13 @@ static uint32_t encode(double value, const struct format *f)
     return sign | (code > f->largest ? f->over : (uint32_t)code);
 }
 
-uint16_t ct_f64_to_bf16(double value)
-{
-    return (uint16_t)encode(value, &(const struct format){8, 7, 0x7f7f, 0x7f80, 0x7fc0});
-}
+#define FORMAT(id, T, ...)                                                                         \
+    T ct_f64_to_##id(double value)                                                                 \
+    {                                                                                              \
+        return (T)encode(value, &(const struct format){__VA_ARGS__});                              \
+    }
 
-uint16_t ct_f64_to_f16(double value)
-{
-    return (uint16_t)encode(value, &(const struct format){5, 10, 0x7bff, 0x7c00, 0x7e00});
-}
-
-uint8_t ct_f64_to_e4m3(double value)
-{
-    return (uint8_t)encode(value, &(const struct format){4, 3, 0x7e, 0x7e, 0x7f});
-}
-
-uint8_t ct_f64_to_e5m2(double value)
-{
-    return (uint8_t)encode(value, &(const struct format){5, 2, 0x7b, 0x7b, 0x7f});
-}
+FORMAT(bf16, uint16_t, 8, 7, 0x7f7f, 0x7f80, 0x7fc0)
+FORMAT(f16, uint16_t, 5, 10, 0x7bff, 0x7c00, 0x7e00)
+FORMAT(e4m3, uint8_t, 4, 3, 0x7e, 0x7e, 0x7f)
+FORMAT(e5m2, uint8_t, 5, 2, 0x7b, 0x7b, 0x7f)

@@ -184,15 +184,13 @@ int ct_options_set(const struct ct_option *table, void *config, const char *name
                    const char *where)
 {
     const struct ct_option *option = ct_option_find(table, name);
-    const char *names[MAX_NAMES], *near;
+    const char *names[MAX_NAMES];
     size_t count = 0;
 
     if (option)
         return set(option, config, text, where);
     for (const struct ct_option *o = table; o && o->name && count < MAX_NAMES; o++)
         names[count++] = o->name;
-    near = ct_nearest(name, names, count);
-    if (near)
-        return ct_fail(CT_ECONFIG, "%s: no option named %s; did you mean %s?", where, name, near);
-    return ct_fail(CT_ECONFIG, "%s: no option named %s", where, name);
+    return ct_fail(CT_ECONFIG, "%s: no option named %s%s", where, name,
+                   ct_did_you_mean(name, names, count));
 }

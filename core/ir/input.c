@@ -33,16 +33,15 @@ static const struct ct_input *find(const char *name)
 
 static int unknown(const char *name)
 {
-    const char *names[CT_COUNT(ct_inputs)], *near;
+    const char *names[CT_COUNT(ct_inputs)];
     size_t count = 0;
 
     for (const struct ct_input *i = ct_inputs; i->name; i++)
         names[count++] = i->name;
-    near = ct_nearest(name, names, count);
     return ct_fail(CT_EINVAL,
                    "nobody feeds an input \"%s\"; a run feeds tokens, labels, documents, "
-                   "positions, valid_tokens, lr and step%s%s%s",
-                   name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+                   "positions, valid_tokens, lr and step%s",
+                   name, ct_did_you_mean(name, names, count));
 }
 
 struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *name)

@@ -25,7 +25,7 @@ struct device_kernel {
 static struct {
     struct ct_arena arena;
     struct ct_signature **types;
-    const char **names;          /* of the types, for ct_nearest */
+    const char **names;          /* of the types, for ct_did_you_mean */
     uint32_t *by_name, *by_type; /* 1 + index into types; 0: free */
     struct device_kernel *kernels;
     size_t type_count, type_room, name_room, slots, kernel_count, kernel_room;
@@ -201,16 +201,11 @@ int ct_op_need(const struct ct_op_type *type)
 const struct ct_op_type *ct_op_find(const char *name)
 {
     const struct ct_op_type *type = lookup(name);
-    const char *near;
 
-    if (type)
-        return type;
-    near = ct_nearest(name, registry.names, registry.type_count);
-    if (near)
-        ct_fail(CT_ENOENT, "no op type is named %s; the nearest is %s", name, near);
-    else
-        ct_fail(CT_ENOENT, "no op type is named %s", name);
-    return NULL;
+    if (!type)
+        ct_fail(CT_ENOENT, "no op type is named %s%s", name,
+                ct_did_you_mean(name, registry.names, registry.type_count));
+    return type;
 }
 
 const struct ct_op_type *ct_op_at(size_t index)

@@ -38,7 +38,7 @@ bool ct_dtype_is_float(enum ct_dtype dtype)
 
 int ct_dtype_parse(const char *name, enum ct_dtype *dtype)
 {
-    const char *names[CT_DTYPE_COUNT], *near;
+    const char *names[CT_DTYPE_COUNT];
 
     for (int i = 0; i < CT_DTYPE_COUNT; i++) {
         names[i] = dtypes[i].name;
@@ -47,10 +47,8 @@ int ct_dtype_parse(const char *name, enum ct_dtype *dtype)
             return 0;
         }
     }
-    near = ct_nearest(name, names, CT_DTYPE_COUNT);
-    if (near)
-        return ct_fail(CT_EINVAL, "no dtype named %s; did you mean %s?", name, near);
-    return ct_fail(CT_EINVAL, "no dtype named %s", name);
+    return ct_fail(CT_EINVAL, "no dtype named %s%s", name,
+                   ct_did_you_mean(name, names, CT_DTYPE_COUNT));
 }
 
 struct ct_shape ct_shape_of(int ndim, const int64_t *sizes)

@@ -3,7 +3,7 @@
  *
  * Values form classes; each class has one buffer. A view shares its input's memory. An output may
  * take over the memory of an input that dies there (in place). A part that is contiguous in the
- * whole lies there: narrow and concat then copy nothing. Values that an op prefers contiguous
+ * whole lies there, and is not copied. Values that an op prefers contiguous
  * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
  * column o is at r S + o + c, whatever shape the member is viewed in. Values that a kernel prefers
@@ -21,10 +21,10 @@ static bool is_view(const struct ct_op *op)
     return op->type->flags & CT_OP_VIEW;
 }
 
-/* Ops that copy with any strides. */
+/* Ops that copy between a whole and its parts, with any strides. */
 static bool is_part(const struct ct_op *op)
 {
-    return op->type == &ct_op_narrow || op->type == &ct_op_concat;
+    return ct_op_type_whole(op->type)->part;
 }
 
 static void number_ops(struct ct_lowering *l)
@@ -159,13 +159,16 @@ static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, i
 
 #define ALIGNMENT 64 /* of what is no column of a matrix */
 
-/* Does index `from` of dimension dim begin a contiguous part of v? Then *offset is where. */
-static bool is_contiguous(const struct ct_lowering *l, const struct ct_value *v, int64_t dim,
-                          int64_t from, size_t *offset)
+/* Is part i contiguous in its whole? Then *offset is where it begins. */
+static bool is_contiguous(const struct ct_lowering *l, const struct ct_op *op, int i,
+                          size_t *offset)
 {
-    const struct ct_tensor *t = &l->program->tensors[v->id];
+    const struct ct_value *whole = op->ins == 1 ? op->in[0] : op->out[0];
+    const struct ct_tensor *t = &l->program->tensors[whole->id];
+    int dim;
+    int64_t from = op->type->part(op, &l->graph->mesh, l->request->rank, i, &dim);
 
-    for (int64_t d = 0; d < dim; d++)
+    for (int d = 0; d < dim; d++)
         if (t->shape[d] != 1)
             return false;
     *offset = (size_t)(from * t->stride[dim]) * ct_dtype_size(t->dtype);
@@ -201,14 +204,12 @@ static void shift(struct ct_lowering *l, uint32_t root, size_t offset)
 /* The part of a whole that lives as long: it lies in the whole. */
 static bool narrow_in_place(struct ct_lowering *l, const struct ct_op *op, struct last_use *last)
 {
-    const struct ct_narrow *attrs = op->attrs;
     const struct ct_value *part = op->out[0], *whole = op->in[0];
     uint32_t class = find(l, whole->id);
     size_t offset;
 
-    if (!is_contiguous(l, whole, attrs->dim, attrs->from, &offset) ||
-        !may_share(l, class, part->id) || l->summed[whole->id] ||
-        last[part->id].part > last[class].part || last[part->id].fetched)
+    if (!is_contiguous(l, op, 0, &offset) || !may_share(l, class, part->id) ||
+        l->summed[whole->id] || last[part->id].part > last[class].part || last[part->id].fetched)
         return false;
     shift(l, part->id, l->offset[whole->id] + offset);
     merge(l, class, part->id);
@@ -236,14 +237,14 @@ static bool ends_with(const struct ct_lowering *l, uint32_t root, const struct c
 }
 
 /* May the class of this part be made in the whole? It must be all of its class. */
-static bool may_be_part(const struct ct_lowering *l, const struct ct_op *op, int i, size_t offset)
+static bool may_be_part(const struct ct_lowering *l, const struct ct_op *op, int i)
 {
     uint32_t root = l->root[op->in[i]->id];
 
     for (int k = 0; k < i; k++)
         if (l->root[op->in[k]->id] == root)
             return false;
-    return may_share(l, l->root[op->out[0]->id], root) && offset % ALIGNMENT == 0 &&
+    return may_share(l, l->root[op->out[0]->id], root) &&
            l->bytes[root] == l->bytes[op->in[i]->id] && l->offset[op->in[i]->id] == 0 &&
            ends_with(l, root, op);
 }
@@ -252,19 +253,18 @@ static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from);
 
 static bool concat_in_place(struct ct_lowering *l, const struct ct_op *op)
 {
-    int64_t dim = ((const struct ct_concat *)op->attrs)->dim;
     uint32_t whole = op->out[0]->id;
-    size_t offset = 0;
+    size_t offset;
 
-    if (!is_contiguous(l, op->out[0], dim, 0, &offset) || l->root[whole] != whole)
+    if (l->root[whole] != whole)
         return false;
-    for (int i = 0; i < op->ins; offset += l->bytes[op->in[i++]->id])
-        if (!may_be_part(l, op, i, offset))
+    for (int i = 0; i < op->ins; i++)
+        if (!is_contiguous(l, op, i, &offset) || !may_be_part(l, op, i))
             return false;
-    offset = 0;
-    for (int i = 0; i < op->ins; offset += l->bytes[op->in[i++]->id]) {
+    for (int i = 0; i < op->ins; i++) {
         uint32_t part = l->root[op->in[i]->id];
 
+        is_contiguous(l, op, i, &offset);
         shift(l, part, offset);
         set_root(l, whole, part);
     }
@@ -274,7 +274,7 @@ static bool concat_in_place(struct ct_lowering *l, const struct ct_op *op)
 static void place_parts(struct ct_lowering *l)
 {
     for (size_t n = 0; n < l->op_count; n++)
-        if (l->op_at[n]->type == &ct_op_concat)
+        if (is_part(l->op_at[n]) && l->op_at[n]->ins > 1)
             l->ops[n].in_place = concat_in_place(l, l->op_at[n]);
 }
 
@@ -298,7 +298,7 @@ static void alias(struct ct_lowering *l)
             merge_uses(&last[find(l, op->in[0]->id)], &last[op->out[0]->id]);
             continue;
         }
-        if (op->type == &ct_op_narrow && narrow_in_place(l, op, last)) {
+        if (is_part(op) && op->ins == 1 && narrow_in_place(l, op, last)) {
             l->ops[n].in_place = true;
             continue;
         }
@@ -485,7 +485,7 @@ static bool find_wholes(struct ct_value **values, int count)
     for (int i = 0; i < count; i++) {
         const struct ct_op *user = ct_value_only_user(values[i]);
 
-        if (!user || user->type != &ct_op_concat)
+        if (!user || !is_part(user) || user->ins < 2)
             return false;
         values[i] = user->out[0];
     }
@@ -504,7 +504,7 @@ static void join_all(struct ct_lowering *l, bool *joined)
         if (count == 0 || count > MOST)
             continue;
         memcpy(wholes, values, sizeof(*wholes) * (size_t)count);
-        if (find_wholes(wholes, count))
+        while (find_wholes(wholes, count))
             try_join(l, wholes, count, joined);
     }
 }

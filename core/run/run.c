@@ -44,6 +44,18 @@ static int choose_optimizer(struct ct_run *run)
     return 0;
 }
 
+/* What the plugin that offers this kind offers. NULL: none does and none is needed, or *rc says
+   why there is none. */
+static const void *offered(enum ct_kind kind, bool needed, int *rc)
+{
+    const struct ct_offer *offer;
+
+    if (*rc < 0 || (!needed && !ct_offer_at(kind, 0)))
+        return NULL;
+    *rc = ct_offer_find(kind, NULL, &offer);
+    return *rc < 0 ? NULL : offer->ops;
+}
+
 static int find_offers(struct ct_run *run, bool train)
 {
     const struct ct_offer *offer;
@@ -52,32 +64,14 @@ static int find_offers(struct ct_run *run, bool train)
     if (rc < 0)
         return ct_context(rc, "[model] name = %s", ct_config.model.name);
     run->model_ops = offer->ops;
-    rc = ct_offer_find(CT_DEVICE, NULL, &offer);
-    if (rc < 0)
+    run->device_ops = offered(CT_DEVICE, true, &rc);
+    run->tokenizer = offered(CT_TOKENIZER, false, &rc);
+    if (rc < 0 || !train)
         return rc;
-    run->device_ops = offer->ops;
-    if (ct_offer_at(CT_TOKENIZER, 0)) {
-        rc = ct_offer_find(CT_TOKENIZER, NULL, &offer);
-        if (rc < 0)
-            return rc;
-        run->tokenizer = offer->ops;
-    }
-    if (!train)
-        return 0;
-    if (ct_offer_at(CT_LR_SCHEDULE, 0)) {
-        rc = ct_offer_find(CT_LR_SCHEDULE, NULL, &offer);
-        if (rc < 0)
-            return rc;
-        run->lr_schedule = offer->ops;
-    }
-    rc = choose_optimizer(run);
-    if (rc < 0)
-        return rc;
-    rc = ct_offer_find(CT_DATA, NULL, &offer);
-    if (rc < 0)
-        return rc;
-    run->data_ops = offer->ops;
-    return 0;
+    run->lr_schedule = offered(CT_LR_SCHEDULE, false, &rc);
+    rc = rc < 0 ? rc : choose_optimizer(run);
+    run->data_ops = offered(CT_DATA, true, &rc);
+    return rc;
 }
 
 /* ---- graph ---- */

@@ -66,31 +66,22 @@ static struct ct_tensor part_of(const struct ct_tensor *whole, const struct ct_t
     return part;
 }
 
-static int run_narrow(const struct ct_launch *l, const struct ct_transport *by)
+static int run_part(const struct ct_launch *l, const struct ct_transport *by)
 {
-    const struct ct_narrow *attrs = l->op->attrs;
-
-    struct ct_tensor part = part_of(&l->in[0], &l->out[0], attrs->dim, attrs->from);
-
-    (void)by;
-    return copy(l, &l->out[0], &part);
-}
-
-static int run_concat(const struct ct_launch *l, const struct ct_transport *by)
-{
-    int64_t dim = ((const struct ct_concat *)l->op->attrs)->dim, at = 0;
+    const struct ct_tensor *whole = l->ins == 1 ? l->in : l->out;
     int rc = 0;
 
     (void)by;
-    for (int i = 0; rc == 0 && i < l->ins; i++) {
-        struct ct_tensor part = part_of(&l->out[0], &l->in[i], dim, at);
+    for (int i = 0, dim; rc == 0 && i < l->ins; i++) {
+        const struct ct_tensor *part = l->ins == 1 ? l->out : &l->in[i];
+        int64_t from = l->op->type->part(l->op, l->mesh, l->rank, i, &dim);
+        struct ct_tensor there = part_of(whole, part, dim, from);
 
-        rc = copy(l, &part, &l->in[i]);
-        at += l->in[i].shape[dim];
+        rc = l->ins == 1 ? copy(l, part, &there) : copy(l, &there, part);
     }
     return rc;
 }
 
-const struct ct_collective_way ct_ways_part[] = {{&ct_collective_narrow, prepare_part, run_narrow},
-                                                 {&ct_collective_concat, prepare_part, run_concat},
+const struct ct_collective_way ct_ways_part[] = {{&ct_collective_narrow, prepare_part, run_part},
+                                                 {&ct_collective_concat, prepare_part, run_part},
                                                  {NULL, NULL, NULL}};

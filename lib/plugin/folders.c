@@ -92,15 +92,14 @@ static bool find_in(const char *folder, const char *name, char *buffer, size_t r
 static int not_found(const char *name)
 {
     struct ct_arena scratch = {0};
-    const char **names, *near, *folder;
+    const char **names, *folder;
     const char *searched = "";
     size_t count = ct_plugin_names(&scratch, &names);
 
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
         searched = ct_arena_printf(&scratch, "%s%s%s", searched, i ? ", " : "", folder);
-    near = ct_nearest(name, names, count);
-    ct_fail(CT_ENOENT, "no plugin named %s%s%s%s (searched %s)", name,
-            near ? "; did you mean " : "", near ? near : "", near ? "?" : "", searched);
+    ct_fail(CT_ENOENT, "no plugin named %s%s (searched %s)", name,
+            ct_did_you_mean(name, names, count), searched);
     ct_arena_finish(&scratch);
     return CT_ENOENT;
 }

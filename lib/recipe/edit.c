@@ -137,12 +137,9 @@ int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)
 {
     size_t at = plugin_index(recipe, plugin);
 
-    if (at == recipe->plugin_count) {
-        const char *near = ct_nearest(plugin, recipe->plugins, recipe->plugin_count);
-
-        return ct_fail(CT_ECONFIG, "--without %s: the recipe does not load it%s%s%s", plugin,
-                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-    }
+    if (at == recipe->plugin_count)
+        return ct_fail(CT_ECONFIG, "--without %s: the recipe does not load it%s", plugin,
+                       ct_did_you_mean(plugin, recipe->plugins, recipe->plugin_count));
     for (size_t i = at + 1; i < recipe->plugin_count; i++) {
         recipe->plugins[i - 1] = recipe->plugins[i];
         recipe->plugin_sources[i - 1] = recipe->plugin_sources[i];

@@ -33,7 +33,6 @@ static int ordered(struct ct_pass_watch *watch, const struct ct_transform *const
 {
     const char *names[128] = {"all", "changed", "build"};
     struct ct_dump *d = dump_of(watch);
-    const char *near;
     size_t n = 3;
 
     d->transforms = t;
@@ -43,9 +42,8 @@ static int ordered(struct ct_pass_watch *watch, const struct ct_transform *const
     for (size_t i = 0; i < n; i++)
         if (!d->after || wants(d, names[i]))
             return 0;
-    near = ct_nearest(d->after, names, n);
-    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s%s", d->after,
-                   near ? "; did you mean " : "", near ? near : "");
+    return ct_fail(CT_ECONFIG, "no transform named %s to dump after%s", d->after,
+                   ct_did_you_mean(d->after, names, n));
 }
 
 static void before(struct ct_pass_watch *watch, const struct ct_graph *graph,

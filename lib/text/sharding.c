@@ -23,13 +23,12 @@ int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t r
 
 static int unknown_axis(const struct ct_mesh *mesh, const char *name)
 {
-    const char *names[CT_MAX_AXES], *near;
+    const char *names[CT_MAX_AXES];
 
     for (int i = 0; i < mesh->count; i++)
         names[i] = mesh->axis[i].name;
-    near = ct_nearest(name, names, (size_t)mesh->count);
-    return ct_fail(CT_EINVAL, "the mesh has no axis %s%s%s", name, near ? "; did you mean " : "",
-                   near ? near : "");
+    return ct_fail(CT_EINVAL, "the mesh has no axis %s%s", name,
+                   ct_did_you_mean(name, names, (size_t)mesh->count));
 }
 
 int ct_axes_parse(const struct ct_mesh *mesh, const char *text, ct_axes *axes)

@@ -27,7 +27,7 @@ static void types_are_found_by_name(void **state)
     (void)state;
     assert_string_equal(ct_op_find("linear")->name, "linear");
     assert_null(ct_op_find("liner"));
-    assert_string_equal(ct_error_message(), "no op type is named liner; the nearest is linear");
+    assert_string_equal(ct_error_message(), "no op type is named liner; did you mean linear?");
     assert_null(ct_op_find("fourier"));
     assert_string_equal(ct_error_message(), "no op type is named fourier");
     for (size_t i = 0; ct_op_at(i); i++)

@@ -166,10 +166,10 @@ static void faults_of_options_are_said(void **state)
     static const struct {
         const char *mode, *setting, *says;
     } cases[] = {
-        {"mode=op", "save_ops=liner", "the nearest is linear"},
+        {"mode=op", "save_ops=liner", "did you mean linear?"},
         {"mode=op", "save_ops=linear/1, attention", "[sac] save_ops: linear/1"},
         {"mode=op", "save_ops=linear/x", "[sac] save_ops: linear/x"},
-        {"mode=none", "offload=liner", "the nearest is linear"},
+        {"mode=none", "offload=liner", "did you mean linear?"},
         {"mode=budget", "offload=linear/0", "[sac] offload: linear/0"},
         {"mode=budget", "budget=much", "[sac] budget = much: expected a fraction or bytes"},
         {"mode=budget", "budget=1Gib", "Gib is no unit"},

@@ -248,6 +248,12 @@ struct ct_op_type {
        lib/app/check.h: "k=2: real[4,6]; k=1: real[2,2]". Before ':' may stand other fields of
        struct ct_sample, "@gradients=3". NULL: one is made up from the signature. */
     const char *samples;
+    /* For an op that copies between a whole and its parts along one dimension: with one input, the
+       output is a part of it; with several, they are the parts of the output. Returns where part i
+       begins on this rank, as an index of dimension *dim of the whole. The plan lets contiguous
+       parts lie in their whole. NULL: it is no such op. */
+    int64_t (*part)(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
+                    int *dim);
 };
 /* The least size that is taken. The later fields are optional: read them through
    ct_op_type_whole. */

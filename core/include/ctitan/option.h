@@ -101,6 +101,8 @@ CT_API int ct_option_range(const struct ct_option *option, char *text, size_t ro
  * of a third of the word, where swapped neighbours count once.
  */
 CT_API const char *ct_nearest(const char *word, const char *const *names, size_t count);
+/* "; did you mean NAME?", for the end of a message, or "". Valid until the thread's next call. */
+CT_API const char *ct_did_you_mean(const char *word, const char *const *names, size_t count);
 
 CT_END_DECLS
 

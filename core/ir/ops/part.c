@@ -40,6 +40,29 @@ static int part_factors(const struct ct_op *op, struct ct_arena *arena, struct c
     return 0;
 }
 
+static int copy_parts(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ct_tensor *whole = l->ins == 1 ? l->in : l->out;
+
+    for (int i = 0, dim; i < l->ins; i++) {
+        const struct ct_tensor *part = l->ins == 1 ? l->out : l->in + i;
+        int64_t from = l->op->type->part(l->op, l->mesh, l->rank, i, &dim);
+        int64_t inner = ct_shape_count(whole->ndim - dim - 1, whole->shape + dim + 1);
+        size_t elements = (size_t)(part->shape[dim] * inner);
+
+        for (int64_t k = 0; k < ct_shape_count(dim, whole->shape); k++) {
+            int64_t there = (k * whole->shape[dim] + from) * inner, here = k * (int64_t)elements;
+
+            if (l->ins == 1)
+                memcpy(r.out[0] + here, r.in[0] + there, sizeof(double) * elements);
+            else
+                memcpy(r.out[0] + there, r.in[i] + here, sizeof(double) * elements);
+        }
+    }
+    return ct_reference_end(&r, 0);
+}
+
 #define DIM(T) CT_OPT_INT(T, dim, "dim", "0", 0, CT_MAX_DIMS - 1, "Along this dimension")
 
 /* ---- narrow ---- */
@@ -63,19 +86,14 @@ static int narrow_infer(struct ct_op *op)
     return 0;
 }
 
-static int narrow_reference(const struct ct_launch *l)
+static int64_t narrow_part(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
+                           int *dim)
 {
-    const struct ct_narrow *attrs = l->op->attrs;
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t length = l->in[0].shape[attrs->dim], size = attrs->size;
-    int64_t outer = ct_shape_count((int)attrs->dim, l->in[0].shape);
-    int64_t inner =
-        ct_shape_count(l->in[0].ndim - (int)attrs->dim - 1, l->in[0].shape + attrs->dim + 1);
+    const struct ct_narrow *attrs = op->attrs;
 
-    for (int64_t i = 0; i < outer; i++)
-        memcpy(r.out[0] + i * size * inner, r.in[0] + (i * length + attrs->from) * inner,
-               sizeof(double) * (size_t)(size * inner));
-    return ct_reference_end(&r, 0);
+    (void)mesh, (void)rank, (void)i;
+    *dim = (int)attrs->dim;
+    return attrs->from;
 }
 
 const struct ct_op_type ct_op_narrow = {
@@ -93,8 +111,9 @@ const struct ct_op_type ct_op_narrow = {
     .attrs_size = sizeof(struct ct_narrow),
     .infer = narrow_infer,
     .factors = part_factors,
-    .reference = narrow_reference,
+    .reference = copy_parts,
     .collective = &ct_collective_narrow,
+    .part = narrow_part,
 };
 
 struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_value *x, int dim,
@@ -127,22 +146,16 @@ static int concat_infer(struct ct_op *op)
     return 0;
 }
 
-static int concat_reference(const struct ct_launch *l)
+static int64_t concat_part(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
+                           int *dim)
 {
-    int64_t dim = ((const struct ct_concat *)l->op->attrs)->dim, at = 0;
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t outer = ct_shape_count((int)dim, l->out[0].shape);
-    int64_t row = ct_tensor_count(&l->out[0]) / (outer ? outer : 1);
+    int64_t at = 0;
 
-    for (int i = 0; i < l->ins; i++) {
-        int64_t elements = ct_tensor_count(&l->in[i]) / (outer ? outer : 1);
-
-        for (int64_t k = 0; k < outer; k++)
-            memcpy(r.out[0] + k * row + at, r.in[i] + k * elements,
-                   sizeof(double) * (size_t)elements);
-        at += elements;
-    }
-    return ct_reference_end(&r, 0);
+    (void)mesh, (void)rank;
+    *dim = (int)((const struct ct_concat *)op->attrs)->dim;
+    while (i-- > 0)
+        at += op->in[i]->shape[*dim];
+    return at;
 }
 
 const struct ct_op_type ct_op_concat = {
@@ -155,8 +168,9 @@ const struct ct_op_type ct_op_concat = {
     .attrs_size = sizeof(struct ct_concat),
     .infer = concat_infer,
     .factors = part_factors,
-    .reference = concat_reference,
+    .reference = copy_parts,
     .collective = &ct_collective_concat,
+    .part = concat_part,
 };
 
 struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,
