@@ -34,7 +34,9 @@ static bool is_along_tp(const struct ct_graph *graph, const struct ct_instructio
     const struct ct_op *op = i->op;
     int axis = ct_mesh_find(&graph->mesh, "tp");
 
-    return axis >= 0 && (op->type == &ct_op_all_gather || op->type == &ct_op_reduce_scatter) &&
+    return axis >= 0 &&
+           (op->type == &ct_op_all_gather || op->type == &ct_op_reduce_scatter ||
+            op->type == &ct_op_permute) &&
            ct_part_is_microbatch(op->section->part) && ct_op_axes(op, "axes") == (ct_axes)1 << axis;
 }
 

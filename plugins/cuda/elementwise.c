@@ -180,6 +180,31 @@ static int run_reciprocal(const struct ct_launch *l)
                          (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+/* ---- the sum of the ranks' values, which come in the order of a ring ---- */
+
+static bool accepts_sum(const struct ct_prepare *p)
+{
+    return p->ins <= GPU_TERMS && gpu_is_compute_dtype(p->out[0].dtype);
+}
+
+static int run_sum(const struct ct_launch *l)
+{
+    ct_axes axes = ct_op_axes(l->op, "axes");
+    int64_t place = axes ? ct_mesh_coordinate(l->mesh, l->rank, __builtin_ctz(axes)) : 0;
+    int64_t lanes = gpu_lanes(l->out[0].dtype);
+    struct gpu_sum a = {l->out[0].data, .count = ct_tensor_count(&l->out[0]), .terms = l->ins};
+    bool vector = a.count % lanes == 0 && (uintptr_t)a.out % 16 == 0;
+
+    for (int i = 0; i < l->ins; i++) {
+        a.in[(place + i) % l->ins] = l->in[i].data;
+        vector = vector && (uintptr_t)l->in[i].data % 16 == 0;
+    }
+    return gpu_launch_as(
+        l, "sum", l->out[0].dtype, vector,
+        (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS * (vector ? lanes : 1)), 1, 1},
+        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
 const struct ct_kernel gpu_elementwise_kernels[] = {
     CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
@@ -193,4 +218,5 @@ const struct ct_kernel gpu_elementwise_kernels[] = {
     CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),
     CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
+    CT_KERNEL("tp.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),
     {0}};

@@ -14,7 +14,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 
-#include "tp.h"
+#include "async.h"
 
 struct tp_config tp_config;
 
@@ -32,7 +32,10 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct tp_config, async, "async", "false",
                 "Run products, and the gathers and scatters next to them, in chunks that overlap"),
     CT_OPT_INT(struct tp_config, chunks, "chunks", "0", 0, 1 << 10,
-               "async: number of chunks; 0: the fastest by the rates below"),
+               "async: exchanges of a rank's rows; 0: the fastest by the rates below"),
+    CT_OPT_ENUM(struct tp_config, own_first, "own_first", "auto", "auto|always|never",
+                "async: multiply a rank's own rows beside the first exchange, and in front of the "
+                "last; auto: where it is faster"),
     CT_OPT_STRING(
         struct tp_config, machine, "machine", "",
         "async: description of the machine that chunks = 0 is chosen for, as of --device; "
@@ -228,4 +231,7 @@ CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss 
               {CT_OP, "cross_entropy_merge_grad", &tp_op_cross_entropy_merge_grad},
               {CT_TRANSFORM, "tp", &placement}, {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
               {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again},
-              {CT_TRANSFORM, "tp.async", &pipelines}));
+              {CT_TRANSFORM, "tp.async", &pipelines}, {CT_OP, "tp.local", &tp_op_local},
+              {CT_OP, "tp.ring_narrow", &tp_op_ring_narrow},
+              {CT_OP, "tp.ring_concat", &tp_op_ring_concat},
+              {CT_OP, "tp.ring_sum", &tp_op_ring_sum}, {CT_KERNELS, "cpu", tp_ring_kernels}));

@@ -7,6 +7,7 @@
 struct tp_config {
     int64_t degree, chunks;
     bool sequence_parallel, regather, loss_parallel, async;
+    enum tp_own_first { TP_AUTO, TP_ALWAYS, TP_NEVER } own_first;
     const char *machine;             /* lib/machine.h; empty: "this", or the rates that follow */
     double link, tflops, chunk_cost; /* GB/s, TFLOP/s, us */
 };

@@ -287,18 +287,32 @@ static void list_sections(struct machine *m, struct ct_order *list, int count, e
         append(m, list, "B", i);
 }
 
+static void lower(struct machine *m, int64_t rank, int microbatches, enum order order)
+{
+    struct ct_order list = {0};
+    struct ct_lower_request request = {.graph = m->graph,
+                                       .order = &list,
+                                       .microbatches = microbatches,
+                                       .device = m->device,
+                                       .rank = rank,
+                                       .arena = &m->arena};
+
+    list_sections(m, &list, microbatches, order);
+    assert_ok(ct_lower(&request, &m->program));
+    assert_ok(ct_program_verify(m->program, stderr));
+}
+
 void machine_lower(struct machine *m, const struct ct_graph *graph, struct ct_device *device,
                    int microbatches, enum order order)
 {
-    struct ct_order list = {0};
-    struct ct_lower_request request = {
-        .graph = graph, .order = &list, .microbatches = microbatches, .arena = &m->arena};
-
     *m = (struct machine){.graph = graph, .device = device ? device : reference_device()};
-    list_sections(m, &list, microbatches, order);
-    request.device = m->device;
-    assert_ok(ct_lower(&request, &m->program));
-    assert_ok(ct_program_verify(m->program, stderr));
+    lower(m, 0, microbatches, order);
+}
+
+void machine_lower_rank(struct machine *m, const struct ct_graph *graph, int64_t rank)
+{
+    *m = (struct machine){.graph = graph, .device = reference_device()};
+    lower(m, rank, 1, FORWARD);
 }
 
 void machine_start(struct machine *m, const struct ct_graph *graph, struct ct_device *device,

@@ -99,6 +99,8 @@ enum order {
 /* Lowered and verified; device NULL: the reference device. */
 void machine_lower(struct machine *m, const struct ct_graph *graph, struct ct_device *device,
                    int microbatches, enum order order);
+/* The same on the reference device, one microbatch, of a rank of the graph's mesh. */
+void machine_lower_rank(struct machine *m, const struct ct_graph *graph, int64_t rank);
 /* Lowered, bound, and its init part run. */
 void machine_start(struct machine *m, const struct ct_graph *graph, struct ct_device *device,
                    int microbatches, enum order order);

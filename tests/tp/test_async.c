@@ -50,9 +50,23 @@ static void graph_is_as_agreed(void **state)
     const char *text;
 
     (void)state;
-    assert_ok(APPLY(g, "chunks=2"));
+    assert_ok(APPLY(g, "chunks=2", "own_first=never"));
     text = ct_graph_text(g, &arena);
     assert_golden("layer.txt", text);
+    assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
+    ct_arena_finish(&arena);
+}
+
+static void ring_is_as_agreed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    const char *text;
+
+    (void)state;
+    assert_ok(APPLY(g, "chunks=1", "own_first=always"));
+    text = ct_graph_text(g, &arena);
+    assert_golden("ring.txt", text);
     assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
     ct_arena_finish(&arena);
 }
@@ -121,7 +135,7 @@ static void exchanges_run_beside_products(void **state)
     struct machine m;
 
     (void)state;
-    assert_ok(APPLY(g, "chunks=4"));
+    assert_ok(APPLY(g, "chunks=4", "own_first=never"));
     machine_lower(&m, g, NULL, 1, FORWARD);
     for (int c = 0; c < CHUNKS; c++) {
         const char *gather = ct_arena_printf(&arena, "whole.chunk%d", c);
@@ -145,6 +159,69 @@ static void exchanges_run_beside_products(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Own rows, chunk 0, wait for no exchange of the gather, and no exchange of the scatter waits for
+   them. */
+static void own_rows_wait_for_no_rank(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layer);
+    struct machine m;
+
+    (void)state;
+    assert_ok(APPLY(g, "chunks=2", "own_first=always"));
+    machine_lower(&m, g, NULL, 1, FORWARD);
+    for (int e = 1; e <= 2; e++) {
+        const char *gathered = ct_arena_printf(&arena, "whole.chunk%d", e);
+        const char *scattered = ct_arena_printf(&arena, "y.chunk%d", e);
+
+        assert_int_equal(m.program->step[made(m.program, gathered)].stream, CT_STREAM_CHUNK);
+        assert_true(e > 1 || side_by_side(m.program, gathered, "a.chunk0"));
+        assert_true(e < 2 || side_by_side(m.program, gathered, "a.chunk1"));
+        assert_false(side_by_side(m.program, gathered, ct_arena_printf(&arena, "a.chunk%d", e)));
+        assert_true(side_by_side(m.program, scattered, "d.chunk0"));
+        assert_false(side_by_side(m.program, scattered, ct_arena_printf(&arena, "d.chunk%d", e)));
+    }
+    assert_true(made(m.program, "whole.chunk1") < made(m.program, "a.chunk0"));
+    assert_true(made(m.program, "d.chunk2") < made(m.program, "d.chunk0"));
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
+static const struct ct_tensor *tensor(const struct machine *m, const char *name)
+{
+    const struct ct_value *v = ct_graph_find(m->graph, name);
+
+    if (!v)
+        fail_msg("there is no %s", name);
+    return &m->program->tensors[v->id];
+}
+
+/* Own rows lie at another place of the whole on each rank, and are computed there. (Those of b are
+   not aligned.) */
+static void parts_of_a_ring_are_not_copied(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g = parse(&arena, layer);
+        struct machine m;
+        ptrdiff_t row;
+
+        assert_ok(APPLY(g, "chunks=1", "own_first=always"));
+        machine_lower_rank(&m, g, rank);
+        for (size_t n = 0; n < m.program->step_count; n++)
+            assert_false(m.program->step[n].op->type->part &&
+                         *m.program->step[n].op->out[0]->name == 'a');
+        row = 4 * tensor(&m, "a")->stride[1];
+        assert_int_equal((char *)tensor(&m, "a.chunk0")->data - (char *)tensor(&m, "a")->data,
+                         8 * rank * row);
+        assert_int_equal((char *)tensor(&m, "a.chunk1")->data - (char *)tensor(&m, "a")->data,
+                         8 * (1 - rank) * row);
+        machine_finish(&m);
+        ct_arena_finish(&arena);
+    }
+}
+
 /* ---- choices ---- */
 
 static int chunks_with(const char *const *settings)
@@ -156,24 +233,38 @@ static int chunks_with(const char *const *settings)
     assert_ok(apply(g, settings));
     count = (int)count_ops(g, "all_gather");
     assert_int_equal(count_ops(g, "reduce_scatter"), count);
+    if (!count) { /* a ring */
+        count = (int)count_ops(g, "permute");
+        assert_int_equal(count % 2, 0);
+        count /= -2;
+    }
     ct_arena_finish(&arena);
     return count;
 }
 #define CHUNKS_WITH(...)                                                                           \
     chunks_with((const char *const[]){"degree=2", "async=true", __VA_ARGS__, NULL})
 
+#define NEVER "own_first=never"
+#define RING(exchanges) (-(exchanges))
+
 /* A gather sends 128 bytes beside 896 operations. */
 static void rates_decide_on_chunks(void **state)
 {
     (void)state;
     assert_int_equal(CHUNKS_WITH("link=1", "tflops=1"), 1);
-    assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunk_cost=0"), 8);
-    assert_int_equal(CHUNKS_WITH("link=0.001", "tflops=0.000007", "chunk_cost=20"), 3);
-    assert_int_equal(CHUNKS_WITH("machine=" GOLDEN_FOLDER "/machine.ini"), 4);
-    assert_int_equal(CHUNKS_WITH("machine=" GOLDEN_FOLDER "/machine.ini", "chunks=5"), 5);
-    assert_int_equal(CHUNKS_WITH("link=1", "tflops=1", "chunks=5"), 5);
-    assert_int_equal(CHUNKS_WITH("chunks=1000"), 8);
+    assert_int_equal(CHUNKS_WITH(NEVER, "link=1", "tflops=1", "chunk_cost=0"), 8);
+    assert_int_equal(CHUNKS_WITH(NEVER, "link=0.001", "tflops=0.000007", "chunk_cost=20"), 3);
+    assert_int_equal(CHUNKS_WITH(NEVER, "machine=" GOLDEN_FOLDER "/machine.ini"), 4);
+    assert_int_equal(CHUNKS_WITH(NEVER, "machine=" GOLDEN_FOLDER "/machine.ini", "chunks=5"), 5);
+    assert_int_equal(CHUNKS_WITH(NEVER, "link=1", "tflops=1", "chunks=5"), 5);
+    assert_int_equal(CHUNKS_WITH(NEVER, "chunks=1000"), 8);
     assert_int_equal(CHUNKS_WITH("chunks=1"), 1);
+    assert_int_equal(CHUNKS_WITH("link=0.001", "tflops=0.000007", "chunk_cost=20"), RING(2));
+    assert_int_equal(CHUNKS_WITH("link=0.001", "tflops=1", "chunk_cost=0"), RING(8));
+    assert_int_equal(CHUNKS_WITH("machine=" GOLDEN_FOLDER "/machine.ini"), RING(3));
+    assert_int_equal(CHUNKS_WITH("own_first=always", "link=1", "tflops=1"), 1);
+    assert_int_equal(CHUNKS_WITH("own_first=always", "chunks=1"), RING(1));
+    assert_int_equal(CHUNKS_WITH("own_first=always", "chunks=1000"), RING(8));
 }
 
 /* The layer with every `was` replaced; text: room for twice its size. */
@@ -201,7 +292,7 @@ static void chunks_of_sequences_are_not_copied(void **state)
     int copies = 0;
 
     (void)state;
-    assert_ok(APPLY(g, "chunks=4"));
+    assert_ok(APPLY(g, "chunks=4", "own_first=never"));
     assert_true(count_ops(g, "narrow") >= 8 && count_ops(g, "concat") >= 2);
     machine_lower(&m, g, NULL, 1, FORWARD);
     for (size_t n = 0; n < m.program->step_count; n++) {
@@ -263,8 +354,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graph_is_as_agreed),
+        cmocka_unit_test(ring_is_as_agreed),
         cmocka_unit_test(off_changes_nothing),
         cmocka_unit_test(exchanges_run_beside_products),
+        cmocka_unit_test(own_rows_wait_for_no_rank),
+        cmocka_unit_test(parts_of_a_ring_are_not_copied),
         cmocka_unit_test(rates_decide_on_chunks),
         cmocka_unit_test(chunks_of_sequences_are_not_copied),
         cmocka_unit_test(reasons_are_said),

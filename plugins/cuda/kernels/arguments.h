@@ -34,6 +34,14 @@ struct gpu_scalar {
     int64_t count;
 };
 
+#define GPU_TERMS 64
+
+struct gpu_sum {
+    void *out;
+    const void *in[GPU_TERMS]; /* added in this order */
+    int64_t count, terms;
+};
+
 struct gpu_add_numbers {
     double *out;
     const double *a, *b;

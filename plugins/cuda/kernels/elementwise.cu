@@ -227,6 +227,34 @@ template <typename From, typename To, int W> DEVICE void cast(const gpu_map &a)
     });
 }
 
+template <typename T, int W> DEVICE void sum(const gpu_sum &a)
+{
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    float total[W], x[W];
+
+    if (at >= a.count)
+        return;
+    load<W>((const T *)a.in[0] + at, total);
+    for (int64_t term = 1; term < a.terms; term++) {
+        load<W>((const T *)a.in[term] + at, x);
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            total[i] += x[i];
+    }
+    store<W>((T *)a.out + at, total);
+}
+
+#define SUM(T, dtype)                                                                              \
+    KERNEL(sum_##dtype, gpu_sum, 256)                                                              \
+    {                                                                                              \
+        sum<T, 1>(a);                                                                              \
+    }                                                                                              \
+    KERNEL(sum_##dtype##_vector, gpu_sum, 256)                                                     \
+    {                                                                                              \
+        sum<T, lanes<T>::of>(a);                                                                   \
+    }
+FOR_DTYPES(SUM)
+
 #define CAST(From, from, To, to)                                                                   \
     KERNEL(cast_##from##_to_##to, gpu_map, 256)                                                    \
     {                                                                                              \
