@@ -13,7 +13,7 @@
  *
  * Places along the ring count from the rank's own shard on, so one op takes other rows on each
  * rank. No sharding is that of one rank's rows and the own columns of another: tp would split both.
- * tp.local makes of a shard a value that tp does not split, and that differs from rank to rank. Only
+ * tp.local makes of a shard a value that tp does not split and that differs from rank to rank; only
  * ops of the pipeline use such values.
  */
 #include <string.h>
