@@ -42,8 +42,11 @@ level() {
     echo 99
 }
 
-includes() { sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]+)[>"].*/\1/p' "$1"; }
-quoted() { sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"([^"]+)".*/\1/p' "$1"; }
+# included FILE...: "FILE KIND HEADER" for each include, in the order of the files; KIND: < or ".
+included() {
+    grep -HE '^[[:space:]]*#[[:space:]]*include' "$@" |
+        sed -nE 's/^([^:]*):[[:space:]]*#[[:space:]]*include[[:space:]]*([<"])([^>"]+)[>"].*/\1 \2 \3/p'
+}
 
 # core_folder INCLUDED OWN: the folder of the core that an included header is of; "" if it is none.
 core_folder() {
@@ -56,38 +59,40 @@ core_folder() {
 }
 
 check_core() {
-    local file own header folder
-    while read -r file; do
-        case $file in
-        core/include/ctitan/*) own=$(folder_of "${file#core/include/ctitan/}") ;;
-        *) own=${file#core/} own=${own%%/*} ;;
-        esac
-        [[ $own != unknown ]] || echo "$file is in no folder: add it to folder_of"
-        while read -r header; do
-            folder=$(core_folder "$header" "$own")
-            [[ ! $folder ]] || (($(level "$folder") <= $(level "$own"))) ||
-                echo "$file includes $header"
-        done < <(includes "$file")
-    done < <(find core -name '*.[ch]' | sort)
+    local file own last='' header folder
+    mapfile -t files < <(find core -name '*.[ch]' | sort)
+    while read -r file _ header; do
+        if [[ $file != "$last" ]]; then
+            last=$file
+            case $file in
+            core/include/ctitan/*) own=$(folder_of "${file#core/include/ctitan/}") ;;
+            *) own=${file#core/} own=${own%%/*} ;;
+            esac
+            [[ $own != unknown ]] || echo "$file is in no folder: add it to folder_of"
+        fi
+        folder=$(core_folder "$header" "$own")
+        [[ ! $folder ]] || (($(level "$folder") <= $(level "$own"))) || echo "$file includes $header"
+    done < <(included "${files[@]}")
 }
 
 # Quoted headers lie in the folder, or below it, of the file that includes them.
 check_others() {
-    local file home header
-    while read -r file; do
+    local file home kind header
+    mapfile -t files < <(find cli lib/[a-hj-z]* plugins models -name '*.[ch]' -o -name '*.cu' | sort)
+    while read -r file kind header; do
         case $file in
         cli/*) home=cli ;;
-        *) home=$(cut -d/ -f1,2 <<<"$file") ;;
+        *) home=${file#*/} home=${file%%/*}/${home%%/*} ;;
         esac
-        while read -r header; do
-            [[ $(realpath -q --relative-to=. "$(dirname "$file")/$header") == "$home"/* && -e \
-                $(dirname "$file")/$header ]] || [[ -e $home/$header ]] || echo "$file includes $header"
-        done < <(quoted "$file")
-        includes "$file" | grep -E '^(ir|shard|lower|comm|plugin|run|base)/' |
-            sed "s,^,$file includes ,"
-        [[ $file != plugins/* && $file != models/* ]] ||
-            includes "$file" | grep -E '^ctitan/(lib/)?app/' | sed "s,^,$file includes ,"
-    done < <(find cli lib/[a-hj-z]* plugins models -name '*.[ch]' -o -name '*.cu' | sort)
+        if [[ $kind == '"' && $header == *..* ]]; then
+            [[ $(realpath -q --relative-to=. "${file%/*}/$header") == "$home"/* ]] || echo "$file includes $header"
+        elif [[ $kind == '"' ]]; then
+            [[ -e ${file%/*}/$header || -e $home/$header ]] || echo "$file includes $header"
+        fi
+        [[ ! $header =~ ^(ir|shard|lower|comm|plugin|run|base)/ ]] || echo "$file includes $header"
+        [[ $file != plugins/* && $file != models/* || $header != ctitan/app/* && $header != ctitan/lib/app/* ]] ||
+            echo "$file includes $header"
+    done < <(included "${files[@]}")
 }
 
 # The sources of the core without comments and includes: "FILE:TEXT".
