@@ -141,7 +141,9 @@ static void pack(const struct call *c, int packing, int input, enum cpu_use use)
     struct cpu_packed_from from = {CT_BF16, (const uint16_t *)w->data + c->expert * rows * columns,
                                    columns, rows, columns};
 
-    cpu_product_pack(use, &from, 0, rows, at(c, c->s->packed[packing]));
+    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, rows, columns),
+                                           at(c, c->s->packed[packing])},
+                   1, &from, 1);
 }
 
 /* ---- rows ---- */

@@ -14,9 +14,7 @@
 #define CPU_GEMM_H
 
 #include "cpu.h"
-
-/* How a weight w[n, k] is used: B = w^T[k, n] or B = w[n, k]. */
-enum cpu_use { CPU_FORWARD, CPU_BACKWARD };
+#include "lines.h"
 
 /* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {
@@ -52,9 +50,10 @@ int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const voi
  * that share k may be stacked in one packed matrix.
  */
 #define CPU_MAX_WEIGHTS 32
+#define CPU_USES 2 /* CPU_FORWARD, CPU_BACKWARD */
 
 struct cpu_packing_spec {
-    enum cpu_use use;
+    bool use[CPU_USES];
     int count;
     const int64_t *n, *stride; /* per weight: its rows; elements between row starts */
     int64_t k;
@@ -66,9 +65,13 @@ struct cpu_packing;
 
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
+/* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
+int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
+                     struct cpu_lines *lines);
 /* CT_EINVAL: weights do not fit in one matrix: an n before the last is no multiple of the block. */
 int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);
-int cpu_packing_run(struct cpu_packing *packing, const void *const *weights, void *packed);
+/* packed: by use. */
+int cpu_packing_run(struct cpu_packing *packing, const void *const *weights, void *const *packed);
 
 /* Create the engine, restricted to cpu_isa(). Must be called first. */
 int cpu_gemm_start(void);

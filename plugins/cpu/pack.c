@@ -1,10 +1,11 @@
 /*
  * The transform "pack_weights", and the op types that it inserts into graphs.
  *
- * Every weight that a matrix product reads once per microbatch is packed once per step (cpu.pack,
- * part pre) for each of its uses, because forward and backward need different layouts. A preceding
- * cast is folded in: packing reads the float32 parameter and rounds. The op that read the weight
- * becomes its counterpart on packed weights: linear -> cpu.linear.
+ * Every weight that a matrix product reads once per microbatch is packed once per step (part pre)
+ * for each of its uses, because forward and backward need different layouts: by cpu.pack for one
+ * use, by cpu.pack_both for two in one pass over the weight. A preceding cast is folded in: packing
+ * reads the float32 parameter and rounds. The op that read the weight becomes its counterpart on
+ * packed weights: linear -> cpu.linear.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,19 +30,26 @@ struct linear_attrs {
 
 static int pack_infer(struct ct_op *op)
 {
-    struct ct_value *out = op->out[0];
+    int64_t rows = 0;
 
-    out->dtype = ((const struct pack_attrs *)op->attrs)->dtype;
-    out->ndim = 2;
-    out->shape[0] = 0;
     for (int i = 0; i < op->ins; i++) {
         if (op->in[i]->ndim != 2 || op->in[i]->shape[1] != op->in[0]->shape[1])
             return ct_fail(CT_EINVAL, "weights of different widths, or no matrices");
-        out->shape[0] += op->in[i]->shape[0];
-        out->shape[1] = op->in[i]->shape[1];
+        rows += op->in[i]->shape[0];
+    }
+    for (int i = 0; i < op->outs; i++) {
+        op->out[i]->dtype = ((const struct pack_attrs *)op->attrs)->dtype;
+        op->out[i]->ndim = 2;
+        op->out[i]->shape[0] = rows;
+        op->out[i]->shape[1] = op->in[0]->shape[1];
     }
     return 0;
 }
+
+#define PACK_ATTRS                                                                                 \
+    CT_OPT_DTYPE(struct pack_attrs, dtype, "dtype", "float32", "Dtype of the elements"),           \
+        CT_OPT_BOOL(struct pack_attrs, round, "round", "false",                                    \
+                    "Elements are rounded to bfloat16, whatever dtype holds them")
 
 const struct ct_op_type cpu_op_pack = {
     .size = sizeof(struct ct_op_type),
@@ -49,13 +57,20 @@ const struct ct_op_type cpu_op_pack = {
     .summary = "weights in the layout of the CPU's matrix product, one below the other",
     .signature = "*w F -> packed F",
     .attrs =
-        (const struct ct_option[]){
-            CT_OPT_ENUM(struct pack_attrs, use, "use", "forward", "forward|backward",
-                        "Multiplied as w^T, or as w"),
-            CT_OPT_DTYPE(struct pack_attrs, dtype, "dtype", "float32", "Dtype of the elements"),
-            CT_OPT_BOOL(struct pack_attrs, round, "round", "false",
-                        "Elements are rounded to bfloat16, whatever dtype holds them"),
-            {0}},
+        (const struct ct_option[]){CT_OPT_ENUM(struct pack_attrs, use, "use", "forward",
+                                               "forward|backward", "Multiplied as w^T, or as w"),
+                                   PACK_ATTRS,
+                                   {0}},
+    .attrs_size = sizeof(struct pack_attrs),
+    .infer = pack_infer,
+};
+
+const struct ct_op_type cpu_op_pack_both = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.pack_both",
+    .summary = "cpu.pack for both uses, in one pass over the weights",
+    .signature = "*w F -> forward F, backward F",
+    .attrs = (const struct ct_option[]){PACK_ATTRS, {0}},
     .attrs_size = sizeof(struct pack_attrs),
     .infer = pack_infer,
 };
@@ -239,7 +254,7 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
 {
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS], sum = 0, local[CT_MAX_DIMS];
     struct cpu_packing *packing;
-    struct cpu_packing_spec spec = {.use = use,
+    struct cpu_packing_spec spec = {.use = {use == CPU_FORWARD, use == CPU_BACKWARD},
                                     .count = count,
                                     .n = n,
                                     .stride = stride,
@@ -266,51 +281,80 @@ static bool equal_sources(const struct ct_op *pack, const struct source *source,
     return true;
 }
 
-/* An existing pack op: present if the op was cloned (recomputation) or the weight is tied. */
-static struct ct_value *find_packed(const struct packer *p, const struct pack_attrs *attrs,
-                                    const struct source *source, int count)
+/* An op that packs these weights, for whatever use. */
+static struct ct_op *find_pack(const struct packer *p, const struct pack_attrs *attrs,
+                               const struct source *source, int count)
 {
     ct_for_each_op (op, p->graph) {
         const struct pack_attrs *a = op->attrs;
 
-        if (op->type == &cpu_op_pack && a->use == attrs->use && a->dtype == attrs->dtype &&
-            a->round == attrs->round && equal_sources(op, source, count))
-            return op->out[0];
+        if ((op->type == &cpu_op_pack || op->type == &cpu_op_pack_both) &&
+            a->dtype == attrs->dtype && a->round == attrs->round &&
+            equal_sources(op, source, count))
+            return op;
     }
     return NULL;
+}
+
+static const char *packed_name(const struct packer *p, const struct ct_value *weight,
+                               enum cpu_use use)
+{
+    return ct_arena_printf(p->graph->arena, "%s.packed.%s", weight->name,
+                           use == CPU_FORWARD ? "forward" : "backward");
+}
+
+static struct ct_value *finish_packed(struct ct_value *packed, const struct ct_op *pack,
+                                      size_t bytes)
+{
+    packed->opaque_bytes = bytes;
+    if (pack->ins == 1)
+        packed->sharding = pack->in[0]->sharding;
+    return packed;
 }
 
 static struct ct_value *emit_pack(struct packer *p, const struct pack_attrs *attrs,
                                   const struct source *source, int count, size_t bytes)
 {
     struct ct_builder b = p->before_microbatches;
-    struct ct_value *in[CPU_MAX_WEIGHTS], *packed;
-    const char *name;
+    struct ct_value *in[CPU_MAX_WEIGHTS];
+    struct ct_op *op;
 
     for (int i = 0; i < count; i++)
         in[i] = source[i].value;
-    name = ct_arena_printf(p->graph->arena, "%s.packed.%s", in[0]->name,
-                           attrs->use == CPU_FORWARD ? "forward" : "backward");
     for (int i = 0; i < count; i++) /* late or repeated gathers are packed there */
         if (in[i]->producer && in[i]->producer->section->group >= 0)
             b.section = in[i]->producer->section;
-    packed = ct_emit_type1(&b, &cpu_op_pack, name, in, count, attrs);
+    op = ct_emit_type(&b, &cpu_op_pack, packed_name(p, in[0], attrs->use), in, count, attrs);
     p->before_microbatches.status = b.status;
-    if (packed) {
-        packed->opaque_bytes = bytes;
-        if (count == 1)
-            packed->sharding = in[0]->sharding;
-    }
-    return packed;
+    return op ? finish_packed(op->out[0], op, bytes) : NULL;
 }
 
-/* The weights w packed for a use, or NULL if they should stay unpacked. */
+/* Let an op that packs for one use pack for the other, too. */
+static struct ct_value *pack_both(struct packer *p, struct ct_op *one, enum cpu_use other,
+                                  size_t bytes)
+{
+    struct ct_builder b = ct_builder_before(p->graph, one);
+    struct ct_op *both;
+
+    b.why = one->why;
+    both = ct_emit_type(&b, &cpu_op_pack_both, NULL, one->in, one->ins, one->attrs);
+    p->before_microbatches.status = b.status;
+    if (!both)
+        return NULL;
+    ct_op_set_output(both, !other, one->out[0]);
+    ct_graph_remove(p->graph, one);
+    ct_value_rename(p->graph, both->out[other], packed_name(p, both->in[0], other));
+    return finish_packed(both->out[other], both, bytes);
+}
+
+/* The weights w packed for a use, or NULL if they should stay unpacked. What packs them is already
+   there if the op was cloned (recomputation), the weight is tied, or for the other use. */
 static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct_value *const *w,
                                    int count)
 {
     struct source source[CPU_MAX_WEIGHTS];
     struct pack_attrs attrs = {.use = use};
-    struct ct_value *packed;
+    struct ct_op *op;
     size_t bytes;
 
     if (count < 1 || count > CPU_MAX_WEIGHTS)
@@ -322,12 +366,14 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
     attrs.dtype = cpu_packed_type(source->dtype);
     attrs.round =
         attrs.dtype == CT_F32 && source->dtype == CT_BF16 && source->value->dtype == CT_F32;
-    packed = find_packed(p, &attrs, source, count);
-    if (packed)
-        return packed;
+    op = find_pack(p, &attrs, source, count);
+    if (op && op->type == &cpu_op_pack_both)
+        return op->out[use];
+    if (op && ((const struct pack_attrs *)op->attrs)->use == use)
+        return op->out[0];
     if (try_packing(p, use, source, count, &bytes) < 0)
         return NULL;
-    return emit_pack(p, &attrs, source, count, bytes);
+    return op ? pack_both(p, op, use, bytes) : emit_pack(p, &attrs, source, count, bytes);
 }
 
 /* Turn the op into its counterpart in place: its outputs keep their names and users. */

@@ -22,10 +22,10 @@ static bool accepts_pack(const struct ct_prepare *p)
     return true;
 }
 
-static int prepare_pack(struct ct_prepare *p)
+static int prepare_packing(struct ct_prepare *p, bool forward, bool backward)
 {
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
-    struct cpu_packing_spec spec = {.use = (enum cpu_use)ct_op_enum(p->op, "use"),
+    struct cpu_packing_spec spec = {.use = {forward, backward},
                                     .count = p->ins,
                                     .n = n,
                                     .stride = stride,
@@ -41,13 +41,35 @@ static int prepare_pack(struct ct_prepare *p)
     return cpu_packing_prepare(&spec, (struct cpu_packing **)&p->state);
 }
 
-static int run_pack(const struct ct_launch *l)
+static int prepare_pack(struct ct_prepare *p)
+{
+    bool forward = ct_op_enum(p->op, "use") == CPU_FORWARD;
+
+    return prepare_packing(p, forward, !forward);
+}
+
+static int prepare_pack_both(struct ct_prepare *p)
+{
+    return prepare_packing(p, true, true);
+}
+
+static int run_packing(const struct ct_launch *l, void *forward, void *backward)
 {
     const void *weights[CPU_MAX_WEIGHTS];
 
     for (int i = 0; i < l->ins; i++)
         weights[i] = l->in[i].data;
-    return cpu_packing_run(l->state, weights, l->out[0].data);
+    return cpu_packing_run(l->state, weights, (void *[]){forward, backward});
+}
+
+static int run_pack(const struct ct_launch *l)
+{
+    return run_packing(l, l->out[0].data, l->out[0].data);
+}
+
+static int run_pack_both(const struct ct_launch *l)
+{
+    return run_packing(l, l->out[0].data, l->out[1].data);
 }
 
 /* ---- linear ---- */
@@ -325,7 +347,9 @@ static int run_grad(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_pack_kernels[] = {
-    CT_KERNEL("cpu.pack", "onednn", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
+    CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
+    CT_KERNEL("cpu.pack_both", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack_both,
+              run_pack_both),
     CT_KERNEL("cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx,
               run_linear_dx),

@@ -1,9 +1,11 @@
 /*
- * Packed weights: oneDNN's own blocked layout, one matrix for all the weights of an op.
+ * Packed weights: oneDNN's own layout, or that of own kernels, one matrix for all the weights of an
+ * op.
  *
  * The layout is always requested for a fixed number of rows, so that all users of a weight get the
- * same one. If oneDNN has no layout of its own (without AVX-512), the weight keeps its stored
- * order, and packing only widens it.
+ * same one. Own code packs layouts of lines (lines.h), for both uses in one pass over the weights;
+ * oneDNN packs others. If oneDNN has no layout of its own (without AVX-512), the weight keeps its
+ * stored order, and packing only widens it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,23 +19,19 @@
 
 #define ROWS 256 /* of A, in the request to oneDNN */
 
-#define WHOLE 64 /* rows of a weight that fill oneDNN's blocks */
-
-/* Rows of a weight that one reorder packs. */
-struct part {
-    int weight;
-    int64_t begin, n; /* of its rows */
-    dnnl_primitive_t reorder;
-    dnnl_memory_t from, to;
+/* One use of the weights. */
+struct layout {
+    bool by_lines;
+    struct cpu_lines lines;
+    dnnl_primitive_t reorder[CPU_MAX_WEIGHTS]; /* by weight, for a layout of oneDNN alone */
+    dnnl_memory_t from[CPU_MAX_WEIGHTS], to[CPU_MAX_WEIGHTS];
+    size_t bytes;
 };
 
 struct cpu_packing {
     struct cpu_packing_spec spec;
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
-    bool own;
-    struct part part[2 * CPU_MAX_WEIGHTS];
-    int parts;
-    size_t bytes;
+    struct layout layout[CPU_USES];
     struct cpu_packing *next;
 };
 
@@ -43,6 +41,8 @@ enum ct_dtype cpu_packed_type(enum ct_dtype dtype)
 {
     return dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
 }
+
+/* ---- layouts ---- */
 
 int cpu_onednn_packed(dnnl_memory_desc_t *md, enum cpu_use use, int64_t n, int64_t k,
                       enum ct_dtype dtype)
@@ -87,25 +87,76 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     return rc;
 }
 
-/* Rows of all weights together. */
-static int64_t rows_of(const struct cpu_packing *p)
+bool cpu_onednn_lines(const dnnl_memory_desc_t *md, struct cpu_lines *lines)
+{
+    const dnnl_blocking_desc_t *b = &md->format_desc.blocking;
+    bool pairs = md->data_type == dnnl_bf16;
+    int64_t size = pairs ? 2 : 4, columns = b->inner_blks[1];
+
+    if (b->inner_nblks != 2 + pairs || b->inner_idxs[0] != 0 || b->inner_idxs[1] != 1 ||
+        (pairs && (b->inner_idxs[2] != 0 || b->inner_blks[2] != 2)) || md->offset0 ||
+        md->extra.flags)
+        return false;
+    if (b->inner_blks[0] != CPU_LINE || columns % CPU_LINE || CPU_PACK_ROWS % columns)
+        return false;
+    *lines = (struct cpu_lines){.dtype = pairs ? CT_BF16 : CT_F32,
+                                .columns = (int)columns,
+                                .line = CPU_LINE_BYTES,
+                                .row = columns / CPU_LINE * CPU_LINE_BYTES,
+                                .step = b->strides[0] * size,
+                                .panel = b->strides[1] * size};
+    return true;
+}
+
+int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
+                     struct cpu_lines *lines)
+{
+    dnnl_memory_desc_t md;
+    int rc = cpu_gemm_start();
+
+    if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
+        *lines = cpu_product_lines(use, n, k);
+        return 1;
+    }
+    if (rc >= 0)
+        rc = cpu_onednn_packed(&md, use, n, k, dtype);
+    return rc < 0 ? rc : cpu_onednn_lines(&md, lines);
+}
+
+/* ---- preparing ---- */
+
+/* Rows of the weights before number `count`. */
+static int64_t rows_before(const struct cpu_packing *p, int count)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < p->spec.count; i++)
+    for (int i = 0; i < count; i++)
         n += p->n[i];
     return n;
 }
 
-/* The part of the packed matrix for n rows, which starts at row `first`. */
-static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int64_t first, int64_t n)
+/* Each weight but the last fills its panels or steps. */
+static int check_lines(const struct cpu_packing *p, enum cpu_use use, const struct cpu_lines *lines)
+{
+    int64_t whole = use == CPU_FORWARD ? lines->columns : cpu_lines_depth(lines);
+
+    for (int i = 0; i + 1 < p->spec.count; i++)
+        if (p->n[i] % whole)
+            return ct_fail(CT_EINVAL, "weights side by side: %lld rows are no multiple of %lld",
+                           (long long)p->n[i], (long long)whole);
+    return 0;
+}
+
+/* The part of the packed matrix for weight i. */
+static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, enum cpu_use use, int i)
 {
     const struct cpu_packing_spec *s = &p->spec;
-    bool forward = s->use == CPU_FORWARD;
+    bool forward = use == CPU_FORWARD;
+    int64_t n = p->n[i], first = rows_before(p, i);
     dnnl_dims_t dims = {forward ? s->k : n, forward ? n : s->k};
     dnnl_dims_t offsets = {forward ? 0 : first, forward ? first : 0};
     dnnl_memory_desc_t whole;
-    int rc = cpu_onednn_packed(&whole, s->use, rows_of(p), s->k, s->to);
+    int rc = cpu_onednn_packed(&whole, use, rows_before(p, s->count), s->k, s->to);
 
     if (rc < 0)
         return rc;
@@ -113,60 +164,64 @@ static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, int64_t
                             "weights side by side");
 }
 
-/* first: of the weight's rows among those of all. */
-static int create_reorder(const struct cpu_packing *p, struct part *part, int64_t first)
+static int create_reorder(struct cpu_packing *p, enum cpu_use use, int i)
 {
     const struct cpu_packing_spec *s = &p->spec;
-    int64_t stride = p->stride[part->weight];
+    struct layout *layout = &p->layout[use];
     dnnl_memory_desc_t from, to;
     dnnl_primitive_desc_t descriptor = NULL;
-    int rc = s->use == CPU_FORWARD ? cpu_onednn_matrix(&from, s->k, part->n, s->from, 1, stride)
-                                   : cpu_onednn_matrix(&from, part->n, s->k, s->from, stride, 1);
+    int rc = use == CPU_FORWARD ? cpu_onednn_matrix(&from, s->k, p->n[i], s->from, 1, p->stride[i])
+                                : cpu_onednn_matrix(&from, p->n[i], s->k, s->from, p->stride[i], 1);
 
     if (rc >= 0)
-        rc = place_of(&to, p, first + part->begin, part->n);
+        rc = place_of(&to, p, use, i);
     if (rc >= 0)
         rc = cpu_onednn_check(dnnl_reorder_primitive_desc_create(&descriptor, &from,
                                                                  cpu_onednn_engine, &to,
                                                                  cpu_onednn_engine, NULL),
                               "packing");
     if (rc >= 0)
-        rc = cpu_onednn_check(dnnl_primitive_create(&part->reorder, descriptor), "packing");
+        rc = cpu_onednn_check(dnnl_primitive_create(&layout->reorder[i], descriptor), "packing");
     if (rc >= 0)
         rc = cpu_onednn_check(
-            dnnl_memory_create(&part->from, &from, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+            dnnl_memory_create(&layout->from[i], &from, cpu_onednn_engine, DNNL_MEMORY_NONE),
+            "weight");
     if (rc >= 0)
         rc = cpu_onednn_check(
-            dnnl_memory_create(&part->to, &to, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
+            dnnl_memory_create(&layout->to[i], &to, cpu_onednn_engine, DNNL_MEMORY_NONE), "weight");
     dnnl_primitive_desc_destroy(descriptor);
     return rc;
 }
 
-/* Rows that fill no block are packed by themselves: oneDNN's reorder of a matrix that has some is
-   several times as slow. */
-static int create_reorders(struct cpu_packing *p)
+static int prepare_use(struct cpu_packing *p, enum cpu_use use)
 {
-    int64_t first = 0;
-    int rc = 0;
+    const struct cpu_packing_spec *s = &p->spec;
+    struct layout *layout = &p->layout[use];
+    int64_t n = rows_before(p, s->count);
+    int rc = cpu_packed_bytes(use, n, s->k, s->to, &layout->bytes);
 
-    for (int i = 0; i < p->spec.count; first += p->n[i++])
-        for (int64_t begin = 0, end; rc >= 0 && begin < p->n[i]; begin = end) {
-            struct part *part = &p->part[p->parts++];
-
-            end = begin || p->n[i] < WHOLE ? p->n[i] : p->n[i] / WHOLE * WHOLE;
-            *part = (struct part){.weight = i, .begin = begin, .n = end - begin};
-            rc = create_reorder(p, part, first);
-        }
+    if (rc >= 0)
+        rc = cpu_packed_lines(use, n, s->k, s->to, &layout->lines);
+    if (rc < 0)
+        return rc;
+    layout->by_lines = rc > 0;
+    layout->lines.round = s->round;
+    layout->lines.stream = true;
+    if (layout->by_lines)
+        return check_lines(p, use, &layout->lines);
+    for (int i = 0; rc >= 0 && i < s->count; i++)
+        rc = create_reorder(p, use, i);
     return rc;
 }
 
 static void destroy(struct cpu_packing *p)
 {
-    for (int i = 0; i < p->parts; i++) {
-        dnnl_primitive_destroy(p->part[i].reorder);
-        dnnl_memory_destroy(p->part[i].from);
-        dnnl_memory_destroy(p->part[i].to);
-    }
+    for (int use = 0; use < CPU_USES; use++)
+        for (int i = 0; i < p->spec.count; i++) {
+            dnnl_primitive_destroy(p->layout[use].reorder[i]);
+            dnnl_memory_destroy(p->layout[use].from[i]);
+            dnnl_memory_destroy(p->layout[use].to[i]);
+        }
     free(p);
 }
 
@@ -180,13 +235,9 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
     p->spec = *spec;
     memcpy(p->n, spec->n, sizeof(*p->n) * (size_t)spec->count);
     memcpy(p->stride, spec->stride, sizeof(*p->stride) * (size_t)spec->count);
-    p->own = cpu_choose_panels(spec->use, rows_of(p), spec->k, spec->to);
-    if (p->own && !cpu_product_can_stack(p->n, spec->count))
-        rc = ct_fail(CT_EINVAL, "weights side by side: rows are no multiple of %d", CPU_PANEL);
-    if (!p->own)
-        rc = create_reorders(p);
-    if (rc >= 0)
-        rc = cpu_packed_bytes(spec->use, rows_of(p), spec->k, spec->to, &p->bytes);
+    for (int use = 0; rc >= 0 && use < CPU_USES; use++)
+        if (spec->use[use])
+            rc = prepare_use(p, use);
     if (rc < 0) {
         destroy(p);
         return rc;
@@ -197,9 +248,9 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
 
 static bool same(const struct cpu_packing *p, const struct cpu_packing_spec *s)
 {
-    return p->spec.use == s->use && p->spec.count == s->count && p->spec.k == s->k &&
-           p->spec.from == s->from && p->spec.to == s->to && p->spec.round == s->round &&
-           !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
+    return !memcmp(p->spec.use, s->use, sizeof(s->use)) && p->spec.count == s->count &&
+           p->spec.k == s->k && p->spec.from == s->from && p->spec.to == s->to &&
+           p->spec.round == s->round && !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
            !memcmp(p->stride, s->stride, sizeof(*p->stride) * (size_t)s->count);
 }
 
@@ -220,6 +271,25 @@ int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing 
     return 0;
 }
 
+/* ---- running ---- */
+
+/* The uses of lines in one pass, the backward first: it reads rows along. */
+static void run_lines(const struct cpu_packing *p, const void *const *weights, void *const *packed)
+{
+    const struct cpu_packing_spec *s = &p->spec;
+    struct cpu_packed_from weight[CPU_MAX_WEIGHTS];
+    struct cpu_packed_to to[CPU_USES];
+    int places = 0;
+
+    for (int i = 0; i < s->count; i++)
+        weight[i] = (struct cpu_packed_from){s->from, weights[i], p->stride[i], p->n[i], s->k};
+    for (int use = CPU_USES - 1; use >= 0; use--)
+        if (p->layout[use].by_lines)
+            to[places++] = (struct cpu_packed_to){use, p->layout[use].lines, packed[use]};
+    if (places)
+        cpu_pack_stack(to, places, weight, s->count);
+}
+
 struct truncation {
     float *data;
     int64_t count;
@@ -233,41 +303,36 @@ static void truncate_part(void *context, int thread, int threads)
     cpu_loops()->truncate(t->data + mine.begin, t->data + mine.begin, mine.end - mine.begin);
 }
 
-static void run_own(const struct cpu_packing *p, const void *const *weights, void *packed)
+static int run_reorders(const struct cpu_packing *p, const struct layout *layout,
+                        const void *const *weights, void *packed)
 {
-    const struct cpu_packing_spec *s = &p->spec;
-    int64_t first = 0;
-
-    for (int i = 0; i < s->count; first += p->n[i++])
-        cpu_product_pack(
-            s->use, &(struct cpu_packed_from){s->from, weights[i], p->stride[i], p->n[i], s->k},
-            first, rows_of(p), packed);
-}
-
-int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *packed)
-{
-    if (p->own) {
-        run_own(p, weights, packed);
-        return 0;
-    }
-    for (int i = 0; i < p->parts; i++) {
-        const struct part *part = &p->part[i];
-        size_t row = (size_t)p->stride[part->weight] * ct_dtype_size(p->spec.from);
-        char *from = (char *)(uintptr_t)weights[part->weight] + (size_t)part->begin * row;
-        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, part->from}, {DNNL_ARG_TO, part->to}};
-        dnnl_status_t status = dnnl_memory_set_data_handle(part->from, from);
+    for (int i = 0; i < p->spec.count; i++) {
+        dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, layout->from[i]}, {DNNL_ARG_TO, layout->to[i]}};
+        dnnl_status_t status =
+            dnnl_memory_set_data_handle(layout->from[i], (void *)(uintptr_t)weights[i]);
         int rc;
 
         if (status == dnnl_success)
-            status = dnnl_memory_set_data_handle(part->to, packed);
+            status = dnnl_memory_set_data_handle(layout->to[i], packed);
         if (status == dnnl_success)
-            status = dnnl_primitive_execute(part->reorder, cpu_onednn_stream, 2, args);
+            status = dnnl_primitive_execute(layout->reorder[i], cpu_onednn_stream, 2, args);
         rc = cpu_onednn_check(status, "packing");
         if (rc < 0)
             return rc;
     }
     if (p->spec.round)
         cpu_parallel(truncate_part,
-                     &(struct truncation){packed, (int64_t)(p->bytes / sizeof(float))});
+                     &(struct truncation){packed, (int64_t)(layout->bytes / sizeof(float))});
     return 0;
+}
+
+int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *const *packed)
+{
+    int rc = 0;
+
+    run_lines(p, weights, packed);
+    for (int use = 0; rc >= 0 && use < CPU_USES; use++)
+        if (p->spec.use[use] && !p->layout[use].by_lines)
+            rc = run_reorders(p, &p->layout[use], weights, packed[use]);
+    return rc;
 }

@@ -359,6 +359,10 @@ const struct conformance_case conformance_cases[] = {
     {"linear, odd", LINEAR(1, 7, 33, 17), 0, false},
     {"linear, vectors", LINEAR(2, 64, 64, 96), 0, false},
     {"linear, many rows", LINEAR(2, 150, 37, 70), 0, false},
+    {"linear, one use of each weight",
+     "input %x : T[2,9,33]\nparam %w : T[70,33]\nparam %u : T[33,37]\n"
+     "F - %y = linear(%x, %w) : T[2,9,70]\nI - %dx = linear_dx(%x, %u) : T[2,9,37]\n",
+     0, false},
     {"linears, odd", LINEARS(1, 9, 19, 7, 3, 3), 0, false},
     {"linears, even", LINEARS(2, 64, 64, 64, 32, 32), 0, false},
     {"packed linears, one", MIXED(1, 1, 16, 64, 3), 64, true, true},

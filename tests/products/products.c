@@ -166,22 +166,22 @@ static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, c
 /* Two weights, one below the other, from bfloat16 or float32. */
 static void *pack(enum cpu_use use, const uint16_t *w, int64_t n, int64_t k, bool wide)
 {
-    int64_t first = n > CPU_PANEL ? CPU_PANEL : n, count[2] = {first, n - first};
+    int64_t first = n > CPU_PANEL ? CPU_PANEL : n;
     float *widened = malloc((size_t)(n * k) * 4 + 4);
     char *packed = aligned_alloc(64, cpu_product_packed_bytes(use, n, k));
+    struct cpu_packed_from weight[2] = {{CT_BF16, w, k, first, k},
+                                        {CT_BF16, w + first * k, k, n - first, k}};
 
-    assert_true(widened && packed && cpu_product_can_stack(count, count[1] ? 2 : 1));
+    assert_true(widened && packed);
     memset(packed, 0xff, cpu_product_packed_bytes(use, n, k));
     for (int64_t i = 0; i < n * k; i++)
         widened[i] = ct_bf16_to_f32(w[i]);
-    for (int i = 0; i < (count[1] ? 2 : 1); i++) {
-        int64_t at = i ? first : 0;
-        const void *from = wide ? (const void *)(widened + at * k) : (const void *)(w + at * k);
-
-        cpu_product_pack(use,
-                         &(struct cpu_packed_from){wide ? CT_F32 : CT_BF16, from, k, count[i], k},
-                         at, n, packed);
+    for (int i = 0; wide && i < 2; i++) {
+        weight[i].dtype = CT_F32;
+        weight[i].at = widened + i * first * k;
     }
+    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, n, k), packed}, 1, weight,
+                   2);
     free(widened);
     return packed;
 }
@@ -338,19 +338,11 @@ static void emulated_tiles_are_the_hardware(void **state)
 #endif
 }
 
-static void weights_stack_at_whole_panels(void **state)
-{
-    (void)state;
-    assert_true(cpu_product_can_stack((const int64_t[]){64, 32, 7}, 3));
-    assert_false(cpu_product_can_stack((const int64_t[]){64, 7, 32}, 3));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
-                                       cmocka_unit_test(emulated_tiles_are_the_hardware),
-                                       cmocka_unit_test(weights_stack_at_whole_panels)};
+                                       cmocka_unit_test(emulated_tiles_are_the_hardware)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

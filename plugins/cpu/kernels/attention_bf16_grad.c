@@ -111,12 +111,13 @@ static void begin_tile(const struct backward *f, const struct buffers *w, const 
                            g = tokens_of(f->grad, a, t->b, c->head, tile);
     const float *from =
         (const float *)lse->data + t->b * lse->stride[0] + c->head * lse->stride[1] + tile * TILE;
+    struct cpu_lines lines = cpu_panel_lines(step_of(1, ROW, 0));
 
-    cpu_panels()->pack_forward(&q, w->q + i * TILE * a->width * 2);
-    cpu_panels()->pack_forward(&g, w->g + i * TILE * a->width * 2);
+    cpu_panels()->pack_columns(&lines, &q, w->q + i * TILE * a->width * 2);
+    cpu_panels()->pack_columns(&lines, &g, w->g + i * TILE * a->width * 2);
     if (t->keys) {
-        cpu_panels()->pack_backward(&q, w->q_pairs + step_of(0, ROW, i), step_of(1, ROW, 0));
-        cpu_panels()->pack_backward(&g, w->g_pairs + step_of(0, ROW, i), step_of(1, ROW, 0));
+        cpu_panels()->pack_rows(&lines, &q, w->q_pairs + step_of(0, ROW, i));
+        cpu_panels()->pack_rows(&lines, &g, w->g_pairs + step_of(0, ROW, i));
     }
     row_sums_as(CT_BF16, &g, token_of(o, t->b, tile * TILE, c->head), o->stride[1] * 2,
                 w->d + i * TILE);

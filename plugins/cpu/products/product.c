@@ -243,11 +243,12 @@ static void pack_chunks(const struct gradient *g, bool transposed, const char *a
         struct cpu_packed_from from = {CT_BF16, at + ((g->k + k) * stride + first) * 2, stride,
                                        least(p->depth, g->depth - k), columns};
         int64_t panel = panels_of(from.rows) * CPU_STEP_BYTES;
+        struct cpu_lines lines = cpu_panel_lines(panel);
 
         if (transposed)
             p->unit->pack_transposed(&from, to, panel);
         else
-            cpu_panels()->pack_backward(&from, to + first / CPU_PANEL * panel, panel);
+            cpu_panels()->pack_rows(&lines, &from, to + first / CPU_PANEL * panel);
         to += panels * panel;
     }
 }
@@ -325,7 +326,7 @@ void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, 
     }
 }
 
-/* ---- packing ---- */
+/* ---- packed weights ---- */
 
 size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k)
 {
@@ -334,55 +335,7 @@ size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k)
     return (size_t)(panels_of(columns) * panels_of(depth) * CPU_STEP_BYTES);
 }
 
-bool cpu_product_can_stack(const int64_t *n, int count)
+struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k)
 {
-    for (int i = 0; i + 1 < count; i++)
-        if (n[i] % CPU_PANEL)
-            return false;
-    return true;
-}
-
-struct packing {
-    enum cpu_use use;
-    const struct cpu_packed_from *weight;
-    int64_t first, n;
-    char *packed;
-};
-
-/* Forward, panels are rows of the weight; backward, its columns, and the weight is a part of their
-   depth. */
-static void pack_panels(void *context, int thread, int threads)
-{
-    const struct packing *p = context;
-    const struct cpu_packed_from *w = p->weight;
-    bool forward = p->use == CPU_FORWARD;
-    struct cpu_range mine = cpu_share(forward ? w->rows : w->columns, CPU_PANEL, thread, threads);
-    size_t size = ct_dtype_size(w->dtype);
-
-    if (!forward) {
-        struct cpu_packed_from part = *w;
-        int64_t panel = panels_of(p->n) * CPU_STEP_BYTES;
-
-        part.at = (const char *)w->at + (size_t)mine.begin * size;
-        part.columns = mine.end - mine.begin;
-        cpu_panels()->pack_backward(&part,
-                                    p->packed + mine.begin / CPU_PANEL * panel +
-                                        p->first / CPU_PANEL * CPU_STEP_BYTES,
-                                    panel);
-        return;
-    }
-    for (int64_t i = mine.begin; i < mine.end; i += CPU_PANEL) {
-        struct cpu_packed_from part = *w;
-
-        part.at = (const char *)w->at + (size_t)(i * w->stride) * size;
-        part.rows = least(CPU_PANEL, w->rows - i);
-        cpu_panels()->pack_forward(&part, p->packed + (p->first + i) / CPU_PANEL *
-                                                          panels_of(w->columns) * CPU_STEP_BYTES);
-    }
-}
-
-void cpu_product_pack(enum cpu_use use, const struct cpu_packed_from *weight, int64_t first,
-                      int64_t n, void *packed)
-{
-    cpu_parallel(pack_panels, &(struct packing){use, weight, first, n, packed});
+    return cpu_panel_lines(panels_of(use == CPU_FORWARD ? k : n) * CPU_STEP_BYTES);
 }

@@ -31,12 +31,8 @@ size_t cpu_product_workspace(const struct cpu_product *product);
 void cpu_product_run(const struct cpu_product *product, const void *a, const void *b, void *c,
                      void *workspace);
 
-/* Bytes of w[n, k] packed for a use. */
+/* Bytes of w[n, k] packed for a use, and how it lies in them. */
 size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k);
-/* True if weights of n[i] rows can lie one below the other: each begins at a panel's first row. */
-bool cpu_product_can_stack(const int64_t *n, int count);
-/* Pack one of such weights, which begins at row `first` of n in all. */
-void cpu_product_pack(enum cpu_use use, const struct cpu_packed_from *weight, int64_t first,
-                      int64_t n, void *packed);
+struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k);
 
 #endif

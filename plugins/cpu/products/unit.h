@@ -21,6 +21,9 @@
 
 #include <ctitan/tensor.h>
 
+#include "../kernels/isa.h"
+#include "../lines.h"
+
 #define CPU_PANEL 32
 #define CPU_STEP_BYTES 2048               /* of a panel, for CPU_PANEL rows */
 #define CPU_BLOCK (CPU_PANEL * CPU_PANEL) /* sums of one panel of A with one of B */
@@ -31,13 +34,16 @@ struct cpu_panel {
     int64_t row, pair, step;
 };
 
-/* A matrix that is packed, in rows of contiguous elements. */
-struct cpu_packed_from {
-    enum ct_dtype dtype; /* float32 elements are rounded */
-    const void *at;
-    int64_t stride; /* elements between rows */
-    int64_t rows, columns;
-};
+/* How B lies in panels, `panel` bytes apart. */
+static inline struct cpu_lines cpu_panel_lines(int64_t panel)
+{
+    return (struct cpu_lines){.dtype = CT_BF16,
+                              .columns = CPU_PANEL,
+                              .line = CPU_STEP_BYTES / 2,
+                              .row = CPU_LINE_BYTES,
+                              .step = CPU_STEP_BYTES,
+                              .panel = panel};
+}
 
 struct cpu_unit {
     const char *name;
@@ -54,18 +60,17 @@ struct cpu_unit {
     struct cpu_panel packed; /* strides of what pack_transposed wrote */
 };
 
-/* The functions of one instruction set (kernels/panels.c). */
+/* The functions of one instruction set (kernels/lines.c and panels.c). */
 struct cpu_panels {
-    /* A panel of B = from^T: up to PANEL rows of `from` are the columns. */
-    void (*pack_forward)(const struct cpu_packed_from *from, char *to);
-    /* Panels of B = from, `panel` bytes apart. */
-    void (*pack_backward)(const struct cpu_packed_from *from, char *to, int64_t panel);
+    /* B = from, and B = from^T. */
+    void (*pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from, char *to);
+    void (*pack_columns)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
+                         char *to);
+    /* A = from^T for the tile units. */
+    void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     /* c[rows][columns] (+)= sum, rounded to dtype once; c_row in elements. */
     void (*finish)(const float *sum, int64_t rows, int64_t columns, enum ct_dtype dtype, void *c,
                    int64_t c_row, bool add);
-    /* The two units' packings for A = from^T. */
-    void (*interleave)(const struct cpu_packed_from *from, char *to, int64_t panel);
-    void (*transpose)(const struct cpu_packed_from *from, char *to, int64_t panel);
     /* The unit "dots", or NULL. */
     const struct cpu_unit *dots;
     /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */
@@ -73,6 +78,13 @@ struct cpu_panels {
 };
 
 const struct cpu_panels *cpu_panels(void);
+
+/* Those of kernels/lines.c. */
+void CPU_ISA(cpu_pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
+                            char *to);
+void CPU_ISA(cpu_pack_columns)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
+                               char *to);
+void CPU_ISA(cpu_pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
 
 extern const struct cpu_unit cpu_unit_emulated;
 #ifdef CPU_WITH_TILES

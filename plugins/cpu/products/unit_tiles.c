@@ -56,7 +56,7 @@ static void multiply(const struct cpu_panel *a, int rows, const char *b, int64_t
 
 static void pack_transposed(const struct cpu_packed_from *from, char *to, int64_t panel)
 {
-    cpu_panels()->transpose(from, to, panel);
+    cpu_panels()->pack_transposed(from, to, panel);
 }
 
 #ifdef CPU_TILES_EMULATED

@@ -1,0 +1,320 @@
+/*
+ * Packing in lines (plugins/cpu/lines.h) against oneDNN's reorders, to the bit, and against the
+ * definition of panels (products/unit.h). $CTITAN_CPU_ISA chooses the instruction set.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+
+#include "onednn.h"
+#include "products/product.h"
+
+#define MOST 4 /* weights */
+#define POISON 0x5a
+
+struct cpu_config cpu_config = {.bf16_matmul = CPU_BF16_WIDEN, .products = CPU_PRODUCTS_ONEDNN};
+static int threads = 1;
+
+int cpu_threads(void)
+{
+    return threads;
+}
+
+void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context)
+{
+    for (int i = threads - 1; i >= 0; i--)
+        body(context, i, threads);
+}
+
+/* Weights w[n[i], k], one below the other; whole panels and steps of all layouts but for the last. */
+static const struct stack {
+    int64_t n[MOST], k;
+} stacks[] = {{{1}, 1},        {{3}, 5},           {{16}, 16},  {{70}, 37},    {{37}, 70},
+              {{31}, 1030},    {{200}, 513},       {{65}, 512}, {{64, 3}, 33}, {{128, 64, 64}, 96},
+              {{64, 64}, 600}, {{64, 128, 17}, 47}};
+
+static int64_t rows_of(const struct stack *s)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < MOST; i++)
+        n += s->n[i];
+    return n;
+}
+
+struct weights {
+    enum ct_dtype dtype;
+    int64_t rows, columns, stride;
+    char *at;
+};
+
+/* Numbers of all magnitudes, in rows with gaps. */
+static struct weights make(const struct stack *s, enum ct_dtype dtype)
+{
+    struct weights w = {dtype, rows_of(s), s->k, s->k + 3, NULL};
+    int64_t count = w.rows * w.stride;
+
+    w.at = malloc((size_t)count * ct_dtype_size(dtype));
+    assert_non_null(w.at);
+    for (int64_t i = 0; i < count; i++) {
+        float x = (float)(rand() - RAND_MAX / 2) * (rand() % 2 ? 0x1p-31f : 0x1p-80f);
+
+        if (dtype == CT_F32)
+            ((float *)w.at)[i] = x;
+        else
+            ((uint16_t *)w.at)[i] = ct_f32_to_bf16(x);
+    }
+    return w;
+}
+
+static char *poisoned(size_t bytes)
+{
+    char *at = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+
+    assert_non_null(at);
+    return memset(at, POISON, (bytes + 127) & ~(size_t)63);
+}
+
+/* All weights by own code. */
+static void pack(const struct weights *w, const struct stack *s, const struct cpu_packed_to *to)
+{
+    struct cpu_packed_from weight[MOST];
+    int count = 0;
+
+    for (int64_t row = 0; count < MOST && s->n[count]; row += s->n[count++])
+        weight[count] = (struct cpu_packed_from){
+            w->dtype, w->at + (size_t)(row * w->stride) * ct_dtype_size(w->dtype), w->stride,
+            s->n[count], s->k};
+    cpu_pack_stack(to, 1, weight, count);
+}
+
+/* ---- oneDNN ---- */
+
+static dnnl_memory_t memory(const dnnl_memory_desc_t *md, void *at)
+{
+    dnnl_memory_t m;
+
+    assert_int_equal(dnnl_memory_create(&m, md, cpu_onednn_engine, at), dnnl_success);
+    return m;
+}
+
+/* False if oneDNN has no such reorder on this machine. */
+static bool reorder(const struct weights *w, enum cpu_use use, const dnnl_memory_desc_t *to,
+                    void *at)
+{
+    bool forward = use == CPU_FORWARD;
+    dnnl_memory_desc_t from;
+    dnnl_primitive_desc_t descriptor;
+    dnnl_primitive_t primitive;
+    dnnl_exec_arg_t args[2];
+
+    assert_int_equal(cpu_onednn_matrix(&from, forward ? w->columns : w->rows,
+                                       forward ? w->rows : w->columns, w->dtype,
+                                       forward ? 1 : w->stride, forward ? w->stride : 1),
+                     0);
+    if (dnnl_reorder_primitive_desc_create(&descriptor, &from, cpu_onednn_engine, to,
+                                           cpu_onednn_engine, NULL))
+        return false;
+    assert_int_equal(dnnl_primitive_create(&primitive, descriptor), dnnl_success);
+    args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, memory(&from, w->at)};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, memory(to, at)};
+    assert_int_equal(dnnl_primitive_execute(primitive, cpu_onednn_stream, 2, args), dnnl_success);
+    dnnl_memory_destroy(args[0].memory);
+    dnnl_memory_destroy(args[1].memory);
+    dnnl_primitive_destroy(primitive);
+    dnnl_primitive_desc_destroy(descriptor);
+    return true;
+}
+
+static void check_reorder(const struct stack *s, enum cpu_use use, dnnl_format_tag_t tag,
+                          enum ct_dtype from, enum ct_dtype to)
+{
+    struct weights w = make(s, from);
+    dnnl_dims_t dims = {use == CPU_FORWARD ? w.columns : w.rows,
+                        use == CPU_FORWARD ? w.rows : w.columns};
+    dnnl_memory_desc_t md;
+    struct cpu_packed_to packed = {.use = use};
+    size_t bytes;
+    char *theirs;
+
+    assert_int_equal(dnnl_memory_desc_init_by_tag(&md, 2, dims, cpu_onednn_type(to), tag), 0);
+    bytes = dnnl_memory_desc_get_size(&md);
+    theirs = poisoned(bytes);
+    packed.at = poisoned(bytes);
+    assert_true(cpu_onednn_lines(&md, &packed.lines));
+    packed.lines.stream = rand() % 2;
+    pack(&w, s, &packed);
+    if (reorder(&w, use, &md, theirs))
+        assert_memory_equal(packed.at, theirs, bytes);
+    assert_int_equal(packed.at[bytes], POISON);
+    free(w.at);
+    free(theirs);
+    free(packed.at);
+}
+
+static void lines_are_those_of_onednn(void **state)
+{
+    static const dnnl_format_tag_t tags[][2] = {{dnnl_BA16a16b, dnnl_BA16a16b2a},
+                                                {dnnl_BA16a32b, dnnl_BA16a32b2a},
+                                                {dnnl_BA16a64b, dnnl_BA16a64b2a}};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(stacks); i++)
+        for (size_t tag = 0; tag < CT_COUNT(tags); tag++)
+            for (int kind = 0; kind < 8; kind++) {
+                enum ct_dtype to = kind & 1 ? CT_BF16 : CT_F32;
+
+                threads = 1 + (int)(i + (size_t)kind) % 3;
+                check_reorder(&stacks[i], kind & 2 ? CPU_BACKWARD : CPU_FORWARD,
+                              tags[tag][kind & 1], kind & 4 ? CT_BF16 : CT_F32, to);
+            }
+}
+
+static void other_blocks_are_no_lines(void **state)
+{
+    static const struct {
+        dnnl_format_tag_t tag;
+        enum ct_dtype dtype;
+    } others[] = {{dnnl_ab, CT_F32},        {dnnl_ba, CT_BF16},        {dnnl_BA16a48b, CT_F32},
+                  {dnnl_BA16a64b, CT_BF16}, {dnnl_BA16a64b2a, CT_F32}, {dnnl_AB16b16a, CT_F32}};
+    dnnl_dims_t dims = {96, 96};
+    dnnl_memory_desc_t md;
+    struct cpu_lines lines;
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(others); i++) {
+        assert_int_equal(dnnl_memory_desc_init_by_tag(
+                             &md, 2, dims, cpu_onednn_type(others[i].dtype), others[i].tag),
+                         0);
+        assert_false(cpu_onednn_lines(&md, &lines));
+    }
+}
+
+/* ---- panels ---- */
+
+/* w(row, column) in bfloat16; 0 beyond. */
+static uint16_t half_at(const struct weights *w, int64_t row, int64_t column)
+{
+    int64_t i = row * w->stride + column;
+
+    if (row >= w->rows || column >= w->columns)
+        return 0;
+    return w->dtype == CT_F32 ? ct_f32_to_bf16(((float *)w->at)[i]) : ((uint16_t *)w->at)[i];
+}
+
+static void check_panels(const struct stack *s, enum cpu_use use, enum ct_dtype from)
+{
+    struct weights w = make(s, from);
+    size_t bytes = cpu_product_packed_bytes(use, w.rows, w.columns);
+    struct cpu_packed_to to = {use, cpu_product_lines(use, w.rows, w.columns), poisoned(bytes)};
+    const uint16_t *packed = (uint16_t *)to.at;
+    int64_t steps = to.lines.panel / CPU_STEP_BYTES;
+
+    pack(&w, s, &to);
+    for (int64_t i = 0; i < (int64_t)bytes / 2; i++) {
+        int64_t panel = i / 1024 / steps, step = i / 1024 % steps, tile = i / 512 % 2;
+        int64_t row = step * 32 + i / 32 % 16 * 2 + i % 2,
+                column = panel * 32 + tile * 16 + i / 2 % 16;
+
+        assert_int_equal(packed[i],
+                         use == CPU_FORWARD ? half_at(&w, column, row) : half_at(&w, row, column));
+    }
+    free(w.at);
+    free(to.at);
+}
+
+static void panels_are_as_defined(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(stacks); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            threads = 1 + (int)i % 3;
+            check_panels(&stacks[i], kind & 1 ? CPU_BACKWARD : CPU_FORWARD,
+                         kind & 2 ? CT_F32 : CT_BF16);
+        }
+}
+
+/* ---- whole packings ---- */
+
+static void truncate_all(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] = ct_bf16_to_f32(ct_f32_to_bf16(x[i]));
+}
+
+/* Both uses at once, in the layouts of this machine's products. */
+static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dtype to, bool round)
+{
+    struct weights w = make(s, from);
+    int64_t stride[MOST] = {w.stride, w.stride, w.stride, w.stride};
+    struct cpu_packing_spec spec = {{true, true}, 0, s->n, stride, s->k, from, to, round};
+    struct cpu_packing *packing;
+    const void *weights[MOST];
+    void *packed[CPU_USES];
+    size_t bytes[CPU_USES];
+
+    for (int64_t row = 0; spec.count < MOST && s->n[spec.count]; row += s->n[spec.count++])
+        weights[spec.count] = w.at + (size_t)(row * w.stride) * ct_dtype_size(from);
+    for (int use = 0; use < CPU_USES; use++) {
+        assert_int_equal(cpu_packed_bytes(use, w.rows, s->k, to, &bytes[use]), 0);
+        packed[use] = poisoned(bytes[use]);
+    }
+    if (cpu_packing_prepare(&spec, &packing) < 0)
+        fail_msg("%s", ct_error_message());
+    assert_int_equal(cpu_packing_run(packing, weights, packed), 0);
+    for (int use = 0; use < CPU_USES; use++) {
+        char *theirs = poisoned(bytes[use]);
+        dnnl_memory_desc_t md;
+
+        assert_int_equal(cpu_onednn_packed(&md, use, w.rows, s->k, to), 0);
+        assert_true(reorder(&w, use, &md, theirs));
+        if (round)
+            truncate_all((float *)theirs, bytes[use] / sizeof(float));
+        assert_memory_equal(packed[use], theirs, bytes[use]);
+        free(theirs);
+        free(packed[use]);
+    }
+    free(w.at);
+}
+
+static void both_uses_are_packed_at_once(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(stacks); i++) {
+        threads = 1 + (int)i % 3;
+        check_packing(&stacks[i], CT_F32, CT_F32, false);
+        check_packing(&stacks[i], CT_F32, CT_F32, true);
+        if (cpu_isa() == CPU_AVX512) { /* where oneDNN has products of bfloat16 */
+            check_packing(&stacks[i], CT_F32, CT_BF16, false);
+            check_packing(&stacks[i], CT_BF16, CT_BF16, false);
+        }
+    }
+}
+
+static void weights_that_fill_no_panel_do_not_stack(void **state)
+{
+    int64_t n[2] = {7, 64}, stride[2] = {32, 32};
+    struct cpu_packing_spec spec = {{true, true}, 2, n, stride, 32, CT_F32, CT_F32, false};
+    struct cpu_packing *packing;
+
+    (void)state;
+    if (cpu_isa() < CPU_AVX512)
+        skip(); /* plain matrices */
+    assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_are_those_of_onednn), cmocka_unit_test(other_blocks_are_no_lines),
+        cmocka_unit_test(panels_are_as_defined), cmocka_unit_test(both_uses_are_packed_at_once),
+        cmocka_unit_test(weights_that_fill_no_panel_do_not_stack)};
+
+    cpu_flush_denormals();
+    return cpu_gemm_start() < 0 || cmocka_run_group_tests(tests, NULL, NULL);
+}
