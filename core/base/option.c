@@ -55,9 +55,8 @@ static int set_int(const struct ct_option *o, int64_t *field, const char *text, 
 
     errno = 0;
     value = strtoll(text, &end, 10);
-    if (end == text || *end || isspace((unsigned char)*text))
-        return refuse(o, text, where, "an integer");
-    if (errno || (double)value < o->min || (double)value > o->max)
+    if (end == text || *end || isspace((unsigned char)*text) || errno || (double)value < o->min ||
+        (double)value > o->max)
         return refuse(o, text, where, "an integer");
     *field = value;
     return 0;
@@ -69,9 +68,8 @@ static int set_float(const struct ct_option *o, double *field, const char *text,
     char *end;
 
     value = strtod(text, &end);
-    if (end == text || *end || isspace((unsigned char)*text) || isnan(value))
-        return refuse(o, text, where, "a number");
-    if (value < o->min || value > o->max)
+    if (end == text || *end || isspace((unsigned char)*text) || isnan(value) || value < o->min ||
+        value > o->max)
         return refuse(o, text, where, "a number");
     *field = value;
     return 0;
@@ -129,37 +127,16 @@ static int set(const struct ct_option *o, void *config, const char *text, const 
                    o->name);
 }
 
-static void clear(const struct ct_option *o, void *config)
-{
-    void *field = (char *)config + o->offset;
-
-    switch (o->type) {
-    case CT_BOOL:
-        *(bool *)field = false;
-        break;
-    case CT_INT:
-        *(int64_t *)field = 0;
-        break;
-    case CT_FLOAT:
-        *(double *)field = 0;
-        break;
-    case CT_STRING:
-    case CT_CHOICE:
-        *(const char **)field = NULL;
-        break;
-    case CT_ENUM:
-        *(unsigned *)field = 0;
-        break;
-    default:
-        break;
-    }
-}
-
 int ct_option_reset(const struct ct_option *o, void *config)
 {
+    static const size_t bytes[] = {
+        [CT_BOOL] = sizeof(bool),     [CT_INT] = sizeof(int64_t),   [CT_FLOAT] = sizeof(double),
+        [CT_STRING] = sizeof(char *), [CT_CHOICE] = sizeof(char *), [CT_ENUM] = sizeof(unsigned),
+        [CT_ATTR_SHARDING] = 0};
+
     if (o->fallback)
         return set(o, config, o->fallback, "built-in default");
-    clear(o, config);
+    memset((char *)config + o->offset, 0, bytes[o->type]);
     return 0;
 }
 

@@ -102,11 +102,6 @@ struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name
 
 /* ---- sections ---- */
 
-static bool has_groups(enum ct_part part)
-{
-    return ct_part_is_microbatch(part);
-}
-
 const struct ct_section *ct_graph_section_find(const struct ct_graph *graph, const char *name)
 {
     for (size_t i = 0; i < graph->section_count; i++)
@@ -137,7 +132,7 @@ const struct ct_section *ct_graph_section(struct ct_graph *graph, enum ct_part p
 {
     char name[32];
 
-    if (!has_groups(part) || group < 0)
+    if (!ct_part_is_microbatch(part) || group < 0)
         return ct_graph_section_named(graph, part_names[part], part, CT_NO_GROUP);
     snprintf(name, sizeof(name), "%d%s", group, part_names[part]);
     return ct_graph_section_named(graph, name, part, group);

@@ -104,14 +104,6 @@ static int check_struct(const struct ct_op_type *type)
     return 0;
 }
 
-/* Copy the type with space for every field that this library knows. */
-static void copy_whole(struct ct_signature *s, const struct ct_op_type *type)
-{
-    size_t known = sizeof(s->whole) < type->size ? sizeof(s->whole) : type->size;
-
-    memcpy(&s->whole, type, known);
-}
-
 static int check_collective(const struct ct_collective_ops *c)
 {
     const size_t least = offsetof(struct ct_collective_ops, sent) + sizeof(c->sent);
@@ -129,7 +121,7 @@ static int append_type(const struct ct_op_type *type)
 
     if (rc < 0)
         return ct_context(rc, "op type %s", type->name);
-    copy_whole(s, type);
+    memcpy(&s->whole, type, type->size < sizeof(s->whole) ? type->size : sizeof(s->whole));
     rc = check_collective(s->whole.collective);
     if (rc < 0)
         return ct_context(rc, "op type %s", type->name);

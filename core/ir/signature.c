@@ -277,9 +277,7 @@ static int check_repetitions(const struct ct_signature *s)
 
     for (int i = s->ins; i < s->ins + s->outs; i++)
         outputs |= s->term[i].repeated;
-    if (outputs && !s->repeats && !s->counted_by)
-        return ct_fail(CT_EINVAL, "outputs repeat as the inputs do, or as one attribute says");
-    if (outputs && s->repeats && s->counted_by && s->shaped)
+    if (outputs && (s->repeats ? s->counted_by && s->shaped : !s->counted_by))
         return ct_fail(CT_EINVAL, "outputs repeat as the inputs do, or as one attribute says");
     return 0;
 }

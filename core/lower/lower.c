@@ -421,13 +421,9 @@ static void release(struct expansion *x, const struct ct_span *span)
    memory until the end of the next item that computes. */
 static void keep_sent(struct expansion *x, size_t from, size_t to)
 {
-    for (size_t i = from; i < to; i++) {
-        const struct ct_instruction *sent = &x->item[i];
-        int64_t last = (int64_t)x->count - 1;
-
-        if (sent->op->type->flags & CT_OP_RENDEZVOUS)
-            keep_inputs(x, sent, last);
-    }
+    for (size_t i = from; i < to; i++)
+        if (x->item[i].op->type->flags & CT_OP_RENDEZVOUS)
+            keep_inputs(x, &x->item[i], (int64_t)x->count - 1);
 }
 
 /* Did a microbatch's instructions from `from` on compute anything? */

@@ -325,24 +325,19 @@ void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
     pthread_mutex_unlock(&e->lock);
 }
 
-bool ct_executor_waits(struct ct_executor *e)
+static bool read_locked(struct ct_executor *e, const bool *flag)
 {
-    bool waits;
+    bool value;
 
     pthread_mutex_lock(&e->lock);
-    waits = e->waits;
+    value = *flag;
     pthread_mutex_unlock(&e->lock);
-    return waits;
+    return value;
 }
 
-static bool is_held(struct ct_executor *e, size_t id)
+bool ct_executor_waits(struct ct_executor *e)
 {
-    bool held;
-
-    pthread_mutex_lock(&e->lock);
-    held = e->held[id];
-    pthread_mutex_unlock(&e->lock);
-    return held;
+    return read_locked(e, &e->waits);
 }
 
 void ct_executor_await_next(struct ct_executor *e)
@@ -353,7 +348,8 @@ void ct_executor_await_next(struct ct_executor *e)
     for (size_t i = 0; i < e->program->graph->value_count; i++) {
         if (e->first_write[i] == e->hold_before)
             ct_executor_await(e, e->program->graph->values[i]);
-        else if (e->first_write[i] > e->hold_before && e->first_write[i] < next && is_held(e, i))
+        else if (e->first_write[i] > e->hold_before && e->first_write[i] < next &&
+                 read_locked(e, &e->held[i]))
             next = e->first_write[i];
     }
     e->hold_before = next;

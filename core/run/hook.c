@@ -41,9 +41,10 @@ bool ct_hook_wanted(enum ct_event event)
     return wanted >> event & 1;
 }
 
+/* Call a subscriber, if it wants the event. */
 static int call(const struct subscriber *s, const struct ct_event_data *data)
 {
-    int rc = s->hook->call(data, s->hook->context);
+    int rc = s->hook->events >> data->event & 1 ? s->hook->call(data, s->hook->context) : 0;
 
     return rc < 0 && s->owner
                ? ct_context(rc, "%s, hook on %s", s->owner, ct_event_name(data->event))
@@ -57,7 +58,7 @@ static int fire_end(const struct ct_event_data *data)
     int first = 0;
 
     for (size_t i = 0; i < count; i++) {
-        int rc = subscribers[i].hook->events >> data->event & 1 ? call(&subscribers[i], data) : 0;
+        int rc = call(&subscribers[i], data);
 
         if (rc >= 0 || first < 0)
             continue;
@@ -70,6 +71,7 @@ static int fire_end(const struct ct_event_data *data)
 int ct_hook_fire(const struct ct_event_data *given)
 {
     struct ct_event_data data = *given;
+    int rc = 0;
 
     if (!ct_hook_wanted(data.event))
         return 0;
@@ -78,13 +80,9 @@ int ct_hook_fire(const struct ct_event_data *given)
         data.time = ct_now();
     if (data.event == CT_EVENT_FAILURE || data.event == CT_EVENT_RUN_END)
         return fire_end(&data);
-    for (size_t i = 0; i < count; i++) {
-        int rc = subscribers[i].hook->events >> data.event & 1 ? call(&subscribers[i], &data) : 0;
-
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    for (size_t i = 0; rc >= 0 && i < count; i++)
+        rc = call(&subscribers[i], &data);
+    return rc < 0 ? rc : 0;
 }
 
 int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc)

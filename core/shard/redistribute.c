@@ -95,11 +95,10 @@ static void reduce(const struct ct_mesh *mesh, struct ct_sharding *now,
         if (!(pending >> a & 1))
             continue;
         now->unreduced &= ~((ct_axes)1 << a);
-        if (!all) {
+        if (all)
+            extend(all, a, now);
+        else
             all = push(steps, &ct_op_all_reduce, a, 0, now);
-            continue;
-        }
-        extend(all, a, now);
     }
 }
 
@@ -138,10 +137,8 @@ static bool gather(int ndim, struct ct_sharding *now, const struct ct_sharding *
             continue;
         now->count[d] = (uint8_t)keep;
         s = push(steps, &ct_op_all_gather, now->axis[d][keep], d, now);
-        for (int i = keep + 1; i < old; i++) {
-            s->axes |= (ct_axes)1 << now->axis[d][i];
-            s->axis[s->count++] = now->axis[d][i];
-        }
+        for (int i = keep + 1; i < old; i++)
+            extend(s, now->axis[d][i], now);
         return true;
     }
     return false;
