@@ -7,7 +7,9 @@
  * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
  * column o is at r S + o + c, whatever shape the member is viewed in. Values that a kernel prefers
- * one after the other lie so (stack), if they are made together and used together.
+ * one after the other lie so (stack), if they are made together and used together. A kernel may ask
+ * for rows that do not fall into the same few sets of a cache: their values are padded, as columns
+ * of a matrix that is wider.
  */
 #include <string.h>
 
@@ -62,9 +64,7 @@ static void local_tensors(struct ct_lowering *l)
         ct_sharding_local(&v->sharding, &g->mesh, l->request->rank, v->ndim, v->shape, local, NULL);
         l->program->tensors[id] = ct_tensor_dense(NULL, v->dtype, v->ndim, local);
         l->root[id] = l->next[id] = id;
-        l->bytes[id] = v->opaque_bytes
-                           ? v->opaque_bytes
-                           : (size_t)ct_shape_count(v->ndim, local) * ct_dtype_size(v->dtype);
+        l->bytes[id] = ct_value_bytes(g, v, l->request->rank);
     }
 }
 
@@ -323,15 +323,17 @@ static void alias(struct ct_lowering *l)
     ct_arena_finish(&scratch);
 }
 
-/* ---- joining ---- */
+/* ---- joining and padding ---- */
 
 #define MOST 64
+#define SPACING 2048 /* bytes between rows that fall into the same few sets of a cache */
+#define PADDING 64   /* bytes: a line of the cache */
 
 struct matrix {
     int64_t columns[MOST]; /* of each member */
     uint32_t root[MOST];
     int count;
-    int64_t rows, width;
+    int64_t rows, width; /* width: with padding */
 };
 
 /* May the class of root be moved next to another? Only if both are per microbatch, or neither. */
@@ -344,12 +346,46 @@ static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t ot
                ct_part_is_microbatch(w->producer->section->part);
 }
 
-/* Describe the members as a matrix. False if rows or dtypes differ, or one is not free to move. */
+/* The flags of the kernel that would run op; 0: there is none. */
+static unsigned kernel_flags(struct ct_lowering *l, struct ct_op *op)
+{
+    struct ct_prepare request = {0};
+    const struct ct_kernel *kernel = ct_lower_find_kernel(l, op, &request);
+
+    return kernel ? kernel->flags : 0;
+}
+
+/* Find the classes that a kernel with CT_KERNEL_SPREADS reads. */
+static void find_spread(struct ct_lowering *l)
+{
+    l->spread = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
+    for (size_t n = 0; n < l->op_count; n++) {
+        struct ct_op *op = l->op_at[n];
+        bool spreads = kernel_flags(l, op) & CT_KERNEL_SPREADS;
+
+        for (int i = 0; spreads && i < op->ins; i++)
+            if (op->in[i])
+                l->spread[l->root[op->in[i]->id]] = true;
+    }
+}
+
+/* Elements that are added to rows of `columns` elements, of which v has some or all. */
+static int64_t padding(const struct ct_lowering *l, const struct ct_value *v, int64_t columns)
+{
+    int64_t item = (int64_t)ct_dtype_size(v->dtype), bytes = columns * item;
+
+    if (!l->spread[l->root[v->id]] || bytes % SPACING || bytes == SPACING)
+        return 0;
+    return PADDING / item;
+}
+
+/* Describe the members as a matrix. False if rows or dtypes differ, one is not free to move, or a
+   single one needs no padding. */
 static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int count,
                       const bool *joined, struct matrix *m)
 {
     *m = (struct matrix){.count = count};
-    if (count < 2 || count > (int)CT_COUNT(m->root))
+    if (count < 1 || count > (int)CT_COUNT(m->root))
         return false;
     for (int i = 0; i < count; i++) {
         const struct ct_tensor *t = &l->program->tensors[values[i]->id];
@@ -369,7 +405,9 @@ static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int
         m->root[i] = root;
         m->width += columns;
     }
-    return true;
+    for (int i = 0; i < count; i++)
+        m->width += padding(l, values[i], m->width);
+    return count > 1 || m->width > m->columns[0];
 }
 
 /* Set strides of t inside a matrix: rows of `columns` elements become rows of `width`. */
@@ -390,22 +428,23 @@ static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
 
 static bool kernel_can_stride(struct ct_lowering *l, struct ct_op *op)
 {
-    struct ct_prepare request = {0};
-    bool any = is_view(op) || is_part(op);
-    const struct ct_kernel *kernel = any ? NULL : ct_lower_find_kernel(l, op, &request);
-
-    return any || (kernel && kernel->flags & CT_KERNEL_STRIDED);
+    return is_view(op) || is_part(op) || kernel_flags(l, op) & CT_KERNEL_STRIDED;
 }
 
-static bool kernels_can_stride(struct ct_lowering *l, uint32_t id)
+/* Do all kernels that access the class support strides? */
+static bool kernels_can_stride(struct ct_lowering *l, uint32_t root)
 {
-    const struct ct_value *v = l->graph->values[id];
+    uint32_t id = root;
 
-    if (v->producer && !kernel_can_stride(l, v->producer))
-        return false;
-    ct_for_each_use (use, v)
-        if (!kernel_can_stride(l, use->op))
+    do {
+        const struct ct_value *v = l->graph->values[id];
+
+        if (v->producer && !kernel_can_stride(l, v->producer))
             return false;
+        ct_for_each_use (use, v)
+            if (!kernel_can_stride(l, use->op))
+                return false;
+    } while ((id = l->next[id]) != root);
     return true;
 }
 
@@ -425,8 +464,6 @@ static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, 
             !stride_in(&tensors[id], columns, width))
             return false;
         tensors[id].data = (void *)((row * (size_t)width + (size_t)column) * item);
-        if (!kernels_can_stride(l, id))
-            return false;
     } while ((id = l->next[id]) != root);
     return true;
 }
@@ -461,6 +498,8 @@ static void join(struct ct_lowering *l, const struct matrix *m, bool *joined)
 
     for (int i = 0; ok && i < m->count; column += m->columns[i++])
         ok = move_columns(l, m->root[i], m->columns[i], column, m->width);
+    for (int i = 0; ok && i < m->count; i++)
+        ok = kernels_can_stride(l, m->root[i]);
     for (int i = 0; !ok && i < m->count; i++)
         move_back(l, m->root[i]);
     if (!ok)
@@ -500,12 +539,25 @@ static void join_all(struct ct_lowering *l, bool *joined)
         struct ct_value **values = NULL, *wholes[MOST];
         int count = ct_op_join(op, &values);
 
-        try_join(l, values, count, joined);
-        if (count == 0 || count > MOST)
+        if (count < 2 || count > MOST)
             continue;
+        try_join(l, values, count, joined);
         memcpy(wholes, values, sizeof(*wholes) * (size_t)count);
         while (find_wholes(wholes, count))
             try_join(l, wholes, count, joined);
+    }
+}
+
+/* Pad rows for the kernels that prefer it. The kernels that run on dense rows must support strides:
+   what takes over from one that does not may be slow. */
+static void pad_all(struct ct_lowering *l, bool *joined)
+{
+    for (uint32_t id = 0; id < l->graph->value_count; id++) {
+        struct ct_value *v = l->graph->values[id];
+
+        if (v->ndim && padding(l, v, l->program->tensors[id].shape[v->ndim - 1]) &&
+            kernels_can_stride(l, l->root[id]))
+            try_join(l, &v, 1, joined);
     }
 }
 
@@ -513,10 +565,6 @@ static void join_all(struct ct_lowering *l, bool *joined)
 
 static bool same_users(const struct ct_value *a, const struct ct_value *b)
 {
-    uint32_t count = 0, others = 0;
-
-    ct_for_each_use (use, b)
-        others++;
     ct_for_each_use (use, a) {
         bool shared = false;
 
@@ -524,9 +572,8 @@ static bool same_users(const struct ct_value *a, const struct ct_value *b)
             shared |= other->op == use->op;
         if (!shared)
             return false;
-        count++;
     }
-    return count == others;
+    return a->use_count == b->use_count;
 }
 
 /* May v follow w in one buffer, at this offset? Each is all of its class. */
@@ -555,14 +602,11 @@ static void stack(struct ct_lowering *l, struct ct_value **values, int count, bo
             if (!may_follow(l, values[i], values[i ? k : 1], offset, joined))
                 return;
     offset = 0;
-    for (int i = 0; i < count; i++) {
-        size_t bytes = l->bytes[values[i]->id];
-
+    for (int i = 0; i < count; offset += l->bytes[values[i++]->id]) {
         joined[values[i]->id] = true;
         shift(l, values[i]->id, offset);
         if (i)
             set_root(l, first, values[i]->id);
-        offset += bytes;
     }
     l->bytes[first] = offset;
 }
@@ -571,13 +615,10 @@ static void stack(struct ct_lowering *l, struct ct_value **values, int count, bo
 static void stack_all(struct ct_lowering *l, bool *joined)
 {
     for (size_t n = 0; n < l->op_count; n++) {
-        struct ct_prepare request = {0};
         struct ct_value **values = NULL;
         int count = ct_op_stack(l->op_at[n], &values);
-        const struct ct_kernel *kernel =
-            count > 1 ? ct_lower_find_kernel(l, l->op_at[n], &request) : NULL;
 
-        if (kernel && kernel->flags & CT_KERNEL_STACKED)
+        if (count > 1 && kernel_flags(l, l->op_at[n]) & CT_KERNEL_STACKED)
             stack(l, values, count, joined);
     }
 }
@@ -592,8 +633,10 @@ int ct_lower_place(struct ct_lowering *l)
     ct_lower_find_terms(l);
     alias(l);
     place_parts(l);
+    find_spread(l);
     join_all(l, joined);
     stack_all(l, joined);
+    pad_all(l, joined);
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
         int rc = 0;

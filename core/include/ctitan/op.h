@@ -146,6 +146,7 @@ struct ct_prepare {
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
 #define CT_KERNEL_STACKED 4u     /* faster where what the type's `stack` names is stacked */
+#define CT_KERNEL_SPREADS 8u     /* faster where no input's rows lie a multiple of 2 KB apart */
 
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
