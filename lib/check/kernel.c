@@ -77,6 +77,8 @@ static int prepare(struct call *c, struct ct_device *device, const struct ct_ker
     hide(launch->out, out, NULL, launch->outs);
     if (kernel->accepts && !kernel->accepts(&p))
         return 0;
+    memcpy(in, launch->in, sizeof(*in) * (size_t)launch->ins);
+    memcpy(out, launch->out, sizeof(*out) * (size_t)launch->outs);
     if (kernel->prepare)
         rc = kernel->prepare(&p);
     launch->state = p.state;

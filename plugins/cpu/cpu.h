@@ -36,7 +36,7 @@ struct cpu_config {
     enum cpu_products products;
     enum cpu_attention attention;
     const char *offload_folder; /* of the file that backs host memory; "": no host memory */
-    bool huge_pages, pack_weights;
+    bool huge_pages, pack_weights, pad_rows;
 };
 extern struct cpu_config cpu_config;
 

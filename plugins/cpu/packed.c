@@ -1,13 +1,16 @@
 /*
  * Kernels on packed weights. Adjacent shards (q, k, v) are one product. If the memory plan could
  * not make them adjacent, they are copied through a matrix in the workspace.
+ *
+ * Own kernels of products read rows of activations in place where these fall into different sets of
+ * the L1 cache, and else copy them first: they ask the plan to pad such rows.
  */
 #include <string.h>
 
 #include <ctitan/error.h>
 
-#include "gemm.h"
 #include "loss.h"
+#include "products/choice.h"
 
 /* ---- packing ---- */
 
@@ -105,13 +108,17 @@ static int64_t row_stride(const struct ct_tensor *t)
     return rows.stride;
 }
 
-/* Only members of a joined matrix have a row stride equal to the width of all shards together. */
+/* True if the shards are columns of one matrix, without gaps between them. */
 static bool side_by_side(const struct ct_tensor *shard, int count, int64_t width)
 {
-    for (int i = 0; i < count; i++)
-        if (row_stride(&shard[i]) != width)
-            return count == 1;
-    return true;
+    uintptr_t at = (uintptr_t)shard->data;
+
+    for (int i = 0; i < count; i++) {
+        if ((uintptr_t)shard[i].data != at || row_stride(&shard[i]) != row_stride(shard))
+            return false;
+        at += (uintptr_t)columns(&shard[i]) * ct_dtype_size(shard[i].dtype);
+    }
+    return row_stride(shard) >= width;
 }
 
 static struct packed_linear *plan_shards(struct ct_prepare *p, const struct ct_tensor *shard,
@@ -176,13 +183,11 @@ static void move_columns(void *context, int thread, int threads)
     }
 }
 
-static int check_adjoining(const struct ct_tensor *shard, int count)
+/* Do own kernels read the rows of x, and may the plan pad them? */
+static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
 {
-    for (int i = 0; i + 1 < count; i++)
-        if ((char *)shard[i + 1].data !=
-            (char *)shard[i].data + (size_t)columns(&shard[i]) * ct_dtype_size(shard[i].dtype))
-            return ct_fail(CT_EINVAL, "shards have the strides of one matrix, but lie apart");
-    return 0;
+    return cpu_config.pad_rows && x->dtype == CT_BF16 &&
+           cpu_choose_panels(use, packed->shape[0], packed->shape[1], packed->dtype);
 }
 
 /* ---- cpu.linear ---- */
@@ -190,6 +195,11 @@ static int check_adjoining(const struct ct_tensor *shard, int count)
 static bool accepts_linear(const struct ct_prepare *p)
 {
     return acceptable(p->in, 1) && acceptable(p->out, p->outs);
+}
+
+static bool pads_linear(const struct ct_prepare *p)
+{
+    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD);
 }
 
 static int prepare_linear(struct ct_prepare *p)
@@ -219,10 +229,8 @@ static int run_linear(const struct ct_launch *l)
     struct columns_call move = {l->out, l->outs, (char *)l->workspace + state->matrix_at,
                                 state->width, false};
     bool accumulate = l->accumulate & 1;
-    int rc = state->gathered ? 0 : check_adjoining(l->out, l->outs);
+    int rc;
 
-    if (rc < 0)
-        return rc;
     if (state->gathered && accumulate)
         cpu_parallel(move_columns, &move);
     rc = cpu_gemm_run(state->gemm[accumulate], l->in[0].data, l->in[1].data,
@@ -238,6 +246,11 @@ static int run_linear(const struct ct_launch *l)
 static bool accepts_linear_dx(const struct ct_prepare *p)
 {
     return acceptable(p->in, p->ins - 1) && acceptable(p->out, 1);
+}
+
+static bool pads_linear_dx(const struct ct_prepare *p)
+{
+    return accepts_linear_dx(p) && pads(p->in, p->in + p->ins - 1, CPU_BACKWARD);
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
@@ -266,10 +279,7 @@ static int run_linear_dx(const struct ct_launch *l)
     const struct packed_linear *state = l->state;
     struct columns_call move = {l->in, l->ins - 1, (char *)l->workspace + state->matrix_at,
                                 state->width, false};
-    int rc = state->gathered ? 0 : check_adjoining(l->in, l->ins - 1);
 
-    if (rc < 0)
-        return rc;
     if (state->gathered)
         cpu_parallel(move_columns, &move);
     return cpu_gemm_run(state->gemm[l->accumulate & 1],
@@ -306,6 +316,11 @@ static bool accepts_loss(const struct ct_prepare *p)
     return cpu_head_accepts(&head, &o);
 }
 
+static bool pads_loss(const struct ct_prepare *p)
+{
+    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD);
+}
+
 static int prepare_loss(struct ct_prepare *p)
 {
     struct cpu_head head = packed_head(p->in + 1);
@@ -329,6 +344,11 @@ static bool accepts_grad(const struct ct_prepare *p)
     return cpu_head_accepts(&head, &o);
 }
 
+static bool pads_grad(const struct ct_prepare *p)
+{
+    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD);
+}
+
 static int prepare_grad(struct ct_prepare *p)
 {
     struct cpu_head head = packed_head(p->in + 2);
@@ -345,11 +365,16 @@ static int run_grad(const struct ct_launch *l)
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+#define UNIT (FLAGS | CT_KERNEL_SPREADS)
 
 const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
     CT_KERNEL("cpu.pack_both", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack_both,
               run_pack_both),
+    CT_KERNEL("cpu.linear", "unit", UNIT, pads_linear, prepare_linear, run_linear),
+    CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
+    CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),
+    CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", UNIT, pads_grad, prepare_grad, run_grad),
     CT_KERNEL("cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx,
               run_linear_dx),

@@ -464,7 +464,7 @@ static bool all_dense(const struct call *call)
     return true;
 }
 
-/* What the planner would show the kernel: no addresses. */
+/* What the planner would show a kernel's `accepts`: no addresses. */
 static void hide_addresses(struct ct_tensor *to, const struct ct_tensor *from, int count)
 {
     memcpy(to, from, sizeof(*to) * (size_t)count);
@@ -498,6 +498,8 @@ int call_prepare(struct call *call, const struct bed *bed, const struct ct_kerne
     hide_addresses(out, call->out, op->outs);
     if (kernel->accepts && !kernel->accepts(&p))
         return 0;
+    memcpy(in, call->in, sizeof(*in) * (size_t)op->ins);
+    memcpy(out, call->out, sizeof(*out) * (size_t)op->outs);
     rc = kernel->prepare ? kernel->prepare(&p) : 0;
     if (rc < 0)
         return ct_context(rc, "preparing %s (%s)", op->type->name, kernel->name);
