@@ -8,6 +8,7 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
+#include <ctitan/lib/numa.h>
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
@@ -80,6 +81,31 @@ static void print_huge_pages(void)
         fclose(in);
 }
 
+static void print_nodes(struct ct_arena *arena)
+{
+    const char *before = "  nodes       ";
+    struct ct_numa numa;
+
+    ct_numa_read(NULL, arena, &numa);
+    for (int node = 0; node < 64; node++) {
+        int threads = 0;
+
+        for (int i = 0; i < numa.count; i++)
+            threads += numa.processor[i].node == node;
+        if (!(numa.nodes >> node & 1))
+            continue;
+        printf("%s%d: %d thread%s%s", before, node, threads, threads == 1 ? "" : "s",
+               numa.memory >> node & 1 ? "" : " without memory");
+        before = ", ";
+    }
+    if (numa.nodes)
+        printf("\n  placement   %s\n",
+               ct_numa_memory(&numa)
+                   ? "a rank's threads node by node, its memory from their node, or from each of "
+                     "their nodes in turn"
+                   : "left to the system");
+}
+
 static void print_machine(struct ct_arena *arena)
 {
     double page = (double)sysconf(_SC_PAGESIZE);
@@ -97,6 +123,7 @@ static void print_machine(struct ct_arena *arena)
     printf("  memory      %s, %s free\n",
            human_bytes((double)sysconf(_SC_PHYS_PAGES) * page, total),
            human_bytes((double)sysconf(_SC_AVPHYS_PAGES) * page, available));
+    print_nodes(arena);
     print_huge_pages();
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/numa.h>
 
 #include "cpu.h"
 #include "gemm.h"
@@ -57,6 +58,7 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     if (rc < 0)
         return rc;
     set_threads(request);
+    ct_numa_bind(request->local_rank, request->local_ranks > 0 ? request->local_ranks : 1);
     cpu_parallel(start_thread, NULL);
     rc = cpu_gemm_start();
     if (rc >= 0 && cpu_config.products == CPU_PRODUCTS_OWN && !cpu_unit())
@@ -137,6 +139,7 @@ static int reserve(struct ct_device *device, size_t bytes, void **out)
     munmap(memory + head + size, HUGE_PAGE - head);
     memory += head;
     madvise(memory, size, cpu_config.huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    ct_numa_place(memory, size);
     *out = memory;
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/numa.h>
 #include <ctitan/plugin.h>
 
 #include "local.h"
@@ -53,7 +54,8 @@ static bool is_crowded(int ranks)
 {
     cpu_set_t set;
 
-    return sched_getaffinity(0, sizeof(set), &set) == 0 && ranks > CPU_COUNT(&set);
+    return !ct_numa_bound() && sched_getaffinity(0, sizeof(set), &set) == 0 &&
+           ranks > CPU_COUNT(&set);
 }
 
 static bool can_read(const struct member *m)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/numa.h>
 
 #include "local.h"
 
@@ -109,7 +110,8 @@ int local_segment_extend(struct comm *comm, size_t bytes, size_t align, uint64_t
     return 0;
 }
 
-/* Memory has the same alignment as the file, so that the system can use huge pages. */
+/* Memory has the same alignment as the file, so that the system can use huge pages. Each rank
+   chooses the nodes of its own part, which others touch only in calls that it takes part in. */
 int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **base)
 {
     size_t bytes = part * (size_t)comm->base.world;
@@ -136,5 +138,6 @@ int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **bas
     comm->regions[index] = (struct region){.base = at, .part = part};
     comm->region_count = index + 1;
     *base = at + (size_t)comm->base.rank * part;
+    ct_numa_place(*base, part);
     return 0;
 }

@@ -461,12 +461,29 @@ static void plan_shows_memory_and_instructions(void **state)
     assert_has(r.out, "linear");
 }
 
+/* A host of two memory nodes, in the folder "host". */
+static void make_host(void)
+{
+    const char *script = "nodes=%s/host/sys/devices/system/node && "
+                         "mkdir -p $nodes/node0 $nodes/node1 && cd $nodes && echo 0-1 >online && "
+                         "echo 0 >has_memory && echo 0-3 >node0/cpulist && echo 4-5 >node1/cpulist";
+
+    assert_int_equal(system(ct_arena_printf(&arena, script, folder)), 0);
+}
+
 static void doctor_measures_the_machine(void **state)
 {
-    struct result r = run("doctor");
+    struct result r;
 
     (void)state;
+    make_host();
+    assert_int_equal(setenv("CTITAN_SYSTEM_ROOT", ct_arena_printf(&arena, "%s/host", folder), 1),
+                     0);
+    r = run("doctor");
+    assert_int_equal(unsetenv("CTITAN_SYSTEM_ROOT"), 0);
     assert_int_equal(r.status, 0);
+    assert_has(r.out, "nodes       0: 4 threads, 1: 2 threads without memory\n");
+    assert_has(r.out, "placement   a rank's threads node by node");
     assert_has(r.out, "processor");
     assert_has(r.out, "adamw        loads");
     assert_has(r.out, "matrix product, float32");
