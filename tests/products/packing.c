@@ -31,7 +31,7 @@ void cpu_parallel(void (*body)(void *context, int thread, int threads), void *co
         body(context, i, threads);
 }
 
-/* Weights w[n[i], k], one below the other; whole panels and steps of all layouts but for the last. */
+/* Weights w[n[i], k], one below the other; all but the last are whole panels and steps. */
 static const struct stack {
     int64_t n[MOST], k;
 } stacks[] = {{{1}, 1},        {{3}, 5},           {{16}, 16},  {{70}, 37},    {{37}, 70},
