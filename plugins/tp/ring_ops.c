@@ -160,6 +160,7 @@ const struct ct_op_type tp_op_ring_sum = {
     .name = "tp.ring_sum",
     .summary = "the sum of the ranks' values, which come in the order of the ring",
     .signature = "*x[.] T -> y[.] T",
+    .samples = "real[2,4]; real[2,4] real[2,4] real[2,4]",
     .flags = CT_OP_LINEAR,
     .attrs = (const struct ct_option[]){AXES, {0}},
     .attrs_size = sizeof(struct tp_ring),
