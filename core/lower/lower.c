@@ -35,7 +35,7 @@ static enum ct_category category(const struct ct_lowering *l, const struct ct_va
     case CT_ROLE_PARAM:
         return CT_CATEGORY_PARAMETER;
     case CT_ROLE_STATE:
-        return CT_CATEGORY_OPTIMIZER;
+        return v->opaque_bytes ? CT_CATEGORY_PREPARED : CT_CATEGORY_OPTIMIZER;
     case CT_ROLE_INPUT:
     case CT_ROLE_SCALAR:
         return CT_CATEGORY_INPUT;

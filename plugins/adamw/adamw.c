@@ -31,9 +31,11 @@ static const struct ct_option options[] = {
                   "parameter|float32|bfloat16|float8",
                   "Dtype of the moments; parameter: that of the parameter; float8: those of "
                   "matrices in blocks of a row with one scale, others in float32"),
-    CT_OPT_BOOL(struct config, write_copies, "write_copies", "true",
-                "Copies of the parameters in the dtype of the forward pass are kept, and written "
-                "with the parameters, not cast anew in each step"),
+    CT_OPT_BOOL(
+        struct config, write_copies, "write_copies", "true",
+        "Copies of the parameters in the dtype of the forward pass, and in layouts that the "
+        "device asks for, are kept, and written with the parameters, not made anew in each "
+        "step"),
     {0}};
 
 /* ---- the op ---- */
@@ -93,7 +95,11 @@ static int reference(const struct ct_launch *l)
 
 int adamw_copies_reference(const struct ct_launch *l)
 {
-    return update_all(l, GROUP + 1);
+    for (int i = FIRST; i < l->ins; i += ADAMW_COPIES_GROUP)
+        for (int k = ADAMW_PACKED; k < ADAMW_COPIES_GROUP; k++)
+            if (l->in[i + k].data)
+                return ct_fail(CT_EINVAL, "only a kernel of the device knows the layout of a copy");
+    return update_all(l, ADAMW_COPIES_GROUP);
 }
 
 const struct ct_op_type adamw_type = {
@@ -105,6 +111,7 @@ const struct ct_op_type adamw_type = {
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = reference,
+    .write_copy = adamw_write_copy,
 };
 
 /* ---- the optimizer ---- */
@@ -217,10 +224,15 @@ static double peak_lr(void)
     return config.hyper.lr;
 }
 
+bool adamw_wants_copies(void)
+{
+    return config.write_copies;
+}
+
 static int copies(struct ct_graph *graph, struct ct_run *run)
 {
     (void)run;
-    return config.write_copies && adamw_can_write_copies() ? adamw_write_copies(graph) : 0;
+    return adamw_write_copies(graph);
 }
 
 static const struct ct_transform write_copies = {

@@ -9,6 +9,8 @@
  * that another op updates in a step, that lie in host memory, or whose moments have 8 bits; and the
  * casts that a device has folded into something else. Copies are in bfloat16, of parameters in
  * float32.
+ *
+ * A device may ask for copies in layouts of its own (write_copy), which its transform makes states.
  */
 #include <string.h>
 
@@ -24,12 +26,15 @@
 const struct ct_op_type adamw_copies = {
     .size = sizeof(struct ct_op_type),
     .name = "adamw.copies",
-    .summary = "as adamw; also writes copies of the updated parameters in other dtypes",
-    .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F, ?!copy[.] F)",
-    .samples = "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4]",
+    .summary = "as adamw; also writes copies of the updated parameters in other dtypes and layouts",
+    .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F, ?!copy[.] F, "
+                 "?!packed[ab] F, ?!packed2[cd] F)",
+    .samples =
+        "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4] - -",
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = adamw_copies_reference,
+    .write_copy = adamw_write_copy,
 };
 
 static int copy_reference(const struct ct_launch *l)
@@ -47,39 +52,98 @@ const struct ct_op_type adamw_copy = {
     .reference = copy_reference,
 };
 
-/* ---- the transform ---- */
+/* ---- write_copy ---- */
 
-struct copying {
-    struct ct_graph *graph;
-    struct ct_builder init;
-    struct ct_value **copy; /* by id of the parameter */
-    bool *updated;          /* by id of the parameter: by adamw alone, and not copied yet */
-};
-
-/* Has the run's device a kernel of this type? */
-static bool has_kernel(const struct ct_op_type *type)
+/* Has the run's device a kernel of this type, with these flags? */
+static bool has_kernel(const struct ct_op_type *type, unsigned flags)
 {
     const struct ct_offer *device = ct_offer_at(CT_DEVICE, 0);
     const struct ct_kernel *kernel;
 
     for (size_t i = 0; device && (kernel = ct_kernel_at(device->name, i)); i++)
-        if (!strcmp(kernel->op, type->name))
+        if (!strcmp(kernel->op, type->name) && (kernel->flags & flags) == flags)
             return true;
     return false;
 }
 
-bool adamw_can_write_copies(void)
+/* The use of a parameter by the op of adamw that alone updates it after init, or NULL. */
+static const struct ct_use *update_of(const struct ct_value *param)
 {
-    return has_kernel(&adamw_copies) && has_kernel(&adamw_copy);
+    const struct ct_use *update = NULL;
+
+    ct_for_each_use (use, param) {
+        if (use->op->section->part == CT_PART_INIT || !ct_op_mutates(use->op, use->index))
+            continue;
+        if (update || (use->op->type != &adamw_type && use->op->type != &adamw_copies))
+            return NULL;
+        update = use;
+    }
+    return update;
 }
 
-static bool is_cast(const struct copying *c, const struct ct_value *v)
+/* The input of the op that can take a copy, or -1. */
+static int place_for(const struct ct_use *update, bool opaque)
+{
+    int end = opaque ? ADAMW_COPIES_GROUP : ADAMW_PACKED;
+
+    for (int i = opaque ? ADAMW_PACKED : ADAMW_GROUP; i < end; i++)
+        if (update->op->type == &adamw_type || !update->op->in[update->index + i])
+            return update->index + i;
+    return -1;
+}
+
+static void become_copies(struct ct_graph *graph, struct ct_op *adamw)
+{
+    int groups = (adamw->ins - ADAMW_FIRST) / ADAMW_GROUP;
+    int ins = ADAMW_FIRST + groups * ADAMW_COPIES_GROUP;
+    struct ct_value **in = ct_arena_array(graph->arena, struct ct_value *, ins);
+
+    memcpy(in, adamw->in, sizeof(*in) * ADAMW_FIRST);
+    for (int i = 0; i < groups; i++)
+        memcpy(in + ADAMW_FIRST + i * ADAMW_COPIES_GROUP, adamw->in + ADAMW_FIRST + i * ADAMW_GROUP,
+               sizeof(*in) * ADAMW_GROUP);
+    ct_op_become(graph, adamw, &adamw_copies, in, ins, adamw->attrs);
+}
+
+bool adamw_write_copy(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
+                      int count, struct ct_value *copy)
+{
+    bool opaque = copy->opaque_bytes;
+
+    if (!adamw_wants_copies() || !has_kernel(&adamw_copies, opaque ? CT_KERNEL_OPAQUE : 0))
+        return false;
+    for (int i = 0; i < count; i++) {
+        const struct ct_use *update = update_of(params[i]);
+
+        if (!update || update->op != op || place_for(update, opaque) < 0)
+            return false;
+    }
+    if (op->type == &adamw_type)
+        become_copies(graph, op);
+    for (int i = 0; i < count; i++)
+        ct_op_set_input(op, place_for(update_of(params[i]), opaque), copy);
+    return true;
+}
+
+/* ---- the transform ---- */
+
+struct copying {
+    struct ct_graph *graph;
+    struct ct_builder init;
+};
+
+/* A cast of a parameter, in the place of which adamw can write a copy. */
+static bool is_cast(const struct ct_value *v)
 {
     const struct ct_op *op = v->producer;
+    const struct ct_use *update;
 
-    return op && op->type == &ct_op_cast && op->section->part == CT_PART_PRE &&
-           c->updated[op->in[0]->id] && op->in[0]->dtype == CT_F32 && v->dtype == CT_BF16 &&
-           ct_sharding_equal(&v->sharding, &op->in[0]->sharding);
+    if (!op || op->type != &ct_op_cast || op->section->part != CT_PART_PRE ||
+        op->in[0]->role != CT_ROLE_PARAM || op->in[0]->dtype != CT_F32 || v->dtype != CT_BF16 ||
+        !ct_sharding_equal(&v->sharding, &op->in[0]->sharding))
+        return false;
+    update = update_of(op->in[0]);
+    return update && place_for(update, false) >= 0;
 }
 
 static int keep(struct copying *c, struct ct_value *cast)
@@ -93,13 +157,12 @@ static int keep(struct copying *c, struct ct_value *cast)
     copy->sharding = p->sharding;
     copy->holders = p->holders;
     copy->dtype_fixed = true;
+    adamw_write_copy(c->graph, update_of(p)->op, &p, 1, copy);
     ct_value_replace(c->graph, cast, copy);
     if (c->init.before == op)
         c->init.before = op->next;
     ct_graph_remove(c->graph, op);
     ct_emit_type(&c->init, &adamw_copy, NULL, (struct ct_value *[]){copy, p}, 2, NULL);
-    c->copy[p->id] = copy;
-    c->updated[p->id] = false;
     return c->init.status;
 }
 
@@ -108,29 +171,9 @@ static int keep_all(struct copying *c, const struct ct_op *user)
     int rc = 0;
 
     for (int i = 0; rc == 0 && i < user->ins; i++)
-        if (user->in[i] && is_cast(c, user->in[i]))
+        if (user->in[i] && is_cast(user->in[i]))
             rc = keep(c, user->in[i]);
     return rc;
-}
-
-static void write_in(struct copying *c, struct ct_op *adamw)
-{
-    int groups = (adamw->ins - ADAMW_FIRST) / ADAMW_GROUP, each = ADAMW_GROUP + 1;
-    struct ct_value **in =
-        ct_arena_array(c->graph->arena, struct ct_value *, ADAMW_FIRST + groups * each);
-    bool any = false;
-
-    memcpy(in, adamw->in, sizeof(*in) * ADAMW_FIRST);
-    for (int i = 0; i < groups; i++) {
-        struct ct_value *const *from = adamw->in + ADAMW_FIRST + i * ADAMW_GROUP;
-        struct ct_value **to = in + ADAMW_FIRST + i * each;
-
-        memcpy(to, from, sizeof(*to) * ADAMW_GROUP);
-        to[ADAMW_GROUP] = c->copy[from[0]->id];
-        any |= to[ADAMW_GROUP] != NULL;
-    }
-    if (any)
-        ct_op_become(c->graph, adamw, &adamw_copies, in, ADAMW_FIRST + groups * each, adamw->attrs);
 }
 
 /* After all that fill parameters. */
@@ -145,34 +188,15 @@ static struct ct_builder after_init(struct ct_graph *graph)
     return b;
 }
 
-static void find_updated(struct copying *c)
-{
-    ct_for_each_op (op, c->graph)
-        for (int i = ADAMW_FIRST; op->type == &adamw_type && i < op->ins; i += ADAMW_GROUP)
-            if (op->in[i]->role == CT_ROLE_PARAM)
-                c->updated[op->in[i]->id] = true;
-    ct_for_each_op (op, c->graph)
-        for (int i = 0; op->type != &adamw_type && i < op->ins; i++)
-            if (op->in[i] && op->section->part != CT_PART_INIT && ct_op_mutates(op, i))
-                c->updated[op->in[i]->id] = false;
-}
-
 int adamw_write_copies(struct ct_graph *graph)
 {
-    struct ct_arena scratch = {0};
-    struct copying c = {.graph = graph,
-                        .init = after_init(graph),
-                        .copy = ct_arena_array(&scratch, struct ct_value *, graph->value_count),
-                        .updated = ct_arena_array(&scratch, bool, graph->value_count)};
+    struct copying c = {graph, after_init(graph)};
     int rc = 0;
 
-    find_updated(&c);
+    if (!adamw_wants_copies() || !has_kernel(&adamw_copies, 0) || !has_kernel(&adamw_copy, 0))
+        return 0;
     ct_for_each_op_safe (op, graph)
         if (rc == 0)
             rc = keep_all(&c, op);
-    ct_for_each_op (op, graph)
-        if (rc == 0 && op->type == &adamw_type)
-            write_in(&c, op);
-    ct_arena_finish(&scratch);
     return rc;
 }

@@ -118,8 +118,8 @@ extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss
     cpu_cross_entropy_kernels[], cpu_loss_shard_kernels[], cpu_adamw_kernels[],
     cpu_reduce_kernels[], cpu_init_kernels[], cpu_offload_kernels[], cpu_experts_kernels[],
     cpu_float8_kernels[], cpu_muon_kernels[];
-extern const struct ct_op_type cpu_op_pack, cpu_op_pack_both, cpu_op_linear, cpu_op_linear_dx,
-    cpu_op_loss, cpu_op_loss_grad;
+extern const struct ct_op_type cpu_op_pack, cpu_op_pack_both, cpu_op_pack_into, cpu_op_linear,
+    cpu_op_linear_dx, cpu_op_loss, cpu_op_loss_grad;
 extern const struct ct_transform cpu_pack_weights;
 
 #endif

@@ -1,11 +1,16 @@
 /*
- * The transform "pack_weights", and the op types that it inserts into graphs.
+ * The transform "pack_weights".
  *
  * Every weight that a matrix product reads once per microbatch is packed once per step (part pre)
  * for each of its uses, because forward and backward need different layouts: by cpu.pack for one
  * use, by cpu.pack_both for two in one pass over the weight. A preceding cast is folded in: packing
  * reads the float32 parameter and rounds. The op that read the weight becomes its counterpart on
  * packed weights: linear -> cpu.linear.
+ *
+ * Where an optimizer's op can write copies (ct_op_type.write_copy), a packed matrix of parameters
+ * that it alone updates becomes a state, which that op renews with the parameters and cpu.pack_into
+ * makes in the init part. The others are packed in each step: gathered and offloaded weights, those
+ * of other optimizers, and what is in no layout of lines (lines.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,208 +19,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
 
-#include "gemm.h"
-
-/* ---- op types ---- */
-
-struct pack_attrs {
-    enum cpu_use use;
-    enum ct_dtype dtype;
-    bool round;
-};
-
-struct linear_attrs {
-    struct ct_shape widths; /* of the outputs: "768,256,256" */
-};
-
-static int pack_infer(struct ct_op *op)
-{
-    int64_t rows = 0;
-
-    for (int i = 0; i < op->ins; i++) {
-        if (op->in[i]->ndim != 2 || op->in[i]->shape[1] != op->in[0]->shape[1])
-            return ct_fail(CT_EINVAL, "weights of different widths, or no matrices");
-        rows += op->in[i]->shape[0];
-    }
-    for (int i = 0; i < op->outs; i++) {
-        op->out[i]->dtype = ((const struct pack_attrs *)op->attrs)->dtype;
-        op->out[i]->ndim = 2;
-        op->out[i]->shape[0] = rows;
-        op->out[i]->shape[1] = op->in[0]->shape[1];
-    }
-    return 0;
-}
-
-#define PACK_ATTRS                                                                                 \
-    CT_OPT_DTYPE(struct pack_attrs, dtype, "dtype", "float32", "Dtype of the elements"),           \
-        CT_OPT_BOOL(struct pack_attrs, round, "round", "false",                                    \
-                    "Elements are rounded to bfloat16, whatever dtype holds them")
-
-const struct ct_op_type cpu_op_pack = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.pack",
-    .summary = "weights in the layout of the CPU's matrix product, one below the other",
-    .signature = "*w F -> packed F",
-    .attrs =
-        (const struct ct_option[]){CT_OPT_ENUM(struct pack_attrs, use, "use", "forward",
-                                               "forward|backward", "Multiplied as w^T, or as w"),
-                                   PACK_ATTRS,
-                                   {0}},
-    .attrs_size = sizeof(struct pack_attrs),
-    .infer = pack_infer,
-};
-
-const struct ct_op_type cpu_op_pack_both = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.pack_both",
-    .summary = "cpu.pack for both uses, in one pass over the weights",
-    .signature = "*w F -> forward F, backward F",
-    .attrs = (const struct ct_option[]){PACK_ATTRS, {0}},
-    .attrs_size = sizeof(struct pack_attrs),
-    .infer = pack_infer,
-};
-
-static int linear_infer(struct ct_op *op)
-{
-    const struct ct_shape *widths = &((const struct linear_attrs *)op->attrs)->widths;
-    const struct ct_value *x = op->in[0], *packed = op->in[1];
-    char text[160];
-    int64_t sum = 0;
-
-    for (int i = 0; i < op->outs; i++) {
-        struct ct_value *y = op->out[i];
-
-        y->ndim = x->ndim;
-        memcpy(y->shape, x->shape, sizeof(y->shape));
-        y->shape[y->ndim - 1] = widths->size[i];
-        sum += widths->size[i];
-    }
-    if (sum == packed->shape[0] && x->shape[x->ndim - 1] == packed->shape[1])
-        return 0;
-    ct_shape_print(widths, text, sizeof(text));
-    return ct_fail(CT_EINVAL, "widths %s do not fit the packed weights", text);
-}
-
-static int join_outputs(const struct ct_op *op, struct ct_value ***values)
-{
-    *values = op->out;
-    return op->outs > 1 ? op->outs : 0;
-}
-
-static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
-                           const struct ct_tensor *out)
-{
-    double sum = 0;
-
-    for (int i = 0; i < op->outs; i++)
-        sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[i].shape[out[i].ndim - 1];
-    return sum;
-}
-
-const struct ct_op_type cpu_op_linear = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.linear",
-    .summary = "linear on packed weights",
-    .signature = "x T, packed F -> *y T | *widths",
-    .attrs = (const struct ct_option[]){CT_OPT_SHAPE(struct linear_attrs, widths, "widths", NULL,
-                                                     "Widths of the outputs, comma-separated"),
-                                        {0}},
-    .attrs_size = sizeof(struct linear_attrs),
-    .infer = linear_infer,
-    .flops = linear_flops,
-    .join = join_outputs,
-};
-
-static int linear_dx_infer(struct ct_op *op)
-{
-    const struct ct_value *dy = op->in[0], *packed = op->in[op->ins - 1];
-    struct ct_value *dx = op->out[0];
-
-    dx->ndim = dy->ndim;
-    memcpy(dx->shape, dy->shape, sizeof(dx->shape));
-    dx->shape[dx->ndim - 1] = packed->shape[1];
-    return 0;
-}
-
-static int join_inputs(const struct ct_op *op, struct ct_value ***values)
-{
-    *values = op->in;
-    return op->ins > 2 ? op->ins - 1 : 0;
-}
-
-static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
-                              const struct ct_tensor *out)
-{
-    double sum = 0;
-
-    for (int i = 0; i + 1 < op->ins; i++)
-        sum += 2.0 * (double)ct_tensor_count(&in[i]) * (double)out[0].shape[out[0].ndim - 1];
-    return sum;
-}
-
-const struct ct_op_type cpu_op_linear_dx = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.linear_dx",
-    .summary = "linear_dx on packed weights",
-    .signature = "*dy T, packed F -> dx T",
-    .infer = linear_dx_infer,
-    .flops = linear_dx_flops,
-    .join = join_inputs,
-};
-
-static int loss_infer(struct ct_op *op)
-{
-    op->out[0]->ndim = 0;
-    return 0;
-}
-
-static double loss_flops(const struct ct_op *op, const struct ct_tensor *in,
-                         const struct ct_tensor *out)
-{
-    (void)op;
-    (void)out;
-    return 2.0 * (double)ct_tensor_count(&in[0]) * (double)in[1].shape[0];
-}
-
-const struct ct_op_type cpu_op_loss = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.linear_cross_entropy",
-    .summary = "linear_cross_entropy on packed weights",
-    .signature = "x T, packed F, labels i -> loss W",
-    .infer = loss_infer,
-    .flops = loss_flops,
-};
-
-static int loss_grad_infer(struct ct_op *op)
-{
-    const struct ct_value *x = op->in[1], *packed = op->in[2];
-    struct ct_value *dx = op->out[0], *dw = op->out[1];
-
-    dx->ndim = x->ndim;
-    memcpy(dx->shape, x->shape, sizeof(dx->shape));
-    dw->ndim = 2;
-    memcpy(dw->shape, packed->shape, sizeof(dw->shape));
-    op->out[2]->ndim = 0;
-    return 0;
-}
-
-static double loss_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
-                              const struct ct_tensor *out)
-{
-    return 3 * loss_flops(op, in + 1, out);
-}
-
-const struct ct_op_type cpu_op_loss_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "cpu.linear_cross_entropy_grad",
-    .summary = "linear_cross_entropy_grad on packed weights, for the forward and the backward",
-    .signature = "dloss F, x T, forward F, backward F, labels i -> dx T, dw T, loss W",
-    .flags = CT_OP_ANY_DTYPE,
-    .infer = loss_grad_infer,
-    .flops = loss_grad_flops,
-};
-
-/* ---- the transform ---- */
+#include "pack.h"
 
 struct packer {
     struct ct_graph *graph;
@@ -282,11 +86,11 @@ static bool equal_sources(const struct ct_op *pack, const struct source *source,
 }
 
 /* An op that packs these weights, for whatever use. */
-static struct ct_op *find_pack(const struct packer *p, const struct pack_attrs *attrs,
+static struct ct_op *find_pack(const struct packer *p, const struct cpu_pack_attrs *attrs,
                                const struct source *source, int count)
 {
     ct_for_each_op (op, p->graph) {
-        const struct pack_attrs *a = op->attrs;
+        const struct cpu_pack_attrs *a = op->attrs;
 
         if ((op->type == &cpu_op_pack || op->type == &cpu_op_pack_both) &&
             a->dtype == attrs->dtype && a->round == attrs->round &&
@@ -312,7 +116,7 @@ static struct ct_value *finish_packed(struct ct_value *packed, const struct ct_o
     return packed;
 }
 
-static struct ct_value *emit_pack(struct packer *p, const struct pack_attrs *attrs,
+static struct ct_value *emit_pack(struct packer *p, const struct cpu_pack_attrs *attrs,
                                   const struct source *source, int count, size_t bytes)
 {
     struct ct_builder b = p->before_microbatches;
@@ -353,7 +157,7 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
                                    int count)
 {
     struct source source[CPU_MAX_WEIGHTS];
-    struct pack_attrs attrs = {.use = use};
+    struct cpu_pack_attrs attrs = {.use = use};
     struct ct_op *op;
     size_t bytes;
 
@@ -369,7 +173,7 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
     op = find_pack(p, &attrs, source, count);
     if (op && op->type == &cpu_op_pack_both)
         return op->out[use];
-    if (op && ((const struct pack_attrs *)op->attrs)->use == use)
+    if (op && ((const struct cpu_pack_attrs *)op->attrs)->use == use)
         return op->out[0];
     if (try_packing(p, use, source, count, &bytes) < 0)
         return NULL;
@@ -386,7 +190,7 @@ static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *
 
 static void pack_linear(struct packer *p, struct ct_op *op)
 {
-    struct linear_attrs attrs = {.widths = {.ndim = op->outs}};
+    struct cpu_linear_attrs attrs = {.widths = {.ndim = op->outs}};
     struct ct_value *packed;
 
     if (op->outs > CT_MAX_DIMS)
@@ -430,6 +234,85 @@ static void pack_loss_grad(struct packer *p, struct ct_op *op)
                (struct ct_value *[]){op->in[0], op->in[1], forward, backward, op->in[3]}, 5, NULL);
 }
 
+/* ---- states ---- */
+
+/* True if the packed matrix is of parameters, each once, in a layout of lines. */
+static bool may_be_state(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
+{
+    int64_t local[CT_MAX_DIMS], n = 0;
+    struct cpu_lines lines;
+
+    for (int i = 0; i < pack->ins; i++) {
+        if (pack->in[i]->role != CT_ROLE_PARAM || pack->in[i]->space != CT_SPACE_DEVICE)
+            return false;
+        for (int k = 0; k < i; k++)
+            if (pack->in[k] == pack->in[i])
+                return false;
+        local_shape(p, pack->in[i], local);
+        n += local[0];
+    }
+    return cpu_packed_lines(use, n, local[1], pack->out[0]->dtype, &lines) > 0;
+}
+
+/* An op that updates a parameter in a step; which one does not matter if there are several. */
+static struct ct_op *updater_of(const struct ct_value *param)
+{
+    ct_for_each_use (use, param)
+        if (use->op->section->part != CT_PART_INIT && ct_op_mutates(use->op, use->index))
+            return use->op;
+    return NULL;
+}
+
+static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pack,
+                                  const struct ct_value *packed)
+{
+    struct ct_value *state =
+        ct_graph_source(graph, CT_ROLE_STATE, ct_arena_printf(graph->arena, "cpu.%s", packed->name),
+                        packed->dtype, packed->ndim, packed->shape);
+
+    state->opaque_bytes = packed->opaque_bytes;
+    state->sharding = packed->sharding;
+    state->holders = pack->in[0]->holders;
+    state->dtype_fixed = true;
+    return state;
+}
+
+/* Let the op that updates the parameters keep an output of pack, if it can. */
+static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, int output)
+{
+    struct cpu_pack_attrs attrs = *(const struct cpu_pack_attrs *)pack->attrs;
+    struct ct_value *packed = pack->out[output], *in[CPU_MAX_WEIGHTS + 1];
+    struct ct_op *updater;
+    const struct ct_op_type *type;
+
+    attrs.use = pack->outs > 1 ? (enum cpu_use)output : attrs.use;
+    updater = may_be_state(p, pack, attrs.use) ? updater_of(pack->in[0]) : NULL;
+    type = updater ? ct_op_type_whole(updater->type) : NULL;
+    if (!type || !type->write_copy)
+        return;
+    in[0] = new_state(p->graph, pack, packed);
+    if (!type->write_copy(p->graph, updater, pack->in, pack->ins, in[0]))
+        return;
+    memcpy(in + 1, pack->in, sizeof(*in) * (size_t)pack->ins);
+    ct_emit_type(init, &cpu_op_pack_into, NULL, in, pack->ins + 1, &attrs);
+    ct_value_replace(p->graph, packed, in[0]);
+}
+
+static int keep_states(struct packer *p)
+{
+    struct ct_builder init = ct_init_builder(p->graph);
+
+    init.why = "the optimizer renews packed weights with the weights";
+    ct_for_each_op (op, p->graph)
+        if (op->section->part == CT_PART_INIT)
+            init.before = op->next;
+    ct_for_each_op (op, p->graph)
+        if (op->type == &cpu_op_pack || op->type == &cpu_op_pack_both)
+            for (int i = 0; i < op->outs; i++)
+                keep(p, &init, op, i);
+    return init.status;
+}
+
 static int pack_weights(struct ct_graph *graph, struct ct_run *run)
 {
     static const struct {
@@ -440,6 +323,7 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
                  {&ct_op_linear_cross_entropy, pack_loss},
                  {&ct_op_linear_cross_entropy_grad, pack_loss_grad}};
     struct packer p = {graph, run, ct_builder_at_end(graph, CT_PART_PRE, "")};
+    int rc;
 
     if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)
         return 0;
@@ -454,8 +338,9 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
                 twins[i].pack(&p, op);
                 break;
             }
+    rc = keep_states(&p);
     ct_graph_sweep(graph);
-    return p.before_microbatches.status;
+    return rc < 0 ? rc : p.before_microbatches.status;
 }
 
 const struct ct_transform cpu_pack_weights = {

@@ -14,32 +14,44 @@
 
 /* ---- packing ---- */
 
-static bool accepts_pack(const struct ct_prepare *p)
+static bool accepts_weights(const struct ct_prepare *p, int first)
 {
-    if (p->ins > CPU_MAX_WEIGHTS)
+    if (p->ins - first > CPU_MAX_WEIGHTS)
         return false;
-    for (int i = 0; i < p->ins; i++)
+    for (int i = first; i < p->ins; i++)
         if (!cpu_is_compute_dtype(p->in[i].dtype) || p->in[i].stride[1] != 1 ||
-            p->in[i].dtype != p->in[0].dtype)
+            p->in[i].dtype != p->in[first].dtype)
             return false;
     return true;
 }
 
-static int prepare_packing(struct ct_prepare *p, bool forward, bool backward)
+static bool accepts_pack(const struct ct_prepare *p)
+{
+    return accepts_weights(p, 0);
+}
+
+static bool accepts_pack_into(const struct ct_prepare *p)
+{
+    return accepts_weights(p, 1);
+}
+
+/* first: of the inputs that are weights; to: the dtype of the packed elements. */
+static int prepare_packing(struct ct_prepare *p, int first, enum ct_dtype to, bool forward,
+                           bool backward)
 {
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
     struct cpu_packing_spec spec = {.use = {forward, backward},
-                                    .count = p->ins,
+                                    .count = p->ins - first,
                                     .n = n,
                                     .stride = stride,
-                                    .k = p->in[0].shape[1],
-                                    .from = p->in[0].dtype,
-                                    .to = p->out[0].dtype,
+                                    .k = p->in[first].shape[1],
+                                    .from = p->in[first].dtype,
+                                    .to = to,
                                     .round = ct_op_bool(p->op, "round")};
 
-    for (int i = 0; i < p->ins; i++) {
-        n[i] = p->in[i].shape[0];
-        stride[i] = p->in[i].stride[0];
+    for (int i = 0; i < spec.count; i++) {
+        n[i] = p->in[first + i].shape[0];
+        stride[i] = p->in[first + i].stride[0];
     }
     return cpu_packing_prepare(&spec, (struct cpu_packing **)&p->state);
 }
@@ -48,31 +60,43 @@ static int prepare_pack(struct ct_prepare *p)
 {
     bool forward = ct_op_enum(p->op, "use") == CPU_FORWARD;
 
-    return prepare_packing(p, forward, !forward);
+    return prepare_packing(p, 0, p->out[0].dtype, forward, !forward);
 }
 
 static int prepare_pack_both(struct ct_prepare *p)
 {
-    return prepare_packing(p, true, true);
+    return prepare_packing(p, 0, p->out[0].dtype, true, true);
 }
 
-static int run_packing(const struct ct_launch *l, void *forward, void *backward)
+static int prepare_pack_into(struct ct_prepare *p)
+{
+    bool forward = ct_op_enum(p->op, "use") == CPU_FORWARD;
+
+    return prepare_packing(p, 1, p->in[0].dtype, forward, !forward);
+}
+
+static int run_packing(const struct ct_launch *l, int first, void *forward, void *backward)
 {
     const void *weights[CPU_MAX_WEIGHTS];
 
-    for (int i = 0; i < l->ins; i++)
-        weights[i] = l->in[i].data;
+    for (int i = first; i < l->ins; i++)
+        weights[i - first] = l->in[i].data;
     return cpu_packing_run(l->state, weights, (void *[]){forward, backward});
 }
 
 static int run_pack(const struct ct_launch *l)
 {
-    return run_packing(l, l->out[0].data, l->out[0].data);
+    return run_packing(l, 0, l->out[0].data, l->out[0].data);
 }
 
 static int run_pack_both(const struct ct_launch *l)
 {
-    return run_packing(l, l->out[0].data, l->out[1].data);
+    return run_packing(l, 0, l->out[0].data, l->out[1].data);
+}
+
+static int run_pack_into(const struct ct_launch *l)
+{
+    return run_packing(l, 1, l->in[0].data, l->in[0].data);
 }
 
 /* ---- linear ---- */
@@ -371,6 +395,8 @@ const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
     CT_KERNEL("cpu.pack_both", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack_both,
               run_pack_both),
+    CT_KERNEL("cpu.pack_into", "lines", CT_KERNEL_STRIDED, accepts_pack_into, prepare_pack_into,
+              run_pack_into),
     CT_KERNEL("cpu.linear", "unit", UNIT, pads_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),

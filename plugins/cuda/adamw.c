@@ -4,8 +4,9 @@
  */
 #include "gpu.h"
 
-#define HEAD 3 /* lr, step, clip */
-#define MOST 5 /* operands: p, g, m, v, copy */
+#define HEAD 3         /* lr, step, clip */
+#define MOST 5         /* operands: p, g, m, v, copy */
+#define COPIES_GROUP 7 /* of adamw.copies: the others are in layouts of other devices */
 #define THREADS 256
 
 static bool accepts(const struct ct_prepare *p)
@@ -20,8 +21,9 @@ static bool accepts(const struct ct_prepare *p)
 /* A copy is the new value rounded, not rounded again. */
 static bool accepts_copies(const struct ct_prepare *p)
 {
-    for (int i = HEAD; i < p->ins; i += MOST)
-        if (p->present[i + 4] && p->in[i].dtype != CT_F32)
+    for (int i = HEAD; i < p->ins; i += COPIES_GROUP)
+        if ((p->present[i + 4] && p->in[i].dtype != CT_F32) || p->present[i + 5] ||
+            p->present[i + 6])
             return false;
     return accepts(p);
 }
@@ -87,7 +89,7 @@ static int launch(const struct ct_launch *l, struct gpu_adamw *a)
     return rc;
 }
 
-static int run_groups(const struct ct_launch *l, int operands)
+static int run_groups(const struct ct_launch *l, int group, int operands)
 {
     double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
     struct gpu_adamw a = {.step = l->workspace,
@@ -98,7 +100,7 @@ static int run_groups(const struct ct_launch *l, int operands)
                           .eps = (float)ct_op_float(l->op, "eps")};
     int rc = begin(l);
 
-    for (int i = HEAD; rc == 0 && i + operands <= l->ins; i += operands) {
+    for (int i = HEAD; rc == 0 && i + group <= l->ins; i += group) {
         if (a.tensors == GPU_TENSORS)
             rc = launch(l, &a);
         append(&a, &l->in[i], operands);
@@ -108,12 +110,12 @@ static int run_groups(const struct ct_launch *l, int operands)
 
 static int run(const struct ct_launch *l)
 {
-    return run_groups(l, MOST - 1);
+    return run_groups(l, MOST - 1, MOST - 1);
 }
 
 static int run_copies(const struct ct_launch *l)
 {
-    return run_groups(l, MOST);
+    return run_groups(l, COPIES_GROUP, MOST);
 }
 
 /* Copies at the beginning, and after the host has written parameters. */

@@ -230,6 +230,19 @@
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
 
+/* Packed weights that the optimizer may renew. */
+#define UPDATED(t, k, n)                                                                           \
+    "input %x : T[2," #t "," #k "]\n"                                                              \
+    "scalar %lr : float64[]\n"                                                                     \
+    "scalar %step : float64[]\n"                                                                   \
+    "scalar %clip : float32[]\n"                                                                   \
+    "state %g : float32[" #n "," #k "]\n"                                                          \
+    "state %m : float32[" #n "," #k "]\n"                                                          \
+    "state %variance : float32[" #n "," #k                                                         \
+    "]\n" PARAMETER("w", n, k) "F - %y = linear(%x, %w) : T[2," #t "," #n "]\n"                    \
+                               "I - %dx = linear_dx(%y, %w) : T[2," #t "," #k "]\n"                \
+                               "post - adamw(%lr, %step, %clip, %w.master, %g, %m, %variance)\n"
+
 /* The first parameter has no copy. */
 #define ADAMW_COPIES(n0, n1, clip)                                                                 \
     "scalar %lr : float64[]\n"                                                                     \
@@ -244,8 +257,8 @@
     "state %variance0 : T[" #n0 "]\n"                                                              \
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "state %copy1 : bfloat16![" #n1 ",3]\n"                                                        \
-    "post - adamw.copies(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, _, %p1, %g1, %m1, "     \
-    "%variance1, %copy1)\n"                                                                        \
+    "post - adamw.copies(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, _, _, _, %p1, %g1, "    \
+    "%m1, %variance1, %copy1, _, _)\n"                                                             \
     "init - adamw.copy(%copy1, %p1)\n"
 
 #define ADAMW_FLOAT8(n0, columns, blocks, clip)                                                    \
@@ -369,6 +382,8 @@ const struct conformance_case conformance_cases[] = {
     {"packed linears, odd", MIXED(1, 9, 19, 64, 3), 64, true, true},
     {"packed linears, unaligned", MIXED(1, 9, 19, 7, 5), 7, true, true},
     {"packed linears, many", MIXED(3, 61, 64, 128, 64), 128, true, true},
+    {"packed linears, updated", UPDATED(9, 70, 64), 0, false},
+    {"packed linears, updated, odd", UPDATED(5, 33, 77), 0, false},
     {"linear loss, one token", LOSS(1, 1, 5, 7), 7, true, true},
     {"linear loss, odd", LOSS(2, 13, 33, 77), 77, true, true},
     {"linear loss, several chunks", LOSS(2, 257, 2, 8200), 8200, true, true, true},

@@ -147,6 +147,7 @@ struct ct_prepare {
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
 #define CT_KERNEL_STACKED 4u     /* faster where what the type's `stack` names is stacked */
 #define CT_KERNEL_SPREADS 8u     /* faster where no input's rows lie a multiple of 2 KB apart */
+#define CT_KERNEL_OPAQUE 16u     /* writes copies whose layout the device alone knows: write_copy */
 
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
@@ -255,6 +256,13 @@ struct ct_op_type {
        parts lie in their whole. NULL: it is no such op. */
     int64_t (*part)(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
                     int *dim);
+    /* For an op that updates parameters: make it write their new values to `copy`, too. That is a
+       state which an op of the init part, without outputs, makes from these parameters; with
+       opaque_bytes in a layout of the device, which its kernel knows from that op. Returns false if
+       op does not do so: other ops update them as well, or it has no room for another copy. NULL:
+       it never does. */
+    bool (*write_copy)(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
+                       int count, struct ct_value *copy);
 };
 /* The least size that is taken. The later fields are optional: read them through
    ct_op_type_whole. */
