@@ -5,7 +5,9 @@
  * without AMX) are first widened into the workspace, and the result is rounded afterwards.
  *
  * By rows: if A or C must be converted, A is split into chunks of rows. Each thread widens a chunk,
- * runs a one-thread primitive on it and rounds the result while it is in the thread's cache.
+ * runs a one-thread primitive on it and rounds the result while it is in the thread's cache. The
+ * same if B is packed and rows of A or C lie apart: oneDNN has only its slow reference for that,
+ * and chunks are copied.
  *
  * By depth: if A is stored transposed (the gradient of a weight), both operands are widened in
  * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
@@ -44,6 +46,7 @@ struct cpu_gemm {
     enum way way;
     enum ct_dtype compute; /* dtype of A and B in the primitives */
     bool widen_a, widen_b, round_c;
+    bool copy_a, copy_c;               /* rows lie apart, and B is packed */
     int64_t chunk;                     /* of m or k */
     int lanes;                         /* threads that run primitives of their own */
     struct primitive main, next, tail; /* next: by depth, from the second chunk on */
@@ -145,7 +148,7 @@ static struct ct_matrix stored_b(const struct cpu_gemm_spec *s)
 static int64_t chunk_rows(const struct cpu_gemm *g)
 {
     const struct cpu_gemm_spec *s = &g->spec;
-    int64_t row_bytes = (s->k * g->widen_a + s->n * g->round_c) * 4;
+    int64_t row_bytes = (s->k * (g->widen_a || g->copy_a) + s->n * (g->round_c || g->copy_c)) * 4;
     int64_t most = row_bytes * CHUNK > CHUNK_BYTES ? CHUNK / 2 : CHUNK;
     int64_t chunks = g->threads * ((s->m + most * g->threads - 1) / (most * g->threads));
 
@@ -165,7 +168,10 @@ static void choose_way(struct cpu_gemm *g)
     g->chunk = s->m;
     if (s->lanes)
         return;
-    if ((g->widen_a || g->round_c) && s->a_col == 1 && s->m >= 32 * g->threads) {
+    g->copy_a = !s->b_row && !g->widen_a && s->a_row != s->k;
+    g->copy_c = !s->b_row && !g->round_c && s->c_row != s->n;
+    if ((g->widen_a || g->round_c || g->copy_a || g->copy_c) && s->a_col == 1 &&
+        s->m >= 32 * g->threads) {
         g->way = BY_ROWS;
         g->lanes = g->threads;
         g->chunk = chunk_rows(g);
@@ -175,7 +181,7 @@ static void choose_way(struct cpu_gemm *g)
     }
 }
 
-/* Spec of the primitive for a chunk; converted operands are dense in the workspace. */
+/* Spec of the primitive for a chunk; converted and copied operands are dense in the workspace. */
 static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g, int64_t chunk)
 {
     struct cpu_gemm_spec s = g->spec;
@@ -188,6 +194,10 @@ static struct cpu_gemm_spec inner_spec(const struct cpu_gemm *g, int64_t chunk)
         s.a_row = s.a_col == 1 ? s.k : 1;
         s.a_col = s.a_col == 1 ? 1 : s.m;
     }
+    if (g->copy_a)
+        s.a_row = s.k;
+    if (g->copy_c)
+        s.c_row = s.n;
     if (g->widen_b) {
         s.b_row = s.b_col == 1 ? s.n : 1;
         s.b_col = s.b_col == 1 ? 1 : s.k;
@@ -235,8 +245,8 @@ static void plan_workspace(struct cpu_gemm *g)
             depth = g->way == BY_DEPTH ? g->chunk : s->k;
     size_t lane = 0, at = 0;
 
-    g->a_at = cpu_carve(&lane, g->widen_a ? (size_t)(rows * depth) * 4 : 0);
-    g->c_at = cpu_carve(&lane, g->round_c ? (size_t)(rows * s->n) * 4 : 0);
+    g->a_at = cpu_carve(&lane, g->widen_a || g->copy_a ? (size_t)(rows * depth) * 4 : 0);
+    g->c_at = cpu_carve(&lane, g->round_c || g->copy_c ? (size_t)(rows * s->n) * 4 : 0);
     g->scratch_at =
         cpu_carve(&lane, larger(g->main.scratch, larger(g->next.scratch, g->tail.scratch)));
     g->lane_bytes = lane;
@@ -317,6 +327,40 @@ size_t cpu_gemm_workspace(const struct cpu_gemm *gemm)
 
 /* ---- running ---- */
 
+static void copy_rows(char *to, int64_t to_row, const char *from, int64_t from_row, int64_t rows,
+                      int64_t columns, enum ct_dtype dtype)
+{
+    size_t size = ct_dtype_size(dtype);
+
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + (size_t)(i * to_row) * size, from + (size_t)(i * from_row) * size,
+               (size_t)columns * size);
+}
+
+/* Rows of A and C as the primitive takes them: in the room for them, or as they are. */
+static const char *dense_a(const struct cpu_gemm *g, const char *a, char *room, int64_t rows)
+{
+    if (!g->copy_a)
+        return a;
+    copy_rows(room, g->spec.k, a, g->spec.a_row, rows, g->spec.k, g->spec.a_type);
+    return room;
+}
+
+static char *dense_c(const struct cpu_gemm *g, char *c, char *room, int64_t rows)
+{
+    const struct cpu_gemm_spec *s = &g->spec;
+
+    if (g->copy_c && s->accumulate)
+        copy_rows(room, s->n, c, s->c_row, rows, s->n, s->c_type);
+    return g->copy_c || g->round_c ? room : c;
+}
+
+static void finish_c(const struct cpu_gemm *g, char *c, const char *room, int64_t rows)
+{
+    if (g->copy_c)
+        copy_rows(c, g->spec.c_row, room, g->spec.n, rows, g->spec.n, g->spec.c_type);
+}
+
 static void run_chunks(void *context, int thread, int threads)
 {
     struct call *call = context;
@@ -330,7 +374,7 @@ static void run_chunks(void *context, int thread, int threads)
         int64_t rows = s->m - row < g->chunk ? s->m - row : g->chunk;
         const char *a = call->a + (size_t)(row * s->a_row) * ct_dtype_size(s->a_type);
         char *c = call->c + (size_t)(row * s->c_row) * ct_dtype_size(s->c_type);
-        char *inner_c = g->round_c ? lane + g->c_at : c;
+        char *inner_c = dense_c(g, c, lane + g->c_at, rows);
         int rc;
 
         if (g->widen_a) {
@@ -338,6 +382,7 @@ static void run_chunks(void *context, int thread, int threads)
                       (struct ct_matrix){rows, s->k, s->a_row});
             a = lane + g->a_at;
         }
+        a = dense_a(g, a, lane + g->a_at, rows);
         rc = run_primitive(rows == g->chunk ? &g->main : &g->tail, thread, a, b, inner_c,
                            lane + g->scratch_at);
         if (rc < 0)
@@ -345,6 +390,7 @@ static void run_chunks(void *context, int thread, int threads)
         if (g->round_c)
             cpu_round((uint16_t *)c, (const float *)inner_c,
                       (struct ct_matrix){rows, s->n, s->c_row}, s->accumulate);
+        finish_c(g, c, inner_c, rows);
     }
 }
 
@@ -352,17 +398,20 @@ static int run_whole(struct call *call)
 {
     struct cpu_gemm *g = call->gemm;
     const struct cpu_gemm_spec *s = &g->spec;
-    char *wide_a = call->workspace + g->a_at, *wide_c = call->workspace + g->c_at;
+    char *room_a = call->workspace + g->a_at,
+         *c = dense_c(g, call->c, call->workspace + g->c_at, s->m);
+    const char *a = dense_a(g, g->widen_a ? room_a : call->a, room_a, s->m);
     int rc;
 
     if (g->widen_a)
-        cpu_widen_all((float *)wide_a, (const uint16_t *)call->a, stored_a(s));
-    rc = run_primitive(&g->main, 0, g->widen_a ? wide_a : call->a,
-                       g->widen_b ? call->workspace + g->b_at : call->b,
-                       g->round_c ? wide_c : call->c, call->workspace + g->scratch_at);
+        cpu_widen_all((float *)room_a, (const uint16_t *)call->a, stored_a(s));
+    rc = run_primitive(&g->main, 0, a, g->widen_b ? call->workspace + g->b_at : call->b, c,
+                       call->workspace + g->scratch_at);
     if (rc >= 0 && g->round_c)
-        cpu_round_all((uint16_t *)call->c, (const float *)wide_c,
+        cpu_round_all((uint16_t *)call->c, (const float *)c,
                       (struct ct_matrix){s->m, s->n, s->c_row}, s->accumulate);
+    if (rc >= 0)
+        finish_c(g, call->c, c, s->m);
     return rc;
 }
 

@@ -513,24 +513,30 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 /* ---- the result ---- */
 
 /* An instruction set or a unit that this process does not use, a library that the machine may lack;
-   a collective, which needs other ranks. */
-static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
+   packed weights that the optimizer renews, without AVX-512; a collective, which needs other ranks.
+ */
+static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s,
+                            const char *processor)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
+    if (!strcmp(kernel->op, "cpu.pack_into"))
+        return !s->cases && !strstr(processor, "avx512");
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
                          !strcmp(kernel->name, "cudnn"))) ||
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
 }
 
-static int summarise(const char *device, const char *filter)
+static int summarise(struct ct_device *device, const char *filter)
 {
     const struct ct_kernel *kernel;
+    struct ct_device_info info;
     int faults = 0;
 
-    for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++) {
+    device->ops->info(device, CT_F32, &info);
+    for (size_t i = 0; (kernel = ct_kernel_at(device->name, i)); i++) {
         const struct score *s = score_of(kernel);
-        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s);
+        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s, info.name);
 
         if (filter && !s->calls)
             continue;
@@ -554,7 +560,7 @@ static int run_cases(struct ct_device *device, const char *filter)
             rc = try_case(device, test);
     if (rc < 0)
         return rc;
-    return summarise(device->name, filter);
+    return summarise(device, filter);
 }
 
 /* ---- starting ---- */
