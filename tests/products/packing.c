@@ -13,23 +13,12 @@
 
 #include "onednn.h"
 #include "products/product.h"
+#include "team.h"
 
 #define MOST 4 /* weights */
 #define POISON 0x5a
 
 struct cpu_config cpu_config = {.bf16_matmul = CPU_BF16_WIDEN, .products = CPU_PRODUCTS_ONEDNN};
-static int threads = 1;
-
-int cpu_threads(void)
-{
-    return threads;
-}
-
-void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context)
-{
-    for (int i = threads - 1; i >= 0; i--)
-        body(context, i, threads);
-}
 
 /* Weights w[n[i], k], one below the other; all but the last are whole panels and steps. */
 static const struct stack {

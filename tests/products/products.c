@@ -13,23 +13,11 @@
 #include <ctitan/tensor.h>
 
 #include "products/product.h"
+#include "team.h"
 
 #define CANARY 0x5a
 
 struct cpu_config cpu_config;
-static int threads = 1;
-
-int cpu_threads(void)
-{
-    return threads;
-}
-
-/* One after the other: no result may depend on who runs when. */
-void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context)
-{
-    for (int i = threads - 1; i >= 0; i--)
-        body(context, i, threads);
-}
 
 static const struct cpu_unit *units(int i)
 {
