@@ -14,8 +14,16 @@
 
 /* ---- packing ---- */
 
-static bool accepts_weights(const struct ct_prepare *p, int first)
+/* cpu.pack and cpu.pack_both write outputs, cpu.pack_into its first input. */
+static int first_weight(const struct ct_op *op)
 {
+    return op->outs ? 0 : 1;
+}
+
+static bool accepts_packing(const struct ct_prepare *p)
+{
+    int first = first_weight(p->op);
+
     if (p->ins - first > CPU_MAX_WEIGHTS)
         return false;
     for (int i = first; i < p->ins; i++)
@@ -25,28 +33,18 @@ static bool accepts_weights(const struct ct_prepare *p, int first)
     return true;
 }
 
-static bool accepts_pack(const struct ct_prepare *p)
-{
-    return accepts_weights(p, 0);
-}
-
-static bool accepts_pack_into(const struct ct_prepare *p)
-{
-    return accepts_weights(p, 1);
-}
-
-/* first: of the inputs that are weights; to: the dtype of the packed elements. */
-static int prepare_packing(struct ct_prepare *p, int first, enum ct_dtype to, bool forward,
-                           bool backward)
+static int prepare_packing(struct ct_prepare *p)
 {
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
-    struct cpu_packing_spec spec = {.use = {forward, backward},
+    int first = first_weight(p->op);
+    bool both = p->op->outs > 1, forward = both || ct_op_enum(p->op, "use") == CPU_FORWARD;
+    struct cpu_packing_spec spec = {.use = {forward, both || !forward},
                                     .count = p->ins - first,
                                     .n = n,
                                     .stride = stride,
                                     .k = p->in[first].shape[1],
                                     .from = p->in[first].dtype,
-                                    .to = to,
+                                    .to = first ? p->in[0].dtype : p->out[0].dtype,
                                     .round = ct_op_bool(p->op, "round")};
 
     for (int i = 0; i < spec.count; i++) {
@@ -56,47 +54,15 @@ static int prepare_packing(struct ct_prepare *p, int first, enum ct_dtype to, bo
     return cpu_packing_prepare(&spec, (struct cpu_packing **)&p->state);
 }
 
-static int prepare_pack(struct ct_prepare *p)
-{
-    bool forward = ct_op_enum(p->op, "use") == CPU_FORWARD;
-
-    return prepare_packing(p, 0, p->out[0].dtype, forward, !forward);
-}
-
-static int prepare_pack_both(struct ct_prepare *p)
-{
-    return prepare_packing(p, 0, p->out[0].dtype, true, true);
-}
-
-static int prepare_pack_into(struct ct_prepare *p)
-{
-    bool forward = ct_op_enum(p->op, "use") == CPU_FORWARD;
-
-    return prepare_packing(p, 1, p->in[0].dtype, forward, !forward);
-}
-
-static int run_packing(const struct ct_launch *l, int first, void *forward, void *backward)
+static int run_packing(const struct ct_launch *l)
 {
     const void *weights[CPU_MAX_WEIGHTS];
+    int first = first_weight(l->op);
+    void *one = first ? l->in[0].data : l->out[0].data;
 
     for (int i = first; i < l->ins; i++)
         weights[i - first] = l->in[i].data;
-    return cpu_packing_run(l->state, weights, (void *[]){forward, backward});
-}
-
-static int run_pack(const struct ct_launch *l)
-{
-    return run_packing(l, 0, l->out[0].data, l->out[0].data);
-}
-
-static int run_pack_both(const struct ct_launch *l)
-{
-    return run_packing(l, 0, l->out[0].data, l->out[1].data);
-}
-
-static int run_pack_into(const struct ct_launch *l)
-{
-    return run_packing(l, 1, l->in[0].data, l->in[0].data);
+    return cpu_packing_run(l->state, weights, (void *[]){one, l->outs > 1 ? l->out[1].data : one});
 }
 
 /* ---- linear ---- */
@@ -392,11 +358,12 @@ static int run_grad(const struct ct_launch *l)
 #define UNIT (FLAGS | CT_KERNEL_SPREADS)
 
 const struct ct_kernel cpu_pack_kernels[] = {
-    CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack, run_pack),
-    CT_KERNEL("cpu.pack_both", "lines", CT_KERNEL_STRIDED, accepts_pack, prepare_pack_both,
-              run_pack_both),
-    CT_KERNEL("cpu.pack_into", "lines", CT_KERNEL_STRIDED, accepts_pack_into, prepare_pack_into,
-              run_pack_into),
+    CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
+              run_packing),
+    CT_KERNEL("cpu.pack_both", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
+              run_packing),
+    CT_KERNEL("cpu.pack_into", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
+              run_packing),
     CT_KERNEL("cpu.linear", "unit", UNIT, pads_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),
