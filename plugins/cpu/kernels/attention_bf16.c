@@ -92,8 +92,10 @@ static void gather(const struct forward *f, const struct buffers *w, int64_t fir
     softmax(a, w, tiles * TILE);
     rescale(a, &w->running, w->o);
     for (int64_t panel = 0; panel < panels_of(a); panel++)
-        multiply(f->state->unit, across_at(f->state->unit, w->v + step_of(panel, a->padded, first)),
-                 elements_in(a, panel), w->p, tiles, w->o + panel * CPU_BLOCK, true);
+        cpu_multiply(f->state->unit,
+                     across_at(f->state->unit, w->v + step_of(panel, a->padded, first)), w->p,
+                     (struct cpu_extent){elements_in(a, panel), TILE, tiles * TILE},
+                     w->o + panel * CPU_BLOCK, true);
 }
 
 static void begin_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
@@ -132,8 +134,8 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
         }
         if (how & HIDDEN)
             continue;
-        multiply(f->state->unit, rows_at(a, w->k + j * TILE * a->width * 2), TILE, w->q,
-                 panels_of(a), scores, false);
+        cpu_multiply(f->state->unit, rows_at(a, w->k + j * TILE * a->width * 2), w->q,
+                     tile_extent(a), scores, false);
         mask(&f->sight, b, tile, j, how, scores);
         tiles++;
         if (j == a->key_tiles - 1)

@@ -40,9 +40,9 @@ static inline int64_t least(int64_t a, int64_t b)
 }
 
 /* Elements of a part that exist. */
-static inline int64_t elements_in(const struct attention *a, int64_t panel)
+static inline int elements_in(const struct attention *a, int64_t panel)
 {
-    return least(CPU_PANEL, a->size - panel * CPU_PANEL);
+    return (int)least(CPU_PANEL, a->size - panel * CPU_PANEL);
 }
 
 static inline char *carve_bytes(uintptr_t *at, int64_t bytes)
@@ -93,16 +93,10 @@ static inline struct cpu_panel across_at(const struct cpu_unit *unit, const char
     return a;
 }
 
-/* sum[rows][TILE] (+)= A B; a unit of whole tiles makes all rows. */
-static inline void multiply(const struct cpu_unit *unit, struct cpu_panel a, int64_t rows,
-                            const char *b, int64_t steps, float *sum, bool add)
+/* One tile's keys against one tile's queries, over the head. */
+static inline struct cpu_extent tile_extent(const struct attention *a)
 {
-    const char *at = a.at;
-
-    for (int64_t r = 0; r < rows; r += unit->rows) {
-        a.at = at + r * a.row;
-        unit->multiply(&a, (int)least(unit->rows, rows - r), b, steps, sum + r * CPU_PANEL, add);
-    }
+    return (struct cpu_extent){TILE, TILE, a->size};
 }
 
 /* Where a step of B has the pair of rows `row` and row + 1, from column q on. */

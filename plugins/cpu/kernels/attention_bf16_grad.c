@@ -180,8 +180,8 @@ static void weigh(const struct backward *f, struct buffers *w, const struct task
         clear(w, i, j);
         return;
     }
-    multiply(unit, rows_at(a, w->k + rows), TILE, w->q + columns, panels_of(a), w->s, false);
-    multiply(unit, rows_at(a, w->v + rows), TILE, w->g + columns, panels_of(a), w->dp, false);
+    cpu_multiply(unit, rows_at(a, w->k + rows), w->q + columns, tile_extent(a), w->s, false);
+    cpu_multiply(unit, rows_at(a, w->v + rows), w->g + columns, tile_extent(a), w->dp, false);
     mask(&f->sight, t->b, c->query + j, c->key + i, how, w->s);
     weights(a, w, i, j);
 }
@@ -213,9 +213,10 @@ static void add_keys(const struct backward *f, const struct buffers *w, const st
     for (int64_t panel = 0; panel < panels_of(a); panel++) {
         int64_t sum = ((c->key + i) * panels_of(a) + panel) * CPU_BLOCK;
         int64_t b = step_of(panel, ROW, r.begin);
+        struct cpu_extent extent = {TILE, elements_in(a, panel), (r.end - r.begin) * TILE};
 
-        multiply(f->state->unit, p, TILE, w->g_pairs + b, r.end - r.begin, w->dv + sum, true);
-        multiply(f->state->unit, ds, TILE, w->q_pairs + b, r.end - r.begin, w->dk + sum, true);
+        cpu_multiply(f->state->unit, p, w->g_pairs + b, extent, w->dv + sum, true);
+        cpu_multiply(f->state->unit, ds, w->q_pairs + b, extent, w->dk + sum, true);
     }
 }
 
@@ -227,11 +228,12 @@ static void add_queries(const struct backward *f, const struct buffers *w, const
     struct cpu_range r = seen_range(&w->seen[0][j], QUERIES, c->keys);
 
     for (int64_t panel = 0; panel < panels_of(a) && r.begin < r.end; panel++)
-        multiply(
+        cpu_multiply(
             f->state->unit,
             across_at(f->state->unit, w->k_across + step_of(panel, a->padded, c->key + r.begin)),
-            elements_in(a, panel), w->ds_pairs + (j * KEYS + r.begin) * CPU_STEP_BYTES,
-            r.end - r.begin, w->dq + (j * panels_of(a) + panel) * CPU_BLOCK, true);
+            w->ds_pairs + (j * KEYS + r.begin) * CPU_STEP_BYTES,
+            (struct cpu_extent){elements_in(a, panel), TILE, (r.end - r.begin) * TILE},
+            w->dq + (j * panels_of(a) + panel) * CPU_BLOCK, true);
 }
 
 static void run_chunk(const struct backward *f, struct buffers *w, const struct task *t,

@@ -1,7 +1,7 @@
 /*
  * Products of panels (products/unit.h): the rounding of results, and the unit "dots".
  *
- * dots: a block of up to 11 rows and 32 columns in 22 accumulators. Per pair of k there are two
+ * dots: a block of up to 8 rows and 32 columns in 16 accumulators. Per pair of k there are two
  * loads of B, and for each row one broadcast and two dot products, so that the products are the
  * limit and not the loads.
  */
@@ -37,8 +37,12 @@ static void finish(const float *sum, int64_t rows, int64_t columns, enum ct_dtyp
 }
 
 #ifdef CPU_BF16
-#define ROWS 11
-#define B_AHEAD CPU_STEP_BYTES /* bytes of B to prefetch from L2 */
+#define ROWS 8
+#define DEPTH 16 /* of B at a time: half a step */
+#define PAIRS (DEPTH / 2)
+#define PAIR_BYTES 64             /* of 16 columns */
+#define HALF (CPU_STEP_BYTES / 2) /* of a step: its left and its right columns */
+#define B_AHEAD CPU_STEP_BYTES    /* bytes of B to prefetch from L2 */
 
 /* Row r of A: every third row has a pointer, so that few registers hold addresses. */
 CPU_INLINE __m512bh pair_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
@@ -49,68 +53,84 @@ CPU_INLINE __m512bh pair_of(const char *const at[ROWS / 3 + 1], int64_t row, int
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-CPU_INLINE void dots(const int rows, const struct cpu_panel *a, const int64_t row,
-                     const int64_t pair, const char *b, int64_t steps, float *sum, bool add)
+/* All loops over rows and halves are unrolled early: else the sums would pass through the stack. */
+CPU_INLINE void dots(const int rows, const int halves, const int64_t row, const int64_t pair,
+                     const char *a, const char *b, int64_t depth, float *sum, bool add)
 {
     const char *at[ROWS / 3 + 1];
     __m512 c[ROWS][2];
 
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 2; v++)
-            c[r][v] = add ? _mm512_loadu_ps(sum + r * CPU_PANEL + v * 16) : _mm512_setzero_ps();
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++)
+            c[r][h] = add ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
+#pragma GCC unroll 3
     for (int i = 0; i <= (rows - 1) / 3; i++)
-        at[i] = a->at + 3 * i * row;
-    for (; steps > 0; steps--, b += CPU_STEP_BYTES) {
-        for (int p = 0; p < CPU_PANEL / 2; p++) {
-            __m512bh left = (__m512bh)_mm512_loadu_si512(b + p * 64);
-            __m512bh right = (__m512bh)_mm512_loadu_si512(b + p * 64 + 1024);
+        at[i] = a + 3 * i * row;
+    for (int64_t k = 0; k < depth; k += DEPTH) {
+#pragma GCC unroll 8
+        for (int p = 0; p < PAIRS; p++) {
+            __m512bh columns[2];
 
-            _mm_prefetch(b + p * 64 + B_AHEAD, _MM_HINT_T0);
-            _mm_prefetch(b + p * 64 + 1024 + B_AHEAD, _MM_HINT_T0);
+#pragma GCC unroll 2
+            for (int h = 0; h < halves; h++) {
+                const char *from = b + p * PAIR_BYTES + h * HALF;
+
+                columns[h] = (__m512bh)_mm512_loadu_si512(from);
+                _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
+            }
+#pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 __m512bh x = pair_of(at, row, r, p * pair);
 
-                c[r][0] = _mm512_dpbf16_ps(c[r][0], x, left);
-                c[r][1] = _mm512_dpbf16_ps(c[r][1], x, right);
+#pragma GCC unroll 2
+                for (int h = 0; h < halves; h++)
+                    c[r][h] = _mm512_dpbf16_ps(c[r][h], x, columns[h]);
             }
         }
+#pragma GCC unroll 3
         for (int i = 0; i <= (rows - 1) / 3; i++)
-            at[i] += a->step;
+            at[i] += PAIRS * pair;
+        b += k % CPU_PANEL ? CPU_STEP_BYTES - PAIRS * PAIR_BYTES : PAIRS * PAIR_BYTES;
     }
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 2; v++)
-            _mm512_storeu_ps(sum + r * CPU_PANEL + v * 16, c[r][v]);
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++)
+            _mm512_storeu_ps(sum + r * CPU_PANEL + h * 16, c[r][h]);
 }
 
-/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. */
-CPU_INLINE void dots_rows(const int rows, const struct cpu_panel *a, const char *b, int64_t steps,
-                          float *sum, bool add)
+/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. In both a
+   step follows the one before. */
+CPU_INLINE void dots_of(const int rows, const int halves, const struct cpu_panel *a, const char *b,
+                        int64_t depth, float *sum, bool add)
 {
     if (a->pair == 4)
-        dots(rows, a, a->row, 4, b, steps, sum, add);
+        dots(rows, halves, a->row, 4, a->at, b, depth, sum, add);
     else
-        dots(rows, a, 4, 128, b, steps, sum, add);
+        dots(rows, halves, 4, 128, a->at, b, depth, sum, add);
 }
 
-static void multiply(const struct cpu_panel *a, int rows, const char *b, int64_t steps, float *sum,
+static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add)
 {
-    switch (rows) {
-#define CASE(n)                                                                                    \
-    case n:                                                                                        \
-        dots_rows(n, a, b, steps, sum, add);                                                       \
+    switch (extent.rows * 2 + (extent.columns > CPU_PANEL / 2)) {
+#define CASES(rows)                                                                                \
+    case rows * 2:                                                                                 \
+        dots_of(rows, 1, a, b, extent.depth, sum, add);                                            \
+        break;                                                                                     \
+    case rows * 2 + 1:                                                                             \
+        dots_of(rows, 2, a, b, extent.depth, sum, add);                                            \
         break;
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
-        CASE(9)
-        CASE(10)
-        CASE(11)
+        CASES(1)
+        CASES(2)
+        CASES(3)
+        CASES(4)
+        CASES(5)
+        CASES(6)
+        CASES(7)
+        CASES(8)
     }
 }
 

@@ -117,19 +117,6 @@ static char *lane_of(const struct call *call, int thread)
     return (char *)at + call->product->lane_bytes * (size_t)thread;
 }
 
-/* One panel of A with one of B, in as many calls as the unit needs. */
-static void multiply(const struct cpu_unit *unit, struct cpu_panel a, int64_t rows, const char *b,
-                     int64_t depth, float *sum, bool add)
-{
-    const char *at = a.at;
-
-    for (int64_t r = 0; r < rows; r += unit->rows) {
-        a.at = at + r * a.row;
-        unit->multiply(&a, (int)least(unit->rows, rows - r), b, panels_of(depth),
-                       sum + r * CPU_PANEL, add);
-    }
-}
-
 static void finish(const struct cpu_product *p, const float *sum, char *c, int64_t row,
                    int64_t column, bool add)
 {
@@ -179,7 +166,8 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
 
             for (int64_t first = 0; first < rows; first += p->unit->rows) {
                 struct cpu_panel part = a;
-                int64_t count = least(p->unit->rows, rows - first);
+                struct cpu_extent extent = {(int)least(p->unit->rows, rows - first), CPU_PANEL,
+                                            depth};
 
                 part.at += first * a.row;
                 for (int64_t j = 0; j < columns; j += CPU_PANEL) {
@@ -191,7 +179,7 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
                             CPU_BLOCK +
                         first * CPU_PANEL;
 
-                    p->unit->multiply(&part, (int)count, b, panels_of(depth), sum, at > 0);
+                    p->unit->multiply(&part, b, extent, sum, at > 0);
                 }
             }
             for (int64_t j = 0; j < columns && at + depth == k; j += CPU_PANEL)
@@ -281,8 +269,8 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
                 struct cpu_panel packed = p->unit->packed;
 
                 packed.at = a;
-                multiply(p->unit, packed, CPU_PANEL, b + (column + j) / CPU_PANEL * panel, depth,
-                         sum, k > 0);
+                cpu_multiply(p->unit, packed, b + (column + j) / CPU_PANEL * panel,
+                             (struct cpu_extent){CPU_PANEL, CPU_PANEL, depth}, sum, k > 0);
                 if (k + depth == g->depth)
                     finish(p, sum, g->call->c, row + i, column + j, p->spec.accumulate || g->k > 0);
             }

@@ -34,6 +34,13 @@ struct cpu_panel {
     int64_t row, pair, step;
 };
 
+/* What is wanted of a panel's product. Elements of A and B beyond the depth, up to a whole step, are
+   zero; sums beyond the columns may be written. */
+struct cpu_extent {
+    int rows, columns; /* at most PANEL */
+    int64_t depth;
+};
+
 /* How B lies in panels, `panel` bytes apart. */
 static inline struct cpu_lines cpu_panel_lines(int64_t panel)
 {
@@ -52,13 +59,26 @@ struct cpu_unit {
     /* On each thread around its calls. */
     void (*begin)(void);
     void (*end)(void);
-    /* sum[rows][PANEL] (+)= A B, over `steps` steps of PANEL. */
-    void (*multiply)(const struct cpu_panel *a, int rows, const char *b, int64_t steps, float *sum,
+    /* sum[rows][PANEL] (+)= A B */
+    void (*multiply)(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add);
     /* A = from^T: panels of PANEL columns of `from`, `panel` bytes apart; rows are the depth. */
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     struct cpu_panel packed; /* strides of what pack_transposed wrote */
 };
+
+/* A panel's product in as many calls as the unit needs for its rows. */
+static inline void cpu_multiply(const struct cpu_unit *unit, struct cpu_panel a, const char *b,
+                                struct cpu_extent extent, float *sum, bool add)
+{
+    struct cpu_extent part = extent;
+
+    for (int row = 0; row < extent.rows; row += unit->rows) {
+        part.rows = extent.rows - row < unit->rows ? extent.rows - row : unit->rows;
+        unit->multiply(&a, b, part, sum + row * CPU_PANEL, add);
+        a.at += unit->rows * a.row;
+    }
+}
 
 /* The functions of one instruction set (kernels/lines.c and panels.c). */
 struct cpu_panels {

@@ -31,17 +31,16 @@ static void store_sums(float *sum)
     tile_store(3, sum + CPU_BLOCK / 2 + 16, ROW_BYTES);
 }
 
-static void multiply(const struct cpu_panel *a, int rows, const char *b, int64_t steps, float *sum,
+static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add)
 {
     const char *at = a->at;
 
-    (void)rows;
     if (add)
         load_sums(sum);
     else
         clear_sums();
-    for (; steps > 0; steps--, at += a->step, b += CPU_STEP_BYTES) {
+    for (int64_t k = 0; k < extent.depth; k += CPU_PANEL, at += a->step, b += CPU_STEP_BYTES) {
         tile_load(4, at, a->row);
         tile_load_once(6, b, 64);
         tile_load_once(7, b + 1024, 64);
