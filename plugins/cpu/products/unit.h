@@ -34,8 +34,8 @@ struct cpu_panel {
     int64_t row, pair, step;
 };
 
-/* What is wanted of a panel's product. Elements of A and B beyond the depth, up to a whole step, are
-   zero; sums beyond the columns may be written. */
+/* What is wanted of a panel's product. Elements of A and B beyond the depth, up to a whole step,
+   are zero; sums beyond the columns may be written. */
 struct cpu_extent {
     int rows, columns; /* at most PANEL */
     int64_t depth;
