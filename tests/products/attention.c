@@ -40,11 +40,10 @@ struct shape {
     int unseen; /* queries in front of all keys */
 };
 
-static const struct shape shapes[] = {{2, 75, 75, 4, 2, 32, 0, true, 0},
-                                      {1, 200, 200, 1, 1, 64, 0, false, 0},
-                                      {1, 170, 170, 3, 1, 40, 50, true, 0},
-                                      {3, 33, 33, 1, 1, 20, 0, false, 0},
-                                      {1, 90, 60, 2, 2, 64, 0, false, 37}};
+static const struct shape shapes[] = {
+    {2, 75, 75, 4, 2, 32, 0, true, 0},    {1, 200, 200, 1, 1, 64, 0, false, 0},
+    {1, 170, 170, 3, 1, 40, 50, true, 0}, {3, 33, 33, 1, 1, 20, 0, false, 0},
+    {2, 70, 70, 2, 1, 16, 0, false, 0},   {1, 90, 60, 2, 2, 64, 0, false, 37}};
 
 struct call {
     struct ct_arena arena;

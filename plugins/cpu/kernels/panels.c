@@ -54,8 +54,8 @@ CPU_INLINE __m512bh pair_of(const char *const at[ROWS / 3 + 1], int64_t row, int
 }
 
 /* All loops over rows and halves are unrolled early: else the sums would pass through the stack. */
-CPU_INLINE void dots(const int rows, const int halves, const int64_t row, const int64_t pair,
-                     const char *a, const char *b, int64_t depth, float *sum, bool add)
+CPU_INLINE void dots(const int rows, const int halves, const struct cpu_panel *a, const int64_t row,
+                     const int64_t pair, const char *b, int64_t depth, float *sum, bool add)
 {
     const char *at[ROWS / 3 + 1];
     __m512 c[ROWS][2];
@@ -67,7 +67,7 @@ CPU_INLINE void dots(const int rows, const int halves, const int64_t row, const 
             c[r][h] = add ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
 #pragma GCC unroll 3
     for (int i = 0; i <= (rows - 1) / 3; i++)
-        at[i] = a + 3 * i * row;
+        at[i] = a->at + 3 * i * row;
     for (int64_t k = 0; k < depth; k += DEPTH) {
 #pragma GCC unroll 8
         for (int p = 0; p < PAIRS; p++) {
@@ -91,7 +91,7 @@ CPU_INLINE void dots(const int rows, const int halves, const int64_t row, const 
         }
 #pragma GCC unroll 3
         for (int i = 0; i <= (rows - 1) / 3; i++)
-            at[i] += PAIRS * pair;
+            at[i] += k % CPU_PANEL ? a->step - PAIRS * pair : PAIRS * pair;
         b += k % CPU_PANEL ? CPU_STEP_BYTES - PAIRS * PAIR_BYTES : PAIRS * PAIR_BYTES;
     }
 #pragma GCC unroll 8
@@ -101,15 +101,14 @@ CPU_INLINE void dots(const int rows, const int halves, const int64_t row, const 
             _mm512_storeu_ps(sum + r * CPU_PANEL + h * 16, c[r][h]);
 }
 
-/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. In both a
-   step follows the one before. */
+/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. */
 CPU_INLINE void dots_of(const int rows, const int halves, const struct cpu_panel *a, const char *b,
                         int64_t depth, float *sum, bool add)
 {
     if (a->pair == 4)
-        dots(rows, halves, a->row, 4, a->at, b, depth, sum, add);
+        dots(rows, halves, a, a->row, 4, b, depth, sum, add);
     else
-        dots(rows, halves, 4, 128, a->at, b, depth, sum, add);
+        dots(rows, halves, a, 4, 128, b, depth, sum, add);
 }
 
 static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
