@@ -17,6 +17,7 @@
 #include "tuning.h"
 
 #define LINE 160
+#define KERNELS 2 /* rises when the speed of own kernels changes: old facts are wrong then */
 
 struct fact {
     char name[LINE];
@@ -101,8 +102,8 @@ static int open_locked(void)
     processor(model, sizeof(model));
     if (ct_file_cache_folder(path, "cpu") < 0)
         return -1;
-    snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d.txt", model,
-             v->major, v->minor, v->patch);
+    snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d-kernels-%d.txt",
+             model, v->major, v->minor, v->patch, KERNELS);
     file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file >= 0 && flock(file, LOCK_EX) < 0) {
         close(file);

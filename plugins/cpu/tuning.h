@@ -4,8 +4,9 @@
  * run.
  *
  * The file is ctitan/cpu/MODEL.txt in $XDG_CACHE_HOME or ~/.cache, where MODEL names the processor
- * and oneDNN's version: lines "NAME VALUE". Deleting it, or a line, measures again. Where no file
- * can be written, each process measures for itself, and a warning says so once.
+ * and the versions of oneDNN and of own kernels: lines "NAME VALUE". Deleting it, or a line,
+ * measures again. Where no file can be written, each process measures for itself, and a warning
+ * says so once.
  */
 #ifndef CPU_TUNING_H
 #define CPU_TUNING_H
