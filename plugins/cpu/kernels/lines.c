@@ -8,7 +8,7 @@
 #include "../products/unit.h"
 #include "vector.h"
 
-#define ROWS_AHEAD 4
+#define ROWS_AHEAD 16
 
 /* Into the L2 cache. */
 CPU_INLINE void fetch(const char *at)

@@ -151,6 +151,7 @@ static const struct cpu_unit unit = {
     .name = "dots",
     .rows = ROWS,
     .partial = true,
+    .depth = 256,
     .begin = nothing,
     .end = nothing,
     .multiply = multiply,

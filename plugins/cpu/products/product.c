@@ -10,7 +10,6 @@
 #define ROWS 256
 #define B_BYTES (512 << 10)
 #define GRADIENT_BLOCK 256
-#define GRADIENT_DEPTH 512
 #define GRADIENT_ROWS 2048 /* of both operands, packed at a time */
 
 static int64_t least(int64_t a, int64_t b)
@@ -78,7 +77,7 @@ static void plan_gradient(struct cpu_product *p)
 
     p->rows = rows_of_block(s->m, p->threads);
     p->columns = least(up(s->n, CPU_PANEL), GRADIENT_BLOCK);
-    p->depth = least(up(s->k, CPU_PANEL), GRADIENT_DEPTH);
+    p->depth = least(up(s->k, CPU_PANEL), p->unit->depth);
     p->by_rows = (s->m + p->rows - 1) / p->rows;
     p->by_columns = 1;
     p->packed = least(up(s->k, CPU_PANEL), GRADIENT_ROWS);

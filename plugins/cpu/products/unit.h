@@ -56,6 +56,7 @@ struct cpu_unit {
     const char *name;
     int rows; /* of A in one call; fewer only if partial */
     bool partial;
+    int depth; /* of panels packed from activations: those of A and B fit into the L1 cache */
     /* On each thread around its calls. */
     void (*begin)(void);
     void (*end)(void);

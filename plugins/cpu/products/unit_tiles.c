@@ -69,6 +69,7 @@ static void pack_transposed(const struct cpu_packed_from *from, char *to, int64_
 const struct cpu_unit UNIT = {
     .name = NAME,
     .rows = CPU_PANEL,
+    .depth = 512,
     .begin = tile_begin,
     .end = tile_end,
     .multiply = multiply,
