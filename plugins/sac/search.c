@@ -254,8 +254,8 @@ static int search(struct sac *s, struct ct_run *run, size_t limit, size_t withou
     return 0;
 }
 
-/* The peak need not grow with what is kept: try faster plans, at growing distance from the best,
-   and again from each that fits. */
+/* The peak need not grow with what is kept: try faster plans, at growing distance from the best (-1:
+   from the first), and again from each that fits. */
 static int probe(struct sac *s, struct ct_run *run, size_t limit, int *best)
 {
     int rc = 0, tries = 0;
@@ -290,7 +290,7 @@ static int try_rules(struct sac *s, struct ct_run *run, size_t limit, int *best)
         rc = sac_keep_listed(s, lists[i]);
         sac_settle(s);
         sac_plan_of_kept(s, &plan);
-        if (rc < 0 || plan.seconds >= s->plan[*best].seconds)
+        if (rc < 0 || (*best >= 0 && plan.seconds >= s->plan[*best].seconds))
             continue;
         rc = try_plan(s, run, &plan);
         if (rc == 0 && plan.planned <= limit) {
@@ -317,9 +317,9 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
         return 0;
     }
     rc = search(s, run, limit, without, &best);
-    if (rc == 0 && best >= 0)
+    if (rc == 0)
         rc = probe(s, run, limit, &best);
-    if (rc == 0 && best >= 0)
+    if (rc == 0)
         rc = try_rules(s, run, limit, &best);
     if (rc == 0 && best < 0)
         rc = ct_fail(CT_ECONFIG,
