@@ -254,8 +254,8 @@ static int search(struct sac *s, struct ct_run *run, size_t limit, size_t withou
     return 0;
 }
 
-/* The peak need not grow with what is kept: try faster plans, at growing distance from the best (-1:
-   from the first), and again from each that fits. */
+/* The peak need not grow with what is kept: try faster plans, at growing distance from the best
+   (-1: none yet), and again from each that fits. */
 static int probe(struct sac *s, struct ct_run *run, size_t limit, int *best)
 {
     int rc = 0, tries = 0;
