@@ -219,36 +219,49 @@ struct gradient {
     char *b; /* packed */
 };
 
-/* Columns [first, first + columns) of a matrix [depth][..], in chunks of p->depth rows: the panels
-   of a chunk lie side by side, so that those of a block fall into different sets of a cache. */
+/* Rows of a matrix [depth][columns] into chunks of p->depth rows: the panels of a chunk lie side by
+   side, so that those of a block fall into different sets of a cache. */
 static void pack_chunks(const struct gradient *g, bool transposed, const char *at, int64_t stride,
-                        int64_t first, int64_t columns, int64_t panels, char *to)
+                        int64_t columns, struct cpu_range rows, char *to)
 {
     const struct cpu_product *p = g->call->product;
 
     for (int64_t k = 0; k < g->depth; k += p->depth) {
-        struct cpu_packed_from from = {CT_BF16, at + ((g->k + k) * stride + first) * 2, stride,
-                                       least(p->depth, g->depth - k), columns};
-        int64_t panel = panels_of(from.rows) * CPU_STEP_BYTES;
+        int64_t begin = k > rows.begin ? k : rows.begin, depth = least(p->depth, g->depth - k),
+                panel = panels_of(depth) * CPU_STEP_BYTES;
+        struct cpu_packed_from from = {CT_BF16, at + (g->k + begin) * stride * 2, stride,
+                                       least(k + depth, rows.end) - begin, columns};
         struct cpu_lines lines = cpu_panel_lines(panel);
+        char *step = to + (begin - k) / CPU_PANEL * CPU_STEP_BYTES;
 
-        if (transposed)
-            p->unit->pack_transposed(&from, to, panel);
-        else
-            cpu_panels()->pack_rows(&lines, &from, to + first / CPU_PANEL * panel);
-        to += panels * panel;
+        if (from.rows > 0 && transposed)
+            p->unit->pack_transposed(&from, step, panel);
+        else if (from.rows > 0)
+            cpu_panels()->pack_rows(&lines, &from, step);
+        to += panels_of(columns) * panel;
     }
 }
 
+/* Each thread reads whole rows, which follow each other in memory. */
 static void pack_b(void *context, int thread, int threads)
 {
     const struct gradient *g = context;
     const struct cpu_gemm_spec *s = &g->call->product->spec;
-    struct cpu_range mine = cpu_share(s->n, CPU_PANEL, thread, threads);
 
-    if (mine.begin < mine.end)
-        pack_chunks(g, false, g->call->b, s->b_row, mine.begin, mine.end - mine.begin,
-                    panels_of(s->n), g->b);
+    pack_chunks(g, false, g->call->b, s->b_row, s->n,
+                cpu_share(g->depth, CPU_PANEL, thread, threads), g->b);
+}
+
+/* A block of C that is written soon comes into the caches. */
+static void fetch(const struct cpu_product *p, const char *c, int64_t row, int64_t column)
+{
+    const struct cpu_gemm_spec *s = &p->spec;
+    int64_t size = (int64_t)ct_dtype_size(s->c_type),
+            bytes = least(CPU_PANEL, s->n - column) * size, rows = least(CPU_PANEL, s->m - row);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < bytes; i += CPU_LINE_BYTES)
+            __builtin_prefetch(c + ((row + r) * s->c_row + column) * size + i, 1);
 }
 
 /* A block of C, from packed panels: its sums stay in the L2 cache. */
@@ -268,6 +281,8 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
                 struct cpu_panel packed = p->unit->packed;
 
                 packed.at = a;
+                if (k + depth == g->depth)
+                    fetch(p, g->call->c, row + i, column + j);
                 cpu_multiply(p->unit, packed, b + (column + j) / CPU_PANEL * panel,
                              (struct cpu_extent){CPU_PANEL, CPU_PANEL, depth}, sum, k > 0);
                 if (k + depth == g->depth)
@@ -289,7 +304,8 @@ static void run_gradient(void *context, int thread, int threads)
     for (int64_t task = thread; task < p->by_rows; task += threads) {
         int64_t row = task * p->rows, rows = least(p->rows, s->m - row);
 
-        pack_chunks(g, true, g->call->a, s->a_col, row, rows, panels_of(rows), a);
+        pack_chunks(g, true, g->call->a + row * 2, s->a_col, rows, (struct cpu_range){0, g->depth},
+                    a);
         for (int64_t column = 0; column < s->n; column += p->columns)
             multiply_block(g, row, rows, column, a, sums);
     }
