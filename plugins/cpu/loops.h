@@ -51,8 +51,8 @@ struct cpu_loops {
        if the dtypes are equal. */
     void (*softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtype, const void *logits,
                     int64_t n, float log_sum, float scale, bool add);
-    /* Both steps at once, destroying the row of logits: out = softmax * scale; returns log sum
-       exp. */
+    /* Both steps at once, destroying the row of logits, which may be out: out = softmax * scale;
+       returns log sum exp. */
     float (*softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                              float scale);
 

@@ -10,7 +10,7 @@
 #include "loss.h"
 
 #define CHUNK_BYTES ((int64_t)16 << 20) /* of logits, as long as that gives enough tokens */
-#define CHUNK_TOKENS 512                /* enough tokens */
+#define CHUNK_TOKENS 1024               /* enough tokens */
 
 /* The products for a given number of tokens. */
 struct products {
@@ -22,9 +22,11 @@ struct head {
     struct cpu_head weight; /* as the products read it, after widening */
     int64_t k;
     bool widen_weight, round_dw;
+    /* Gradients of logits lie where the logits lay, row by row. */
     enum ct_dtype dlogits_type;
+    int64_t dlogits_row; /* elements from row to row */
     struct products main, tail;
-    size_t losses_at, logits_at, dlogits_at, weight_at, dw_at, gemm_at;
+    size_t losses_at, logits_at, weight_at, dw_at, gemm_at;
 };
 
 /* One chunk's rows of logits. */
@@ -33,8 +35,8 @@ struct rows_call {
     const int32_t *labels;
     double *losses;
     float *logits;
-    char *dlogits; /* NULL: compute the loss only */
     int64_t tokens;
+    bool grad; /* otherwise the loss only */
     float dloss;
 };
 
@@ -44,15 +46,14 @@ static float consume_row(const struct head *h, const struct rows_call *c, int64_
     const struct cpu_loops *loops = cpu_loops();
     int64_t v = h->weight.vocabulary, label = c->labels[i];
     float *row = c->logits + i * v, of_label = row[label], log_sum;
-    char *out = c->dlogits + (size_t)(i * v) * ct_dtype_size(h->dlogits_type);
 
-    if (!c->dlogits)
+    if (!c->grad)
         return loops->log_sum_exp(CT_F32, row, v) - of_label;
-    log_sum = loops->softmax_consume(h->dlogits_type, out, row, v, c->dloss);
+    log_sum = loops->softmax_consume(h->dlogits_type, row, row, v, c->dloss);
     if (h->dlogits_type == CT_F32)
-        ((float *)out)[label] -= c->dloss;
+        row[label] -= c->dloss;
     else
-        ((uint16_t *)out)[label] = ct_f32_to_bf16((expf(of_label - log_sum) - 1) * c->dloss);
+        ((uint16_t *)row)[label] = ct_f32_to_bf16((expf(of_label - log_sum) - 1) * c->dloss);
     return log_sum - of_label;
 }
 
@@ -61,13 +62,13 @@ static void consume_rows(void *context, int thread, int threads)
     const struct rows_call *c = context;
     const struct head *h = c->head;
     struct cpu_range mine = cpu_share(c->tokens, 1, thread, threads);
-    size_t row = (size_t)h->weight.vocabulary * ct_dtype_size(h->dlogits_type);
+    int64_t v = h->weight.vocabulary;
 
     for (int64_t i = mine.begin; i < mine.end; i++) {
         if (c->labels[i] != CPU_MASKED)
             c->losses[i] = (double)consume_row(h, c, i);
-        else if (c->dlogits)
-            memset(c->dlogits + (size_t)i * row, 0, row);
+        else if (c->grad)
+            memset(c->logits + i * v, 0, (size_t)v * ct_dtype_size(h->dlogits_type));
         if (c->labels[i] == CPU_MASKED)
             c->losses[i] = 0;
     }
@@ -142,7 +143,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                                     .a_type = h->dlogits_type,
                                     .b_type = w->dtype,
                                     .c_type = o->dx->dtype,
-                                    .a_row = w->vocabulary,
+                                    .a_row = h->dlogits_row,
                                     .a_col = 1,
                                     .b_row = w->stride,
                                     .b_col = w->stride ? 1 : 0,
@@ -155,7 +156,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                                     .b_type = o->x->dtype,
                                     .c_type = h->round_dw ? CT_F32 : o->dw->dtype,
                                     .a_row = 1,
-                                    .a_col = w->vocabulary,
+                                    .a_col = h->dlogits_row,
                                     .b_row = x.stride,
                                     .b_col = 1,
                                     .c_row = h->round_dw ? h->k : dw.stride};
@@ -174,7 +175,6 @@ static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens,
 
     h->losses_at = cpu_carve(&at, (size_t)tokens * sizeof(double));
     h->logits_at = cpu_carve(&at, logits * 4);
-    h->dlogits_at = h->dlogits_type == CT_BF16 ? cpu_carve(&at, logits * 2) : h->logits_at;
     h->weight_at = cpu_carve(&at, h->widen_weight ? weight : 0);
     h->dw_at = cpu_carve(&at, h->round_dw ? weight : 0);
     h->gemm_at = cpu_carve(&at, products);
@@ -200,6 +200,7 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
         h->weight.stride = h->k;
     }
     h->dlogits_type = o->x->dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
+    h->dlogits_row = head->vocabulary * (int64_t)(sizeof(float) / ct_dtype_size(h->dlogits_type));
     h->round_dw = o->dloss && o->dw->dtype == CT_BF16 && chunk < x.rows;
     rc = prepare_products(&h->main, h, chunk, o, &products);
     if (rc >= 0 && chunk && x.rows % chunk)
@@ -223,15 +224,15 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
 {
     const struct head *h = c->head;
     const struct cpu_head_operands *o = c->o;
-    char *gemm = c->workspace + h->gemm_at, *dlogits = c->workspace + h->dlogits_at;
+    char *gemm = c->workspace + h->gemm_at;
     void *dw = o->dloss ? h->round_dw ? c->workspace + h->dw_at : o->dw->data : NULL;
     bool add_dw = first > 0 || (c->accumulate & CPU_ACCUMULATE_DW && !h->round_dw);
     struct rows_call rows = {h,
                              (const int32_t *)o->labels->data + first,
                              (double *)(c->workspace + h->losses_at) + first,
                              (float *)(c->workspace + h->logits_at),
-                             o->dloss ? dlogits : NULL,
                              p->tokens,
+                             o->dloss != NULL,
                              o->dloss ? (float)ct_tensor_load(o->dloss, 0) : 0};
     int rc = cpu_gemm_run(p->logits, cpu_row(o->x, first), c->forward, rows.logits, gemm);
 
@@ -240,11 +241,11 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
     cpu_parallel(consume_rows, &rows);
     if (!o->dloss)
         return 0;
-    rc = cpu_gemm_run(p->dx[c->accumulate & CPU_ACCUMULATE_DX], dlogits, c->backward,
+    rc = cpu_gemm_run(p->dx[c->accumulate & CPU_ACCUMULATE_DX], rows.logits, c->backward,
                       cpu_row(o->dx, first), gemm);
     if (rc < 0)
         return rc;
-    return cpu_gemm_run(p->dw[add_dw], dlogits, cpu_row(o->x, first), dw, gemm);
+    return cpu_gemm_run(p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw, gemm);
 }
 
 static void finish_dw(const struct head_call *c)
