@@ -20,6 +20,7 @@
 #define MASKED (-1e30f) /* finite: a difference of two is 0, not NaN */
 #define LOWEST (-1e20f) /* far above MASKED: where all is masked so far, weights are 0 */
 #define LOG2_E 1.44269504f
+#define LINES 128 /* bytes: processors fetch lines in pairs */
 
 struct attention {
     int64_t batch, queries, keys, heads, groups, size;
@@ -49,6 +50,18 @@ static inline void *token_of(const struct ct_tensor *t, int64_t b, int64_t token
     int64_t at = b * t->stride[0] + token * t->stride[1] + head * t->stride[2];
 
     return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
+}
+
+/* Tasks that one thread takes at a time, of `parts` per head: all of the heads whose tokens share
+   lines of a cache, which two threads would take from each other with each write. */
+static inline int tasks_together(const struct attention *a, const struct ct_tensor *q,
+                                 int64_t parts, int64_t tasks, int threads)
+{
+    int64_t bytes = a->size * (int64_t)ct_dtype_size(q->dtype),
+            together = bytes < LINES ? LINES / bytes * parts : 1, most = tasks / (8 * threads);
+
+    together = together < most ? together : most;
+    return together > 1 ? (int)together : 1;
 }
 
 /* Tokens of a tile that exist, of so many in all. */

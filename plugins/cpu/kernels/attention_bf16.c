@@ -208,6 +208,7 @@ int CPU_ISA(cpu_attention_bf16_run)(const struct ct_launch *launch)
     char *memory = launch->workspace;
     struct forward f = {s, s->shape, .q = in, .k = in + 1, .v = in + 2, .o = out, .lse = out + 1};
     int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
+    int together = tasks_together(&s->shape, f.q, s->parts, tasks, s->threads);
 
     f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
 #pragma omp parallel num_threads(s->threads)
@@ -218,7 +219,7 @@ int CPU_ISA(cpu_attention_bf16_run)(const struct ct_launch *launch)
                 (uintptr_t)memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(),
                 &w);
         s->unit->begin();
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, together)
         for (int64_t task = 0; task < tasks; task++)
             run_task(&f, &w, task);
         s->unit->end();

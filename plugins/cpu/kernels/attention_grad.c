@@ -289,6 +289,8 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
     struct backward f = {s,           s->shape,      .grad = in,   .q = in + 1,
                          .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
                          .dq = out,   .dk = out + 1, .dv = out + 2};
+    int64_t tasks = count_tasks(&s->shape, s->parts);
+    int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
     f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
 #pragma omp parallel num_threads(s->threads)
@@ -296,8 +298,8 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
         struct buffers w;
 
         lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < count_tasks(&s->shape, s->parts); i++) {
+#pragma omp for schedule(dynamic, together)
+        for (int64_t i = 0; i < tasks; i++) {
             struct task t = task_at(&s->shape, s->parts, i);
             run_task(&f, &w, &t);
         }

@@ -36,18 +36,41 @@ CPU_INLINE vf floats(enum ct_dtype dtype, const char *row, int64_t i, int64_t n,
     return round ? v_widen(v_narrow(v)) : v;
 }
 
-/* The same as bfloat16. */
-CPU_INLINE vh halves(enum ct_dtype dtype, const char *row, int64_t i, int64_t n)
+/* The first n of bfloat16 elements; the rest is zero. A load whose mask is empty would be slow. */
+CPU_INLINE vh halves_at(const char *at, int64_t n)
 {
     vh v = {0};
 
-    if (dtype == CT_F32)
-        return n > i ? v_narrow(v_get(CT_F32, row, i, n)) : v;
-    if (n >= i + CPU_LANES)
-        memcpy(&v, row + i * 2, sizeof(v));
-    else if (n > i)
-        memcpy(&v, row + i * 2, (size_t)(n - i) * 2);
+    if (n >= CPU_LANES)
+        memcpy(&v, at, sizeof(v));
+#if CPU_LANES == 16
+    else if (n > 0)
+        v = (vh)_mm256_maskz_loadu_epi16((__mmask16)((1 << n) - 1), at);
+#else
+    else if (n > 0)
+        memcpy(&v, at, (size_t)n * 2);
+#endif
     return v;
+}
+
+/* A vector from i on as bfloat16. */
+CPU_INLINE vh halves(enum ct_dtype dtype, const char *row, int64_t i, int64_t n)
+{
+    if (dtype == CT_F32)
+        return n > i ? v_narrow(v_get(CT_F32, row, i, n)) : (vh){0};
+    return halves_at(row + i * 2, n - i);
+}
+
+/* Each element in 4 bytes. */
+CPU_INLINE vu extended(vh h)
+{
+#if CPU_LANES == 16
+    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
+#elif CPU_LANES == 8
+    return (vu)_mm256_cvtepu16_epi32((__m128i)h);
+#else
+    return __builtin_convertvector(h, vu);
+#endif
 }
 
 /* Elements i .. of two rows in pairs. */
@@ -56,8 +79,8 @@ CPU_INLINE vu pairs(enum ct_dtype dtype, const char *even, int64_t evens, const 
 {
     if (dtype == CT_F32)
         return v_pairs(floats(CT_F32, even, i, evens, false), floats(CT_F32, odd, i, odds, false));
-    return __builtin_convertvector(halves(CT_BF16, even, i, evens), vu) |
-           __builtin_convertvector(halves(CT_BF16, odd, i, odds), vu) << 16;
+    return extended(halves(CT_BF16, even, i, evens)) | extended(halves(CT_BF16, odd, i, odds))
+                                                           << 16;
 }
 
 CPU_INLINE vu join(vh low, vh high)
@@ -123,8 +146,10 @@ CPU_INLINE void pack_row(enum ct_dtype from, enum ct_dtype to, const struct cpu_
     for (int64_t i = 0; i < columns; at += panel)
         for (int j = 0; j < lines; j++)
             for (int part = 0; part < CPU_LINE; part += CPU_LANES, i += CPU_LANES) {
-                fetch(even + next + i * bytes_of(from));
-                fetch(odd + next + i * bytes_of(from));
+                if (i * bytes_of(from) % CPU_LINE_BYTES == 0) {
+                    fetch(even + next + i * bytes_of(from));
+                    fetch(odd + next + i * bytes_of(from));
+                }
                 put(at + j * line + part * 4,
                     to == CT_F32 ? (vu)floats(from, even, i, evens, round)
                                  : pairs(from, even, evens, odd, odds, i),
