@@ -43,11 +43,10 @@ CPU_INLINE vh halves_at(const char *at, int64_t n)
 
     if (n >= CPU_LANES)
         memcpy(&v, at, sizeof(v));
-#if CPU_LANES == 16
     else if (n > 0)
+#if CPU_LANES == 16
         v = (vh)_mm256_maskz_loadu_epi16((__mmask16)((1 << n) - 1), at);
 #else
-    else if (n > 0)
         memcpy(&v, at, (size_t)n * 2);
 #endif
     return v;
@@ -61,26 +60,14 @@ CPU_INLINE vh halves(enum ct_dtype dtype, const char *row, int64_t i, int64_t n)
     return halves_at(row + i * 2, n - i);
 }
 
-/* Each element in 4 bytes. */
-CPU_INLINE vu extended(vh h)
-{
-#if CPU_LANES == 16
-    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
-#elif CPU_LANES == 8
-    return (vu)_mm256_cvtepu16_epi32((__m128i)h);
-#else
-    return __builtin_convertvector(h, vu);
-#endif
-}
-
 /* Elements i .. of two rows in pairs. */
 CPU_INLINE vu pairs(enum ct_dtype dtype, const char *even, int64_t evens, const char *odd,
                     int64_t odds, int64_t i)
 {
     if (dtype == CT_F32)
         return v_pairs(floats(CT_F32, even, i, evens, false), floats(CT_F32, odd, i, odds, false));
-    return extended(halves(CT_BF16, even, i, evens)) | extended(halves(CT_BF16, odd, i, odds))
-                                                           << 16;
+    return v_extend(halves(CT_BF16, odd, i, odds)) << 16 |
+           v_extend(halves(CT_BF16, even, i, evens));
 }
 
 CPU_INLINE vu join(vh low, vh high)

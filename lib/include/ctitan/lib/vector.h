@@ -68,16 +68,22 @@ CPU_INLINE void v_store(float *p, vf v)
     memcpy(p, &v, sizeof(v));
 }
 
-/* The conversions of GCC 12 go through half vectors; hence the instructions. */
-CPU_INLINE vf v_widen(vh h)
+/* Zeros above each element. The conversions of GCC 12 go through half vectors; hence the
+   instructions. */
+CPU_INLINE vu v_extend(vh h)
 {
 #if CPU_LANES == 16
-    return (vf)((vu)_mm512_cvtepu16_epi32((__m256i)h) << 16);
+    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
 #elif CPU_LANES == 8
-    return (vf)((vu)_mm256_cvtepu16_epi32((__m128i)h) << 16);
+    return (vu)_mm256_cvtepu16_epi32((__m128i)h);
 #else
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    return __builtin_convertvector(h, vu);
 #endif
+}
+
+CPU_INLINE vf v_widen(vh h)
+{
+    return (vf)(v_extend(h) << 16);
 }
 
 /* mask's lanes are all ones or all zeros: ones take a, zeros take b. */
@@ -125,7 +131,7 @@ CPU_INLINE vu v_pairs(vf even, vf odd)
 #else
     vh low = v_narrow(even), high = v_narrow(odd);
 
-    return (vu)v_widen(high) | (vu)v_widen(low) >> 16;
+    return v_extend(high) << 16 | v_extend(low);
 #endif
 }
 
