@@ -15,7 +15,7 @@
 
 #define PAIRS 7
 #define MARGIN 1.02
-#define FLOPS 1e9      /* of a measured product of rows, by fewer of them */
+#define FLOPS 4e9      /* of a measured product of rows, by fewer of them */
 #define MOST 2048      /* rows, columns and depth of a measured gradient: for larger ones too */
 #define MOST_ROWS 4096 /* the same for products of rows */
 #define ONE 0x3f80     /* 1 in bfloat16 */
@@ -128,7 +128,7 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dty
 {
     int64_t columns = least(use == CPU_FORWARD ? n : k, MOST_ROWS),
             depth = least(use == CPU_FORWARD ? k : n, MOST_ROWS);
-    struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(columns * depth + 1), 64, 512),
+    struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(columns * depth + 1), 64, 1024),
                               .n = columns,
                               .k = depth,
                               .a_type = CT_BF16,
