@@ -17,7 +17,7 @@
 #include "tuning.h"
 
 #define LINE 160
-#define KERNELS 5 /* rises when the speed of own kernels changes: old facts are wrong then */
+#define KERNELS 5 /* rises when own kernels, or how they are timed, change: old facts are wrong */
 
 struct fact {
     char name[LINE];
