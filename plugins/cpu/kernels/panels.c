@@ -21,19 +21,16 @@ CPU_INLINE void finish_as(enum ct_dtype dtype, bool add, const float *sum, int64
         }
 }
 
-static void finish(const float *sum, int64_t rows, int64_t columns, enum ct_dtype dtype, void *c,
-                   int64_t c_row, bool add)
+static void finish(const float *sum, int64_t rows, int64_t columns, const struct cpu_result *to)
 {
-    int64_t row = c_row * (int64_t)ct_dtype_size(dtype);
-
-    if (dtype == CT_F32 && add)
-        finish_as(CT_F32, true, sum, rows, columns, c, row);
-    else if (dtype == CT_F32)
-        finish_as(CT_F32, false, sum, rows, columns, c, row);
-    else if (add)
-        finish_as(CT_BF16, true, sum, rows, columns, c, row);
+    if (to->dtype == CT_F32 && to->add)
+        finish_as(CT_F32, true, sum, rows, columns, to->at, to->row);
+    else if (to->dtype == CT_F32)
+        finish_as(CT_F32, false, sum, rows, columns, to->at, to->row);
+    else if (to->add)
+        finish_as(CT_BF16, true, sum, rows, columns, to->at, to->row);
     else
-        finish_as(CT_BF16, false, sum, rows, columns, c, row);
+        finish_as(CT_BF16, false, sum, rows, columns, to->at, to->row);
 }
 
 #ifdef CPU_BF16
@@ -44,27 +41,32 @@ static void finish(const float *sum, int64_t rows, int64_t columns, enum ct_dtyp
 #define HALF (CPU_STEP_BYTES / 2) /* of a step: its left and its right columns */
 #define B_AHEAD CPU_STEP_BYTES    /* bytes of B to prefetch from L2 */
 
-/* Row r of A: every third row has a pointer, so that few registers hold addresses. */
+/* Row r of A: every third row has a pointer, so that few registers hold addresses. A compiler that
+   knew `row` would keep sums of it and of all offsets, in more registers than there are. */
 CPU_INLINE __m512bh pair_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
 {
     int32_t pair;
 
+    __asm__("" : "+r"(row));
     memcpy(&pair, at[r / 3] + r % 3 * row + offset, sizeof(pair));
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
 /* All loops over rows and halves are unrolled early: else the sums would pass through the stack. */
-CPU_INLINE void dots(const int rows, const int halves, const struct cpu_panel *a, const int64_t row,
-                     const int64_t pair, const char *b, int64_t depth, float *sum, bool add)
+CPU_INLINE void load(const int rows, const int halves, const float *sum, __m512 c[ROWS][2])
 {
-    const char *at[ROWS / 3 + 1];
-    __m512 c[ROWS][2];
-
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int h = 0; h < halves; h++)
-            c[r][h] = add ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
+            c[r][h] = sum ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
+}
+
+CPU_INLINE void dots(const int rows, const int halves, const struct cpu_panel *a, const int64_t row,
+                     const int64_t pair, const char *b, int64_t depth, __m512 c[ROWS][2])
+{
+    const char *at[ROWS / 3 + 1];
+
 #pragma GCC unroll 3
     for (int i = 0; i <= (rows - 1) / 3; i++)
         at[i] = a->at + 3 * i * row;
@@ -94,21 +96,30 @@ CPU_INLINE void dots(const int rows, const int halves, const struct cpu_panel *a
             at[i] += k % CPU_PANEL ? a->step - PAIRS * pair : PAIRS * pair;
         b += k % CPU_PANEL ? CPU_STEP_BYTES - PAIRS * PAIR_BYTES : PAIRS * PAIR_BYTES;
     }
+}
+
+/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. */
+CPU_INLINE void dots_of(const int rows, const int halves, const struct cpu_panel *a, const char *b,
+                        int64_t depth, __m512 c[ROWS][2])
+{
+    if (a->pair == 4)
+        dots(rows, halves, a, a->row, 4, b, depth, c);
+    else
+        dots(rows, halves, a, 4, 128, b, depth, c);
+}
+
+CPU_INLINE void multiply_part(const int rows, const int halves, const struct cpu_panel *a,
+                              const char *b, int64_t depth, float *sum, bool add)
+{
+    __m512 c[ROWS][2];
+
+    load(rows, halves, add ? sum : NULL, c);
+    dots_of(rows, halves, a, b, depth, c);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int h = 0; h < halves; h++)
             _mm512_storeu_ps(sum + r * CPU_PANEL + h * 16, c[r][h]);
-}
-
-/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. */
-CPU_INLINE void dots_of(const int rows, const int halves, const struct cpu_panel *a, const char *b,
-                        int64_t depth, float *sum, bool add)
-{
-    if (a->pair == 4)
-        dots(rows, halves, a, a->row, 4, b, depth, sum, add);
-    else
-        dots(rows, halves, a, 4, 128, b, depth, sum, add);
 }
 
 static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
@@ -117,10 +128,10 @@ static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent
     switch (extent.rows * 2 + (extent.columns > CPU_PANEL / 2)) {
 #define CASES(rows)                                                                                \
     case rows * 2:                                                                                 \
-        dots_of(rows, 1, a, b, extent.depth, sum, add);                                            \
+        multiply_part(rows, 1, a, b, extent.depth, sum, add);                                      \
         break;                                                                                     \
     case rows * 2 + 1:                                                                             \
-        dots_of(rows, 2, a, b, extent.depth, sum, add);                                            \
+        multiply_part(rows, 2, a, b, extent.depth, sum, add);                                      \
         break;
         CASES(1)
         CASES(2)
@@ -131,6 +142,35 @@ static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent
         CASES(7)
         CASES(8)
     }
+}
+
+CPU_INLINE void put(enum ct_dtype dtype, bool add, __m512 c[ROWS][2], char *to, int64_t row)
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++, to += row)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            vf v = (vf)c[r][h];
+
+            v_put(dtype, to, h * 16, CPU_PANEL, add ? v + v_get(dtype, to, h * 16, CPU_PANEL) : v);
+        }
+}
+
+static void complete(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
+                     const struct cpu_result *to)
+{
+    __m512 c[ROWS][2];
+
+    load(ROWS, 2, sum, c);
+    dots_of(ROWS, 2, a, b, depth, c);
+    if (to->dtype == CT_F32 && to->add)
+        put(CT_F32, true, c, to->at, to->row);
+    else if (to->dtype == CT_F32)
+        put(CT_F32, false, c, to->at, to->row);
+    else if (to->add)
+        put(CT_BF16, true, c, to->at, to->row);
+    else
+        put(CT_BF16, false, c, to->at, to->row);
 }
 
 static void nothing(void)
@@ -151,10 +191,12 @@ static const struct cpu_unit unit = {
     .name = "dots",
     .rows = ROWS,
     .partial = true,
-    .depth = 256,
+    .depth = 1024,
+    .columns = 128,
     .begin = nothing,
     .end = nothing,
     .multiply = multiply,
+    .complete = complete,
     .pack_transposed = interleave,
     .packed = {.row = 4, .pair = 128, .step = CPU_STEP_BYTES},
 };

@@ -9,7 +9,7 @@
 #define DEPTH 1024
 #define ROWS 256
 #define B_BYTES (512 << 10)
-#define GRADIENT_BLOCK 256
+#define GRADIENT_BLOCK 256 /* rows */
 #define GRADIENT_ROWS 2048 /* of both operands, packed at a time */
 
 static int64_t least(int64_t a, int64_t b)
@@ -76,7 +76,7 @@ static void plan_gradient(struct cpu_product *p)
     const struct cpu_gemm_spec *s = &p->spec;
 
     p->rows = rows_of_block(s->m, p->threads);
-    p->columns = least(up(s->n, CPU_PANEL), GRADIENT_BLOCK);
+    p->columns = least(up(s->n, CPU_PANEL), p->unit->columns);
     p->depth = least(up(s->k, CPU_PANEL), p->unit->depth);
     p->by_rows = (s->m + p->rows - 1) / p->rows;
     p->by_columns = 1;
@@ -116,14 +116,79 @@ static char *lane_of(const struct call *call, int thread)
     return (char *)at + call->product->lane_bytes * (size_t)thread;
 }
 
-static void finish(const struct cpu_product *p, const float *sum, char *c, int64_t row,
-                   int64_t column, bool add)
-{
-    const struct cpu_gemm_spec *s = &p->spec;
+/* Some rows of A, as many as the unit takes, against a block of B. */
+struct strip {
+    struct cpu_panel a;
+    const char *b;
+    int64_t panel; /* bytes from one panel of B to the next */
+    int64_t row, rows, column, columns, depth;
+    float *sums; /* a block for each panel of B */
+    bool begun, last;
+    bool add;         /* the last one: to what C has */
+    const char *next; /* rows of A that are read soon, or NULL */
+};
 
-    cpu_panels()->finish(
-        sum, least(CPU_PANEL, s->m - row), least(CPU_PANEL, s->n - column), s->c_type,
-        c + (size_t)(row * s->c_row + column) * ct_dtype_size(s->c_type), s->c_row, add);
+static struct cpu_result results_at(const struct call *call, int64_t row, int64_t column, bool add)
+{
+    const struct cpu_gemm_spec *s = &call->product->spec;
+    int64_t size = (int64_t)ct_dtype_size(s->c_type);
+
+    return (struct cpu_result){s->c_type, call->c + (row * s->c_row + column) * size,
+                               s->c_row * size, add};
+}
+
+/* Results that are written soon come into the caches. */
+static void fetch_results(const struct cpu_result *to, int64_t rows, int64_t columns)
+{
+    int64_t bytes = columns * (int64_t)ct_dtype_size(to->dtype);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < bytes; i += CPU_LINE_BYTES)
+            __builtin_prefetch(to->at + r * to->row + i, 1);
+}
+
+/* And the next rows, from byte `from` of each on. */
+static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, int64_t from,
+                          int64_t end)
+{
+    int64_t rows = least(p->unit->rows, p->spec.m - s->row - s->rows);
+
+    for (; s->next && from < end; from += CPU_LINE_BYTES)
+        for (int64_t r = 0; r < rows; r++)
+            __builtin_prefetch(s->next + r * p->spec.a_row * 2 + from);
+    return from;
+}
+
+static void multiply_strip(const struct call *call, const struct strip *s)
+{
+    const struct cpu_product *p = call->product;
+    const struct cpu_unit *unit = p->unit;
+    int64_t whole = 0, fetched = 0, panels = panels_of(s->columns);
+
+    if (s->last && unit->complete && s->rows == unit->rows)
+        whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
+    for (int64_t j = 0; j < panels; j++) {
+        const char *b = s->b + j * s->panel;
+        float *sum = s->sums + j * CPU_BLOCK;
+        int64_t column = s->column + j * CPU_PANEL;
+        struct cpu_result to = results_at(call, s->row, column, s->add);
+
+        fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
+        if (s->last)
+            fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - column));
+        if (j < whole)
+            unit->complete(&s->a, b, s->depth, s->begun ? sum : NULL, &to);
+        else
+            unit->multiply(&s->a, b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
+                           s->begun);
+    }
+    for (int64_t j = whole; s->last && j < panels; j++) {
+        int64_t column = s->column + j * CPU_PANEL;
+        struct cpu_result to = results_at(call, s->row, column, s->add);
+
+        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows, least(CPU_PANEL, p->spec.n - column),
+                             &to);
+    }
 }
 
 /* ---- rows ---- */
@@ -155,38 +220,34 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
                       int64_t columns, char *lane)
 {
     const struct cpu_product *p = call->product;
-    int64_t k = p->spec.k, k_bytes = up(k, CPU_PANEL) * 2 * CPU_PANEL;
+    const struct cpu_gemm_spec *spec = &p->spec;
+    int64_t panel = up(spec->k, CPU_PANEL) * 2 * CPU_PANEL;
     float *sums = (float *)(lane + CPU_PANEL * (2 * p->depth + 64));
 
-    for (int64_t at = 0; at < k; at += p->depth)
-        for (int64_t i = row; i < end; i += CPU_PANEL) {
-            int64_t depth = least(p->depth, k - at), rows = least(CPU_PANEL, p->spec.m - i);
-            struct cpu_panel a = panel_of_a(call, i, at, depth, lane);
+    for (int64_t k = 0; k < spec->k; k += p->depth) {
+        struct strip s = {.b = call->b + column / CPU_PANEL * panel + k * 2 * CPU_PANEL,
+                          .panel = panel,
+                          .column = column,
+                          .columns = columns,
+                          .depth = least(p->depth, spec->k - k),
+                          .begun = k > 0,
+                          .last = k + p->depth >= spec->k,
+                          .add = spec->accumulate};
 
-            for (int64_t first = 0; first < rows; first += p->unit->rows) {
-                struct cpu_panel part = a;
-                struct cpu_extent extent = {(int)least(p->unit->rows, rows - first), CPU_PANEL,
-                                            depth};
+        for (int64_t i = row; i < end; i += p->unit->rows) {
+            int64_t first = (i - row) % CPU_PANEL;
 
-                part.at += first * a.row;
-                for (int64_t j = 0; j < columns; j += CPU_PANEL) {
-                    const char *b =
-                        call->b + (column + j) / CPU_PANEL * k_bytes + at * 2 * CPU_PANEL;
-                    float *sum =
-                        sums +
-                        ((i - row) / CPU_PANEL * (p->columns / CPU_PANEL) + j / CPU_PANEL) *
-                            CPU_BLOCK +
-                        first * CPU_PANEL;
-
-                    p->unit->multiply(&part, b, extent, sum, at > 0);
-                }
-            }
-            for (int64_t j = 0; j < columns && at + depth == k; j += CPU_PANEL)
-                finish(p,
-                       sums + ((i - row) / CPU_PANEL * (p->columns / CPU_PANEL) + j / CPU_PANEL) *
-                                  CPU_BLOCK,
-                       call->c, i, column + j, p->spec.accumulate);
+            if (first == 0)
+                s.a = panel_of_a(call, i, k, s.depth, lane);
+            else
+                s.a.at += p->unit->rows * s.a.row;
+            s.row = i;
+            s.rows = least(p->unit->rows, end - i);
+            s.sums = sums + (i - row - first) * p->columns + first * CPU_PANEL;
+            s.next = call->a + ((i + s.rows) * spec->a_row + k) * 2;
+            multiply_strip(call, &s);
         }
+    }
 }
 
 static void run_rows(void *context, int thread, int threads)
@@ -252,42 +313,35 @@ static void pack_b(void *context, int thread, int threads)
                 cpu_share(g->depth, CPU_PANEL, thread, threads), g->b);
 }
 
-/* A block of C that is written soon comes into the caches. */
-static void fetch(const struct cpu_product *p, const char *c, int64_t row, int64_t column)
-{
-    const struct cpu_gemm_spec *s = &p->spec;
-    int64_t size = (int64_t)ct_dtype_size(s->c_type),
-            bytes = least(CPU_PANEL, s->n - column) * size, rows = least(CPU_PANEL, s->m - row);
-
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < bytes; i += CPU_LINE_BYTES)
-            __builtin_prefetch(c + ((row + r) * s->c_row + column) * size + i, 1);
-}
-
 /* A block of C, from packed panels: its sums stay in the L2 cache. */
 static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, int64_t column,
                            const char *a, float *sums)
 {
     const struct cpu_product *p = g->call->product;
-    int64_t columns = least(p->columns, p->spec.n - column);
     const char *b = g->b;
 
     for (int64_t k = 0; k < g->depth; k += p->depth) {
         int64_t depth = least(p->depth, g->depth - k), panel = panels_of(depth) * CPU_STEP_BYTES;
-        float *sum = sums;
+        struct strip s = {.a = p->unit->packed,
+                          .b = b + column / CPU_PANEL * panel,
+                          .panel = panel,
+                          .column = column,
+                          .columns = least(p->columns, p->spec.n - column),
+                          .depth = depth,
+                          .begun = k > 0,
+                          .last = k + depth == g->depth,
+                          .add = p->spec.accumulate || g->k > 0};
 
-        for (int64_t i = 0; i < rows; i += CPU_PANEL, a += panel)
-            for (int64_t j = 0; j < columns; j += CPU_PANEL, sum += CPU_BLOCK) {
-                struct cpu_panel packed = p->unit->packed;
+        for (int64_t i = 0; i < rows; i += p->unit->rows) {
+            int64_t first = i % CPU_PANEL;
 
-                packed.at = a;
-                if (k + depth == g->depth)
-                    fetch(p, g->call->c, row + i, column + j);
-                cpu_multiply(p->unit, packed, b + (column + j) / CPU_PANEL * panel,
-                             (struct cpu_extent){CPU_PANEL, CPU_PANEL, depth}, sum, k > 0);
-                if (k + depth == g->depth)
-                    finish(p, sum, g->call->c, row + i, column + j, p->spec.accumulate || g->k > 0);
-            }
+            s.row = row + i;
+            s.rows = least(p->unit->rows, rows - i);
+            s.a.at = a + i / CPU_PANEL * panel + first * s.a.row;
+            s.sums = sums + (i - first) * p->columns + first * CPU_PANEL;
+            multiply_strip(g->call, &s);
+        }
+        a += panels_of(rows) * panel;
         b += panels_of(p->spec.n) * panel;
     }
 }

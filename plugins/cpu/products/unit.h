@@ -41,6 +41,14 @@ struct cpu_extent {
     int64_t depth;
 };
 
+/* Where results go: c (+)= sums, rounded to dtype once. */
+struct cpu_result {
+    enum ct_dtype dtype;
+    char *at;
+    int64_t row; /* bytes */
+    bool add;
+};
+
 /* How B lies in panels, `panel` bytes apart. */
 static inline struct cpu_lines cpu_panel_lines(int64_t panel)
 {
@@ -56,13 +64,18 @@ struct cpu_unit {
     const char *name;
     int rows; /* of A in one call; fewer only if partial */
     bool partial;
-    int depth; /* of panels packed from activations: those of A and B fit into the L1 cache */
+    /* Of a gradient: how deep packed panels are, and how many columns of B stay in the cache. */
+    int depth, columns;
     /* On each thread around its calls. */
     void (*begin)(void);
     void (*end)(void);
     /* sum[rows][PANEL] (+)= A B */
     void (*multiply)(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add);
+    /* The last product of a block with `rows` rows and PANEL columns: A B, and sum unless it is
+       NULL, go to the results at once. NULL: sums are stored, and finished later. */
+    void (*complete)(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
+                     const struct cpu_result *to);
     /* A = from^T: panels of PANEL columns of `from`, `panel` bytes apart; rows are the depth. */
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     struct cpu_panel packed; /* strides of what pack_transposed wrote */
@@ -89,9 +102,8 @@ struct cpu_panels {
                          char *to);
     /* A = from^T for the tile units. */
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
-    /* c[rows][columns] (+)= sum, rounded to dtype once; c_row in elements. */
-    void (*finish)(const float *sum, int64_t rows, int64_t columns, enum ct_dtype dtype, void *c,
-                   int64_t c_row, bool add);
+    /* The results of sum[rows][PANEL], as far as `columns`. */
+    void (*finish)(const float *sum, int64_t rows, int64_t columns, const struct cpu_result *to);
     /* The unit "dots", or NULL. */
     const struct cpu_unit *dots;
     /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */

@@ -70,6 +70,7 @@ const struct cpu_unit UNIT = {
     .name = NAME,
     .rows = CPU_PANEL,
     .depth = 512,
+    .columns = 256,
     .begin = tile_begin,
     .end = tile_end,
     .multiply = multiply,
