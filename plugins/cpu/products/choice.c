@@ -1,6 +1,6 @@
 /*
  * See choice.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
- * their times counts. As in a step, where other ops ran before, no matrix is in the caches. Own
+ * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not. Own
  * kernels must be faster by MARGIN.
  */
 #include <stdio.h>
@@ -60,9 +60,8 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
 {
     size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k),
            other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
-    size_t a_bytes = elements(s->m, s->k) * 2, b_bytes = packed + packed / 8,
-           c_bytes = elements(s->m, s->n) * 4;
-    void *a = filled(a_bytes), *b = filled(b_bytes), *c = filled(c_bytes),
+    size_t b_bytes = packed + packed / 8, c_bytes = elements(s->m, s->n) * 4;
+    void *a = filled(elements(s->m, s->k) * 2), *b = filled(b_bytes), *c = filled(c_bytes),
          *memory = filled(other > own ? other : own);
     double ratio[PAIRS];
     bool ok = a && b && c && memory;
@@ -71,7 +70,6 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
         double seconds[2];
 
         for (int way = 0; ok && way < 2; way++) {
-            evict(a, a_bytes);
             evict(b, b_bytes);
             evict(c, c_bytes);
             seconds[way] = ct_now();
