@@ -124,7 +124,7 @@ struct strip {
     int64_t row, rows, column, columns, depth;
     float *sums; /* a block for each panel of B */
     bool begun, last;
-    bool add;         /* the last one: to what C has */
+    bool add;         /* results: to what C has */
     const char *next; /* rows of A that are read soon, or NULL */
 };
 
@@ -147,7 +147,7 @@ static void fetch_results(const struct cpu_result *to, int64_t rows, int64_t col
             __builtin_prefetch(to->at + r * to->row + i, 1);
 }
 
-/* And the next rows, from byte `from` of each on. */
+/* So do the next rows of A, from byte `from` of each on. Returns how far they came. */
 static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, int64_t from,
                           int64_t end)
 {

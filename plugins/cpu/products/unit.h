@@ -72,8 +72,8 @@ struct cpu_unit {
     /* sum[rows][PANEL] (+)= A B */
     void (*multiply)(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add);
-    /* The last product of a block with `rows` rows and PANEL columns: A B, and sum unless it is
-       NULL, go to the results at once. NULL: sums are stored, and finished later. */
+    /* The last product of a block with `rows` rows and PANEL columns: A B, plus sum if there is
+       one, goes to the results at once. A unit without it stores all sums, to be finished. */
     void (*complete)(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
                      const struct cpu_result *to);
     /* A = from^T: panels of PANEL columns of `from`, `panel` bytes apart; rows are the depth. */
