@@ -5,7 +5,8 @@
  *
  * k and v are those of the tokens that are fed. They are written into the slots of their positions,
  * and the queries, which are given their positions, see the slots up to these. Slots after the last
- * token may hold anything, because no query sees them before they are written.
+ * token may hold anything, because no query sees them before they are written. Tokens of a sequence
+ * have different positions, or equal vectors: which of those with one position is kept is not said.
  */
 #include <string.h>
 

@@ -26,15 +26,16 @@ static void probabilities(const double *x, int64_t n, double *p)
         p[i] /= sum;
 }
 
-/* The entry that follows `last` in the order of size, then index; last -1: the largest. */
-static int64_t next_largest(const double *p, int64_t n, int64_t last)
+/* The logit that follows `last` in the order of size, then index; last -1: the largest. Logits are
+   ordered as their probabilities are, but do not round to equal ones. */
+static int64_t next_largest(const double *x, int64_t n, int64_t last)
 {
     int64_t best = -1;
 
     for (int64_t i = 0; i < n; i++) {
-        if (last >= 0 && (p[i] > p[last] || (p[i] == p[last] && i <= last)))
+        if (last >= 0 && (x[i] > x[last] || (x[i] == x[last] && i <= last)))
             continue;
-        if (best < 0 || p[i] > p[best])
+        if (best < 0 || x[i] > x[best])
             best = i;
     }
     return best;
@@ -65,11 +66,12 @@ static int top_k_reference(const struct ct_launch *l)
 
     for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
         double *weights = r.out[0] + row * a->k, *ids = r.out[1] + row * a->k, sum = 0;
+        const double *x = r.in[0] + row * n;
         int64_t last = -1;
 
-        probabilities(r.in[0] + row * n, n, p);
+        probabilities(x, n, p);
         for (int64_t k = 0; k < a->k; k++) {
-            last = next_largest(p, n, last);
+            last = next_largest(x, n, last);
             if (last < 0)
                 return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit of the router is NaN"));
             ids[k] = (double)last;

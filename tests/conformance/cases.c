@@ -161,9 +161,15 @@
     "input %dw : float32[" #b "," #t "," #k "]\n"                                                  \
     "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
     "F - %load, %total = expert_load(%ids, %x) : float32[" #b "," #e "], float32[" #e "]\n"        \
+    "F - %y, %best = top_k(%x) {k=" #k "} : float32[" #b "," #t "," #k "], int32[" #b "," #t       \
+    "," #k "]\n"                                                                                   \
+    "F - %y2, %best2 = top_k(%x) {k=" #k ", normalised=false, balance=0.5} : float32[" #b "," #t   \
+    "," #k "], int32[" #b "," #t "," #k "]\n"                                                      \
     "I - %dx = top_k_grad(%dw, %ids, %x) {k=" #k "} : T[" #b "," #t "," #e "]\n"                   \
     "I - %dx2 = balanced_top_k_grad(%dw, %ids, %x, %load) {k=" #k ", balance=0.5} : T[" #b "," #t  \
-    "," #e "]\n"
+    "," #e "]\n"                                                                                   \
+    "I - %dx3 = top_k_grad(%dw, %best2, %x) {k=" #k ", normalised=false} : T[" #b "," #t "," #e    \
+    "]\n"
 
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
@@ -429,6 +435,9 @@ const struct conformance_case conformance_cases[] = {
     {"attention, odd block",
      ATTENTION_SHARDS(1, 202, 202, 2, 1, 32, "%documents, %documents, %outer, %inner"), 4, true,
      true},
+    {"attention, tiles", ATTENTION(2, 128, 4, 2, 64, "_"), 2, true, true},
+    {"attention, tiles, wide heads", MASKED(1, 128, 256, 2, 1, 128, "causal=false"), 2, true, true},
+    {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, "window=100"), 2, true, true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
     {"rope, scaled",
@@ -439,8 +448,8 @@ const struct conformance_case conformance_cases[] = {
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
     {"cache_write",
-     "state %cache : T[2,33,3,8]\ninput %x : T[2,9,3,8]\ninput %positions : int32[2,9]\n"
-     "F - cache_write(%cache, %x, %positions)\n",
+     "state %cache : T[2,33,3,8]\ninput %x : T[2,9,3,8]\ninput %slots : int32[2,9]\n"
+     "F - cache_write(%cache, %x, %slots)\n",
      33, false},
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},

@@ -48,8 +48,9 @@ struct expected {
     struct ct_tensor exact; /* data NULL: opaque, or absent */
     struct ct_tensor
         rounded; /* with all results rounded to their dtypes on the way; data NULL: unknown */
-    double sensitivity; /* change of the exact result when inputs change in their 22nd bit */
-    double largest;     /* finite element of exact, by size */
+    struct ct_tensor sizes; /* exact, if all inputs were positive; data NULL: not needed */
+    double sensitivity;     /* change of the exact result when inputs change in their 22nd bit */
+    double largest;         /* finite element of exact, by size */
 };
 
 /* Operands of an op: outputs, then inputs. */
@@ -58,7 +59,7 @@ static struct ct_value *operand_value(const struct ct_op *op, int i)
     return i < op->outs ? op->out[i] : op->in[i - op->outs];
 }
 
-enum precision { EXACT, ROUNDED, DISTURBED };
+enum precision { EXACT, ROUNDED, DISTURBED, SIZES };
 
 /* Every element grows or shrinks by 2^-22 of itself. */
 static void disturb(double *numbers, int64_t count, int operand)
@@ -87,6 +88,8 @@ static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *
         tensor_copy(&copy, t);
     if (real && precision == DISTURBED)
         disturb(copy.data, n, operand);
+    for (int64_t i = 0; real && precision == SIZES && i < n; i++)
+        ((double *)copy.data)[i] = fabs(((double *)copy.data)[i]);
     return copy;
 }
 
@@ -131,14 +134,19 @@ static double largest_difference(const struct ct_tensor *a, const struct ct_tens
     return most;
 }
 
+static bool is_float8_product(const struct ct_op *op)
+{
+    return !strncmp(op->type->name, "linear_float8", strlen("linear_float8"));
+}
+
 static int expect(const struct bed *bed, const struct ct_op *op, struct ct_arena *arena,
                   struct expected **expected)
 {
-    int n = op->outs + op->ins, rc = 0;
-    struct ct_tensor *operands[3];
+    int n = op->outs + op->ins, rc = 0, last = is_float8_product(op) ? SIZES : DISTURBED;
+    struct ct_tensor *operands[SIZES + 1] = {NULL};
 
     *expected = ct_arena_array(arena, struct expected, n + 1);
-    for (int p = EXACT; rc >= 0 && p <= DISTURBED; p++) {
+    for (int p = EXACT; rc >= 0 && p <= last; p++) {
         operands[p] = ct_arena_array(arena, struct ct_tensor, n + 1);
         rc = run_reference(bed, op, arena, (enum precision)p, operands[p]);
     }
@@ -146,6 +154,7 @@ static int expect(const struct bed *bed, const struct ct_op *op, struct ct_arena
         if (operand_value(op, i))
             (*expected)[i] = (struct expected){
                 operands[EXACT][i], operands[ROUNDED][i],
+                last == SIZES ? operands[SIZES][i] : (struct ct_tensor){0},
                 largest_difference(&operands[EXACT][i], &operands[DISTURBED][i], arena),
                 largest(&operands[EXACT][i], arena)};
     return rc;
@@ -169,6 +178,8 @@ static void keep_results(struct bed *bed, const struct ct_op *op, const struct e
 }
 
 /* ---- comparing ---- */
+
+#define UNITS_ERROR 0x1p-12 /* of a sum of Float8 products by hardware, relative to their sizes */
 
 static double rounding(enum ct_dtype dtype)
 {
@@ -236,9 +247,30 @@ static double result_rounding(const struct call *c, const struct ct_tensor *got)
     return cast ? rounding(CT_BF16) : rounding(got->dtype);
 }
 
-/* Error of got over the tolerance, at its worst; before: what was accumulated into. */
+/* What the units that multiply Float8 add to the tolerance of each element (conformance.h); NULL:
+   nothing. */
+static const double *units_tolerance(const struct call *c, const struct expected *expected,
+                                     const struct ct_tensor *got, bool accumulated)
+{
+    double *sizes;
+    const double *want;
+
+    if (strcmp(c->kernel->name, "cublaslt") != 0 || !expected->sizes.data)
+        return NULL;
+    sizes = numbers_of(&expected->sizes, c->arena);
+    want = numbers_of(&expected->exact, c->arena);
+    for (int64_t i = 0; i < ct_tensor_count(got); i++) {
+        sizes[i] *= UNITS_ERROR;
+        if (accumulated && got->dtype == CT_BF16)
+            sizes[i] += rounding(CT_BF16) * fabs(want[i]);
+    }
+    return sizes;
+}
+
+/* Error of got over the tolerance, at its worst; before: what was accumulated into; own: tolerance
+   that elements have beside `tolerated`, or NULL. */
 static double compare(const double *got, const double *want, int64_t count, double tolerated,
-                      double before, double rounding_of_it, int64_t *where)
+                      const double *own, double before, double rounding_of_it, int64_t *where)
 {
     double worst = 0;
 
@@ -247,7 +279,7 @@ static double compare(const double *got, const double *want, int64_t count, doub
 
         if (a == b || (isnan(a) && isnan(b)))
             continue;
-        error = fabs(a - b) / (rounding_of_it * fabs(b) + tolerated);
+        error = fabs(a - b) / (rounding_of_it * fabs(b) + tolerated + (own ? own[i] : 0));
         if (!(error <= worst)) {
             worst = isnan(error) ? INFINITY : error;
             *where = i;
@@ -257,15 +289,15 @@ static double compare(const double *got, const double *want, int64_t count, doub
 }
 
 static void report(struct score *s, const struct call *c, const struct bed *bed, int operand,
-                   const struct ct_tensor *got, const struct ct_tensor *want, int64_t where,
-                   const char *how)
+                   const struct ct_tensor *got, const struct ct_tensor *want, double before,
+                   int64_t where, const char *how)
 {
     if (s->faults++ < 5)
         printf("FAULT %s (%s), case \"%s\", %s, %s: element %lld of %lld: %.17g instead of %.17g\n",
                c->op->type->name, c->kernel->name, bed->test->name, how,
                operand_value(c->op, operand)->name, (long long)where,
                (long long)ct_tensor_count(got), ct_tensor_load(got, where),
-               ct_tensor_load(want, where));
+               ct_tensor_load(want, where) + before);
 }
 
 static void judge(struct score *s, const struct call *c, const struct bed *bed,
@@ -277,21 +309,23 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
         bool accumulated = i < c->op->outs && c->launch.accumulate >> i & 1;
         double base = accumulated ? before : 0, once = result_rounding(c, got), tolerated, error;
         int64_t where = 0, ignored;
-        const double *numbers;
+        const double *numbers, *own;
 
         if (!want->data || (!ct_dtype_is_float(got->dtype) && accumulated))
             continue;
         tolerated = tolerance(c, bed, got, &expected[i], base);
         if (!ct_dtype_is_float(got->dtype)) /* the same number */
             once = tolerated = 0;
+        own = units_tolerance(c, &expected[i], got, accumulated);
         numbers = numbers_of(got, c->arena);
-        error = compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated, base,
-                        once, &where);
+        error = compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated, own,
+                        base, once, &where);
         if (error > 1 && expected[i].rounded.data)
-            error = fmin(error, compare(numbers, numbers_of(&expected[i].rounded, c->arena),
-                                        ct_tensor_count(got), tolerated, base, 2 * once, &ignored));
+            error = fmin(error,
+                         compare(numbers, numbers_of(&expected[i].rounded, c->arena),
+                                 ct_tensor_count(got), tolerated, own, base, 2 * once, &ignored));
         if (!(error <= 1))
-            report(s, c, bed, i, got, want, where, how);
+            report(s, c, bed, i, got, want, base, where, how);
         s->worst = fmax(s->worst, error);
     }
 }

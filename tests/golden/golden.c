@@ -10,7 +10,10 @@
  * So only losses are compared after the first step, within 1e-3, and its gradient norm as a whole.
  * The first loss and norm are within 1e-4 and 2e-3 (tensorwise: what a relative noise of 1e-7 in
  * the weights changes) or 2e-5 and 2e-4 (rowwise: attention that sums in another order changes 1e-5
- * and 6e-5). Without Float8 the norm would be off by 2e-3 to 6e-3.
+ * and 6e-5). Without Float8 the norm would be off by 2e-3 to 8e-3.
+ *
+ * On a GPU, tensor cores truncate Float8 products to 13 bits after the point (docs/numerics.md),
+ * which moves the first loss and norm of rowwise by 8e-5 and 1.5e-3 on an H100: 1.5e-4 and 2e-3.
  */
 #include <jansson.h>
 #include <math.h>
@@ -30,6 +33,7 @@
 
 static json_t *expected;
 static const char *float8; /* recipe; NULL: none */
+static bool truncates;     /* the device, Float8 products */
 static double worst;       /* error, in tolerances */
 static int64_t compared, steps_seen;
 
@@ -43,6 +47,8 @@ static double tolerance(const char *what, int64_t step)
         return loss ? 1e-3 : INFINITY;
     if (!strcmp(float8, "tensorwise"))
         return loss ? 1e-4 : 2e-3;
+    if (truncates)
+        return loss ? 1.5e-4 : 2e-3;
     return loss ? 2e-5 : 2e-4;
 }
 
@@ -153,6 +159,7 @@ static int step_end(const struct ct_event_data *data, void *context)
     (void)context;
     if (json_integer_value(json_object_get(want, "step")) != data->step)
         return ct_fail(CT_EINVAL, "step %lld is not in expected.json", (long long)data->step);
+    truncates = !strcmp(data->run->device->name, "cuda");
     compare("loss", data->step, data->result->loss,
             json_number_value(json_object_get(want, "loss")));
     compare("grad_norm", data->step, data->result->grad_norm,

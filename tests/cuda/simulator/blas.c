@@ -1,8 +1,10 @@
 /*
  * The simulated cuBLASLt: libcublasLt.so.13. Products are plain loops on column-major matrices,
- * accumulated in float32; what the real library refuses of Float8 is refused too. Of two algorithms
- * that it offers for Float8, the first does not run.
+ * accumulated in float32; those of Float8 as Hopper's tensor cores do, and rounded to bfloat16
+ * before they are added to a bfloat16 c: an H100 gave the same bits. What the real library refuses
+ * of Float8 is refused too. Of two algorithms that it offers for Float8, the first does not run.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,6 +220,89 @@ static double scaled(const struct gpu_lt_desc *d, double x, int64_t i, int64_t j
     return x * (double)d->a_scale[d->a_mode ? i : 0] * (double)d->b_scale[d->b_mode ? j : 0];
 }
 
+/* ---- sums of Float8 products on tensor cores ---- */
+
+#define SUMMED 32   /* products that an instruction adds to its accumulator */
+#define FRACTION 13 /* bits after the point that it keeps of each, relative to the largest */
+#define CHAIN 128   /* products between additions in float32 */
+
+/* Power of two of a number's leading bit; of least's, if that is larger. */
+static int exponent_of(float x, int least)
+{
+    int exponent;
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    exponent = (int)(bits >> 23 & 255) - 127;
+    return exponent < least ? least : exponent;
+}
+
+/* Of the dtype's smallest normal number. */
+static int least_exponent(int type)
+{
+    return type == CUDA_R_8F_E4M3 ? -6 : -14;
+}
+
+static int largest_exponent(const struct product *p, const float *x, const float *y, int64_t stride,
+                            int64_t count, float sum)
+{
+    int of_x = least_exponent(p->a_layout.type), of_y = least_exponent(p->b_layout.type);
+    int most = exponent_of(sum, -126);
+
+    for (int64_t l = 0; l < count; l++)
+        if (x[l * stride] != 0 && y[l] != 0) {
+            int e = exponent_of(x[l * stride], of_x) + exponent_of(y[l], of_y);
+
+            most = e > most ? e : most;
+        }
+    return most;
+}
+
+/* sum + the products, as Hopper's tensor cores add them: MMA-Sim (arXiv 2511.10909). */
+static float fused(const struct product *p, const float *x, const float *y, int64_t stride,
+                   int64_t count, float sum)
+{
+    int most = largest_exponent(p, x, y, stride, count, sum), bits;
+    double units = ldexp(1, FRACTION - most), kept;
+    int64_t total = (int64_t)((double)sum * units);
+
+    for (int64_t l = 0; l < count; l++)
+        total += (int64_t)((double)x[l * stride] * (double)y[l] * units);
+    kept = frexp((double)total, &bits);
+    return (float)(ldexp(trunc(ldexp(kept, FRACTION + 1)), bits - FRACTION - 1) / units);
+}
+
+static float float8_sum(const struct product *p, const float *x, const float *y, int64_t stride,
+                        int64_t k)
+{
+    int64_t chain = p->desc.fast ? k : CHAIN;
+    float whole = 0;
+
+    for (int64_t begin = 0; begin < k; begin += chain) {
+        int64_t end = begin + chain < k ? begin + chain : k;
+        float sum = 0;
+
+        for (int64_t l = begin; l < end; l += SUMMED)
+            sum = fused(p, x + l * stride, y + l, stride, end - l < SUMMED ? end - l : SUMMED, sum);
+        whole += sum;
+    }
+    return whole;
+}
+
+/* x [k][m], y [k] */
+static void sum_column(const struct product *p, const float *x, const float *y, float *sum)
+{
+    int64_t m = (int64_t)p->c_layout.rows;
+    int64_t k = (int64_t)(p->desc.transa ? p->a_layout.rows : p->a_layout.columns);
+
+    memset(sum, 0, (size_t)m * sizeof(*sum));
+    for (int64_t i = 0; is_float8(&p->a_layout) && i < m; i++)
+        sum[i] = float8_sum(p, x + i, y, m, k);
+    for (int64_t l = 0; !is_float8(&p->a_layout) && l < k; l++)
+        for (int64_t i = 0; i < m; i++)
+            sum[i] += x[l * m + i] * y[l];
+}
+
 static int multiply(const void *arguments)
 {
     const struct product *p = arguments;
@@ -227,16 +312,16 @@ static int multiply(const void *arguments)
     float *x = widened(p->a, &p->a_layout, !p->desc.transa); /* [k][m] */
     float *y = widened(p->b, &p->b_layout, !p->desc.transb); /* [n][k] */
     float *sum = malloc((size_t)(m + 1) * sizeof(*sum));
+    bool float8 = is_float8(&p->a_layout);
 
     memset(p->workspace, 0xff, p->workspace_bytes);
     for (int64_t j = 0; j < n; j++) {
-        memset(sum, 0, (size_t)m * sizeof(*sum));
-        for (int64_t l = 0; l < k; l++)
-            for (int64_t i = 0; i < m; i++)
-                sum[i] += x[l * m + i] * y[j * k + l];
+        sum_column(p, x, y + j * k, sum);
         for (int64_t i = 0; i < m; i++) {
             double r = scaled(&p->desc, (double)sum[i], i, j);
 
+            if (p->beta != 0 && float8 && out.dtype == CT_BF16) /* as cuBLASLt does */
+                r = (double)ct_bf16_to_f32(ct_f32_to_bf16((float)r));
             if (p->beta != 0)
                 r += (double)p->beta * ct_tensor_load(&out, j * m + i);
             ct_tensor_store(&out, j * m + i, r);

@@ -306,6 +306,7 @@ void simulated_run(const struct simulated_launch *l)
     const char *order = getenv("SIMULATOR_ORDER");
     bool backwards = order && !strcmp(order, "backwards");
     unsigned threads = l->block.x * l->block.y * l->block.z;
+    uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
 
     start();
     if (!threads || threads > MOST || l->shared > SHARED || l->grid.y > 65535 || l->grid.z > 65535)
@@ -313,10 +314,11 @@ void simulated_run(const struct simulated_launch *l)
     running = l;
     simulated_threads = l->block;
     simulated_blocks = l->grid;
-    for (unsigned z = 0; z < l->grid.z; z++)
-        for (unsigned y = 0; y < l->grid.y; y++)
-            for (unsigned x = 0; x < l->grid.x; x++) {
-                simulated_block = (struct simulated_index){x, y, z};
-                run_block((int)threads, backwards);
-            }
+    for (uint64_t n = 0; n < blocks; n++) {
+        uint64_t at = backwards ? blocks - 1 - n : n, rows = at / l->grid.x;
+
+        simulated_block = (struct simulated_index){
+            (unsigned)(at % l->grid.x), (unsigned)(rows % l->grid.y), (unsigned)(rows / l->grid.y)};
+        run_block((int)threads, backwards);
+    }
 }

@@ -62,7 +62,8 @@ CT_API int32_t ct_sample(const float *logits, int64_t count, const struct ct_sam
                          double uniform, struct ct_candidate *room);
 
 /* The op that writes keys or values into a cache, and the transform that puts caches in front of
-   attention: registered by ct_generator_open. */
+   attention: registered by ct_generator_open. Of tokens of a sequence with the same position, the
+   op keeps any one's vector, or parts of several: theirs must be equal. */
 CT_API extern const struct ct_op_type ct_op_cache_write;
 
 CT_END_DECLS
