@@ -157,10 +157,11 @@ CPU_INLINE void put(enum ct_dtype dtype, bool add, __m512 c[ROWS][2], char *to, 
 }
 
 static void complete(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
-                     const struct cpu_result *to)
+                     const struct cpu_result *to, struct cpu_beside *beside)
 {
     __m512 c[ROWS][2];
 
+    (void)beside;
     load(ROWS, 2, sum, c);
     dots_of(ROWS, 2, a, b, depth, c);
     if (to->dtype == CT_F32 && to->add)
@@ -193,6 +194,7 @@ static const struct cpu_unit unit = {
     .partial = true,
     .depth = 1024,
     .columns = 128,
+    .block = 512 << 10,
     .begin = nothing,
     .end = nothing,
     .multiply = multiply,

@@ -8,9 +8,9 @@
 
 #define DEPTH 1024
 #define ROWS 256
-#define B_BYTES (512 << 10)
-#define GRADIENT_BLOCK 256 /* rows */
-#define GRADIENT_ROWS 2048 /* of both operands, packed at a time */
+#define B_BYTES (512 << 10) /* where k is split */
+#define GRADIENT_BLOCK 256  /* rows */
+#define GRADIENT_ROWS 2048  /* of both operands, packed at a time */
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -47,13 +47,14 @@ static int64_t parts(int64_t blocks, int64_t other, int threads)
 static void plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, columns;
+    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, columns, block;
 
     p->depth = up((s->k + parts_of_k - 1) / parts_of_k, CPU_PANEL); /* equal parts */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
     p->by_columns = parts(panels_of(s->n), p->by_rows, p->threads);
     columns = panels_of(panels_of(s->n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
-    p->columns = least(columns, B_BYTES / 2 / p->depth / CPU_PANEL * CPU_PANEL);
+    block = parts_of_k > 1 ? B_BYTES : p->unit->block;
+    p->columns = least(columns, block / 2 / p->depth / CPU_PANEL * CPU_PANEL);
     p->rows = s->k > p->depth ? ROWS : CPU_PANEL;
     p->lane_bytes = (size_t)(CPU_PANEL * (2 * p->depth + 64) +
                              (p->rows / CPU_PANEL) * p->columns * CPU_PANEL * 4);
@@ -93,7 +94,7 @@ void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *s
         plan_gradient(p);
     else
         plan_rows(p);
-    p->lane_bytes = (p->lane_bytes + 4095) & ~(size_t)4095;
+    p->lane_bytes = (sizeof(struct cpu_beside) + 63 + p->lane_bytes + 4095) & ~(size_t)4095;
 }
 
 size_t cpu_product_workspace(const struct cpu_product *p)
@@ -116,6 +117,17 @@ static char *lane_of(const struct call *call, int thread)
     return (char *)at + call->product->lane_bytes * (size_t)thread;
 }
 
+/* At the end of a thread's lane. */
+static struct cpu_beside *beside_of(const struct call *call, int thread)
+{
+    struct cpu_beside *b =
+        (void *)(lane_of(call, thread + 1) - ((sizeof(struct cpu_beside) + 63) & ~(size_t)63));
+
+    b->turn = 0;
+    b->pending = false;
+    return b;
+}
+
 /* Some rows of A, as many as the unit takes, against a block of B. */
 struct strip {
     struct cpu_panel a;
@@ -124,7 +136,8 @@ struct strip {
     int64_t row, rows, column, columns, depth;
     float *sums; /* a block for each panel of B */
     bool begun, last;
-    bool add;         /* results: to what C has */
+    bool add; /* results: to what C has */
+    struct cpu_beside *beside;
     const char *next; /* rows of A that are read soon, or NULL */
 };
 
@@ -147,16 +160,33 @@ static void fetch_results(const struct cpu_result *to, int64_t rows, int64_t col
             __builtin_prefetch(to->at + r * to->row + i, 1);
 }
 
+/* Of the next strip. */
+static int64_t next_rows(const struct cpu_product *p, const struct strip *s)
+{
+    return s->next ? least(p->unit->rows, p->spec.m - s->row - s->rows) : 0;
+}
+
 /* So do the next rows of A, from byte `from` of each on. Returns how far they came. */
 static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, int64_t from,
                           int64_t end)
 {
-    int64_t rows = least(p->unit->rows, p->spec.m - s->row - s->rows);
+    int64_t rows = next_rows(p, s);
 
-    for (; s->next && from < end; from += CPU_LINE_BYTES)
+    for (; rows > 0 && from < end; from += CPU_LINE_BYTES)
         for (int64_t r = 0; r < rows; r++)
             __builtin_prefetch(s->next + r * p->spec.a_row * 2 + from);
     return from;
+}
+
+/* The unit fetches them beside the products of the panels: some rows with each. */
+static void fetch_beside(const struct cpu_product *p, const struct strip *s, int64_t panel,
+                         int64_t panels)
+{
+    int64_t rows = next_rows(p, s), each = (rows + panels - 1) / panels, first = panel * each;
+
+    s->beside->rows = (int)least(each, rows > first ? rows - first : 0);
+    s->beside->row = p->spec.a_row * 2;
+    s->beside->next = s->next + first * s->beside->row;
 }
 
 static void multiply_strip(const struct call *call, const struct strip *s)
@@ -165,7 +195,7 @@ static void multiply_strip(const struct call *call, const struct strip *s)
     const struct cpu_unit *unit = p->unit;
     int64_t whole = 0, fetched = 0, panels = panels_of(s->columns);
 
-    if (s->last && unit->complete && s->rows == unit->rows)
+    if (s->last && s->rows == unit->rows)
         whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
     for (int64_t j = 0; j < panels; j++) {
         const char *b = s->b + j * s->panel;
@@ -173,11 +203,14 @@ static void multiply_strip(const struct call *call, const struct strip *s)
         int64_t column = s->column + j * CPU_PANEL;
         struct cpu_result to = results_at(call, s->row, column, s->add);
 
-        fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
-        if (s->last)
+        if (unit->beside)
+            fetch_beside(p, s, j, panels);
+        else
+            fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
+        if (s->last && (s->add || !unit->beside))
             fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - column));
         if (j < whole)
-            unit->complete(&s->a, b, s->depth, s->begun ? sum : NULL, &to);
+            unit->complete(&s->a, b, s->depth, s->begun ? sum : NULL, &to, s->beside);
         else
             unit->multiply(&s->a, b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
                            s->begun);
@@ -217,7 +250,7 @@ static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t
 
 /* Rows [row, end) of C, columns of one block of B. */
 static void run_block(const struct call *call, int64_t row, int64_t end, int64_t column,
-                      int64_t columns, char *lane)
+                      int64_t columns, char *lane, struct cpu_beside *beside)
 {
     const struct cpu_product *p = call->product;
     const struct cpu_gemm_spec *spec = &p->spec;
@@ -232,7 +265,8 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
                           .depth = least(p->depth, spec->k - k),
                           .begun = k > 0,
                           .last = k + p->depth >= spec->k,
-                          .add = spec->accumulate};
+                          .add = spec->accumulate,
+                          .beside = beside};
 
         for (int64_t i = row; i < end; i += p->unit->rows) {
             int64_t first = (i - row) % CPU_PANEL;
@@ -255,6 +289,7 @@ static void run_rows(void *context, int thread, int threads)
     const struct call *call = context;
     const struct cpu_product *p = call->product;
     char *lane = lane_of(call, thread);
+    struct cpu_beside *beside = beside_of(call, thread);
 
     p->unit->begin();
     for (int64_t task = thread; task < p->by_rows * p->by_columns; task += threads) {
@@ -266,8 +301,9 @@ static void run_rows(void *context, int thread, int threads)
         for (int64_t j = columns.begin; j < columns.end; j += p->columns)
             for (int64_t i = rows.begin; i < rows.end; i += p->rows)
                 run_block(call, i, least(i + p->rows, rows.end), j,
-                          least(p->columns, columns.end - j), lane);
+                          least(p->columns, columns.end - j), lane, beside);
     }
+    cpu_finish_beside(beside);
     p->unit->end();
 }
 
@@ -315,7 +351,7 @@ static void pack_b(void *context, int thread, int threads)
 
 /* A block of C, from packed panels: its sums stay in the L2 cache. */
 static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, int64_t column,
-                           const char *a, float *sums)
+                           const char *a, float *sums, struct cpu_beside *beside)
 {
     const struct cpu_product *p = g->call->product;
     const char *b = g->b;
@@ -330,7 +366,8 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
                           .depth = depth,
                           .begun = k > 0,
                           .last = k + depth == g->depth,
-                          .add = p->spec.accumulate || g->k > 0};
+                          .add = p->spec.accumulate || g->k > 0,
+                          .beside = beside};
 
         for (int64_t i = 0; i < rows; i += p->unit->rows) {
             int64_t first = i % CPU_PANEL;
@@ -353,6 +390,7 @@ static void run_gradient(void *context, int thread, int threads)
     const struct cpu_gemm_spec *s = &p->spec;
     char *a = lane_of(g->call, thread);
     float *sums = (float *)(a + p->rows * p->packed * 2);
+    struct cpu_beside *beside = beside_of(g->call, thread);
 
     p->unit->begin();
     for (int64_t task = thread; task < p->by_rows; task += threads) {
@@ -361,8 +399,9 @@ static void run_gradient(void *context, int thread, int threads)
         pack_chunks(g, true, g->call->a + row * 2, s->a_col, rows, (struct cpu_range){0, g->depth},
                     a);
         for (int64_t column = 0; column < s->n; column += p->columns)
-            multiply_block(g, row, rows, column, a, sums);
+            multiply_block(g, row, rows, column, a, sums, beside);
     }
+    cpu_finish_beside(beside);
     p->unit->end();
 }
 

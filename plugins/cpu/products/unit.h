@@ -49,6 +49,18 @@ struct cpu_result {
     bool add;
 };
 
+/* What a thread does beside a product: it rounds the block before, and fetches rows of A. */
+struct cpu_beside {
+    float sums[2][CPU_BLOCK]; /* in turn */
+    struct cpu_result to;
+    int turn;
+    bool pending;
+    /* With each step, its line of some rows of A that are read soon. */
+    const char *next;
+    int64_t row; /* bytes */
+    int rows;
+};
+
 /* How B lies in panels, `panel` bytes apart. */
 static inline struct cpu_lines cpu_panel_lines(int64_t panel)
 {
@@ -66,6 +78,9 @@ struct cpu_unit {
     bool partial;
     /* Of a gradient: how deep packed panels are, and how many columns of B stay in the cache. */
     int depth, columns;
+    int block; /* bytes of packed B that stay in the L2 cache, if k is not split */
+    /* `complete` rounds and fetches beside its products; else the caller fetches ahead of them. */
+    bool beside;
     /* On each thread around its calls. */
     void (*begin)(void);
     void (*end)(void);
@@ -73,9 +88,9 @@ struct cpu_unit {
     void (*multiply)(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
                      bool add);
     /* The last product of a block with `rows` rows and PANEL columns: A B, plus sum if there is
-       one, goes to the results at once. A unit without it stores all sums, to be finished. */
+       one, goes to the results: at once, or beside the next call, or in cpu_finish_beside. */
     void (*complete)(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
-                     const struct cpu_result *to);
+                     const struct cpu_result *to, struct cpu_beside *beside);
     /* A = from^T: panels of PANEL columns of `from`, `panel` bytes apart; rows are the depth. */
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     struct cpu_panel packed; /* strides of what pack_transposed wrote */
@@ -111,6 +126,13 @@ struct cpu_panels {
 };
 
 const struct cpu_panels *cpu_panels(void);
+
+static inline void cpu_finish_beside(struct cpu_beside *b)
+{
+    if (b->pending)
+        cpu_panels()->finish(b->sums[b->turn], CPU_PANEL, CPU_PANEL, &b->to);
+    b->pending = false;
+}
 
 /* Those of kernels/lines.c. */
 void CPU_ISA(cpu_pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
