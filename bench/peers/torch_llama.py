@@ -2,19 +2,24 @@
 """The same Llama, trained by PyTorch: the peer that bench/step and scripts/gpu-check compare with.
 
     python3 bench/peers/torch_llama.py debug|124m|1b float32|bfloat16 [--device cpu|cuda] [--compile] [--steps N]
-        [--threads N] [--microbatch N]
+        [--threads N] [--microbatch N] [--rounds N --beside COMMAND]
 
 Prints one JSON object: tokens per second (median step), seconds per step, peak bytes (resident, or of the
 device). RMSNorm, RoPE, SwiGLU, causal attention by scaled_dot_product_attention, AdamW, clipping by norm;
 bfloat16 means autocast over float32 weights on the CPU, and bfloat16 copies of float32 weights on a GPU, as
 FSDP's mixed precision makes them. --compile compiles each block, and the head with its loss, as
 TorchTitan does. A step takes as many sequences at a time as --microbatch says, or as fit into memory.
+
+--beside COMMAND takes turns with another program on the same cores, N rounds of it: COMMAND runs between steps of this one,
+and each round prints what it printed, and the median of the steps before and after it.
 """
 import argparse
 import gc
 import json
+import os
 import resource
 import statistics
+import subprocess
 import time
 
 import torch
@@ -148,21 +153,50 @@ def step(model, weights, optimizer, tokens, microbatch, autocast):
     return float(total)  # waits for the device
 
 
-def train(a, size, microbatch):
-    narrow = a.dtype == 'bfloat16'
-    model = Llama(**size).to(a.device)
-    weights = Weights(model, narrow and a.device == 'cuda')
-    if a.compile:
-        model.compile_parts()
-    options = dict(fused=True) if torch.__version__ >= '2.4' else {}
-    optimizer = torch.optim.AdamW(weights.kept, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **options)
-    tokens = torch.randint(0, size['vocab'], (size['batch'], size['seq'] + 1), device=a.device)
-    times = []
-    for _ in range(a.steps + 2):
-        begin = time.perf_counter()
-        loss = step(model, weights, optimizer, tokens, microbatch, narrow and a.device == 'cpu')
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[2:]), loss
+class Run:
+    """A model in training on random tokens."""
+
+    def __init__(self, a, size, microbatch):
+        narrow = a.dtype == 'bfloat16'
+        self.model = Llama(**size).to(a.device)
+        self.weights = Weights(self.model, narrow and a.device == 'cuda')
+        if a.compile:
+            self.model.compile_parts()
+        options = dict(fused=True) if torch.__version__ >= '2.4' else {}
+        self.optimizer = torch.optim.AdamW(self.weights.kept, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **options)
+        self.tokens = torch.randint(0, size['vocab'], (size['batch'], size['seq'] + 1), device=a.device)
+        self.microbatch, self.autocast = microbatch, narrow and a.device == 'cpu'
+        self.loss = None
+        self.steps(2)
+
+    def steps(self, count):
+        """Seconds of each."""
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            self.loss = step(self.model, self.weights, self.optimizer, self.tokens, self.microbatch, self.autocast)
+            times.append(time.perf_counter() - begin)
+        return times
+
+
+def peak(device):
+    return torch.cuda.max_memory_allocated() if device == 'cuda' else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def report(a, size, run, seconds):
+    print(json.dumps(dict(peer='torch ' + torch.__version__, model=a.model, dtype=a.dtype, device=a.device, compiled=a.compile,
+                          threads=a.threads, microbatch=run.microbatch, loss=run.loss, peak_bytes=peak(a.device), step_seconds=seconds,
+                          tokens_per_second=size['batch'] * size['seq'] / seconds)), flush=True)
+
+
+def take_turns(a, size, run):
+    environment = {name: value for name, value in os.environ.items() if name != 'GLIBC_TUNABLES'}  # this program's own
+    before = run.steps(a.steps)
+    for _ in range(a.rounds):
+        print(subprocess.run(a.beside, shell=True, check=True, capture_output=True, text=True, env=environment).stdout, end='')
+        after = run.steps(a.steps)
+        report(a, size, run, statistics.median(before + after))
+        before = after
 
 
 def largest(a, size):
@@ -170,7 +204,7 @@ def largest(a, size):
     microbatch = a.microbatch or size['batch']
     while True:
         try:
-            return microbatch, *train(a, size, microbatch)
+            return Run(a, size, microbatch)
         except torch.OutOfMemoryError:
             if a.microbatch or microbatch == 1:
                 raise
@@ -188,16 +222,17 @@ def main():
     ap.add_argument('--steps', type=int, default=6)
     ap.add_argument('--threads', type=int, default=2)
     ap.add_argument('--microbatch', type=int, default=0)
+    ap.add_argument('--rounds', type=int, default=1)
+    ap.add_argument('--beside')
     a = ap.parse_args()
     size = SIZES[a.model]
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    microbatch, seconds, loss = largest(a, size)
-    peak = torch.cuda.max_memory_allocated() if a.device == 'cuda' else \
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(dict(peer='torch ' + torch.__version__, model=a.model, dtype=a.dtype, device=a.device, compiled=a.compile,
-                          threads=a.threads, microbatch=microbatch, tokens_per_second=size['batch'] * size['seq'] / seconds,
-                          step_seconds=seconds, loss=loss, peak_bytes=peak)))
+    run = largest(a, size)
+    if a.beside:
+        take_turns(a, size, run)
+    else:
+        report(a, size, run, statistics.median(run.steps(a.steps)))
 
 
 if __name__ == '__main__':
