@@ -26,7 +26,7 @@
 struct cpu_lines {
     enum ct_dtype dtype;            /* float32 or bfloat16 */
     bool round;                     /* float32 elements are rounded to bfloat16 */
-    bool stream;                    /* written past the caches: nobody reads them soon */
+    bool stream;                    /* written past the caches: not read soon, or by others */
     int columns;                    /* of a panel; CPU_PACK_ROWS is a multiple */
     int64_t line, row, step, panel; /* bytes from one to the next */
 };
