@@ -331,8 +331,7 @@ static void pack_chunks(const struct gradient *g, bool transposed, const char *a
         struct cpu_lines lines = cpu_panel_lines(panel);
         char *step = to + (begin - k) / CPU_PANEL * CPU_STEP_BYTES;
 
-        lines.stream = true; /* B: what other cores have read is slow to write again */
-
+        lines.stream = true; /* what other cores have read of B is slow to write again */
         if (from.rows > 0 && transposed)
             p->unit->pack_transposed(&from, step, panel);
         else if (from.rows > 0)
