@@ -135,7 +135,7 @@ static struct product product_of(const struct ct_instruction *i)
 {
     const char *type = i->op->type->name;
     const struct ct_tensor *x;
-    struct product p = {.parts = strstr(type, "_grad") ? 3 : 1};
+    struct product p = {.parts = strstr(type, "entropy_grad") ? 3 : 1};
 
     x = strstr(type, "linear_dx") ? &i->launch.out[0]
         : p.parts > 1             ? &i->launch.in[1]

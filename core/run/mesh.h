@@ -14,7 +14,4 @@ int ct_run_find_order(const struct ct_order_ops **ops);
 /* Sequences of one data-parallel rank in a microbatch. */
 int ct_run_microbatch_size(int64_t *size);
 
-/* Sequences in a microbatch over all data-parallel ranks, and microbatches in a step. */
-int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches);
-
 #endif

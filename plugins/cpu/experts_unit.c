@@ -131,7 +131,7 @@ static void multiply(const struct call *c, int which, const void *a, const void 
 
     spec.accumulate = add;
     cpu_product_plan(cpu_unit(), &spec, c->s->threads, &product);
-    cpu_product_run(&product, a, b, to, at(c, c->s->scratch));
+    cpu_product_run(&product, a, b, to, at(c, c->s->scratch), NULL);
 }
 
 static void pack(const struct call *c, int packing, int input, enum cpu_use use)

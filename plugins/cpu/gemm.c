@@ -261,7 +261,8 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
            a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
-           a->lanes == b->lanes && a->own == b->own;
+           a->lanes == b->lanes && a->own == b->own && a->halves == b->halves &&
+           a->passed == b->passed;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
@@ -462,7 +463,7 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
     struct call call = {g, a, b, c, workspace, 0};
 
     if (g->way == OWN) {
-        cpu_product_run(&g->product, a, b, c, workspace);
+        cpu_product_run(&g->product, a, b, c, workspace, NULL);
         return 0;
     }
     if (!g->main.handle) {
@@ -477,6 +478,42 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
         return run_whole(&call);
     cpu_parallel(run_chunks, &call);
     return call.status < 0 ? ct_fail(call.status, "oneDNN failed on a chunk of rows") : 0;
+}
+
+struct results {
+    const struct cpu_gemm_spec *spec;
+    const char *c;
+    const struct cpu_epilogue *epilogue;
+};
+
+static void run_epilogue(void *context, int thread, int threads)
+{
+    const struct results *r = context;
+    const struct cpu_gemm_spec *s = r->spec;
+    struct cpu_range mine = cpu_share(s->m, CPU_PANEL, thread, threads);
+    int64_t stride = s->c_row * (int64_t)ct_dtype_size(s->c_type);
+
+    for (int64_t row = mine.begin; row < mine.end; row += CPU_PANEL) {
+        int64_t rows = mine.end - row < CPU_PANEL ? mine.end - row : CPU_PANEL;
+
+        r->epilogue->run(r->epilogue->context,
+                         &(struct cpu_made){row, rows, 0, s->n, r->c + row * stride, stride});
+    }
+}
+
+int cpu_gemm_run_then(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace,
+                      const struct cpu_epilogue *epilogue)
+{
+    int rc;
+
+    if (g->way == OWN) {
+        cpu_product_run(&g->product, a, b, c, workspace, epilogue);
+        return 0;
+    }
+    rc = cpu_gemm_run(g, a, b, c, workspace);
+    if (rc >= 0)
+        cpu_parallel(run_epilogue, &(struct results){&g->spec, c, epilogue});
+    return rc;
 }
 
 int cpu_gemm_run_alone(struct cpu_gemm *g, int lane, const void *a, const void *b, void *c,

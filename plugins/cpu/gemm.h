@@ -29,6 +29,29 @@ struct cpu_gemm_spec {
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
     bool own; /* run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
+    /* Of own products of rows, with an epilogue. halves: columns n/2 .. are a second matrix, and
+       columns j of both are made together; n/2 is a multiple of CPU_PANEL. passed: only the
+       epilogue gets C; c is NULL. */
+    bool halves, passed;
+};
+
+/* Rows and columns of C that are final: at[i * stride + j] is C(row + i, column + j). */
+struct cpu_made {
+    int64_t row, rows, column, columns;
+    const char *at;
+    int64_t stride; /* bytes */
+};
+
+/*
+ * What follows a product, and reads its results where they are made: in the caches of a thread.
+ * `run` gets every element of C once, from all threads at the same time. Of a weight's gradient
+ * (a_row = 1), calls for the same 32 rows follow each other from left to right on one thread.
+ */
+struct cpu_epilogue {
+    void (*run)(void *context, const struct cpu_made *made);
+    void *context;
+    char *half;       /* with halves: the second matrix */
+    int64_t half_row; /* its elements from row to row */
 };
 
 struct cpu_gemm;
@@ -40,6 +63,9 @@ int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm
 /* Bytes; with lanes, of one lane. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
+/* The same, then the epilogue: own kernels run it block by block, else it follows the product. */
+int cpu_gemm_run_then(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace,
+                      const struct cpu_epilogue *epilogue);
 /* Run a product with lanes on the calling thread. workspace is the lane's own. */
 int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const void *b, void *c,
                        void *workspace);

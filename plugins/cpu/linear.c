@@ -12,7 +12,7 @@
 #include <ctitan/error.h>
 
 #include "convert.h"
-#include "gemm.h"
+#include "squares.h"
 
 /* Operands of one product: shards as columns of one matrix, or as rows of one. */
 struct shard {
@@ -22,7 +22,7 @@ struct shard {
 
 struct linear {
     bool summed; /* dx of several shards: summed in float32, then rounded once */
-    size_t sum_at;
+    size_t sum_at, squares_at;
     struct cpu_gemm **each[2]; /* [accumulate][shard] */
 };
 
@@ -227,6 +227,54 @@ static int run_dw(const struct ct_launch *l)
     return rc;
 }
 
+/* ---- cpu.squares.linear_dw ---- */
+
+static bool accepts_squares(const struct ct_prepare *p)
+{
+    return acceptable(p->in, p->ins) && acceptable(p->out, p->outs - 1);
+}
+
+static int prepare_dw_squares(struct ct_prepare *p)
+{
+    struct shard shard[MAX_SHARDS];
+    int count = take_shards(shard, p->in + 1, p->out, p->outs - 1), rc;
+    struct linear *state;
+    size_t most = 0;
+
+    if (count < 0)
+        return count;
+    rc = prepare_shards(p, dw_spec, &p->in[0], shard, count);
+    state = p->state;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = cpu_squares_bytes(rows_of(&p->out[i]).rows);
+
+        most = bytes > most ? bytes : most;
+    }
+    state->squares_at = cpu_carve(&p->workspace, 0);
+    cpu_carve(&p->workspace, most);
+    return rc;
+}
+
+static int run_dw_squares(const struct ct_launch *l)
+{
+    const struct linear *state = l->state;
+    double sum = 0;
+    int rc = 0;
+
+    for (int i = 0; rc >= 0 && i + 1 < l->outs; i++) {
+        const struct ct_tensor *dw = &l->out[i];
+        struct cpu_squares squares;
+
+        cpu_squares_begin(&squares, rows_of(dw).rows, dw->dtype,
+                          (char *)l->workspace + state->squares_at);
+        rc = cpu_gemm_run_then(state->each[0][i], l->in[1 + i].data, l->in[0].data, dw->data,
+                               l->workspace, &squares.epilogue);
+        sum += cpu_squares_end(&squares);
+    }
+    *(double *)l->out[l->outs - 1].data = sum;
+    return rc;
+}
+
 const struct ct_kernel cpu_linear_kernels[] = {
     CT_KERNEL("linear", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts,
               prepare_forward, run_forward),
@@ -234,4 +282,6 @@ const struct ct_kernel cpu_linear_kernels[] = {
               run_dx),
     CT_KERNEL("linear_dw", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
               run_dw),
+    CT_KERNEL("cpu.squares.linear_dw", "onednn", CT_KERNEL_STRIDED, accepts_squares,
+              prepare_dw_squares, run_dw_squares),
     {0}};

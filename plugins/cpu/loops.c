@@ -61,18 +61,22 @@ CPU_INLINE vd v_double(vf a, int half)
     return __builtin_convertvector(part, vd);
 }
 
-CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, int64_t n)
+CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, struct ct_matrix rows)
 {
     vd sum[2] = {{0}, {0}};
     double total = 0;
 
-    for (int64_t i = 0; i < n; i += CPU_LANES) {
-        vf a = v_get(dtype, x, i, n);
+    for (int64_t row = 0; row < rows.rows; row++) {
+        const char *at = (const char *)x + (size_t)(row * rows.stride) * ct_dtype_size(dtype);
 
-        for (int half = 0; half < 2; half++) {
-            vd part = v_double(a, half);
+        for (int64_t i = 0; i < rows.columns; i += CPU_LANES) {
+            vf a = v_get(dtype, at, i, rows.columns);
 
-            sum[half] += part * part;
+            for (int half = 0; half < 2; half++) {
+                vd part = v_double(a, half);
+
+                sum[half] += part * part;
+            }
         }
     }
     sum[0] += sum[1];
@@ -81,9 +85,9 @@ CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, int64_t n)
     return total;
 }
 
-static double squares(enum ct_dtype dtype, const void *x, int64_t n)
+static double squares(enum ct_dtype dtype, const void *x, struct ct_matrix rows)
 {
-    return dtype == CT_F32 ? squares_of(CT_F32, x, n) : squares_of(CT_BF16, x, n);
+    return dtype == CT_F32 ? squares_of(CT_F32, x, rows) : squares_of(CT_BF16, x, rows);
 }
 
 CPU_INLINE vf v_sqrt(vf a)

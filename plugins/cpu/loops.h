@@ -36,8 +36,8 @@ struct cpu_loops {
     void (*dequantise)(enum ct_dtype dtype, float *to, const uint8_t *from, const float *scale,
                        bool each, int64_t n);
 
-    /* Sum of squares in float64. */
-    double (*squares)(enum ct_dtype dtype, const void *x, int64_t n);
+    /* Sum of squares in float64, row by row. */
+    double (*squares)(enum ct_dtype dtype, const void *x, struct ct_matrix rows);
 
     /* copy: p rounded to bfloat16, or NULL. */
     void (*adamw)(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v,

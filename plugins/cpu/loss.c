@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "loops.h"
 #include "loss.h"
+#include "squares.h"
 
 #define CHUNK_BYTES ((int64_t)16 << 20) /* of logits, as long as that gives enough tokens */
 #define CHUNK_TOKENS 1024               /* enough tokens */
@@ -26,7 +27,7 @@ struct head {
     enum ct_dtype dlogits_type;
     int64_t dlogits_row; /* elements from row to row */
     struct products main, tail;
-    size_t losses_at, logits_at, weight_at, dw_at, gemm_at;
+    size_t losses_at, logits_at, weight_at, dw_at, squares_at, gemm_at;
 };
 
 /* One chunk's rows of logits. */
@@ -168,7 +169,8 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
     return rc;
 }
 
-static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens, size_t products)
+static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens, size_t products,
+                           bool squares)
 {
     size_t at = 0, logits = (size_t)(h->main.tokens * h->weight.vocabulary);
     size_t weight = (size_t)(h->weight.vocabulary * h->k) * 4;
@@ -177,6 +179,7 @@ static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens,
     h->logits_at = cpu_carve(&at, logits * 4);
     h->weight_at = cpu_carve(&at, h->widen_weight ? weight : 0);
     h->dw_at = cpu_carve(&at, h->round_dw ? weight : 0);
+    h->squares_at = cpu_carve(&at, squares ? cpu_squares_bytes(h->weight.vocabulary) : 0);
     h->gemm_at = cpu_carve(&at, products);
     p->workspace = at;
 }
@@ -205,7 +208,7 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
     rc = prepare_products(&h->main, h, chunk, o, &products);
     if (rc >= 0 && chunk && x.rows % chunk)
         rc = prepare_products(&h->tail, h, x.rows % chunk, o, &products);
-    plan_workspace(p, h, x.rows, products);
+    plan_workspace(p, h, x.rows, products, o->squares);
     p->state = h;
     return rc;
 }
@@ -218,7 +221,25 @@ struct head_call {
     char *workspace;
     const void *forward, *backward;
     uint32_t accumulate;
+    int64_t tokens;
 };
+
+/* The last chunk's gradient is final. */
+static int run_dw(const struct head_call *c, struct cpu_gemm *gemm, const void *dlogits,
+                  const void *x, void *dw, bool last)
+{
+    char *memory = c->workspace + c->head->gemm_at;
+    struct cpu_squares squares;
+    int rc;
+
+    if (!c->o->squares || !last)
+        return cpu_gemm_run(gemm, dlogits, x, dw, memory);
+    cpu_squares_begin(&squares, c->head->weight.vocabulary, CT_F32,
+                      c->workspace + c->head->squares_at);
+    rc = cpu_gemm_run_then(gemm, dlogits, x, dw, memory, &squares.epilogue);
+    *(double *)c->o->squares->data = cpu_squares_end(&squares);
+    return rc;
+}
 
 static int run_chunk(const struct head_call *c, const struct products *p, int64_t first)
 {
@@ -245,7 +266,8 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
                       cpu_row(o->dx, first), gemm);
     if (rc < 0)
         return rc;
-    return cpu_gemm_run(p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw, gemm);
+    return run_dw(c, p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw,
+                  first + p->tokens == c->tokens);
 }
 
 static void finish_dw(const struct head_call *c)
@@ -261,8 +283,8 @@ static void finish_dw(const struct head_call *c)
 int cpu_head_run(const struct ct_launch *l, const struct cpu_head_operands *o, uint32_t accumulate)
 {
     const struct head *h = l->state;
-    struct head_call call = {h, o, l->workspace, o->forward, o->backward, accumulate};
     int64_t tokens = ct_tensor_count(o->labels), first = 0;
+    struct head_call call = {h, o, l->workspace, o->forward, o->backward, accumulate, tokens};
     int rc = cpu_check_labels(o->labels, h->weight.vocabulary);
 
     if (rc >= 0 && h->widen_weight) {
@@ -299,8 +321,8 @@ static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
 static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
                                               const struct ct_tensor *out)
 {
-    return (struct cpu_head_operands){in,         in + 1, in + 3,  in[2].data,
-                                      in[2].data, out,    out + 1, out + 2};
+    return (struct cpu_head_operands){in,  in + 1,  in + 3,  in[2].data, in[2].data,
+                                      out, out + 1, out + 2, NULL};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)

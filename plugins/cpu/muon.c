@@ -205,7 +205,7 @@ static void square_rows(void *context, int thread, int threads)
 
     for (int64_t r = mine.begin; r < mine.end; r++)
         squares[r] = cpu_loops()->squares(in->dtype, element(in, c->first + r * c->s->columns),
-                                          c->s->columns);
+                                          (struct ct_matrix){1, c->s->columns, c->s->columns});
 }
 
 /* x = the matrix over its norm. */

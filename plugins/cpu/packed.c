@@ -292,10 +292,11 @@ static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
 }
 
 static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out)
+                                              const struct ct_tensor *out, int outs)
 {
-    return (struct cpu_head_operands){in,         in + 1, in + 4,  in[2].data,
-                                      in[3].data, out,    out + 1, out + 2};
+    return (struct cpu_head_operands){in,         in + 1,     in + 4,
+                                      in[2].data, in[3].data, out,
+                                      out + 1,    out + 2,    outs > 3 ? out + 3 : NULL};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)
@@ -329,7 +330,7 @@ static int run_loss(const struct ct_launch *l)
 static bool accepts_grad(const struct ct_prepare *p)
 {
     struct cpu_head head = packed_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out);
+    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
 
     return cpu_head_accepts(&head, &o);
 }
@@ -342,20 +343,21 @@ static bool pads_grad(const struct ct_prepare *p)
 static int prepare_grad(struct ct_prepare *p)
 {
     struct cpu_head head = packed_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out);
+    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
 
     return cpu_head_prepare(p, &head, &o);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
-    struct cpu_head_operands o = grad_operands(l->in, l->out);
+    struct cpu_head_operands o = grad_operands(l->in, l->out, l->outs);
 
     return cpu_head_run(l, &o, l->accumulate);
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 #define UNIT (FLAGS | CT_KERNEL_SPREADS)
+#define SQUARES_GRAD "cpu.squares.linear_cross_entropy_grad"
 
 const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
@@ -368,6 +370,9 @@ const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),
     CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", UNIT, pads_grad, prepare_grad, run_grad),
+    CT_KERNEL(SQUARES_GRAD, "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS, pads_grad, prepare_grad,
+              run_grad),
+    CT_KERNEL(SQUARES_GRAD, "onednn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("cpu.linear", "onednn", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "onednn", FLAGS, accepts_linear_dx, prepare_linear_dx,
               run_linear_dx),

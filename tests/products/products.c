@@ -132,8 +132,8 @@ static void check_padding(const struct operands *o, int64_t rows, int64_t column
         assert_int_equal(o->c[b], CANARY);
 }
 
-static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
-                const void *b, void *c)
+static void run_then(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
+                     const void *b, void *c, const struct cpu_epilogue *epilogue)
 {
     struct cpu_product p;
     size_t bytes;
@@ -145,10 +145,16 @@ static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, c
     workspace = malloc(bytes + 64);
     assert_non_null(workspace);
     memset(workspace, 0xff, bytes + 64); /* NaN: nothing is read before it is written */
-    cpu_product_run(&p, a, b, c, workspace);
+    cpu_product_run(&p, a, b, c, workspace, epilogue);
     for (int i = 0; i < 64; i++)
         assert_int_equal((unsigned char)workspace[bytes + (size_t)i], 0xff);
     free(workspace);
+}
+
+static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
+                const void *b, void *c)
+{
+    run_then(unit, spec, a, b, c, NULL);
 }
 
 /* Two weights, one below the other, from bfloat16 or float32. */
@@ -326,11 +332,118 @@ static void emulated_tiles_are_the_hardware(void **state)
 #endif
 }
 
+/* ---- epilogues ---- */
+
+/* What an epilogue has seen, in rows without gaps, and how often. */
+struct seen {
+    const struct cpu_gemm_spec *spec;
+    const struct cpu_epilogue *epilogue;
+    char *at;
+    int *times;
+};
+
+static void see(struct seen *seen, int64_t row, int64_t column, const char *from, int64_t n)
+{
+    int64_t at = row * seen->spec->n + column;
+    size_t size = ct_dtype_size(seen->spec->c_type);
+
+    memcpy(seen->at + (size_t)at * size, from, (size_t)n * size);
+    for (int64_t i = 0; i < n; i++)
+        seen->times[at + i]++;
+}
+
+static void see_block(void *context, const struct cpu_made *made)
+{
+    struct seen *seen = context;
+    const struct cpu_gemm_spec *s = seen->spec;
+    int64_t size = (int64_t)ct_dtype_size(s->c_type);
+
+    for (int64_t i = 0; i < made->rows; i++) {
+        int64_t row = made->row + i;
+
+        see(seen, row, made->column, made->at + i * made->stride, made->columns);
+        if (s->halves)
+            see(seen, row, s->n / 2 + made->column,
+                seen->epilogue->half + (row * seen->epilogue->half_row + made->column) * size,
+                made->columns);
+    }
+}
+
+/* The same product without an epilogue has the same bits. */
+static void check_seen(const struct seen *seen, const char *c, int64_t c_row)
+{
+    const struct cpu_gemm_spec *s = seen->spec;
+    size_t size = ct_dtype_size(s->c_type);
+
+    for (int64_t i = 0; i < s->m; i++) {
+        assert_memory_equal(seen->at + (size_t)(i * s->n) * size, c + (size_t)(i * c_row) * size,
+                            (size_t)s->n * size);
+        for (int64_t j = 0; j < s->n; j++)
+            assert_int_equal(seen->times[i * s->n + j], 1);
+    }
+}
+
+static void check_epilogue(const struct cpu_unit *unit, const struct size *s,
+                           const struct cpu_gemm_spec *plain, bool halves, bool passed)
+{
+    int64_t a_count = s->k * (s->m + s->pad) + s->m * (s->k + s->pad),
+            b_count = s->k * (s->n + s->pad);
+    struct operands o = make(s, a_count, b_count, s->m, s->n, plain->c_type, plain->accumulate);
+    void *b = plain->b_row ? NULL : pack(CPU_FORWARD, o.w, s->n, s->k, false);
+    char *other = malloc(o.c_bytes + (size_t)s->m * 4);
+    struct cpu_gemm_spec spec = *plain;
+    struct cpu_epilogue epilogue = {see_block, NULL, other, spec.c_row + 1};
+    struct seen seen = {&spec, &epilogue, malloc(o.c_bytes),
+                        calloc((size_t)(s->m * s->n), sizeof(int))};
+
+    assert_true(other && seen.at && seen.times);
+    epilogue.context = &seen;
+    spec.halves = halves;
+    spec.passed = passed;
+    run(unit, plain, o.a, b ? b : o.w, o.c);
+    run_then(unit, &spec, o.a, b ? b : o.w, passed ? NULL : o.before, &epilogue);
+    check_seen(&seen, o.c, plain->c_row);
+    if (!halves && !passed)
+        assert_memory_equal(o.c, o.before, o.c_bytes);
+    free(b);
+    free(other);
+    free(seen.at);
+    free(seen.times);
+    drop(&o);
+}
+
+static void epilogues_get_each_result_once(void **state)
+{
+    static const struct size even[] = {{70, 128, 40, 3}, {40, 1088, 1030, 1}, {300, 192, 96, 2}};
+
+    (void)state;
+    for (int u = 0; u < 3; u++) {
+        for (size_t i = 0; units(u) && i < CT_COUNT(sizes); i++)
+            for (int flags = 0; flags < 8; flags++) {
+                bool add = flags & 1, of_rows = flags & 2, passed = flags & 4;
+                struct cpu_gemm_spec spec =
+                    of_rows ? rows_spec(&sizes[i], CT_BF16) : gradient_spec(&sizes[i]);
+
+                threads = 1 + (int)(i + (size_t)flags) % 3;
+                spec.accumulate = add;
+                if (!passed || (of_rows && !add))
+                    check_epilogue(units(u), &sizes[i], &spec, false, passed);
+            }
+        for (size_t i = 0; units(u) && i < CT_COUNT(even); i++)
+            for (threads = 1; threads < 8; threads += 2) {
+                struct cpu_gemm_spec spec = rows_spec(&even[i], CT_BF16);
+
+                check_epilogue(units(u), &even[i], &spec, true, false);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
-                                       cmocka_unit_test(emulated_tiles_are_the_hardware)};
+                                       cmocka_unit_test(emulated_tiles_are_the_hardware),
+                                       cmocka_unit_test(epilogues_get_each_result_once)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

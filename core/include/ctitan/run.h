@@ -143,6 +143,10 @@ CT_API void ct_run_close(struct ct_run *run);
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
 
+/* Sequences in a microbatch over all data-parallel ranks, and microbatches in a step. CT_ECONFIG:
+   the recipe's numbers do not fit each other. */
+CT_API int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches);
+
 /*
  * For transforms that choose by trying: the program that this rank would get if the transform
  * called `behind` turned its input into `graph`, a clone. Nothing in the run changes, except that

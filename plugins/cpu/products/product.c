@@ -44,20 +44,32 @@ static int64_t parts(int64_t blocks, int64_t other, int threads)
     return least(blocks, (threads + other - 1) / other);
 }
 
+/* Matrices that C's columns lie in. */
+static int64_t pieces(const struct cpu_gemm_spec *s)
+{
+    return s->halves ? 2 : 1;
+}
+
+/* Bytes of a strip's results that an epilogue alone reads. */
+static int64_t passed_bytes(const struct cpu_product *p)
+{
+    return p->unit->rows * p->columns * (int64_t)ct_dtype_size(p->spec.c_type);
+}
+
 static void plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, columns, block;
+    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, n = s->n / pieces(s), columns, block;
 
     p->depth = up((s->k + parts_of_k - 1) / parts_of_k, CPU_PANEL); /* equal parts */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
-    p->by_columns = parts(panels_of(s->n), p->by_rows, p->threads);
-    columns = panels_of(panels_of(s->n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
+    p->by_columns = parts(panels_of(n), p->by_rows, p->threads);
+    columns = panels_of(panels_of(n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
     block = parts_of_k > 1 ? B_BYTES : p->unit->block;
-    p->columns = least(columns, block / 2 / p->depth / CPU_PANEL * CPU_PANEL);
+    p->columns = least(columns, block / 2 / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
     p->rows = s->k > p->depth ? ROWS : CPU_PANEL;
-    p->lane_bytes = (size_t)(CPU_PANEL * (2 * p->depth + 64) +
-                             (p->rows / CPU_PANEL) * p->columns * CPU_PANEL * 4);
+    p->passed_at = CPU_PANEL * (2 * p->depth + 64) + p->rows * p->columns * pieces(s) * 4;
+    p->lane_bytes = (size_t)(p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
 }
 
 /* At most GRADIENT_BLOCK, and as many blocks for each thread. */
@@ -108,46 +120,93 @@ struct call {
     const struct cpu_product *product;
     const char *a, *b;
     char *c, *workspace;
+    const struct cpu_epilogue *epilogue; /* or NULL */
 };
 
-static char *lane_of(const struct call *call, int thread)
+static char *memory_of(const struct call *call, int thread)
 {
     uintptr_t at = ((uintptr_t)call->workspace + 63) & ~(uintptr_t)63;
 
     return (char *)at + call->product->lane_bytes * (size_t)thread;
 }
 
-/* At the end of a thread's lane. */
-static struct cpu_beside *beside_of(const struct call *call, int thread)
-{
-    struct cpu_beside *b =
-        (void *)(lane_of(call, thread + 1) - ((sizeof(struct cpu_beside) + 63) & ~(size_t)63));
+/* What a thread keeps from one strip to the next. */
+struct lane {
+    char *memory;
+    struct cpu_beside *beside; /* at the end of the memory */
+    bool waits;                /* the epilogue of `made` has not run */
+    struct cpu_made made;
+    int turn; /* of two places for results that only the epilogue reads */
+};
 
-    b->turn = 0;
-    b->pending = false;
-    return b;
+static struct lane lane_of(const struct call *call, int thread)
+{
+    struct lane lane = {.memory = memory_of(call, thread)};
+
+    lane.beside =
+        (void *)(memory_of(call, thread + 1) - ((sizeof(struct cpu_beside) + 63) & ~(size_t)63));
+    lane.beside->turn = 0;
+    lane.beside->pending = false;
+    return lane;
+}
+
+/* All that waits is done. */
+static void finish_lane(const struct call *call, struct lane *lane)
+{
+    cpu_finish_beside(lane->beside);
+    if (lane->waits)
+        call->epilogue->run(call->epilogue->context, &lane->made);
+    lane->waits = false;
 }
 
 /* Some rows of A, as many as the unit takes, against a block of B. */
 struct strip {
     struct cpu_panel a;
     const char *b;
-    int64_t panel; /* bytes from one panel of B to the next */
-    int64_t row, rows, column, columns, depth;
-    float *sums; /* a block for each panel of B */
+    int64_t panel;                             /* bytes from one panel of B to the next */
+    int64_t row, rows, column, columns, depth; /* columns of each piece */
+    float *sums;                               /* a block for each panel of B */
     bool begun, last;
-    bool add; /* results: to what C has */
-    struct cpu_beside *beside;
+    bool add;         /* results: to what C has */
+    bool made;        /* results are final */
     const char *next; /* rows of A that are read soon, or NULL */
 };
 
-static struct cpu_result results_at(const struct call *call, int64_t row, int64_t column, bool add)
-{
-    const struct cpu_gemm_spec *s = &call->product->spec;
-    int64_t size = (int64_t)ct_dtype_size(s->c_type);
+/* A panel of a strip: where it is in B, and which columns of C it makes. */
+struct place {
+    const char *b;
+    bool second; /* of two halves */
+    int64_t column;
+};
 
-    return (struct cpu_result){s->c_type, call->c + (row * s->c_row + column) * size,
-                               s->c_row * size, add};
+static struct place place_of(const struct cpu_product *p, const struct strip *s, int64_t j)
+{
+    int64_t each = panels_of(s->columns);
+    bool second = p->spec.halves && j >= each;
+
+    j -= second ? each : 0;
+    return (struct place){s->b + (second ? p->spec.n / 2 / CPU_PANEL + j : j) * s->panel, second,
+                          s->column + j * CPU_PANEL};
+}
+
+static struct cpu_result results_at(const struct call *call, const struct lane *lane,
+                                    const struct strip *s, const struct place *at)
+{
+    const struct cpu_gemm_spec *spec = &call->product->spec;
+    int64_t size = (int64_t)ct_dtype_size(spec->c_type), row = spec->c_row * size;
+    char *c = call->c;
+
+    if (spec->passed)
+        return (struct cpu_result){spec->c_type,
+                                   lane->memory + call->product->passed_at +
+                                       lane->turn * passed_bytes(call->product) +
+                                       (at->column - s->column) * size,
+                                   call->product->columns * size, false};
+    if (at->second) {
+        c = call->epilogue->half;
+        row = call->epilogue->half_row * size;
+    }
+    return (struct cpu_result){spec->c_type, c + s->row * row + at->column * size, row, s->add};
 }
 
 /* Results that are written soon come into the caches. */
@@ -179,49 +238,68 @@ static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, in
 }
 
 /* The unit fetches them beside the products of the panels: some rows with each. */
-static void fetch_beside(const struct cpu_product *p, const struct strip *s, int64_t panel,
-                         int64_t panels)
+static void fetch_beside(const struct cpu_product *p, const struct strip *s,
+                         struct cpu_beside *beside, int64_t panel, int64_t panels)
 {
     int64_t rows = next_rows(p, s), each = (rows + panels - 1) / panels, first = panel * each;
 
-    s->beside->rows = (int)least(each, rows > first ? rows - first : 0);
-    s->beside->row = p->spec.a_row * 2;
-    s->beside->next = s->next + first * s->beside->row;
+    beside->rows = (int)least(each, rows > first ? rows - first : 0);
+    beside->row = p->spec.a_row * 2;
+    beside->next = s->next + first * beside->row;
 }
 
-static void multiply_strip(const struct call *call, const struct strip *s)
+/* A strip's epilogue runs at once, or after the next strip's products, beside which the unit rounds
+   the last block. */
+static void pass_on(const struct call *call, struct lane *lane, const struct strip *s,
+                    bool completed)
+{
+    struct cpu_result to = results_at(call, lane, s, &(struct place){.column = s->column});
+
+    if (!completed)
+        cpu_finish_beside(lane->beside);
+    if (lane->waits)
+        call->epilogue->run(call->epilogue->context, &lane->made);
+    lane->made = (struct cpu_made){s->row, s->rows, s->column, s->columns, to.at, to.row};
+    lane->waits = true;
+    lane->turn ^= 1;
+    if (!call->product->unit->beside)
+        finish_lane(call, lane);
+}
+
+static void multiply_strip(const struct call *call, const struct strip *s, struct lane *lane)
 {
     const struct cpu_product *p = call->product;
     const struct cpu_unit *unit = p->unit;
-    int64_t whole = 0, fetched = 0, panels = panels_of(s->columns);
+    int64_t whole = 0, fetched = 0, panels = panels_of(s->columns) * pieces(&p->spec);
 
     if (s->last && s->rows == unit->rows)
         whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
     for (int64_t j = 0; j < panels; j++) {
-        const char *b = s->b + j * s->panel;
+        struct place at = place_of(p, s, j);
         float *sum = s->sums + j * CPU_BLOCK;
-        int64_t column = s->column + j * CPU_PANEL;
-        struct cpu_result to = results_at(call, s->row, column, s->add);
+        struct cpu_result to = results_at(call, lane, s, &at);
 
         if (unit->beside)
-            fetch_beside(p, s, j, panels);
+            fetch_beside(p, s, lane->beside, j, panels);
         else
             fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
-        if (s->last && (s->add || !unit->beside))
-            fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - column));
+        if (s->last && (s->add || !unit->beside) && !p->spec.passed)
+            fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - at.column));
         if (j < whole)
-            unit->complete(&s->a, b, s->depth, s->begun ? sum : NULL, &to, s->beside);
+            unit->complete(&s->a, at.b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
         else
-            unit->multiply(&s->a, b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
+            unit->multiply(&s->a, at.b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
                            s->begun);
     }
     for (int64_t j = whole; s->last && j < panels; j++) {
-        int64_t column = s->column + j * CPU_PANEL;
-        struct cpu_result to = results_at(call, s->row, column, s->add);
+        struct place at = place_of(p, s, j);
+        struct cpu_result to = results_at(call, lane, s, &at);
 
-        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows, least(CPU_PANEL, p->spec.n - column),
-                             &to);
+        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows,
+                             least(CPU_PANEL, p->spec.n - at.column), &to);
     }
+    if (s->made && call->epilogue)
+        pass_on(call, lane, s, whole > 0);
 }
 
 /* ---- rows ---- */
@@ -250,36 +328,37 @@ static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t
 
 /* Rows [row, end) of C, columns of one block of B. */
 static void run_block(const struct call *call, int64_t row, int64_t end, int64_t column,
-                      int64_t columns, char *lane, struct cpu_beside *beside)
+                      int64_t columns, struct lane *lane)
 {
     const struct cpu_product *p = call->product;
     const struct cpu_gemm_spec *spec = &p->spec;
     int64_t panel = up(spec->k, CPU_PANEL) * 2 * CPU_PANEL;
-    float *sums = (float *)(lane + CPU_PANEL * (2 * p->depth + 64));
+    float *sums = (float *)(lane->memory + CPU_PANEL * (2 * p->depth + 64));
 
     for (int64_t k = 0; k < spec->k; k += p->depth) {
+        bool last = k + p->depth >= spec->k;
         struct strip s = {.b = call->b + column / CPU_PANEL * panel + k * 2 * CPU_PANEL,
                           .panel = panel,
                           .column = column,
                           .columns = columns,
                           .depth = least(p->depth, spec->k - k),
                           .begun = k > 0,
-                          .last = k + p->depth >= spec->k,
+                          .last = last,
                           .add = spec->accumulate,
-                          .beside = beside};
+                          .made = last};
 
         for (int64_t i = row; i < end; i += p->unit->rows) {
             int64_t first = (i - row) % CPU_PANEL;
 
             if (first == 0)
-                s.a = panel_of_a(call, i, k, s.depth, lane);
+                s.a = panel_of_a(call, i, k, s.depth, lane->memory);
             else
                 s.a.at += p->unit->rows * s.a.row;
             s.row = i;
             s.rows = least(p->unit->rows, end - i);
-            s.sums = sums + (i - row - first) * p->columns + first * CPU_PANEL;
+            s.sums = sums + (i - row - first) * p->columns * pieces(spec) + first * CPU_PANEL;
             s.next = call->a + ((i + s.rows) * spec->a_row + k) * 2;
-            multiply_strip(call, &s);
+            multiply_strip(call, &s, lane);
         }
     }
 }
@@ -288,22 +367,21 @@ static void run_rows(void *context, int thread, int threads)
 {
     const struct call *call = context;
     const struct cpu_product *p = call->product;
-    char *lane = lane_of(call, thread);
-    struct cpu_beside *beside = beside_of(call, thread);
+    struct lane lane = lane_of(call, thread);
 
     p->unit->begin();
     for (int64_t task = thread; task < p->by_rows * p->by_columns; task += threads) {
         struct cpu_range rows =
             cpu_share(p->spec.m, CPU_PANEL, (int)(task % p->by_rows), (int)p->by_rows);
-        struct cpu_range columns =
-            cpu_share(p->spec.n, CPU_PANEL, (int)(task / p->by_rows), (int)p->by_columns);
+        struct cpu_range columns = cpu_share(p->spec.n / pieces(&p->spec), CPU_PANEL,
+                                             (int)(task / p->by_rows), (int)p->by_columns);
 
         for (int64_t j = columns.begin; j < columns.end; j += p->columns)
             for (int64_t i = rows.begin; i < rows.end; i += p->rows)
                 run_block(call, i, least(i + p->rows, rows.end), j,
-                          least(p->columns, columns.end - j), lane, beside);
+                          least(p->columns, columns.end - j), &lane);
     }
-    cpu_finish_beside(beside);
+    finish_lane(call, &lane);
     p->unit->end();
 }
 
@@ -352,7 +430,7 @@ static void pack_b(void *context, int thread, int threads)
 
 /* A block of C, from packed panels: its sums stay in the L2 cache. */
 static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, int64_t column,
-                           const char *a, float *sums, struct cpu_beside *beside)
+                           const char *a, float *sums, struct lane *lane)
 {
     const struct cpu_product *p = g->call->product;
     const char *b = g->b;
@@ -368,7 +446,7 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
                           .begun = k > 0,
                           .last = k + depth == g->depth,
                           .add = p->spec.accumulate || g->k > 0,
-                          .beside = beside};
+                          .made = g->k + k + depth == p->spec.k};
 
         for (int64_t i = 0; i < rows; i += p->unit->rows) {
             int64_t first = i % CPU_PANEL;
@@ -377,7 +455,7 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
             s.rows = least(p->unit->rows, rows - i);
             s.a.at = a + i / CPU_PANEL * panel + first * s.a.row;
             s.sums = sums + (i - first) * p->columns + first * CPU_PANEL;
-            multiply_strip(g->call, &s);
+            multiply_strip(g->call, &s, lane);
         }
         a += panels_of(rows) * panel;
         b += panels_of(p->spec.n) * panel;
@@ -389,34 +467,34 @@ static void run_gradient(void *context, int thread, int threads)
     const struct gradient *g = context;
     const struct cpu_product *p = g->call->product;
     const struct cpu_gemm_spec *s = &p->spec;
-    char *a = lane_of(g->call, thread);
-    float *sums = (float *)(a + p->rows * p->packed * 2);
-    struct cpu_beside *beside = beside_of(g->call, thread);
+    struct lane lane = lane_of(g->call, thread);
+    float *sums = (float *)(lane.memory + p->rows * p->packed * 2);
 
     p->unit->begin();
     for (int64_t task = thread; task < p->by_rows; task += threads) {
         int64_t row = task * p->rows, rows = least(p->rows, s->m - row);
 
         pack_chunks(g, true, g->call->a + row * 2, s->a_col, rows, (struct cpu_range){0, g->depth},
-                    a);
+                    lane.memory);
         for (int64_t column = 0; column < s->n; column += p->columns)
-            multiply_block(g, row, rows, column, a, sums, beside);
+            multiply_block(g, row, rows, column, lane.memory, sums, &lane);
     }
-    cpu_finish_beside(beside);
+    finish_lane(g->call, &lane);
     p->unit->end();
 }
 
 void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, void *c,
-                     void *workspace)
+                     void *workspace, const struct cpu_epilogue *epilogue)
 {
-    struct call call = {p, a, b, c, workspace};
+    struct call call = {p, a, b, c, workspace, epilogue};
 
     if (!p->gradient) {
         cpu_parallel(run_rows, &call);
         return;
     }
     for (int64_t k = 0; k < p->spec.k; k += p->packed) {
-        struct gradient g = {&call, k, least(p->packed, p->spec.k - k), lane_of(&call, p->threads)};
+        struct gradient g = {&call, k, least(p->packed, p->spec.k - k),
+                             memory_of(&call, p->threads)};
 
         cpu_parallel(pack_b, &g);
         cpu_parallel(run_gradient, &g);

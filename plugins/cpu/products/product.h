@@ -20,6 +20,7 @@ struct cpu_product {
     int64_t rows, columns, depth; /* a block: of C, and of k */
     int64_t by_rows, by_columns;  /* tasks */
     int64_t packed;               /* gradient: rows of both operands that are packed at a time */
+    int64_t passed_at;            /* in a lane: results that are not stored in C */
     size_t lane_bytes;
 };
 
@@ -28,8 +29,9 @@ bool cpu_product_takes(const struct cpu_gemm_spec *spec);
 void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
                       struct cpu_product *product);
 size_t cpu_product_workspace(const struct cpu_product *product);
+/* epilogue: or NULL. */
 void cpu_product_run(const struct cpu_product *product, const void *a, const void *b, void *c,
-                     void *workspace);
+                     void *workspace, const struct cpu_epilogue *epilogue);
 
 /* Bytes of w[n, k] packed for a use, and how it lies in them. */
 size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k);

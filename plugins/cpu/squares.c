@@ -1,0 +1,281 @@
+/*
+ * The transform "squares_in_products".
+ *
+ * The gradient norm reads every gradient once more, after all are made. Where a product makes a
+ * gradient that nothing is added to any more, in a step of one microbatch and without a collective
+ * behind it, its squares are summed there, while it is in a thread's caches: linear_dw becomes
+ * cpu.squares.linear_dw. squared_norm keeps the other gradients, and cpu.add_squares adds the sums
+ * in their order.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/run.h>
+
+#include "loops.h"
+#include "products/unit.h"
+#include "squares.h"
+
+/* ---- summing ---- */
+
+size_t cpu_squares_bytes(int64_t rows)
+{
+    return (size_t)((rows + CPU_PANEL - 1) / CPU_PANEL) * sizeof(double);
+}
+
+static void sum_block(void *context, const struct cpu_made *made)
+{
+    const struct cpu_squares *s = context;
+
+    s->sums[made->row / CPU_PANEL] +=
+        cpu_loops()->squares(s->dtype, made->at,
+                             (struct ct_matrix){made->rows, made->columns,
+                                                made->stride / (int64_t)ct_dtype_size(s->dtype)});
+}
+
+void cpu_squares_begin(struct cpu_squares *squares, int64_t rows, enum ct_dtype dtype, void *memory)
+{
+    *squares = (struct cpu_squares){memory, rows, dtype, {sum_block, squares, NULL, 0}};
+    memset(memory, 0, cpu_squares_bytes(rows));
+}
+
+double cpu_squares_end(const struct cpu_squares *squares)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i * CPU_PANEL < squares->rows; i++)
+        sum += squares->sums[i];
+    return sum;
+}
+
+/* ---- the ops ---- */
+
+static double dw_flops(const struct ct_op *op, const struct ct_tensor *in,
+                       const struct ct_tensor *out)
+{
+    double sum = 0;
+
+    for (int i = 0; i + 1 < op->outs; i++)
+        sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[i].shape[0];
+    return sum;
+}
+
+static int dw_join(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->in + 1;
+    return op->ins > 2 ? op->ins - 1 : 0;
+}
+
+static int dw_stack(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->out;
+    return op->outs > 2 ? op->outs - 1 : 0;
+}
+
+const struct ct_op_type cpu_op_dw_squares = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.squares.linear_dw",
+    .summary = "linear_dw, and the sum of squares of all dw",
+    .signature = "x[.k] T, *dy[.n] T -> *dw[nk] T, squares[] d",
+    .flags = CT_OP_ANY_DTYPE,
+    .flops = dw_flops,
+    .join = dw_join,
+    .stack = dw_stack,
+};
+
+static int loss_grad_infer(struct ct_op *op)
+{
+    int rc = cpu_op_loss_grad.infer(op);
+
+    op->out[3]->ndim = 0;
+    return rc;
+}
+
+static double loss_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
+{
+    return cpu_op_loss_grad.flops(op, in, out);
+}
+
+const struct ct_op_type cpu_op_loss_grad_squares = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.squares.linear_cross_entropy_grad",
+    .summary = "cpu.linear_cross_entropy_grad, and the sum of squares of dw",
+    .signature = "dloss F, x T, forward F, backward F, labels i -> dx T, dw T, loss W, squares d",
+    .flags = CT_OP_ANY_DTYPE,
+    .infer = loss_grad_infer,
+    .flops = loss_grad_flops,
+};
+
+const struct ct_op_type cpu_op_add_squares = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.add_squares",
+    .summary = "sum of sums of squares, in their order",
+    .signature = "*part[] d -> sum[] d",
+};
+
+static int run_add_squares(const struct ct_launch *l)
+{
+    double sum = 0;
+
+    for (int i = 0; i < l->ins; i++)
+        sum += *(const double *)l->in[i].data;
+    *(double *)l->out[0].data = sum;
+    return 0;
+}
+
+const struct ct_kernel cpu_squares_kernels[] = {
+    CT_KERNEL("cpu.add_squares", "scalar", 0, NULL, NULL, run_add_squares), {0}};
+
+/* ---- the transform ---- */
+
+static bool has_squares(const struct ct_op *op)
+{
+    return op->type == &cpu_op_dw_squares || op->type == &cpu_op_loss_grad_squares;
+}
+
+/* The type that makes the squares as well, for an op that makes gradients; NULL: none does. */
+static const struct ct_op_type *with_squares(const struct ct_op *op)
+{
+    if (op->type == &ct_op_linear_dw)
+        return &cpu_op_dw_squares;
+    if (op->type == &cpu_op_loss_grad && op->out[1]->dtype == CT_F32)
+        return &cpu_op_loss_grad_squares;
+    return has_squares(op) ? op->type : NULL;
+}
+
+/* How often a value is among the inputs. */
+static int occurrences(const struct ct_op *op, const struct ct_value *value)
+{
+    int count = 0;
+
+    for (int i = 0; i < op->ins; i++)
+        count += op->in[i] == value;
+    return count;
+}
+
+/* True if the norm sums the squares of all gradients that the maker makes, once. */
+static bool all_in(const struct ct_op *norm, const struct ct_op *maker)
+{
+    bool loss = with_squares(maker) == &cpu_op_loss_grad_squares;
+    int end = loss ? 2 : maker->outs - has_squares(maker);
+
+    for (int i = loss; i < end; i++)
+        if (occurrences(norm, maker->out[i]) != 1)
+            return false;
+    return true;
+}
+
+/* Put an op with squares in the maker's place. */
+static struct ct_op *add_squares(struct ct_graph *graph, struct ct_op *maker,
+                                 const struct ct_value *norm)
+{
+    struct ct_builder b = ct_builder_before(graph, maker);
+    const struct ct_op_type *type = with_squares(maker);
+    bool loss = type == &cpu_op_loss_grad_squares;
+    struct ct_op *op;
+
+    b.why = "squares of gradients are summed where products make them";
+    op = ct_emit_type(&b, type, NULL, maker->in, maker->ins, maker->attrs);
+    if (!op)
+        return NULL;
+    op->stream = maker->stream;
+    op->marks = maker->marks;
+    for (int i = 0; i < maker->outs; i++)
+        ct_op_set_output(op, i, maker->out[i]);
+    ct_graph_remove(graph, maker);
+    op->out[op->outs - 1]->sharding = norm->sharding;
+    ct_value_rename(graph, op->out[op->outs - 1],
+                    ct_arena_printf(graph->arena, "%s.squares", op->out[loss]->name));
+    return op;
+}
+
+/* The sum of squares of this gradient, and of others that the norm wants; NULL: there is none. */
+static int squares_of(struct ct_graph *graph, const struct ct_op *norm,
+                      const struct ct_value *gradient, struct ct_value **squares)
+{
+    struct ct_op *maker = gradient->producer;
+
+    *squares = NULL;
+    if (!maker || !ct_part_is_microbatch(maker->section->part) || !with_squares(maker) ||
+        !all_in(norm, maker))
+        return 0;
+    if (!has_squares(maker))
+        maker = add_squares(graph, maker, norm->out[0]);
+    if (!maker)
+        return CT_EINVAL;
+    *squares = maker->out[maker->outs - 1];
+    return 0;
+}
+
+/* The norm of the rest, and the sums, added up. */
+static int add_up(struct ct_graph *graph, struct ct_op *norm, struct ct_value **rest, int rests,
+                  struct ct_value **parts, int count)
+{
+    struct ct_builder b = ct_builder_after(graph, norm);
+    struct ct_value *whole = norm->out[0], *sum;
+
+    b.why = "squares of gradients are summed where products make them";
+    if (rests) {
+        ct_op_set_inputs(graph, norm, rest, rests);
+        parts[count++] = whole;
+    }
+    sum = ct_emit_type1(&b, &cpu_op_add_squares, "grad_norm.sum", parts, count, NULL);
+    if (!sum)
+        return b.status;
+    sum->sharding = whole->sharding;
+    ct_value_replace(graph, whole, sum);
+    if (!rests)
+        ct_graph_remove(graph, norm);
+    return 0;
+}
+
+static bool contains(struct ct_value *const *values, int count, const struct ct_value *value)
+{
+    for (int i = 0; i < count; i++)
+        if (values[i] == value)
+            return true;
+    return false;
+}
+
+static int split_norm(struct ct_graph *graph, struct ct_op *norm)
+{
+    struct ct_value **rest = ct_arena_array(graph->arena, struct ct_value *, norm->ins),
+                    **parts = ct_arena_array(graph->arena, struct ct_value *, norm->ins + 1);
+    int rests = 0, count = 0, rc = 0;
+
+    for (int i = 0; rc >= 0 && i < norm->ins; i++) {
+        struct ct_value *squares;
+
+        rc = squares_of(graph, norm, norm->in[i], &squares);
+        if (!squares)
+            rest[rests++] = norm->in[i];
+        else if (!contains(parts, count, squares))
+            parts[count++] = squares;
+    }
+    return rc >= 0 && count ? add_up(graph, norm, rest, rests, parts, count) : rc;
+}
+
+static int apply(struct ct_graph *graph, struct ct_run *run)
+{
+    int64_t batch;
+    int microbatches, rc = ct_run_batch_sizes(run, &batch, &microbatches);
+
+    if (rc < 0 || microbatches != 1 || !cpu_config.epilogues ||
+        run->device_ops->open != cpu_device_ops.open)
+        return rc;
+    ct_for_each_op_safe (op, graph)
+        if (rc >= 0 && op->type == &ct_op_squared_norm && op->section->part == CT_PART_POST)
+            rc = split_norm(graph, op);
+    return rc;
+}
+
+const struct ct_transform cpu_squares_in_products = {
+    .size = sizeof(struct ct_transform),
+    .name = "squares_in_products",
+    .summary = "the CPU's products sum the squares of gradients that they make",
+    .phase = CT_PHASE_FUSE,
+    .after = (const char *const[]){"preferred", NULL},
+    .apply = apply,
+};
