@@ -38,7 +38,7 @@ static const struct ct_option options[] = {
                 "Pad rows of activations that own kernels read, where they lie a multiple of 2 KB "
                 "apart"),
     CT_OPT_BOOL(struct cpu_config, epilogues, "epilogues", "true",
-                "Sum the squares of gradients where products make them, in the caches"),
+                "Products compute SwiGLU and squares of gradients from results in the caches"),
     {0}};
 
 int cpu_threads(void)
@@ -62,9 +62,10 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_KERNELS, "cpu", cpu_cross_entropy_kernels},
               {CT_KERNELS, "cpu", cpu_loss_shard_kernels}, {CT_KERNELS, "cpu", cpu_adamw_kernels},
               {CT_KERNELS, "cpu", cpu_experts_kernels}, {CT_KERNELS, "cpu", cpu_reduce_kernels},
-              {CT_KERNELS, "cpu", cpu_squares_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
-              {CT_KERNELS, "cpu", cpu_offload_kernels}, {CT_KERNELS, "cpu", cpu_pointwise_kernels},
-              {CT_OP, "cpu.pack", &cpu_op_pack}, {CT_OP, "cpu.pack_both", &cpu_op_pack_both},
+              {CT_KERNELS, "cpu", cpu_squares_kernels}, {CT_KERNELS, "cpu", cpu_swiglu_kernels},
+              {CT_KERNELS, "cpu", cpu_init_kernels}, {CT_KERNELS, "cpu", cpu_offload_kernels},
+              {CT_KERNELS, "cpu", cpu_pointwise_kernels}, {CT_OP, "cpu.pack", &cpu_op_pack},
+              {CT_OP, "cpu.pack_both", &cpu_op_pack_both},
               {CT_OP, "cpu.pack_into", &cpu_op_pack_into}, {CT_OP, "cpu.linear", &cpu_op_linear},
               {CT_OP, "cpu.linear_dx", &cpu_op_linear_dx},
               {CT_OP, "cpu.linear_cross_entropy", &cpu_op_loss},
@@ -72,5 +73,8 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_OP, "cpu.squares.linear_dw", &cpu_op_dw_squares},
               {CT_OP, "cpu.squares.linear_cross_entropy_grad", &cpu_op_loss_grad_squares},
               {CT_OP, "cpu.add_squares", &cpu_op_add_squares},
+              {CT_OP, "cpu.swiglu.linear", &cpu_op_swiglu_linear},
+              {CT_OP, "cpu.swiglu_grad.linear_dx", &cpu_op_swiglu_linear_dx},
               {CT_TRANSFORM, "pack_weights", &cpu_pack_weights},
-              {CT_TRANSFORM, "squares_in_products", &cpu_squares_in_products}));
+              {CT_TRANSFORM, "squares_in_products", &cpu_squares_in_products},
+              {CT_TRANSFORM, "swiglu_in_products", &cpu_swiglu_in_products}));

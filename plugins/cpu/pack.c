@@ -348,7 +348,7 @@ const struct ct_transform cpu_pack_weights = {
     .name = "pack_weights",
     .summary = "weights in the layout of the CPU's matrix product, renewed once per step",
     .phase = CT_PHASE_FUSE,
-    .gives = (const char *const[]){"preferred", NULL},
+    .gives = (const char *const[]){"packed", "preferred", NULL},
     .evaluation = true,
     .apply = pack_weights,
 };

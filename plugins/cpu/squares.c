@@ -276,6 +276,7 @@ const struct ct_transform cpu_squares_in_products = {
     .name = "squares_in_products",
     .summary = "the CPU's products sum the squares of gradients that they make",
     .phase = CT_PHASE_FUSE,
-    .after = (const char *const[]){"preferred", NULL},
+    .gives = (const char *const[]){"preferred", NULL},
+    .after = (const char *const[]){"packed", NULL},
     .apply = apply,
 };

@@ -237,5 +237,10 @@ static double dots_rate(void *context)
 #define UNIT NULL, NULL
 #endif
 
-const struct cpu_panels CPU_ISA(cpu_panels) = {CPU_ISA(cpu_pack_rows), CPU_ISA(cpu_pack_columns),
-                                               CPU_ISA(cpu_pack_transposed), finish, UNIT};
+const struct cpu_panels CPU_ISA(cpu_panels) = {CPU_ISA(cpu_pack_rows),
+                                               CPU_ISA(cpu_pack_columns),
+                                               CPU_ISA(cpu_pack_transposed),
+                                               finish,
+                                               CPU_ISA(cpu_swiglu_row),
+                                               CPU_ISA(cpu_swiglu_grad_row),
+                                               UNIT};

@@ -248,8 +248,8 @@ static void fetch_beside(const struct cpu_product *p, const struct strip *s,
     beside->next = s->next + first * beside->row;
 }
 
-/* A strip's epilogue runs at once, or after the next strip's products, beside which the unit rounds
-   the last block. */
+/* A strip's epilogue runs after the next strip's products: by then its lines are in the caches, and
+   a unit that rounds blocks beside products has rounded the last one. */
 static void pass_on(const struct call *call, struct lane *lane, const struct strip *s,
                     bool completed)
 {
@@ -262,8 +262,6 @@ static void pass_on(const struct call *call, struct lane *lane, const struct str
     lane->made = (struct cpu_made){s->row, s->rows, s->column, s->columns, to.at, to.row};
     lane->waits = true;
     lane->turn ^= 1;
-    if (!call->product->unit->beside)
-        finish_lane(call, lane);
 }
 
 static void multiply_strip(const struct call *call, const struct strip *s, struct lane *lane)

@@ -1,0 +1,330 @@
+/*
+ * The transform "swiglu_in_products".
+ *
+ * Where own kernels multiply, the products on both sides of SwiGLU compute it from results that are
+ * in a thread's caches:
+ *
+ *   gate, up = cpu.linear; h = swiglu           cpu.swiglu.linear makes all three
+ *   dh = cpu.linear_dx; dgate, dup = swiglu_grad  cpu.swiglu_grad.linear_dx; dh is never stored
+ *
+ * The bits are those of the separate ops.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/run.h>
+
+#include "pack.h"
+#include "products/choice.h"
+#include "products/unit.h"
+
+/* ---- the ops ---- */
+
+static int linear_infer(struct ct_op *op)
+{
+    const struct ct_value *x = op->in[0], *packed = op->in[1];
+
+    if (packed->shape[0] % 2 || x->shape[x->ndim - 1] != packed->shape[1])
+        return ct_fail(CT_EINVAL, "the packed weights are not those of a gate and an up product");
+    for (int i = 0; i < op->outs; i++) {
+        struct ct_value *y = op->out[i];
+
+        y->ndim = x->ndim;
+        memcpy(y->shape, x->shape, sizeof(y->shape));
+        y->shape[y->ndim - 1] = packed->shape[0] / 2;
+    }
+    return 0;
+}
+
+static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
+                           const struct ct_tensor *out)
+{
+    (void)op;
+    return 4.0 * (double)ct_tensor_count(&in[0]) * (double)out[0].shape[out[0].ndim - 1];
+}
+
+/* Their gradients lie where they lay, as one matrix that linear_dx reads. */
+static int linear_join(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->out;
+    return 2;
+}
+
+const struct ct_op_type cpu_op_swiglu_linear = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.swiglu.linear",
+    .summary = "linear of a gate and an up product on packed weights, and swiglu of both",
+    .signature = "x T, packed F -> gate T, up T, h T",
+    .infer = linear_infer,
+    .flops = linear_flops,
+    .join = linear_join,
+};
+
+static int linear_dx_infer(struct ct_op *op)
+{
+    const struct ct_value *gate = op->in[2];
+
+    for (int i = 0; i < op->outs; i++) {
+        op->out[i]->ndim = gate->ndim;
+        memcpy(op->out[i]->shape, gate->shape, sizeof(gate->shape));
+    }
+    return 0;
+}
+
+static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                              const struct ct_tensor *out)
+{
+    (void)op;
+    return 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[0].shape[out[0].ndim - 1];
+}
+
+static const int8_t linear_dx_inplace[][2] = {{0, 2}, {1, 3}, {-1, -1}};
+
+const struct ct_op_type cpu_op_swiglu_linear_dx = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.swiglu_grad.linear_dx",
+    .summary = "gradient of swiglu for what linear_dx makes on packed weights",
+    .signature = "dy T, packed F, gate T, up T -> dgate T, dup T",
+    .inplace = linear_dx_inplace,
+    .infer = linear_dx_infer,
+    .flops = linear_dx_flops,
+};
+
+/* ---- their kernels ---- */
+
+static struct ct_matrix rows_of(const struct ct_tensor *t)
+{
+    struct ct_matrix rows = {0};
+
+    ct_tensor_as_matrix(t, &rows);
+    return rows;
+}
+
+static bool accepts(const struct ct_prepare *p, enum cpu_use use)
+{
+    const struct ct_tensor *packed = &p->in[1];
+    struct ct_matrix rows;
+
+    for (int i = 0; i < p->ins + p->outs; i++) {
+        const struct ct_tensor *t = i < p->ins ? &p->in[i] : &p->out[i - p->ins];
+
+        if (t->dtype != CT_BF16 || (i != 1 && !ct_tensor_as_matrix(t, &rows)))
+            return false;
+    }
+    return cpu_choose_panels(use, packed->shape[0], packed->shape[1], packed->dtype);
+}
+
+static bool accepts_linear(const struct ct_prepare *p)
+{
+    return accepts(p, CPU_FORWARD);
+}
+
+static bool accepts_linear_dx(const struct ct_prepare *p)
+{
+    return accepts(p, CPU_BACKWARD);
+}
+
+static int prepare(struct ct_prepare *p, const struct cpu_gemm_spec *spec)
+{
+    int rc = cpu_gemm_prepare_as(spec, (struct cpu_gemm **)&p->state);
+
+    if (rc >= 0)
+        p->workspace = cpu_gemm_workspace(p->state);
+    return rc;
+}
+
+static int prepare_linear(struct ct_prepare *p)
+{
+    struct ct_matrix x = rows_of(&p->in[0]), gate = rows_of(&p->out[0]);
+
+    return prepare(p, &(struct cpu_gemm_spec){.m = x.rows,
+                                              .n = 2 * gate.columns,
+                                              .k = x.columns,
+                                              .a_type = CT_BF16,
+                                              .b_type = CT_BF16,
+                                              .c_type = CT_BF16,
+                                              .a_row = x.stride,
+                                              .a_col = 1,
+                                              .c_row = gate.stride,
+                                              .b_use = CPU_FORWARD,
+                                              .own = true,
+                                              .halves = true});
+}
+
+static int prepare_linear_dx(struct ct_prepare *p)
+{
+    struct ct_matrix dy = rows_of(&p->in[0]), dgate = rows_of(&p->out[0]);
+
+    return prepare(p, &(struct cpu_gemm_spec){.m = dy.rows,
+                                              .n = dgate.columns,
+                                              .k = dy.columns,
+                                              .a_type = CT_BF16,
+                                              .b_type = CT_BF16,
+                                              .c_type = CT_BF16,
+                                              .a_row = dy.stride,
+                                              .a_col = 1,
+                                              .b_use = CPU_BACKWARD,
+                                              .own = true,
+                                              .passed = true});
+}
+
+/* Element (row, column) of a matrix in bfloat16. */
+static char *at(const struct ct_tensor *t, int64_t row, int64_t column)
+{
+    return (char *)t->data + (row * rows_of(t).stride + column) * 2;
+}
+
+static void run_swiglu(void *context, const struct cpu_made *made)
+{
+    const struct ct_launch *l = context;
+
+    for (int64_t row = made->row; row < made->row + made->rows; row++)
+        cpu_panels()->swiglu(at(&l->out[0], row, made->column), at(&l->out[1], row, made->column),
+                             at(&l->out[2], row, made->column), made->columns);
+}
+
+static int run_linear(const struct ct_launch *l)
+{
+    struct cpu_epilogue epilogue = {run_swiglu, (void *)(uintptr_t)l, l->out[1].data,
+                                    rows_of(&l->out[1]).stride};
+
+    return cpu_gemm_run_then(l->state, l->in[0].data, l->in[1].data, l->out[0].data, l->workspace,
+                             &epilogue);
+}
+
+static void run_swiglu_grad(void *context, const struct cpu_made *made)
+{
+    const struct ct_launch *l = context;
+
+    for (int64_t i = 0; i < made->rows; i++) {
+        int64_t row = made->row + i;
+
+        cpu_panels()->swiglu_grad(made->at + i * made->stride, at(&l->in[2], row, made->column),
+                                  at(&l->in[3], row, made->column),
+                                  at(&l->out[0], row, made->column),
+                                  at(&l->out[1], row, made->column), made->columns);
+    }
+}
+
+static int run_linear_dx(const struct ct_launch *l)
+{
+    struct cpu_epilogue epilogue = {.run = run_swiglu_grad, .context = (void *)(uintptr_t)l};
+
+    return cpu_gemm_run_then(l->state, l->in[0].data, l->in[1].data, NULL, l->workspace, &epilogue);
+}
+
+const struct ct_kernel cpu_swiglu_kernels[] = {
+    CT_KERNEL("cpu.swiglu.linear", "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS, accepts_linear,
+              prepare_linear, run_linear),
+    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS,
+              accepts_linear_dx, prepare_linear_dx, run_linear_dx),
+    {0}};
+
+/* ---- the transform ---- */
+
+static const char why[] = "own products compute swiglu in the caches";
+
+/* This rank's columns of a value. */
+static int64_t local_columns(const struct ct_graph *graph, const struct ct_run *run,
+                             const struct ct_value *v)
+{
+    int64_t local[CT_MAX_DIMS];
+
+    ct_sharding_local(&v->sharding, &graph->mesh, run->rank, v->ndim, v->shape, local, NULL);
+    return local[v->ndim - 1];
+}
+
+/* Whether own kernels multiply x, packed [n, k]. */
+static bool own(const struct ct_value *x, const struct ct_value *packed, enum cpu_use use,
+                int64_t n, int64_t k)
+{
+    return x->dtype == CT_BF16 && packed->dtype == CT_BF16 && cpu_choose_panels(use, n, k, CT_BF16);
+}
+
+static void replace(struct ct_graph *graph, struct ct_op *old, struct ct_op *op, int output)
+{
+    for (int i = 0; i < old->outs; i++)
+        ct_op_set_output(op, output + i, old->out[i]);
+    ct_graph_remove(graph, old);
+}
+
+/* h = swiglu(gate, up) right behind the product that makes gate and up. */
+static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct ct_op *swiglu)
+{
+    struct ct_op *linear = swiglu->in[0]->producer, *op;
+    struct ct_builder b;
+    int64_t width;
+
+    if (!linear || linear->type != &cpu_op_linear || linear->outs != 2 ||
+        linear->section != swiglu->section || swiglu->in[0] != linear->out[0] ||
+        swiglu->in[1] != linear->out[1])
+        return 0;
+    width = local_columns(graph, run, swiglu->out[0]);
+    if (width % CPU_PANEL || local_columns(graph, run, linear->out[1]) != width ||
+        !own(linear->in[0], linear->in[1], CPU_FORWARD, 2 * width,
+             local_columns(graph, run, linear->in[0])))
+        return 0;
+    b = ct_builder_before(graph, linear);
+    b.why = why;
+    op = ct_emit_type(&b, &cpu_op_swiglu_linear, NULL, linear->in, linear->ins, NULL);
+    if (!op)
+        return b.status;
+    op->stream = linear->stream;
+    op->marks = linear->marks;
+    replace(graph, linear, op, 0);
+    replace(graph, swiglu, op, 2);
+    return 0;
+}
+
+/* dgate, dup = swiglu_grad(dh, ..) of a product dh that nothing else reads. */
+static int fuse_backward(struct ct_graph *graph, const struct ct_run *run, struct ct_op *grad)
+{
+    struct ct_op *dx = grad->in[0]->producer, *op;
+    struct ct_builder b;
+
+    if (!dx || dx->type != &cpu_op_linear_dx || dx->ins != 2 || dx->section != grad->section ||
+        ct_value_only_user(dx->out[0]) != grad ||
+        !own(dx->in[0], dx->in[1], CPU_BACKWARD, local_columns(graph, run, dx->in[0]),
+             local_columns(graph, run, dx->out[0])))
+        return 0;
+    b = ct_builder_before(graph, grad);
+    b.why = why;
+    op = ct_emit_type(&b, &cpu_op_swiglu_linear_dx, NULL,
+                      (struct ct_value *[]){dx->in[0], dx->in[1], grad->in[1], grad->in[2]}, 4,
+                      NULL);
+    if (!op)
+        return b.status;
+    op->stream = dx->stream;
+    op->marks = dx->marks;
+    replace(graph, grad, op, 0);
+    ct_graph_remove(graph, dx);
+    return 0;
+}
+
+static int apply(struct ct_graph *graph, struct ct_run *run)
+{
+    int rc = 0;
+
+    if (!cpu_config.epilogues || run->device_ops->open != cpu_device_ops.open)
+        return 0;
+    ct_for_each_op_safe (op, graph) {
+        if (rc >= 0 && op->type == &ct_op_swiglu)
+            rc = fuse_forward(graph, run, op);
+        else if (rc >= 0 && op->type == &ct_op_swiglu_grad)
+            rc = fuse_backward(graph, run, op);
+    }
+    return rc;
+}
+
+const struct ct_transform cpu_swiglu_in_products = {
+    .size = sizeof(struct ct_transform),
+    .name = "swiglu_in_products",
+    .summary = "the CPU's products compute swiglu and its gradient from their results",
+    .phase = CT_PHASE_FUSE,
+    .gives = (const char *const[]){"preferred", NULL},
+    .after = (const char *const[]){"packed", NULL},
+    .evaluation = true,
+    .apply = apply,
+};
