@@ -126,6 +126,16 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
     return accepts(p, CPU_BACKWARD);
 }
 
+static bool pads_linear(const struct ct_prepare *p)
+{
+    return cpu_config.pad_rows && accepts_linear(p);
+}
+
+static bool pads_linear_dx(const struct ct_prepare *p)
+{
+    return cpu_config.pad_rows && accepts_linear_dx(p);
+}
+
 static int prepare(struct ct_prepare *p, const struct cpu_gemm_spec *spec)
 {
     int rc = cpu_gemm_prepare_as(spec, (struct cpu_gemm **)&p->state);
@@ -215,11 +225,16 @@ static int run_linear_dx(const struct ct_launch *l)
     return cpu_gemm_run_then(l->state, l->in[0].data, l->in[1].data, NULL, l->workspace, &epilogue);
 }
 
+#define FLAGS CT_KERNEL_STRIDED
+#define PADS (FLAGS | CT_KERNEL_SPREADS)
+
 const struct ct_kernel cpu_swiglu_kernels[] = {
-    CT_KERNEL("cpu.swiglu.linear", "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS, accepts_linear,
-              prepare_linear, run_linear),
-    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS,
-              accepts_linear_dx, prepare_linear_dx, run_linear_dx),
+    CT_KERNEL("cpu.swiglu.linear", "unit", PADS, pads_linear, prepare_linear, run_linear),
+    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", PADS, pads_linear_dx, prepare_linear_dx,
+              run_linear_dx),
+    CT_KERNEL("cpu.swiglu.linear", "unit", FLAGS, accepts_linear, prepare_linear, run_linear),
+    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", FLAGS, accepts_linear_dx, prepare_linear_dx,
+              run_linear_dx),
     {0}};
 
 /* ---- the transform ---- */
