@@ -180,47 +180,67 @@ static int prepare_linear_dx(struct ct_prepare *p)
                                               .passed = true});
 }
 
-/* Element (row, column) of a matrix in bfloat16. */
-static char *at(const struct ct_tensor *t, int64_t row, int64_t column)
+/* Matrices in bfloat16 that an epilogue reads and writes. */
+struct operands {
+    char *at[4];
+    int64_t stride[4]; /* bytes */
+};
+
+static struct operands operands(const struct ct_tensor *const t[4])
 {
-    return (char *)t->data + (row * rows_of(t).stride + column) * 2;
+    struct operands o = {0};
+
+    for (int i = 0; i < 4 && t[i]; i++) {
+        o.at[i] = t[i]->data;
+        o.stride[i] = rows_of(t[i]).stride * 2;
+    }
+    return o;
 }
 
+static char *element(const struct operands *o, int i, int64_t row, int64_t column)
+{
+    return o->at[i] + row * o->stride[i] + column * 2;
+}
+
+/* up, h */
 static void run_swiglu(void *context, const struct cpu_made *made)
 {
-    const struct ct_launch *l = context;
+    const struct operands *o = context;
 
-    for (int64_t row = made->row; row < made->row + made->rows; row++)
-        cpu_panels()->swiglu(at(&l->out[0], row, made->column), at(&l->out[1], row, made->column),
-                             at(&l->out[2], row, made->column), made->columns);
+    for (int64_t i = 0; i < made->rows; i++)
+        cpu_panels()->swiglu(made->at + i * made->stride,
+                             element(o, 0, made->row + i, made->column),
+                             element(o, 1, made->row + i, made->column), made->columns);
 }
 
 static int run_linear(const struct ct_launch *l)
 {
-    struct cpu_epilogue epilogue = {run_swiglu, (void *)(uintptr_t)l, l->out[1].data,
-                                    rows_of(&l->out[1]).stride};
+    struct operands o = operands((const struct ct_tensor *[4]){&l->out[1], &l->out[2]});
+    struct cpu_epilogue epilogue = {run_swiglu, &o, l->out[1].data, o.stride[0] / 2};
 
     return cpu_gemm_run_then(l->state, l->in[0].data, l->in[1].data, l->out[0].data, l->workspace,
                              &epilogue);
 }
 
+/* gate, up, dgate, dup */
 static void run_swiglu_grad(void *context, const struct cpu_made *made)
 {
-    const struct ct_launch *l = context;
+    const struct operands *o = context;
 
     for (int64_t i = 0; i < made->rows; i++) {
-        int64_t row = made->row + i;
+        int64_t row = made->row + i, column = made->column;
 
-        cpu_panels()->swiglu_grad(made->at + i * made->stride, at(&l->in[2], row, made->column),
-                                  at(&l->in[3], row, made->column),
-                                  at(&l->out[0], row, made->column),
-                                  at(&l->out[1], row, made->column), made->columns);
+        cpu_panels()->swiglu_grad(made->at + i * made->stride, element(o, 0, row, column),
+                                  element(o, 1, row, column), element(o, 2, row, column),
+                                  element(o, 3, row, column), made->columns);
     }
 }
 
 static int run_linear_dx(const struct ct_launch *l)
 {
-    struct cpu_epilogue epilogue = {.run = run_swiglu_grad, .context = (void *)(uintptr_t)l};
+    struct operands o =
+        operands((const struct ct_tensor *[4]){&l->in[2], &l->in[3], &l->out[0], &l->out[1]});
+    struct cpu_epilogue epilogue = {.run = run_swiglu_grad, .context = &o};
 
     return cpu_gemm_run_then(l->state, l->in[0].data, l->in[1].data, NULL, l->workspace, &epilogue);
 }
