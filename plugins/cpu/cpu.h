@@ -19,7 +19,12 @@
 /* Values of options, in the order of their words. */
 enum cpu_streams_kind { CPU_STREAMS_THREADS, CPU_STREAMS_IN_ORDER };
 enum cpu_bf16_matmul { CPU_BF16_AUTO, CPU_BF16_NATIVE, CPU_BF16_WIDEN };
-enum cpu_products { CPU_PRODUCTS_AUTO, CPU_PRODUCTS_ONEDNN, CPU_PRODUCTS_OWN };
+enum cpu_products {
+    CPU_PRODUCTS_AUTO,
+    CPU_PRODUCTS_ONEDNN,
+    CPU_PRODUCTS_OWN,
+    CPU_PRODUCTS_EMULATED
+};
 
 enum cpu_attention {
     CPU_ATTENTION_AUTO,

@@ -61,9 +61,11 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     ct_numa_bind(request->local_rank, request->local_ranks > 0 ? request->local_ranks : 1);
     cpu_parallel(start_thread, NULL);
     rc = cpu_gemm_start();
-    if (rc >= 0 && cpu_config.products == CPU_PRODUCTS_OWN && !cpu_unit())
-        rc = ct_fail(CT_ECONFIG, "[cpu] products = own: bfloat16 products are widened to float32 "
-                                 "here, which only oneDNN multiplies; use auto");
+    if (rc >= 0 && cpu_config.products >= CPU_PRODUCTS_OWN && !cpu_unit())
+        rc = ct_fail(CT_ECONFIG,
+                     "[cpu] products = %s: bfloat16 products are widened to float32 "
+                     "here, which only oneDNN multiplies; use auto",
+                     cpu_config.products == CPU_PRODUCTS_OWN ? "own" : "emulated");
     if (rc >= 0 && cpu_config.attention == CPU_ATTENTION_BFLOAT16 && !cpu_best_unit())
         rc = ct_fail(CT_ECONFIG, "[cpu] attention = bfloat16: this CPU has neither AMX nor "
                                  "AVX512_BF16, or [cpu] isa excludes them; use auto");

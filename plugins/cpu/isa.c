@@ -137,6 +137,6 @@ static bool has_fast_bf16(void)
 bool cpu_bf16_native(void)
 {
     if (cpu_config.bf16_matmul == CPU_BF16_AUTO)
-        return has_fast_bf16();
+        return cpu_config.products == CPU_PRODUCTS_EMULATED || has_fast_bf16();
     return cpu_config.bf16_matmul == CPU_BF16_NATIVE;
 }

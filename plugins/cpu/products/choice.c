@@ -108,8 +108,8 @@ static bool faster(const struct cpu_gemm_spec *shape, const char *what)
     struct cpu_gemm_spec s = *shape;
     char name[128];
 
-    if (cpu_config.products == CPU_PRODUCTS_OWN)
-        return true;
+    if (cpu_config.products != CPU_PRODUCTS_AUTO)
+        return cpu_config.products != CPU_PRODUCTS_ONEDNN;
     snprintf(name, sizeof(name), "%s.%s.%d", cpu_unit()->name, what, cpu_threads());
     return cpu_tuned(name, measure, &s) > MARGIN;
 }

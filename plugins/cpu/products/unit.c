@@ -31,5 +31,5 @@ const struct cpu_unit *cpu_unit(void)
 {
     if (!cpu_bf16_native() || cpu_config.products == CPU_PRODUCTS_ONEDNN)
         return NULL;
-    return cpu_best_unit();
+    return cpu_config.products == CPU_PRODUCTS_EMULATED ? &cpu_unit_emulated : cpu_best_unit();
 }
