@@ -9,9 +9,10 @@
 struct cpu_config cpu_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct cpu_config, threads, "threads", "0", 0, 4096,
-               "Compute threads of a rank; 0: the cores that the process may use, divided by the "
-               "local ranks"),
+    CT_OPT_INT(
+        struct cpu_config, threads, "threads", "0", 0, 4096,
+        "Compute threads of a rank; 0: $OMP_NUM_THREADS, else the cores that the process may "
+        "use, divided by the local ranks"),
     CT_OPT_STRING(struct cpu_config, isa, "isa", "auto",
                   "Instruction set: auto (the CPU's best), portable, avx2 or avx512"),
     CT_OPT_ENUM(

@@ -20,16 +20,19 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-static int set_threads(const struct ct_device_request *request)
+/* As the recipe says, else $OMP_NUM_THREADS, else the rank's share of the cores. */
+static void set_threads(const struct ct_device_request *request)
 {
     int ranks = request->local_ranks > 0 ? request->local_ranks : 1;
-    int share = omp_get_num_procs() / ranks;
+    const char *variable = getenv("OMP_NUM_THREADS");
+    int threads = (int)cpu_config.threads;
 
-    if (cpu_config.threads)
-        share = (int)cpu_config.threads;
+    if (!threads && variable)
+        threads = atoi(variable);
+    if (threads < 1)
+        threads = omp_get_num_procs() / ranks;
     omp_set_dynamic(0);
-    omp_set_num_threads(share > 0 ? share : 1);
-    return 0;
+    omp_set_num_threads(threads > 0 ? threads : 1);
 }
 
 static void start_thread(void *context, int thread, int threads)

@@ -151,7 +151,7 @@ static int prepare_dw(struct ct_prepare *p)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_float8_kernels[] = {
-    CT_KERNEL("linear_float8", "onednn", FLAGS, accepts, prepare_linear, run),
-    CT_KERNEL("linear_float8_dx", "onednn", FLAGS, accepts, prepare_dx, run),
-    CT_KERNEL("linear_float8_dw", "onednn", FLAGS, accepts, prepare_dw, run),
+    CT_KERNEL("linear_float8", "gemm", FLAGS, accepts, prepare_linear, run),
+    CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts, prepare_dx, run),
+    CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts, prepare_dw, run),
     {0}};

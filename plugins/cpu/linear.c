@@ -276,12 +276,12 @@ static int run_dw_squares(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_linear_kernels[] = {
-    CT_KERNEL("linear", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts,
-              prepare_forward, run_forward),
-    CT_KERNEL("linear_dx", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx,
+    CT_KERNEL("linear", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_forward,
+              run_forward),
+    CT_KERNEL("linear_dx", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx,
               run_dx),
-    CT_KERNEL("linear_dw", "onednn", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
+    CT_KERNEL("linear_dw", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
               run_dw),
-    CT_KERNEL("cpu.squares.linear_dw", "onednn", CT_KERNEL_STRIDED, accepts_squares,
+    CT_KERNEL("cpu.squares.linear_dw", "gemm", CT_KERNEL_STRIDED, accepts_squares,
               prepare_dw_squares, run_dw_squares),
     {0}};

@@ -374,6 +374,6 @@ static int run_grad(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_loss_kernels[] = {
-    CT_KERNEL("linear_cross_entropy", "onednn", FLAGS, accepts_loss, prepare_loss, run_loss),
-    CT_KERNEL("linear_cross_entropy_grad", "onednn", FLAGS, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),
+    CT_KERNEL("linear_cross_entropy_grad", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
     {0}};

@@ -102,9 +102,8 @@ static struct ct_matrix rows_of(const struct ct_tensor *t)
     return rows;
 }
 
-static bool accepts(const struct ct_prepare *p, enum cpu_use use)
+static bool are_matrices(const struct ct_prepare *p)
 {
-    const struct ct_tensor *packed = &p->in[1];
     struct ct_matrix rows;
 
     for (int i = 0; i < p->ins + p->outs; i++) {
@@ -113,17 +112,20 @@ static bool accepts(const struct ct_prepare *p, enum cpu_use use)
         if (t->dtype != CT_BF16 || (i != 1 && !ct_tensor_as_matrix(t, &rows)))
             return false;
     }
-    return cpu_choose_panels(use, packed->shape[0], packed->shape[1], packed->dtype);
+    return true;
 }
 
+/* By the sizes of activations: the packed weights' shape may be that of all ranks. */
 static bool accepts_linear(const struct ct_prepare *p)
 {
-    return accepts(p, CPU_FORWARD);
+    return are_matrices(p) && cpu_choose_panels(CPU_FORWARD, 2 * rows_of(&p->out[0]).columns,
+                                                rows_of(&p->in[0]).columns, CT_BF16);
 }
 
 static bool accepts_linear_dx(const struct ct_prepare *p)
 {
-    return accepts(p, CPU_BACKWARD);
+    return are_matrices(p) && cpu_choose_panels(CPU_BACKWARD, rows_of(&p->in[0]).columns,
+                                                rows_of(&p->out[0]).columns, CT_BF16);
 }
 
 static bool pads_linear(const struct ct_prepare *p)
