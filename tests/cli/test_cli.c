@@ -479,11 +479,14 @@ static void doctor_measures_the_machine(void **state)
     make_host();
     assert_int_equal(setenv("CTITAN_SYSTEM_ROOT", ct_arena_printf(&arena, "%s/host", folder), 1),
                      0);
+    assert_int_equal(setenv("OMP_NUM_THREADS", "1", 1), 0);
     r = run("doctor");
+    assert_int_equal(unsetenv("OMP_NUM_THREADS"), 0);
     assert_int_equal(unsetenv("CTITAN_SYSTEM_ROOT"), 0);
     assert_int_equal(r.status, 0);
     assert_has(r.out, "nodes       0: 4 threads, 1: 2 threads without memory\n");
     assert_has(r.out, "placement   a rank's threads node by node");
+    assert_has(r.out, ", 1 thread, ");
     assert_has(r.out, "processor");
     assert_has(r.out, "adamw        loads");
     assert_has(r.out, "matrix product, float32");
