@@ -145,24 +145,28 @@ static const struct ct_op_type *with_squares(const struct ct_op *op)
     return has_squares(op) ? op->type : NULL;
 }
 
-/* How often a value is among the inputs. */
-static int occurrences(const struct ct_op *op, const struct ct_value *value)
+/* The first gradient among the outputs of such an op. */
+static int first_gradient(const struct ct_op *op)
+{
+    return with_squares(op) == &cpu_op_loss_grad_squares;
+}
+
+static int uses_in(const struct ct_op *op, const struct ct_value *value)
 {
     int count = 0;
 
-    for (int i = 0; i < op->ins; i++)
-        count += op->in[i] == value;
+    ct_for_each_use (use, value)
+        count += use->op == op;
     return count;
 }
 
 /* True if the norm sums the squares of all gradients that the maker makes, once. */
 static bool all_in(const struct ct_op *norm, const struct ct_op *maker)
 {
-    bool loss = with_squares(maker) == &cpu_op_loss_grad_squares;
-    int end = loss ? 2 : maker->outs - has_squares(maker);
+    int first = first_gradient(maker), end = first ? 2 : maker->outs - has_squares(maker);
 
-    for (int i = loss; i < end; i++)
-        if (occurrences(norm, maker->out[i]) != 1)
+    for (int i = first; i < end; i++)
+        if (uses_in(norm, maker->out[i]) != 1)
             return false;
     return true;
 }
@@ -172,12 +176,10 @@ static struct ct_op *add_squares(struct ct_graph *graph, struct ct_op *maker,
                                  const struct ct_value *norm)
 {
     struct ct_builder b = ct_builder_before(graph, maker);
-    const struct ct_op_type *type = with_squares(maker);
-    bool loss = type == &cpu_op_loss_grad_squares;
     struct ct_op *op;
 
     b.why = "squares of gradients are summed where products make them";
-    op = ct_emit_type(&b, type, NULL, maker->in, maker->ins, maker->attrs);
+    op = ct_emit_type(&b, with_squares(maker), NULL, maker->in, maker->ins, maker->attrs);
     if (!op)
         return NULL;
     op->stream = maker->stream;
@@ -187,7 +189,7 @@ static struct ct_op *add_squares(struct ct_graph *graph, struct ct_op *maker,
     ct_graph_remove(graph, maker);
     op->out[op->outs - 1]->sharding = norm->sharding;
     ct_value_rename(graph, op->out[op->outs - 1],
-                    ct_arena_printf(graph->arena, "%s.squares", op->out[loss]->name));
+                    ct_arena_printf(graph->arena, "%s.squares", op->out[first_gradient(op)]->name));
     return op;
 }
 
@@ -231,14 +233,6 @@ static int add_up(struct ct_graph *graph, struct ct_op *norm, struct ct_value **
     return 0;
 }
 
-static bool contains(struct ct_value *const *values, int count, const struct ct_value *value)
-{
-    for (int i = 0; i < count; i++)
-        if (values[i] == value)
-            return true;
-    return false;
-}
-
 static int split_norm(struct ct_graph *graph, struct ct_op *norm)
 {
     struct ct_value **rest = ct_arena_array(graph->arena, struct ct_value *, norm->ins),
@@ -246,13 +240,13 @@ static int split_norm(struct ct_graph *graph, struct ct_op *norm)
     int rests = 0, count = 0, rc = 0;
 
     for (int i = 0; rc >= 0 && i < norm->ins; i++) {
-        struct ct_value *squares;
+        struct ct_value *gradient = norm->in[i], *squares;
 
-        rc = squares_of(graph, norm, norm->in[i], &squares);
+        rc = squares_of(graph, norm, gradient, &squares);
         if (!squares)
-            rest[rests++] = norm->in[i];
-        else if (!contains(parts, count, squares))
-            parts[count++] = squares;
+            rest[rests++] = gradient;
+        else if (gradient == squares->producer->out[first_gradient(squares->producer)])
+            parts[count++] = squares; /* once for all its gradients */
     }
     return rc >= 0 && count ? add_up(graph, norm, rest, rests, parts, count) : rc;
 }
