@@ -251,17 +251,31 @@ static int split_norm(struct ct_graph *graph, struct ct_op *norm)
     return rc >= 0 && count ? add_up(graph, norm, rest, rests, parts, count) : rc;
 }
 
+/* True if an op is the norm of a gradient that a product makes. */
+static bool is_norm_of_products(const struct ct_op *op)
+{
+    if (op->type != &ct_op_squared_norm || op->section->part != CT_PART_POST)
+        return false;
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i]->producer && with_squares(op->in[i]->producer))
+            return true;
+    return false;
+}
+
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
+    int microbatches = 0, rc = 0;
     int64_t batch;
-    int microbatches, rc = ct_run_batch_sizes(run, &batch, &microbatches);
 
-    if (rc < 0 || microbatches != 1 || !cpu_config.epilogues ||
-        run->device_ops->open != cpu_device_ops.open)
-        return rc;
-    ct_for_each_op_safe (op, graph)
-        if (rc >= 0 && op->type == &ct_op_squared_norm && op->section->part == CT_PART_POST)
+    if (!cpu_config.epilogues || run->device_ops->open != cpu_device_ops.open)
+        return 0;
+    ct_for_each_op_safe (op, graph) {
+        if (rc < 0 || !is_norm_of_products(op))
+            continue;
+        rc = ct_run_batch_sizes(run, &batch, &microbatches);
+        if (rc >= 0 && microbatches == 1)
             rc = split_norm(graph, op);
+    }
     return rc;
 }
 

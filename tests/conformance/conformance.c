@@ -547,13 +547,15 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 /* ---- the result ---- */
 
 /* An instruction set or a unit that this process does not use, a library that the machine may lack;
-   packed weights that the optimizer renews, without AVX-512; a collective, which needs other ranks.
- */
+   packed weights that the optimizer renews, without AVX-512; a collective, which needs other ranks;
+   epilogues of products, which tests/products compares with separate ops. */
 static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s,
                             const char *processor)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
+    if (!strncmp(kernel->op, "cpu.s", 5) || !strcmp(kernel->op, "cpu.add_squares"))
+        return true;
     if (!strcmp(kernel->op, "cpu.pack_into"))
         return !s->cases && !strstr(processor, "avx512");
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
