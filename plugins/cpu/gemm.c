@@ -458,14 +458,10 @@ static void clear(const struct call *call)
         memset(call->c + (size_t)(row * s->c_row) * size, 0, (size_t)s->n * size);
 }
 
-int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
+static int run_onednn(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
 {
     struct call call = {g, a, b, c, workspace, 0};
 
-    if (g->way == OWN) {
-        cpu_product_run(&g->product, a, b, c, workspace, NULL);
-        return 0;
-    }
     if (!g->main.handle) {
         clear(&call);
         return 0;
@@ -510,10 +506,15 @@ int cpu_gemm_run_then(struct cpu_gemm *g, const void *a, const void *b, void *c,
         cpu_product_run(&g->product, a, b, c, workspace, epilogue);
         return 0;
     }
-    rc = cpu_gemm_run(g, a, b, c, workspace);
-    if (rc >= 0)
+    rc = run_onednn(g, a, b, c, workspace);
+    if (rc >= 0 && epilogue)
         cpu_parallel(run_epilogue, &(struct results){&g->spec, c, epilogue});
     return rc;
+}
+
+int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
+{
+    return cpu_gemm_run_then(g, a, b, c, workspace, NULL);
 }
 
 int cpu_gemm_run_alone(struct cpu_gemm *g, int lane, const void *a, const void *b, void *c,

@@ -13,6 +13,8 @@
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
+#include <assert.h>
+
 #include "cpu.h"
 #include "lines.h"
 
@@ -54,6 +56,17 @@ struct cpu_epilogue {
     int64_t half_row; /* its elements from row to row */
 };
 
+/* The rows of a tensor that ct_tensor_as_matrix accepts. */
+static inline struct ct_matrix cpu_rows_of(const struct ct_tensor *t)
+{
+    struct ct_matrix rows = {0};
+    bool ok = ct_tensor_as_matrix(t, &rows);
+
+    assert(ok);
+    (void)ok;
+    return rows;
+}
+
 struct cpu_gemm;
 
 /* CT_EINVAL: oneDNN failed; the message has its status and the spec. */
@@ -63,7 +76,8 @@ int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm
 /* Bytes; with lanes, of one lane. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
-/* The same, then the epilogue: own kernels run it block by block, else it follows the product. */
+/* The same, then the epilogue, if not NULL: own kernels run it block by block, else it follows the
+   product. */
 int cpu_gemm_run_then(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace,
                       const struct cpu_epilogue *epilogue);
 /* Run a product with lanes on the calling thread. workspace is the lane's own. */

@@ -6,7 +6,6 @@
  * another order, so results would depend on the memory plan. Packed weights always form one matrix,
  * and use one product (packed.c).
  */
-#include <assert.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -29,21 +28,11 @@ struct linear {
 typedef struct cpu_gemm_spec spec_of(const struct ct_tensor *narrow, const struct shard *shard,
                                      int64_t n);
 
-static struct ct_matrix rows_of(const struct ct_tensor *t)
-{
-    struct ct_matrix rows;
-    bool ok = ct_tensor_as_matrix(t, &rows);
-
-    assert(ok);
-    (void)ok;
-    return rows;
-}
-
 /* y = x w^T */
 static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct shard *p,
                                          int64_t n)
 {
-    struct ct_matrix a = rows_of(x), b = rows_of(p->weight), c = rows_of(p->wide);
+    struct ct_matrix a = cpu_rows_of(x), b = cpu_rows_of(p->weight), c = cpu_rows_of(p->wide);
 
     return (struct cpu_gemm_spec){.m = a.rows,
                                   .n = n,
@@ -61,7 +50,7 @@ static struct cpu_gemm_spec forward_spec(const struct ct_tensor *x, const struct
 /* dx = dy w */
 static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct shard *p, int64_t n)
 {
-    struct ct_matrix a = rows_of(p->wide), b = rows_of(p->weight), c = rows_of(dx);
+    struct ct_matrix a = cpu_rows_of(p->wide), b = cpu_rows_of(p->weight), c = cpu_rows_of(dx);
 
     return (struct cpu_gemm_spec){.m = a.rows,
                                   .n = c.columns,
@@ -79,7 +68,7 @@ static struct cpu_gemm_spec dx_spec(const struct ct_tensor *dx, const struct sha
 /* dw = dy^T x */
 static struct cpu_gemm_spec dw_spec(const struct ct_tensor *x, const struct shard *p, int64_t n)
 {
-    struct ct_matrix a = rows_of(p->wide), b = rows_of(x), c = rows_of(p->weight);
+    struct ct_matrix a = cpu_rows_of(p->wide), b = cpu_rows_of(x), c = cpu_rows_of(p->weight);
 
     return (struct cpu_gemm_spec){.m = n,
                                   .n = b.columns,
@@ -132,7 +121,7 @@ static int prepare_shards(struct ct_prepare *p, spec_of *spec, const struct ct_t
     for (int accumulate = 0; accumulate < (p->accumulate || sum ? 2 : 1); accumulate++) {
         state->each[accumulate] = ct_arena_array(p->arena, struct cpu_gemm *, count);
         for (int i = 0; rc >= 0 && i < count; i++) {
-            struct cpu_gemm_spec s = spec(narrow, &shard[i], rows_of(shard[i].wide).columns);
+            struct cpu_gemm_spec s = spec(narrow, &shard[i], cpu_rows_of(shard[i].wide).columns);
 
             if (state->summed) {
                 s.c_type = CT_F32;
@@ -202,7 +191,7 @@ static int run_dx(const struct ct_launch *l)
         rc = cpu_gemm_run(state->each[i > 0 || (accumulate && !sum)][i], l->in[i].data,
                           l->in[count + i].data, sum ? sum : l->out[0].data, l->workspace);
     if (rc >= 0 && sum)
-        cpu_round_all(l->out[0].data, sum, rows_of(&l->out[0]), accumulate);
+        cpu_round_all(l->out[0].data, sum, cpu_rows_of(&l->out[0]), accumulate);
     return rc;
 }
 
@@ -246,12 +235,12 @@ static int prepare_dw_squares(struct ct_prepare *p)
     rc = prepare_shards(p, dw_spec, &p->in[0], shard, count);
     state = p->state;
     for (int i = 0; i < count; i++) {
-        size_t bytes = cpu_squares_bytes(rows_of(&p->out[i]).rows);
+        size_t bytes = cpu_squares_bytes(cpu_rows_of(&p->out[i]).rows);
 
         most = bytes > most ? bytes : most;
     }
-    state->squares_at = cpu_carve(&p->workspace, 0);
-    cpu_carve(&p->workspace, most);
+    state->squares_at = (p->workspace + 63) & ~(size_t)63;
+    p->workspace = state->squares_at + most;
     return rc;
 }
 
@@ -265,7 +254,7 @@ static int run_dw_squares(const struct ct_launch *l)
         const struct ct_tensor *dw = &l->out[i];
         struct cpu_squares squares;
 
-        cpu_squares_begin(&squares, rows_of(dw).rows, dw->dtype,
+        cpu_squares_begin(&squares, cpu_rows_of(dw).rows, dw->dtype,
                           (char *)l->workspace + state->squares_at);
         rc = cpu_gemm_run_then(state->each[0][i], l->in[1 + i].data, l->in[0].data, dw->data,
                                l->workspace, &squares.epilogue);

@@ -47,9 +47,33 @@ static bool find_source(const struct ct_value *w, struct source *source)
     return w->role != CT_ROLE_INPUT;
 }
 
-static void local_shape(const struct packer *p, const struct ct_value *v, int64_t *local)
+void cpu_local_shape(const struct ct_graph *graph, const struct ct_run *run,
+                     const struct ct_value *v, int64_t *local)
 {
-    ct_sharding_local(&v->sharding, &p->graph->mesh, p->run->rank, v->ndim, v->shape, local, NULL);
+    ct_sharding_local(&v->sharding, &graph->mesh, run->rank, v->ndim, v->shape, local, NULL);
+}
+
+struct ct_op *cpu_emit_for(struct ct_graph *graph, const struct ct_op *old, struct ct_op *before,
+                           const struct ct_op_type *type, struct ct_value *const *in, int ins,
+                           const char *why)
+{
+    struct ct_builder b = ct_builder_before(graph, before);
+    struct ct_op *op;
+
+    b.why = why;
+    op = ct_emit_type(&b, type, NULL, in, ins, NULL);
+    if (op) {
+        op->stream = old->stream;
+        op->marks = old->marks;
+    }
+    return op;
+}
+
+void cpu_hand_over(struct ct_graph *graph, struct ct_op *old, struct ct_op *op, int output)
+{
+    for (int i = 0; i < old->outs; i++)
+        ct_op_set_output(op, output + i, old->out[i]);
+    ct_graph_remove(graph, old);
 }
 
 /* Ask oneDNN whether the weights fit into one packed matrix. */
@@ -67,7 +91,7 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
     int rc = cpu_gemm_start();
 
     for (int i = 0; i < count; i++) {
-        local_shape(p, source[i].value, local);
+        cpu_local_shape(p->graph, p->run, source[i].value, local);
         n[i] = local[0];
         spec.k = stride[i] = local[1];
         sum += n[i];
@@ -248,7 +272,7 @@ static bool may_be_state(const struct packer *p, const struct ct_op *pack, enum 
         for (int k = 0; k < i; k++)
             if (pack->in[k] == pack->in[i])
                 return false;
-        local_shape(p, pack->in[i], local);
+        cpu_local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
     return cpu_packed_lines(use, n, local[1], pack->out[0]->dtype, &lines) > 0;

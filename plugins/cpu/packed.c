@@ -90,25 +90,18 @@ static int64_t columns(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-static int64_t row_stride(const struct ct_tensor *t)
-{
-    struct ct_matrix rows;
-
-    ct_tensor_as_matrix(t, &rows);
-    return rows.stride;
-}
-
 /* True if the shards are columns of one matrix, without gaps between them. */
 static bool side_by_side(const struct ct_tensor *shard, int count, int64_t width)
 {
     uintptr_t at = (uintptr_t)shard->data;
 
     for (int i = 0; i < count; i++) {
-        if ((uintptr_t)shard[i].data != at || row_stride(&shard[i]) != row_stride(shard))
+        if ((uintptr_t)shard[i].data != at ||
+            cpu_rows_of(&shard[i]).stride != cpu_rows_of(shard).stride)
             return false;
         at += (uintptr_t)columns(&shard[i]) * ct_dtype_size(shard[i].dtype);
     }
-    return row_stride(shard) >= width;
+    return cpu_rows_of(shard).stride >= width;
 }
 
 static struct packed_linear *plan_shards(struct ct_prepare *p, const struct ct_tensor *shard,
@@ -208,7 +201,7 @@ static int prepare_linear(struct ct_prepare *p)
                                .c_type = p->out[0].dtype,
                                .a_row = x.stride,
                                .a_col = 1,
-                               .c_row = state->gathered ? state->width : row_stride(p->out),
+                               .c_row = state->gathered ? state->width : cpu_rows_of(p->out).stride,
                                .b_use = CPU_FORWARD},
         p->out);
 }
@@ -257,7 +250,7 @@ static int prepare_linear_dx(struct ct_prepare *p)
                                .a_type = p->in[0].dtype,
                                .b_type = p->in[p->ins - 1].dtype,
                                .c_type = p->out[0].dtype,
-                               .a_row = state->gathered ? state->width : row_stride(p->in),
+                               .a_row = state->gathered ? state->width : cpu_rows_of(p->in).stride,
                                .a_col = 1,
                                .c_row = dx.stride,
                                .b_use = CPU_BACKWARD},

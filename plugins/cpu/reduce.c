@@ -48,7 +48,6 @@ static void sum_blocks(void *context, int thread, int threads)
 
         for (int64_t first = 0; first < count; first += BLOCK, block++) {
             const char *at = (const char *)t->data + (size_t)first * ct_dtype_size(t->dtype);
-
             int64_t n = count - first < BLOCK ? count - first : BLOCK;
 
             if (block % threads == thread)

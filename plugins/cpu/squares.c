@@ -14,6 +14,7 @@
 #include <ctitan/run.h>
 
 #include "loops.h"
+#include "pack.h"
 #include "products/unit.h"
 #include "squares.h"
 
@@ -51,26 +52,33 @@ double cpu_squares_end(const struct cpu_squares *squares)
 
 /* ---- the ops ---- */
 
+/* The op without the squares. */
+static struct ct_op product_of(const struct ct_op *op)
+{
+    struct ct_op product = *op;
+
+    product.outs--;
+    return product;
+}
+
 static double dw_flops(const struct ct_op *op, const struct ct_tensor *in,
                        const struct ct_tensor *out)
 {
-    double sum = 0;
+    struct ct_op product = product_of(op);
 
-    for (int i = 0; i + 1 < op->outs; i++)
-        sum += 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[i].shape[0];
-    return sum;
+    return ct_op_linear_dw.flops(&product, in, out);
 }
 
 static int dw_join(const struct ct_op *op, struct ct_value ***values)
 {
-    *values = op->in + 1;
-    return op->ins > 2 ? op->ins - 1 : 0;
+    return ct_op_linear_dw.join(op, values);
 }
 
 static int dw_stack(const struct ct_op *op, struct ct_value ***values)
 {
-    *values = op->out;
-    return op->outs > 2 ? op->outs - 1 : 0;
+    struct ct_op product = product_of(op);
+
+    return ct_op_linear_dw.stack(&product, values);
 }
 
 const struct ct_op_type cpu_op_dw_squares = {
@@ -130,6 +138,8 @@ const struct ct_kernel cpu_squares_kernels[] = {
 
 /* ---- the transform ---- */
 
+static const char why[] = "squares of gradients are summed where products make them";
+
 static bool has_squares(const struct ct_op *op)
 {
     return op->type == &cpu_op_dw_squares || op->type == &cpu_op_loss_grad_squares;
@@ -175,20 +185,16 @@ static bool all_in(const struct ct_op *norm, const struct ct_op *maker)
 static struct ct_op *add_squares(struct ct_graph *graph, struct ct_op *maker,
                                  const struct ct_value *norm)
 {
-    struct ct_builder b = ct_builder_before(graph, maker);
-    struct ct_op *op;
+    struct ct_op *op =
+        cpu_emit_for(graph, maker, maker, with_squares(maker), maker->in, maker->ins, why);
+    struct ct_value *squares;
 
-    b.why = "squares of gradients are summed where products make them";
-    op = ct_emit_type(&b, with_squares(maker), NULL, maker->in, maker->ins, maker->attrs);
     if (!op)
         return NULL;
-    op->stream = maker->stream;
-    op->marks = maker->marks;
-    for (int i = 0; i < maker->outs; i++)
-        ct_op_set_output(op, i, maker->out[i]);
-    ct_graph_remove(graph, maker);
-    op->out[op->outs - 1]->sharding = norm->sharding;
-    ct_value_rename(graph, op->out[op->outs - 1],
+    cpu_hand_over(graph, maker, op, 0);
+    squares = op->out[op->outs - 1];
+    squares->sharding = norm->sharding;
+    ct_value_rename(graph, squares,
                     ct_arena_printf(graph->arena, "%s.squares", op->out[first_gradient(op)]->name));
     return op;
 }
@@ -211,25 +217,26 @@ static int squares_of(struct ct_graph *graph, const struct ct_op *norm,
     return 0;
 }
 
-/* The norm of the rest, and the sums, added up. */
+/* The sums, and the norm of the rest, take the norm's place. */
 static int add_up(struct ct_graph *graph, struct ct_op *norm, struct ct_value **rest, int rests,
                   struct ct_value **parts, int count)
 {
-    struct ct_builder b = ct_builder_after(graph, norm);
-    struct ct_value *whole = norm->out[0], *sum;
+    struct ct_op *op = NULL;
 
-    b.why = "squares of gradients are summed where products make them";
     if (rests) {
-        ct_op_set_inputs(graph, norm, rest, rests);
-        parts[count++] = whole;
+        op = cpu_emit_for(graph, norm, norm, &ct_op_squared_norm, rest, rests, why);
+        if (!op)
+            return CT_EINVAL;
+        op->out[0]->sharding = norm->out[0]->sharding;
+        parts[count++] = op->out[0];
     }
-    sum = ct_emit_type1(&b, &cpu_op_add_squares, "grad_norm.sum", parts, count, NULL);
-    if (!sum)
-        return b.status;
-    sum->sharding = whole->sharding;
-    ct_value_replace(graph, whole, sum);
-    if (!rests)
-        ct_graph_remove(graph, norm);
+    if (count > 1 || parts[0]->use_count)
+        op = cpu_emit_for(graph, norm, norm, &cpu_op_add_squares, parts, count, why);
+    else
+        op = parts[0]->producer; /* the product makes the norm's value itself */
+    if (!op)
+        return CT_EINVAL;
+    cpu_hand_over(graph, norm, op, op->outs - 1);
     return 0;
 }
 

@@ -9,7 +9,6 @@
  *
  * The bits are those of the separate ops.
  */
-#include <assert.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -41,8 +40,10 @@ static int linear_infer(struct ct_op *op)
 static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
                            const struct ct_tensor *out)
 {
-    (void)op;
-    return 4.0 * (double)ct_tensor_count(&in[0]) * (double)out[0].shape[out[0].ndim - 1];
+    struct ct_op product = *op;
+
+    product.outs = 2; /* gate, up */
+    return cpu_op_linear.flops(&product, in, out);
 }
 
 /* Their gradients lie where they lay, as one matrix that linear_dx reads. */
@@ -76,8 +77,10 @@ static int linear_dx_infer(struct ct_op *op)
 static double linear_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
                               const struct ct_tensor *out)
 {
-    (void)op;
-    return 2.0 * (double)ct_tensor_count(&in[0]) * (double)out[0].shape[out[0].ndim - 1];
+    struct ct_op product = *op;
+
+    product.ins = 2; /* dy, packed */
+    return cpu_op_linear_dx.flops(&product, in, out);
 }
 
 static const int8_t linear_dx_inplace[][2] = {{0, 2}, {1, 3}, {-1, -1}};
@@ -93,14 +96,6 @@ const struct ct_op_type cpu_op_swiglu_linear_dx = {
 };
 
 /* ---- their kernels ---- */
-
-static struct ct_matrix rows_of(const struct ct_tensor *t)
-{
-    struct ct_matrix rows = {0};
-
-    ct_tensor_as_matrix(t, &rows);
-    return rows;
-}
 
 static bool are_matrices(const struct ct_prepare *p)
 {
@@ -118,14 +113,14 @@ static bool are_matrices(const struct ct_prepare *p)
 /* By the sizes of activations: the packed weights' shape may be that of all ranks. */
 static bool accepts_linear(const struct ct_prepare *p)
 {
-    return are_matrices(p) && cpu_choose_panels(CPU_FORWARD, 2 * rows_of(&p->out[0]).columns,
-                                                rows_of(&p->in[0]).columns, CT_BF16);
+    return are_matrices(p) && cpu_choose_panels(CPU_FORWARD, 2 * cpu_rows_of(&p->out[0]).columns,
+                                                cpu_rows_of(&p->in[0]).columns, CT_BF16);
 }
 
 static bool accepts_linear_dx(const struct ct_prepare *p)
 {
-    return are_matrices(p) && cpu_choose_panels(CPU_BACKWARD, rows_of(&p->in[0]).columns,
-                                                rows_of(&p->out[0]).columns, CT_BF16);
+    return are_matrices(p) && cpu_choose_panels(CPU_BACKWARD, cpu_rows_of(&p->in[0]).columns,
+                                                cpu_rows_of(&p->out[0]).columns, CT_BF16);
 }
 
 static bool pads_linear(const struct ct_prepare *p)
@@ -138,10 +133,20 @@ static bool pads_linear_dx(const struct ct_prepare *p)
     return cpu_config.pad_rows && accepts_linear_dx(p);
 }
 
-static int prepare(struct ct_prepare *p, const struct cpu_gemm_spec *spec)
+/* Of n columns, from x and a packed weight. */
+static int prepare(struct ct_prepare *p, int64_t n, struct cpu_gemm_spec spec)
 {
-    int rc = cpu_gemm_prepare_as(spec, (struct cpu_gemm **)&p->state);
+    struct ct_matrix x = cpu_rows_of(&p->in[0]);
+    int rc;
 
+    spec.m = x.rows;
+    spec.n = n;
+    spec.k = x.columns;
+    spec.a_type = spec.b_type = spec.c_type = CT_BF16;
+    spec.a_row = x.stride;
+    spec.a_col = 1;
+    spec.own = true;
+    rc = cpu_gemm_prepare_as(&spec, (struct cpu_gemm **)&p->state);
     if (rc >= 0)
         p->workspace = cpu_gemm_workspace(p->state);
     return rc;
@@ -149,37 +154,17 @@ static int prepare(struct ct_prepare *p, const struct cpu_gemm_spec *spec)
 
 static int prepare_linear(struct ct_prepare *p)
 {
-    struct ct_matrix x = rows_of(&p->in[0]), gate = rows_of(&p->out[0]);
+    struct ct_matrix gate = cpu_rows_of(&p->out[0]);
 
-    return prepare(p, &(struct cpu_gemm_spec){.m = x.rows,
-                                              .n = 2 * gate.columns,
-                                              .k = x.columns,
-                                              .a_type = CT_BF16,
-                                              .b_type = CT_BF16,
-                                              .c_type = CT_BF16,
-                                              .a_row = x.stride,
-                                              .a_col = 1,
-                                              .c_row = gate.stride,
-                                              .b_use = CPU_FORWARD,
-                                              .own = true,
-                                              .halves = true});
+    return prepare(
+        p, 2 * gate.columns,
+        (struct cpu_gemm_spec){.b_use = CPU_FORWARD, .c_row = gate.stride, .halves = true});
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
 {
-    struct ct_matrix dy = rows_of(&p->in[0]), dgate = rows_of(&p->out[0]);
-
-    return prepare(p, &(struct cpu_gemm_spec){.m = dy.rows,
-                                              .n = dgate.columns,
-                                              .k = dy.columns,
-                                              .a_type = CT_BF16,
-                                              .b_type = CT_BF16,
-                                              .c_type = CT_BF16,
-                                              .a_row = dy.stride,
-                                              .a_col = 1,
-                                              .b_use = CPU_BACKWARD,
-                                              .own = true,
-                                              .passed = true});
+    return prepare(p, cpu_rows_of(&p->out[0]).columns,
+                   (struct cpu_gemm_spec){.b_use = CPU_BACKWARD, .passed = true});
 }
 
 /* Matrices in bfloat16 that an epilogue reads and writes. */
@@ -194,7 +179,7 @@ static struct operands operands(const struct ct_tensor *const t[4])
 
     for (int i = 0; i < 4 && t[i]; i++) {
         o.at[i] = t[i]->data;
-        o.stride[i] = rows_of(t[i]).stride * 2;
+        o.stride[i] = cpu_rows_of(t[i]).stride * 2;
     }
     return o;
 }
@@ -263,13 +248,12 @@ const struct ct_kernel cpu_swiglu_kernels[] = {
 
 static const char why[] = "own products compute swiglu in the caches";
 
-/* This rank's columns of a value. */
 static int64_t local_columns(const struct ct_graph *graph, const struct ct_run *run,
                              const struct ct_value *v)
 {
     int64_t local[CT_MAX_DIMS];
 
-    ct_sharding_local(&v->sharding, &graph->mesh, run->rank, v->ndim, v->shape, local, NULL);
+    cpu_local_shape(graph, run, v, local);
     return local[v->ndim - 1];
 }
 
@@ -280,18 +264,10 @@ static bool own(const struct ct_value *x, const struct ct_value *packed, enum cp
     return x->dtype == CT_BF16 && packed->dtype == CT_BF16 && cpu_choose_panels(use, n, k, CT_BF16);
 }
 
-static void replace(struct ct_graph *graph, struct ct_op *old, struct ct_op *op, int output)
-{
-    for (int i = 0; i < old->outs; i++)
-        ct_op_set_output(op, output + i, old->out[i]);
-    ct_graph_remove(graph, old);
-}
-
 /* h = swiglu(gate, up) right behind the product that makes gate and up. */
 static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct ct_op *swiglu)
 {
     struct ct_op *linear = swiglu->in[0]->producer, *op;
-    struct ct_builder b;
     int64_t width;
 
     if (!linear || linear->type != &cpu_op_linear || linear->outs != 2 ||
@@ -299,19 +275,14 @@ static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct
         swiglu->in[1] != linear->out[1])
         return 0;
     width = local_columns(graph, run, swiglu->out[0]);
-    if (width % CPU_PANEL || local_columns(graph, run, linear->out[1]) != width ||
-        !own(linear->in[0], linear->in[1], CPU_FORWARD, 2 * width,
-             local_columns(graph, run, linear->in[0])))
+    if (width % CPU_PANEL || !own(linear->in[0], linear->in[1], CPU_FORWARD, 2 * width,
+                                  local_columns(graph, run, linear->in[0])))
         return 0;
-    b = ct_builder_before(graph, linear);
-    b.why = why;
-    op = ct_emit_type(&b, &cpu_op_swiglu_linear, NULL, linear->in, linear->ins, NULL);
+    op = cpu_emit_for(graph, linear, linear, &cpu_op_swiglu_linear, linear->in, linear->ins, why);
     if (!op)
-        return b.status;
-    op->stream = linear->stream;
-    op->marks = linear->marks;
-    replace(graph, linear, op, 0);
-    replace(graph, swiglu, op, 2);
+        return CT_EINVAL;
+    cpu_hand_over(graph, linear, op, 0);
+    cpu_hand_over(graph, swiglu, op, 2);
     return 0;
 }
 
@@ -319,23 +290,18 @@ static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct
 static int fuse_backward(struct ct_graph *graph, const struct ct_run *run, struct ct_op *grad)
 {
     struct ct_op *dx = grad->in[0]->producer, *op;
-    struct ct_builder b;
 
     if (!dx || dx->type != &cpu_op_linear_dx || dx->ins != 2 || dx->section != grad->section ||
         ct_value_only_user(dx->out[0]) != grad ||
         !own(dx->in[0], dx->in[1], CPU_BACKWARD, local_columns(graph, run, dx->in[0]),
              local_columns(graph, run, dx->out[0])))
         return 0;
-    b = ct_builder_before(graph, grad);
-    b.why = why;
-    op = ct_emit_type(&b, &cpu_op_swiglu_linear_dx, NULL,
-                      (struct ct_value *[]){dx->in[0], dx->in[1], grad->in[1], grad->in[2]}, 4,
-                      NULL);
+    op =
+        cpu_emit_for(graph, dx, grad, &cpu_op_swiglu_linear_dx,
+                     (struct ct_value *[]){dx->in[0], dx->in[1], grad->in[1], grad->in[2]}, 4, why);
     if (!op)
-        return b.status;
-    op->stream = dx->stream;
-    op->marks = dx->marks;
-    replace(graph, grad, op, 0);
+        return CT_EINVAL;
+    cpu_hand_over(graph, grad, op, 0);
     ct_graph_remove(graph, dx);
     return 0;
 }
