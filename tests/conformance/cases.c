@@ -46,6 +46,36 @@
            "I - %dxl, %dwl, %loss2 = linear_cross_entropy_grad(%dloss, %x, %w0, %labels) : T[" #b  \
            "," #t "," #k "], float32![" #n0 "," #k "], float32[]\n"
 
+/* Gradients and their norms: of one product, of two, of products and others. Squares double the
+   roundings of gradients. */
+#define NORMS(t, k, n, v)                                                                          \
+    "input %x : T[1," #t "," #k "]\n"                                                              \
+    "input %dy : T[1," #t "," #n "]\n"                                                             \
+    "param %other : float32[37]\n"                                                                 \
+    "input %labels : int32[1," #t "]\n"                                                            \
+    "scalar %dloss : float32[]\n" PARAMETER(                                                       \
+        "w", v,                                                                                    \
+        k) "W - %dw = linear_dw(%x, %dy) : float32![" #n "," #k "]\n"                              \
+           "W - %dw0, %dw1 = linear_dw(%x, %x, %dy) : float32![" #k "," #k "], float32![" #n       \
+           "," #k "]\n"                                                                            \
+           "I - %dx, %dv, %loss = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : T[1," #t    \
+           "," #k "], float32![" #v "," #k "], float32[]\n"                                        \
+           "post - %one = squared_norm(%dw) : float64[]\n"                                         \
+           "post - %two = squared_norm(%dw0, %dw1) : float64[]\n"                                  \
+           "post - %three = squared_norm(%dv) : float64[]\n"                                       \
+           "post - %some = squared_norm(%dw, %dw0, %dw1) : float64[]\n"                            \
+           "post - %half = squared_norm(%dw1, %other) : float64[]\n"
+
+#define SWIGLU(t, k, f)                                                                            \
+    "input %x : T[1," #t "," #k "]\n"                                                              \
+    "input %dy : T[1," #t "," #k "]\n" PARAMETER("gate", f, k) PARAMETER("up", f, k)               \
+        PARAMETER("down", k, f) "F - %g, %u = linear(%x, %gate, %up) : T[1," #t "," #f             \
+                                "], T[1," #t "," #f "]\n"                                          \
+                                "F - %h = swiglu(%g, %u) : T[1," #t "," #f "]\n"                   \
+                                "I - %dh = linear_dx(%dy, %down) : T[1," #t "," #f "]\n"           \
+                                "I - %dg, %du = swiglu_grad(%dh, %g, %u) : T[1," #t "," #f         \
+                                "], T[1," #t "," #f "]\n"
+
 #define LOSS(b, t, k, v)                                                                           \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "param %w : T[" #v "," #k "]\n"                                                                \
@@ -388,6 +418,10 @@ const struct conformance_case conformance_cases[] = {
     {"packed linears, odd", MIXED(1, 9, 19, 64, 3), 64, true, true},
     {"packed linears, unaligned", MIXED(1, 9, 19, 7, 5), 7, true, true},
     {"packed linears, many", MIXED(3, 61, 64, 128, 64), 128, true, true},
+    {"linears and norms", NORMS(9, 19, 70, 64), 64, 2, true},
+    {"linears and norms, even", NORMS(64, 32, 64, 96), 96, 2, true},
+    {"linears and swiglu", SWIGLU(9, 19, 64), 0, 1},
+    {"linears and swiglu, many", SWIGLU(70, 64, 96), 0, 1},
     {"packed linears, updated", UPDATED(9, 70, 64), 0, false},
     {"packed linears, updated, odd", UPDATED(5, 33, 77), 0, false},
     {"linear loss, one token", LOSS(1, 1, 5, 7), 7, true, true},
