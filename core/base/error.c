@@ -42,7 +42,7 @@ int ct_context(int code, const char *fmt, ...)
     size_t used, room;
     va_list args;
 
-    memcpy(cause, message, sizeof(cause));
+    snprintf(cause, sizeof(cause), "%s", *message ? message : "it failed without a message");
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);

@@ -97,12 +97,15 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     struct ct_value **activations = ct_arena_array(arena, struct ct_value *, op->ins);
     bool *wanted = ct_arena_array(arena, bool, op->ins), flows = false;
     struct ct_vjp v = {.b = &d->b, .op = op, .wanted = wanted};
+    uint32_t *uses = ct_arena_array(arena, uint32_t, op->outs);
     int count = 0;
 
     v.dout = ct_arena_array(arena, struct ct_value *, op->outs);
     v.din = ct_arena_array(arena, struct ct_value *, op->ins);
-    for (int i = 0; i < op->outs; i++)
+    for (int i = 0; i < op->outs; i++) {
         flows |= (v.dout[i] = d->grad[op->out[i]->id]) != NULL;
+        uses[i] = v.dout[i] ? v.dout[i]->use_count : 0;
+    }
     for (int i = 0; i < op->ins; i++)
         wanted[i] = op->in[i] && d->wanted[op->in[i]->id];
     if (!flows)
@@ -115,6 +118,15 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     d->b.region = op->region;
     if (op->type->vjp(&v) < 0 || d->b.status < 0)
         return ct_context(CT_EINVAL, "the gradient of %%%s", op->out[0]->name);
+    for (int i = 0; i < op->outs; i++) {
+        bool used = !v.dout[i] || v.dout[i]->use_count > uses[i];
+
+        for (int k = 0; k < op->ins; k++)
+            used |= v.din[k] == v.dout[i];
+        if (!used)
+            return ct_fail(CT_EINVAL, "%%%s: op type %s has no gradient of output %d",
+                           op->out[i]->name, op->type->name, i);
+    }
     for (int i = 0; i < op->ins; i++)
         if (v.din[i] && wanted[i] && !d->weight[op->in[i]->id])
             activations[count++] = v.din[i];
@@ -194,7 +206,9 @@ static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 {
     for (struct ct_op *op = from, *next; op; op = next) {
         next = op->next;
-        if (op->type != &ct_op_cast || !fold_dtype(op->in[0], op->out[0]->dtype, false))
+        if (op->type != &ct_op_cast ||
+            ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[0]->dtype) ||
+            !fold_dtype(op->in[0], op->out[0]->dtype, false))
             continue;
         fold_dtype(op->in[0], op->out[0]->dtype, true);
         ct_value_replace(graph, op->out[0], op->in[0]);
@@ -205,12 +219,10 @@ static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 static struct ct_value *seed(struct ct_graph *graph)
 {
     struct ct_value *tokens = ct_graph_find_input(graph, "valid_tokens");
-    struct ct_builder b = ct_builder_before(graph, graph->first);
+    struct ct_builder b = ct_pre_builder(graph);
 
     if (!tokens)
         tokens = ct_graph_source(graph, CT_ROLE_SCALAR, "valid_tokens", CT_F32, 0, NULL);
-    ct_builder_set_part(&b, CT_PART_PRE);
-    b.region = "";
     b.why = "gradients are those of the mean over the global batch";
     return ct_emit_type1(&b, &ct_op_reciprocal, "d.loss", &tokens, 1, NULL);
 }
@@ -265,4 +277,5 @@ const struct ct_transform ct_pass_differentiate = {
     .phase = CT_PHASE_DIFFERENTIATE,
     .gives = (const char *const[]){"gradients", NULL},
     .apply = differentiate,
+    .required = true,
 };

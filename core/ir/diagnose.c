@@ -5,6 +5,12 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 
+static int check_no_plugin(const struct ct_plugin *plugin)
+{
+    (void)plugin;
+    return 0;
+}
+
 static int check_nothing(const struct ct_graph *graph)
 {
     (void)graph;
@@ -28,6 +34,7 @@ static void say_nothing(const struct ct_program *program, const struct ct_device
 }
 
 static const struct ct_diagnostics plain = {.size = sizeof(struct ct_diagnostics),
+                                            .plugin = check_no_plugin,
                                             .graph = check_nothing,
                                             .lacking = say_lacking,
                                             .no_kernel = say_no_kernel,

@@ -181,6 +181,14 @@ struct ct_builder ct_init_builder(struct ct_graph *graph)
     return b;
 }
 
+struct ct_builder ct_pre_builder(struct ct_graph *graph)
+{
+    struct ct_builder b = ct_init_builder(graph);
+
+    ct_builder_set_part(&b, CT_PART_PRE);
+    return b;
+}
+
 int64_t ct_graph_position(const struct ct_graph *graph, int64_t tokens, int64_t index)
 {
     int64_t chunk = graph->chunks ? tokens / graph->chunks : tokens;

@@ -40,7 +40,7 @@ static void store_all(const struct ct_tensor *t, const double *values, bool accu
 int ct_reference_end(struct ct_reference *r, int rc)
 {
     for (int i = 0; rc == 0 && i < r->launch->outs; i++)
-        store_all(&r->launch->out[i], r->out[i], r->launch->accumulate >> i & 1);
+        store_all(&r->launch->out[i], r->out[i], i < 32 && r->launch->accumulate >> i & 1);
     ct_arena_finish(&r->arena);
     return rc;
 }

@@ -123,7 +123,9 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
     if (watch)
         watch->before(watch, graph, t);
     begin = ct_now();
+    ct_fail(CT_OK, "%s", "");
     rc = t->apply(graph, run);
+    rc = rc > 0 ? ct_fail(CT_EINVAL, "it returned %d, neither 0 nor a failure", rc) : rc;
     if (rc == 0)
         rc = ct_diagnostics()->graph(graph);
     if (rc == 0)

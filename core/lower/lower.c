@@ -13,6 +13,8 @@
 
 #include "lower/lower.h"
 
+#define MOST_BUFFERS (1 << 24)
+
 struct expansion {
     struct ct_lowering *l;
     struct ct_instruction *item;
@@ -103,8 +105,8 @@ static int64_t now(const struct expansion *x)
     return x->start + (int64_t)x->count - 1;
 }
 
-/* A tensor whose data encodes its location: 1 + buffer index in the high half, offset in the low
-   half. plan.c turns that into an arena offset. */
+/* A tensor whose data encodes its location: 1 + buffer index in the high 24 bits, offset in the
+   others. plan.c turns that into an arena offset. */
 static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int microbatch,
                               int64_t at)
 {
@@ -486,14 +488,13 @@ static void place_sources(struct expansion *x)
 /* Values that the host reads after the step stay alive until then. */
 static void keep_fetches(struct ct_lowering *l)
 {
-    for (size_t i = 0; i < l->graph->fetch_count; i++) {
-        const struct ct_value *v = l->graph->fetches[i].value;
-        size_t first = slot(l->program, v, -1);
+    for (size_t i = 0; i < l->graph->fetch_count; i++)
+        for (int m = -1; m < l->program->microbatches; m++) {
+            int32_t b = l->program->buffer_of[slot(l->program, l->graph->fetches[i].value, m)];
 
-        for (int m = 0; m <= l->program->microbatches; m++)
-            if (l->program->buffer_of[first + (size_t)m] != CT_NO_BUFFER)
-                l->program->buffers[l->program->buffer_of[first + (size_t)m]].last = INT64_MAX;
-    }
+            if (b != CT_NO_BUFFER)
+                l->program->buffers[b].last = INT64_MAX;
+        }
 }
 
 static int64_t count_init(const struct ct_lowering *l)
@@ -519,11 +520,7 @@ static int expand(struct ct_lowering *l)
     rc = l->request->borrow ? 0 : expand_part(&x, CT_PART_INIT);
     p->init = x.item;
     p->init_count = x.count;
-    x.item = NULL;
-    x.count = x.room = 0;
-    x.init = false;
-    x.start = 0;
-    memset(x.last, 0, sizeof(x.last));
+    x = (struct expansion){.l = l, .begun = x.begun, .buffer_room = x.buffer_room};
     if (rc == 0)
         rc = expand_part(&x, CT_PART_PRE);
     if (rc == 0)
@@ -559,6 +556,9 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
         rc = ct_lower_check_order(&l);
     if (rc == 0)
         rc = expand(&l);
+    if (rc == 0 && (p->buffer_count >= MOST_BUFFERS || request->graph->value_count >= MOST_BUFFERS))
+        rc = ct_fail(CT_EINVAL, "a step of %zu values and %zu buffers: use fewer microbatches",
+                     request->graph->value_count, p->buffer_count);
     if (rc == 0) {
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);

@@ -92,6 +92,15 @@ struct last_use {
     int32_t order;     /* position of its last user */
 };
 
+static void merge_uses(struct last_use *to, const struct last_use *from)
+{
+    to->fetched |= from->fetched;
+    if (from->part > to->part)
+        to->part = from->part;
+    if (from->order > to->order)
+        to->order = from->order;
+}
+
 static struct last_use *find_last_uses(const struct ct_lowering *l, struct ct_arena *scratch)
 {
     const struct ct_graph *g = l->graph;
@@ -101,27 +110,14 @@ static struct last_use *find_last_uses(const struct ct_lowering *l, struct ct_ar
         last[g->fetches[i].value->id].fetched = true;
     for (size_t n = 0; n < l->op_count; n++) {
         const struct ct_op *op = l->op_at[n];
+        struct last_use use = {.part = is_view(op) ? CT_PART_INIT : op->section->part,
+                               .order = op->outs ? (int32_t)n : INT32_MAX}; /* a send runs late */
 
-        for (int i = 0; i < op->ins; i++) {
-            struct last_use *u = op->in[i] ? &last[op->in[i]->id] : NULL;
-
-            if (!u)
-                continue;
-            u->order = op->outs ? (int32_t)n : INT32_MAX; /* a send runs after its section */
-            if (!is_view(op) && op->section->part > u->part)
-                u->part = op->section->part;
-        }
+        for (int i = 0; i < op->ins; i++)
+            if (op->in[i])
+                merge_uses(&last[op->in[i]->id], &use);
     }
     return last;
-}
-
-static void merge_uses(struct last_use *to, const struct last_use *from)
-{
-    to->fetched |= from->fetched;
-    if (from->part > to->part)
-        to->part = from->part;
-    if (from->order > to->order)
-        to->order = from->order;
 }
 
 /* May anything use the class after op, a user of it at position n? */
@@ -249,7 +245,15 @@ static bool may_be_part(const struct ct_lowering *l, const struct ct_op *op, int
            ends_with(l, root, op);
 }
 
-static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from);
+static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from)
+{
+    uint32_t id = from;
+
+    do {
+        l->root[id] = to;
+    } while ((id = l->next[id]) != from);
+    merge(l, to, from);
+}
 
 static bool concat_in_place(struct ct_lowering *l, const struct ct_op *op)
 {
@@ -306,9 +310,8 @@ static void alias(struct ct_lowering *l)
             int out = (*p)[0], in = (*p)[1];
             uint32_t class;
 
-            if (out >= op->outs || in >= op->ins || l->root[op->out[out]->id] != op->out[out]->id)
-                continue;
-            if (!may_overwrite(l, op, out, in))
+            if (out >= op->outs || in >= op->ins || l->root[op->out[out]->id] != op->out[out]->id ||
+                !may_overwrite(l, op, out, in))
                 continue;
             class = find(l, op->in[in]->id);
             if (used_after(&last[class], op, n))
@@ -479,16 +482,6 @@ static void move_back(struct ct_lowering *l, uint32_t root)
     } while ((id = l->next[id]) != root);
 }
 
-static void set_root(struct ct_lowering *l, uint32_t to, uint32_t from)
-{
-    uint32_t id = from;
-
-    do {
-        l->root[id] = to;
-    } while ((id = l->next[id]) != from);
-    merge(l, to, from);
-}
-
 /* Move every member of the classes into the matrix, or leave all as they were. */
 static void join(struct ct_lowering *l, const struct matrix *m, bool *joined)
 {
@@ -641,10 +634,16 @@ int ct_lower_place(struct ct_lowering *l)
         struct ct_op *op = l->op_at[n];
         int rc = 0;
 
-        for (int i = 0; i < op->outs && i < 32; i++)
-            if (l->sum[op->out[i]->id] != op->out[i]->id ||
-                (l->summed[op->out[i]->id] && l->request->microbatches > 1))
-                l->ops[n].accumulate |= 1u << i;
+        for (int i = 0; i < op->outs; i++) {
+            if (l->sum[op->out[i]->id] == op->out[i]->id &&
+                !(l->summed[op->out[i]->id] && l->request->microbatches > 1))
+                continue;
+            if (i >= 32)
+                return ct_fail(CT_EINVAL,
+                               "%s: output %d of an op cannot be summed, only the first 32",
+                               op->type->name, i);
+            l->ops[n].accumulate |= 1u << i;
+        }
         if (!l->ops[n].in_place)
             rc = ct_lower_choose_kernel(l, op, &l->ops[n]);
         if (rc < 0)

@@ -38,14 +38,6 @@ struct gaps {
     struct ct_arena *arena;
 };
 
-static struct gaps gaps_create(struct ct_arena *arena, size_t end)
-{
-    return (struct gaps){.by_offset = ct_sorted_create(arena),
-                         .by_bytes = ct_sorted_create(arena),
-                         .end = end,
-                         .arena = arena};
-}
-
 static void gap_remove(struct gaps *g, struct gap *gap)
 {
     ct_sorted_remove(&g->by_offset, gap->by_offset);
@@ -203,14 +195,12 @@ static void count_peaks(struct ct_memory *m, const struct event *events, size_t 
 static void plan(struct ct_program *p, enum ct_space space, struct ct_memory *m,
                  struct ct_arena *scratch)
 {
-    struct gaps gaps;
-    struct event *events;
+    struct gaps gaps = {ct_sorted_create(scratch), ct_sorted_create(scratch), .arena = scratch};
     size_t count;
+    struct event *events = sort_events(p, space, scratch, &count);
 
     place_persistent(p, space, m);
-    m->bytes = m->persistent;
-    gaps = gaps_create(scratch, m->persistent);
-    events = sort_events(p, space, scratch, &count);
+    gaps.end = m->persistent;
     for (size_t i = 0; i < count; i++) {
         struct ct_buffer *b = events[i].buffer;
 
@@ -218,9 +208,8 @@ static void plan(struct ct_program *p, enum ct_space space, struct ct_memory *m,
             b->offset = take(&gaps, align(b->bytes));
         else
             release(&gaps, b->offset, align(b->bytes));
-        if (gaps.end > m->bytes)
-            m->bytes = gaps.end;
     }
+    m->bytes = gaps.end; /* it never falls */
     count_peaks(m, events, count);
 }
 

@@ -116,10 +116,10 @@ static int refuse(const struct ct_offer *o, const struct layout *l)
 
 static int widen_offer(struct ct_offer *o, struct ct_arena *arena)
 {
-    const struct layout *l = &layouts[o->kind];
+    const struct layout *l = &layouts[(unsigned)o->kind < CT_KIND_COUNT ? o->kind : CT_NOTHING];
     int rc;
 
-    if (!l->size)
+    if (!o->ops || !l->size)
         return 0;
     if (o->kind == CT_KERNELS)
         rc = ct_abi_widen_array(arena, o->ops, l->least, l->size, &o->ops);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 
@@ -36,18 +37,6 @@ static bool speaks_other_interface(const struct ct_abi *abi)
     return abi->major != CT_ABI_MAJOR || abi->minor > CT_ABI_MINOR;
 }
 
-static int check_offers(const struct ct_plugin *p)
-{
-    for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++) {
-        if ((int)o->kind < 0 || o->kind >= CT_KIND_COUNT)
-            return ct_fail(CT_EINVAL, "offers a thing of unknown kind %d", (int)o->kind);
-        if (!o->name || !o->ops)
-            return ct_fail(CT_EINVAL, "offers a %s without a name or without content",
-                           ct_kind_name(o->kind));
-    }
-    return 0;
-}
-
 static int check(const struct ct_plugin *p, const char *path)
 {
     const char *file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
@@ -60,7 +49,7 @@ static int check(const struct ct_plugin *p, const char *path)
     if (strlen(p->name) != length || memcmp(p->name, file, length))
         return ct_fail(CT_EINVAL, "calls itself %s: the file must be called %s.so", p->name,
                        p->name);
-    return check_offers(p);
+    return 0;
 }
 
 static int check_abi(const struct ct_abi *abi)
@@ -160,6 +149,7 @@ static int take(const struct ct_plugin *exported, const char *path, const struct
     rc = check(p, path);
     if (rc == 0)
         rc = ct_plugin_widen(p, &arena);
+    rc = rc < 0 ? rc : ct_diagnostics()->plugin(p);
     if (rc < 0)
         return rc;
     remember(exported, p);

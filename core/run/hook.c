@@ -44,7 +44,8 @@ bool ct_hook_wanted(enum ct_event event)
 /* Call a subscriber, if it wants the event. */
 static int call(const struct subscriber *s, const struct ct_event_data *data)
 {
-    int rc = s->hook->events >> data->event & 1 ? s->hook->call(data, s->hook->context) : 0;
+    bool wants = s->hook->events >> data->event & 1;
+    int rc = wants && ct_fail(CT_OK, "%s", "") == 0 ? s->hook->call(data, s->hook->context) : 0;
 
     return rc < 0 && s->owner
                ? ct_context(rc, "%s, hook on %s", s->owner, ct_event_name(data->event))

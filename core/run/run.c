@@ -101,11 +101,12 @@ static int leave_out(const struct ct_transform **list, size_t *count)
 
     for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
         n = strcspn(at, ", ");
-        for (i = 0; i < *count; i++)
-            if (strlen(list[i]->name) == n && !strncmp(list[i]->name, at, n))
-                break;
+        for (i = 0; i < *count && (strlen(list[i]->name) != n || memcmp(list[i]->name, at, n));)
+            i++;
         if (i == *count)
             return ct_fail(CT_ECONFIG, "[training] skip: there is no transform %.*s", (int)n, at);
+        if (list[i]->required)
+            return ct_fail(CT_ECONFIG, "[training] skip: no run can do without %.*s", (int)n, at);
         memmove(&list[i], &list[i + 1], sizeof(*list) * (--*count - i));
         at += n;
     }
@@ -646,7 +647,7 @@ static void close_own(struct ct_run *run)
         run->data_ops->close(run->data);
     if (run->device)
         run->device_ops->close(run->device);
-    if (run->model)
+    if (run->model && run->model_ops->destroy)
         run->model_ops->destroy(run->model);
 }
 

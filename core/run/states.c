@@ -45,6 +45,7 @@ const struct ct_transform ct_pass_states = {
     .gives = (const char *const[]){"listed", NULL},
     .evaluation = true,
     .apply = note_states,
+    .required = true,
 };
 
 void ct_states_bind(struct ct_run *run)

@@ -65,8 +65,7 @@ static struct ct_builder place(const struct propagation *p, struct ct_op *op,
     bool once = !v->producer || v->producer->section->part == CT_PART_PRE;
 
     if (once && v->role != CT_ROLE_INPUT && ct_part_is_microbatch(op->section->part)) {
-        b = v->producer ? ct_builder_after(p->graph, v->producer)
-                        : ct_builder_before(p->graph, p->graph->first);
+        b = v->producer ? ct_builder_after(p->graph, v->producer) : ct_pre_builder(p->graph);
         ct_builder_set_part(&b, CT_PART_PRE);
         b.region = op->region;
     }
@@ -279,4 +278,5 @@ const struct ct_transform ct_pass_propagate = {
     .after = (const char *const[]){"collected", NULL},
     .evaluation = true,
     .apply = propagate,
+    .required = true,
 };

@@ -370,11 +370,10 @@ static struct ct_value *parameter_of(struct ct_value *w)
 static struct ct_value *quantise_weight(struct scaled *p, struct ct_builder *b, struct ct_value *w)
 {
     struct ct_value **q = &p->weight[w->id], **largest = &p->largest[w->id];
-    struct ct_builder pre = ct_builder_before(p->graph, p->graph->first);
+    struct ct_builder pre = ct_pre_builder(p->graph);
 
     if (*q)
         return *q;
-    ct_builder_set_part(&pre, CT_PART_PRE);
     pre.region = b->region;
     pre.why = b->why;
     *largest = ct_emit_type1(&pre, &largest_of_all,

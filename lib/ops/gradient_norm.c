@@ -47,10 +47,10 @@ const struct ct_op_type ct_op_clip_coefficient = {
     .name = "clip_coefficient",
     .summary = "norm from partial squares; the factor that clips it, -1 if it is not finite",
     .signature = "*s[] d -> norm[] f, coefficient[] f",
-    .attrs =
-        (const struct ct_option[]){CT_OPT_FLOAT(struct ct_clip_coefficient, max_norm, "max_norm",
-                                                "0", -1e300, 1e300, "Largest norm; 0 or less: any"),
-                                   {0}},
+    .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct ct_clip_coefficient, max_norm,
+                                                     "max_norm", "0", -INFINITY, INFINITY,
+                                                     "Largest norm; 0 or less: any"),
+                                        {0}},
     .attrs_size = sizeof(struct ct_clip_coefficient),
     .reference = clip_coefficient_reference,
 };

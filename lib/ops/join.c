@@ -143,6 +143,8 @@ static int join_norm(struct join *j, struct ct_op *norm)
 
 /* ---- linear, linear, .. ---- */
 
+#define MOST_LINEARS 32 /* in one op: the first 32 outputs of an op can be summed (op.h) */
+
 static bool joins(const struct join *j, const struct ct_op *first, const struct ct_op *op)
 {
     return op->type == &ct_op_linear && op->ins == 2 && !j->gone[op->out[0]->id] &&
@@ -175,16 +177,18 @@ static int make_one_linear(struct join *j, struct ct_op *const *ops, int count)
 static int join_linears(struct join *j, size_t value)
 {
     uint32_t from = j->users.first[value], to = j->users.first[value + 1];
-    struct ct_op **ops;
-    int count = 0;
+    struct ct_op *ops[MOST_LINEARS];
+    int count = 0, rc = 0;
 
-    if (to - from < 2)
-        return 0;
-    ops = ct_arena_array(&j->scratch, struct ct_op *, to - from);
-    for (uint32_t i = from; i < to; i++)
+    for (uint32_t i = from; rc == 0 && i < to; i++) {
         if (joins(j, count ? ops[0] : j->users.op[i], j->users.op[i]))
             ops[count++] = j->users.op[i];
-    return count > 1 ? make_one_linear(j, ops, count) : 0;
+        if (count > 1 && (count == MOST_LINEARS || i == to - 1)) {
+            rc = make_one_linear(j, ops, count);
+            count = 0;
+        }
+    }
+    return rc;
 }
 
 /* ---- silu, mul ---- */

@@ -16,6 +16,7 @@ static int check_graph(const struct ct_graph *graph)
 }
 
 static const struct ct_diagnostics diagnostics = {.size = sizeof(struct ct_diagnostics),
+                                                  .plugin = ct_plugin_check,
                                                   .graph = check_graph,
                                                   .lacking = ct_plugin_lacking,
                                                   .no_kernel = ct_kernel_lacking,

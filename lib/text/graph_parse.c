@@ -67,18 +67,25 @@ static char *word(struct parser *p, const char *stops, const char *expected)
     return text;
 }
 
-static int64_t number(struct parser *p)
+static uint64_t bits(struct parser *p)
 {
     char *end;
-    long long n;
+    uint64_t n;
 
     skip_space(p);
     errno = 0;
-    n = strtoll(p->at, &end, 10);
-    if (end == p->at || n < 0 || errno)
-        return fault(p, "a number");
+    n = strtoull(p->at, &end, 10);
+    if (end == p->at || *p->at == '-' || errno)
+        return (uint64_t)fault(p, "a number");
     p->at = end;
     return n;
+}
+
+static int64_t number(struct parser *p)
+{
+    uint64_t n = bits(p);
+
+    return n <= INT64_MAX ? (int64_t)n : fault(p, "a number");
 }
 
 static ct_marks parse_marks(struct parser *p)
@@ -124,7 +131,7 @@ static void parse_type(struct parser *p, struct ct_value *v)
         need(p, ">");
     }
     if (take(p, "held<")) {
-        v->holders = (uint64_t)number(p);
+        v->holders = bits(p);
         need(p, ">");
     }
     skip_space(p);
@@ -407,7 +414,7 @@ static void parse_head(struct parser *p)
     need(p, "\"");
     p->graph->name = quoted(p);
     if (take(p, "seed="))
-        p->graph->seed = (uint64_t)number(p);
+        p->graph->seed = bits(p);
     p->graph->update_by_region = take(p, "update=region");
     if (take(p, "chunks="))
         parse_chunks(p);

@@ -17,7 +17,7 @@
    propagates the dtype through the activations. */
 static int precision(struct ct_graph *graph, struct ct_run *run)
 {
-    struct ct_builder b = ct_builder_before(graph, graph->first);
+    struct ct_builder b = ct_pre_builder(graph);
     size_t count = graph->value_count;
     enum ct_dtype dtype;
     int rc = ct_dtype_parse(ct_config.training.mixed_precision_param, &dtype);
@@ -25,8 +25,6 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     if (rc < 0)
         return rc;
-    ct_builder_set_part(&b, CT_PART_PRE);
-    b.region = "";
     b.why = "the forward pass computes in [training] mixed_precision_param";
     for (size_t i = 0; i < count; i++) {
         struct ct_value *param = graph->values[i], *copy;
@@ -40,8 +38,8 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
             break;
         copy->sharding = param->sharding;
         ct_for_each_use_safe (use, param)
-            if (use->op->section->part <= CT_PART_F && use->op != copy->producer &&
-                !ct_op_mutates(use->op, use->index))
+            if (use->op->section->part <= CT_PART_F && use->op->section->part != CT_PART_INIT &&
+                use->op != copy->producer && !ct_op_mutates(use->op, use->index))
                 ct_op_set_input(use->op, use->index, copy);
     }
     return b.status < 0 ? b.status : ct_graph_infer(graph);
@@ -246,4 +244,5 @@ const struct ct_transform ct_pass_update = {
     .needs = (const char *const[]){"gradients", NULL},
     .gives = (const char *const[]){"updated", NULL},
     .apply = update,
+    .required = true,
 };

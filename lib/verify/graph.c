@@ -231,6 +231,22 @@ static void check_chunks(struct check *c)
     }
 }
 
+static void check_place(struct check *c, const struct ct_op *op)
+{
+    const struct ct_graph *g = c->graph;
+
+    if (!op->section || op->section->id >= g->section_count ||
+        g->sections[op->section->id] != op->section)
+        ct_fault(&c->faults, "%s(%s): its section is not of this graph", op->type->name, label(op));
+    else if (op->section->part == CT_PART_INIT && op->prev &&
+             op->prev->section->part != CT_PART_INIT)
+        ct_fault(&c->faults, "%s(%s): init ops come in front of all others", op->type->name,
+                 label(op));
+    if (op->stream < 0 || op->stream >= CT_STREAMS)
+        ct_fault(&c->faults, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream,
+                 CT_STREAMS);
+}
+
 int ct_graph_verify(const struct ct_graph *graph, FILE *report)
 {
     struct check c = {.graph = graph, .faults = {.report = report}};
@@ -250,13 +266,7 @@ int ct_graph_verify(const struct ct_graph *graph, FILE *report)
         for (int i = 0; i < op->outs; i++)
             check_output(&c, op, i);
         check_infer(&c, op);
-        if (!op->section || op->section->id >= graph->section_count ||
-            graph->sections[op->section->id] != op->section)
-            ct_fault(&c.faults, "%s(%s): its section is not of this graph", op->type->name,
-                     label(op));
-        if (op->stream < 0 || op->stream >= CT_STREAMS)
-            ct_fault(&c.faults, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream,
-                     CT_STREAMS);
+        check_place(&c, op);
     }
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->grad)

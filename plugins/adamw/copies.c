@@ -176,23 +176,12 @@ static int keep_all(struct copying *c, const struct ct_op *user)
     return rc;
 }
 
-/* After all that fill parameters. */
-static struct ct_builder after_init(struct ct_graph *graph)
-{
-    struct ct_builder b = ct_init_builder(graph);
-
-    ct_for_each_op (op, graph)
-        if (op->section->part == CT_PART_INIT)
-            b.before = op->next;
-    b.why = WHY;
-    return b;
-}
-
 int adamw_write_copies(struct ct_graph *graph)
 {
-    struct copying c = {graph, after_init(graph)};
+    struct copying c = {graph, ct_init_builder(graph)};
     int rc = 0;
 
+    c.init.why = WHY;
     if (!adamw_wants_copies() || !has_kernel(&adamw_copies, 0) || !has_kernel(&adamw_copy, 0))
         return 0;
     ct_for_each_op_safe (op, graph)

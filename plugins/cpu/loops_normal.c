@@ -64,7 +64,10 @@ CPU_INLINE void philox_blocks(uint64_t seed, uint64_t stream, uint64_t block, vu
 
 CPU_INLINE vf v_uniform(vu bits)
 {
-    return (__builtin_convertvector((vi)(bits >> 8), vf) + 0.5f) * 0x1p-24f;
+    vf u = (__builtin_convertvector((vi)(bits >> 8), vf) + 0.5f) * 0x1p-24f;
+    vf most = v_set(0x0.ffffffp0f);
+
+    return v_select(u < most, u, most);
 }
 
 /* sqrt(-2 log u) */

@@ -328,9 +328,6 @@ static int keep_states(struct packer *p)
 
     init.why = "the optimizer renews packed weights with the weights";
     ct_for_each_op (op, p->graph)
-        if (op->section->part == CT_PART_INIT)
-            init.before = op->next;
-    ct_for_each_op (op, p->graph)
         if (op->type == &cpu_op_pack || op->type == &cpu_op_pack_both)
             for (int i = 0; i < op->outs; i++)
                 keep(p, &init, op, i);

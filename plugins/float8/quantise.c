@@ -134,10 +134,7 @@ static struct ct_builder place(struct quantising *p, struct ct_op *op, struct ct
 
     if (!is_step_value(v))
         return b;
-    b = v->producer ? ct_builder_after(p->graph, v->producer)
-                    : ct_builder_before(p->graph, p->graph->first);
-    if (!v->producer)
-        ct_builder_set_part(&b, CT_PART_PRE);
+    b = v->producer ? ct_builder_after(p->graph, v->producer) : ct_pre_builder(p->graph);
     b.region = op->region;
     b.why = "float8: a weight is quantised, once a step";
     return b;

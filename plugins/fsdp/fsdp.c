@@ -127,7 +127,7 @@ static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *
                   const struct ct_sharding *to, const struct ct_sharding *gradient)
 {
     bool once = !fsdp_reshards(graph) && !reduces_in_microbatch(graph);
-    struct ct_builder b = ct_builder_before(graph, once ? graph->first : user);
+    struct ct_builder b = once ? ct_pre_builder(graph) : ct_builder_before(graph, user);
     struct ct_value *whole;
 
     b.section = once ? fsdp_unshard_section(graph, user->section->group) : user->section;

@@ -35,6 +35,7 @@ static const struct ct_option options[] = {
 struct loaded {
     struct ct_value *copy; /* NULL: none yet */
     const struct ct_op *user;
+    const struct ct_op *stored; /* last op that stores another one; NULL: none */
 };
 
 /* The current position while the ops of one part are visited. */
@@ -52,10 +53,19 @@ struct offloading {
     struct section section[CT_PARTS];
 };
 
+/* Unlike the optimizer's, the states of a cache of keys and values change in the forward. */
+static bool changes_in_microbatch(const struct ct_value *v)
+{
+    ct_for_each_use (use, v)
+        if (ct_part_is_microbatch(use->op->section->part) && ct_op_mutates(use->op, use->index))
+            return true;
+    return false;
+}
+
 static bool is_chosen(const struct ct_value *v)
 {
     return (v->role == CT_ROLE_PARAM && config.parameters) ||
-           (v->role == CT_ROLE_STATE && config.optimizer);
+           (v->role == CT_ROLE_STATE && config.optimizer && !changes_in_microbatch(v));
 }
 
 static bool moves(const struct ct_op *op)
@@ -156,6 +166,12 @@ static bool same_use(const struct offloading *o, const struct ct_op *a, const st
            (a->section->part == b->section->part || turn);
 }
 
+/* Did an op of this part update it? Then no load may come earlier. */
+static bool was_stored(const struct loaded *l, const struct ct_op *op)
+{
+    return l->stored && l->stored->section->part == op->section->part;
+}
+
 static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_value *v)
 {
     struct loaded *l = &o->loaded[v->id];
@@ -163,7 +179,7 @@ static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_v
 
     if (l->copy && same_use(o, l->user, op))
         return l->copy;
-    b = ct_builder_before(o->graph, load_point(o, op, v));
+    b = ct_builder_before(o->graph, was_stored(l, op) ? op : load_point(o, op, v));
     b.section = op->section;
     b.region = op->region;
     b.why = WHY;
@@ -187,6 +203,7 @@ static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, str
     if (stored && op->section->part != CT_PART_INIT)
         stored->stream = CT_STREAM_COPY_OUT;
     o->loaded[v->id].copy = NULL;
+    o->loaded[v->id].stored = stored;
     return b.status;
 }
 

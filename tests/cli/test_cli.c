@@ -387,6 +387,9 @@ static void explain_shows_the_graph_after_each_transform(void **state)
     assert_int_equal(r.status, 0);
     assert_has(r.out, "differentiate");
     assert_null(strstr(r.out, "adamw.m"));
+    r = run("explain %R --set training.skip=join_pointwise,update");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "[training] skip: no run can do without update");
 }
 
 static void explain_prints_kernels(void **state)

@@ -115,6 +115,18 @@ static void what_cannot_be_differentiated(void **state)
     ct_graph_fetch(graph, "loss", ct_graph_find(graph, "s"));
     assert_int_equal(ct_differentiate(graph), CT_EINVAL);
     assert_message("%s: op type squared_norm has no gradient");
+    graph = parse(&arena, "param %w : float32[4,4]\n"
+                          "input %x : float32[3,4]\n"
+                          "input %labels : int32[3]\n"
+                          "input %label : int32[1]\n"
+                          "F - %y = linear(%x, %w) : float32[3,4]\n"
+                          "F - %loss, %lse = cross_entropy(%y, %labels) : float32[], float32[3]\n"
+                          "F - %z = view(%lse) {shape=\"1,3\"} : float32[1,3]\n"
+                          "F - %more, %l = cross_entropy(%z, %label) : float32[], float32[1]\n"
+                          "F - %sum = add(%loss, %more) : float32[]\n"
+                          "fetch loss = %sum\n");
+    assert_int_equal(ct_differentiate(graph), CT_EINVAL);
+    assert_message("%lse: op type cross_entropy has no gradient of output 1");
     ct_arena_finish(&arena);
 }
 

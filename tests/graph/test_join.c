@@ -192,6 +192,32 @@ static void losses_and_gradients_are_those_of_the_plain_graph(void **state)
     ct_arena_finish(&arena);
 }
 
+static void many_linears_become_a_few(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, HEAD);
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "");
+
+    (void)state;
+    for (int i = 0; i < 70; i++) {
+        struct ct_value *w =
+            ct_graph_source(graph, CT_ROLE_PARAM, ct_arena_printf(&arena, "w%d", i), CT_F32, 2,
+                            (const int64_t[]){4, 4});
+
+        const char *name = ct_arena_printf(&arena, "y%d", i);
+
+        ct_graph_fetch(graph, name, ct_linear(&b, name, ct_graph_find(graph, "x"), w));
+    }
+    assert_ok(b.status);
+    join(graph);
+    assert_ok(ct_graph_verify(graph, NULL));
+    assert_int_equal(count_ops(graph, "linear"), 3);
+    assert_int_equal(find_op(graph, "linear", 0)->outs, 32);
+    assert_int_equal(find_op(graph, "linear", 2)->outs, 6);
+    assert_string_equal(ct_graph_find(graph, "y69")->producer->type->name, "linear");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +229,7 @@ int main(void)
         cmocka_unit_test(weights_that_come_too_late_are_left),
         cmocka_unit_test(sums_that_are_used_before_the_norm_are_left),
         cmocka_unit_test(losses_and_gradients_are_those_of_the_plain_graph),
+        cmocka_unit_test(many_linears_become_a_few),
     };
 
     if (ct_ops_register() < 0)

@@ -896,6 +896,44 @@ static void refuse_order(struct ct_lower_request *request, struct ct_order_item 
     assert_message(message);
 }
 
+/* linear with so many outputs, all of them sums over the microbatches, which the host reads. */
+static struct ct_graph *many_outputs(struct ct_arena *arena, int count)
+{
+    struct ct_graph *graph = parse(arena, "graph \"many outputs\"\ninput %x : float64[1,2]\n");
+    struct ct_value **in = ct_arena_array(arena, struct ct_value *, count + 1);
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "");
+    const struct ct_op *op;
+
+    in[0] = ct_graph_find(graph, "x");
+    for (int i = 1; i <= count; i++)
+        in[i] = ct_graph_source(graph, CT_ROLE_PARAM, ct_arena_printf(arena, "w%d", i), CT_F64, 2,
+                                (const int64_t[]){1, 2});
+    op = ct_emit_type(&b, &ct_op_linear, "y", in, count + 1, NULL);
+    assert_non_null(op);
+    for (int i = 0; i < count; i++)
+        ct_graph_fetch(graph, op->out[i]->name, op->out[i]);
+    return graph;
+}
+
+static void only_so_many_outputs_are_summed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_lower_request request = {.graph = many_outputs(&arena, 32),
+                                       .microbatches = 2,
+                                       .device = reference_device(),
+                                       .arena = &arena};
+    struct ct_program *program;
+
+    (void)state;
+    assert_ok(ct_lower(&request, &program));
+    request.graph = many_outputs(&arena, 33);
+    assert_int_equal(ct_lower(&request, &program), CT_EINVAL);
+    assert_message("linear: output 32 of an op cannot be summed");
+    request.microbatches = 1;
+    assert_ok(ct_lower(&request, &program));
+    ct_arena_finish(&arena);
+}
+
 static void what_cannot_be_lowered(void **state)
 {
     struct ct_device bare = {.ops = &ct_device_reference, .name = "bare"};
@@ -1060,6 +1098,7 @@ int main(void)
         cmocka_unit_test(joined_rows_are_padded),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(contiguous_parts_are_not_copied),
+        cmocka_unit_test(only_so_many_outputs_are_summed),
         cmocka_unit_test(what_cannot_be_lowered),
         cmocka_unit_test(a_reference_that_runs_is_explained_once),
         cmocka_unit_test(programs_are_printed),

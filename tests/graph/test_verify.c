@@ -169,6 +169,13 @@ static void leave_the_sections(struct ct_graph *g)
     value(g, "z")->producer->section = &foreign;
 }
 
+static void fill_too_late(struct ct_graph *g)
+{
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_INIT, "");
+
+    ct_init_constant(&b, value(g, "w"), 1);
+}
+
 static void leave_the_streams(struct ct_graph *g)
 {
     value(g, "z")->producer->stream = CT_STREAMS;
@@ -227,6 +234,7 @@ static const struct {
     {"%m: dimension 1 is 0", empty_a_dimension},
     {"%m has more elements than can be counted", overflow_a_count},
     {"add(z): its section is not of this graph", leave_the_sections},
+    {"init_constant(w): init ops come in front of all others", fill_too_late},
     {"add(z): stream 9 of 9", leave_the_streams},
     {"fetch z: %z is not made by any op", fetch_nothing},
     {"%m: its gradient, %stranger, is not made by any op", grade_with_nothing},

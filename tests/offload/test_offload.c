@@ -65,6 +65,35 @@ static void copies_come_one_region_ahead(void **state)
     check_layers("optimizer=false", "parameters.txt");
 }
 
+/* What one op of the optimizer updates and the next one reads is not loaded ahead of the store. */
+static void loads_follow_stores(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("offload");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, "state %m : float32[4]\n"
+                                       "state %n : float32[4]\n"
+                                       "post - init_constant(%n) {value=1}\n"
+                                       "post - init_constant(%m) {value=1}\n"
+                                       "post - %s = squared_norm(%m, %n) : float64[]\n"
+                                       "fetch s = %s\n");
+    const struct ct_op *stored, *read = find_op(g, "squared_norm", 0);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "parameters=true");
+    assert_ok(test_transform(plugin, "offload")->apply(g, NULL));
+    stored = find_op(g, "store", 1);
+    assert_string_equal(stored->in[0]->name, "m");
+    for (int i = 0; i < 2; i++) {
+        const struct ct_op *op = read->in[i]->producer;
+
+        assert_string_equal(op->type->name, "load");
+        while (op && op != stored)
+            op = op->prev;
+        assert_ptr_equal(op, stored);
+    }
+    ct_arena_finish(&arena);
+}
+
 static void something_must_be_chosen(void **state)
 {
     const struct ct_plugin *plugin = test_plugin("offload");
@@ -234,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_come_one_region_ahead),
+        cmocka_unit_test(loads_follow_stores),
         cmocka_unit_test(something_must_be_chosen),
         cmocka_unit_test(training_is_the_same),
         cmocka_unit_test(memory_falls),

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/lib/rng.h>
 #include <ctitan/number.h>
 
 /* A format, and its functions under one type. */
@@ -187,6 +188,14 @@ static void rounding_to_odd_first_changes_no_result(void **state)
     assert_true(isinf(ct_f64_to_odd_f32(-INFINITY)));
 }
 
+static void uniform_numbers_are_inside_of_the_interval(void **state)
+{
+    (void)state;
+    assert_true(ct_uniform(0) > 0);
+    for (uint32_t bits = UINT32_MAX - 600; bits++ < UINT32_MAX;)
+        assert_true(ct_uniform(bits) < 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +204,7 @@ int main(void)
         cmocka_unit_test(what_is_too_large_saturates_or_is_infinite),
         cmocka_unit_test(nothing_is_rounded_twice),
         cmocka_unit_test(rounding_to_odd_first_changes_no_result),
+        cmocka_unit_test(uniform_numbers_are_inside_of_the_interval),
     };
 
     return cmocka_run_group_tests_name("number", tests, NULL, NULL);

@@ -68,6 +68,10 @@ CT_API struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct
    other ops. */
 CT_API struct ct_builder ct_init_builder(struct ct_graph *graph);
 
+/* A builder for ops that run once a step, before the microbatches. It adds them in front of all
+   ops that do not fill parameters. */
+CT_API struct ct_builder ct_pre_builder(struct ct_graph *graph);
+
 /* ---- shardings ---- */
 
 struct ct_redistribute {

@@ -52,7 +52,7 @@ struct ct_model_ops {
     /* Create a model of the sizes that the recipe asks for ([model] flavor, init_from's
        config.json, the plugin's section). A process may have several, of different sizes. */
     int (*create)(struct ct_run *run, struct ct_model **model);
-    /* NULL is allowed. */
+    /* NULL: nothing is to be freed. */
     void (*destroy)(struct ct_model *model);
     /* Build the forward pass of one microbatch. Declare with ct_input (input.h) the inputs
        "tokens", "labels" unless logits are requested, "documents" if requested, and "positions" if

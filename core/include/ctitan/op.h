@@ -86,7 +86,7 @@ struct ct_launch {
     const struct ct_tensor *in; /* data NULL: absent */
     const struct ct_tensor *out;
     int ins, outs;
-    uint32_t accumulate; /* bit i: add to out[i] instead of overwriting it */
+    uint32_t accumulate; /* bit i < 32: add to out[i] instead of overwriting it */
     void *workspace;     /* as many bytes as `prepare` asked for, 64-byte aligned */
     void *state;         /* from `prepare` */
     void *stream;        /* the device's own handle */

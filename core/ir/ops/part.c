@@ -75,7 +75,7 @@ static int narrow_infer(struct ct_op *op)
 
     if (check_dim(x, attrs->dim) < 0)
         return CT_EINVAL;
-    if (attrs->from < 0 || attrs->size < 0 || attrs->from + attrs->size > x->shape[attrs->dim])
+    if (attrs->from < 0 || attrs->size < 0 || attrs->from > x->shape[attrs->dim] - attrs->size)
         return ct_fail(CT_EINVAL,
                        "%" PRId64 " from %" PRId64 " on: dimension %" PRId64
                        " of x %%%s has %" PRId64,
@@ -105,8 +105,8 @@ const struct ct_op_type ct_op_narrow = {
     .attrs =
         (const struct ct_option[]){
             DIM(struct ct_narrow),
-            CT_OPT_INT(struct ct_narrow, from, "from", "0", 0, INT32_MAX, "Its first index"),
-            CT_OPT_INT(struct ct_narrow, size, "size", "1", 0, INT32_MAX, "How many"),
+            CT_OPT_INT(struct ct_narrow, from, "from", "0", 0, 0x1p62, "Its first index"),
+            CT_OPT_INT(struct ct_narrow, size, "size", "1", 0, 0x1p62, "How many"),
             {0}},
     .attrs_size = sizeof(struct ct_narrow),
     .infer = narrow_infer,

@@ -27,7 +27,7 @@ DEVICE philox draw(uint64_t seed, uint64_t stream, uint64_t index)
 
 DEVICE float uniform(uint32_t bits)
 {
-    return ((float)(bits >> 8) + 0.5f) * 0x1p-24f;
+    return fminf(((float)(bits >> 8) + 0.5f) * 0x1p-24f, 0x0.ffffffp0f);
 }
 
 DEVICE float normal(uint64_t seed, uint64_t stream, uint64_t index)

@@ -12,12 +12,15 @@ CT_BEGIN_DECLS
 
 struct ct_device;
 struct ct_graph;
+struct ct_plugin;
 struct ct_prepare;
 struct ct_program;
 
 /* All functions are set. */
 struct ct_diagnostics {
     size_t size; /* of this struct */
+    /* Check a plugin that was opened, before any of its code runs: offers and options. */
+    int (*plugin)(const struct ct_plugin *plugin);
     /* Check a graph: as the model built it, and after every transform. CT_EINVAL: it is broken. */
     int (*graph)(const struct ct_graph *graph);
     /* Fail with CT_ENOENT: `subject` ("this run needs") finds no `what` ("optimizer:*") loaded. */

@@ -27,6 +27,10 @@ CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
    message names the plugins that have it. */
 CT_API int ct_plugin_check_all(void);
 
+/* For struct ct_diagnostics. CT_EINVAL: an offer lacks a function, or an option's table has a
+   fault. */
+CT_API int ct_plugin_check(const struct ct_plugin *plugin);
+
 /* For struct ct_diagnostics. Opens the plugins in the folders, to name those that have `what`. */
 CT_API int ct_plugin_lacking(const char *subject, const char *what);
 

@@ -38,7 +38,7 @@ static inline struct ct_philox ct_philox(uint64_t seed, uint64_t stream, uint64_
 /* Uniform in (0, 1): never 0, never 1. */
 static inline float ct_uniform(uint32_t bits)
 {
-    return ((float)(bits >> 8) + 0.5f) * 0x1p-24f;
+    return fminf(((float)(bits >> 8) + 0.5f) * 0x1p-24f, 0x0.ffffffp0f);
 }
 
 /*
