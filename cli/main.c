@@ -1,6 +1,9 @@
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
@@ -125,14 +128,33 @@ static int exit_status(int rc)
     return rc == CT_ECONFIG || rc == CT_EABI || rc == CT_ENOENT ? 2 : 1;
 }
 
-int main(int argc, char **argv)
+/* The first files that are opened must not become a stdin, stdout or stderr that was closed. */
+static void open_closed(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+
+    while (fd >= 0 && fd <= STDERR_FILENO)
+        fd = open("/dev/null", O_RDWR);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The exit status, after the results that stdout still holds are written. */
+static int finish_output(int status)
+{
+    bool lost = ferror(stdout);
+
+    errno = 0;
+    if (!fflush(stdout) && !lost)
+        return status;
+    fprintf(stderr, "ctitan: stdout: %s\n", errno ? strerror(errno) : "output was lost");
+    return status ? status : 1;
+}
+
+static int run_program(int argc, char **argv)
 {
     int rc;
 
-    /* OpenMP runtimes read this when a plugin loads them. Their default spins for milliseconds at
-       every join, so a second busy process on the machine would make a step ten times slower. */
-    setenv("GOMP_SPINCOUNT", "2000", 0);
-    log_to_terminal(CT_LOG_WARNING);
     if (argc < 2) {
         print_overview(stderr);
         fprintf(stderr, "\n`ctitan help` says more.\n");
@@ -152,9 +174,15 @@ int main(int argc, char **argv)
     log_finish();
     if (rc < 0)
         fprintf(stderr, "ctitan: %s\n", *ct_error_message() ? ct_error_message() : ct_strerror(rc));
-    if (fflush(stdout) && rc >= 0) {
-        perror("ctitan: stdout");
-        return 1;
-    }
     return exit_status(rc);
+}
+
+int main(int argc, char **argv)
+{
+    open_closed();
+    /* OpenMP runtimes read this when a plugin loads them. Their default spins for milliseconds at
+       every join, so a second busy process on the machine would make a step ten times slower. */
+    setenv("GOMP_SPINCOUNT", "2000", 0);
+    log_to_terminal(CT_LOG_WARNING);
+    return finish_output(run_program(argc, argv));
 }

@@ -339,6 +339,42 @@ static void a_run_that_fails_has_status_1(void **state)
     assert_has(slurp("out/metrics.jsonl"), "\"skipped\": true");
 }
 
+/* ---- standard output ---- */
+
+/* The exit status of `ctitan ARGUMENTS`, which may redirect. */
+static int status_of(const char *arguments)
+{
+    int status = system(ct_arena_printf(&arena, "cd %s && '%s' %s", folder, program, arguments));
+
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void lost_output_is_a_failure(void **state)
+{
+    static const char *const all[] = {"--help", "--version", "help", "plugins", "help training"};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(all); i++) {
+        const char *command = ct_arena_printf(&arena, "%s >/dev/full 2>err.txt", all[i]);
+
+        assert_int_equal(status_of(command), 1);
+        assert_has(slurp("err.txt"), "ctitan: stdout: No space left on device");
+    }
+}
+
+static void files_are_not_written_in_the_place_of_closed_streams(void **state)
+{
+    char *metrics;
+
+    (void)state;
+    assert_int_equal(status_of("train r.ini --set job.dump_folder=closed <&- >&- 2>&-"), 0);
+    assert_string_equal(slurp("closed/lock"), "");
+    metrics = slurp("closed/metrics.jsonl");
+    while (*metrics)
+        json_decref(line_object(&metrics));
+}
+
 /* ---- looking without running ---- */
 
 static double last_loss(const char *arguments)
@@ -602,6 +638,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(validation_is_logged),
         cmocka_unit_test(data_that_ends_ends_the_run_well),
         cmocka_unit_test(a_run_that_fails_has_status_1),
+        cmocka_unit_test(lost_output_is_a_failure),
+        cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(explain_prints_kernels),
