@@ -15,6 +15,7 @@
 #include <ctitan/recipe.h>
 
 #define PATIENCE 3.0 /* seconds */
+#define LINKS 40     /* that follow each other */
 
 static int read_all(int fd, char *text, size_t size, const char *path)
 {
@@ -67,6 +68,8 @@ int ct_file_make_folder(const char *path)
     char part[PATH_MAX];
     struct stat st;
 
+    if (!*path)
+        return ct_fail(CT_EINVAL, "the path of a folder is empty");
     if (strlen(path) >= sizeof(part))
         return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
     strcpy(part, path);
@@ -166,29 +169,76 @@ int ct_file_rename(const char *from, const char *to)
     return failed ? ct_fail(CT_EIO, "%s: %s", to, strerror(failed)) : 0;
 }
 
+/* A file of /proc is what a process has open: /dev/stdout leads there. */
+static bool is_open_file(const char *path)
+{
+    return !strncmp(path, "/proc/", 6);
+}
+
+/* Follow symbolic links: the file that a path leads to is replaced, and the links stay. */
+static int follow_links(char path[CT_PATH_ROOM])
+{
+    char target[CT_PATH_ROOM], whole[2 * CT_PATH_ROOM];
+
+    for (int links = 0; links < LINKS; links++) {
+        ssize_t length = readlink(path, target, sizeof(target) - 1);
+        const char *slash = strrchr(path, '/');
+
+        if (length < 0 || is_open_file(path))
+            return 0;
+        target[length] = '\0';
+        snprintf(whole, sizeof(whole), "%.*s%s",
+                 slash && *target != '/' ? (int)(slash - path) + 1 : 0, path, target);
+        if (strlen(whole) >= CT_PATH_ROOM)
+            return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(whole));
+        strcpy(path, whole);
+    }
+    return ct_fail(CT_EIO, "%s: %s", path, strerror(ELOOP));
+}
+
 int ct_file_begin(struct ct_new_file *file, const char *path)
 {
-    if (snprintf(file->path, sizeof(file->path), "%s", path) >= (int)sizeof(file->path) ||
-        snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", path, (long)getpid()) >=
-            (int)sizeof(file->temporary))
+    struct stat st;
+    int rc;
+
+    if (snprintf(file->path, sizeof(file->path), "%s", path) >= (int)sizeof(file->path))
         return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
+    rc = follow_links(file->path);
+    if (rc < 0)
+        return rc;
+    if (is_open_file(file->path) || (stat(path, &st) == 0 && !S_ISREG(st.st_mode))) {
+        *file->temporary = '\0';
+        file->out = fopen(path, "we");
+        return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    }
+    if (snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", file->path,
+                 (long)getpid()) >= (int)sizeof(file->temporary))
+        return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(file->path));
     file->out = fopen(file->temporary, "w+e");
     return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", file->temporary, strerror(errno));
+}
+
+/* A device or a pipe has nothing to sync. */
+static int sync_file(const struct ct_new_file *file)
+{
+    if (ferror(file->out) || fflush(file->out))
+        return -1;
+    return *file->temporary ? fsync(fileno(file->out)) : 0;
 }
 
 int ct_file_end(struct ct_new_file *file, int rc)
 {
     int failed = 0;
 
-    if (rc >= 0 && (ferror(file->out) || fflush(file->out) || fsync(fileno(file->out)) < 0))
+    if (rc >= 0 && sync_file(file) < 0)
         failed = errno ? errno : EIO;
     if (fclose(file->out) && !failed)
         failed = errno;
     if (rc >= 0 && failed)
         rc = ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed));
-    if (rc >= 0)
+    if (rc >= 0 && *file->temporary)
         rc = ct_file_rename(file->temporary, file->path);
-    if (rc < 0)
+    if (rc < 0 && *file->temporary)
         unlink(file->temporary);
     return rc < 0 ? rc : 0;
 }

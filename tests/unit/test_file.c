@@ -1,6 +1,7 @@
 #include "unit.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,6 +61,7 @@ static void failures_leave_nothing_behind(void **state)
     assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
     assert_fails(ct_file_write(in(&arena, "taken"), "x", 1), CT_EIO, "taken");
     assert_fails(ct_file_make_folder(in(&arena, "big")), CT_EIO, "is not a folder");
+    assert_fails(ct_file_make_folder(""), CT_EINVAL, "is empty");
     assert_fails(ct_file_make_folder(in(&arena, "big/inside")), CT_EIO, "cannot create the folder");
     assert_fails(ct_file_write(in(&arena, "big/inside"), "x", 1), CT_EIO, "big");
     assert_int_equal(entries(folder), 3);
@@ -97,12 +99,61 @@ static void a_folder_is_renamed_where_there_is_none_with_files(void **state)
     ct_arena_finish(&arena);
 }
 
+static void links_stay_and_what_they_lead_to_is_written(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *far = in(&arena, "links/far"), *near = in(&arena, "links/near");
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_make_folder(in(&arena, "links/deep")), 0);
+    assert_int_equal(symlink("deep/file", far), 0);
+    assert_int_equal(symlink(far, near), 0);
+    for (int i = 0; i < 2; i++) { /* that leads to nothing at first */
+        assert_int_equal(ct_file_write(near, "12", 2), 0);
+        assert_int_equal(ct_file_read(&arena, in(&arena, "links/deep/file"), 2, &text, &size), 0);
+        assert_int_equal(entries(in(&arena, "links")), 3);
+        assert_int_equal(entries(in(&arena, "links/deep")), 1);
+    }
+    assert_int_equal(readlink(near, (char[8]){0}, 8), 8);
+    assert_int_equal(symlink("loop", in(&arena, "links/loop")), 0);
+    assert_fails(ct_file_write(in(&arena, "links/loop"), "1", 1), CT_EIO, "symbolic links");
+    ct_arena_finish(&arena);
+}
+
+static void devices_and_pipes_are_written_in_place(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *pipe = in(&arena, "pipe"), *null = in(&arena, "null");
+    struct stat st;
+    char got[4];
+    int from;
+
+    (void)state;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    from = open(pipe, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(ct_file_write(pipe, "1234", 4), 0);
+    assert_int_equal(read(from, got, sizeof(got)), 4);
+    close(from);
+    assert_int_equal(stat(pipe, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(symlink("/dev/null", null), 0);
+    assert_int_equal(ct_file_write(null, "1234", 4), 0);
+    assert_int_equal(stat(null, &st), 0);
+    assert_true(S_ISCHR(st.st_mode));
+    assert_fails(ct_file_write("/dev/full", "1234", 4), CT_EIO, "/dev/full: No space");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(failures_leave_nothing_behind),
         cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
+        cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
+        cmocka_unit_test(devices_and_pipes_are_written_in_place),
     };
 
     return cmocka_run_group_tests(tests, make, clean);

@@ -1,6 +1,6 @@
 /*
  * Reading and writing whole files. A written file is complete or absent, whatever interrupts the
- * write.
+ * write; only a device or a pipe is written to directly.
  */
 #ifndef CT_FILE_H
 #define CT_FILE_H
@@ -22,11 +22,13 @@ CT_API int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, 
 
 /*
  * A file that is written in parts. It has a temporary name beside path until ct_file_end, which
- * syncs it to disk, renames it, and syncs the folder.
+ * syncs it to disk, renames it, and syncs the folder. If path is a symbolic link, the file that it
+ * leads to is replaced. A device or a pipe is written to as it is.
  */
 struct ct_new_file {
     FILE *out;
-    char path[CT_PATH_ROOM], temporary[CT_PATH_ROOM];
+    char path[CT_PATH_ROOM];      /* without symbolic links at its end */
+    char temporary[CT_PATH_ROOM]; /* "": path itself is written */
 };
 /* Create the temporary file and open it as file->out. CT_EIO, with the path; CT_EINVAL: the path is
    too long. */
