@@ -196,6 +196,8 @@ bool option_next(const char **at, char section[64], struct option_line *option)
             snprintf(section, 64, "%.*s", (int)strcspn(line + 1, "]"), line + 1);
         if (*line == '[' || *line == ';' || !*line)
             continue;
+        if (*line == ' ' && strcmp(section, "plugins")) /* the rest of a long value */
+            continue;
         take_source(line, option);
         if (!strcmp(section, "plugins")) {
             take_plugin(line, option);

@@ -52,7 +52,7 @@ const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section, c
 
 int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
 {
-    size_t section = strcspn(assignment, ".="), key;
+    size_t section = strcspn(assignment, ".="), key, length;
     struct ct_arena *arena = recipe->arena;
     struct ct_setting *old;
     const char *name, *value;
@@ -64,8 +64,12 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     if (!section || !key || !assignment[section + 1 + key])
         return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
     value = assignment + section + key + 2;
-    if (strlen(assignment) > 3900 || strpbrk(value, "\n\r") || strstr(value, " ;") ||
-        strstr(value, " #") || *value == ';' || *value == '#')
+    value += strspn(value, " \t");
+    length = strlen(value);
+    while (length && ct_recipe_is_space(value[length - 1]))
+        length--;
+    if (strlen(assignment) > 3900 || strpbrk(value, "\n\r") ||
+        ct_recipe_without_comment(value, length) < length)
         return ct_fail(CT_ECONFIG,
                        "--set %.80s: a value has one line of at most 3900 characters, and no "
                        "comment",
@@ -73,7 +77,7 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     copy = ct_arena_strdup(arena, assignment);
     copy[section] = copy[section + 1 + key] = '\0';
     name = copy + section + 1;
-    value = copy + section + key + 2;
+    value = ct_arena_printf(arena, "%.*s", (int)length, value);
     old = ct_recipe_find(recipe, copy, name);
     if (old) {
         old->value = value;

@@ -27,23 +27,65 @@ static void print_plugins(const struct ct_recipe *recipe, FILE *out)
     }
 }
 
+/* Whether a value may go on in the next line after `at` characters: lines are joined by a blank. */
+static bool can_break(const char *value, size_t at)
+{
+    return value[at] == ' ' && at && !ct_recipe_is_space(value[at - 1]) &&
+           !ct_recipe_is_space(value[at + 1]) && !strchr(";#", value[at + 1]);
+}
+
+/* How much of a value fits in a line with this room; 0: nothing. */
+static size_t take_line(const char *value, size_t room)
+{
+    size_t length = strlen(value);
+
+    if (length <= room)
+        return length;
+    while (room && !can_break(value, room))
+        room--;
+    return room;
+}
+
+static void print_source(const struct ct_setting *setting, int used, FILE *out)
+{
+    fprintf(out, "%*s; %s\n", used < COMMENT_COLUMN ? COMMENT_COLUMN - used : 1, "",
+            setting ? setting->source : "default");
+}
+
+/* A value that is too long for a line goes on in others. */
+static void print_text(const char *name, const char *value, const struct ct_setting *setting,
+                       FILE *out)
+{
+    /* After a blank, ; and # would begin a comment. */
+    const char *equals = *value == ';' || *value == '#' ? "=" : " = ";
+    int used = fprintf(out, "%s%s", name, equals);
+    size_t length = take_line(value, CT_RECIPE_LINE - (size_t)used);
+
+    used += fprintf(out, "%.*s", (int)length, value);
+    print_source(setting, used, out);
+    while (*(value += length)) {
+        value += *value == ' ';
+        length = take_line(value, CT_RECIPE_LINE);
+        if (!length)
+            length = strlen(value);
+        fprintf(out, "    %.*s\n", (int)length, value);
+    }
+}
+
 static void print_option(const struct ct_recipe *recipe, const char *section,
                          const struct ct_option *option, const void *config, FILE *out)
 {
     const struct ct_setting *setting = ct_recipe_find(recipe, section, option->name);
     char short_value[64];
-    int used = fprintf(out, "%s = ", option->name);
 
     if (option->type == CT_STRING || option->type == CT_CHOICE) {
         const char *value = *(const char *const *)((const char *)config + option->offset);
 
-        used += fprintf(out, "%s", value ? value : "");
+        print_text(option->name, value ? value : "", setting, out);
     } else {
         ct_option_format(option, config, short_value, sizeof(short_value));
-        used += fprintf(out, "%s", short_value);
+        print_text(option->name, short_value, setting, out);
     }
-    fprintf(out, "%*s; %s\n", used < COMMENT_COLUMN ? COMMENT_COLUMN - used : 1, "",
-            setting ? setting->source : "default");
 }
 
 static void print_section(const struct ct_recipe *recipe, const char *name,

@@ -16,7 +16,6 @@
 
 #include "settings.h"
 
-#define LINE_MAX_LENGTH 4000
 #define NAME_MAX_LENGTH 48 /* inih's own buffers hold 49 characters */
 #define FILE_MAX_SIZE ((size_t)256 << 10)
 
@@ -31,7 +30,7 @@ struct reader {
     int rc;
 };
 
-static bool is_space(char c)
+bool ct_recipe_is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v';
 }
@@ -47,16 +46,15 @@ static int CT_PRINTF(3, 4) fail_at(struct reader *r, int line, const char *fmt, 
     return r->rc = ct_fail(CT_ECONFIG, "%s:%d: %s", r->recipe->path, line, what);
 }
 
-/* Length of text without its comment and the white space before that. */
-static size_t without_comment(const char *text, size_t length)
+size_t ct_recipe_without_comment(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        if ((text[i] == ';' || text[i] == '#') && (i == 0 || is_space(text[i - 1]))) {
+        if ((text[i] == ';' || text[i] == '#') && (i == 0 || ct_recipe_is_space(text[i - 1]))) {
             length = i;
             break;
         }
     }
-    while (length && is_space(text[length - 1]))
+    while (length && ct_recipe_is_space(text[length - 1]))
         length--;
     return length;
 }
@@ -73,9 +71,9 @@ static struct physical look(const char *at)
     size_t whole = strcspn(at, "\n");
     struct physical p = {at, 0, false, at + whole + (at[whole] == '\n')};
 
-    p.length = without_comment(at, whole);
-    p.indented = p.length && is_space(*at);
-    while (p.length && is_space(*p.text)) {
+    p.length = ct_recipe_without_comment(at, whole);
+    p.indented = p.length && ct_recipe_is_space(*at);
+    while (p.length && ct_recipe_is_space(*p.text)) {
         p.text++;
         p.length--;
     }
@@ -87,8 +85,8 @@ static int take(struct reader *r, struct physical *p)
     *p = look(r->at);
     r->at = p->next;
     r->physical++;
-    if (p->length > LINE_MAX_LENGTH)
-        return fail_at(r, r->physical - 1, "the line has more than %d characters", LINE_MAX_LENGTH);
+    if (p->length > CT_RECIPE_LINE)
+        return fail_at(r, r->physical - 1, "the line has more than %d characters", CT_RECIPE_LINE);
     return 0;
 }
 
@@ -175,7 +173,7 @@ static int set_aside(struct reader *r, char *line)
         return fail_at(r, r->line, "expected 'key = value' or '[section]', not '%.60s'", line);
     if (!r->recipe->section_count)
         return fail_at(r, r->line, "'%.60s' stands before the first [section]", line);
-    while (length && is_space(line[length - 1]))
+    while (length && ct_recipe_is_space(line[length - 1]))
         length--;
     if (!length || length > NAME_MAX_LENGTH)
         return fail_at(r, r->line, "'%.60s' is not a key: expected 1 to 48 characters", line);
@@ -254,8 +252,8 @@ int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **
     int rc = ct_file_read(arena, path, FILE_MAX_SIZE, &text, &size);
 
     if (rc < 0)
-        return ct_context(rc == CT_ENOENT ? rc : CT_ECONFIG, "recipe");
+        return rc == CT_ENOENT ? rc : CT_ECONFIG;
     if (strlen(text) != size)
-        return ct_fail(CT_ECONFIG, "%s: not a recipe: it has a zero byte", path);
+        return ct_fail(CT_ECONFIG, "%s: not an INI file: it has a zero byte", path);
     return ct_recipe_parse(arena, path, text, recipe);
 }

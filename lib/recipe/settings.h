@@ -4,6 +4,13 @@
 
 #include <ctitan/lib/recipe.h>
 
+#define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
+
+/* What lines are divided into words by: more than a blank. */
+bool ct_recipe_is_space(char c);
+/* Length of text without its comment and the white space before that. */
+size_t ct_recipe_without_comment(const char *text, size_t length);
+
 /* The strings are kept, not copied. */
 void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const char *source);
 void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *key,

@@ -167,6 +167,8 @@ static void the_command_line_wins(void **state)
     assert_int_equal(ct_recipe_without(r, "b"), 0);
     assert_string_equal(ct_recipe_get(r, "training", "steps"), "5");
     assert_string_equal(ct_recipe_get(r, "job", "name"), "x=y.z");
+    assert_int_equal(ct_recipe_set(r, "job.description= \ta  b \f"), 0);
+    assert_string_equal(ct_recipe_get(r, "job", "description"), "a  b");
     assert_null(ct_recipe_get(r, "b", "x"));
     assert_int_equal(r->plugin_count, 3);
     assert_string_equal(r->plugins[1], "c");
@@ -181,7 +183,8 @@ static void the_command_line_wins(void **state)
 static void bad_arguments_are_refused(void **state)
 {
     static const char *const bad[] = {"training",   "training.steps", "=5",        ".steps=5",
-                                      "training.=", "steps=5",        "a.b=x ; y", "a.b=x\ny"};
+                                      "training.=", "steps=5",        "a.b=x ; y", "a.b=x\ny",
+                                      "a.b=x\t; y", "a.b=x\f#y",      "a.b= ;x"};
     struct ct_arena arena = {0};
     struct ct_recipe *r = read_text(&arena, "[plugins]\nload = adamw\n");
 
@@ -313,6 +316,33 @@ static void drop_comments(char *text)
     *to = '\0';
 }
 
+/* What a file can say, the resolved recipe can say too. */
+static void values_read_back_as_they_were(void **state)
+{
+    static char longest[3996], line[4001], out[65536];
+    const char *texts[6];
+    struct ct_arena arena = {0};
+
+    (void)state;
+    memset(longest, 'v', sizeof(longest) - 1);
+    memset(line, 'w', sizeof(line) - 1);
+    texts[0] = ct_arena_printf(&arena, "path=%s", longest);
+    texts[1] = ct_arena_printf(&arena, "path=%s\n %s\n  x=1\n\t%s", longest, line, line);
+    texts[2] = ct_arena_printf(&arena, "path =\n %s\n [x]\n %s", line, line);
+    texts[3] = "path=;x";
+    texts[4] = "path = x\t y   z\fa;";
+    texts[5] = ct_arena_printf(&arena, "path = x  y\n %.3990s %s z\n  u", line, "b");
+    for (size_t i = 0; i < CT_COUNT(texts); i++) {
+        const char *text = ct_arena_printf(
+            &arena, "[plugins]\nload = good, words\n[model]\nname = llama\n[good]\n%s\n", texts[i]);
+        const char *value = ct_recipe_get(read_text(&arena, text), "good", "path");
+
+        assert_int_equal(apply(text, out, sizeof(out)), 0);
+        assert_string_equal(ct_recipe_get(read_text(&arena, out), "good", "path"), value);
+    }
+    ct_arena_finish(&arena);
+}
+
 static void the_resolved_recipe_is_complete_and_reads_back(void **state)
 {
     static const char text[] = "[plugins]\nload = good, words\n[model]\nname = llama\n"
@@ -408,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_command_line_wins),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(bad_recipes_say_what_is_wrong),
+        cmocka_unit_test(values_read_back_as_they_were),
         cmocka_unit_test(the_resolved_recipe_is_complete_and_reads_back),
         cmocka_unit_test(defaults_are_torchtitans),
         cmocka_unit_test(random_text_is_refused_or_sound),
