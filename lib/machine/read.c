@@ -295,12 +295,18 @@ static bool folder_at(size_t index, char *path, size_t room)
     return true;
 }
 
-static void list_known(char *text, size_t room)
+static int by_name(const void *a, const void *b)
 {
-    char folder[512];
-    size_t used = 0;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
-    *text = '\0';
+/* The names in all folders, in order, each once. Returns their number. */
+static size_t list_known(struct ct_arena *arena, const char ***names)
+{
+    size_t count = 0, kept = 0, room = 0;
+    char folder[512];
+
+    *names = NULL;
     for (size_t i = 0; folder_at(i, folder, sizeof(folder)); i++) {
         DIR *dir = opendir(folder);
         struct dirent *entry;
@@ -308,21 +314,51 @@ static void list_known(char *text, size_t room)
         while (dir && (entry = readdir(dir))) {
             size_t length = strlen(entry->d_name);
 
-            if (length <= 4 || strcmp(entry->d_name + length - 4, ".ini") || used >= room)
+            if (length <= 4 || strcmp(entry->d_name + length - 4, ".ini"))
                 continue;
-            used += (size_t)snprintf(text + used, room - used, "%s%.*s", used ? ", " : "",
-                                     (int)length - 4, entry->d_name);
+            *names = ct_arena_grow(arena, *names, &room, count + 1, sizeof(**names));
+            (*names)[count++] = ct_arena_printf(arena, "%.*s", (int)length - 4, entry->d_name);
         }
         if (dir)
             closedir(dir);
     }
+    if (count)
+        qsort(*names, count, sizeof(**names), by_name);
+    for (size_t i = 0; i < count; i++)
+        if (!kept || strcmp((*names)[kept - 1], (*names)[i]))
+            (*names)[kept++] = (*names)[i];
+    return kept;
+}
+
+/* The first that begins with name ("h100": "h100-80g"), which ct_nearest finds too far. */
+static const char *nearest(const char *name, const char **names, size_t count)
+{
+    for (size_t i = 0; *name && i < count; i++)
+        if (!strncmp(names[i], name, strlen(name)))
+            return names[i];
+    return ct_nearest(name, names, count);
+}
+
+static int unknown(struct ct_arena *arena, const char *name)
+{
+    const char **names, *near, *list = "";
+    size_t count = list_known(arena, &names);
+
+    near = nearest(name, names, count);
+    for (size_t i = 0; i < count; i++)
+        list = ct_arena_printf(arena, "%s%s%s", list, i ? ", " : "", names[i]);
+    return ct_fail(CT_ECONFIG,
+                   "there is no description of a machine called %s: expected the path of a file%s%s"
+                   "%s%s%s",
+                   name, count ? ", or one of " : "", list, near ? "; did you mean " : "",
+                   near ? near : "", near ? "?" : "");
 }
 
 int ct_machine_read(struct ct_arena *arena, const char *name, const struct ct_machine **machine)
 {
     struct ct_machine *m = ct_arena_new(arena, struct ct_machine);
     const char *path = ct_machine_is_name(name) ? ct_machine_kept(arena, name) : name;
-    char folder[512], known[1024];
+    char folder[512];
     int rc;
 
     if (path != name && path && access(path, R_OK) != 0)
@@ -332,13 +368,8 @@ int ct_machine_read(struct ct_arena *arena, const char *name, const struct ct_ma
         if (access(path, R_OK) != 0)
             path = NULL;
     }
-    if (!path) {
-        list_known(known, sizeof(known));
-        return ct_fail(CT_ECONFIG,
-                       "there is no description of a machine called %s: expected the path of a "
-                       "file, or one of %s",
-                       name, known);
-    }
+    if (!path)
+        return unknown(arena, name);
     rc = parse(arena, path, m);
     *machine = m;
     return rc < 0 ? ct_context(rc, "the description of a machine") : 0;
