@@ -265,8 +265,10 @@ static int apply(const struct ct_plugin *plugin, const char *set, struct ct_aren
     if (!value)
         return ct_fail(CT_ECONFIG, "--set %s: expected SECTION.KEY=VALUE", set);
     *key++ = *value++ = '\0';
-    if (!strcmp(section, plugin->name) && plugin->options)
-        return ct_options_set(plugin->options, plugin->config, key, value, "--set");
+    if (!strcmp(section, plugin->name))
+        return plugin->options
+                   ? ct_options_set(plugin->options, plugin->config, key, value, "--set")
+                   : ct_fail(CT_ECONFIG, "--set %s: plugin %s has no options", set, section);
     for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
         if (!strcmp(ct_recipe_section_at(i)->name, section))
             return ct_options_set(ct_recipe_section_at(i)->options, ct_recipe_section_at(i)->config,
@@ -342,6 +344,69 @@ static int load_with(struct check *c)
     return rc;
 }
 
+static bool is_core_section(const char *name)
+{
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
+        if (!strcmp(ct_recipe_section_at(i)->name, name))
+            return true;
+    return false;
+}
+
+static bool is_registered(const char *name)
+{
+    const struct ct_plugin *plugin;
+
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
+        if (!strcmp(plugin->name, name))
+            return true;
+    return false;
+}
+
+/* No section that the check has: of the core, of the plugin, or of one that its runs load. */
+static int unknown_section(struct check *c, const char *set, const char *section)
+{
+    const char **names;
+    size_t count = ct_plugin_names(&c->arena, &names), room = count;
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(names[i], section))
+            return ct_fail(CT_ECONFIG, "--set %s: the check does not load plugin %s; add --with %s",
+                           set, section, section);
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++) {
+        names = ct_arena_grow(&c->arena, names, &room, count + 1, sizeof(*names));
+        names[count++] = ct_recipe_section_at(i)->name;
+    }
+    return ct_fail(CT_ECONFIG, "--set %s: no section %s%s", set, section,
+                   ct_did_you_mean(section, names, count));
+}
+
+/* What `apply` left alone must be for a plugin that the runs load. */
+static int check_set(struct check *c, const char *set)
+{
+    const char *section = ct_arena_printf(&c->arena, "%.*s", (int)strcspn(set, "."), set);
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc;
+
+    if (is_core_section(section) || is_registered(section))
+        return 0;
+    if (!check_runs_load(c, section))
+        return unknown_section(c, set, section);
+    rc = ct_plugin_path(section, path, sizeof(path));
+    if (rc == 0)
+        rc = ct_plugin_open(path, &plugin);
+    return rc == 0 ? apply(plugin, set, &c->arena) : rc;
+}
+
+static int check_sets(struct check *c)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < c->set_count; i++)
+        rc = check_set(c, c->sets[i]);
+    return rc;
+}
+
 static int check_all(struct check *c)
 {
     int rc = 0;
@@ -377,6 +442,8 @@ int verb_check(int argc, char **argv)
         rc = load(&c, plugin);
     if (rc == 0)
         rc = load_with(&c);
+    if (rc == 0)
+        rc = check_sets(&c);
     if (rc == 0)
         rc = check_all(&c);
     check_runs_finish(&c);

@@ -45,6 +45,8 @@ int check_verb(struct check *c, const struct ct_offer *offer);
 
 /* Train with the plugin on several meshes, and compare with one rank. */
 int check_runs(struct check *c);
+/* Whether they have the plugin called name, be it as another one's usual company. */
+bool check_runs_load(struct check *c, const char *name);
 void check_runs_finish(struct check *c);
 
 #endif

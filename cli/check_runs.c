@@ -113,7 +113,7 @@ static void print_recipe(const void *object, FILE *out)
         fprintf(out, "[tokens]\npath = %s/tokens\n", c->folder);
 }
 
-static int write_recipe(struct check *c, bool with, const char *path)
+static const char *list_plugins(struct check *c, bool with)
 {
     const char *list = "";
     static const struct {
@@ -130,9 +130,17 @@ static int write_recipe(struct check *c, bool with, const char *path)
     list = listed(c, list, "metrics");
     for (size_t i = 0; i < c->with_count; i++)
         list = listed(c, list, c->with[i]);
-    if (with)
-        list = listed(c, list, c->path);
-    return ct_file_print(path, print_recipe, &(struct wanted){c, list});
+    return with ? listed(c, list, c->path) : list;
+}
+
+bool check_runs_load(struct check *c, const char *name)
+{
+    return is_list(list_plugins(c, true), name);
+}
+
+static int write_recipe(struct check *c, bool with, const char *path)
+{
+    return ct_file_print(path, print_recipe, &(struct wanted){c, list_plugins(c, with)});
 }
 
 static int make_folder(struct check *c)

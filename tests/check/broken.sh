@@ -36,4 +36,17 @@ verb|verb broken_verb: .*it takes the argument --no-such-option
 transport|tp on 2 ranks, against one rank: the norm of the gradient in step 1
 compiler|compiler cpu.*`version` changes from call to call
 END
+refused() { # WORDS ARGUMENT..: status 2, and the words are said
+    "$ctitan" check "${@:2}" >"$folder/refused.log" 2>&1
+    if [[ $? != 2 ]] || ! grep -qF -- "$1" "$folder/refused.log"; then
+        echo "check ${*:2}: not refused with \"$1\":"
+        cat "$folder/refused.log"
+        status=1
+    fi
+}
+refused 'no section adamv; did you mean adamw?' adamw --set adamv.lr=1
+refused 'no section trainig; did you mean training?' adamw --set trainig.steps=1
+refused 'the check does not load plugin tp; add --with tp' adamw --set tp.degree=2
+refused 'plugin 1f1b has no options' 1f1b --set 1f1b.x=1
+refused 'no option named isaa; did you mean isa?' adamw --set cpu.isaa=1
 exit $status
