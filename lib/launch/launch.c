@@ -54,7 +54,8 @@ struct launcher {
 
     int first;         /* first rank that failed by itself, or -1 */
     bool failed;       /* some rank failed, perhaps because it got a signal to end */
-    int received;      /* signals */
+    int received;      /* signals to end */
+    bool asked;        /* got SIGQUIT, which ranks answer with a report */
     double term, kill; /* when to send them; 0: not scheduled */
     double patience, grace, leave;
 };
@@ -287,6 +288,8 @@ static void reap(struct launcher *l)
         drain(l, r, &r->out);
         drain(l, r, &r->err);
         l->failed |= r->status != 0;
+        if (l->asked && WIFSIGNALED(r->status) && WTERMSIG(r->status) == SIGQUIT)
+            l->received++; /* it does not answer: SIGQUIT ends it, like SIGTERM */
         if (r->status && l->first < 0 && !l->received) {
             l->first = i;
             schedule_end(l, now() + l->patience);
@@ -300,6 +303,13 @@ static void take_signal(struct launcher *l)
 
     if (read(l->signals, &info, sizeof(info)) != sizeof(info) || info.ssi_signo == SIGCHLD)
         return;
+    if (info.ssi_signo == SIGQUIT) {
+        l->asked = true;
+        for (int i = 0; i < l->count; i++) /* not the processes that it started */
+            if (l->ranks[i].running)
+                kill(l->ranks[i].pid, SIGQUIT);
+        return;
+    }
     l->received++;
     signal_all(l, l->received == 1 ? (int)info.ssi_signo : SIGKILL);
     schedule_end(l, now() + l->leave);
@@ -394,7 +404,7 @@ static bool is_ignored(int number)
 /* A job under nohup continues when its terminal is closed. */
 static int catch_signals(struct launcher *l)
 {
-    static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
     sigemptyset(&l->caught);
     for (size_t i = 0; i < CT_COUNT(numbers); i++)

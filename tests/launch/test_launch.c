@@ -37,6 +37,13 @@ static void ignore(int number)
     (void)number;
 }
 
+static void answer(int number)
+{
+    (void)number;
+    if (write(1, "asked\n", 6) != 6)
+        _exit(4);
+}
+
 static int act_as_rank(const char *act)
 {
     struct ct_identity id;
@@ -56,7 +63,9 @@ static int act_as_rank(const char *act)
             printf("%d line %d of a rank that writes much\n", id.rank, i);
         return 0;
     }
-    if (!strcmp(act, "signals")) {
+    if (!strcmp(act, "answers"))
+        signal(SIGQUIT, answer);
+    if (!strcmp(act, "signals") || !strcmp(act, "answers")) {
         printf("ready\n");
         fflush(stdout);
     }
@@ -255,6 +264,26 @@ static void signals_are_passed_on(void **state)
     assert_true(seconds < 5);
 }
 
+static void ranks_are_asked_by_sigquit(void **state)
+{
+    struct run r = begin_run(1, "answers");
+
+    (void)state;
+    wait_until_ready(&r);
+    for (int i = 0; i < 3; i++) {
+        kill(r.pid, SIGQUIT);
+        wait_until_ready(&r); /* for its answer */
+    }
+    assert_int_equal(waitpid(r.pid, NULL, WNOHANG), 0);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(end_run(&r), 1);
+    r = begin_run(1, "signals");
+    wait_until_ready(&r);
+    kill(r.pid, SIGQUIT);
+    assert_int_equal(end_run(&r), 1);
+    assert_in(err, "interrupted by a signal");
+}
+
 static void nohup_holds(void **state)
 {
     struct run r;
@@ -385,6 +414,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(echo_is_not_repeated),
         cmocka_unit_test(deaf_and_stopped_ranks_are_ended),
         cmocka_unit_test(signals_are_passed_on),
+        cmocka_unit_test(ranks_are_asked_by_sigquit),
         cmocka_unit_test(nohup_holds),
         cmocka_unit_test(ranks_do_not_outlive_the_launcher),
         cmocka_unit_test(launchers_are_recognised),

@@ -46,7 +46,8 @@ struct ct_launch_request {
  * standard error passes through unchanged (CTITAN_TERMINAL=1 tells it that this is a terminal).
  * Lines of the others appear as "[rank N] line". A line "argv[0]: .." on standard error is dropped
  * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
- * SIGHUP are passed on; a second signal kills. When a rank fails, the others get `patience`, then
+ * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight
+ * recorder answer it with a report and go on, others end. When a rank fails, the others get `patience`, then
  * SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
  *
  * 0 if all ranks returned 0. Otherwise the first failure: CT_ECONFIG if that rank returned 2, else
