@@ -19,6 +19,7 @@
 #include "cli.h"
 
 #define PROMPTS 1024
+#define TEMPERATURE 0.8
 
 struct prompt {
     const char *text;
@@ -32,8 +33,8 @@ struct prompt {
 struct options {
     struct prompt prompts[PROMPTS];
     int64_t count, tokens, seed;
-    struct ct_sampling sampling;
-    bool no_cache;
+    struct ct_sampling sampling; /* temperature negative: not given */
+    bool greedy, no_cache;
     const char *logits;
 };
 
@@ -106,12 +107,23 @@ static int take_option(struct options *o, const char *name, const char *text)
 static bool take_flag(struct options *o, const char *name)
 {
     if (!strcmp(name, "--greedy"))
-        o->sampling.temperature = 0;
+        o->greedy = true;
     else if (!strcmp(name, "--no-cache"))
         o->no_cache = true;
     else
         return false;
     return true;
+}
+
+static int choose_temperature(struct options *o)
+{
+    double *temperature = &o->sampling.temperature;
+
+    if (o->greedy && *temperature >= 0)
+        return ct_fail(CT_ECONFIG, "--greedy and --temperature: give one of them");
+    if (*temperature < 0)
+        *temperature = o->greedy ? 0 : TEMPERATURE;
+    return 0;
 }
 
 /* Remove this verb's own options from argv; args_parse gets the others. */
@@ -139,7 +151,7 @@ static int take_options(int *argc, char **argv, struct options *o)
     *argc = kept;
     if (!o->count)
         add_prompt(o, "", false);
-    return 0;
+    return choose_temperature(o);
 }
 
 /* ---- the model ---- */
@@ -222,17 +234,16 @@ static int read_prompts(struct writer *w)
 static int print_token(const struct writer *w, const struct prompt *p, int64_t at)
 {
     char text[512];
-    int size;
+    int size = 0;
 
-    if (p->ids) {
+    if (p->ids)
         printf("%s%d", at == p->given ? "" : ",", (int)p->tokens[at]);
-        return fflush(stdout);
-    }
-    size = w->tokenizer->decode(p->tokens[at], text, sizeof(text));
-    if (size > 0)
-        fwrite(text, 1, (size_t)size, stdout);
-    fflush(stdout);
-    return size < 0 ? size : 0;
+    else
+        size = w->tokenizer->decode(p->tokens[at], text, sizeof(text));
+    if (size < 0)
+        return size;
+    fwrite(text, 1, (size_t)size, stdout);
+    return fflush(stdout) ? ct_fail(CT_EIO, "stdout: %s", strerror(errno)) : 0;
 }
 
 static int print_prompts(const struct writer *w)
@@ -348,8 +359,8 @@ int verb_generate(int argc, char **argv)
     int rc = o ? 0 : ct_fail(CT_ENOMEM, "options");
 
     if (rc == 0) {
-        *o = (struct options){
-            .tokens = 256, .seed = 1, .sampling = {.temperature = 0.8, .top_p = 1}};
+        *o =
+            (struct options){.tokens = 256, .seed = 1, .sampling = {.temperature = -1, .top_p = 1}};
         rc = take_options(&argc, argv, o);
     }
     if (rc == 0)

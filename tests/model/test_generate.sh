@@ -77,7 +77,8 @@ printf '%s\n' "$(write --prompt 'the quick' --tokens 10 --greedy)" "$(write --pr
 [ "$(write --with offload --set cpu.offload_folder="$work" --prompt 'the quick' --tokens 70 --greedy)" = "$want" ] ||
     fail "with its parameters in host memory"
 
-for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperature -1' '--top-k' '--prompt' '--colour red'; do
+for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperature -1' '--top-k' '--prompt' '--colour red' \
+    '--greedy --temperature 0.5' '--temperature 0.5 --greedy'; do
     status=0
     # shellcheck disable=SC2086
     "$ctitan" generate "$work/recipe.ini" $bad > /dev/null 2>&1 || status=$?
