@@ -57,19 +57,18 @@ static int set_int(const struct ct_option *o, int64_t *field, const char *text, 
     value = strtoll(text, &end, 10);
     if (end == text || *end || isspace((unsigned char)*text) || errno || (double)value < o->min ||
         (double)value > o->max)
-        return refuse(o, text, where, "an integer");
+        return refuse(o, text, where, (double)value > o->max ? "a smaller integer" : "an integer");
     *field = value;
     return 0;
 }
 
 static int set_float(const struct ct_option *o, double *field, const char *text, const char *where)
 {
-    double value;
     char *end;
+    double value = strtod(text, &end);
 
-    value = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text) || isnan(value) || value < o->min ||
-        value > o->max)
+        value > o->max || (isinf(value) && strpbrk(text, "0123456789"))) /* 1e400 */
         return refuse(o, text, where, "a number");
     *field = value;
     return 0;

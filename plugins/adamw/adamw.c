@@ -2,6 +2,7 @@
  * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), equal to
  * torch.optim.AdamW. One op updates all parameters, so that a device can run them in one launch.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -13,6 +14,8 @@
 
 #include "adamw.h"
 
+#define BELOW_1 0.999999999999 /* with 1, a moment would stay 0 */
+
 static struct config {
     struct adamw_hyper hyper;
     const char *state_dtype;
@@ -20,12 +23,14 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_FLOAT(struct config, hyper.lr, "lr", "8e-4", 0, INFINITY, "Peak learning rate"),
-    CT_OPT_FLOAT(struct config, hyper.beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
-    CT_OPT_FLOAT(struct config, hyper.beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
-    CT_OPT_FLOAT(struct config, hyper.eps, "eps", "1e-8", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.lr, "lr", "8e-4", 0, DBL_MAX, "Peak learning rate"),
+    CT_OPT_FLOAT(struct config, hyper.beta1, "beta1", "0.9", 0, BELOW_1,
+                 "Decay of the first moment"),
+    CT_OPT_FLOAT(struct config, hyper.beta2, "beta2", "0.95", 0, BELOW_1,
+                 "Decay of the second moment"),
+    CT_OPT_FLOAT(struct config, hyper.eps, "eps", "1e-8", 0, DBL_MAX,
                  "Added to the root of the second moment"),
-    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, DBL_MAX,
                  "Weight decay: fraction of a weight that a step at learning rate 1 subtracts"),
     CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
                   "parameter|float32|bfloat16|float8",
@@ -43,10 +48,12 @@ static const struct ct_option options[] = {
 enum { LR, STEP, CLIP, FIRST = ADAMW_FIRST, GROUP = ADAMW_GROUP };
 
 const struct ct_option adamw_attrs[] = {
-    CT_OPT_FLOAT(struct adamw_hyper, beta1, "beta1", "0.9", 0, 1, "Decay of the first moment"),
-    CT_OPT_FLOAT(struct adamw_hyper, beta2, "beta2", "0.95", 0, 1, "Decay of the second moment"),
-    CT_OPT_FLOAT(struct adamw_hyper, eps, "eps", "1e-8", 0, INFINITY, "Added to the root"),
-    CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
+    CT_OPT_FLOAT(struct adamw_hyper, beta1, "beta1", "0.9", 0, BELOW_1,
+                 "Decay of the first moment"),
+    CT_OPT_FLOAT(struct adamw_hyper, beta2, "beta2", "0.95", 0, BELOW_1,
+                 "Decay of the second moment"),
+    CT_OPT_FLOAT(struct adamw_hyper, eps, "eps", "1e-8", 0, DBL_MAX, "Added to the root"),
+    CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, DBL_MAX, "Decay"),
     {0}};
 
 /* p, g, m, v at t; copy may be NULL. */

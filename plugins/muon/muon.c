@@ -11,6 +11,7 @@
  *
  * The ops' kernels are the devices' (plugins/cpu/muon.c, plugins/cuda/muon.c).
  */
+#include <float.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@
 #include <ctitan/model.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
+
+#define BELOW_1 0.999999999999 /* with 1, the momentum would stay 0 */
 
 struct hyper {
     double momentum, weight_decay, scale;
@@ -36,10 +39,11 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_FLOAT(struct config, hyper.momentum, "momentum", "0.95", 0, 1, "Decay of the momentum"),
-    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.momentum, "momentum", "0.95", 0, BELOW_1,
+                 "Decay of the momentum"),
+    CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, DBL_MAX,
                  "Share of a weight that a step at learning rate 1 takes away"),
-    CT_OPT_FLOAT(struct config, hyper.scale, "scale", "0.2", 0, INFINITY,
+    CT_OPT_FLOAT(struct config, hyper.scale, "scale", "0.2", 0, DBL_MAX,
                  "Of an update, times the root of the matrix's larger dimension"),
     CT_OPT_ENUM(struct config, products, "products", "float32", "float32|bfloat16",
                 "What the iteration multiplies; sums are float32"),
@@ -49,9 +53,9 @@ static const struct ct_option options[] = {
     {0}};
 
 static const struct ct_option attrs[] = {
-    CT_OPT_FLOAT(struct hyper, momentum, "momentum", "0.95", 0, 1, "Decay of the momentum"),
-    CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, INFINITY, "Decay"),
-    CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, INFINITY, "Of the update"),
+    CT_OPT_FLOAT(struct hyper, momentum, "momentum", "0.95", 0, BELOW_1, "Decay of the momentum"),
+    CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, DBL_MAX, "Decay"),
+    CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, DBL_MAX, "Of the update"),
     {0}};
 
 static void put(const struct ct_launch *l, int64_t i, double value)

@@ -8,7 +8,7 @@
 struct config {
     bool fused;
     int64_t steps;
-    double lr;
+    double lr, norm;
     const char *path, *policy;
 };
 
@@ -16,13 +16,14 @@ static const struct ct_option table[] = {
     CT_OPT_BOOL(struct config, fused, "fused", "true", "One launch"),
     CT_OPT_INT(struct config, steps, "steps", "100", 1, 1e15, "Steps"),
     CT_OPT_FLOAT(struct config, lr, "lr", "3e-4", 0, 1, "Rate"),
+    CT_OPT_FLOAT(struct config, norm, "norm", "1", 0, INFINITY, "Norm"),
     CT_OPT_STRING(struct config, path, "path", NULL, "File"),
     CT_OPT_CHOICE(struct config, policy, "policy", "stop", "stop|skip", "Policy"),
     {0}};
 
 static void defaults_fill_and_the_rest_is_cleared(void **state)
 {
-    struct config c = {false, -5, 9, "left over", "left over"};
+    struct config c = {false, -5, 9, 9, "left over", "left over"};
 
     (void)state;
     assert_int_equal(ct_options_reset(table, &c), 0);
@@ -41,6 +42,8 @@ static void good_values_are_taken(void **state)
     assert_int_equal(ct_options_set(table, &c, "fused", "true", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "steps", "1000000000000000", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "lr", "0.5", "x"), 0);
+    assert_int_equal(ct_options_set(table, &c, "norm", "inf", "x"), 0);
+    assert_true(isinf(c.norm));
     assert_int_equal(ct_options_set(table, &c, "path", "", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "policy", "skip", "x"), 0);
     assert_true(c.fused);
@@ -65,12 +68,14 @@ static void bad_values_say_what_was_expected(void **state)
         {"steps", "10 ", "expected an integer"},
         {"steps", "", "expected an integer"},
         {"steps", "0", "expected an integer"},
-        {"steps", "99999999999999999999", "expected an integer"},
+        {"steps", "99999999999999999999", "expected a smaller integer, at least 1"},
         {"lr", "fast", "expected a number, 0 to 1"},
         {"lr", "1.5", "expected a number, 0 to 1"},
         {"lr", "-0.1", "expected a number"},
         {"lr", "nan", "expected a number"},
         {"lr", "0.1x", "expected a number"},
+        {"norm", "1e400", "norm = 1e400: expected a number, at least 0"},
+        {"norm", "-inf", "expected a number"},
         {"policy", "stopp", "expected one of stop, skip"},
         {"policy", "", "expected one of"},
         {"policy", "stop|skip", "expected one of"},

@@ -276,7 +276,7 @@ static void bad_recipes_say_what_is_wrong(void **state)
          {"r.ini:4: [good]: no option named sizes", "did you mean size?", ""}},
         {"[plugins]\nload = good\n[good]\nsize = 11\n",
          CT_ECONFIG,
-         {"r.ini:4: [good]: size = 11: expected an integer, 1 to 10", "", ""}},
+         {"r.ini:4: [good]: size = 11: expected a smaller integer, 1 to 10", "", ""}},
         {"[model]\nname = x\n[training]\n\ndtype = float61\n",
          CT_ECONFIG,
          {"r.ini:5: [training]: dtype = float61: expected one of float32, bfloat16", "", ""}},
