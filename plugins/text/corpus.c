@@ -202,7 +202,10 @@ static bool is_json(const char *path)
 static int add_documents(struct corpus *c, const char *path, const char *text, size_t size)
 {
     enum corpus_format format = c->request->format;
+    size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark */
 
+    text += mark;
+    size -= mark;
     if (format == CORPUS_AUTO)
         format = is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
     return format == CORPUS_TEXT ? add_text(c, text, size)

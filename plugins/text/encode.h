@@ -19,7 +19,7 @@ struct encoded {
     int64_t reserved[3];
 };
 
-#define ENCODED_MAGIC "ctokens1"
+#define ENCODED_MAGIC "ctokens2"
 
 /* Bytes of tokens in the file, up to the offsets of documents. */
 static inline size_t encoded_bytes(const struct encoded *header)

@@ -9,9 +9,9 @@
 
 #include "spool.h"
 
-static int failed(const struct spool *s)
+static int failed(int rc, const struct spool *s)
 {
-    return ct_fail(CT_EIO, "cannot write to %s: %s; [text] spool_folder names another folder",
+    return ct_fail(rc, "cannot write to %s: %s; [text] spool_folder names another folder",
                    s->folder, strerror(errno));
 }
 
@@ -24,7 +24,7 @@ int spool_open(struct spool *s, const char *folder)
     snprintf(path, sizeof(path), "%s/ctitan-text-XXXXXX", folder);
     fd = mkstemp(path);
     if (fd < 0)
-        return failed(s);
+        return failed(errno == ENOSPC ? CT_EIO : CT_ECONFIG, s);
     unlink(path);
     s->file = fdopen(fd, "w+");
     if (!s->file) {
@@ -37,7 +37,7 @@ int spool_open(struct spool *s, const char *folder)
 int spool_write(struct spool *s, const void *data, size_t size)
 {
     if (fwrite(data, 1, size, s->file) != size)
-        return failed(s);
+        return failed(CT_EIO, s);
     s->size += size;
     return 0;
 }
@@ -47,7 +47,7 @@ int spool_map(struct spool *s)
     void *data;
 
     if (fflush(s->file))
-        return failed(s);
+        return failed(CT_EIO, s);
     if (!s->size)
         return 0;
     data = mmap(NULL, s->size, PROT_READ, MAP_SHARED, fileno(s->file), 0);

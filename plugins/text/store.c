@@ -79,6 +79,12 @@ static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
     return rc;
 }
 
+static int cannot_keep(int rc)
+{
+    return ct_context(rc, "tokens cannot be kept; set [text] cache to a folder with more room or "
+                          "other permissions, or to none");
+}
+
 static int find_path(struct store *s, const struct opening *o)
 {
     const char *folder = o->request->cache;
@@ -89,9 +95,11 @@ static int find_path(struct store *s, const struct opening *o)
         rc = ct_file_make_folder(folder);
     else
         rc = ct_file_cache_folder(own, "tokens");
-    if (rc == 0 && snprintf(s->path, sizeof(s->path) - 8, "%s/%016llx%016llx",
-                            *folder ? folder : own, (unsigned long long)o->key.high64,
-                            (unsigned long long)o->key.low64) >= (int)sizeof(s->path) - 8)
+    if (rc < 0)
+        return cannot_keep(CT_ECONFIG);
+    if (snprintf(s->path, sizeof(s->path) - 8, "%s/%016llx%016llx", *folder ? folder : own,
+                 (unsigned long long)o->key.high64,
+                 (unsigned long long)o->key.low64) >= (int)sizeof(s->path) - 8)
         rc = ct_fail(CT_ECONFIG, "the path is too long");
     return rc;
 }
@@ -270,10 +278,7 @@ static int open_kept(struct store *s, struct opening *o)
     rc = find_path(s, o);
     if (rc == 0)
         rc = find_or_make(s, o);
-    if (rc == CT_EIO || rc == CT_ENOENT)
-        return ct_context(rc, "tokens cannot be kept; set [text] cache to a folder with more "
-                              "room or other permissions, or to none");
-    return rc;
+    return rc == CT_EIO ? cannot_keep(rc) : rc;
 }
 
 static int open_unnamed(struct store *s, struct opening *o)

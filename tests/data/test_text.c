@@ -439,6 +439,13 @@ static void test_json_lines(void **state)
     DOCUMENTS("one \xc3\xa9", "two");
     USE("a.jsonl", "shuffle=false", "repeat=false", "format=text");
     DOCUMENTS(lines);
+    write_text("mark.jsonl", "\xef\xbb\xbf{\"text\": \"x\"}");
+    write_text("mark.txt", "\xef\xbb\xbf\xef\xbb\xbfx"); /* only the first is a mark */
+    USE("mark.*", "shuffle=false", "repeat=false");
+    DOCUMENTS("x", "\xef\xbb\xbfx");
+    USE("a.jsonl", "cache=none", "spool_folder=/nonexistent");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("/nonexistent: No such file or directory; [text] spool_folder names another");
     USE("a.jsonl", "field=other");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("a.jsonl:1: the object has no field \"other\"");
@@ -696,11 +703,11 @@ static void test_cache_shared(void **state)
     assert_int_equal(list_cache(NULL), 1);
 }
 
-static void open_fails(const char *what)
+static void open_fails(int rc, const char *what)
 {
     struct ct_data *data;
 
-    assert_int_equal(open_text(2, 1, false, &data), CT_EIO);
+    assert_int_equal(open_text(2, 1, false, &data), rc);
     assert_message(what);
     assert_message("set [text] cache to a folder");
 }
@@ -715,14 +722,14 @@ static void test_cache_failures(void **state)
     write_text("a.txt", "abc");
     write_text(".cache", "a file");
     use_cache();
-    open_fails(".cache");
+    open_fails(CT_ECONFIG, ".cache");
     assert_int_equal(remove(cache + strlen("cache=")), 0);
     USE("", "shuffle=false");
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = (struct rlimit){1000, limit.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    open_fails("File too large");
+    open_fails(CT_EIO, "File too large");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_int_equal(list_cache(NULL), 0);
 }
