@@ -78,6 +78,17 @@ const char *ckpt_folder_of(struct ct_arena *arena, const char *path)
     return access(inside, F_OK) ? path : inside;
 }
 
+/* The folder of checkpoints at path has none, if it can be read. */
+static int find_in(const char *folder, const char *path)
+{
+    DIR *dir = opendir(folder);
+
+    if (!dir)
+        return ct_fail(CT_ECONFIG, "%s: %s", folder, strerror(errno));
+    closedir(dir);
+    return ct_fail(CT_ENOENT, "there is no checkpoint in %s", path);
+}
+
 int ckpt_none(struct ct_arena *arena, const char *path)
 {
     const char *name = strrchr(path, '/'), *folder = ".";
@@ -85,7 +96,7 @@ int ckpt_none(struct ct_arena *arena, const char *path)
     size_t count;
 
     if (!access(path, F_OK))
-        return ct_fail(CT_ENOENT, "there is no checkpoint in %s", path);
+        return find_in(ckpt_folder_of(arena, path), path);
     if (step_of(name ? name + 1 : path) < 0)
         return ct_fail(CT_ENOENT, "%s: %s", path, strerror(errno));
     if (name)
@@ -162,7 +173,7 @@ int ckpt_folder_take(const char *folder)
                        "[ckpt] folder",
                        folder);
     if (lock < 0)
-        return lock;
+        return ct_context(CT_ECONFIG, "[ckpt] folder");
     remove_left_overs(folder);
     return 0;
 }
