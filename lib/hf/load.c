@@ -37,7 +37,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
         rc = ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
     else if (w->ndim != want.ndim ||
              memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
-        rc = ct_fail(CT_EINVAL, "tensor %s has another shape than the model's", want.name);
+        rc = ct_fail(CT_ECONFIG, "tensor %s has another shape than the model's", want.name);
     else
         rc = ct_weights_read(w, t.offset, t.shape, param->dtype, transposed ? swap : host);
     if (rc == 0 && transposed)
@@ -126,7 +126,7 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     int rc = ct_weights_open(folder, &weights);
 
     if (rc < 0)
-        return rc;
+        return rc == CT_EIO ? CT_ECONFIG : rc; /* damaged, or no file of weights */
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
         if (run->states[i].role == CT_ROLE_PARAM && run->states[i].value)
             rc = load_parameter(run, weights, &run->states[i]);
