@@ -85,6 +85,8 @@ static int take_run(struct report *r, struct report_run *run)
 {
     int rc = run_read_log(&r->arena, run->folder, &run->log);
 
+    if (rc < 0 && rc != CT_ENOENT)
+        return CT_ECONFIG;
     if (rc < 0)
         return ct_fail(CT_ECONFIG,
                        "%s: expected the dump folder of a run with the plugin metrics: it has no "

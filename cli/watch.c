@@ -285,20 +285,56 @@ static int parse(struct watch *w, int argc, char **argv)
     return 0;
 }
 
+/* A run makes its lock and its recipe before it logs a step. */
+static bool has_run(struct watch *w)
+{
+    static const char *const files[] = {"lock", "recipe.ini", "status.json", "metrics.jsonl"};
+    struct stat st;
+    bool found = false;
+
+    for (size_t i = 0; i < CT_COUNT(files); i++)
+        found |= !stat(ct_arena_printf(&w->arena, "%s/%s", w->folder, files[i]), &st);
+    return found;
+}
+
+static int check_folder(struct watch *w)
+{
+    struct option_line plugin;
+    const char *recipe;
+    struct stat st;
+
+    if (stat(w->folder, &st) == 0 ? !S_ISDIR(st.st_mode) : errno == ENOENT)
+        return ct_fail(CT_ENOENT, "%s: expected the dump folder of a run ([job] dump_folder)",
+                       w->folder);
+    if (access(w->folder, X_OK) < 0)
+        return ct_fail(CT_ECONFIG, "%s: %s", w->folder, strerror(errno));
+    if (access(w->path, R_OK) < 0 && errno != ENOENT)
+        return ct_fail(CT_ECONFIG, "%s: %s", w->path, strerror(errno));
+    if (!has_run(w))
+        return ct_fail(CT_ECONFIG,
+                       "%s: expected the dump folder of a run: it has no lock, recipe.ini, "
+                       "status.json or metrics.jsonl",
+                       w->folder);
+    recipe = run_read_recipe(&w->arena, w->folder);
+    if (*recipe && !option_find(recipe, "plugin metrics", &plugin))
+        return ct_fail(CT_ECONFIG,
+                       "%s: the run does not load the plugin metrics, whose files watch reads",
+                       w->folder);
+    return 0;
+}
+
 int verb_watch(int argc, char **argv)
 {
     struct watch w;
-    struct stat st;
     int rc = parse(&w, argc, argv);
 
     if (rc < 0)
         return rc;
-    if (stat(w.folder, &st) < 0 || !S_ISDIR(st.st_mode))
-        return ct_fail(CT_ENOENT, "%s: expected the dump folder of a run ([job] dump_folder)",
-                       w.folder);
     w.path = ct_arena_printf(&w.arena, "%s/metrics.jsonl", w.folder);
     w.terminal &= !w.once;
-    rc = follow(&w);
+    rc = check_folder(&w);
+    if (rc == 0)
+        rc = follow(&w);
     if (w.in)
         fclose(w.in);
     ct_arena_finish(&w.arena);
