@@ -73,6 +73,20 @@ static bool help_section(const char *name)
     return true;
 }
 
+/* Fails if name is near that of a verb or of a section of the core. */
+static int name_nearest(const char *name)
+{
+    const char *names[64], *near;
+    size_t count = 0;
+
+    for (const struct verb *v = verbs; v->name && count < CT_COUNT(names); v++)
+        names[count++] = v->name;
+    for (size_t i = 0; ct_recipe_section_at(i)->name && count < CT_COUNT(names); i++)
+        names[count++] = ct_recipe_section_at(i)->name;
+    near = ct_nearest(name, names, count);
+    return near ? ct_fail(CT_ECONFIG, "no verb or section %s; did you mean %s?", name, near) : 0;
+}
+
 static int help_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
@@ -80,7 +94,8 @@ static int help_plugin(const char *name)
     int rc = ct_plugin_path(name, path, sizeof(path));
 
     if (rc < 0)
-        return ct_context(CT_ECONFIG, "no verb or section %s", name);
+        return name_nearest(name) < 0 ? CT_ECONFIG
+                                      : ct_context(CT_ECONFIG, "no verb or section %s", name);
     rc = ct_plugin_open(path, &plugin);
     if (rc < 0)
         return rc;

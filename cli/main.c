@@ -39,7 +39,7 @@ const struct verb verbs[] = {
      "simulate one step of all ranks on a virtual clock", verb_simulate},
     {"tune",
      RECIPE_ARGS " --device NAME --world RANKS [--memory BYTES] [--vary SECTION.KEY=VALUE,..]... "
-                 "[--out FILE]",
+                 "[--out FILE] [--json]",
      "search for the fastest settings that fit into memory", verb_tune},
     {"compare",
      "A B [-n RANKS] [--runs PAIRS] [--steps N] [--set|--a-set|--b-set SECTION.KEY=VALUE]... "

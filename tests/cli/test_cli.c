@@ -131,6 +131,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --set model.name=lama", "no plugin that was found has it; with a model: "},
         {"train %R --set job.dump_folder=/proc/x",
          "[job] dump_folder: cannot create the folder /proc/x"},
+        {"train %R --set job.dump_folder=", "[job] dump_folder: the path of a folder is empty"},
         {"train %R --with offload", "device cpu has no host memory to offload to"},
         {"train %R --with offload --set cpu.offload_folder=none",
          "[cpu] offload_folder = none: No such file or directory"},
@@ -139,6 +140,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --set training.dtype=float31", "expected one of float32, bfloat16"},
         {"plan %R --dump-after all", "plan has no option --dump-after"},
         {"plugins now", "plugins takes no argument"},
+        {"help trai", "no verb or section trai; did you mean train?"},
+        {"help trainig", "no verb or section trainig; did you mean training?"},
         {"help nothing_at_all", "no verb or section nothing_at_all"},
         {"doctor now", "doctor takes no argument"},
     };
@@ -178,6 +181,8 @@ static void help_is_made_from_the_tables(void **state)
     assert_has(r.out, "-n RANKS");
     r = run("help plan");
     assert_has(r.out, "usage: ctitan plan RECIPE");
+    r = run("help tune");
+    assert_has(r.out, "[--json]");
     r = run("help ops");
     assert_has(r.out, "all_gather ");
     assert_has(r.out, "linear ");
