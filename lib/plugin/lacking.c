@@ -8,30 +8,52 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 
-/* "bytes, bpe": the plugins in the folders that are, or offer, what. It loads them, as the caller
-   is about to fail anyway. */
-static const char *providers(struct ct_arena *scratch, const char *what)
+/* The plugins in the folders that are, or offer, what. It loads them, as the caller is about to
+   fail anyway. Returns their number. */
+static size_t providers(struct ct_arena *scratch, const char *what, const char ***names)
 {
-    const char **names, *list = "";
-    size_t count = ct_plugin_names(scratch, &names);
+    size_t count = ct_plugin_names(scratch, names), kept = 0;
     const struct ct_plugin *p;
     char path[PATH_MAX];
 
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &p) < 0)
+        if (ct_plugin_path((*names)[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &p) < 0)
             continue;
         if (ct_plugin_has(p, what))
-            list = ct_arena_printf(scratch, "%s%s%s", list, *list ? ", " : "", names[i]);
+            (*names)[kept++] = (*names)[i];
     }
+    return kept;
+}
+
+/* "bytes, bpe" */
+static const char *listed(struct ct_arena *scratch, const char *const *names, size_t count)
+{
+    const char *list = "";
+
+    for (size_t i = 0; i < count; i++)
+        list = ct_arena_printf(scratch, "%s%s%s", list, i ? ", " : "", names[i]);
     return list;
+}
+
+/* No plugin offers what: "model:lama". Those with something of its kind may be meant. */
+static int offered_by_none(struct ct_arena *scratch, const char *subject, const char *thing,
+                           const char *what)
+{
+    int kind = (int)strcspn(what, ":");
+    const char **names;
+    size_t count = providers(scratch, ct_arena_printf(scratch, "%.*s:*", kind, what), &names);
+
+    return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s%s",
+                   subject, thing, kind, what, listed(scratch, names, count),
+                   ct_did_you_mean(what + kind + 1, names, count));
 }
 
 int ct_plugin_lacking(const char *subject, const char *what)
 {
     const char *colon = strchr(what, ':');
     struct ct_arena scratch = {0};
-    const char *list = providers(&scratch, what);
-    const char *thing = what;
+    const char **names, *thing = what;
+    size_t count = providers(&scratch, what, &names);
     int rc;
 
     if (colon && !strcmp(colon, ":*"))
@@ -41,14 +63,11 @@ int ct_plugin_lacking(const char *subject, const char *what)
         thing = ct_arena_printf(&scratch, "the %.*s %s", (int)(colon - what), what, colon + 1);
     else
         thing = ct_arena_printf(&scratch, "plugin %s", what);
-    if (*list)
+    if (count)
         rc = ct_fail(CT_ENOENT, "%s %s: add %s%s to [plugins] load", subject, thing,
-                     strchr(list, ',') ? "one of " : "", list);
+                     count > 1 ? "one of " : "", listed(&scratch, names, count));
     else if (colon)
-        rc = ct_fail(
-            CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s", subject,
-            thing, (int)(colon - what), what,
-            providers(&scratch, ct_arena_printf(&scratch, "%.*s:*", (int)(colon - what), what)));
+        rc = offered_by_none(&scratch, subject, thing, what);
     else
         rc = ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it", subject, thing);
     ct_arena_finish(&scratch);

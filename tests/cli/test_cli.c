@@ -129,6 +129,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"plan %R -n 2 --world 4", "-n and --world: give one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
         {"train %R --set model.name=lama", "no plugin that was found has it; with a model: "},
+        {"train %R --set model.name=lama", "qwen3_moe; did you mean llama?"},
         {"train %R --set job.dump_folder=/proc/x",
          "[job] dump_folder: cannot create the folder /proc/x"},
         {"train %R --set job.dump_folder=", "[job] dump_folder: the path of a folder is empty"},
