@@ -10,6 +10,8 @@
 
 #include "cli.h"
 
+#define MOST (1 << 20) /* ranks, restarts */
+
 struct change {
     int (*apply)(struct ct_recipe *recipe, const char *value);
     const char *value;
@@ -107,9 +109,11 @@ static int parse_number(const char *option, int64_t least, int64_t *number)
     char *end;
 
     *number = strtoll(optarg, &end, 10);
-    if (end == optarg || *end || *number < least || *number > 1 << 20)
+    if (end == optarg || *end || *number < least)
         return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least %lld", option, optarg,
                        (long long)least);
+    if (*number > MOST)
+        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at most %d", option, optarg, MOST);
     return 0;
 }
 

@@ -125,6 +125,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --max-restarts 1", "need -n RANKS"},
         {"train %R -n 2 --elastic", "--elastic needs --max-restarts N"},
         {"train %R -n zero", "-n zero: expected a number, at least 1"},
+        {"plan %R --world 2000000", "--world 2000000: expected a number, at most 1048576"},
         {"train %R -n 1000000", "ranks are allowed; `ctitan plan --world 1000000`"},
         {"plan %R -n 2 --world 4", "-n and --world: give one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
