@@ -87,12 +87,20 @@ bool flight_is_dead(const struct flight_run *run, int rank)
            (run->failed == 0 || flight_time(h, h->beat) < run->failed);
 }
 
-static bool is_stopped(const struct flight_run *run, int rank)
+static bool is_stop(int state)
+{
+    return state == 'T' || state == 't';
+}
+
+/* One that is continued later fails because of the others. */
+bool flight_is_stopped(const struct flight_run *run, int rank)
 {
     const struct flight_header *h = run->rank[rank].h;
-    int state = h->seen ? h->seen : run->rank[rank].process;
 
-    return h->state != FLIGHT_FAILED && h->state != FLIGHT_ENDED && (state == 'T' || state == 't');
+    if (h->state == FLIGHT_ENDED)
+        return false;
+    return h->seen ? is_stop(h->seen)
+                   : h->state != FLIGHT_FAILED && is_stop(run->rank[rank].process);
 }
 
 void flight_say_position(struct flight_verdict *v, const struct flight_run *run, int rank)
@@ -206,7 +214,7 @@ static void find_dead(const struct flight_run *run, struct flight_verdict *v)
             if (h->exit_first && (h->exit_status & 0x7f))
                 flight_say(v, ", by signal %d (%s)", h->exit_status & 0x7f,
                            strsignal(h->exit_status & 0x7f));
-        } else if (is_stopped(run, r)) {
+        } else if (flight_is_stopped(run, r)) {
             flight_blame(v, R1, r);
             flight_say(v, "rank %d (pid %d on %s) was stopped by a signal", r, h->pid, h->host);
         } else {

@@ -288,6 +288,8 @@ struct flight_verdict {
 
 void flight_analyse(const struct flight_run *run, struct flight_verdict *verdict);
 bool flight_is_dead(const struct flight_run *run, int rank);
+/* By a signal, now or when the first rank failed. */
+bool flight_is_stopped(const struct flight_run *run, int rank);
 /* No rank has done anything for longer than steps took. */
 bool flight_is_stuck(const struct flight_run *run);
 

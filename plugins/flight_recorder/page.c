@@ -145,18 +145,17 @@ static const char *const rules[] = {
 static const char *state_of(const struct flight_run *run, int rank)
 {
     const struct flight_header *h = run->rank[rank].h;
-    int seen = h->seen ? h->seen : run->rank[rank].process;
 
     if (h->state == FLIGHT_ENDED)
         return "ended";
+    if (flight_is_stopped(run, rank) && h->state != FLIGHT_TOLD)
+        return "stopped";
     if (h->state == FLIGHT_FAILED)
         return "failed";
     if (h->state == FLIGHT_TOLD)
         return "asked to end";
     if (flight_is_dead(run, rank))
         return "dead";
-    if (seen == 'T' || seen == 't')
-        return "stopped";
     return run->rank[rank].process == 'X' ? "was running" : "running";
 }
 

@@ -152,6 +152,7 @@ static int on_step_end(const struct ct_event_data *d)
 static int on_op(const struct ct_event_data *d)
 {
     const struct ct_op_type *type = d->instruction->op->type;
+    static bool stopped;
 
     if (!here() || d->program != run->program || !type->flops || d->microbatch < 0)
         return 0;
@@ -164,8 +165,10 @@ static int on_op(const struct ct_event_data *d)
         hang();
     if (is("die"))
         raise(SIGKILL);
-    if (is("stop"))
+    if (is("stop") && !stopped) {
+        stopped = true;
         raise(SIGSTOP);
+    }
     if (is("slow"))
         ct_nap(config.seconds);
     return 0;
