@@ -177,6 +177,8 @@ static int set_aside(struct reader *r, char *line)
         length--;
     if (!length || length > NAME_MAX_LENGTH)
         return fail_at(r, r->line, "'%.60s' is not a key: expected 1 to 48 characters", line);
+    if (!ct_recipe_is_utf8(line))
+        return fail_at(r, r->line, "'%.60s' is not UTF-8, which recipes are written in", line);
     r->aside = ct_arena_strdup(r->recipe->arena, value + strspn(value, " \t"));
     *value = '\0';
     return 0;
@@ -239,6 +241,8 @@ int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
     r.recipe = ct_arena_new(arena, struct ct_recipe);
     r.recipe->arena = arena;
     r.recipe->path = ct_arena_strdup(arena, path);
+    if (!ct_recipe_is_utf8(path))
+        return ct_fail(CT_ECONFIG, "recipe %s: its name is not UTF-8", path);
     rc = parse(&r);
     if (rc == 0)
         *recipe = r.recipe;

@@ -21,6 +21,9 @@ const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const
 struct ct_setting *ct_recipe_find(const struct ct_recipe *recipe, const char *section,
                                   const char *key);
 
+/* Whether text is UTF-8, as checkpoints and other JSON that keep a recipe need it. */
+bool ct_recipe_is_utf8(const char *text);
+
 /* Set recipe->plugins from [plugins] load. */
 int ct_recipe_list_plugins(struct ct_recipe *recipe);
 

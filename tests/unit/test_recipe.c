@@ -102,6 +102,11 @@ static void bad_text_is_refused_with_its_line(void **state)
         {"[plugins]\nload = a,\n", "r.ini:2: load: expected a plugin's name after a comma"},
         {"[plugins]\nload = a b\n", "r.ini:2: load: expected a comma in 'a b'"},
         {"[plugins]\nload = a,\n  b,\n  a\n", "r.ini:2: load: a is listed twice"},
+        {"[job]\n; caf\xe9\nname = caf\xe9\n", "r.ini:3: 'name = caf\xe9' is not UTF-8"},
+        {"[job]\nname = \xc0\xaf\n", "is not UTF-8"},
+        {"[job]\nname = x\xed\xa0\x80\n", "is not UTF-8"},
+        {"[job]\nname = x\xf4\x90\x80\x80\n", "is not UTF-8"},
+        {"[job]\nname = x\xe2\x82\n", "is not UTF-8"},
     };
 
     (void)state;
@@ -161,6 +166,7 @@ static void the_command_line_wins(void **state)
 
     (void)state;
     assert_int_equal(ct_recipe_set(r, "training.steps=5"), 0);
+    assert_int_equal(ct_recipe_set(r, "job.name=caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x92\xa1"), 0);
     assert_int_equal(ct_recipe_set(r, "job.name=x=y.z"), 0);
     assert_int_equal(ct_recipe_with(r, "d"), 0);
     assert_int_equal(ct_recipe_with(r, "a"), 0);
@@ -184,7 +190,7 @@ static void bad_arguments_are_refused(void **state)
 {
     static const char *const bad[] = {"training",   "training.steps", "=5",        ".steps=5",
                                       "training.=", "steps=5",        "a.b=x ; y", "a.b=x\ny",
-                                      "a.b=x\t; y", "a.b=x\f#y",      "a.b= ;x"};
+                                      "a.b=x\t; y", "a.b=x\f#y",      "a.b= ;x",        "a.b=\xe9"};
     struct ct_arena arena = {0};
     struct ct_recipe *r = read_text(&arena, "[plugins]\nload = adamw\n");
 
@@ -194,6 +200,7 @@ static void bad_arguments_are_refused(void **state)
     assert_fails(ct_recipe_without(r, "adam"), CT_ECONFIG, "did you mean adamw?");
     assert_fails(ct_recipe_without(r, "cpu"), CT_ECONFIG, "--without cpu: the recipe does not");
     assert_fails(ct_recipe_with(r, ""), CT_ECONFIG, "--with");
+    assert_fails(ct_recipe_with(r, "\xe9"), CT_ECONFIG, "UTF-8");
     assert_int_equal(r->count, 1);
     ct_arena_finish(&arena);
 }
