@@ -176,6 +176,7 @@ static int run(struct args *args, int argc, char **argv)
 
     if (rc == 0)
         rc = check_ranks(args->ranks, &id);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failure to write, like a full disk */
     log_to_terminal(id.rank == 0 ? CT_LOG_INFO : CT_LOG_WARNING);
     if (rc == 0)
         rc = args_recipe(args, &recipe);
