@@ -50,7 +50,7 @@ static struct {
 
 /* ---- once ---- */
 
-/* A run that begins anew in the folder of another one keeps the metrics of that. */
+/* A run that begins anew in the folder of others keeps the metrics of each. */
 static int keep_former(const struct ct_run *run, const char *path)
 {
     char kept[CT_PATH_ROOM];
@@ -59,10 +59,34 @@ static int keep_former(const struct ct_run *run, const char *path)
 
     if (rc < 0 || stat(path, &former) < 0 || former.st_size == 0)
         return rc;
+    for (int n = 2; rc == 0 && !access(kept, F_OK); n++)
+        rc = ct_run_path(run, kept, "metrics-before-%d.jsonl", n);
+    if (rc < 0)
+        return rc;
     if (rename(path, kept) < 0)
         return ct_fail(CT_EIO, "cannot rename %s: %s", path, strerror(errno));
     ct_info("the metrics of an earlier run in this folder are in %s now", kept);
     return 0;
+}
+
+/* A full disk may have cut the last line off: the next one must not continue it. */
+static int drop_part_of_line(const char *path)
+{
+    FILE *in = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    off_t end = 0, size = 0;
+    int rc = 0;
+
+    for (ssize_t n; in && (n = getline(&line, &room, in)) > 0; size += n)
+        if (line[n - 1] == '\n')
+            end = size + n;
+    if (size > end && truncate(path, end) < 0)
+        rc = ct_fail(CT_EIO, "cannot shorten %s: %s", path, strerror(errno));
+    free(line);
+    if (in)
+        fclose(in);
+    return rc;
 }
 
 static int open_file(const struct ct_run *run, int64_t step)
@@ -70,8 +94,8 @@ static int open_file(const struct ct_run *run, int64_t step)
     char path[CT_PATH_ROOM];
     int rc = ct_run_path(run, path, "metrics.jsonl");
 
-    if (rc == 0 && step == 1)
-        rc = keep_former(run, path);
+    if (rc == 0)
+        rc = step == 1 ? keep_former(run, path) : drop_part_of_line(path);
     if (rc < 0)
         return rc;
     now.out = fopen(path, step == 1 ? "w" : "a");
@@ -217,10 +241,13 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     return rc;
 }
 
-static int validated(const struct ct_step_result *s)
+static int validated(struct ct_run *run, const struct ct_step_result *s)
 {
     char tps[32];
+    int rc = now.out ? 0 : begin(run, s->step);
 
+    if (rc < 0)
+        return rc;
     ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
             grouped((double)s->tokens / s->seconds, tps));
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
@@ -246,7 +273,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
     case CT_EVENT_VALIDATED:
-        return validated(data->result);
+        return validated(data->run, data->result);
     default: /* the end, or a failure */
         rc = status_end(data);
     }
