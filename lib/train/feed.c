@@ -154,8 +154,8 @@ static int write_inputs(struct feed *f)
                                        sizeof(int32_t) * (size_t)tokens);
     if (rc < 0)
         return rc;
-    return ct_executor_write(f->executor, f->valid, -1, &(float){(float)f->valid_tokens},
-                             sizeof(float));
+    f->labels = f->valid_tokens;
+    return ct_executor_write(f->executor, f->valid, -1, &(float){(float)f->labels}, sizeof(float));
 }
 
 int feed_step(struct feed *f, int64_t first, int64_t next)

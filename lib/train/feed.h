@@ -23,6 +23,7 @@ struct feed {
     int64_t local[CT_MAX_DIMS], offset[CT_MAX_DIMS];
     int32_t *row[FEED_INPUTS];   /* one sample from the source */
     int32_t *shard[FEED_INPUTS]; /* of this rank, for all microbatches */
+    int64_t labels;              /* of this rank in the step that was fed, masked ones excluded */
 
     /* One request at a time: the thread owns the rows and shards from READ to DONE. */
     pthread_t thread;

@@ -2,10 +2,12 @@
  * The training loop: feed, step, check, validate.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/train.h>
@@ -63,11 +65,7 @@ static int read_loss(struct feed *f, double *sum, double *count)
 {
     int rc = read_float(f->executor, f->graph, "loss", sum);
 
-    if (rc == 0)
-        rc = read_float(f->executor, f->graph, "valid_tokens", count);
-    if (rc == 0 && *count == 0)
-        return ct_fail(CT_EINVAL, "every label of the batch is masked: there is no loss");
-    return rc;
+    return rc < 0 ? rc : read_float(f->executor, f->graph, "valid_tokens", count);
 }
 
 /* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
@@ -107,29 +105,62 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
                 (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
 }
 
-static int run_step(struct feed *f, struct ct_step_result *r)
+static bool policy_is(const char *policy)
+{
+    return !strcmp(ct_config.training.non_finite, policy);
+}
+
+/* A batch without labels has gradients of 0, with which the optimizer would still move the weights.
+   Where the step is to be skipped, it is not run. */
+static int find_labels(struct feed *f, bool *found)
+{
+    int64_t most = 1;
+    int rc = 0;
+
+    if (policy_is("skip"))
+        rc = ct_group_all_reduce(ct_run_world(f->run), &f->labels, &most, 1, CT_I64, CT_REDUCE_MAX);
+    *found = most > 0;
+    return rc;
+}
+
+/* The loss is NaN without labels. */
+static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
+{
+    struct ct_run *run = f->run;
+    double valid = 0;
+    int rc = feed_scalars(run, r);
+
+    if (rc == 0)
+        rc = find_labels(f, labels);
+    r->loss = r->grad_norm = NAN;
+    if (rc < 0 || !*labels)
+        return rc;
+    rc = execute(f);
+    if (rc == 0)
+        rc = read_loss(f, &r->loss, &valid);
+    if (rc == 0)
+        rc = read_float(run->executor, run->graph, "grad_norm", &r->grad_norm);
+    *labels = valid > 0;
+    r->loss = *labels ? r->loss / valid : NAN;
+    return rc;
+}
+
+static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
 {
     struct ct_run *run = f->run;
     struct ct_progress *p = &run->progress;
     int64_t samples = feed_samples(f);
     bool last = r->step == ct_config.training.steps;
-    double begin = ct_now(), valid = 0;
+    double begin = ct_now();
     int rc = feed_step(f, p->samples, last ? -1 : p->samples + samples);
 
     if (rc)
         return rc;
     r->data_seconds = ct_now() - begin;
     report_slow_data(run, r);
-    rc = feed_scalars(run, r);
-    if (rc == 0)
-        rc = execute(f);
-    if (rc == 0)
-        rc = read_loss(f, &r->loss, &valid);
-    if (rc == 0)
-        rc = read_float(run->executor, run->graph, "grad_norm", &r->grad_norm);
+    rc = compute(f, r, labels);
     if (rc < 0)
         return rc;
-    r->loss /= valid;
     r->tokens = samples * feed_seq_len(f);
     r->tokens_seen = p->tokens += r->tokens;
     p->samples += samples;
@@ -138,22 +169,24 @@ static int run_step(struct feed *f, struct ct_step_result *r)
 }
 
 /* Apply the recipe's policy for a loss or norm that is not finite. */
-static int check_finite(struct ct_run *run, struct ct_step_result *r)
+static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
 {
+    char what[96] = "every label of its batch is masked, so there is no loss";
+
     if (isfinite(r->loss) && isfinite(r->grad_norm)) {
         run->progress.updates++;
         return 0;
     }
-    if (strcmp(ct_config.training.non_finite, "stop") != 0) {
-        r->skipped = true;
-        ct_warn("step %lld skipped: loss %g, grad_norm %g", (long long)r->step, r->loss,
-                r->grad_norm);
-        return 0;
-    }
-    return ct_fail(CT_EINVAL,
-                   "step %lld: loss %g, grad_norm %g; the update was not applied ([training] "
-                   "non_finite = skip continues without it)",
-                   (long long)r->step, r->loss, r->grad_norm);
+    if (labels)
+        snprintf(what, sizeof(what), "loss %g, grad_norm %g%s", r->loss, r->grad_norm,
+                 policy_is("stop") ? "; the update was not applied" : "");
+    if (policy_is("stop"))
+        return ct_fail(CT_EINVAL,
+                       "step %lld: %s ([training] non_finite = skip continues without it)",
+                       (long long)r->step, what);
+    r->skipped = true;
+    ct_warn("step %lld skipped: %s", (long long)r->step, what);
+    return 0;
 }
 
 static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)
@@ -191,6 +224,11 @@ static int validate(struct feed *f, int64_t step)
     }
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
+    if (valid == 0)
+        return ct_fail(CT_EINVAL,
+                       "validation after step %lld: every label is masked, so there is "
+                       "no loss",
+                       (long long)step);
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
     return fire(run, CT_EVENT_VALIDATED, &r);
@@ -206,21 +244,22 @@ static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
 
 static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
 {
+    bool labels = true;
     int rc = fire(run, CT_EVENT_STEP_BEGIN, r);
 
     if (rc == 0)
-        rc = run_step(feed, r);
+        rc = run_step(feed, r, &labels);
     if (rc == 0)
-        rc = check_finite(run, r);
+        rc = check_finite(run, r, labels);
     if (rc)
         return rc;
     run->progress.step++;
     rc = fire(run, CT_EVENT_STEP_END, r);
-    if (rc == 0 && r->skipped && !went_back(run, r) &&
-        !strcmp(ct_config.training.non_finite, "rewind"))
+    if (rc == 0 && r->skipped && !went_back(run, r) && policy_is("rewind"))
         return ct_fail(CT_EINVAL,
-                       "[training] non_finite = rewind: no plugin that can go back (ckpt) "
-                       "is loaded");
+                       "[training] non_finite = rewind: no plugin went back from step "
+                       "%lld",
+                       (long long)r->step);
     return rc;
 }
 
@@ -265,11 +304,30 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
     return save(run, rc, result);
 }
 
+static const struct ct_run *rewinds;
+
+void ct_run_rewinds(const struct ct_run *run)
+{
+    rewinds = run;
+}
+
+static int check_policy(const struct ct_run *run)
+{
+    if (!policy_is("rewind") || rewinds == run)
+        return 0;
+    return ct_fail(
+        CT_ECONFIG,
+        "[training] non_finite = rewind needs a plugin that can go back: load ckpt, with "
+        "[ckpt] enable = true");
+}
+
 int ct_run_train(struct ct_run *run)
 {
     struct ct_step_result result = {0};
-    int rc = train_and_save(run, &result);
+    int rc = check_policy(run);
 
+    if (rc == 0)
+        rc = train_and_save(run, &result);
     return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);
 }
 

@@ -723,6 +723,7 @@ static int hear(const struct ct_event_data *data, void *context)
         ct_run_keep(run, "ckpt.skipped", &skipped, sizeof(skipped));
         return 0;
     case CT_EVENT_RUN_READY:
+        ct_run_rewinds(run);
         return ready(run);
     case CT_EVENT_STEP_BEGIN:
         step_begin(run);

@@ -385,6 +385,103 @@ static void files_are_not_written_in_the_place_of_closed_streams(void **state)
         json_decref(line_object(&metrics));
 }
 
+/* Megatron's files. In the second step each token is a document of its own, so it predicts none. */
+static void write_unlabelled_batch(void)
+{
+    enum { BATCH = 64, STEPS = 9, DOCUMENTS = BATCH + 2 };
+    FILE *out = fopen(ct_arena_printf(&arena, "%s/masked.bin", folder), "w");
+    FILE *index = fopen(ct_arena_printf(&arena, "%s/masked.idx", folder), "w");
+    int64_t at = 0;
+
+    for (int i = 0; i < BATCH * STEPS; i++)
+        fputc(i * i % 61, out);
+    fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0\1", 1, 18, index);
+    fwrite((uint64_t[]){DOCUMENTS, 0}, sizeof(uint64_t), 2, index);
+    for (int pointers = 0; pointers < 2; pointers++)
+        for (int i = 0; i < DOCUMENTS; i++) {
+            int32_t length = i == 0 ? BATCH : i <= BATCH ? 1 : BATCH * (STEPS - 2);
+
+            fwrite(pointers ? (void *)&at : (void *)&length, pointers ? 8 : 4, 1, index);
+            at += pointers ? length : 0;
+        }
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(fclose(index), 0);
+}
+
+#define MASKED "train %R --set tokens.path=masked.bin --set tokens.document_mask=true "
+
+/* The loss of a step of the last run. */
+static double loss_of(int step)
+{
+    double loss = NAN;
+
+    for (char *text = slurp("out/metrics.jsonl"); *text;) {
+        json_t *object = line_object(&text);
+
+        if (number(object, "step") == step && json_is_number(json_object_get(object, "loss")))
+            loss = number(object, "loss");
+        json_decref(object);
+    }
+    return loss;
+}
+
+static void a_batch_without_labels_is_a_case_of_non_finite(void **state)
+{
+    const char *plugins = run("plugins").out;
+    struct result r;
+    double skipped;
+
+    (void)state;
+    write_unlabelled_batch();
+    r = run(MASKED "--set metrics.log_freq=1");
+    assert_int_equal(r.status, 1);
+    assert_has(r.err, "step 2: every label of its batch is masked, so there is no loss ([training] "
+                      "non_finite = skip");
+    r = run(MASKED "--set metrics.log_freq=1 --set training.non_finite=skip");
+    assert_int_equal(r.status, 0);
+    assert_has(r.err, "step 2 skipped: every label of its batch is masked");
+    skipped = loss_of(3);
+    if (!strstr(plugins, "\nckpt "))
+        skip();
+    r = run(MASKED "--set metrics.log_freq=1 --set training.non_finite=rewind --with ckpt "
+                   "--set ckpt.interval=1");
+    assert_int_equal(r.status, 0);
+    /* The weights of step 1 on the third batch, both times. */
+    assert_true(loss_of(2) == skipped);
+}
+
+static void rewinding_needs_checkpoints(void **state)
+{
+    struct result r = run("train %R --set training.non_finite=rewind");
+
+    (void)state;
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "non_finite = rewind needs a plugin that can go back: load ckpt");
+}
+
+static void former_metrics_are_kept(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(run("train %R --set training.steps=1 --set job.dump_folder=twice").status,
+                         0);
+    assert_has(slurp("twice/metrics-before.jsonl"), "{\"step\": 1, ");
+    assert_has(slurp("twice/metrics-before-2.jsonl"), "{\"step\": 1, ");
+}
+
+static void a_limit_of_file_sizes_is_a_failure_to_write(void **state)
+{
+    struct result r;
+
+    (void)state;
+    r.status = system(ct_arena_printf(
+        &arena,
+        "cd %s && (ulimit -f 0; '%s' train r.ini --set metrics.log_freq=1 2>&1 | cat)"
+        " | grep -q 'File too large'",
+        folder, program));
+    assert_int_equal(r.status, 0);
+}
+
 /* ---- looking without running ---- */
 
 static double last_loss(const char *arguments)
@@ -646,6 +743,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
         cmocka_unit_test(validation_is_logged),
+        cmocka_unit_test(a_batch_without_labels_is_a_case_of_non_finite),
+        cmocka_unit_test(rewinding_needs_checkpoints),
+        cmocka_unit_test(former_metrics_are_kept),
+        cmocka_unit_test(a_limit_of_file_sizes_is_a_failure_to_write),
         cmocka_unit_test(data_that_ends_ends_the_run_well),
         cmocka_unit_test(a_run_that_fails_has_status_1),
         cmocka_unit_test(lost_output_is_a_failure),
