@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 
@@ -119,6 +120,7 @@ struct check {
     const struct ckpt_load *load;
     const struct ct_state **state; /* by tensor of the checkpoint; NULL: the run has none */
     int count;
+    bool weights; /* they do not fit either */
     char first[256];
 };
 
@@ -138,6 +140,12 @@ static void differ(struct check *k, const char *fmt, ...)
         ct_warn("%s", text);
 }
 
+/* Weights alone are converted, as they are when they are saved alone. */
+static bool converts(const struct ct_state *s, const struct ckpt_tensor *t)
+{
+    return s->role == CT_ROLE_PARAM && ct_dtype_is_float(s->dtype) && ct_dtype_is_float(t->dtype);
+}
+
 static bool wanted(const struct ckpt_load *load, enum ct_role role)
 {
     return role == CT_ROLE_PARAM || load->optimizer;
@@ -155,19 +163,25 @@ static void compare_state(struct check *k, const struct ct_state *s)
 {
     const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
     char a[128], b[128];
+    bool weight = s->role == CT_ROLE_PARAM;
 
     if (!t) {
+        k->weights |= weight;
         differ(k, "%s is not in the checkpoint%s", s->name,
-               k->c->model_only && s->role != CT_ROLE_PARAM ? ", which has the model only" : "");
+               k->c->model_only && !weight ? ", which has the model only" : "");
         return;
     }
     k->state[t - k->c->tensors] = s;
-    if (t->ndim != s->ndim || memcmp(t->shape, s->shape, sizeof(*t->shape) * (size_t)t->ndim))
+    if (t->ndim != s->ndim || memcmp(t->shape, s->shape, sizeof(*t->shape) * (size_t)t->ndim)) {
+        k->weights |= weight;
         differ(k, "%s is [%s] in the checkpoint and [%s] here", s->name,
                shape_text(t->ndim, t->shape, a), shape_text(s->ndim, s->shape, b));
-    if (t->dtype != s->dtype)
+    }
+    if (t->dtype != s->dtype && (k->load->optimizer || !converts(s, t))) {
+        k->weights |= weight && !converts(s, t);
         differ(k, "%s is %s in the checkpoint and %s here", s->name, ct_dtype_name(t->dtype),
                ct_dtype_name(s->dtype));
+    }
 }
 
 static int compare_all(struct check *k)
@@ -176,15 +190,18 @@ static int compare_all(struct check *k)
         if (wanted(k->load, k->run->states[i].role))
             compare_state(k, &k->run->states[i]);
     for (size_t i = 0; i < k->c->tensor_count; i++)
-        if (wanted(k->load, k->c->tensors[i].role) && !k->state[i])
+        if (wanted(k->load, k->c->tensors[i].role) && !k->state[i]) {
+            k->weights |= k->c->tensors[i].role == CT_ROLE_PARAM;
             differ(k, "%s of the checkpoint is not in this model or optimizer",
                    k->c->tensors[i].name);
+        }
     if (!k->count)
         return 0;
-    return ct_fail(CT_ECONFIG,
-                   "%s does not fit this run: %s%s. ckpt.exclude_from_loading = optimizer, "
-                   "lr_scheduler loads its weights only",
-                   k->c->path, k->first, k->count > 1 ? ", and more, listed above" : "");
+    return ct_fail(CT_ECONFIG, "%s does not fit this run: %s%s%s", k->c->path, k->first,
+                   k->count > 1 ? ", and more, listed above" : "",
+                   k->weights ? ". It is of another model"
+                              : ". ckpt.exclude_from_loading = optimizer, lr_scheduler loads its "
+                                "weights only");
 }
 
 /* ---- filling ---- */
@@ -228,8 +245,24 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
                const int64_t *shape, const void *data)
 {
     const struct fill *f = context;
+    const struct ct_state *s = state_of(f, box);
+    struct ct_weight weight = {box->name, box->dtype, box->ndim, {0}, data};
+    int64_t count = 1, zero[CT_MAX_DIMS] = {0};
+    void *converted;
+    int rc;
 
-    return ct_run_fill(f->run, state_of(f, box), offset, shape, data);
+    if (box->dtype == s->dtype)
+        return ct_run_fill(f->run, s, offset, shape, data);
+    for (int d = 0; d < box->ndim; d++)
+        count *= weight.shape[d] = shape[d];
+    converted = malloc((size_t)count * ct_dtype_size(s->dtype));
+    if (!converted)
+        return ct_fail(CT_ENOMEM, "%lld elements to convert weights in", (long long)count);
+    rc = ct_weights_read(&weight, zero, shape, s->dtype, converted);
+    if (rc == 0)
+        rc = ct_run_fill(f->run, s, offset, shape, converted);
+    free(converted);
+    return rc;
 }
 
 static void restore_kept(struct ct_run *run, const struct ckpt *c)
