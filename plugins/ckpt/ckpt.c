@@ -6,11 +6,13 @@
  * whether one of them got SIGTERM. When all files are on the disk, rank 0's thread writes the index
  * and gives the folder its name.
  */
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,8 +88,10 @@ static struct {
     struct ckpt_load load;
     struct ckpt_ring ring;
     bool evaluates;       /* not trained: weights are read, and nothing is saved */
-    int64_t saved;        /* last step of which there is a complete checkpoint; -1: none */
+    int64_t saved;        /* last step of this run that has a complete checkpoint; -1: none */
     int64_t verified;     /* newest step that was read; -1: none */
+    int64_t loaded;       /* step after which the run goes on */
+    bool alone;           /* checkpoints of later steps that are not of this run were set aside */
     bool catches;         /* SIGTERM */
     int64_t first_sample; /* of the current step */
 } now = {.saved = -1, .verified = -1};
@@ -187,6 +191,16 @@ static void *write_file(void *context)
     return NULL;
 }
 
+/* Checkpoints of later steps than a run begins with would count as its newest. They make room for
+   its first one; until then a run that is started again begins as it did. A damaged one is replaced,
+   that of a former run is kept. */
+static void stand_alone(void)
+{
+    if (!now.alone)
+        ckpt_set_aside(now.folder, now.loaded, now.saved < 0 ? -1 : save.step);
+    now.alone = true;
+}
+
 /* All files are on the disk. */
 static void *publish(void *context)
 {
@@ -194,7 +208,11 @@ static void *publish(void *context)
 
     (void)context;
     if (rc == 0)
+        stand_alone();
+    if (rc == 0)
         rc = ckpt_publish(save.temporary, save.path);
+    if (rc == 0)
+        rc = ckpt_folder_note(true);
     keep_result(rc);
     if (rc < 0)
         return NULL;
@@ -208,11 +226,12 @@ static void *publish(void *context)
 
 static int start(void *(*work)(void *))
 {
-    save.joined = !save.aside;
+    save.joined = true;
     if (!save.aside)
         work(NULL);
     else if (pthread_create(&save.thread, NULL, work, NULL))
         return ct_fail(CT_ENOMEM, "cannot create the thread that writes checkpoints");
+    save.joined = !save.aside;
     return 0;
 }
 
@@ -388,6 +407,15 @@ static const char *left_out(const struct ckpt_load *what)
     return what->optimizer || what->lr || what->data ? text : ", only weights";
 }
 
+/* The list of batches to skip, as a checkpoint has it. */
+static int check_skipped(const char *path)
+{
+    if (skipped.count >= 0 && skipped.count <= REWINDS && (!skipped.count || skipped.samples > 0))
+        return 0;
+    skipped = (struct skipped){0};
+    return ct_fail(CT_EIO, "%s: its list of skipped batches makes no sense", path);
+}
+
 /* Load one checkpoint. 1: it was good; 0: it was not. */
 static int load(struct ct_run *run, const char *path, struct ckpt_load what)
 {
@@ -402,6 +430,8 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
         what.optimizer = false;
     if (rc == 0)
         rc = ckpt_load(run, &c, &what);
+    if (rc == 0)
+        rc = check_skipped(path);
     rc = agree(run, rc, path);
     if (rc == 1 && run->rank == 0) {
         ct_info("loaded %s (%s) in %.2f s%s", path, c.mesh, ct_now() - begin, left_out(&what));
@@ -412,50 +442,77 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     return rc;
 }
 
-static int none_good(int64_t wanted, size_t count)
+static int none_good(size_t count)
+{
+    return ct_fail(CT_EIO,
+                   "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder to "
+                   "start a new run",
+                   count, now.folder);
+}
+
+static int not_there(int64_t step)
 {
     struct ct_arena scratch = {0};
     int64_t *steps;
-    int rc;
+    size_t count = ckpt_steps(&scratch, now.folder, &steps);
+    int rc = ct_fail(CT_ECONFIG,
+                     "[ckpt] load_step: no undamaged checkpoint of step %lld in %s, which has: %s",
+                     (long long)step, now.folder, ckpt_steps_text(&scratch, steps, count));
 
-    if (wanted < 0)
-        return ct_fail(CT_EIO,
-                       "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder "
-                       "to start a new run",
-                       count, now.folder);
-    count = ckpt_steps(&scratch, now.folder, &steps);
-    rc = ct_fail(CT_ECONFIG,
-                 "[ckpt] load_step: no undamaged checkpoint of step %lld in %s, which has: %s",
-                 (long long)wanted, now.folder, ckpt_steps_text(&scratch, steps, count));
     ct_arena_finish(&scratch);
     return rc;
 }
 
-/* Load the newest good checkpoint of the run's own folder, or the one asked for. 0: there is none
-   at all. Rank 0 lists them. */
-static int load_newest(struct ct_run *run, int64_t wanted, const struct ckpt_load *what)
+/* Load the newest good checkpoint of the run's own folder, of steps `first` to `last`. 0: there is
+   none; *tried: those that are damaged. Rank 0 lists them. */
+static int load_between(struct ct_run *run, int64_t first, int64_t last,
+                        const struct ckpt_load *what, size_t *tried)
 {
     struct ct_arena scratch = {0};
-    int64_t *steps = NULL, step, count = 0;
+    int64_t *steps = NULL, step = -1, count = 0;
     int rc = 0;
 
+    *tried = 0;
     if (run->rank == 0)
         count = (int64_t)ckpt_steps(&scratch, now.folder, &steps);
     rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
     for (int64_t i = 0; rc == 0 && i < count; i++) {
         step = steps ? steps[i] : 0;
         rc = ct_group_broadcast(ct_run_world(run), &step, 1, CT_I64, 0);
-        if (rc == 0 && (wanted < 0 || step == wanted))
-            rc = load(run, ckpt_step_path(&scratch, now.folder, step), *what);
+        if (rc < 0 || step < first || step > last)
+            continue;
+        rc = load(run, ckpt_step_path(&scratch, now.folder, step), *what);
+        ++*tried;
     }
-    if (rc == 1)
-        now.saved = now.verified = step;
-    if (rc == 0 && (count || wanted >= 0))
-        rc = none_good(wanted, (size_t)count);
-    if (rc == 1 && wanted >= 0 && run->rank == 0 && !config.load_only && !now.evaluates)
-        ckpt_set_aside(now.folder, wanted);
     ct_arena_finish(&scratch);
-    return rc;
+    if (rc != 1)
+        return rc;
+    now.alone = false;
+    now.loaded = run->progress.step - 1;
+    if (what->lr)
+        now.saved = now.verified = step;
+    return 1;
+}
+
+/* The newest one up to step `last`; 0: there is none at all. */
+static int load_newest(struct ct_run *run, int64_t last, const struct ckpt_load *what)
+{
+    size_t tried;
+    int rc = load_between(run, 0, last, what, &tried);
+
+    return rc == 0 && tried ? none_good(tried) : rc;
+}
+
+/* That of [ckpt] load_step; those of later steps make room for the ones that follow. */
+static int load_wanted(struct ct_run *run)
+{
+    int64_t step = config.load_step;
+    size_t tried;
+    int rc = load_between(run, step, step, &now.load, &tried);
+
+    if (rc == 1 && now.load.lr && run->rank == 0 && !config.load_only && !now.evaluates)
+        ckpt_set_aside(now.folder, step, step);
+    return rc == 0 ? not_there(step) : rc;
 }
 
 /* Begin with other weights, or with another run's checkpoint. */
@@ -484,13 +541,32 @@ static int load_initial(struct ct_run *run)
                    : rc;
 }
 
-/* A job that is started again goes on from what it saved since load_step. */
-static int resume(struct ct_run *run)
+/* Whether this job was started again, and had saved. The same on all ranks. */
+static int goes_on(struct ct_run *run, bool *again)
 {
     struct ct_identity identity;
-    bool again = ct_launch_identify(&identity) == 0 && identity.restart && !config.load_only;
-    int rc = load_newest(run, again ? -1 : config.load_step, &now.load);
+    bool restarted = ct_launch_identify(&identity) == 0 && identity.restart;
+    int32_t saved = run->rank == 0 && restarted && ckpt_folder_saved();
+    int rc = ct_group_broadcast(ct_run_world(run), &saved, 1, CT_I32, 0);
 
+    *again = saved;
+    return rc == 0 && run->rank == 0 && !saved ? ckpt_folder_note(false) : rc;
+}
+
+/* A job that is started again goes on from what it saved, whatever it began with. */
+static int resume(struct ct_run *run)
+{
+    bool again = false;
+    int rc = config.load_only || now.evaluates ? 0 : goes_on(run, &again);
+
+    if (rc < 0)
+        return rc;
+    if (again)
+        rc = load_newest(run, INT64_MAX, &(struct ckpt_load){true, true, true});
+    else if (config.load_step >= 0)
+        rc = load_wanted(run);
+    else
+        rc = load_newest(run, INT64_MAX, &now.load);
     if (rc == 0 && *config.initial_load_path)
         rc = load_initial(run);
     return rc < 0 ? rc : 0;
@@ -498,17 +574,19 @@ static int resume(struct ct_run *run)
 
 /* ---- going back ---- */
 
-/* Whether the step read a batch that is to be skipped; it then reads the next one. */
+static bool is_skipped(int64_t sample)
+{
+    for (int64_t i = 0; i < skipped.count; i++)
+        if (skipped.sample[i] == sample)
+            return true;
+    return false;
+}
+
+/* If the step would read a batch that is to be skipped, it reads the next one. */
 static void skip_batches(struct ct_run *run)
 {
-    for (bool again = true; again;) {
-        again = false;
-        for (int64_t i = 0; i < skipped.count; i++)
-            if (skipped.sample[i] == run->progress.samples) {
-                run->progress.samples += skipped.samples;
-                again = true;
-            }
-    }
+    for (int64_t i = 0; i < skipped.count && is_skipped(run->progress.samples); i++)
+        run->progress.samples += skipped.samples;
     now.first_sample = run->progress.samples;
 }
 
@@ -521,11 +599,11 @@ static int rewind_run(struct ct_run *run, int64_t step)
 
     if (rc < 0)
         return rc;
-    if (skipped.count == config.rewinds)
+    if (skipped.count >= config.rewinds)
         return ct_fail(CT_EINVAL, "step %lld is not finite, after %lld rewinds ([ckpt] rewinds)",
                        (long long)step, (long long)skipped.count);
     before.samples = run->progress.samples - first;
-    rc = load_newest(run, -1, &(struct ckpt_load){true, true, true});
+    rc = load_newest(run, now.saved, &(struct ckpt_load){true, true, true});
     if (rc == 0)
         rc = ct_fail(CT_EINVAL,
                      "step %lld is not finite, and there is no checkpoint yet to go "
@@ -612,13 +690,29 @@ static int make_nonce(struct ct_run *run)
     return ct_group_broadcast(ct_run_world(run), &now.nonce, 1, CT_I64, 0);
 }
 
+/* The dump folder is locked for the whole run, and has files of others. */
+static int check_folder(void)
+{
+    struct stat own, dump;
+
+    if (stat(now.folder, &own) < 0 || stat(ct_config.job.dump_folder, &dump) < 0 ||
+        own.st_dev != dump.st_dev || own.st_ino != dump.st_ino)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[ckpt] folder = %s is the dump folder itself: checkpoints need a folder of "
+                   "their own, as in folder = checkpoint",
+                   config.folder);
+}
+
 /* Rank 0 takes the folder; its failure is that of all. */
 static int take_folder(struct ct_run *run)
 {
     int32_t rc = 0;
-    int mine = run->rank == 0 && !config.load_only ? ckpt_folder_take(now.folder) : 0, sum;
+    int mine = run->rank == 0 && !config.load_only ? check_folder() : 0, sum;
     char message[1024];
 
+    if (mine == 0 && run->rank == 0 && !config.load_only)
+        mine = ckpt_folder_take(now.folder);
     snprintf(message, sizeof(message), "%s", ct_error_message());
     rc = mine;
     sum = ct_group_broadcast(ct_run_world(run), &rc, 1, CT_I32, 0);
@@ -711,6 +805,25 @@ static int run_end(struct ct_run *run)
     return rc;
 }
 
+/* All ranks have failed, for the same reason, and can still agree. */
+static bool fails_alike(const struct ct_event_data *data)
+{
+    const struct ct_step_result *r = data->result;
+
+    return data->run->world == 1 ||
+           (r && !r->skipped && !(isfinite(r->loss) && isfinite(r->grad_norm)));
+}
+
+/* What the run has reached by the last save is not lost. */
+static void run_failed(const struct ct_event_data *data)
+{
+    bool any_told;
+
+    if (save.phase != IDLE && fails_alike(data) && advance(data->run, true, &any_told) < 0)
+        ct_warn("%s", ct_error_message());
+    finish(data->run);
+}
+
 static int hear(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
@@ -733,7 +846,7 @@ static int hear(const struct ct_event_data *data, void *context)
     case CT_EVENT_RUN_END:
         return run_end(run);
     default:
-        finish(run);
+        run_failed(data);
         return 0;
     }
 }

@@ -231,13 +231,18 @@ int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
    it. Removes what runs that were killed have left. */
 int ckpt_folder_take(const char *folder);
 void ckpt_folder_leave(void);
+/* Of the run that has the folder: it has saved. Noted in the file of the lock, for when the job is
+   started again. */
+int ckpt_folder_note(bool saved);
+bool ckpt_folder_saved(void);
+/* Remove a folder with all that is in it. */
 int ckpt_remove(const char *folder);
 /* Move a new checkpoint to its final place; one that is there is replaced. */
 int ckpt_publish(const char *temporary, const char *path);
 
-/* Rename the checkpoints of later steps, so that a run which goes on from `step` neither resumes
-   from them nor counts them as its newest. */
-void ckpt_set_aside(const char *folder, int64_t step);
+/* Rename the checkpoints of steps after `step`, so that a run which goes on from there neither
+   resumes from them nor counts them as its newest. own: the step of one that stays; -1: none. */
+void ckpt_set_aside(const char *folder, int64_t step, int64_t own);
 
 struct ckpt_retention {
     int64_t latest, every; /* 0: all; 0: none */

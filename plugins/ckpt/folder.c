@@ -6,9 +6,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -126,23 +128,21 @@ int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
 
 /* ---- removing ---- */
 
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path) < 0 && errno != ENOENT ? errno : 0;
+}
+
 int ckpt_remove(const char *folder)
 {
-    DIR *dir = opendir(folder);
-    struct ct_arena scratch = {0};
-    int failed = dir ? 0 : errno;
+    int failed = nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        if (strcmp(d->d_name, ".") && strcmp(d->d_name, "..") &&
-            unlink(ct_arena_printf(&scratch, "%s/%s", folder, d->d_name)) < 0)
-            failed = errno;
-    if (dir)
-        closedir(dir);
-    if (!failed && rmdir(folder) < 0)
-        failed = errno;
-    ct_arena_finish(&scratch);
-    return failed && failed != ENOENT ? ct_fail(CT_EIO, "removing %s: %s", folder, strerror(failed))
-                                      : 0;
+    if (failed < 0)
+        failed = errno == ENOENT ? 0 : errno;
+    return failed ? ct_fail(CT_EIO, "removing %s: %s", folder, strerror(failed)) : 0;
 }
 
 static bool is_left_over(const char *name)
@@ -185,6 +185,20 @@ void ckpt_folder_leave(void)
     lock = -1;
 }
 
+bool ckpt_folder_saved(void)
+{
+    struct stat st;
+
+    return lock >= 0 && fstat(lock, &st) == 0 && st.st_size > 0;
+}
+
+int ckpt_folder_note(bool saved)
+{
+    return lock < 0 || ckpt_folder_saved() == saved || ftruncate(lock, saved) == 0
+               ? 0
+               : ct_fail(CT_EIO, "the lock of the checkpoints: %s", strerror(errno));
+}
+
 int ckpt_publish(const char *temporary, const char *path)
 {
     struct ct_arena scratch = {0};
@@ -199,17 +213,19 @@ int ckpt_publish(const char *temporary, const char *path)
     return rc < 0 ? rc : ckpt_remove(temporary);
 }
 
-void ckpt_set_aside(const char *folder, int64_t step)
+void ckpt_set_aside(const char *folder, int64_t step, int64_t own)
 {
     struct ct_arena scratch = {0};
     int64_t *steps, when = (int64_t)time(NULL);
     size_t count = ckpt_steps(&scratch, folder, &steps), later = 0;
 
-    while (later < count && steps[later] > step)
-        later++;
+    for (size_t i = 0; i < count && steps[i] > step; i++)
+        if (steps[i] != own)
+            steps[later++] = steps[i];
     if (later)
-        ct_warn("checkpoints of steps after load_step are renamed to step-N.old-%lld: %s",
-                (long long)when, ckpt_steps_text(&scratch, steps, later));
+        ct_warn("checkpoints of steps after %lld, with which this run begins, are renamed to "
+                "step-N.old-%lld: %s",
+                (long long)step, (long long)when, ckpt_steps_text(&scratch, steps, later));
     for (size_t i = 0; i < later; i++) {
         const char *path = ckpt_step_path(&scratch, folder, steps[i]), *old;
 

@@ -1,5 +1,5 @@
 /*
- * A hook that makes two steps not finite, each the first time that it is run.
+ * A hook that makes three steps not finite, each the first time that it is run.
  */
 #include <math.h>
 
@@ -14,7 +14,7 @@ static int hear(const struct ct_event_data *data, void *context)
     int64_t offset[CT_MAX_DIMS] = {0}, shape[CT_MAX_DIMS];
 
     (void)context;
-    if ((data->step != 5 && data->step != 8) || done[data->step])
+    if ((data->step != 5 && data->step != 8 && data->step != 13) || done[data->step])
         return 0;
     done[data->step] = true;
     for (int d = 0; d < state->ndim; d++)
@@ -25,5 +25,5 @@ static int hear(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {
     .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_BEGIN, .call = hear};
 
-CT_PLUGIN(.name = "poison", .version = "1.0", .summary = "Makes steps 5 and 8 not finite",
+CT_PLUGIN(.name = "poison", .version = "1.0", .summary = "Makes steps 5, 8 and 13 not finite",
           .offers = CT_OFFERS({CT_HOOK, "poison", &hook}));
