@@ -190,7 +190,7 @@ static void bad_arguments_are_refused(void **state)
 {
     static const char *const bad[] = {"training",   "training.steps", "=5",        ".steps=5",
                                       "training.=", "steps=5",        "a.b=x ; y", "a.b=x\ny",
-                                      "a.b=x\t; y", "a.b=x\f#y",      "a.b= ;x",        "a.b=\xe9"};
+                                      "a.b=x\t; y", "a.b=x\f#y",      "a.b= ;x",   "a.b=\xe9"};
     struct ct_arena arena = {0};
     struct ct_recipe *r = read_text(&arena, "[plugins]\nload = adamw\n");
 
