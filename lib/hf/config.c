@@ -22,7 +22,7 @@ static bool absent(const json_t *value)
 
 static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     int rc = 0;
 
     if (fixed->warn)
@@ -33,6 +33,31 @@ static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed
     return rc;
 }
 
+/* Whether value is one of the JSON values "a|b". */
+static bool is_one_of(const json_t *value, const char *values)
+{
+    bool same = false;
+
+    for (const char *at = values; !same && *at;) {
+        size_t size = strcspn(at, "|");
+        json_t *expected = json_loadb(at, size, JSON_DECODE_ANY, NULL);
+
+        same = json_equal(value, expected) ||
+               (json_is_number(value) && json_is_number(expected) &&
+                json_number_value(value) == json_number_value(expected));
+        json_decref(expected);
+        at += size + (at[size] != 0);
+    }
+    return same;
+}
+
+static int check_value(const json_t *value, const struct ct_hf_fixed *fixed)
+{
+    if (absent(value) || (fixed->value && is_one_of(value, fixed->value)))
+        return 0;
+    return fail_unsupported(value, fixed);
+}
+
 static int check_fixed(const json_t *root, const struct ct_hf_config *config)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
@@ -41,20 +66,8 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
     if (!type || strcmp(type, config->model_type))
         return ct_fail(CT_ECONFIG, "model_type is %s; this plugin builds %s",
                        type ? type : "missing", config->model_type);
-    for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++) {
-        json_t *value = json_object_get(root, f->key), *expected;
-        bool same;
-
-        if (absent(value))
-            continue;
-        expected = f->value ? json_loads(f->value, JSON_DECODE_ANY, NULL) : NULL;
-        same = json_equal(value, expected) ||
-               (json_is_number(value) && json_is_number(expected) &&
-                json_number_value(value) == json_number_value(expected));
-        json_decref(expected);
-        if (!same)
-            rc = fail_unsupported(value, f);
-    }
+    for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
+        rc = check_value(json_object_get(root, f->key), f);
     return rc;
 }
 
@@ -109,71 +122,131 @@ static int read_layers(const json_t *value, const char *key, struct ct_hf_layers
     return 0;
 }
 
+/* ---- rope ---- */
+
+/* The value of a key in an object, or else in another one. */
+static json_t *either(const json_t *object, const json_t *other, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+
+    return absent(value) ? json_object_get(other, key) : value;
+}
+
+/* The object that describes rope, or NULL. transformers 5 takes rope_scaling, if it has entries,
+   in the place of all of rope_parameters. */
+static int find_rope(const json_t *root, const char **key, json_t **found)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+
+    *found = NULL;
+    for (size_t i = 0; i < CT_COUNT(keys) && !*found; i++) {
+        json_t *value = json_object_get(root, keys[i]);
+
+        *key = keys[i];
+        if (!absent(value) && !json_is_object(value))
+            return ct_fail(CT_ECONFIG, "%s is not an object", *key);
+        *found = json_object_size(value) ? value : NULL;
+    }
+    return 0;
+}
+
 static int read_scaling_number(const json_t *scaling, const char *key, double *number)
 {
     return read_number(json_object_get(scaling, key), key, 0, number);
 }
 
-static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
+/* transformers prefers the original context of the config to that of the scaling. */
+static int read_llama3_scaling(const json_t *root, const json_t *scaling, struct ct_rope *rope)
 {
+    static const char original_key[] = "original_max_position_embeddings";
+    json_t *value = either(root, scaling, original_key);
     double original = 0;
     int rc;
 
+    if (absent(value))
+        value = json_object_get(root, "max_position_embeddings");
     if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
         (rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
         (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0 ||
-        (rc = read_scaling_number(scaling, "original_max_position_embeddings", &original)) < 0)
+        (rc = read_number(value, original_key, 0, &original)) < 0)
         return rc;
+    if (rope->factor < 1)
+        return ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor);
     if (rope->low_freq_factor >= rope->high_freq_factor)
         return ct_fail(CT_ECONFIG, "low_freq_factor is not below high_freq_factor");
     rope->original_max_position = (int64_t)original;
     return 0;
 }
 
-/* rope_theta and rope_scaling; transformers 5 has both in rope_parameters. */
-static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
+static int read_rope_type(const json_t *root, const json_t *object, struct ct_rope *rope)
 {
-    json_t *parameters = json_object_get(root, "rope_parameters");
-    json_t *scaling = absent(parameters) ? json_object_get(root, "rope_scaling") : parameters;
-    json_t *type = json_object_get(scaling, "rope_type");
-    const char *name = json_string_value(type ? type : json_object_get(scaling, "type"));
-    json_t *theta = json_object_get(parameters, "rope_theta");
-    int rc;
+    json_t *type = json_object_get(object, "rope_type"), *value;
+    const char *key, *name;
 
-    *rope = (struct ct_rope){.factor = 1};
-    rc = read_number(theta ? theta : json_object_get(root, "rope_theta"), "rope_theta", fallback,
-                     &rope->theta);
-    if (rc < 0 || absent(scaling))
-        return rc;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) if (
+        json_is_object(value)) return ct_fail(CT_ECONFIG,
+                                              "%s: rope of a type of layers is not supported", key);
+    if (absent(type))
+        type = json_object_get(object, "type");
+    if (absent(type) && !absent(json_object_get(object, "factor")))
+        return ct_fail(CT_ECONFIG, "a factor, but no rope_type");
+    name = absent(type) ? "default" : json_string_value(type);
     if (!name)
-        return ct_fail(CT_ECONFIG, "rope_scaling has no rope_type");
+        return ct_fail(CT_ECONFIG, "rope_type is not a string");
     if (!strcmp(name, "default"))
         return 0;
     if (strcmp(name, "llama3"))
         return ct_fail(CT_ECONFIG, "rope_type %s is not supported; llama3 and default are", name);
-    rc = read_llama3_scaling(scaling, rope);
-    return rc < 0 ? ct_context(rc, "rope_scaling") : 0;
+    return read_llama3_scaling(root, object, rope);
 }
 
-/* The value of a key, by the first of its names "a|b" that the object has. */
-static json_t *find_key(const json_t *root, const char *names)
+/* rope_theta, and what rope_scaling or rope_parameters says. */
+static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
 {
+    static const struct ct_hf_fixed whole = {"partial_rotary_factor", "1.0", false};
+    const char *key;
+    json_t *object;
+    int rc = find_rope(root, &key, &object);
+
+    *rope = (struct ct_rope){.factor = 1};
+    if (rc == 0)
+        rc = check_value(either(object, root, whole.key), &whole);
+    if (rc == 0)
+        rc = read_number(either(object, root, "rope_theta"), "rope_theta", fallback, &rope->theta);
+    if (rc < 0)
+        return rc;
+    rc = read_rope_type(root, object, rope);
+    return rc < 0 ? ct_context(rc, "%s", key) : 0;
+}
+
+/* ---- all keys ---- */
+
+/* The value of a key with the names "a|b"; NULL: it has none. */
+static int find_key(const json_t *root, const char *names, json_t **found)
+{
+    *found = NULL;
     for (const char *at = names; *at;) {
         size_t size = strcspn(at, "|");
         json_t *value = json_object_getn(root, at, size);
 
+        if (*found && !absent(value) && !json_equal(value, *found))
+            return ct_fail(CT_ECONFIG, "%s: these names of one setting have different values",
+                           names);
         if (!absent(value))
-            return value;
+            *found = value;
         at += size + (at[size] != 0);
     }
-    return NULL;
+    return 0;
 }
 
 static int read_key(const json_t *root, const struct ct_hf_key *k, void *sizes)
 {
-    json_t *value = find_key(root, k->key);
     void *field = (char *)sizes + k->offset;
+    json_t *value;
+    int rc = find_key(root, k->key, &value);
 
+    if (rc < 0)
+        return rc;
     switch (k->kind) {
     case CT_HF_SIZE:
         return read_size(value, k->key, k->fallback, field);
@@ -260,7 +333,7 @@ static json_t *value_of(const struct ct_hf_key *k, const void *field)
 }
 
 /* The keys of the initial model's config.json that the table does not have, or nothing. The dtype
-   is that of its files, and rope_parameters would be preferred to the keys that are written. */
+   is that of its files, and rope_parameters is written as rope_theta and rope_scaling. */
 static json_t *first_config(void)
 {
     char path[CT_PATH_ROOM];
@@ -279,6 +352,19 @@ static json_t *first_config(void)
     return root;
 }
 
+/* Set the first of the names "a|b", and delete the others. */
+static int set_key(json_t *root, const char *names, json_t *value)
+{
+    size_t size = strcspn(names, "|");
+    const char *at = names + size;
+
+    while (*at++) {
+        json_object_deln(root, at, strcspn(at, "|"));
+        at += strcspn(at, "|");
+    }
+    return json_object_setn_new(root, names, size, value);
+}
+
 int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
 {
     json_t *root = first_config();
@@ -288,12 +374,12 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
 
     for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
         if (f->value)
-            failed |=
-                json_object_set_new(root, f->key, json_loads(f->value, JSON_DECODE_ANY, NULL));
+            failed |= json_object_set_new(
+                root, f->key, json_loadb(f->value, strcspn(f->value, "|"), JSON_DECODE_ANY, NULL));
     for (const struct ct_hf_key *k = config->keys; k->key; k++) {
         const void *field = (const char *)sizes + k->offset;
 
-        failed |= json_object_setn_new(root, k->key, strcspn(k->key, "|"), value_of(k, field));
+        failed |= set_key(root, k->key, value_of(k, field));
         if (k->kind == CT_HF_ROPE)
             failed |= json_object_set_new(root, "rope_scaling", rope_scaling(field));
     }

@@ -48,22 +48,24 @@ static const struct ct_model flavors[] = {
 /* ---- sizes ---- */
 
 static const struct ct_hf_key keys[] = {
-    {"n_embd", CT_HF_SIZE, offsetof(struct ct_model, dim), 768},
-    {"n_layer", CT_HF_SIZE, offsetof(struct ct_model, n_layers), 12},
-    {"n_head", CT_HF_SIZE, offsetof(struct ct_model, n_heads), 12},
+    {"n_embd|hidden_size", CT_HF_SIZE, offsetof(struct ct_model, dim), 768},
+    {"n_layer|num_hidden_layers", CT_HF_SIZE, offsetof(struct ct_model, n_layers), 12},
+    {"n_head|num_attention_heads", CT_HF_SIZE, offsetof(struct ct_model, n_heads), 12},
     {"n_inner", CT_HF_SIZE, offsetof(struct ct_model, ffn_dim), 0},
     {"vocab_size", CT_HF_SIZE, offsetof(struct ct_model, vocab_size), 50257},
-    {"n_positions", CT_HF_SIZE, offsetof(struct ct_model, max_positions), 1024},
+    {"n_positions|max_position_embeddings", CT_HF_SIZE, offsetof(struct ct_model, max_positions),
+     1024},
     {"layer_norm_epsilon", CT_HF_NUMBER, offsetof(struct ct_model, norm_eps), 1e-5},
     {0},
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"activation_function", "\"gelu_new\"", false},
+    {"activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\"", false},
     {"tie_word_embeddings", "true", false},
     {"scale_attn_weights", "true", false},
     {"scale_attn_by_inverse_layer_idx", "false", false},
     {"add_cross_attention", "false", false},
+    {"is_causal", "true", false},
     {"quantization_config", NULL, false},
     {"attn_pdrop", "0.0", true},
     {"embd_pdrop", "0.0", true},

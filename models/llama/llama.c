@@ -43,11 +43,11 @@ static const struct ct_model flavors[] = {
 static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"", false},
+    {"hidden_act", "\"silu\"|\"swish\"", false},
     {"attention_bias", "false", false},
     {"mlp_bias", "false", false},
     {"pretraining_tp", "1", false},
-    {"partial_rotary_factor", "1.0", false},
+    {"is_causal", "true", false},
     {"sliding_window", NULL, false},
     {"use_sliding_window", "false", false},
     {"quantization_config", NULL, false},
@@ -68,6 +68,10 @@ static int create(struct ct_run *run, struct ct_model **out)
     (void)run;
     if (rc < 0)
         return rc;
+    if (config.rope_factor > 0 && config.rope_factor < 1) {
+        ct_decoder_destroy(model);
+        return ct_fail(CT_ECONFIG, "[llama] rope_factor = %g is below 1", config.rope_factor);
+    }
     if (config.rope_factor > 0)
         model->sizes.rope.factor = config.rope_factor;
     if (model->sizes.rope.factor > 1 && !model->sizes.rope.original_max_position) {

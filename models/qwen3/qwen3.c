@@ -38,9 +38,9 @@ static const struct ct_model flavors[] = {
 static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"", false},
+    {"hidden_act", "\"silu\"|\"swish\"", false},
     {"attention_bias", "false", false},
-    {"sliding_window", NULL, false},
+    {"is_causal", "true", false},
     {"use_sliding_window", "false", false},
     {"quantization_config", NULL, false},
     {"attention_dropout", "0.0", true},

@@ -75,10 +75,14 @@ static const struct ct_hf_key keys[] = {
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"", false},        {"attention_bias", "false", false},
-    {"sliding_window", NULL, false},          {"use_sliding_window", "false", false},
-    {"output_router_logits", "false", false}, {"quantization_config", NULL, false},
-    {"attention_dropout", "0.0", true},       {0},
+    {"hidden_act", "\"silu\"|\"swish\"", false},
+    {"attention_bias", "false", false},
+    {"is_causal", "true", false},
+    {"use_sliding_window", "false", false},
+    {"output_router_logits", "false", false},
+    {"quantization_config", NULL, false},
+    {"attention_dropout", "0.0", true},
+    {0},
 };
 
 static const struct ct_hf_config hf_config = {"qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed};

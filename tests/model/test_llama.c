@@ -255,6 +255,9 @@ static void test_config_round_trip(void **state)
     "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
     "\"num_hidden_layers\":1,\"num_attention_heads\":4"
 
+#define LLAMA3(factor)                                                                             \
+    "\"rope_type\":\"llama3\",\"factor\":" factor ",\"low_freq_factor\":1,\"high_freq_factor\":4"
+
 static void test_config_variants(void **state)
 {
     static const struct {
@@ -270,6 +273,24 @@ static void test_config_variants(void **state)
          "low_freq_factor is missing"},
         {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "linear"},
         {"{" SIZES ",\"rope_scaling\":{\"factor\":2}}", "no rope_type"},
+        {"{" SIZES ",\"rope_scaling\":[2]}", "rope_scaling is not an object"},
+        {"{" SIZES ",\"rope_scaling\":{\"rope_type\":1}}", "rope_scaling: rope_type is not a"},
+        {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
+         "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
+         "rope_scaling: rope_type yarn"},
+        {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}}",
+         "rope_parameters: rope_type linear"},
+        {"{" SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
+         "full_attention"},
+        {"{" SIZES ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
+         "partial_rotary_factor = 0.5 is not supported"},
+        {"{" SIZES ",\"partial_rotary_factor\":0.1}", "partial_rotary_factor = 0.1 is not"},
+        {"{" SIZES ",\"rope_scaling\":{" LLAMA3("0.5") "},\"max_position_embeddings\":9}",
+         "a factor of 0.5 is below 1"},
+        {"{" SIZES ",\"rope_scaling\":{" LLAMA3("8") "}}",
+         "original_max_position_embeddings is missing"},
+        {"{" SIZES ",\"is_causal\":false}", "is_causal = false"},
+        {"{" SIZES ",\"is_causal\":true,\"hidden_act\":\"swish\"}", NULL},
         {"{" SIZES ",\"attention_bias\":true}", "attention_bias = true is not supported"},
         {"{" SIZES ",\"mlp_bias\":true}", "mlp_bias"},
         {"{" SIZES ",\"hidden_act\":\"gelu\"}", "hidden_act = \"gelu\""},
@@ -324,6 +345,74 @@ static void test_config_fallbacks(void **state)
     ct_arena_finish(&arena);
 }
 
+static void check_rope(double theta, double factor, double original)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = build(&arena, (struct ct_model_request){.batch = 1, .seq_len = 8});
+    int seen = 0;
+
+    ct_for_each_op (op, graph) {
+        if (op->section->part != CT_PART_F || strcmp(op->type->name, "rope"))
+            continue;
+        assert_true(ct_op_float(op, "theta") == theta);
+        assert_true(ct_op_float(op, "factor") == factor);
+        assert_int_equal(((const struct ct_rope *)op->attrs)->original_max_position, original);
+        seen++;
+    }
+    assert_int_equal(seen, 2);
+    ct_arena_finish(&arena);
+}
+
+/* The rope that transformers 5.24 makes of it; and what is written means the same. */
+static void rope_is_that_of_transformers(void **state)
+{
+    static const struct {
+        const char *text;
+        double theta, factor, original;
+    } cases[] = {
+        {"\"rope_theta\":777", 777, 1, 0},
+        {"\"rope_theta\":777,\"rope_scaling\":{}", 777, 1, 0},
+        {"\"rope_theta\":777,\"rope_parameters\":{}", 777, 1, 0},
+        {"\"rope_parameters\":{\"rope_theta\":777}", 777, 1, 0},
+        {"\"rope_parameters\":{\"rope_theta\":777},\"rope_theta\":555", 777, 1, 0},
+        {"\"rope_parameters\":{\"rope_theta\":null},\"rope_theta\":777", 777, 1, 0},
+        {"\"rope_parameters\":{\"rope_theta\":777},\"rope_scaling\":{\"type\":\"default\"}", 10000,
+         1, 0},
+        {"\"rope_parameters\":{\"rope_theta\":777},\"rope_theta\":555,\"rope_scaling\":{" LLAMA3(
+             "8") ",\"original_max_position_embeddings\":16}",
+         555, 8, 16},
+        {"\"rope_parameters\":{\"rope_theta\":777," LLAMA3("8") "},\"rope_scaling\":{" LLAMA3(
+             "4") ",\"rope_theta\":555,\"original_max_position_embeddings\":16}",
+         555, 4, 16},
+        {"\"original_max_position_embeddings\":64,\"rope_scaling\":{" LLAMA3(
+             "8") ",\"original_max_position_embeddings\":16}",
+         10000, 8, 64},
+        {"\"max_position_embeddings\":32,\"rope_scaling\":{" LLAMA3("8") "}", 10000, 8, 32},
+    };
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        char text[1024], *written;
+        size_t size;
+        FILE *out = open_memstream(&written, &size);
+
+        snprintf(text, sizeof(text), "{" SIZES ",%s}", cases[i].text);
+        write_config_text(text);
+        configure("", folder);
+        check_rope(cases[i].theta, cases[i].factor, cases[i].original);
+        assert_int_equal(llama()->write_config(model, out), 0);
+        fclose(out);
+        write_config_text(written);
+        configure("", folder);
+        check_rope(cases[i].theta, cases[i].factor, cases[i].original);
+        free(written);
+    }
+    TEST_OPTIONS(test_plugin("llama"), "rope_factor=0.5");
+    assert_int_equal(create(), CT_ECONFIG);
+    assert_message("rope_factor = 0.5 is below 1");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -335,7 +424,8 @@ int main(void)
                                        TEST(test_config_round_trip),
                                        TEST(models_of_two_sizes_live_side_by_side),
                                        TEST(test_config_variants),
-                                       TEST(test_config_fallbacks)};
+                                       TEST(test_config_fallbacks),
+                                       TEST(rope_is_that_of_transformers)};
 
     if (ct_ops_register() < 0)
         return 1;

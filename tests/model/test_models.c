@@ -67,6 +67,11 @@ static void what_is_not_supported_is_refused(void **state)
         {"gpt2", "{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}",
          "scale_attn_by_inverse_layer_idx"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"is_causal\":false}", "is_causal"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"n_head\":12,\"num_attention_heads\":6}",
+         "n_head|num_attention_heads: these names of one setting have different values"},
+        {"qwen3", "{\"model_type\":\"qwen3\",\"is_causal\":false}", "is_causal"},
+        {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"is_causal\":false}", "is_causal"},
         {"qwen3", "{\"model_type\":\"qwen2\"}", "model_type is qwen2"},
         {"qwen3", "{\"model_type\":\"qwen3\",\"use_sliding_window\":true}", "use_sliding_window"},
         {"qwen3", "{\"model_type\":\"qwen3\",\"attention_bias\":true}", "attention_bias"},
@@ -91,10 +96,63 @@ static void what_is_not_supported_is_refused(void **state)
     test_remove(folder);
 }
 
+#define QWEN3                                                                                      \
+    "\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
+    "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":4"
+
+/* Other names and values of the same thing, as in transformers 5.24. */
+static void what_means_the_same_is_accepted(void **state)
+{
+    static const struct {
+        const char *model, *text, *written; /* written: a line of what is written */
+    } cases[] = {
+        {"gpt2", "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_pytorch_tanh\"}",
+         "\"activation_function\": \"gelu_new\""},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"num_attention_heads\":6}", "\"n_head\": 6,"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"n_head\":6,\"num_attention_heads\":6}",
+         "\"n_head\": 6,"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"hidden_size\":60,\"n_head\":6}", "\"n_embd\": 60,"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"num_hidden_layers\":5}", "\"n_layer\": 5,"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"max_position_embeddings\":50}",
+         "\"n_positions\": 50,"},
+        {"qwen3", "{" QWEN3 ",\"use_sliding_window\":false,\"sliding_window\":4096}",
+         "\"use_sliding_window\": false"},
+        {"qwen3", "{" QWEN3 ",\"hidden_act\":\"swish\"}", "\"hidden_act\": \"silu\""},
+    };
+    const char *folder = test_folder();
+    char path[4200];
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_model *model;
+        char *written;
+        size_t size;
+        FILE *out = open_memstream(&written, &size);
+
+        TEST_OPTIONS(test_plugin(cases[i].model), "dim=0");
+        test_write(path, cases[i].text, strlen(cases[i].text));
+        ct_config.model.init_from = folder;
+        if (ops_of(cases[i].model)->create(NULL, &model) < 0)
+            fail_msg("%s", ct_error_message());
+        assert_int_equal(ops_of(cases[i].model)->write_config(model, out), 0);
+        fclose(out);
+        if (!strstr(written, cases[i].written))
+            fail_msg("%s: %s", cases[i].text, written);
+        if (!strcmp(cases[i].model, "gpt2"))
+            assert_null(strstr(written, "\"num_") || strstr(written, "hidden_size") ? written
+                                                                                    : NULL);
+        ops_of(cases[i].model)->destroy(model);
+        free(written);
+    }
+    test_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_equal_the_published_ones),
-                                       cmocka_unit_test(what_is_not_supported_is_refused)};
+                                       cmocka_unit_test(what_is_not_supported_is_refused),
+                                       cmocka_unit_test(what_means_the_same_is_accepted)};
 
     if (ct_ops_register() < 0)
         return 1;

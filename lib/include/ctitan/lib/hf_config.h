@@ -16,7 +16,7 @@ enum ct_hf_kind {
     CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required */
     CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
     CT_HF_BOOL,   /* bool */
-    CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta and rope_scaling, or rope_parameters */
+    CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
 };
 
@@ -27,7 +27,7 @@ struct ct_hf_layers {
 };
 
 struct ct_hf_key {
-    const char *key; /* "a|b": other names of it; the first is written */
+    const char *key; /* "a|b": names of it that agree; the first is written */
     enum ct_hf_kind kind;
     size_t offset;   /* of the field in the sizes */
     double fallback; /* what transformers assumes where the key is absent or null */
@@ -36,7 +36,7 @@ struct ct_hf_key {
 /* A key that must be absent, null, or equal to a value. */
 struct ct_hf_fixed {
     const char *key;
-    const char *value; /* as JSON; NULL: the key must be absent or null */
+    const char *value; /* as JSON, "a|b": also b, which means the same; NULL: none is allowed */
     bool warn;         /* another value is a warning: it is not applied */
 };
 
