@@ -20,6 +20,17 @@ static const struct ct_weight *find(const struct ct_weights *weights, const char
     return w || !rest ? w : ct_weights_find(weights, rest + 1);
 }
 
+static int fail_shape(const struct ct_weight *is, const struct ct_weight *want)
+{
+    struct ct_shape a = ct_shape_of(is->ndim, is->shape), b = ct_shape_of(want->ndim, want->shape);
+    char text[2][128];
+
+    ct_shape_print(&a, text[0], sizeof(text[0]));
+    ct_shape_print(&b, text[1], sizeof(text[1]));
+    return ct_fail(CT_ECONFIG, "tensor %s is [%s], but the model's, by config.json, is [%s]",
+                   want->name, text[0], text[1]);
+}
+
 /* Read a box of a parameter, which one tensor holds, to host; swap is scratch of the same size. */
 static int read_box(const struct ct_run *run, const struct ct_weights *weights,
                     const struct ct_state *param, const struct ct_stored_box *box, void *swap,
@@ -37,7 +48,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
         rc = ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
     else if (w->ndim != want.ndim ||
              memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
-        rc = ct_fail(CT_ECONFIG, "tensor %s has another shape than the model's", want.name);
+        rc = fail_shape(w, &want);
     else
         rc = ct_weights_read(w, t.offset, t.shape, param->dtype, transposed ? swap : host);
     if (rc == 0 && transposed)
@@ -103,21 +114,61 @@ static const char **list_used(struct ct_arena *arena, const struct ct_run *run,
     return names;
 }
 
-static void warn_unused(const struct ct_run *run, const struct ct_weights *weights,
+/* The embedding that is the head, too, in a model without a parameter lm_head.weight. */
+static const struct ct_weight *find_embedding(const struct ct_weights *weights)
+{
+    const struct ct_weight *w = find(weights, "model.embed_tokens.weight");
+
+    return w ? w : find(weights, "transformer.wte.weight");
+}
+
+/* The head of files that have it besides the embedding must be the same: transformers would use
+   both. */
+static int check_head(const struct ct_weight *head, const struct ct_weight *embedding)
+{
+    int64_t columns = head->ndim == 2 ? head->shape[1] : 0, offset[CT_MAX_DIMS] = {0};
+    size_t bytes = (size_t)columns * ct_dtype_size(head->dtype);
+    bool same = head->ndim == embedding->ndim &&
+                !memcmp(head->shape, embedding->shape, sizeof(*head->shape) * (size_t)head->ndim);
+    char *row = malloc(bytes + 1);
+    int rc = row ? 0 : ct_fail(CT_ENOMEM, "%zu bytes to compare %s", bytes, head->name);
+
+    for (; rc == 0 && same && columns && offset[0] < head->shape[0]; offset[0]++) {
+        rc = ct_weights_read(embedding, offset, (int64_t[]){1, columns}, head->dtype, row);
+        same = !memcmp(row, (const char *)head->data + (size_t)offset[0] * bytes, bytes);
+    }
+    free(row);
+    if (rc == 0 && !same)
+        rc = ct_fail(CT_ECONFIG,
+                     "%s differs from %s, but the model's head is its embedding: set "
+                     "tie_word_embeddings to false, or remove the tensor from the file",
+                     head->name, embedding->name);
+    return rc;
+}
+
+static int check_unused(const struct ct_run *run, const struct ct_weights *weights,
                         const char *folder)
 {
+    const struct ct_weight *embedding = find_embedding(weights);
     struct ct_arena arena = {0};
     size_t count;
     const char **names = list_used(&arena, run, weights, &count);
+    int rc = 0;
 
-    for (size_t i = 0; i < ct_weights_count(weights); i++) {
-        const char *name = ct_weights_at(weights, i)->name;
-        const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, name);
+    for (size_t i = 0; rc == 0 && i < ct_weights_count(weights); i++) {
+        const struct ct_weight *w = ct_weights_at(weights, i);
+        const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, w->name);
 
-        if ((!rule || rule->stored) && !bsearch(&name, names, count, sizeof(*names), by_name))
-            ct_warn("%s: the model has no parameter for tensor %s, which is ignored", folder, name);
+        if ((rule && !rule->stored) || bsearch(&w->name, names, count, sizeof(*names), by_name))
+            continue;
+        if (embedding && !strcmp(w->name, "lm_head.weight"))
+            rc = check_head(w, embedding);
+        else
+            ct_warn("%s: the model has no parameter for tensor %s, which is ignored", folder,
+                    w->name);
     }
     ct_arena_finish(&arena);
+    return rc;
 }
 
 int ct_hf_load(struct ct_run *run, const char *folder)
@@ -131,7 +182,7 @@ int ct_hf_load(struct ct_run *run, const char *folder)
         if (run->states[i].role == CT_ROLE_PARAM && run->states[i].value)
             rc = load_parameter(run, weights, &run->states[i]);
     if (rc == 0)
-        warn_unused(run, weights, folder);
+        rc = check_unused(run, weights, folder);
     ct_weights_close(weights);
     return rc;
 }

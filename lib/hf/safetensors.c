@@ -51,11 +51,11 @@ static int map_file(struct file *file)
         return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", file->path, strerror(errno));
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(fd);
-        return ct_fail(CT_EIO, "%s is not a regular file", file->path);
+        return ct_fail(CT_ECONFIG, "%s is not a regular file", file->path);
     }
     if (st.st_size < CT_SAFETENSORS_PREFIX) {
         close(fd);
-        return ct_fail(CT_EIO, "%s: %lld bytes are too few for a safetensors file", file->path,
+        return ct_fail(CT_ECONFIG, "%s: %lld bytes are too few for a safetensors file", file->path,
                        (long long)st.st_size);
     }
     base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -75,16 +75,16 @@ static int parse_shape(const struct file *file, const char *name, json_t *json,
     size_t i;
 
     if (!json_is_array(json) || json_array_size(json) > CT_MAX_DIMS)
-        return ct_fail(CT_EIO, "%s: %s: shape is not a list of up to %d sizes", file->path, name,
-                       CT_MAX_DIMS);
+        return ct_fail(CT_ECONFIG, "%s: %s: shape is not a list of up to %d sizes", file->path,
+                       name, CT_MAX_DIMS);
     weight->ndim = (int)json_array_size(json);
     json_array_foreach(json, i, item)
     {
         json_int_t size = json_is_integer(item) ? json_integer_value(item) : -1;
 
         if (size < 0 || __builtin_mul_overflow(total, (size_t)size, &total) || total > INT64_MAX)
-            return ct_fail(CT_EIO, "%s: %s: size number %zu of the shape is invalid", file->path,
-                           name, i);
+            return ct_fail(CT_ECONFIG, "%s: %s: size number %zu of the shape is invalid",
+                           file->path, name, i);
         weight->shape[i] = size;
     }
     *bytes = total;
@@ -99,17 +99,17 @@ static int parse_offsets(const struct file *file, const char *name, json_t *json
 
     if (!json_is_array(json) || json_array_size(json) != 2 ||
         !json_is_integer(json_array_get(json, 0)) || !json_is_integer(json_array_get(json, 1)))
-        return ct_fail(CT_EIO, "%s: %s: data_offsets are not two integers", file->path, name);
+        return ct_fail(CT_ECONFIG, "%s: %s: data_offsets are not two integers", file->path, name);
     from = json_integer_value(json_array_get(json, 0));
     to = json_integer_value(json_array_get(json, 1));
     if (from < 0 || to < from || (size_t)to > room)
-        return ct_fail(CT_EIO,
+        return ct_fail(CT_ECONFIG,
                        "%s: %s: bytes %lld to %lld are outside the data section of %zu bytes (is "
                        "the file truncated?)",
                        file->path, name, (long long)from, (long long)to, room);
     if ((size_t)(to - from) != need)
-        return ct_fail(CT_EIO, "%s: %s: has %lld bytes, its shape and dtype need %zu", file->path,
-                       name, (long long)(to - from), need);
+        return ct_fail(CT_ECONFIG, "%s: %s: has %lld bytes, its shape and dtype need %zu",
+                       file->path, name, (long long)(to - from), need);
     *begin = (size_t)from;
     return 0;
 }
@@ -123,10 +123,10 @@ static int parse_tensor(struct ct_weights *w, size_t file_index, const char *nam
     int rc;
 
     if (!dtype || json_object_size(json) != 3)
-        return ct_fail(CT_EIO, "%s: %s: not an object of dtype, shape and data_offsets", file->path,
-                       name);
+        return ct_fail(CT_ECONFIG, "%s: %s: not an object of dtype, shape and data_offsets",
+                       file->path, name);
     if (ct_safetensors_dtype(dtype, &entry.weight.dtype) < 0)
-        return ct_fail(CT_EIO, "%s: %s: dtype %s is not supported", file->path, name, dtype);
+        return ct_fail(CT_ECONFIG, "%s: %s: dtype %s is not supported", file->path, name, dtype);
     rc = parse_shape(file, name, json_object_get(json, "shape"), &entry.weight, &entry.bytes);
     if (rc < 0)
         return rc;
@@ -165,14 +165,14 @@ static int check_coverage(struct ct_weights *w, size_t first, const struct file 
         const struct entry *entry = &w->entries[i];
 
         if ((const unsigned char *)entry->weight.data != at)
-            return ct_fail(CT_EIO, "%s: %s %s", file->path, entry->weight.name,
+            return ct_fail(CT_ECONFIG, "%s: %s %s", file->path, entry->weight.name,
                            (const unsigned char *)entry->weight.data < at
                                ? "overlaps another tensor"
                                : "follows bytes that belong to no tensor");
         at += entry->bytes;
     }
     if (at != end)
-        return ct_fail(CT_EIO, "%s: %zu bytes at its end belong to no tensor", file->path,
+        return ct_fail(CT_ECONFIG, "%s: %zu bytes at its end belong to no tensor", file->path,
                        (size_t)(end - at));
     return 0;
 }
@@ -183,9 +183,9 @@ static int check_metadata(const struct file *file, json_t *json)
     json_t *value;
 
     if (!json_is_object(json))
-        return ct_fail(CT_EIO, "%s: __metadata__ is not an object", file->path);
+        return ct_fail(CT_ECONFIG, "%s: __metadata__ is not an object", file->path);
     json_object_foreach(json, key, value) if (!json_is_string(value)) return ct_fail(
-        CT_EIO, "%s: __metadata__: %s is not a string", file->path, key);
+        CT_ECONFIG, "%s: __metadata__: %s is not a string", file->path, key);
     return 0;
 }
 
@@ -197,7 +197,7 @@ static int parse_tensors(struct ct_weights *w, size_t file_index, json_t *header
     json_t *value;
 
     if (!json_is_object(header))
-        return ct_fail(CT_EIO, "%s: the header is not a JSON object", file->path);
+        return ct_fail(CT_ECONFIG, "%s: the header is not a JSON object", file->path);
     json_object_foreach(header, key, value)
     {
         int rc = strcmp(key, "__metadata__") ? parse_tensor(w, file_index, key, value)
@@ -220,13 +220,14 @@ static int parse_header(struct ct_weights *w, size_t file_index)
     for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
         length |= (uint64_t)file->base[i] << 8 * i;
     if (length > HEADER_MAX || length > file->size - CT_SAFETENSORS_PREFIX)
-        return ct_fail(CT_EIO, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
+        return ct_fail(CT_ECONFIG, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
                        file->path, (unsigned long long)length, file->size);
     file->data = CT_SAFETENSORS_PREFIX + (size_t)length;
     header = json_loadb((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
                         JSON_REJECT_DUPLICATES, &error);
     if (!header)
-        return ct_fail(CT_EIO, "%s: header, byte %d: %s", file->path, error.position, error.text);
+        return ct_fail(CT_ECONFIG, "%s: header, byte %d: %s", file->path, error.position,
+                       error.text);
     rc = parse_tensors(w, file_index, header);
     json_decref(header);
     return rc;
@@ -264,13 +265,13 @@ static int check_names(const struct ct_weights *w, const char *path, json_t *map
         const char *expected = map ? json_string_value(json_object_get(map, name)) : file;
 
         if (i && !strcmp(w->entries[i - 1].weight.name, name))
-            return ct_fail(CT_EIO, "%s: %s is in two files", path, name);
+            return ct_fail(CT_ECONFIG, "%s: %s is in two files", path, name);
         if (!expected || strcmp(expected, file))
-            return ct_fail(CT_EIO, "%s: %s is in %s, but the index lists another file", path, name,
-                           file);
+            return ct_fail(CT_ECONFIG, "%s: %s is in %s, but the index lists another file", path,
+                           name, file);
     }
     if (map && json_object_size(map) != w->count)
-        return ct_fail(CT_EIO, "%s: the index lists %zu tensors, but the files have %zu", path,
+        return ct_fail(CT_ECONFIG, "%s: the index lists %zu tensors, but the files have %zu", path,
                        json_object_size(map), w->count);
     return 0;
 }
@@ -282,14 +283,14 @@ static int add_shards(struct ct_weights *w, const char *folder, const char *path
     size_t index;
 
     if (!json_is_object(map))
-        return ct_fail(CT_EIO, "%s: there is no weight_map", path);
+        return ct_fail(CT_ECONFIG, "%s: there is no weight_map", path);
     json_object_foreach(map, key, value)
     {
         const char *name = json_string_value(value);
         int rc;
 
         if (!name || !*name || strchr(name, '/'))
-            return ct_fail(CT_EIO, "%s: %s: not a file of this folder", path, key);
+            return ct_fail(CT_ECONFIG, "%s: %s: not a file of this folder", path, key);
         rc = add_file(w, folder, name, &index);
         if (rc < 0)
             return ct_context(rc, "%s", path);
@@ -305,7 +306,7 @@ static int open_index(struct ct_weights *w, const char *folder, const char *path
     int rc;
 
     if (!root)
-        return ct_fail(CT_EIO, "%s:%d: %s", path, error.line, error.text);
+        return ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
     rc = add_shards(w, folder, path, json_object_get(root, "weight_map"));
     json_decref(root);
     return rc;

@@ -108,7 +108,7 @@ static int add_box(struct import *m, const struct ct_stored_rule *rule, const ch
         shape[1] = w->shape[0];
     }
     if (rule && rule->parts && (w->ndim < 1 || shape[0] % rule->parts))
-        return ct_fail(CT_EINVAL, "%s does not have %d equal parts", w->name, rule->parts);
+        return ct_fail(CT_ECONFIG, "%s does not have %d equal parts", w->name, rule->parts);
     if (rule && rule->parts)
         shape[0] /= rule->parts;
     if (stacked) {
@@ -119,7 +119,7 @@ static int add_box(struct import *m, const struct ct_stored_rule *rule, const ch
     b.data = values_of(m->c->arena, rule, w, b.bytes);
     if (t->ndim && (t->ndim != b.ndim || t->dtype != b.dtype ||
                     memcmp(t->shape + 1, b.shape + 1, sizeof(*shape) * (size_t)(b.ndim - 1)) != 0))
-        return ct_fail(CT_EINVAL, "%s has another shape than others of its kind", w->name);
+        return ct_fail(CT_ECONFIG, "%s has another shape than others of its kind", w->name);
     if (t->shape[0] < b.offset[0] + b.shape[0] || !t->ndim)
         memcpy(t->shape, b.shape, sizeof(b.shape));
     t->shape[0] = stacked && t->shape[0] < index + 1 ? index + 1 : t->shape[0];
@@ -145,7 +145,7 @@ static int take(struct import *m, const struct ct_weight *w)
             continue;
         known = true;
         if (index >= MOST_FILES || (r->transposed && w->ndim != 2))
-            return ct_fail(CT_EINVAL, "%s is not what its name says", w->name);
+            return ct_fail(CT_ECONFIG, "%s is not what its name says", w->name);
         rc = add_box(m, r, ct_arena_printf(m->c->arena, "%.*s%s", (int)base, w->name, r->suffix), w,
                      index);
     }
@@ -169,7 +169,7 @@ static int take_weights(struct import *m, const struct ct_weights *weights)
     }
     for (size_t i = 0; rc == 0 && i < c->tensor_count; i++)
         if (m->boxes[i] > 1 && (int64_t)m->boxes[i] != c->tensors[i].shape[0])
-            rc = ct_fail(CT_EINVAL, "%s: %zu of its %lld tensors are there", c->tensors[i].name,
+            rc = ct_fail(CT_ECONFIG, "%s: %zu of its %lld tensors are there", c->tensors[i].name,
                          m->boxes[i], (long long)c->tensors[i].shape[0]);
     for (size_t i = 0; rc == 0 && i < c->file_count; i++)
         ckpt_place(c->arena, &c->files[i]);

@@ -1,11 +1,13 @@
 #!/bin/sh
 # test_folders.sh CTITAN SAME_WEIGHTS CASE..: each case's model is read by four ranks that hold shards of
 # it, and written: its tensors come back as they were, and what config.json says besides is kept. So do
-# they from a checkpoint of these ranks, in several files, and through an imported checkpoint.
+# they from a checkpoint of these ranks, in several files, and through an imported checkpoint. Folders
+# whose files do not fit their config.json, or are damaged, are wrong input.
 set -eu
 
 ctitan=$1 same=$2
 shift 2
+first=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -60,3 +62,31 @@ END
     [ "$(grep '"eos_token_id"' "$data/hf/config.json")" = "$(grep '"eos_token_id"' "$work/saved/config.json")" ]
     echo "$data: the same"
 done
+
+# refused WORDS COMMAND..: it ends with status 2, and says so.
+refused() {
+    words=$1 status=0
+    shift
+    "$@" > "$work/log" 2>&1 || status=$?
+    [ $status = 2 ] && grep -q "$words" "$work/log" || { echo "status $status"; cat "$work/log"; exit 1; }
+}
+
+# llama ANOTHER: the first case's model with another line of config.json.
+llama() {
+    rm -rf "$work/bad" "$work/out"
+    cp -r "$first/hf" "$work/bad"
+    chmod -R u+w "$work/bad"
+    sed -i "$1" "$work/bad/config.json"
+    sed -e "s#^init_from = .*#init_from = $work/bad#; s#^path = .*#path = $first/tokens.bin#" -e 's/^name = .*/name = llama/' \
+        -e 's/^load = .*/load = cpu, local, llama, tokens, adamw/' -e '/^\[tp\]/,$d' \
+        "$work/recipe.ini" > "$work/bad.ini"
+}
+
+llama 's/\("intermediate_size": *\)[0-9]*/\17/'
+refused 'gate_proj.weight is \[[0-9]*,[0-9]*\], .* is \[7,[0-9]*\]' "$ctitan" train "$work/bad.ini"
+llama 's/\("tie_word_embeddings": *\)false/\1true/'
+refused 'lm_head.weight differs from model.embed_tokens.weight' "$ctitan" train "$work/bad.ini"
+llama ''
+truncate -s -1 "$work/bad/model.safetensors"
+refused 'outside' "$ctitan" train "$work/bad.ini"
+refused 'outside' "$ctitan" import "$work/bad" "$work/imported_bad"

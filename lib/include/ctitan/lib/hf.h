@@ -9,8 +9,9 @@
 CT_BEGIN_DECLS
 
 /* For struct ct_run_options: fill all parameters from folder. A warning names tensors that the
-   model does not have. CT_ENOENT: a tensor of the model is missing; CT_EINVAL: it has another
-   shape. */
+   model does not have. CT_ENOENT: a tensor of the model is missing; CT_ECONFIG: it has another
+   shape, a file is damaged, or has a head that differs from the embedding of a model that uses one
+   for both. */
 CT_API int ct_hf_load(struct ct_run *run, const char *folder);
 /* Write all parameters to folder. All ranks call; rank 0 writes, and needs memory for some rows of
    one tensor. Files are complete or absent. A failure of rank 0 is returned on all ranks. */

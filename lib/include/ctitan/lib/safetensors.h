@@ -3,7 +3,7 @@
  * folders of them (model.safetensors, or shards with model.safetensors.index.json).
  *
  * Reading maps the files and checks every header: offsets inside the file, no overlap, sizes that
- * match shapes. A truncated or crafted file is CT_EIO with the file and the tensor's name.
+ * match shapes. A truncated or crafted file is CT_ECONFIG with the file and the tensor's name.
  */
 #ifndef CT_SAFETENSORS_H
 #define CT_SAFETENSORS_H
