@@ -1,3 +1,5 @@
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -146,9 +148,20 @@ const char pattern_gpt2[] = GPT2, pattern_llama3[] = LLAMA("\\p{N}{1,3}");
 
 /* ---- expressions ---- */
 
+#define GROUPS 64
+
+struct group {
+    bool caseless; /* here, letters match in either case */
+    bool begun;    /* its current alternative has */
+    bool late;     /* an option has been set after that */
+};
+
 struct translation {
     struct text out;
     bool in_class, first; /* within [ ]; at its first character */
+    char before;          /* the letter before, in lower case, or 0 */
+    struct group groups[GROUPS];
+    int depth;
     int rc;
 };
 
@@ -158,8 +171,14 @@ static void put(struct translation *t, const char *text)
         t->rc = text_append(&t->out, text, strlen(text));
 }
 
-static void refuse(struct translation *t, const char *what)
+CT_PRINTF(2, 3) static void refuse(struct translation *t, const char *fmt, ...)
 {
+    char what[128];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
     if (t->rc == 0)
         t->rc = ct_fail(CT_ECONFIG, "%s in a regular expression is not supported", what);
 }
@@ -168,16 +187,26 @@ static void refuse(struct translation *t, const char *what)
 #define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
 #define LATIN "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
-static void translate_escape(struct translation *t, char c)
+/* at: what follows the backslash. With (?i), Oniguruma takes the other cases of all characters of a
+   class into it. */
+static void translate_escape(struct translation *t, const char *at)
 {
-    if (c == 's' || c == 'S')
+    char c = *at;
+
+    if (t->groups[t->depth].caseless && strchr(t->in_class ? "wWpPx" : "wWx", c))
+        refuse(t, "\\%c with (?i)", c);
+    else if (c == 's' || c == 'S')
         put(t, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     else if (c == 'w')
         put(t, t->in_class ? WORD : "[" WORD LATIN "]");
     else if (c == 'W' && !t->in_class)
         put(t, "[^" WORD LATIN "]");
-    else if (c && strchr("WbBhHRXKNgkQE", c)) /* another meaning, or none, in Oniguruma */
-        refuse(t, (char[]){'\\', c, 0});
+    else if (c == 'v')
+        put(t, "\\x0B");
+    else if ((c == 'p' || c == 'P') && at[1] != '{')
+        refuse(t, "\\%c without braces", c);
+    else if (strchr("WbBhHRXKNgkQE", c)) /* another meaning, or none, in Oniguruma */
+        refuse(t, "\\%c", c);
     else
         put(t, (char[]){'\\', c, 0});
 }
@@ -193,6 +222,98 @@ static void translate_class(struct translation *t, const char *at)
     put(t, (char[]){*at, 0});
 }
 
+/* Options up to `)` or `:`. Oniguruma's m is PCRE2's s. */
+static void translate_options(struct translation *t, const char *at, const char *end,
+                              struct group *group)
+{
+    bool on = true;
+
+    for (; at < end; at++) {
+        if (!strchr("imx-", *at))
+            refuse(t, "the option %c", *at);
+        on = on && *at != '-';
+        if (*at == 'i')
+            group->caseless = on;
+        put(t, (char[]){*at == 'm' ? 's' : *at, 0});
+    }
+}
+
+/* What begins with `(`. Returns the last character of it that is translated. */
+static const char *translate_group(struct translation *t, const char *at)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-";
+    struct group *outer = &t->groups[t->depth], inner = {.caseless = outer->caseless};
+    const char *end = at + (at[1] == '?' ? 2 + strspn(at + 2, letters) : 0);
+
+    if (!strncmp(at, "(?#", 3))
+        return (end = strchr(at, ')')) ? end : at + strlen(at) - 1;
+    put(t, "(");
+    if (end > at && (*end == ':' || *end == ')')) {
+        put(t, "?");
+        translate_options(t, at + 2, end, &inner);
+        put(t, (char[]){*end, 0});
+        at = end;
+    }
+    if (*at == ')') {
+        outer->caseless = inner.caseless;
+        outer->late |= outer->begun;
+        return at;
+    }
+    outer->begun = true;
+    if (t->depth == GROUPS - 1)
+        refuse(t, "a group that is nested so deeply");
+    else
+        t->groups[++t->depth] = inner;
+    return at;
+}
+
+/* `{n,m}`, or a brace. Returns its last character. */
+static const char *translate_interval(struct translation *t, const char *at)
+{
+    const char *comma = at + 1 + strspn(at + 1, "0123456789");
+    const char *end = *comma == ',' ? comma + 1 + strspn(comma + 1, "0123456789") : comma;
+
+    put(t, "{");
+    if (*end != '}' || end == at + 1 || (comma == at + 1 && end == comma + 1))
+        return at;
+    if (end[1] == '+' || (end[1] == '?' && end == comma)) /* it repeats the interval */
+        refuse(t, "%.*s%c", (int)(end + 1 - at), at, end[1]);
+    put(t, comma == at + 1 ? "0" : "");
+    return at;
+}
+
+/* Without case, Oniguruma takes two letters for one: ss for U+00DF, fi for U+FB01. */
+static void check_letter(struct translation *t, char c)
+{
+    static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
+    bool letter = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+    char pair[] = {t->before, (char)(c | 0x20), 0};
+
+    if (t->groups[t->depth].caseless) {
+        if (c & 0x80)
+            refuse(t, "a character beyond ASCII with (?i)");
+        for (size_t i = 0; letter && i < CT_COUNT(pairs); i++)
+            if (!strcmp(pair, pairs[i]))
+                refuse(t, "%s with (?i)", pair);
+    }
+    if (c != ')')
+        t->before = letter ? pair[1] : 0;
+}
+
+static void translate_character(struct translation *t, const char *at)
+{
+    struct group *group = &t->groups[t->depth];
+
+    check_letter(t, *at);
+    t->in_class = t->first = *at == '[';
+    if (*at == '|' && group->late)
+        refuse(t, "an option in the middle of an alternative");
+    group->begun = *at != '|';
+    if (*at == ')' && t->depth > 0)
+        t->depth--;
+    put(t, (char[]){*at, 0});
+}
+
 /* Oniguruma's expression as PCRE2's. */
 static int translate(const char *source, struct text *out)
 {
@@ -201,12 +322,24 @@ static int translate(const char *source, struct text *out)
     for (const char *at = source; *at && t.rc == 0; at++) {
         if (*at == '\\' && at[1]) {
             t.first = false;
-            translate_escape(&t, *++at);
+            t.before = 0;
+            t.groups[t.depth].begun = true;
+            translate_escape(&t, ++at);
+            if (at[1] == '{' && strchr("xpP", *at)) {
+                put(&t, "{");
+                at++;
+            }
         } else if (t.in_class) {
+            if (t.groups[t.depth].caseless && *at & 0x80)
+                refuse(&t, "a character beyond ASCII with (?i)");
             translate_class(&t, at);
+        } else if (*at == '(') {
+            at = translate_group(&t, at);
+        } else if (*at == '{') {
+            t.before = 0;
+            at = translate_interval(&t, at);
         } else {
-            t.in_class = t.first = *at == '[';
-            put(&t, (char[]){*at, 0});
+            translate_character(&t, at);
         }
     }
     *out = t.out;
@@ -215,11 +348,16 @@ static int translate(const char *source, struct text *out)
 
 static int compile(struct pattern *p, const char *source, size_t size, uint32_t options)
 {
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     PCRE2_SIZE at;
     char words[256];
     int code;
 
-    p->code = pcre2_compile((PCRE2_SPTR)source, size, PCRE2_UTF | options, &code, &at, NULL);
+    if (!context)
+        return ct_fail(CT_ENOMEM, "an expression");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    p->code = pcre2_compile((PCRE2_SPTR)source, size, PCRE2_UTF | options, &code, &at, context);
+    pcre2_compile_context_free(context);
     if (!p->code) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)words, sizeof(words));
         return ct_fail(CT_ECONFIG, "the expression '%.*s': %s, at byte %zu", (int)size, source,
@@ -246,7 +384,7 @@ int pattern_open(struct pattern *p, const char *source, bool literal)
     rc = translate(source, &translated);
     if (rc == 0)
         rc = compile(p, translated.data ? translated.data : "", translated.size,
-                     PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C);
+                     PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
     text_finish(&translated);
     return rc;
 }
@@ -258,14 +396,13 @@ void pattern_close(struct pattern *p)
     *p = (struct pattern){0};
 }
 
-/* The first match that is not empty. 0: none. */
-static int find(const struct pattern *p, const char *text, const char *at, const char *end,
-                const char **begin, const char **stop)
+/* The first match from `from` on. 0: none. */
+static int match(const struct pattern *p, const char *text, const char *from, const char *end,
+                 const char **begin, const char **stop)
 {
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(p->match);
-    int rc =
-        pcre2_match(p->code, (PCRE2_SPTR)text, (PCRE2_SIZE)(end - text), (PCRE2_SIZE)(at - text),
-                    PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK, p->match, NULL);
+    int rc = pcre2_match(p->code, (PCRE2_SPTR)text, (PCRE2_SIZE)(end - text),
+                         (PCRE2_SIZE)(from - text), PCRE2_NO_UTF_CHECK, p->match, NULL);
 
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
@@ -274,6 +411,21 @@ static int find(const struct pattern *p, const char *text, const char *at, const
     *begin = text + bounds[0];
     *stop = text + bounds[1];
     return 1;
+}
+
+/* The first match that ends after at. The library goes on one character after an empty one. */
+static int find(const struct pattern *p, const char *text, const char *at, const char *end,
+                const char **begin, const char **stop)
+{
+    int rc = match(p, text, at, end, begin, stop);
+    size_t size;
+
+    if (rc <= 0 || *stop > at)
+        return rc;
+    if (at == end)
+        return 0;
+    unicode_at(at, &size);
+    return match(p, text, at + size, end, begin, stop);
 }
 
 int pattern_next(const struct pattern *p, const char *text, const char *at, const char *end,
@@ -290,11 +442,13 @@ int pattern_next(const struct pattern *p, const char *text, const char *at, cons
         return 1;
     }
     rc = find(p, text, at, end, begin, stop);
-    if (rc == 0)
-        return !p->matches_only;
-    if (rc > 0 && !p->matches_only && *begin > at) { /* text before the match is a part, too */
-        *stop = *begin;
+    if (p->matches_only) {
+        while (rc > 0 && *begin == *stop)
+            rc = find(p, text, *stop, end, begin, stop);
+    } else if (rc == 0 || *begin > at) { /* text outside of matches is a part, too */
+        *stop = rc == 0 ? end : *begin;
         *begin = at;
+        rc = rc == 0 ? 1 : rc;
     }
     return rc;
 }

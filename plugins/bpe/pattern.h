@@ -2,8 +2,9 @@
  * Pre-tokenizers: how text is split into parts, each of which is merged separately.
  *
  * The patterns of GPT-2, Llama 3 and Qwen are recognised by their text and have scanners of their
- * own. Any other one is a regular expression for PCRE2, with the classes of Oniguruma, which the
- * tokenizers library uses: \s is White_Space, \w has marks.
+ * own. Any other one is a regular expression for PCRE2, with the meaning that it has in Oniguruma,
+ * which the tokenizers library uses: \s is White_Space, \w has marks, ^ and $ are about lines, the
+ * option m lets . be a newline, and {,n} is {0,n}. An empty match splits, too.
  */
 #ifndef PATTERN_H
 #define PATTERN_H

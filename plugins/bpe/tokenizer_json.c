@@ -193,8 +193,8 @@ static int read_post_processor(struct tokenizer *t, const json_t *object)
 
 static int check_model(const json_t *model)
 {
-    static const char *const absent[] = {"dropout", "continuing_subword_prefix",
-                                         "end_of_word_suffix"};
+    static const char *const absent[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const json_t *dropout = json_object_get(model, "dropout");
     const char *type = type_of(model);
 
     if (*type ? strcmp(type, "BPE") : !json_object_get(model, "merges"))
@@ -202,6 +202,9 @@ static int check_model(const json_t *model)
     if (json_is_true(json_object_get(model, "byte_fallback")))
         return ct_fail(CT_ECONFIG,
                        "model: byte_fallback is not supported: only byte-level vocabularies are");
+    if (dropout && !json_is_null(dropout) &&
+        !(json_is_number(dropout) && json_number_value(dropout) == 0))
+        return ct_fail(CT_ECONFIG, "model: dropout is not supported");
     for (size_t i = 0; i < CT_COUNT(absent); i++) {
         const json_t *value = json_object_get(model, absent[i]);
         const char *text = json_string_value(value);
@@ -382,7 +385,11 @@ static int read_root(struct reader *r, const json_t *root)
     static const char *const absent[] = {"truncation", "padding"};
     const json_t *added = json_object_get(root, "added_tokens");
     const json_t *decoder = json_object_get(root, "decoder");
+    const json_t *version = json_object_get(root, "version");
     int rc = 0;
+
+    if (version && (!json_is_string(version) || strcmp(json_string_value(version), "1.0")))
+        return ct_fail(CT_ECONFIG, "version is not \"1.0\", the only one that is supported");
 
     for (size_t i = 0; i < CT_COUNT(absent); i++)
         if (json_object_get(root, absent[i]) && !json_is_null(json_object_get(root, absent[i])))

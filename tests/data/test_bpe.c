@@ -1,7 +1,7 @@
 /*
  * bpe against the tokenizers library: bpe/cases.json holds variants of bpe/tokenizer.json, texts,
- * and the ids that the library (0.23) gives them. Then `ctitan tokenize`, tiktoken's list, and
- * files that must be refused.
+ * and the ids that the library (0.23) gives them; bpe/splits.json the same for regular expressions.
+ * Then `ctitan tokenize`, tiktoken's list, and files that must be refused.
  */
 #include <stdint.h>
 
@@ -127,6 +127,30 @@ static void ids_are_those_of_the_library(void **state)
         for (size_t t = 0; t < json_array_size(texts); t++)
             check_text(name, json_object_get(json_array_get(texts, t), "text"),
                        json_object_get(json_array_get(texts, t), "ids"));
+    }
+    json_decref(cases);
+}
+
+/* splits.json: expressions that Oniguruma, which the library uses, reads otherwise than PCRE2. */
+static void expressions_split_as_in_the_library(void **state)
+{
+    json_t *cases = read_json("splits.json"), *one, *text;
+    size_t i, k;
+
+    (void)state;
+    assert_int_equal(json_array_size(cases), 50);
+    json_array_foreach(cases, i, one)
+    {
+        json_t *split = json_object_get(one, "pre_tokenizer");
+        json_t *patch = json_pack("{s: O}", "pre_tokenizer", split);
+        char *name = json_dumps(split, JSON_COMPACT);
+
+        if (open_patched(patch) < 0)
+            fail_msg("%s: %s", name, ct_error_message());
+        json_array_foreach(json_object_get(one, "texts"), k, text)
+            check_text(name, json_object_get(text, "text"), json_object_get(text, "ids"));
+        free(name);
+        json_decref(patch);
     }
     json_decref(cases);
 }
@@ -491,6 +515,10 @@ static void tiktoken_lists_are_read(void **state)
 
 /* ---- what is refused ---- */
 
+#define SPLIT(expression)                                                                          \
+    "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"" expression             \
+    "\"}, \"behavior\": \"Isolated\"}}"
+
 static const struct {
     const char *patch, *message;
 } refusals[] = {
@@ -506,12 +534,22 @@ static const struct {
     {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, "
      "\"behavior\": \"Isolated\"}}",
      "intersection"},
+    {SPLIT("a{2}+"), "{2}+ in a regular expression"},
+    {SPLIT("a{2}?"), "{2}? in a regular expression"},
+    {SPLIT("\\\\pL+"), "\\p without braces"},
+    {SPLIT("(?s:.)"), "the option s"},
+    {SPLIT("a(?i)b|c"), "an option in the middle of an alternative"},
+    {SPLIT("(?i:\xc3\x9f)"), "beyond ASCII with (?i)"},
+    {SPLIT("(?i)[\xc3\x9f]"), "beyond ASCII with (?i)"},
+    {SPLIT("(?i:(?:S)t)"), "st with (?i)"},
+    {SPLIT("(?i:[\\\\p{Lu}])"), "\\p with (?i)"},
     {"{\"post_processor\": {\"type\": \"BertProcessing\"}}", "post_processor: 'BertProcessing'"},
     {"{\"decoder\": {\"type\": \"WordPiece\"}}", "decoder: 'WordPiece'"},
     {"{\"truncation\": {\"max_length\": 9}}", "truncation"},
     {"{\"model\": {\"type\": \"Unigram\"}}", "model: 'Unigram'"},
     {"{\"model\": {\"byte_fallback\": true}}", "byte_fallback"},
     {"{\"model\": {\"dropout\": 0.1}}", "dropout"},
+    {"{\"version\": \"2.0\"}", "version"},
     {"{\"model\": {\"end_of_word_suffix\": \"</w>\"}}", "end_of_word_suffix"},
     {"{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}", "no token for byte 0x00"},
     {"{\"model\": {\"vocab\": {\"a\": 99999999999}}}", "not a number below"},
@@ -567,6 +605,16 @@ static void malformed_files_are_refused(void **state)
     free(deep);
 }
 
+static void no_dropout_is_accepted(void **state)
+{
+    json_t *patch = json_pack("{s: {s: f}}", "model", "dropout", 0.0);
+
+    (void)state;
+    if (open_patched(patch) < 0)
+        fail_msg("%s", ct_error_message());
+    json_decref(patch);
+}
+
 /* An expression that backtracks for ever ends with an error. */
 static void endless_expressions_are_refused(void **state)
 {
@@ -604,6 +652,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(ids_are_those_of_the_library, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(expressions_split_as_in_the_library, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ids_become_their_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_text_is_repaired, set_up, tear_down),
         cmocka_unit_test_setup_teardown(very_long_words_are_encoded, set_up, tear_down),
@@ -616,6 +665,7 @@ int main(int argc, char **argv)
                                         tear_down),
         cmocka_unit_test_setup_teardown(tiktoken_lists_are_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_not_supported_is_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_dropout_is_accepted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(malformed_files_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(endless_expressions_are_refused, set_up, tear_down),
     };
