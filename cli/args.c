@@ -278,14 +278,22 @@ void args_add_set(struct args *args, const char *assignment)
     add_change(args, ct_recipe_set, assignment);
 }
 
-/* Plugins first: a --set may be for a plugin that --with adds. */
+/* --set plugins.load makes the list that --with and --without change, and other --set may be for a
+   plugin that --with adds. */
+static int round_of(const struct change *c)
+{
+    if (c->apply != ct_recipe_set)
+        return 1;
+    return strncmp(c->value, "plugins.", 8) ? 2 : 0;
+}
+
 static int change(const struct args *args, struct ct_recipe *recipe)
 {
     int rc = 0;
 
-    for (int sets = 0; sets < 2; sets++)
+    for (int round = 0; round < 3; round++)
         for (size_t i = 0; rc == 0 && i < args->count; i++)
-            if ((args->changes[i].apply == ct_recipe_set) == sets)
+            if (round_of(&args->changes[i]) == round)
                 rc = args->changes[i].apply(recipe, args->changes[i].value);
     return rc;
 }

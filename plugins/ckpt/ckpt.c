@@ -192,8 +192,8 @@ static void *write_file(void *context)
 }
 
 /* Checkpoints of later steps than a run begins with would count as its newest. They make room for
-   its first one; until then a run that is started again begins as it did. A damaged one is replaced,
-   that of a former run is kept. */
+   its first one; until then a run that is started again begins as it did. A damaged one is
+   replaced, that of a former run is kept. */
 static void stand_alone(void)
 {
     if (!now.alone)

@@ -9,8 +9,9 @@
  *
  * Where an optimizer's op can write copies (ct_op_type.write_copy), a packed matrix of parameters
  * that it alone updates becomes a state, which that op renews with the parameters and cpu.pack_into
- * makes in the init part. The others are packed in each step: gathered and offloaded weights, those
- * of other optimizers, and what is in no layout of lines (lines.h).
+ * makes in the init part. The others are packed in each step: weights that are gathered once a
+ * step, those of other optimizers, and what is in no layout of lines (lines.h). Weights that are
+ * gathered or loaded within a microbatch are not packed.
  */
 #include <stdlib.h>
 #include <string.h>

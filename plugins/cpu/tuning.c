@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <dnnl.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,8 +93,8 @@ static void processor(char *text, size_t size)
         append(text, 0, size, "unknown");
 }
 
-/* The file, created with its folders and locked; -1 if there can be none. */
-static int open_locked(void)
+/* The file, created with its folders and locked, or else for reading only; -1: there is none. */
+static int open_locked(bool *writable)
 {
     const dnnl_version_t *v = dnnl_version();
     char path[CT_PATH_ROOM], model[LINE];
@@ -105,11 +106,8 @@ static int open_locked(void)
     snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d-kernels-%d.txt",
              model, v->major, v->minor, v->patch, KERNELS);
     file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file >= 0 && flock(file, LOCK_EX) < 0) {
-        close(file);
-        return -1;
-    }
-    return file;
+    *writable = file >= 0 && flock(file, LOCK_EX) == 0;
+    return file >= 0 ? file : open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static void read_facts(int file)
@@ -121,35 +119,48 @@ static void read_facts(int file)
     if (in)
         rewind(in);
     while (in && fgets(line, sizeof(line), in))
-        if (sscanf(line, "%159s %lf", name, &value) == 2 && !find(name))
+        if (sscanf(line, "%159s %lf", name, &value) == 2 && value > 0 && isfinite(value) &&
+            !find(name))
             add(name, value);
     if (in)
         fclose(in);
 }
 
-double cpu_tuned(const char *name, double (*measure)(void *context), void *context)
+/* Measure, and write to the file, -1: none. */
+static double measure_once(int file, const char *name, double (*measure)(void *), void *context)
 {
     static bool warned;
+    double value = file >= 0 ? measure(context) : -1;
+
+    if (file >= 0 && value < 0)
+        ct_warn("cpu: the speed %s cannot be measured (out of memory?); this process takes the "
+                "default",
+                name);
+    if (file >= 0 && (value < 0 || dprintf(file, "%s %.4g\n", name, value) >= 0))
+        return value;
+    if (!warned)
+        ct_warn("cpu: no speed is measured, and slower defaults are taken, as no file can be "
+                "written in $XDG_CACHE_HOME or ~/.cache: without one, runs would choose "
+                "differently, and so would ranks");
+    warned = true;
+    return -1;
+}
+
+double cpu_tuned(const char *name, double (*measure)(void *context), void *context)
+{
     const struct fact *known = find(name);
+    bool writable = false;
     double value;
     int file;
 
     if (known)
         return known->value;
-    file = open_locked();
+    file = open_locked(&writable);
     if (file >= 0)
         read_facts(file);
     known = find(name);
-    value = known ? known->value : add(name, measure(context));
-    if (value < 0)
-        ct_warn("cpu: the speed %s cannot be measured (out of memory?); this process takes the "
-                "default",
-                name);
-    else if (!known && (file < 0 || dprintf(file, "%s %.4g\n", name, value) < 0) && !warned) {
-        warned = true;
-        ct_warn("cpu: measured speeds are not kept: no file can be written in $XDG_CACHE_HOME or "
-                "~/.cache");
-    }
+    value = known ? known->value
+                  : add(name, measure_once(writable ? file : -1, name, measure, context));
     if (file >= 0)
         close(file);
     return value;

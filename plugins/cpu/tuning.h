@@ -5,15 +5,15 @@
  *
  * The file is ctitan/cpu/MODEL.txt in $XDG_CACHE_HOME or ~/.cache, where MODEL names the processor
  * and the versions of oneDNN and of own kernels: lines "NAME VALUE". Deleting it, or a line,
- * measures again. Where no file can be written, each process measures for itself, and a warning
- * says so once.
+ * measures again. Where no file can be written, nothing is measured, and a warning says so once:
+ * every process takes the defaults.
  */
 #ifndef CPU_TUNING_H
 #define CPU_TUNING_H
 
-/* The value of a name without blanks; negative if measure failed and returned that: then it is not
-   kept in the file, and a warning says so. measure runs under the file's lock, so that ranks that
-   start together agree; the others wait. Called on the thread that drives the run. */
+/* The value of a name without blanks; negative if it is not known, as measure failed and returned
+   that, or no file can be written. measure runs under the file's lock, so that ranks that start
+   together agree; the others wait. Called on the thread that drives the run. */
 double cpu_tuned(const char *name, double (*measure)(void *context), void *context);
 
 #endif

@@ -229,6 +229,8 @@ static double number(const struct conformance_case *test, const struct ct_value 
         return 1e-3;
     if (!strcmp(v->name, "step"))
         return 3;
+    if (!strcmp(v->name, "far")) /* from 0 */
+        return 100 + 0.01 * magnitude(test, fill, seed, index, normal);
     if (v->role == CT_ROLE_SCALAR)
         return 0.25 + fabs(normal);
     if (!strncmp(v->name, "variance", 8))

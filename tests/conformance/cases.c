@@ -203,12 +203,15 @@
 
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %far : T[" #b "," #t "," #k "]\n"                                                       \
     "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
     "param %w : T[" #k "]\n"                                                                       \
     "param %row : T[" #k "]\n"                                                                     \
     "F - %y, %mean, %rstd = layer_norm(%x, %w, %row) {eps=1e-5} : T[" #b "," #t "," #k             \
     "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                                          \
     "F - %y2, %mean2, %rstd2 = layer_norm(%x, %w) {eps=1e-5} : T[" #b "," #t "," #k                \
+    "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                                          \
+    "F - %y3, %mean3, %rstd3 = layer_norm(%far, %w) {eps=1e-5} : T[" #b "," #t "," #k              \
     "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                                          \
     "I - %dx, %dw, %db = layer_norm_grad(%dy, %x, %w, %mean, %rstd) : T[" #b "," #t "," #k         \
     "], float32![" #k "], T[" #k "]\n"

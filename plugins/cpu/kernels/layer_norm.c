@@ -16,20 +16,22 @@ CPU_INLINE float mean_of(enum ct_dtype dtype, const void *x, int64_t n)
     return v_sum((total[0] + total[1]) + (total[2] + total[3])) / (float)n;
 }
 
-/* Elements that do not exist are read as 0, and so taken off again. */
 CPU_INLINE float variance_of(enum ct_dtype dtype, const void *x, int64_t n, float mean)
 {
-    int64_t more = (n + CPU_LANES - 1) / CPU_LANES * CPU_LANES - n;
-    vf total[STEPS] = {{0}};
+    int64_t whole = n - n % CPU_LANES;
+    vf total[STEPS] = {{0}}, rest = v_get(dtype, x, whole, n) - mean;
+    float sum;
 
-    for (int64_t i = 0; i < n;)
-        for (int s = 0; s < STEPS && i < n; s++, i += CPU_LANES) {
+    for (int64_t i = 0; i < whole;)
+        for (int s = 0; s < STEPS && i < whole; s++, i += CPU_LANES) {
             vf d = v_get(dtype, x, i, n) - mean;
 
             total[s] += d * d;
         }
-    return (v_sum((total[0] + total[1]) + (total[2] + total[3])) - (float)more * mean * mean) /
-           (float)n;
+    sum = v_sum((total[0] + total[1]) + (total[2] + total[3]));
+    for (int lane = 0; lane < n - whole; lane++)
+        sum += rest[lane] * rest[lane];
+    return sum / (float)n;
 }
 
 struct forward {

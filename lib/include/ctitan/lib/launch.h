@@ -47,8 +47,8 @@ struct ct_launch_request {
  * Lines of the others appear as "[rank N] line". A line "argv[0]: .." on standard error is dropped
  * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
  * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight
- * recorder answer it with a report and go on, others end. When a rank fails, the others get `patience`, then
- * SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
+ * recorder answer it with a report and go on, others end. When a rank fails, the others get
+ * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
  *
  * 0 if all ranks returned 0. Otherwise the first failure: CT_ECONFIG if that rank returned 2, else
  * CT_EPEER, with the rank, its exit status or signal, and its last line on standard error.
