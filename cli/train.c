@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
@@ -16,16 +17,6 @@
 
 /* Results of the last step, for the line at the end. */
 static struct ct_step_result last;
-
-static int remember(const struct ct_event_data *data, void *context)
-{
-    (void)context;
-    last = *data->result;
-    return 0;
-}
-
-static const struct ct_hook memory = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = remember};
 
 /* resumed: the step that the run began with. */
 static void report(int64_t resumed, double seconds)
@@ -56,6 +47,19 @@ static void introduce(void)
 static struct ct_run *running;
 static volatile sig_atomic_t interrupted;
 
+static struct {
+    int number;
+    struct sigaction former;
+} caught[] = {{.number = SIGINT}, {.number = SIGTERM}};
+
+static void call_former(int number)
+{
+    for (size_t i = 0; i < CT_COUNT(caught); i++)
+        if (caught[i].number == number && caught[i].former.sa_handler != SIG_DFL &&
+            caught[i].former.sa_handler != SIG_IGN)
+            caught[i].former.sa_handler(number);
+}
+
 /* The first signal ends the run in order after the step; a second ends the process at once. */
 static void interrupt(int number)
 {
@@ -63,9 +67,16 @@ static void interrupt(int number)
         "\nctitan: the run ends after this step; interrupt again to end it at once\n";
 
     interrupted = number;
-    ct_run_stop(running, "a signal");
-    if (write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
+    call_former(number);
+    if (running->rank == 0 && write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
         return;
+}
+
+/* SIGTERM also comes from a launcher that ends the ranks because one has failed, so a job with
+   nothing to save ends at once. */
+static bool catches(int number)
+{
+    return number == SIGINT || running->world == 1 || *ct_config.model.save_to;
 }
 
 static void catch_signals(struct ct_run *run)
@@ -73,26 +84,48 @@ static void catch_signals(struct ct_run *run)
     struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
     running = run;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < CT_COUNT(caught); i++)
+        if (catches(caught[i].number))
+            sigaction(caught[i].number, &action, &caught[i].former);
 }
 
 static void release_signals(void)
 {
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    for (size_t i = 0; i < CT_COUNT(caught); i++)
+        if (catches(caught[i].number))
+            signal(caught[i].number, SIG_DFL);
 }
 
-/* The launcher ends the ranks of a job together; a single rank ends in order. */
+/* All ranks end after the same step, whichever of them were interrupted by then. */
+static int stop_if_interrupted(struct ct_run *run)
+{
+    int32_t mine = interrupted, any = 0;
+    int rc = ct_group_all_reduce(ct_run_world(run), &mine, &any, 1, CT_I32, CT_REDUCE_MAX);
+
+    if (rc < 0 || !any)
+        return rc;
+    interrupted = any;
+    ct_run_stop(run, "a signal");
+    return 0;
+}
+
+static int step_end(const struct ct_event_data *data, void *context)
+{
+    (void)context;
+    last = *data->result;
+    return stop_if_interrupted(data->run);
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+
 static int train_one(struct ct_run *run)
 {
     int rc;
 
-    if (run->world == 1)
-        catch_signals(run);
+    catch_signals(run);
     rc = ct_run_train(run);
-    if (run->world == 1)
-        release_signals();
+    release_signals();
     if (rc == 0 && interrupted)
         return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
                        (long long)run->progress.step - 1);
@@ -145,7 +178,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
         &dump, id->rank == 0 ? args->dump_after : NULL, stdout,
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));
     options.passes.watch = &dump.watch;
-    rc = ct_hook_register(&memory, NULL);
+    rc = ct_hook_register(&hook, NULL);
     introduce();
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);

@@ -249,17 +249,18 @@ static bool is_news(void)
 static void end_by_signal(void)
 {
     int number = told;
-    bool failed = flight_own->state == FLIGHT_FAILED;
+    bool failed = flight_own->state == FLIGHT_FAILED, news;
 
     if (failed && ct_now() < flight_own->ended + SETTLE + WRITE)
         return;
     told = 0;
-    if (!is_caught(number)) {
+    news = !failed && is_news();
+    if (news || !is_caught(number)) {
         flight_own->ended = ct_now();
         if (!failed)
             flight_own->state = FLIGHT_TOLD;
     }
-    if (!failed && is_news() && explain(HURRY) < 0)
+    if (news && explain(HURRY) < 0)
         ct_warn("flight: %s", ct_error_message());
     if (!is_caught(number)) {
         signal(number, SIG_DFL);

@@ -261,7 +261,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 
     (void)context;
     if (data->event == CT_EVENT_JOB_END)
-        return data->message ? status_end(data) : 0;
+        return status_job_end(data);
     if (data->run->rank != 0)
         return 0;
     switch (data->event) {

@@ -61,6 +61,64 @@ static pid_t launcher_of_rank(void)
     return getenv("CTITAN_JOB") ? getppid() : 0;
 }
 
+/* ---- a job of several ranks, seen by its launcher ---- */
+
+/* The newest step in metrics.jsonl; a rank that was killed could not say more. */
+static int64_t last_logged(void)
+{
+    char path[CT_PATH_ROOM], *line = NULL;
+    size_t room = 0;
+    long long step = 0;
+    FILE *in;
+
+    snprintf(path, sizeof(path), "%s/metrics.jsonl", ct_config.job.dump_folder);
+    in = fopen(path, "re");
+    while (in && getline(&line, &room, in) > 0)
+        sscanf(line, "{\"step\": %lld", &step);
+    free(line);
+    if (in)
+        fclose(in);
+    return step;
+}
+
+/* Go on from what rank 0 wrote. False: this job has not trained. stopped: it ended in order. */
+static bool take_over(const struct ct_job_end *job, bool *stopped)
+{
+    char path[CT_PATH_ROOM];
+    const char *state = "";
+    json_int_t launcher = 0, step = 0;
+    json_t *o;
+
+    snprintf(path, sizeof(path), "%s/status.json", ct_config.job.dump_folder);
+    o = json_load_file(path, 0, NULL);
+    json_unpack(o, "{s:s, s:I, s:I, s:F}", "state", &state, "launcher", &launcher, "step", &step,
+                "began", &now.began);
+    *stopped = !strcmp(state, "stopped");
+    json_decref(o);
+    now.ranks = job->ranks;
+    now.step = last_logged();
+    if (now.step < step)
+        now.step = step;
+    return launcher == getpid();
+}
+
+/* Nobody failed first, so the launcher was told to end the job. */
+static bool is_interrupted(const struct ct_event_data *data)
+{
+    return data->job->first < 0 && data->code == CT_EPEER;
+}
+
+int status_job_end(const struct ct_event_data *data)
+{
+    bool interrupted = is_interrupted(data), stopped;
+
+    if (!data->message || !take_over(data->job, &stopped) || (interrupted && stopped))
+        return 0;
+    return write_status(interrupted ? "stopped" : "failed", wall_clock(), data->message, getpid());
+}
+
+/* ---- a rank ---- */
+
 int status_begin(const struct ct_run *run)
 {
     if (now.began > 0)
@@ -75,15 +133,13 @@ int status_end(const struct ct_event_data *data)
 {
     const char *state = "failed", *message = data->message ? data->message : "";
 
-    if (!data->job && !(now.began > 0)) /* it has not trained */
+    if (!(now.began > 0)) /* it has not trained */
         return 0;
     if (data->result)
         now.step = data->result->step;
-    if (data->job)
-        now.ranks = data->job->ranks;
     if (data->event == CT_EVENT_RUN_END) {
         state = now.step >= ct_config.training.steps ? "done" : "stopped";
         message = data->run->stop ? data->run->stop : "";
     }
-    return write_status(state, wall_clock(), message, data->job ? getpid() : launcher_of_rank());
+    return write_status(state, wall_clock(), message, launcher_of_rank());
 }

@@ -9,7 +9,9 @@
 
 /* A step begins. The first one counts, so that a run that only generates leaves no trace. */
 int status_begin(const struct ct_run *run);
-/* RUN_END, FAILURE, or the JOB_END of a job that failed. */
+/* RUN_END or FAILURE. */
 int status_end(const struct ct_event_data *data);
+/* JOB_END: rank 0 may have been killed before it could say how the job ended. */
+int status_job_end(const struct ct_event_data *data);
 
 #endif
