@@ -23,13 +23,10 @@ static void report(int64_t resumed, double seconds)
 {
     char tokens[32];
 
-    if (!last.step) {
-        ct_info(resumed > ct_config.training.steps
-                    ? "all %lld steps were done in an earlier run"
-                    : "the data ended before the first of %lld steps",
-                (long long)ct_config.training.steps);
+    if (!last.step && resumed > ct_config.training.steps)
+        ct_info("all %lld steps were done in an earlier run", (long long)ct_config.training.steps);
+    if (!last.step)
         return;
-    }
     ct_info("done: %lld steps, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
             grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
 }
@@ -154,6 +151,15 @@ static int take_folder(const struct ct_identity *id)
     return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
+/* The weights of a whole training would be lost at its end. */
+static int try_save_to(const struct ct_identity *id)
+{
+    const char *folder = ct_config.model.save_to;
+    int rc = *folder && id->rank == 0 ? ct_file_try_folder(folder) : 0;
+
+    return rc < 0 ? ct_context(CT_ECONFIG, "[model] save_to = %s", folder) : 0;
+}
+
 /* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
@@ -220,6 +226,8 @@ static int run(struct args *args, int argc, char **argv)
     if (args->elastic && !args->restarts)
         return ct_fail(CT_ECONFIG, "--elastic needs --max-restarts N");
     rc = take_folder(&id);
+    if (rc == 0 && !ct_launch_is_rank())
+        rc = try_save_to(&id);
     if (rc < 0)
         return rc;
     if ((args->ranks > 1 || args->restarts) && !id.by)

@@ -243,6 +243,23 @@ int ct_file_end(struct ct_new_file *file, int rc)
     return rc < 0 ? rc : 0;
 }
 
+int ct_file_try_folder(const char *path)
+{
+    char name[CT_PATH_ROOM];
+    struct ct_new_file file;
+    int rc = ct_file_make_folder(path);
+
+    if (rc == 0 && snprintf(name, sizeof(name), "%s/write", path) >= (int)sizeof(name))
+        return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
+    if (rc == 0)
+        rc = ct_file_begin(&file, name);
+    if (rc < 0)
+        return rc;
+    fclose(file.out);
+    unlink(file.temporary);
+    return 0;
+}
+
 int ct_file_print(const char *path, ct_file_printer *print, const void *object)
 {
     struct ct_new_file file;

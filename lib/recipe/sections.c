@@ -43,8 +43,10 @@ static const struct ct_option model_options[] = {
     CT_OPT_STRING(struct ct_model_config, flavor, "flavor", "debug", "Its size, by name"),
     CT_OPT_STRING(struct ct_model_config, init_from, "init_from", "",
                   "Hugging Face folder to take shape and weights from; overrides flavor"),
-    CT_OPT_STRING(struct ct_model_config, save_to, "save_to", "",
-                  "Folder to write the trained weights to, as init_from reads them"),
+    CT_OPT_STRING(
+        struct ct_model_config, save_to, "save_to", "",
+        "Folder to write the trained weights to, as init_from reads them; also if the run is "
+        "stopped"),
     CT_OPT_FLOAT(struct ct_model_config, max_shard_size, "max_shard_size", "5", 1e-6, 1e9,
                  "Largest file of save_to, in GB; more weights get several files and an index"),
     {0}};

@@ -263,30 +263,54 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     return rc;
 }
 
+/* The data has no whole batch any more, on all ranks. */
+static int end_of_data(struct ct_run *run, const struct feed *feed)
+{
+    long long step = (long long)run->progress.step;
+
+    if (step == 1)
+        return ct_fail(CT_ECONFIG,
+                       "the data ended within step 1, for which %lld samples of %lld tokens are "
+                       "needed: use more data, or lower [training] local_batch_size, "
+                       "global_batch_size or seq_len",
+                       (long long)feed_samples(feed), (long long)feed_seq_len(feed));
+    if (run->rank == 0)
+        ct_warn("the data ended within step %lld, which was cancelled", step);
+    ct_run_stop(run, "the data ended");
+    return 0;
+}
+
+/* result: of the last step that was done, or of the one that failed. */
 static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
-                 struct ct_step_result *r)
+                 struct ct_step_result *result)
 {
     int64_t freq = ct_config.validation.freq, steps = ct_config.training.steps;
     int rc = 0;
 
+    *result = (struct ct_step_result){.step = run->progress.step - 1};
     while (rc == 0 && run->progress.step <= steps && !run->stop) {
-        *r = (struct ct_step_result){.step = run->progress.step};
-        rc = run_and_tell(run, feed, r);
-        if (rc == 0 && freq && !went_back(run, r) && (r->step % freq == 0 || r->step == steps))
-            rc = validate(validation, r->step);
+        struct ct_step_result r = {.step = run->progress.step};
+
+        rc = run_and_tell(run, feed, &r);
+        if (rc == FEED_END_OF_DATA)
+            return end_of_data(run, feed);
+        *result = r;
+        if (rc == 0 && freq && !went_back(run, &r) && (r.step % freq == 0 || r.step == steps))
+            rc = validate(validation, r.step);
     }
-    if (rc != FEED_END_OF_DATA)
-        return rc;
-    if (run->rank == 0)
-        ct_warn("the data ended within step %lld, which was cancelled", (long long)r->step);
-    return 0;
+    return rc;
 }
 
-static int save(struct ct_run *run, int rc, struct ct_step_result *result)
+/* Also if the run was stopped: the weights would be lost otherwise. */
+static int save(struct ct_run *run)
 {
-    if (rc == 0 && *ct_config.model.save_to && !run->stop)
-        rc = run->save(run, ct_config.model.save_to);
-    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
+    const char *folder = ct_config.model.save_to;
+    int rc = *folder ? run->save(run, folder) : 0;
+
+    if (rc == 0 && *folder && run->rank == 0)
+        ct_info("saved the weights after step %lld in %s", (long long)run->progress.step - 1,
+                folder);
+    return rc;
 }
 
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
@@ -301,7 +325,9 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
     rc = train(run, &feed, &validation, result);
     feed_finish(&feed);
     feed_finish(&validation);
-    return save(run, rc, result);
+    if (rc == 0)
+        rc = save(run);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
 }
 
 static const struct ct_run *rewinds;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
@@ -175,16 +176,22 @@ static const struct ct_transform validated = {
 
 /* ---- saving ---- */
 
-static int save(const struct ct_event_data *data, void *context)
+static int hear(const struct ct_event_data *data, void *context)
 {
+    int rc;
+
     (void)context;
-    return *config.save_to && !data->run->stop
-               ? ct_hf_save_states(data->run, PREFIX, config.save_to)
-               : 0;
+    if (!*config.save_to)
+        return 0;
+    if (data->event == CT_EVENT_RUN_END)
+        return ct_hf_save_states(data->run, PREFIX, config.save_to);
+    rc = data->run->rank == 0 ? ct_file_try_folder(config.save_to) : 0;
+    return rc < 0 ? ct_context(CT_ECONFIG, "[ema] save_to = %s", config.save_to) : 0;
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_RUN_END, .call = save};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_RUN_END,
+                                    .call = hear};
 
 CT_PLUGIN(.name = "ema", .version = "1.0", .summary = "Moving average of the weights",
           .options = options, .config = &config, .config_size = sizeof(config),

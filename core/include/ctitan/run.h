@@ -115,8 +115,8 @@ struct ct_run_options {
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
     const char *job;             /* unique on this host; needed for more than one rank */
-    /* load reads [model] init_from before RUN_READY. save writes save_to after the last step,
-       unless the run was stopped. All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
+    /* load reads [model] init_from before RUN_READY. save writes save_to after the last step.
+       All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
        lib/hf.h has both. */
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);

@@ -47,6 +47,8 @@ CT_API int ct_file_rename(const char *from, const char *to);
 
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
+/* The same, and check that files can be written there. CT_EIO: they cannot. */
+CT_API int ct_file_try_folder(const char *path);
 
 /* Lock a folder, which is created, for this process. The result is a descriptor that keeps the lock
    until it is closed. CT_EPEER: another process has it, and it does not end in 3 seconds. Where the

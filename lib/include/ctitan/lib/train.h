@@ -14,7 +14,8 @@ CT_BEGIN_DECLS
  */
 CT_API extern const struct ct_transform ct_pass_precision, ct_pass_update;
 
-/* Run all steps of the recipe, validation included. 0: the steps or the data ended. */
+/* Run all steps of the recipe, validation included. 0: the steps or the data ended.
+   CT_ECONFIG: the data does not suffice for the first step. */
 CT_API int ct_run_train(struct ct_run *run);
 /*
  * Ask the run to end after the current step, as if it were the last; RUN_END follows. All ranks
