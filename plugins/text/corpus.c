@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 
 #include "corpus.h"
@@ -59,16 +59,12 @@ static int add_tree(struct corpus *c, char *path)
 
 static int add_pattern(struct corpus *c, const char *pattern)
 {
-    char here[4096];
-    glob_t found;
-    int rc = 0;
+    char **paths;
+    size_t count;
+    int rc = ct_file_find(&c->arena, pattern, &paths, &count);
 
-    if (glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found))
-        return ct_fail(CT_ECONFIG, "no file or folder '%s' from the current folder, %s", pattern,
-                       getcwd(here, sizeof(here)) ? here : "which is gone");
-    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
-        rc = add_tree(c, found.gl_pathv[i]);
-    globfree(&found);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = add_tree(c, paths[i]);
     return rc;
 }
 
@@ -84,6 +80,22 @@ char *corpus_next_item(struct ct_arena *arena, const char **list)
     return to > from ? ct_arena_printf(arena, "%.*s", (int)(to - from), from) : NULL;
 }
 
+int corpus_check_list(const char *list)
+{
+    bool empty = true;
+
+    for (int depth = 0;; list++) {
+        bool ends = !*list || (*list == ',' && !depth);
+
+        if (ends && empty)
+            return ct_fail(CT_ECONFIG, "an item is empty: names are separated by one comma");
+        if (!*list)
+            return 0;
+        depth += (*list == '{') - (*list == '}' && depth);
+        empty = ends || (empty && strchr(" \t\n", *list));
+    }
+}
+
 static int by_path(const void *a, const void *b)
 {
     return strcmp(((const struct corpus_file *)a)->path, ((const struct corpus_file *)b)->path);
@@ -91,6 +103,7 @@ static int by_path(const void *a, const void *b)
 
 static int find_files(struct corpus *c, const char *paths)
 {
+    const char *again = NULL;
     size_t kept = 0;
     char *item;
 
@@ -106,6 +119,11 @@ static int find_files(struct corpus *c, const char *paths)
     for (size_t i = 0; i < c->file_count; i++)
         if (!kept || strcmp(c->files[kept - 1].path, c->files[i].path))
             c->files[kept++] = c->files[i];
+        else
+            again = c->files[i].path;
+    if (again)
+        ct_info("text: %s%s is named more than once, and read once", again,
+                c->file_count - kept > 1 ? ", and others," : "");
     c->file_count = kept;
     return 0;
 }

@@ -57,7 +57,8 @@ struct corpus {
 
 /*
  * paths is a list of files, folders (all files below them except hidden ones) and shell patterns,
- * including braces, separated by commas. CT_ECONFIG: a path that names nothing.
+ * including braces, separated by commas. CT_ECONFIG: a path that names nothing, or an
+ * alternative in braces.
  */
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
 /* Call take with each document, in order. A document lasts as long as the call. CT_ECONFIG: an
@@ -70,6 +71,8 @@ void corpus_close(struct corpus *corpus);
 
 /* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */
 char *corpus_next_item(struct ct_arena *arena, const char **list);
+/* CT_ECONFIG: an item of the list is empty. */
+int corpus_check_list(const char *list);
 
 /* Hand over a document. */
 int corpus_add(struct corpus *corpus, const struct document *document);

@@ -90,6 +90,8 @@ static int parse_weights(struct ct_arena *arena, double *weights, size_t *count)
     const char *list = config.weights;
     char *item, *end;
 
+    if (*list && corpus_check_list(list) < 0)
+        return ct_context(CT_ECONFIG, "[text] weights");
     for (*count = 0; (item = corpus_next_item(arena, &list)); (*count)++) {
         if (*count == MIXTURE_SOURCES)
             return ct_fail(CT_ECONFIG, "[text] weights: more than %d", MIXTURE_SOURCES);
@@ -131,9 +133,14 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
 {
     struct ct_arena scratch = {0};
     double weights[MIXTURE_SOURCES];
-    size_t count;
-    int rc = parse_weights(&scratch, weights, &count);
+    size_t count = 0;
+    int rc = corpus_check_list(config.path);
 
+    if (rc < 0)
+        return ct_context(rc, "[text] path");
+    rc = parse_weights(&scratch, weights, &count);
+    if (rc < 0)
+        return rc;
     data->sources = calloc(count ? count : 1, sizeof(*data->sources));
     if (!data->sources)
         rc = ct_fail(CT_ENOMEM, "text");

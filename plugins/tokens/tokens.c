@@ -5,11 +5,11 @@
  * one, so n tokens make (n - 1) / seq_len samples. Samples of several files are numbered file after
  * file.
  */
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 
@@ -39,7 +39,7 @@ static const struct ct_option options[] = {
 };
 
 struct ct_data {
-    glob_t paths;
+    struct ct_arena arena;
     struct token_file *files;
     size_t count;
     int64_t *first; /* sample of each file, and their number */
@@ -53,9 +53,7 @@ static void tokens_close(struct ct_data *data)
         return;
     for (size_t i = 0; i < data->count; i++)
         token_file_close(&data->files[i]);
-    globfree(&data->paths);
-    free(data->files);
-    free(data->first);
+    ct_arena_finish(&data->arena);
     free(data);
 }
 
@@ -79,16 +77,16 @@ static int open_file(struct ct_data *data, const char *path)
 
 static int open_files(struct ct_data *data, const char *pattern)
 {
-    int rc = 0;
+    char **paths;
+    size_t count;
+    int rc = ct_file_find(&data->arena, pattern, &paths, &count);
 
-    if (glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_NOCHECK, NULL, &data->paths))
-        return ct_fail(CT_ECONFIG, "no file %s", pattern);
-    data->files = calloc(data->paths.gl_pathc, sizeof(*data->files));
-    data->first = calloc(data->paths.gl_pathc + 1, sizeof(*data->first));
-    if (!data->files || !data->first)
-        return ct_fail(CT_ENOMEM, "tokens");
-    for (size_t i = 0; rc == 0 && i < data->paths.gl_pathc; i++)
-        rc = open_file(data, data->paths.gl_pathv[i]);
+    if (rc < 0)
+        return rc;
+    data->files = ct_arena_array(&data->arena, struct token_file, count);
+    data->first = ct_arena_array(&data->arena, int64_t, count + 1);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = open_file(data, paths[i]);
     if (rc == 0 && !data->first[data->count])
         rc =
             ct_fail(CT_ECONFIG,

@@ -104,6 +104,30 @@ static void test_last_label(void **state)
     assert_message(path);
 }
 
+/* A file that a pattern names may not be left out; a name may look like a pattern. */
+static void test_patterns(void **state)
+{
+    const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
+    int32_t tokens[100], labels[100];
+    struct ct_data *data;
+    char other[4200], setting[8400];
+
+    (void)state;
+    write_tokens(N);
+    snprintf(other, sizeof(other), "%s/[0].bin", folder);
+    test_write(other, (uint32_t[201]){0}, 201 * sizeof(uint32_t));
+    snprintf(setting, sizeof(setting), "path=%s/{tokens,[0]}.bin", folder);
+    TEST_OPTIONS(test_plugin("tokens"), setting, "repeat=false");
+    assert_int_equal(open_tokens(100, false, &data), 0);
+    assert_int_equal(ops->read(data, 11, tokens, labels, NULL), 0);
+    assert_int_equal(ops->read(data, 12, tokens, labels, NULL), 1);
+    ops->close(data);
+    snprintf(setting, sizeof(setting), "path=%s/{tokens,none}.bin", folder);
+    TEST_OPTIONS(test_plugin("tokens"), setting, "repeat=false");
+    assert_int_equal(open_tokens(100, false, &data), CT_ECONFIG);
+    assert_message("/none.bin'");
+}
+
 static void test_repeat(void **state)
 {
     const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
@@ -157,7 +181,7 @@ static void test_bad_files(void **state)
     ops->close(data);
     remove(path);
     assert_int_equal(open_tokens(1, false, &data), CT_ECONFIG);
-    assert_message("No such file");
+    assert_message("no file or folder");
     snprintf(path, sizeof(path), "%s", folder);
     use("repeat=false");
     assert_int_equal(open_tokens(1, false, &data), CT_ECONFIG);
@@ -304,10 +328,10 @@ static void test_megatron(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_samples),   TEST(test_last_label),
-                                       TEST(test_repeat),    TEST(test_documents_are_one),
-                                       TEST(test_bad_files), TEST(test_llmc),
-                                       TEST(test_megatron)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_samples), TEST(test_last_label),        TEST(test_patterns),
+        TEST(test_repeat),  TEST(test_documents_are_one), TEST(test_bad_files),
+        TEST(test_llmc),    TEST(test_megatron)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

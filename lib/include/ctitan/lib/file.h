@@ -50,6 +50,13 @@ CT_API int ct_file_make_folder(const char *path);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
 CT_API int ct_file_try_folder(const char *path);
 
+/*
+ * What a shell pattern names: wildcards, which are sorted, braces, and ~. A name that looks like a
+ * pattern and matches nothing names itself. CT_ECONFIG: there is nothing for it, or for one of the
+ * alternatives in its braces.
+ */
+CT_API int ct_file_find(struct ct_arena *arena, const char *pattern, char ***paths, size_t *count);
+
 /* Lock a folder, which is created, for this process. The result is a descriptor that keeps the lock
    until it is closed. CT_EPEER: another process has it, and it does not end in 3 seconds. Where the
    file system has no locks, nobody is kept out. */
