@@ -190,6 +190,16 @@ static int check_set(const struct ct_recipe *recipe, const struct target *target
     return 0;
 }
 
+static int check_batch(const struct ct_recipe *recipe)
+{
+    const struct ct_setting *s = ct_recipe_find(recipe, "training", "global_batch_size");
+
+    if (ct_config.training.global_batch_size != 0)
+        return 0;
+    return ct_fail(CT_ECONFIG, "%s: [training] global_batch_size = 0: expected at least 1, or -1",
+                   s ? s->source : recipe->path);
+}
+
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
     struct target target;
@@ -208,5 +218,5 @@ int ct_recipe_apply(struct ct_recipe *recipe)
         rc = apply_setting(recipe, &recipe->settings[i]);
     for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
         rc = check_set(recipe, &target);
-    return rc;
+    return rc == 0 ? check_batch(recipe) : rc;
 }
