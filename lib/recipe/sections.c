@@ -53,7 +53,7 @@ static const struct ct_option model_options[] = {
 
 static const struct ct_option lr_options[] = {
     CT_OPT_INT(struct ct_lr_config, warmup_steps, "warmup_steps", "200", 0, 1e15,
-               "Steps of linear warm-up"),
+               "Steps of linear warm-up; in a run of fewer steps, all of them"),
     CT_OPT_FLOAT(struct ct_lr_config, decay_ratio, "decay_ratio", "-1", -1, 1,
                  "Share of the steps that decays; negative: all after the warm-up"),
     CT_OPT_ENUM(struct ct_lr_config, decay_type, "decay_type", "linear", "linear|sqrt|cosine",

@@ -83,6 +83,16 @@ static double lr_factor(const struct ct_run *run, int64_t step, int64_t total)
                             : ct_lr_factor(&ct_config.lr_scheduler, step, total);
 }
 
+static void report_warmup(const struct ct_run *run)
+{
+    long long warmup = ct_config.lr_scheduler.warmup_steps, steps = ct_config.training.steps;
+
+    if (run->rank == 0 && !run->lr_schedule && warmup > steps)
+        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld steps of the run: the "
+                "learning rate rises until the last one",
+                warmup, steps);
+}
+
 static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
 {
     int rc;
@@ -287,6 +297,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
     int64_t freq = ct_config.validation.freq, steps = ct_config.training.steps;
     int rc = 0;
 
+    report_warmup(run);
     *result = (struct ct_step_result){.step = run->progress.step - 1};
     while (rc == 0 && run->progress.step <= steps && !run->stop) {
         struct ct_step_result r = {.step = run->progress.step};
