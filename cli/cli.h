@@ -135,6 +135,12 @@ void print_times_json(const struct planned *planned, const struct args *args,
    applied. */
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);
 
+/* Whether the run's device has so many bytes. memory: how many it has, in words. */
+bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
+/* CT_ECONFIG: the run needs more memory than there is; one_host: all ranks together. All ranks call
+   it. */
+int check_memory(struct ct_run *run, bool one_host);
+
 /* Print where a step's memory is largest, and what is alive there. */
 void print_peak(const struct ct_program *program);
 /* The same, and its course over the step, as members of a JSON object. */

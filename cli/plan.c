@@ -162,8 +162,20 @@ static void print_beside(const struct ct_run *run)
 
 /* ---- all ---- */
 
+/* here: how many ranks are on this machine. */
+static void print_fit(const struct ct_run *run, int64_t here)
+{
+    int64_t ranks = run->device->host_memory ? here : 1;
+    char memory[96];
+
+    if (!plan_fits(run, (int64_t)run->arena_bytes, memory))
+        printf("\nit does not fit: %s\n", memory);
+    else if (!plan_fits(run, (int64_t)run->arena_bytes * ranks, memory))
+        printf("\n%lld ranks that need as much do not fit: %s\n", (long long)ranks, memory);
+}
+
 static void print_people(const struct ct_run *run, const struct numbers *n,
-                         const struct traffic *traffic, size_t count)
+                         const struct traffic *traffic, size_t count, const struct args *args)
 {
     const struct ct_program *p = run->program;
     char a[32], b[32];
@@ -187,6 +199,8 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
     if (run->host_bytes)
         print_memory("host memory", run->host_bytes, &p->host);
     print_beside(run);
+    if (!args->machine)
+        print_fit(run, args->here ? args->ranks : 1);
     if (count)
         print_traffic(traffic, count);
 }
@@ -253,7 +267,7 @@ static int plan(const struct planned *planned, const struct args *args,
     else if (args->json)
         print_json(planned, args, &n, traffic, count, times);
     else
-        print_people(run, &n, traffic, count);
+        print_people(run, &n, traffic, count, args);
     if (args->machine && !args->json && !args->program)
         print_times(planned, args, times);
     free(traffic);

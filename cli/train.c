@@ -106,15 +106,19 @@ static int stop_if_interrupted(struct ct_run *run)
     return 0;
 }
 
-static int step_end(const struct ct_event_data *data, void *context)
+static int hear(const struct ct_event_data *data, void *context)
 {
-    (void)context;
+    const struct ct_identity *id = context;
+
+    if (data->event == CT_EVENT_PLAN_READY)
+        return check_memory(data->run, id->local_ranks == id->world);
     last = *data->result;
     return stop_if_interrupted(data->run);
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+static struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                              .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END,
+                              .call = hear};
 
 static int train_one(struct ct_run *run)
 {
@@ -184,6 +188,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
         &dump, id->rank == 0 ? args->dump_after : NULL, stdout,
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));
     options.passes.watch = &dump.watch;
+    hook.context = (void *)id;
     rc = ct_hook_register(&hook, NULL);
     introduce();
     if (rc == 0)

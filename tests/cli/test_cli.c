@@ -482,6 +482,35 @@ static void a_limit_of_file_sizes_is_a_failure_to_write(void **state)
     assert_int_equal(r.status, 0);
 }
 
+/* Address space is limited so that a run that is not refused harms nothing. */
+static void a_run_that_does_not_fit_is_refused(void **state)
+{
+    const char *large = "--set training.local_batch_size=16777216 --set "
+                        "training.global_batch_size=-1";
+    struct result r = run(ct_arena_printf(&arena, "plan %%R %s", large));
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "it does not fit: this machine has ");
+    assert_null(strstr(run("plan %R").out, "fit"));
+    r.status = system(ct_arena_printf(&arena,
+                                      "cd %s && ulimit -v 16000000 && '%s' train r.ini %s "
+                                      "2>err.txt",
+                                      folder, program, large));
+    assert_int_equal(WEXITSTATUS(r.status), 2);
+    assert_has(slurp("err.txt"), "the plan needs 1.");
+    assert_has(slurp("err.txt"), " of memory: lower [training] local_batch_size");
+}
+
+static void a_warm_up_longer_than_the_run_is_reported(void **state)
+{
+    const char *said = "warmup_steps = 9 is more than the 7 steps of the run";
+
+    (void)state;
+    assert_has(run("train %R --set lr_scheduler.warmup_steps=9").err, said);
+    assert_null(strstr(run("train %R").err, "warmup_steps"));
+}
+
 /* ---- looking without running ---- */
 
 static double last_loss(const char *arguments)
@@ -755,6 +784,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_that_fails_has_status_1),
         cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
+        cmocka_unit_test(a_run_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(explain_prints_kernels),
