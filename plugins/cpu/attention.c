@@ -12,7 +12,8 @@
 #define MARGIN 1.05
 #define TOKENS 512 /* of the measured call, of one sequence, */
 #define HEADS_A_THREAD 4
-#define ONE 0x3f80 /* 1 in bfloat16 */
+#define MOST_SIZE 512 /* of a measured head: for larger ones too */
+#define ONE 0x3f80    /* 1 in bfloat16 */
 #define OPERANDS 9
 
 const struct cpu_unit *cpu_attention_unit(void)
@@ -37,6 +38,13 @@ struct trial {
     struct ct_prepare prepare;
 };
 
+static int64_t measured_size(const struct ct_prepare *like)
+{
+    int64_t size = like->in[0].shape[3];
+
+    return size < MOST_SIZE ? size : MOST_SIZE;
+}
+
 static struct ct_tensor ones(struct ct_arena *arena, enum ct_dtype dtype, int ndim,
                              const int64_t *shape)
 {
@@ -58,7 +66,7 @@ static void begin(struct trial *t, const struct ct_prepare *like)
     bool backward = like->outs == 3;
     int ins = backward ? 6 : 3, lse = backward ? 5 : 4, all = backward ? 9 : 5;
     int64_t heads = HEADS_A_THREAD * cpu_threads();
-    int64_t shape[4] = {1, TOKENS, heads, like->in[0].shape[3]}, of_lse[3] = {1, heads, TOKENS};
+    int64_t shape[4] = {1, TOKENS, heads, measured_size(like)}, of_lse[3] = {1, heads, TOKENS};
 
     t->op = *like->op;
     t->op.attrs = ct_arena_alloc(&t->arena, like->op->type->attrs_size);
@@ -139,6 +147,6 @@ bool cpu_choose_attention(const struct ct_prepare *prepare, const struct ct_kern
     if (cpu_config.attention != CPU_ATTENTION_AUTO)
         return true;
     snprintf(name, sizeof(name), "%s.%s.%lld.%d", unit->name, prepare->op->type->name,
-             (long long)prepare->in[0].shape[3], cpu_threads());
+             (long long)measured_size(prepare), cpu_threads());
     return cpu_tuned(name, measure, &(struct question){prepare, ways}) > MARGIN;
 }
