@@ -56,11 +56,17 @@ dnnl_data_type_t cpu_onednn_type(enum ct_dtype dtype)
     return dtype == CT_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+/* oneDNN keeps some sizes in 32 bits: 2^32 rows become 0, by which it divides. */
 int cpu_onednn_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t columns, enum ct_dtype dtype,
                       int64_t row_stride, int64_t column_stride)
 {
     dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
 
+    if (rows > INT32_MAX || columns > INT32_MAX)
+        return ct_fail(CT_ECONFIG,
+                       "oneDNN multiplies matrices of up to %d rows and columns, not %lld x %lld: "
+                       "lower [training] local_batch_size or seq_len",
+                       INT32_MAX, (long long)rows, (long long)columns);
     return cpu_onednn_check(
         dnnl_memory_desc_init_by_strides(md, 2, dims, cpu_onednn_type(dtype), strides), "matrix");
 }
