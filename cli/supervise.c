@@ -19,7 +19,7 @@
 
 #include "cli.h"
 
-#define CHECKPOINT_SECONDS 60  /* after SIGTERM, for the step and a checkpoint */
+#define CHECKPOINT_SECONDS 60  /* after a signal, for the step and a checkpoint */
 #define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
 #define LONGEST_PAUSE 60.0     /* seconds before a restart; the first is 1, each next one twice */
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,9 +64,10 @@ static pid_t launcher_of_rank(void)
 
 /* ---- a job of several ranks, seen by its launcher ---- */
 
-/* The newest step in metrics.jsonl; a rank that was killed could not say more. */
+/* The newest step in metrics.jsonl, if it is this run's; a rank that was killed said no more. */
 static int64_t last_logged(void)
 {
+    struct stat st;
     char path[CT_PATH_ROOM], *line = NULL;
     size_t room = 0;
     long long step = 0;
@@ -73,7 +75,8 @@ static int64_t last_logged(void)
 
     snprintf(path, sizeof(path), "%s/metrics.jsonl", ct_config.job.dump_folder);
     in = fopen(path, "re");
-    while (in && getline(&line, &room, in) > 0)
+    while (in && fstat(fileno(in), &st) == 0 && (double)st.st_mtime + 1 > now.began &&
+           getline(&line, &room, in) > 0)
         sscanf(line, "{\"step\": %lld", &step);
     free(line);
     if (in)
@@ -81,8 +84,8 @@ static int64_t last_logged(void)
     return step;
 }
 
-/* Go on from what rank 0 wrote. False: this job has not trained. stopped: it ended in order. */
-static bool take_over(const struct ct_job_end *job, bool *stopped)
+/* Go on from what rank 0 wrote. False: this job has not trained. ended: it did, in order. */
+static bool take_over(const struct ct_job_end *job, bool *ended)
 {
     char path[CT_PATH_ROOM];
     const char *state = "";
@@ -93,7 +96,7 @@ static bool take_over(const struct ct_job_end *job, bool *stopped)
     o = json_load_file(path, 0, NULL);
     json_unpack(o, "{s:s, s:I, s:I, s:F}", "state", &state, "launcher", &launcher, "step", &step,
                 "began", &now.began);
-    *stopped = !strcmp(state, "stopped");
+    *ended = !strcmp(state, "stopped") || !strcmp(state, "done");
     json_decref(o);
     now.ranks = job->ranks;
     now.step = last_logged();
@@ -110,9 +113,9 @@ static bool is_interrupted(const struct ct_event_data *data)
 
 int status_job_end(const struct ct_event_data *data)
 {
-    bool interrupted = is_interrupted(data), stopped;
+    bool interrupted = is_interrupted(data), ended;
 
-    if (!data->message || !take_over(data->job, &stopped) || (interrupted && stopped))
+    if (!data->message || !take_over(data->job, &ended) || (interrupted && ended))
         return 0;
     return write_status(interrupted ? "stopped" : "failed", wall_clock(), data->message, getpid());
 }
