@@ -164,6 +164,16 @@ static int try_save_to(const struct ct_identity *id)
     return rc < 0 ? ct_context(CT_ECONFIG, "[model] save_to = %s", folder) : 0;
 }
 
+static int check_model(const struct ct_run *run)
+{
+    if (!*ct_config.model.save_to || run->model_ops->write_config)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[model] save_to: the model %s does not write a config.json (`write_config` of "
+                   "struct ct_model_ops)",
+                   ct_config.model.name);
+}
+
 /* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
@@ -196,7 +206,9 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     if (rc < 0)
         return rc;
     resumed = run->progress.step;
-    rc = train_one(run);
+    rc = check_model(run);
+    if (rc == 0)
+        rc = train_one(run);
     if (rc == 0 && id->rank == 0)
         report(resumed, ct_now() - begin);
     ct_run_close(run);

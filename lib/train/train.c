@@ -182,18 +182,18 @@ static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
 static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
 {
     char what[96] = "every label of its batch is masked, so there is no loss";
+    bool applied = labels && isfinite(r->grad_norm); /* the device decides by the norm */
 
     if (isfinite(r->loss) && isfinite(r->grad_norm)) {
         run->progress.updates++;
         return 0;
     }
     if (labels)
-        snprintf(what, sizeof(what), "loss %g, grad_norm %g%s", r->loss, r->grad_norm,
-                 policy_is("stop") ? "; the update was not applied" : "");
-    if (policy_is("stop"))
-        return ct_fail(CT_EINVAL,
-                       "step %lld: %s ([training] non_finite = skip continues without it)",
-                       (long long)r->step, what);
+        snprintf(what, sizeof(what), "loss %g, grad_norm %g; the update was %sapplied", r->loss,
+                 r->grad_norm, applied ? "" : "not ");
+    if (policy_is("stop") || (policy_is("skip") && applied))
+        return ct_fail(CT_EINVAL, "step %lld: %s ([training] non_finite = %s)", (long long)r->step,
+                       what, applied ? "rewind goes back" : "skip continues without it");
     r->skipped = true;
     ct_warn("step %lld skipped: %s", (long long)r->step, what);
     return 0;
