@@ -106,10 +106,11 @@ static int not_found(const char *name)
 
 int ct_plugin_path(const char *name, char *buffer, size_t room)
 {
-    const char *folder;
+    const char *folder, *end = strstr(name, ".so");
 
-    if (strchr(name, '/')) {
-        if ((size_t)snprintf(buffer, room, "%s", name) >= room)
+    if (strchr(name, '/') || (end && !end[3])) {
+        /* The loader would search elsewhere for what has no slash. */
+        if ((size_t)snprintf(buffer, room, "%s%s", strchr(name, '/') ? "" : "./", name) >= room)
             return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(name));
         return is_file(name) ? 0 : ct_fail(CT_ENOENT, "no plugin at %s", name);
     }

@@ -16,7 +16,7 @@ CT_BEGIN_DECLS
  */
 CT_API const char *ct_plugin_folder(size_t index);
 
-/* Path of the plugin called name ("adamw", or a path to a .so), in buffer; CT_ENOENT names the
+/* Path of the plugin called name ("adamw", or a file: "adamw.so", "a/adamw.so"), in buffer; CT_ENOENT names the
    folders searched and the nearest name. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 
