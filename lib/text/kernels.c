@@ -9,6 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/log.h>
+#include <ctitan/plugin.h>
 #include <ctitan/rule.h>
 
 /* A growing text; the length counts as in snprintf. */
@@ -206,6 +207,16 @@ static bool is_news(const struct ct_device *device, const struct ct_op_type *typ
     return true;
 }
 
+/* One rank speaks for all that have the same ops: in a partitioned graph, those of its part. */
+static bool is_first(const struct ct_launch *l)
+{
+    for (int a = 0; l->mesh && a < l->mesh->count; a++)
+        if ((!l->graph || a != l->graph->partition_axis) &&
+            ct_mesh_coordinate(l->mesh, l->rank, a) > 0)
+            return false;
+    return true;
+}
+
 /* The request that the kernels of a device refused. */
 static struct ct_prepare request_of(const struct ct_instruction *i, const struct ct_device *device,
                                     struct ct_arena *scratch)
@@ -226,6 +237,17 @@ static struct ct_prepare request_of(const struct ct_instruction *i, const struct
                                .mesh = l->mesh};
 }
 
+/* Would the plugin fuse help? */
+static const char *hint(const struct ct_op_type *type)
+{
+    if (!ct_op_type_whole(type)->pointwise)
+        return "";
+    for (size_t i = 0; ct_plugin_at(i); i++)
+        if (!strcmp(ct_plugin_at(i)->name, "fuse"))
+            return "";
+    return "; it has a formula, which --with fuse compiles";
+}
+
 static void report(struct fallbacks *f, const struct ct_device *device)
 {
     char why[1024];
@@ -234,11 +256,11 @@ static void report(struct fallbacks *f, const struct ct_device *device)
         const struct fallback *one = &f->item[i];
         struct ct_prepare request = request_of(one->first, device, &f->scratch);
 
-        if (!is_news(device, one->type))
+        if (!is_first(&one->first->launch) || !is_news(device, one->type))
             continue;
         print_refusals(&request, why, sizeof(why));
-        ct_warn("%s: %d of %d calls of %s run its slow reference: %s", device->name, one->calls,
-                one->all, one->type->name, why);
+        ct_warn("%s: %d of %d calls of %s run its slow reference: %s%s", device->name, one->calls,
+                one->all, one->type->name, why, hint(one->type));
     }
 }
 

@@ -1073,9 +1073,11 @@ static void a_reference_that_runs_is_explained_once(void **state)
     assert_int_equal(lines_said, 2);
     assert_said(
         "picky: 1 of 2 calls of rms_norm run its slow reference: kernel two does not take x "
-        "float32[4,3], w float32[3] -> y float32[4,3], rstd float32[4] {eps=0.5}");
+        "float32[4,3], w float32[3] -> y float32[4,3], rstd float32[4] {eps=0.5}; it has a "
+        "formula, "
+        "which --with fuse compiles");
     assert_said("picky: 1 of 1 calls of add run its slow reference: no plugin that is loaded has a "
-                "kernel for it");
+                "kernel for it; it has a formula, which --with fuse compiles");
     ct_arena_finish(&arena);
 }
 
