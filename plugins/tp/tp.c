@@ -79,8 +79,13 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
     int dim = rule && rule->how == CT_SHARD_ROWWISE ? first + 1 : first;
 
     if (!rule)
-        return ct_fail(CT_ECONFIG, "the model's tensor-parallel plan does not mention %s",
+        return ct_fail(CT_EINVAL, "the model's tensor-parallel plan does not mention %s",
                        param->name);
+    if (rule->how < CT_SHARD_COLWISE || rule->how > CT_SHARD_REPLICATE)
+        return ct_fail(CT_EINVAL,
+                       "the model's tensor-parallel plan has how = %d for %s, which is no "
+                       "CT_SHARD_..",
+                       (int)rule->how, rule->pattern);
     if (rule->how == CT_SHARD_REPLICATE)
         return 0;
     if (!every_shard_has_rows(param->shape[dim], tp_config.degree))
