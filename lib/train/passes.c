@@ -177,6 +177,25 @@ static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
     return run->optimizer;
 }
 
+static bool is_updated(const struct ct_value *param)
+{
+    ct_for_each_use (use, param)
+        if (ct_op_mutates(use->op, use->index))
+            return true;
+    return false;
+}
+
+int ct_check_updates(struct ct_value *const *params, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!is_updated(params[i]))
+            return ct_fail(CT_EINVAL,
+                           "the optimizer updates no parameter %s: its `build` must add an op that "
+                           "has each of the parameters it is given as an input with '!'",
+                           params[i]->name);
+    return 0;
+}
+
 /* One op of each optimizer for all its parameters, or one for each region, so that one can end
    before the next begins. States are where the parameters are. */
 static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
@@ -203,6 +222,8 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
                 done[k] = true;
             }
         rc = optimizer->build(b, group, n, lr, step, clip);
+        if (rc == 0)
+            rc = ct_check_updates(group, n);
     }
     for (; first < b->graph->value_count; first++)
         if (b->graph->values[first]->role == CT_ROLE_STATE)
