@@ -46,13 +46,81 @@ int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
     }
     for (int i = 0; i < c->op->outs; i++)
         c->out[i] = *ct_trial_tensor(&c->m, c->op->out[i]);
-    rc = launch(NULL, 0, c->op, c->after, c->out, 0);
+    rc = launch(c->m.graph, NULL, 0, c->op, c->after, c->out, 0);
     return rc < 0 ? ct_context(CT_EINVAL, "%s(%s)", s->type, s->inputs) : 0;
 }
 
 void call_finish(struct call *c)
 {
     ct_trial_finish(&c->m);
+}
+
+/* ---- sequences in another order ---- */
+
+/* By operand and dimension: does it run along sequences, and do results depend on positions? */
+static bool has_positions(const struct ct_rule *rule, int operand, int d)
+{
+    return rule->factor[rule->operand[operand].factor[d]].position;
+}
+
+/* Put the elements of a dense tensor in the graph's order. */
+static void reorder(struct call *c, const struct ct_rule *rule, int operand,
+                    const struct ct_tensor *t)
+{
+    struct ct_tensor in_order = t->data ? copied(c, t) : *t;
+
+    for (int64_t i = 0; t->data && i < ct_tensor_count(t); i++) {
+        int64_t from = 0, step = 1, rest = i;
+
+        for (int d = t->ndim - 1; d >= 0; d--) {
+            int64_t at = rest % t->shape[d];
+
+            if (has_positions(rule, operand, d))
+                at = ct_graph_position(c->m.graph, t->shape[d], at);
+            from += at * step;
+            step *= t->shape[d];
+            rest /= t->shape[d];
+        }
+        ct_tensor_store(t, i, ct_tensor_load(&in_order, from));
+    }
+}
+
+/* Does the type take positions as an input that this call lacks? */
+static bool lacks_positions(const struct ct_op *op)
+{
+    char name[64] = "";
+
+    for (int i = 0; i < op->ins && !strstr(name, "position"); i++)
+        if (op->in[i])
+            ct_operand_name(op, i, name, sizeof(name));
+    return strstr(op->type->signature, "position") && !strstr(name, "position");
+}
+
+int call_reorder(struct call *c)
+{
+    static const int32_t order[] = {1, 0};
+    struct ct_rule rule;
+    bool depends = false;
+    int rc = ct_rule_apply(c->op, &c->m.arena, &rule);
+
+    if (rc < 0 || lacks_positions(c->op))
+        return rc;
+    for (int f = 0; f < rule.count; f++) {
+        if (rule.factor[f].position && rule.factor[f].size % (int64_t)CT_COUNT(order))
+            return 0;
+        depends |= rule.factor[f].position;
+    }
+    if (!depends)
+        return 0;
+    c->m.graph->chunks = CT_COUNT(order);
+    c->m.graph->chunk_order = order;
+    for (int i = 0; i < c->op->ins; i++) {
+        reorder(c, &rule, i, &c->in[i]);
+        reorder(c, &rule, i, &c->after[i]);
+    }
+    for (int i = 0; i < c->op->outs; i++)
+        reorder(c, &rule, c->op->ins + i, &c->out[i]);
+    return 1;
 }
 
 struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)
@@ -93,6 +161,12 @@ int expect(const struct call *c, const char *what, const char *kind, int operand
     for (int64_t i = 0; i < ct_tensor_count(want); i++) {
         double g = ct_tensor_load(got, i), w = ct_tensor_load(want, i) + offset;
 
+        if (isnan(w))
+            return ct_fail(CT_EINVAL,
+                           "%s(%s), %s %d, element %lld: the reference gives NaN on these inputs, "
+                           "which the check made up; .samples of the type can name others, like "
+                           "\"positive[2,3]\"",
+                           c->sample->type, c->sample->inputs, kind, operand, (long long)i);
         if (g != w && !(fabs(g - w) <= tolerance * (1 + fabs(w))))
             return ct_fail(CT_EINVAL, "%s: %s(%s), %s %d, element %lld: %.9g, not %.9g", what,
                            c->sample->type, c->sample->inputs, kind, operand, (long long)i, g, w);
@@ -131,7 +205,7 @@ static int expect_all(const struct call *c, const char *what, const struct ct_te
 
 /* ---- strides and accumulation ---- */
 
-static int strides_once(struct call *c, uint32_t accumulate, double before)
+static int run_scattered(struct call *c, const char *what, uint32_t accumulate, double before)
 {
     struct ct_tensor in[CHECK_OPERANDS], out[CHECK_OPERANDS];
     const struct ct_op *op = c->op;
@@ -144,10 +218,8 @@ static int strides_once(struct call *c, uint32_t accumulate, double before)
             accumulate &= ~(1u << i); /* nothing adds up integers */
         set_all(&out[i], before);
     }
-    rc = launch(NULL, 0, op, in, out, accumulate);
-    return rc < 0 ? rc
-                  : expect_all(c, accumulate ? "accumulating" : "with strides", in, out, accumulate,
-                               before);
+    rc = launch(c->m.graph, NULL, 0, op, in, out, accumulate);
+    return rc < 0 ? rc : expect_all(c, what, in, out, accumulate, before);
 }
 
 static int check_strides(const struct ct_sample *s)
@@ -156,13 +228,28 @@ static int check_strides(const struct ct_sample *s)
     int rc = call_create(&c, s, CT_F64, NULL);
 
     if (rc == 0)
-        rc = strides_once(&c, 0, NAN);
+        rc = run_scattered(&c, "with strides", 0, NAN);
     if (rc == 0)
-        rc = strides_once(&c, ~0u, 0.75);
+        rc = run_scattered(&c, "accumulating", ~0u, 0.75);
     if (rc == 0)
-        rc = strides_once(&c, 1, -2);
+        rc = run_scattered(&c, "accumulating", 1, -2);
     call_finish(&c);
     return rc == 0 ? 3 : rc;
+}
+
+static int check_order(const struct ct_sample *s)
+{
+    struct call c;
+    int rc = call_create(&c, s, CT_F64, NULL);
+
+    if (rc == 0)
+        rc = call_reorder(&c);
+    if (rc > 0) {
+        rc = run_scattered(&c, "with sequences in another order (ct_launch_position)", 0, NAN);
+        rc = rc < 0 ? rc : 1;
+    }
+    call_finish(&c);
+    return rc;
 }
 
 /* ---- in place ---- */
@@ -180,7 +267,7 @@ static int in_place_once(struct call *c, const int8_t pair[2])
     if (in[pair[1]].dtype != out[pair[0]].dtype)
         return 0;
     out[pair[0]] = in[pair[1]];
-    rc = launch(NULL, 0, c->op, in, out, 0);
+    rc = launch(c->m.graph, NULL, 0, c->op, in, out, 0);
     return rc < 0 ? rc : expect_all(c, "in place", NULL, out, 0, 0);
 }
 
@@ -269,6 +356,15 @@ static struct ct_tensor shard_of(const struct ct_tensor *t, const struct ct_valu
     return shard;
 }
 
+/* What a rank updates whole is the rank's own, and so the same on both. */
+static bool is_own(const struct ct_op *op, int i)
+{
+    static const struct ct_sharding whole;
+
+    return op->in[i] && ct_op_mutates(op, i) &&
+           !memcmp(&op->in[i]->sharding, &whole, sizeof(whole));
+}
+
 static void raise_to(const struct ct_tensor *t, const struct ct_tensor *part)
 {
     for (int64_t k = 0; k < ct_tensor_count(t); k++)
@@ -285,37 +381,43 @@ static int check_factor(struct call *c, const struct ct_rule *rule, int f)
     char what[64];
     int rc = 0;
 
+    if (rule->factor[f].letter == '.')
+        snprintf(what, sizeof(what), "leading dimension %d split over two ranks",
+                 rule->factor[f].index);
+    else
+        snprintf(what, sizeof(what), "factor %c split over two ranks", rule->factor[f].letter);
     split(op, rule, f);
     scatter_inputs(c, all_in);
     for (int i = 0; i < op->outs; i++) {
         bool reduces = ct_rule_reduces(rule, op, f, i);
+        bool maximum = rule->operand[op->ins + i].maximum;
 
         all_out[i] = scattered(c, &c->out[i]);
-        set_all(&all_out[i], reduces ? 0 : NAN);
-        *(rule->operand[op->ins + i].maximum ? &raised : &reduced) |= (uint32_t)reduces << i;
+        set_all(&all_out[i], !reduces ? NAN : maximum ? -INFINITY : 0);
+        *(maximum ? &raised : &reduced) |= (uint32_t)reduces << i;
     }
     for (int rank = 0; rc == 0 && rank < 2; rank++) {
-        for (int i = 0; i < op->ins; i++)
+        for (int i = 0; i < op->ins; i++) {
+            if (is_own(op, i))
+                all_in[i] = scattered(c, &c->in[i]);
             in[i] = op->in[i] ? shard_of(&all_in[i], op->in[i], rank) : all_in[i];
+        }
         for (int i = 0; i < op->outs; i++) {
             out[i] = raised >> i & 1 ? scattered(c, &c->out[i])
                                      : shard_of(&all_out[i], op->out[i], rank);
             if (raised >> i & 1)
                 set_all(&out[i], NAN);
         }
-        rc = launch(&two, rank, op, in, out, reduced);
+        rc = launch(c->m.graph, &two, rank, op, in, out, reduced);
+        for (int i = 0; rc == 0 && i < op->ins; i++)
+            if (is_own(op, i))
+                rc = expect(c, what, "updated input, which each rank has whole,", i, &in[i],
+                            &c->after[i], 0, in[i].dtype == CT_F64 ? 1e-12 : 1e-6);
         for (int i = 0; rc == 0 && i < op->outs; i++)
             if (raised >> i & 1)
                 raise_to(&all_out[i], &out[i]);
     }
-    if (rc < 0)
-        return rc;
-    if (rule->factor[f].letter == '.')
-        snprintf(what, sizeof(what), "leading dimension %d split over two ranks",
-                 rule->factor[f].index);
-    else
-        snprintf(what, sizeof(what), "factor %c split over two ranks", rule->factor[f].letter);
-    return expect_all(c, what, all_in, all_out, 0, 0);
+    return rc < 0 ? rc : expect_all(c, what, all_in, all_out, 0, 0);
 }
 
 /* The rule has the dimensions that the operands have. */
@@ -375,5 +477,6 @@ const struct ct_op_check ct_op_checks[] = {{"strides and accumulation", check_st
                                            {"outputs in place of inputs", check_in_place},
                                            {"bfloat16", check_bfloat16},
                                            {"shards of each factor", check_factors},
+                                           {"sequences in another order", check_order},
                                            {"gradients by differences", check_gradients},
                                            {0}};

@@ -59,6 +59,22 @@ static int check_shape(const struct job *j, int input)
                           j->sample->type, j->sample->inputs, input);
 }
 
+/* What may be the cause of differences that are far from the gradient. */
+static const char *hint(const struct job *j, double want)
+{
+    const struct ct_op *op = j->m.op;
+
+    if (isnan(want))
+        return "; the reference gives NaN near these inputs: .samples of the type can name others, "
+               "like \"positive[2,3]\"";
+    for (int i = 0; i < op->outs; i++)
+        if (j->dout[i] && ct_dtype_is_float(op->out[i]->dtype) && op->out[i]->dtype != CT_F64)
+            return "; an output is float32 whatever the inputs are, and its rounding disturbs "
+                   "differences: give it the dtype W, or .samples a larger step, like "
+                   "\"@step=0.01: ..\"";
+    return "";
+}
+
 static int check_input(struct job *j, int input)
 {
     const struct ct_tensor *x = ct_trial_tensor(&j->m, j->m.op->in[input]);
@@ -73,9 +89,9 @@ static int check_input(struct job *j, int input)
         if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
             rc = ct_fail(CT_EINVAL,
                          "%s(%s): gradient of input %d, element %lld: %.9g%s; by differences of "
-                         "the reference it is %.9g",
+                         "the reference it is %.9g%s",
                          j->sample->type, j->sample->inputs, input, (long long)i, got,
-                         din ? "" : " (`vjp` gives none)", want);
+                         din ? "" : " (`vjp` gives none)", want, hint(j, want));
     }
     return rc;
 }

@@ -4,6 +4,9 @@
  * Tolerance, for an output of dtype D in a tensor whose largest element is S: one rounding to D,
  * and (8 + 3 sqrt(K)) 2^-24 S, where K is the number of terms of the longest sum. tests/conformance
  * tries more calls, larger sizes and difficult numbers.
+ *
+ * Operands and the workspace lie between guards, which must stay as they are, like the gaps between
+ * rows.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,28 +25,115 @@ static const struct layout layouts[] = {{"dense", false, false},
                                         {"dense, accumulating", false, true},
                                         {"with gaps between rows", true, false},
                                         {"with gaps, accumulating", true, true}};
+static const struct layout in_another_order = {"with sequences in another order", false, false};
 
 #define BEFORE 0.5 /* what is accumulated into */
 #define GAP 3      /* elements between two rows */
 
-static struct ct_tensor laid_out(struct call *c, const struct ct_tensor *t, bool gaps)
-{
-    struct ct_tensor copy = *t;
-    int64_t step = 1;
-    char *data;
+/* ---- guarded memory ---- */
 
+#define GUARD 1024     /* bytes in front of memory, and behind it */
+#define GUARD_BYTE 254 /* in floating dtypes a large number: reading it shows, too */
+
+struct guarded {
+    char *data, *before; /* before: a copy as it was, from the guard in front on */
+    size_t bytes;
+    const struct ct_tensor *tensor; /* NULL: of the workspace */
+};
+
+/* The memory that a kernel is given. */
+struct memory {
+    struct guarded block[2 * CHECK_OPERANDS + 1];
+    int count;
+};
+
+static char *guard(struct call *c, struct memory *m, size_t bytes, const struct ct_tensor *tensor)
+{
+    size_t all = GUARD + bytes + GUARD;
+    char *begin = ct_arena_alloc(&c->m.arena, all + 64);
+
+    begin += 64 - (uintptr_t)begin % 64;
+    memset(begin, GUARD_BYTE, all);
+    m->block[m->count++] = (struct guarded){
+        begin + GUARD, (char *)ct_arena_alloc(&c->m.arena, all) + GUARD, bytes, tensor};
+    return begin + GUARD;
+}
+
+static void remember(struct memory *m)
+{
+    for (struct guarded *g = m->block; g < m->block + m->count; g++)
+        memcpy(g->before - GUARD, g->data - GUARD, GUARD + g->bytes + GUARD);
+}
+
+/* Take over what a kernel may write. */
+static void allow(const struct guarded *g)
+{
+    const struct ct_tensor *t = g->tensor;
+    size_t size = t ? ct_dtype_size(t->dtype) : g->bytes;
+
+    for (int64_t i = 0; i < (t ? ct_tensor_count(t) : 1); i++) {
+        int64_t at = 0, rest = i;
+
+        for (int d = t ? t->ndim - 1 : -1; d >= 0; rest /= t->shape[d--])
+            at += rest % t->shape[d] * t->stride[d];
+        memcpy(g->before + at * (int64_t)size, g->data + at * (int64_t)size, size);
+    }
+}
+
+/* The first byte that changed although it is no element's, from the beginning of the memory on;
+   false: there is none. */
+static bool find_stray(const struct guarded *g, int64_t *at)
+{
+    allow(g);
+    for (*at = -GUARD; *at < (int64_t)g->bytes + GUARD; ++*at)
+        if (g->data[*at] != g->before[*at])
+            return true;
+    return false;
+}
+
+static int check_memory(const struct call *c, const struct ct_kernel *kernel, const char *how,
+                        const struct memory *m, const struct ct_launch *l)
+{
+    for (const struct guarded *g = m->block; g < m->block + m->count; g++) {
+        bool output = g->tensor >= l->out && g->tensor < l->out + l->outs;
+        const char *why = !g->tensor ? "`prepare` asks for" : "it has";
+        char name[32] = "the workspace";
+        int64_t at;
+
+        if (!find_stray(g, &at))
+            continue;
+        if (g->tensor)
+            snprintf(name, sizeof(name), "%s %d", output ? "output" : "input",
+                     (int)(g->tensor - (output ? l->out : l->in)));
+        if (at >= 0 && at < (int64_t)g->bytes)
+            why = "that is between two rows of its";
+        return ct_fail(CT_EINVAL,
+                       "kernel %s of %s(%s), %s: it writes to byte %lld of %s: %s %zu bytes",
+                       kernel->name, c->sample->type, c->sample->inputs, how, (long long)at, name,
+                       why, g->bytes);
+    }
+    return 0;
+}
+
+/* *copy: t in guarded memory. */
+static void lay_out(struct call *c, struct memory *m, const struct ct_tensor *t, bool gaps,
+                    struct ct_tensor *copy)
+{
+    int64_t step = 1;
+
+    *copy = *t;
     if (!t->data)
-        return copy;
+        return;
     for (int d = t->ndim - 1; d >= 0; d--) {
-        copy.stride[d] = step;
+        copy->stride[d] = step;
         step = step * t->shape[d] + (gaps && d == t->ndim - 1 && t->ndim > 1 ? GAP : 0);
     }
-    data = ct_arena_alloc(&c->m.arena, (size_t)step * 8 + 128);
-    copy.data = data + (64 - (uintptr_t)data % 64);
+    copy->data = guard(c, m, (size_t)step * ct_dtype_size(t->dtype), copy);
     for (int64_t i = 0; i < ct_tensor_count(t); i++)
-        ct_tensor_store(&copy, i, ct_tensor_load(t, i));
-    return copy;
+        ct_tensor_store(copy, i, ct_tensor_load(t, i));
 }
+
+/* ---- calls ---- */
 
 /* The tensors as `accepts` sees them: without data. */
 static void hide(const struct ct_tensor *from, struct ct_tensor *to, bool *present, int count)
@@ -57,7 +147,7 @@ static void hide(const struct ct_tensor *from, struct ct_tensor *to, bool *prese
 }
 
 static int prepare(struct call *c, struct ct_device *device, const struct ct_kernel *kernel,
-                   struct ct_launch *launch)
+                   struct memory *memory, struct ct_launch *launch)
 {
     struct ct_tensor *in = ct_arena_array(&c->m.arena, struct ct_tensor, launch->ins + 1);
     struct ct_tensor *out = ct_arena_array(&c->m.arena, struct ct_tensor, launch->outs + 1);
@@ -70,7 +160,8 @@ static int prepare(struct call *c, struct ct_device *device, const struct ct_ker
                            .outs = launch->outs,
                            .accumulate = launch->accumulate,
                            .device = device,
-                           .arena = &c->m.arena};
+                           .arena = &c->m.arena,
+                           .graph = launch->graph};
     int rc = 0;
 
     hide(launch->in, in, present, launch->ins);
@@ -82,11 +173,8 @@ static int prepare(struct call *c, struct ct_device *device, const struct ct_ker
     if (kernel->prepare)
         rc = kernel->prepare(&p);
     launch->state = p.state;
-    if (p.workspace) {
-        char *data = ct_arena_alloc(&c->m.arena, p.workspace + 64);
-
-        launch->workspace = data + (64 - (uintptr_t)data % 64);
-    }
+    if (p.workspace)
+        launch->workspace = guard(c, memory, p.workspace, NULL);
     return rc < 0 ? rc : 1;
 }
 
@@ -161,36 +249,52 @@ static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, 
                       const struct call *exact, const struct layout *how)
 {
     struct ct_tensor in[CHECK_OPERANDS], out[CHECK_OPERANDS];
+    struct memory memory = {.count = 0};
     struct ct_launch l = {.op = c->op,
                           .in = in,
                           .out = out,
                           .ins = c->op->ins,
                           .outs = c->op->outs,
-                          .device = device};
+                          .device = device,
+                          .graph = c->m.graph};
     int rc;
 
     if ((how->gaps && !(kernel->flags & CT_KERNEL_STRIDED)) ||
         (how->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)))
         return 0;
     for (int i = 0; i < l.ins; i++)
-        in[i] = laid_out(c, &c->in[i], how->gaps);
+        lay_out(c, &memory, &c->in[i], how->gaps, &in[i]);
     for (int i = 0; i < l.outs; i++) {
         bool add = how->accumulate && ct_dtype_is_float(c->out[i].dtype);
 
         l.accumulate |= (uint32_t)add << i;
-        out[i] = laid_out(c, &c->out[i], how->gaps);
+        lay_out(c, &memory, &c->out[i], how->gaps, &out[i]);
         for (int64_t k = 0; k < ct_tensor_count(&out[i]); k++)
             ct_tensor_store(&out[i], k, add ? BEFORE : (double)NAN);
     }
-    rc = prepare(c, device, kernel, &l);
+    rc = prepare(c, device, kernel, &memory, &l);
     if (rc <= 0)
         return rc;
+    remember(&memory);
     rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, &l);
     if (rc == 0)
         rc = device->ops->synchronize(device);
+    if (rc == 0)
+        rc = check_memory(c, kernel, how->name, &memory, &l);
     if (rc == 0 && compare_all(c, kernel, how->name, &l, c) < 0)
         rc = compare_all(c, kernel, how->name, &l, exact);
     return rc < 0 ? rc : 1;
+}
+
+/* For types whose results depend on positions in sequences. */
+static int try_order(struct ct_device *device, const struct ct_kernel *kernel, struct call *c,
+                     struct call *exact)
+{
+    int rc = call_reorder(c);
+
+    if (rc > 0)
+        rc = call_reorder(exact);
+    return rc > 0 ? try_layout(device, kernel, c, exact, &in_another_order) : rc;
 }
 
 int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
@@ -209,6 +313,9 @@ int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
             rc = try_layout(device, kernel, &c, &exact, &layouts[i]);
             tried += rc > 0;
         }
+        if (rc >= 0)
+            rc = try_order(device, kernel, &c, &exact);
+        tried += rc > 0;
         call_finish(&exact);
         call_finish(&c);
     }

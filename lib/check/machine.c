@@ -218,8 +218,9 @@ void ct_trial_finish(struct ct_trial *m)
     ct_arena_finish(&m->arena);
 }
 
-int launch(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
-           const struct ct_tensor *in, const struct ct_tensor *out, uint32_t accumulate)
+int launch(const struct ct_graph *graph, const struct ct_mesh *mesh, int64_t rank,
+           const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
+           uint32_t accumulate)
 {
     return op->type->reference(&(struct ct_launch){.op = op,
                                                    .in = in,
@@ -228,7 +229,8 @@ int launch(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
                                                    .outs = op->outs,
                                                    .accumulate = accumulate,
                                                    .rank = rank,
-                                                   .mesh = mesh});
+                                                   .mesh = mesh,
+                                                   .graph = graph});
 }
 
 int ct_trial_run(struct ct_trial *m, const struct ct_op *op)
@@ -243,7 +245,7 @@ int ct_trial_run(struct ct_trial *m, const struct ct_op *op)
             in[i] = *ct_trial_tensor(m, op->in[i]);
     for (int i = 0; i < op->outs; i++)
         out[i] = *ct_trial_tensor(m, op->out[i]);
-    return launch(NULL, 0, op, in, out, 0);
+    return launch(m->graph, NULL, 0, op, in, out, 0);
 }
 
 int ct_trial_run_from(struct ct_trial *m, const struct ct_op *op)

@@ -11,9 +11,11 @@
 /* Whether what a fill makes may have a gradient. */
 bool fill_has_gradient(const char *name);
 
-/* The reference kernel of op, on the shards that a rank of mesh (NULL: there is none) holds. */
-int launch(const struct ct_mesh *mesh, int64_t rank, const struct ct_op *op,
-           const struct ct_tensor *in, const struct ct_tensor *out, uint32_t accumulate);
+/* The reference kernel of op, of graph, on the shards that a rank of mesh (NULL: there is none)
+   holds. */
+int launch(const struct ct_graph *graph, const struct ct_mesh *mesh, int64_t rank,
+           const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
+           uint32_t accumulate);
 
 /* A sample's op, its inputs before and after a run, and its outputs. All are dense. */
 struct call {
@@ -27,6 +29,10 @@ struct call {
 int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
                 const struct call *like);
 void call_finish(struct call *c);
+/* Feed sequences in another order from now on: the tensors and the graph change. 0: the type's
+   results do not depend on positions, the call lacks an input with them, or its sequences have an
+   odd length; 1: done. */
+int call_reorder(struct call *c);
 
 /* A copy of t in the call's arena: dimensions in another order in memory, and room between the
    elements. */

@@ -2,6 +2,7 @@
  * Plugins with one fault each, for `ctitan check` to find: FAULT is the fault's number in the list
  * below, and NAME the plugin's name.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@
 #define KERNEL 5        /* its kernel computes something else */
 #define MODEL 6         /* a model uses the op with the wrong gradient */
 #define TRANSFORM 7     /* a transform changes what is computed */
-#define OPTIMIZER 8     /* an optimizer updates nothing */
+#define OPTIMIZER 8     /* an optimizer follows the gradient upwards */
 #define DATA 9          /* samples depend on what was read before */
 #define LABELS 10       /* labels are not shifted */
 #define TOKENIZER 11    /* bytes above 127 are lost */
@@ -40,13 +41,35 @@
 #define VERB 19         /* it ignores its arguments */
 #define TRANSPORT 20    /* an all-reduce leaves each rank what it gave */
 #define COMPILER 21     /* its version changes from call to call */
+#define OVERRUN 22      /* a kernel writes behind its output */
+#define WORKSPACE 23    /* a kernel writes behind its workspace */
+#define POSITIONS 24    /* a reference takes sequences to be in order */
+#define NOTANUMBER 25   /* an op is not defined for numbers below 0, and gives no samples */
+#define NARROW 26       /* an op's output is float32, too narrow for differences */
+#define CRASH 27        /* a kernel reads memory that is not there */
+#define MISSING 28      /* an optimizer leaves a parameter out */
+#define UNSKIPPED 29    /* an optimizer applies steps that must be skipped */
+#define STATE 30        /* an optimizer's state takes in gradients that are not finite */
+#define PLAN 31         /* a weight is not in the plan for tensor parallelism */
+#define NAMES 32        /* two parameters have one name */
+#define NEEDS 33        /* a transform needs what nothing gives */
+#define PHASE 34        /* a transform's phase does not exist */
+#define EVENTS 35       /* a hook hears nothing */
+#define LATE 36         /* a hook fails with the code of a refusal, in a step */
+#define FUNCTION 37     /* a function that every offer of its kind has is NULL */
+#define NEEDED 38       /* it needs an offer of a kind that does not exist */
+
+#define IS_KERNEL (FAULT == KERNEL || FAULT == OVERRUN || FAULT == WORKSPACE || FAULT == CRASH)
+#define IS_MODEL (FAULT == MODEL || FAULT == PLAN || FAULT == NAMES)
+#define IS_OPTIMIZER                                                                               \
+    (FAULT == OPTIMIZER || FAULT == MISSING || FAULT == UNSKIPPED || FAULT == STATE)
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 
 /* ---- an op: y = x w, w the same for all rows ---- */
 
-#if FAULT <= MODEL
+#if FAULT <= MODEL || IS_KERNEL || IS_MODEL
 
 static int vjp(struct ct_vjp *v);
 
@@ -99,7 +122,19 @@ static int run_kernel(const struct ct_launch *l)
     float *y = l->out[0].data;
 
     for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
-        y[i] = x[i] * w[i] * (i == 5 ? 1.001f : 1);
+        y[i] = x[i] * w[i] * (i == 5 && FAULT == KERNEL ? 1.001f : 1);
+    if (FAULT == OVERRUN)
+        y[ct_tensor_count(&l->out[0])] = 1;
+    if (FAULT == WORKSPACE)
+        ((char *)l->workspace)[64] = 1;
+    if (FAULT == CRASH)
+        y[0] = x[(int64_t)1 << 40];
+    return 0;
+}
+
+static int prepare(struct ct_prepare *p)
+{
+    p->workspace = 64;
     return 0;
 }
 
@@ -108,13 +143,58 @@ static bool accepts(const struct ct_prepare *p)
     return p->in[0].dtype == CT_F32;
 }
 
-static const struct ct_kernel kernels[] = {
-    CT_KERNEL(.op = TEXT(NAME), .name = "plain", .accepts = accepts, .run = run_kernel), {0}};
+static const struct ct_kernel kernels[] = {CT_KERNEL(.op = TEXT(NAME), .name = "plain",
+                                                     .accepts = accepts, .prepare = prepare,
+                                                     .run = run_kernel),
+                                           {0}};
+#endif
+
+/* ---- other ops ---- */
+
+#if FAULT == POSITIONS || FAULT == NOTANUMBER || FAULT == NARROW
+/* Running sums along sequences, logarithms, or copies. */
+static int reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++) {
+        r.out[0][i] = FAULT == NOTANUMBER ? log(r.in[0][i]) : r.in[0][i];
+        if (FAULT == POSITIONS && i % l->in[0].shape[1])
+            r.out[0][i] += r.out[0][i - 1];
+    }
+    return ct_reference_end(&r, 0);
+}
+
+#if FAULT == NARROW
+static int vjp(struct ct_vjp *v)
+{
+    if (v->wanted[0])
+        v->din[0] = ct_cast(v->b, "dx", v->dout[0], v->op->in[0]->dtype);
+    return v->b->status;
+}
+
+#define OP_VJP vjp
+#else
+#define OP_VJP NULL
+#endif
+
+static const struct ct_op_type op = {.size = sizeof(struct ct_op_type),
+                                     .name = TEXT(NAME),
+                                     .summary = "one input",
+                                     .signature = FAULT == POSITIONS ? "x[bT] T -> y[bT] T | @T"
+                                                  : FAULT == NARROW  ? "x[.n] T -> y[.n] f"
+                                                                     : "x[.n] T -> y[.n] T",
+                                     .vjp = OP_VJP,
+                                     .reference = reference};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_OP, TEXT(NAME), &op                                                                     \
+    }
 #endif
 
 /* ---- a model ---- */
 
-#if FAULT == MODEL
+#if IS_MODEL
 static int create(struct ct_run *run, struct ct_model **model)
 {
     (void)run;
@@ -133,9 +213,11 @@ static int build(struct ct_model *model, struct ct_graph *graph,
         ct_embedding(&b, NULL, tokens, ct_parameter(&b, "table", 2, sizes, CT_INIT_STD(1)));
 
     (void)model;
-    x = ct_emit_type1(&b, &product, "squared", (struct ct_value *[]){x, x}, 2, NULL);
-    x = ct_linear_cross_entropy(&b, "loss", x, ct_parameter(&b, "head", 2, sizes, CT_INIT_STD(1)),
-                                labels);
+    if (FAULT == MODEL)
+        x = ct_emit_type1(&b, &product, "squared", (struct ct_value *[]){x, x}, 2, NULL);
+    x = ct_linear_cross_entropy(
+        &b, "loss", x,
+        ct_parameter(&b, FAULT == NAMES ? "table" : "head", 2, sizes, CT_INIT_STD(1)), labels);
     if (x)
         ct_graph_fetch(graph, "loss", x);
     return b.status;
@@ -153,17 +235,20 @@ static void flops(const struct ct_model *model, int64_t seq_len, double *whole, 
     *whole = *halved = (double)seq_len;
 }
 
+static const struct ct_shard_rule plan[] = {{"table", CT_SHARD_VOCAB}, {0}};
+
 static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
                                           .create = create,
                                           .build = build,
                                           .vocabulary = vocabulary,
-                                          .flops_per_token = flops};
+                                          .flops_per_token = flops,
+                                          .shard_plan = FAULT == PLAN ? plan : NULL};
 #define OFFERS                                                                                     \
     {CT_OP, TEXT(NAME), &product},                                                                 \
     {                                                                                              \
         CT_MODEL, TEXT(NAME), &model                                                               \
     }
-#elif FAULT == KERNEL
+#elif IS_KERNEL
 #define OFFERS                                                                                     \
     {CT_OP, TEXT(NAME), &product},                                                                 \
     {                                                                                              \
@@ -175,12 +260,12 @@ static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
         CT_OP, TEXT(NAME), &product                                                                \
     }
 #endif
-#if FAULT <= MODEL && FAULT != KERNEL
+#if (FAULT <= MODEL && FAULT != KERNEL) || IS_MODEL
 extern const void *unused;
 const void *unused = kernels;
 #endif
 
-#if FAULT == TRANSFORM
+#if FAULT == TRANSFORM || FAULT == NEEDS || FAULT == PHASE
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_value *loss = ct_graph_fetched(graph, "loss");
@@ -196,7 +281,8 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 
 static const struct ct_transform transform = {.size = sizeof(struct ct_transform),
                                               .name = TEXT(NAME),
-                                              .phase = CT_PHASE_PARTITION,
+                                              .phase = FAULT == PHASE ? 77 : CT_PHASE_PARTITION,
+                                              .needs = FAULT == NEEDS ? CT_NAMES("gradient") : NULL,
                                               .evaluation = true,
                                               .apply = apply};
 #define OFFERS                                                                                     \
@@ -205,11 +291,47 @@ static const struct ct_transform transform = {.size = sizeof(struct ct_transform
     }
 #endif
 
-#if FAULT == OPTIMIZER
+#if IS_OPTIMIZER
+/* p = p - lr g, or, to be wrong, p + lr g; m is the sum of gradients, which nothing needs. */
+static int update(const struct ct_launch *l)
+{
+    double lr = ct_tensor_load(&l->in[0], 0), clip = ct_tensor_load(&l->in[1], 0);
+    const struct ct_tensor *p = &l->in[2], *g = &l->in[3], *m = &l->in[4];
+
+    for (int64_t i = 0; i < ct_tensor_count(p); i++) {
+        double step = FAULT == OPTIMIZER ? -lr : lr, sum = ct_tensor_load(m, i);
+
+        if (clip >= 0 || FAULT == STATE)
+            ct_tensor_store(m, i, sum + ct_tensor_load(g, i));
+        if (clip >= 0 || FAULT == UNSKIPPED)
+            ct_tensor_store(
+                p, i, ct_tensor_load(p, i) - step * ct_tensor_load(FAULT == UNSKIPPED ? g : m, i));
+    }
+    return 0;
+}
+
+static const struct ct_op_type update_type = {.size = sizeof(struct ct_op_type),
+                                              .name = TEXT(NAME),
+                                              .summary = "moves p",
+                                              .signature =
+                                                  "lr[] d, clip[] f, !p[.] F, g[.] F, !m[.] F",
+                                              .reference = update};
+
 static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
-    (void)params, (void)count, (void)lr, (void)step, (void)clip;
+    (void)step;
+    for (size_t i = FAULT == MISSING; i < count; i++) {
+        struct ct_builder init = ct_init_builder(b->graph);
+        const char *name = ct_arena_printf(b->graph->arena, "m.%s", params[i]->name);
+        struct ct_value *m = ct_graph_source(b->graph, CT_ROLE_STATE, name, params[i]->dtype,
+                                             params[i]->ndim, params[i]->shape);
+
+        m->sharding = params[i]->sharding;
+        ct_init_constant(&init, m, 0);
+        ct_emit_type(b, &update_type, TEXT(NAME),
+                     (struct ct_value *[]){lr, clip, params[i], params[i]->grad, m}, 5, NULL);
+    }
     return b->status;
 }
 
@@ -220,6 +342,7 @@ static double peak(void)
 
 static const struct ct_optimizer_ops optimizer = {sizeof(struct ct_optimizer_ops), build, peak};
 #define OFFERS                                                                                     \
+    {CT_OP, TEXT(NAME), &update_type},                                                             \
     {                                                                                              \
         CT_OPTIMIZER, TEXT(NAME), &optimizer                                                       \
     }
@@ -316,27 +439,40 @@ static const struct ct_tokenizer_ops tokenizer = {.size = sizeof(struct ct_token
     }
 #endif
 
-#if FAULT == HOOK
+#if FAULT == HOOK || FAULT == EVENTS || FAULT == LATE
 static int hear(const struct ct_event_data *data, void *context)
 {
     (void)context;
-    return data->step == 2 ? ct_fail(CT_EINVAL, "the hook's disk is full") : 0;
+    return data->step == 2
+               ? ct_fail(FAULT == LATE ? CT_ENOENT : CT_EINVAL, "the hook's disk is full")
+               : 0;
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = hear};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = FAULT == EVENTS ? 0 : 1u << CT_EVENT_STEP_END,
+                                    .call = hear};
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_HOOK, TEXT(NAME), &hook                                                                 \
     }
 #endif
 
-#if FAULT == LR_SCHEDULE
+#if FAULT == FUNCTION
+static const struct ct_lr_schedule_ops schedule = {sizeof(struct ct_lr_schedule_ops), NULL};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_LR_SCHEDULE, TEXT(NAME), &schedule                                                      \
+    }
+#endif
+
+#if FAULT == LR_SCHEDULE || FAULT == NEEDED
 static double factor(int64_t step, int64_t total)
 {
     static double falling = 1;
 
     (void)step, (void)total;
+    if (FAULT == NEEDED)
+        return 1;
     return falling *= 0.99;
 }
 
@@ -558,4 +694,4 @@ static const struct ct_compiler_ops compiler = {.size = sizeof(compiler),
 #endif
 
 CT_PLUGIN(.name = TEXT(NAME), .version = "1.0", .summary = "Has one fault",
-          .offers = CT_OFFERS(OFFERS));
+          .needs = FAULT == NEEDED ? CT_NAMES("devic:cpu") : NULL, .offers = CT_OFFERS(OFFERS));

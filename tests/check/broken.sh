@@ -35,6 +35,11 @@ axis|axis broken_axis: degree -2, place 150: .*it must be at least 1
 verb|verb broken_verb: .*it takes the argument --no-such-option
 transport|tp on 2 ranks, against one rank: the norm of the gradient in step 1
 compiler|compiler cpu.*`version` changes from call to call
+overrun|kernel plain of broken_overrun.*: it writes to byte 192 of output 0: it has 192 bytes
+workspace|kernel plain of broken_workspace.*: it writes to byte 64 of the workspace: `prepare` asks for 64 bytes
+positions|op broken_positions.*with sequences in another order
+notanumber|op broken_notanumber.*the reference gives NaN on these inputs
+narrow|op broken_narrow.*an output is float32 whatever the inputs are
 END
 refused() { # WORDS ARGUMENT..: status 2, and the words are said
     "$ctitan" check "${@:2}" >"$folder/refused.log" 2>&1
