@@ -41,6 +41,7 @@ void check_untried(struct check *c, const char *what, const char *why)
 {
     c->untried++;
     printf("untried %s: %s\n", what, why);
+    fflush(stdout);
 }
 
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind)
@@ -65,6 +66,10 @@ static int check_op(struct check *c, const struct ct_offer *offer)
         check_untried(c, offer->name, "a collective needs several ranks; training runs check it");
         return 0;
     }
+    if (!type->reference && type->flags & CT_OP_VIEW) {
+        check_untried(c, offer->name, "a view of its input runs nothing");
+        return 0;
+    }
     if (!type->reference && check_offers(c->plugin, CT_DEVICE)) {
         check_untried(c, offer->name,
                       "the op exists on this device only and has no reference kernel");
@@ -77,6 +82,7 @@ static int check_op(struct check *c, const struct ct_offer *offer)
     rc = ct_samples_of(type, &c->arena, &samples);
     for (const struct ct_op_check *check = ct_op_checks; rc >= 0 && check->name; check++)
         for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
+            check_calling("op %s, %s: %s(%s)", type->name, check->name, s->type, s->inputs);
             rc = check->check(s);
             tried += rc > 0 ? rc : 0;
         }
@@ -138,9 +144,11 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
     }
     for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
         struct ct_trial call;
-        /* Made up from the signature, a call may be refused by the type. */
-        bool fits = ct_trial_create(&call, s, CT_F32) == 0;
+        bool fits;
 
+        check_calling("%s: %s(%s)", what, s->type, s->inputs);
+        /* Made up from the signature, a call may be refused by the type. */
+        fits = ct_trial_create(&call, s, CT_F32) == 0;
         ct_trial_finish(&call);
         rc = fits ? ct_check_kernel(device, kernel, s) : 0;
         tried += rc > 0 ? rc : 0;
@@ -185,10 +193,30 @@ static int check_model(struct check *c, const struct ct_offer *offer)
 
     if (rc == 0)
         rc = ct_check_model(ops, model);
-    check_result(c, rc, "model %s: the gradient of each of %d parameters, by differences",
-                 offer->name, rc > 0 ? rc : 0);
     if (model && ops->destroy)
         ops->destroy(model);
+    if (rc < 0)
+        return rc;
+    check_result(c, 0, "model %s: the gradient of each of %d parameters, by differences",
+                 offer->name, rc);
+    return 0;
+}
+
+/* ---- optimizers ---- */
+
+static int check_optimizer(struct check *c, const struct ct_offer *offer)
+{
+    const struct ct_optimizer_ops *ops = offer->ops;
+    int rc = ops->lr || ops->takes
+                 ? ct_check_optimizer(ops)
+                 : ct_fail(CT_EINVAL, "its `lr` is NULL: without `takes` it gives "
+                                      "the peak learning rate");
+
+    if (rc < 0)
+        return rc;
+    check_result(c, 0,
+                 "optimizer %s: %d parameters are updated; a step that is skipped leaves no trace",
+                 offer->name, rc);
     return 0;
 }
 
@@ -199,6 +227,9 @@ static int (*const kinds[CT_KIND_COUNT])(struct check *c, const struct ct_offer 
     [CT_OP] = check_op,
     [CT_KERNELS] = check_kernels,
     [CT_MODEL] = check_model,
+    [CT_OPTIMIZER] = check_optimizer,
+    [CT_TRANSFORM] = check_transform,
+    [CT_HOOK] = check_hook,
     [CT_SCHEDULE] = check_schedule,
     [CT_DATA] = check_data,
     [CT_TOKENIZER] = check_tokenizer,
@@ -219,11 +250,22 @@ static void add_set(struct check *c, const char *set)
     c->sets = sets;
 }
 
+static int parse_number(const char *option, const char *text, double *number)
+{
+    char *end;
+
+    *number = strtod(text, &end);
+    return !*end && *number >= 0
+               ? 0
+               : ct_fail(CT_ECONFIG, "check: %s %s: expected a number, at least 0", option, text);
+}
+
 static int parse(struct check *c, int argc, char **argv, const char **plugin)
 {
-    for (int i = 1; i < argc; i++) {
+    int rc = 0;
+
+    for (int i = 1; rc == 0 && i < argc; i++) {
         bool option = argv[i][0] == '-';
-        char *end;
 
         if (!option && *plugin)
             return ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
@@ -245,15 +287,17 @@ static int parse(struct check *c, int argc, char **argv, const char **plugin)
                                     sizeof(*c->with));
             c->with[c->with_count++] = argv[i];
         } else if (!strcmp(argv[i - 1], "--tolerance")) {
-            c->tolerance = strtod(argv[i], &end);
-            if (*end || !(c->tolerance >= 0))
-                return ct_fail(CT_ECONFIG, "check: --tolerance %s: expected a number", argv[i]);
+            rc = parse_number(argv[i - 1], argv[i], &c->tolerance);
+        } else if (!strcmp(argv[i - 1], "--mesh-tolerance")) {
+            rc = parse_number(argv[i - 1], argv[i], &c->mesh_tolerance);
         } else {
             return ct_fail(CT_ECONFIG, "check has no option %s; `ctitan help check` lists them",
                            argv[i - 1]);
         }
     }
-    return *plugin ? 0 : ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
+    if (rc == 0 && !*plugin)
+        rc = ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
+    return rc;
 }
 
 /* Set "section.key=value" in this process, if the section is the plugin's or the core's. */
@@ -409,17 +453,21 @@ static int check_sets(struct check *c)
 
 static int check_all(struct check *c)
 {
-    int rc = 0;
+    int rc = check_needs(c);
 
+    if (rc < 0)
+        check_result(c, rc, "plugin %s", c->plugin->name);
     for (const struct ct_offer *o = c->plugin->offers; o->kind != CT_NOTHING; o++) {
-        if (kinds[o->kind]) {
+        check_calling("%s %s", ct_kind_name(o->kind), o->name);
+        rc = check_functions(o);
+        if (rc == 0 && kinds[o->kind])
             rc = kinds[o->kind](c, o);
-            if (rc < 0)
-                check_result(c, rc, "%s %s", ct_kind_name(o->kind), o->name);
-            else
-                c->passed += o->kind == CT_SCHEDULE; /* it says so itself */
-        }
+        if (rc < 0)
+            check_result(c, rc, "%s %s", ct_kind_name(o->kind), o->name);
+        else
+            c->passed += o->kind == CT_SCHEDULE; /* it says so itself */
     }
+    check_calling("runs of %s", c->plugin->name);
     rc = c->quick ? 0 : check_runs(c);
     if (rc < 0)
         return rc;
@@ -432,14 +480,17 @@ static int check_all(struct check *c)
 
 int verb_check(int argc, char **argv)
 {
-    struct check c = {.tolerance = 1e-5};
+    struct check c = {.tolerance = 1e-5, .mesh_tolerance = 1e-5};
     const char *plugin = NULL;
     int rc = parse(&c, argc, argv, &plugin);
 
     if (rc == 0)
         rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
-    if (rc == 0)
+    if (rc == 0) {
+        check_catch_crashes();
+        check_calling("loading %s", plugin);
         rc = load(&c, plugin);
+    }
     if (rc == 0)
         rc = load_with(&c);
     if (rc == 0)

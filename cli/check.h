@@ -16,9 +16,10 @@ struct check {
     const char *const *sets; /* "section.key=value", as given and as chosen; NULL ends */
     const char **with;       /* more plugins, their names */
     size_t set_count, set_room, with_count, with_room;
-    double tolerance; /* of losses and norms, relative */
-    bool quick;       /* without runs */
-    char *folder;     /* of runs; NULL: not made yet */
+    double tolerance;      /* of losses and norms against a run without the plugin, relative */
+    double mesh_tolerance; /* of those on meshes against one rank */
+    bool quick;            /* without runs */
+    char *folder;          /* of runs; NULL: not made yet */
     int passed, failed, untried;
 };
 
@@ -27,6 +28,11 @@ void check_result(struct check *c, int rc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Something that cannot be tried here, and why. */
 void check_untried(struct check *c, const char *what, const char *why);
+
+/* Remember what is called next: a crash of it is reported as its failure. */
+void check_calling(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Catch crashes of plugins' code from now on: a failed check, with exit status 1. */
+void check_catch_crashes(void);
 
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind);
 /* A device that can be opened, of the plugin or of any other in the folders; NULL: there is none,
@@ -42,6 +48,12 @@ int check_device(struct check *c, const struct ct_offer *offer);
 int check_compiler(struct check *c, const struct ct_offer *offer);
 int check_axis(struct check *c, const struct ct_offer *offer);
 int check_verb(struct check *c, const struct ct_offer *offer);
+/* What is declared: CT_EINVAL says what is wrong. */
+int check_needs(const struct check *c);
+int check_functions(const struct ct_offer *offer);
+
+int check_transform(struct check *c, const struct ct_offer *offer);
+int check_hook(struct check *c, const struct ct_offer *offer);
 
 /* Train with the plugin on several meshes, and compare with one rank. */
 int check_runs(struct check *c);

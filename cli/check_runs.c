@@ -6,7 +6,7 @@
  * What is compared depends on what the plugin is. One that brings a model, an optimizer, data or a
  * learning-rate schedule is its own measure: every mesh must have one rank's losses. Anything else
  * must not change what is computed: a run with it has the losses of a run without it. A run that is
- * refused (exit status 2) is reported and does not count as wrong.
+ * refused (exit status 2, before its first step) is reported and does not count as wrong.
  */
 #include <math.h>
 #include <stdio.h>
@@ -273,6 +273,14 @@ static int run(struct check *c, bool with, const struct mesh *mesh, const char *
 
 /* ---- comparing ---- */
 
+static int fail_ended(const struct outcome *o)
+{
+    if (o->status > 128)
+        return ct_fail(CT_EINVAL, "it was ended by signal %d, %s: %s", o->status - 128,
+                       strsignal(o->status - 128), o->why);
+    return ct_fail(CT_EINVAL, "it ended with status %d: %s", o->status, o->why);
+}
+
 static double apart(double a, double b)
 {
     return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
@@ -284,7 +292,7 @@ static int compare(const struct outcome *got, const struct outcome *want, double
 {
     *loss = *norm = 0;
     if (got->status)
-        return ct_fail(CT_EINVAL, "it ended with status %d: %s", got->status, got->why);
+        return fail_ended(got);
     if (got->steps != want->steps)
         return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", got->steps, want->steps);
     for (int i = 0; i < got->steps; i++) {
@@ -300,6 +308,12 @@ static int compare(const struct outcome *got, const struct outcome *want, double
     return 0;
 }
 
+/* Said before the first step. Later it is a failure, whatever code a plugin returns. */
+static bool is_refused(const struct outcome *o)
+{
+    return o->status == 2 && o->steps == 0;
+}
+
 /* Say how a run compares; a refusal is no failure. */
 static void judge(struct check *c, const char *name, const struct outcome *got,
                   const struct outcome *want, const char *against, double tolerance)
@@ -307,7 +321,7 @@ static void judge(struct check *c, const char *name, const struct outcome *got,
     double loss, norm;
     int rc;
 
-    if (got->status == 2) {
+    if (is_refused(got)) {
         check_untried(c, name, got->why);
         return;
     }
@@ -348,7 +362,7 @@ static bool has_plan(void)
 static int check_losses(const struct outcome *one)
 {
     if (one->status)
-        return ct_fail(CT_EINVAL, "it ended with status %d: %s", one->status, one->why);
+        return fail_ended(one);
     if (one->steps != CHECK_STEPS)
         return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", one->steps, CHECK_STEPS);
     for (int i = 0; i < CHECK_STEPS; i++)
@@ -437,7 +451,7 @@ static int check_meshes(struct check *c, const struct outcome *one)
         }
         rc = run(c, true, mesh, NULL, ct_arena_printf(&c->arena, "mesh%zu", i), &got);
         if (rc == 0)
-            judge(c, mesh->name, &got, one, "one rank", c->tolerance);
+            judge(c, mesh->name, &got, one, "one rank", c->mesh_tolerance);
     }
     return rc;
 }
@@ -445,7 +459,7 @@ static int check_meshes(struct check *c, const struct outcome *one)
 int check_runs(struct check *c)
 {
     struct outcome without, one;
-    int rc;
+    int rc, failed = c->failed;
 
     if (!has_runs(c->plugin))
         return 0;
@@ -454,13 +468,17 @@ int check_runs(struct check *c)
         rc = run(c, true, NULL, NULL, "one", &one);
     if (rc < 0)
         return rc;
-    if (one.status == 2) {
+    if (is_refused(&one)) {
         check_untried(c, "runs", one.why);
         return 0;
     }
     if (is_own_measure(c->plugin)) {
-        check_result(c, check_losses(&one), "one rank: the loss goes from %.5f to %.5f",
-                     one.loss[0], one.loss[CHECK_STEPS - 1]);
+        rc = check_losses(&one);
+        if (rc < 0)
+            check_result(c, rc, "one rank");
+        else
+            check_result(c, rc, "one rank: the loss goes from %.5f to %.5f", one.loss[0],
+                         one.loss[CHECK_STEPS - 1]);
     } else {
         rc = run(c, false, NULL, NULL, "without", &without);
         if (rc < 0)
@@ -469,8 +487,10 @@ int check_runs(struct check *c)
             return ct_fail(CT_EINVAL, "a run without the plugin fails: %s", without.why);
         judge(c, "one rank", &one, &without, "a run without it", c->tolerance);
     }
-    if (one.status || c->failed)
-        return 0; /* meshes would say the same */
+    if (c->failed > failed) {
+        check_untried(c, "meshes and checkpoints", "the run on one rank is wrong already");
+        return 0;
+    }
     check_lr(c, &one);
     if (check_offers(c->plugin, CT_OPTIMIZER))
         rc = check_optimizer(c);

@@ -55,7 +55,9 @@ const struct verb verbs[] = {
      "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
      "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
      "draw, time and verify a pipeline schedule", verb_schedule},
-    {"check", "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--quick]",
+    {"check",
+     "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--mesh-tolerance T] "
+     "[--quick]",
      "test everything that a plugin offers, and explain failures", verb_check},
     {"new",
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"

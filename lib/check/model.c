@@ -2,7 +2,9 @@
  * The gradient of a model's loss against central differences, in float64, op by op through the
  * reference kernels. Each parameter is moved in a random direction of its own.
  */
+#include <fnmatch.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -37,6 +39,49 @@ static int fill_input(struct ct_trial *m, const struct ct_value *v, int64_t voca
     return 0;
 }
 
+/* A second parameter of one name is renamed NAME.2, and no file of weights has that. */
+static int check_names(const struct ct_graph *graph)
+{
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct ct_value *v = graph->values[i], *first;
+        const char *dot = v->role == CT_ROLE_PARAM ? strrchr(v->name, '.') : NULL;
+        char name[256];
+
+        if (!dot || dot[1] < '2' || dot[1] > '9' || dot[1 + strspn(dot + 1, "0123456789")] ||
+            dot - v->name >= (int)sizeof(name))
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)(dot - v->name), v->name);
+        first = ct_graph_find(graph, name);
+        if (first && first->role == CT_ROLE_PARAM)
+            return ct_fail(CT_EINVAL,
+                           "two parameters are called %s: each needs a name of its own, and one "
+                           "that is used twice is created once",
+                           name);
+    }
+    return 0;
+}
+
+/* The plan of tensor parallelism names every parameter, and says how it is split. */
+static int check_plan(const struct ct_graph *graph, const struct ct_shard_rule *plan)
+{
+    for (size_t i = 0; plan && i < graph->value_count; i++) {
+        const struct ct_value *v = graph->values[i];
+        const struct ct_shard_rule *rule = plan;
+
+        while (v->role == CT_ROLE_PARAM && rule->pattern && fnmatch(rule->pattern, v->name, 0))
+            rule++;
+        if (v->role != CT_ROLE_PARAM)
+            continue;
+        if (!rule->pattern)
+            return ct_fail(CT_EINVAL, "no pattern of its shard_plan fits the parameter %s",
+                           v->name);
+        if (rule->how < CT_SHARD_COLWISE || rule->how > CT_SHARD_REPLICATE)
+            return ct_fail(CT_EINVAL, "shard_plan: %s has how = %d, which is no CT_SHARD_..",
+                           rule->pattern, (int)rule->how);
+    }
+    return 0;
+}
+
 /* Everything in float64. Parameters are near their initial values; norms' weights differ from 1. */
 static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_model *model)
 {
@@ -46,6 +91,10 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
 
     m->graph = ct_graph_create(&m->arena, "model");
     rc = ops->build(model, m->graph, &request);
+    if (rc == 0)
+        rc = check_names(m->graph);
+    if (rc == 0)
+        rc = check_plan(m->graph, ops->shard_plan);
     for (size_t i = 0; rc == 0 && i < m->graph->value_count; i++) {
         struct ct_value *v = m->graph->values[i];
 

@@ -13,7 +13,7 @@ for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
     bpe) arguments=(--set "bpe.path=$source/tests/data/bpe/tokenizer.json") ;;
     offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
     ep) arguments=(--with qwen3_moe) ;;
-    float8) arguments=(--tolerance 0.01) ;; # 8-bit products
+    float8) arguments=(--tolerance 0.01 --mesh-tolerance 0.01) ;; # 8-bit products
     *) arguments=() ;;
     esac
     if "$ctitan" check "$plugin" "${arguments[@]}" >"$scratch/log" 2>&1; then

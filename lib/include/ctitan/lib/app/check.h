@@ -57,8 +57,13 @@ CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *ker
                            const struct ct_sample *sample);
 
 /* The gradient of a model's loss, in float64 by reference kernels, against central differences of
-   every parameter in a random direction. CT_EINVAL names the worst parameter. */
+   every parameter in a random direction; its names, and its shard plan. CT_EINVAL names the
+   parameter that is wrong. */
 CT_API int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model);
+
+/* By reference kernels: every parameter is updated, and a step with a negative `clip` changes
+   nothing. Returns the number of parameters, 0 if it takes none of those that are tried. */
+CT_API int ct_check_optimizer(const struct ct_optimizer_ops *ops);
 
 /* ---- machines: a graph, and dense host memory for its values ---- */
 
