@@ -50,8 +50,6 @@ int check_axis(struct check *c, const struct ct_offer *offer);
 int check_verb(struct check *c, const struct ct_offer *offer);
 /* What is declared: CT_EINVAL says what is wrong. */
 int check_needs(const struct check *c);
-int check_functions(const struct ct_offer *offer);
-
 int check_transform(struct check *c, const struct ct_offer *offer);
 int check_hook(struct check *c, const struct ct_offer *offer);
 

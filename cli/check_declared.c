@@ -1,20 +1,13 @@
 /*
- * `ctitan check`: what a plugin declares: what it needs, the functions of its offers, the phase and
- * the properties of transforms, the events of hooks. Nothing of it is called here.
+ * `ctitan check`: what a plugin declares: what it needs, the phase and the properties of transforms,
+ * the events of hooks. Nothing of it is called here.
  */
 #include <limits.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <ctitan/device/comm.h>
-#include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/collective.h>
-#include <ctitan/lib/compiler.h>
-#include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/plugin.h>
-#include <ctitan/model.h>
 #include <ctitan/pass.h>
 
 #include "check.h"
@@ -35,78 +28,6 @@ int check_needs(const struct check *c)
         if (!known)
             return ct_fail(CT_EINVAL, "it needs \"%s\", and there is no kind of offer %.*s", *need,
                            (int)(colon - *need), *need);
-    }
-    return 0;
-}
-
-/* ---- functions ---- */
-
-#define FUNCTION(kind, type, field)                                                                \
-    {                                                                                              \
-        kind, #field, offsetof(type, field)                                                        \
-    }
-
-/* Those that every offer of its kind has. */
-static const struct {
-    enum ct_kind kind;
-    const char *name;
-    size_t offset;
-} functions[] = {FUNCTION(CT_MODEL, struct ct_model_ops, create),
-                 FUNCTION(CT_MODEL, struct ct_model_ops, build),
-                 FUNCTION(CT_MODEL, struct ct_model_ops, vocabulary),
-                 FUNCTION(CT_MODEL, struct ct_model_ops, flops_per_token),
-                 FUNCTION(CT_OPTIMIZER, struct ct_optimizer_ops, build),
-                 FUNCTION(CT_LR_SCHEDULE, struct ct_lr_schedule_ops, factor),
-                 FUNCTION(CT_DATA, struct ct_data_ops, open),
-                 FUNCTION(CT_DATA, struct ct_data_ops, close),
-                 FUNCTION(CT_DATA, struct ct_data_ops, read),
-                 FUNCTION(CT_DATA, struct ct_data_ops, has_documents),
-                 FUNCTION(CT_DATA, struct ct_data_ops, vocabulary),
-                 FUNCTION(CT_TOKENIZER, struct ct_tokenizer_ops, vocabulary),
-                 FUNCTION(CT_TOKENIZER, struct ct_tokenizer_ops, bos),
-                 FUNCTION(CT_TOKENIZER, struct ct_tokenizer_ops, eos),
-                 FUNCTION(CT_TOKENIZER, struct ct_tokenizer_ops, encode),
-                 FUNCTION(CT_TOKENIZER, struct ct_tokenizer_ops, decode),
-                 FUNCTION(CT_AXIS, struct ct_axis_ops, degree),
-                 FUNCTION(CT_ORDER, struct ct_order_ops, microbatch_size),
-                 FUNCTION(CT_ORDER, struct ct_order_ops, order),
-                 FUNCTION(CT_SCHEDULE, struct ct_schedule_ops, generate),
-                 FUNCTION(CT_TRANSFORM, struct ct_transform, apply),
-                 FUNCTION(CT_VERB, struct ct_verb_ops, run),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, open),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, close),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, info),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, reserve),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, release),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, copy_in),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, copy_out),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, enqueue),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, events),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, record),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, wait),
-                 FUNCTION(CT_DEVICE, struct ct_device_ops, synchronize),
-                 FUNCTION(CT_COMMUNICATOR, struct ct_comm_ops, open),
-                 FUNCTION(CT_COMMUNICATOR, struct ct_comm_ops, close),
-                 FUNCTION(CT_COMMUNICATOR, struct ct_comm_ops, group),
-                 FUNCTION(CT_COMMUNICATOR, struct ct_comm_ops, call),
-                 FUNCTION(CT_TRANSPORT, struct ct_transport, call),
-                 FUNCTION(CT_COMPILER, struct ct_compiler_ops, version),
-                 FUNCTION(CT_COMPILER, struct ct_compiler_ops, compile),
-                 FUNCTION(CT_COMPILER, struct ct_compiler_ops, load),
-                 FUNCTION(CT_COMPILER, struct ct_compiler_ops, workers),
-                 FUNCTION(CT_COMPILER, struct ct_compiler_ops, launch)};
-
-int check_functions(const struct ct_offer *offer)
-{
-    for (size_t i = 0; i < CT_COUNT(functions); i++) {
-        void (*function)(void);
-
-        if (functions[i].kind != offer->kind)
-            continue;
-        memcpy(&function, (const char *)offer->ops + functions[i].offset, sizeof(function));
-        if (!function)
-            return ct_fail(CT_EINVAL, "its `%s` is NULL, and every %s needs that function",
-                           functions[i].name, ct_kind_name(offer->kind));
     }
     return 0;
 }

@@ -9,13 +9,16 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/lib/collective.h>
+#include <ctitan/lib/compiler.h>
+#include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
 
 /* ---- offers ---- */
 
-/* Functions and texts that must be set, in structs that are in this build's layout. */
+/* Functions and texts that must be set. */
 #define MUST(kind, type, field)                                                                    \
     {                                                                                              \
         CT_##kind, offsetof(struct ct_##type, field), #field                                       \
@@ -67,12 +70,22 @@ static const struct must {
     MUST(VERB, verb_ops, run),
     MUST(ORDER, order_ops, microbatch_size),
     MUST(ORDER, order_ops, order),
+    MUST(SCHEDULE, schedule_ops, generate),
+    MUST(TRANSPORT, transport, call),
+    MUST(COMPILER, compiler_ops, version),
+    MUST(COMPILER, compiler_ops, compile),
+    MUST(COMPILER, compiler_ops, load),
+    MUST(COMPILER, compiler_ops, workers),
+    MUST(COMPILER, compiler_ops, launch),
 };
 
+/* A struct that is too short is refused by what reads it. */
 static bool is_set(const void *ops, size_t at)
 {
     void *pointer;
 
+    if (*(const size_t *)ops < at + sizeof(pointer))
+        return true;
     memcpy(&pointer, (const char *)ops + at, sizeof(pointer));
     return pointer;
 }

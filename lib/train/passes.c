@@ -180,7 +180,7 @@ static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
 static bool is_updated(const struct ct_value *param)
 {
     ct_for_each_use (use, param)
-        if (ct_op_mutates(use->op, use->index))
+        if (use->op->section->part == CT_PART_POST && ct_op_mutates(use->op, use->index))
             return true;
     return false;
 }

@@ -56,8 +56,7 @@
 #define PHASE 34        /* a transform's phase does not exist */
 #define EVENTS 35       /* a hook hears nothing */
 #define LATE 36         /* a hook fails with the code of a refusal, in a step */
-#define FUNCTION 37     /* a function that every offer of its kind has is NULL */
-#define NEEDED 38       /* it needs an offer of a kind that does not exist */
+#define NEEDED 37       /* it needs an offer of a kind that does not exist */
 
 #define IS_KERNEL (FAULT == KERNEL || FAULT == OVERRUN || FAULT == WORKSPACE || FAULT == CRASH)
 #define IS_MODEL (FAULT == MODEL || FAULT == PLAN || FAULT == NAMES)
@@ -454,14 +453,6 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_HOOK, TEXT(NAME), &hook                                                                 \
-    }
-#endif
-
-#if FAULT == FUNCTION
-static const struct ct_lr_schedule_ops schedule = {sizeof(struct ct_lr_schedule_ops), NULL};
-#define OFFERS                                                                                     \
-    {                                                                                              \
-        CT_LR_SCHEDULE, TEXT(NAME), &schedule                                                      \
     }
 #endif
 

@@ -55,7 +55,6 @@ needs|transform broken_needs: it needs "gradient", which no transform .* gives
 phase|transform broken_phase: its phase is 77
 events|hook broken_events: its `events` are 0
 late|one rank, against a run without it: it ended with status 2: .*the hook's disk is full
-function|learning-rate schedule broken_function: its `factor` is NULL
 needed|plugin broken_needed: it needs "devic:cpu", and there is no kind of offer devic
 END
 refused() { # WORDS ARGUMENT..: status 2, and the words are said
