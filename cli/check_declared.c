@@ -1,6 +1,6 @@
 /*
- * `ctitan check`: what a plugin declares: what it needs, the phase and the properties of transforms,
- * the events of hooks. Nothing of it is called here.
+ * `ctitan check`: what a plugin declares: what it needs, the phase and the properties of
+ * transforms, the events of hooks. Nothing of it is called here.
  */
 #include <limits.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * Optimizers, by reference kernels: each parameter has an op that updates it, and a step whose
- * `clip` is negative, as where gradients are not finite, leaves no trace: neither in parameters, nor
- * in states that the next step uses.
+ * `clip` is negative, as where gradients are not finite, leaves no trace: neither in parameters,
+ * nor in states that the next step uses.
  */
 #include <math.h>
 #include <string.h>

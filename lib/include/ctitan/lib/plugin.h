@@ -16,8 +16,8 @@ CT_BEGIN_DECLS
  */
 CT_API const char *ct_plugin_folder(size_t index);
 
-/* Path of the plugin called name ("adamw", or a file: "adamw.so", "a/adamw.so"), in buffer; CT_ENOENT names the
-   folders searched and the nearest name. */
+/* Path of the plugin called name ("adamw", or a file: "adamw.so", "a/adamw.so"), in buffer;
+   CT_ENOENT names the folders searched and the nearest name. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 
 /* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
