@@ -67,6 +67,7 @@ static const struct must {
     MUST(AXIS, axis_ops, degree),
     MUST(HOOK, hook, call),
     MUST(VERB, verb_ops, summary),
+    MUST(VERB, verb_ops, usage),
     MUST(VERB, verb_ops, run),
     MUST(ORDER, order_ops, microbatch_size),
     MUST(ORDER, order_ops, order),
