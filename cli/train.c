@@ -1,3 +1,4 @@
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static void call_former(int number)
 static void interrupt(int number)
 {
     static const char said[] =
-        "\nctitan: the run ends after this step; interrupt again to end it at once\n";
+        "\nctitan: the run ends after a step; interrupt again to end it at once\n";
 
     interrupted = number;
     call_former(number);
@@ -93,15 +94,27 @@ static void release_signals(void)
             signal(caught[i].number, SIG_DFL);
 }
 
-/* All ranks end after the same step, whichever of them were interrupted by then. */
-static int stop_if_interrupted(struct ct_run *run)
-{
-    int32_t mine = interrupted, any = 0;
-    int rc = ct_group_all_reduce(ct_run_world(run), &mine, &any, 1, CT_I32, CT_REDUCE_MAX);
+#define AGREE_SECONDS 0.5
 
-    if (rc < 0 || !any)
+static int64_t next_agreement; /* step; the same on all ranks */
+
+/* All ranks end after the same step, whichever of them were interrupted by then. Several agree once
+   in half a second, by the rank that took longest for the step, or after every longer step. */
+static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *step)
+{
+    double steps = fmin(fmax(AGREE_SECONDS / step->seconds, 1), 1000);
+    int32_t mine[] = {interrupted, -(int32_t)steps}, most[2];
+    int rc = 0;
+
+    if (run->world > 1 && step->step < next_agreement)
+        return 0;
+    rc = ct_group_all_reduce(ct_run_world(run), mine, most, 2, CT_I32, CT_REDUCE_MAX);
+    if (rc < 0)
         return rc;
-    interrupted = any;
+    next_agreement = step->step - most[1];
+    if (!most[0])
+        return 0;
+    interrupted = most[0];
     ct_run_stop(run, "a signal");
     return 0;
 }
@@ -113,7 +126,7 @@ static int hear(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_PLAN_READY)
         return check_memory(data->run, id->local_ranks == id->world);
     last = *data->result;
-    return stop_if_interrupted(data->run);
+    return stop_if_interrupted(data->run, data->result);
 }
 
 static struct ct_hook hook = {.size = sizeof(struct ct_hook),
