@@ -201,13 +201,15 @@ static bool fold_dtype(struct ct_value *value, enum ct_dtype dtype, bool fix)
     return !fix || ct_op_infer(op) == 0;
 }
 
-/* A gradient that is computed in bfloat16 only to be cast to float32 is computed in float32. */
+/* A gradient that is computed in bfloat16 only to be cast to float32 is computed in float32. The
+   other way round, only if it is not summed over the microbatches before the cast. */
 static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 {
     for (struct ct_op *op = from, *next; op; op = next) {
         next = op->next;
         if (op->type != &ct_op_cast ||
-            ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[0]->dtype) ||
+            (!ct_part_is_microbatch(op->section->part) &&
+             ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[0]->dtype)) ||
             !fold_dtype(op->in[0], op->out[0]->dtype, false))
             continue;
         fold_dtype(op->in[0], op->out[0]->dtype, true);

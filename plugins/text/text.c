@@ -139,10 +139,8 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
     if (rc < 0)
         return ct_context(rc, "[text] path");
     rc = parse_weights(&scratch, weights, &count);
-    if (rc < 0)
-        return rc;
     data->sources = calloc(count ? count : 1, sizeof(*data->sources));
-    if (!data->sources)
+    if (rc == 0 && !data->sources)
         rc = ct_fail(CT_ENOMEM, "text");
     if (rc == 0 && count) {
         rc = open_mixture(data, request, &scratch, weights, count);

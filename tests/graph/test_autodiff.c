@@ -60,6 +60,15 @@ static const struct {
      "F in %x = embedding(%tokens, %table.bfloat16) : bfloat16[2,3,4]\n"
      "F out %loss = linear_cross_entropy(%x, %table.bfloat16, %labels) : float32[]\n"
      "fetch loss = %loss\n"},
+    {"wide_precision.graph",
+     "graph \"weights kept in bfloat16: gradients are summed in float32, and cast once\"\n"
+     "param %table : bfloat16[7,4]\n"
+     "input %tokens : int32[2,3]\n"
+     "input %labels : int32[2,3]\n"
+     "pre - %table.float32 = cast(%table) {dtype=\"float32\"} : float32[7,4]\n"
+     "F in %x = embedding(%tokens, %table.float32) : float32[2,3,4]\n"
+     "F out %loss = linear_cross_entropy(%x, %table.float32, %labels) : float32[]\n"
+     "fetch loss = %loss\n"},
     {"weight_in_forward.graph",
      "graph \"a weight that is made ready in every microbatch: its gradient's way back is W\"\n"
      "param %w : float32[4,4]\n"
