@@ -302,6 +302,7 @@ static int apply(const struct ct_plugin *plugin, const char *set, struct ct_aren
 {
     char *section = ct_arena_strdup(arena, set), *key = strchr(section, '.'),
          *value = key ? strchr(key, '=') : NULL;
+    const struct ct_recipe_section *core;
 
     if (!value)
         return ct_fail(CT_ECONFIG, "--set %s: expected SECTION.KEY=VALUE", set);
@@ -310,11 +311,8 @@ static int apply(const struct ct_plugin *plugin, const char *set, struct ct_aren
         return plugin->options
                    ? ct_options_set(plugin->options, plugin->config, key, value, "--set")
                    : ct_fail(CT_ECONFIG, "--set %s: plugin %s has no options", set, section);
-    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
-        if (!strcmp(ct_recipe_section_at(i)->name, section))
-            return ct_options_set(ct_recipe_section_at(i)->options, ct_recipe_section_at(i)->config,
-                                  key, value, "--set");
-    return 0;
+    core = ct_recipe_section_find(section);
+    return core ? ct_options_set(core->options, core->config, key, value, "--set") : 0;
 }
 
 /* Names of sizes that models have; a plugin with such an option is tried in these sizes. */
@@ -385,24 +383,6 @@ static int load_with(struct check *c)
     return rc;
 }
 
-static bool is_core_section(const char *name)
-{
-    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
-        if (!strcmp(ct_recipe_section_at(i)->name, name))
-            return true;
-    return false;
-}
-
-static bool is_registered(const char *name)
-{
-    const struct ct_plugin *plugin;
-
-    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
-        if (!strcmp(plugin->name, name))
-            return true;
-    return false;
-}
-
 /* No section that the check has: of the core, of the plugin, or of one that its runs load. */
 static int unknown_section(struct check *c, const char *set, const char *section)
 {
@@ -429,7 +409,7 @@ static int check_set(struct check *c, const char *set)
     char path[PATH_MAX];
     int rc;
 
-    if (is_core_section(section) || is_registered(section))
+    if (ct_recipe_section_find(section) || ct_plugin_is_registered(section))
         return 0;
     if (!check_runs_load(c, section))
         return unknown_section(c, set, section);

@@ -56,11 +56,9 @@ static int print_op(const struct ct_op_type *type)
 
 static bool help_section(const char *name)
 {
-    for (size_t i = 0; ct_recipe_section_at(i)->name; i++) {
-        const struct ct_recipe_section *s = ct_recipe_section_at(i);
+    const struct ct_recipe_section *s = ct_recipe_section_find(name);
 
-        if (strcmp(s->name, name))
-            continue;
+    if (s) {
         printf("[%s]: %s\n", s->name, s->summary);
         print_options(s->options);
         return true;

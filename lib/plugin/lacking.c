@@ -48,6 +48,14 @@ static int offered_by_none(struct ct_arena *scratch, const char *subject, const 
                    ct_did_you_mean(what + kind + 1, names, count));
 }
 
+bool ct_plugin_is_registered(const char *name)
+{
+    for (size_t i = 0; ct_plugin_at(i); i++)
+        if (!strcmp(ct_plugin_at(i)->name, name))
+            return true;
+    return false;
+}
+
 int ct_plugin_lacking(const char *subject, const char *what)
 {
     const char *colon = strchr(what, ':');

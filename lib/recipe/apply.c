@@ -14,10 +14,7 @@
 
 static bool is_core_section(const char *name)
 {
-    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
-        if (!strcmp(ct_recipe_section_at(i)->name, name))
-            return true;
-    return !strcmp(name, "plugins");
+    return ct_recipe_section_find(name) || !strcmp(name, "plugins");
 }
 
 static int load_plugin(const char *name, const char *source)
@@ -43,16 +40,6 @@ static const char *default_of(const struct ct_plugin *plugin, const char *key)
     return "";
 }
 
-static bool is_loaded(const char *name)
-{
-    const struct ct_plugin *plugin;
-
-    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
-        if (!strcmp(plugin->name, name))
-            return true;
-    return false;
-}
-
 static bool has_offer(const char *name, enum ct_kind kind)
 {
     const struct ct_plugin *plugin;
@@ -75,7 +62,7 @@ static int load_brought(const struct ct_recipe *recipe, const struct ct_plugin *
 
     if (!*name)
         return 0;
-    if (!is_loaded(name))
+    if (!ct_plugin_is_registered(name))
         rc = load_plugin(name, source);
     if (rc == 0 && by->brings_kind && !has_offer(name, by->brings_kind))
         rc = ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: plugin %s offers no %s", source, by->name,

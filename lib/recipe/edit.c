@@ -1,6 +1,7 @@
 /*
  * The settings of a recipe, and the changes that the command line makes to them.
  */
+#include <jansson.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -50,33 +51,13 @@ const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section, c
     return setting ? setting->value : NULL;
 }
 
-/* Unicode 15, table 3-7: well-formed byte sequences. */
+/* A JSON string is UTF-8. */
 bool ct_recipe_is_utf8(const char *text)
 {
-    static const struct {
-        unsigned char first, last, low, high; /* of the first byte, and of the second */
-        int more;                             /* bytes after the first */
-    } forms[] = {
-        {0x01, 0x7f, 0x80, 0xbf, 0}, {0xc2, 0xdf, 0x80, 0xbf, 1}, {0xe0, 0xe0, 0xa0, 0xbf, 2},
-        {0xe1, 0xec, 0x80, 0xbf, 2}, {0xed, 0xed, 0x80, 0x9f, 2}, {0xee, 0xef, 0x80, 0xbf, 2},
-        {0xf0, 0xf0, 0x90, 0xbf, 3}, {0xf1, 0xf3, 0x80, 0xbf, 3}, {0xf4, 0xf4, 0x80, 0x8f, 3},
-    };
-    const unsigned char *at = (const unsigned char *)text;
+    json_t *string = json_string(text);
 
-    while (*at) {
-        size_t i = 0;
-
-        while (i < CT_COUNT(forms) && (*at < forms[i].first || *at > forms[i].last))
-            i++;
-        if (i == CT_COUNT(forms) ||
-            (forms[i].more && (at[1] < forms[i].low || at[1] > forms[i].high)))
-            return false;
-        for (int k = 2; k <= forms[i].more; k++)
-            if (at[k] < 0x80 || at[k] > 0xbf)
-                return false;
-        at += 1 + forms[i].more;
-    }
-    return true;
+    json_decref(string);
+    return string;
 }
 
 int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)

@@ -1,6 +1,8 @@
 /*
  * The sections of every recipe: their options, and where the core finds the values.
  */
+#include <string.h>
+
 #include <math.h>
 
 #include <ctitan/lib/recipe.h>
@@ -87,4 +89,12 @@ static const struct ct_recipe_section sections[] = {
 const struct ct_recipe_section *ct_recipe_section_at(size_t index)
 {
     return &sections[index < CT_COUNT(sections) ? index : CT_COUNT(sections) - 1];
+}
+
+const struct ct_recipe_section *ct_recipe_section_find(const char *name)
+{
+    for (const struct ct_recipe_section *s = sections; s->name; s++)
+        if (!strcmp(s->name, name))
+            return s;
+    return NULL;
 }

@@ -7,9 +7,9 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/log.h>
-#include <ctitan/plugin.h>
 #include <ctitan/rule.h>
 
 /* A growing text; the length counts as in snprintf. */
@@ -240,12 +240,9 @@ static struct ct_prepare request_of(const struct ct_instruction *i, const struct
 /* Would the plugin fuse help? */
 static const char *hint(const struct ct_op_type *type)
 {
-    if (!ct_op_type_whole(type)->pointwise)
-        return "";
-    for (size_t i = 0; ct_plugin_at(i); i++)
-        if (!strcmp(ct_plugin_at(i)->name, "fuse"))
-            return "";
-    return "; it has a formula, which --with fuse compiles";
+    return !ct_op_type_whole(type)->pointwise || ct_plugin_is_registered("fuse")
+               ? ""
+               : "; it has a formula, which --with fuse compiles";
 }
 
 static void report(struct fallbacks *f, const struct ct_device *device)

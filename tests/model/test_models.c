@@ -55,6 +55,22 @@ static void sizes_equal_the_published_ones(void **state)
     }
 }
 
+/* Create a model by the text of a config.json. */
+static int create_from(const char *text, const char *name, struct ct_model **model)
+{
+    const char *folder = test_folder();
+    char path[4200];
+    int rc;
+
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    TEST_OPTIONS(test_plugin(name), "dim=0");
+    test_write(path, text, strlen(text));
+    ct_config.model.init_from = folder;
+    rc = ops_of(name)->create(NULL, model);
+    test_remove(folder);
+    return rc;
+}
+
 static void what_is_not_supported_is_refused(void **state)
 {
     static const struct {
@@ -79,21 +95,14 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"output_router_logits\":true}",
          "output_router_logits"},
     };
-    const char *folder = test_folder();
-    char path[4200];
 
     (void)state;
-    snprintf(path, sizeof(path), "%s/config.json", folder);
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         struct ct_model *model;
 
-        TEST_OPTIONS(test_plugin(cases[i].model), "dim=0");
-        test_write(path, cases[i].text, strlen(cases[i].text));
-        ct_config.model.init_from = folder;
-        assert_int_equal(ops_of(cases[i].model)->create(NULL, &model), CT_ECONFIG);
+        assert_int_equal(create_from(cases[i].text, cases[i].model, &model), CT_ECONFIG);
         assert_message(cases[i].message);
     }
-    test_remove(folder);
 }
 
 #define QWEN3                                                                                      \
@@ -119,21 +128,15 @@ static void what_means_the_same_is_accepted(void **state)
          "\"use_sliding_window\": false"},
         {"qwen3", "{" QWEN3 ",\"hidden_act\":\"swish\"}", "\"hidden_act\": \"silu\""},
     };
-    const char *folder = test_folder();
-    char path[4200];
 
     (void)state;
-    snprintf(path, sizeof(path), "%s/config.json", folder);
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         struct ct_model *model;
         char *written;
         size_t size;
         FILE *out = open_memstream(&written, &size);
 
-        TEST_OPTIONS(test_plugin(cases[i].model), "dim=0");
-        test_write(path, cases[i].text, strlen(cases[i].text));
-        ct_config.model.init_from = folder;
-        if (ops_of(cases[i].model)->create(NULL, &model) < 0)
+        if (create_from(cases[i].text, cases[i].model, &model) < 0)
             fail_msg("%s", ct_error_message());
         assert_int_equal(ops_of(cases[i].model)->write_config(model, out), 0);
         fclose(out);
@@ -145,7 +148,6 @@ static void what_means_the_same_is_accepted(void **state)
         ops_of(cases[i].model)->destroy(model);
         free(written);
     }
-    test_remove(folder);
 }
 
 int main(void)

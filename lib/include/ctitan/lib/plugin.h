@@ -23,6 +23,9 @@ CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 /* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
 CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
 
+/* Whether a plugin of this name is registered. */
+CT_API bool ct_plugin_is_registered(const char *name);
+
 /* Check that everything is loaded that registered plugins need. CT_ECONFIG: something is not; the
    message names the plugins that have it. */
 CT_API int ct_plugin_check_all(void);

@@ -89,6 +89,8 @@ struct ct_recipe_section {
 };
 /* Section number index; its `name` is NULL after the last. */
 CT_API const struct ct_recipe_section *ct_recipe_section_at(size_t index);
+/* The section called name; NULL: there is none. */
+CT_API const struct ct_recipe_section *ct_recipe_section_find(const char *name);
 
 CT_END_DECLS
 
