@@ -119,7 +119,7 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     return 0;
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_identity *id = context;
 
@@ -131,7 +131,7 @@ static int hear(const struct ct_event_data *data, void *context)
 
 static struct ct_hook hook = {.size = sizeof(struct ct_hook),
                               .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END,
-                              .call = hear};
+                              .call = on_event};
 
 static int train_one(struct ct_run *run)
 {

@@ -141,7 +141,7 @@ static int finish(void)
     return failed ? ct_fail(CT_EIO, "the record of collectives: %s", strerror(errno)) : 0;
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     int rc = 0;
 
@@ -162,7 +162,7 @@ static const struct ct_hook hook = {
     .events = 1u << CT_EVENT_COLLECTIVE_ENQUEUED | 1u << CT_EVENT_COLLECTIVE_STARTED |
               1u << CT_EVENT_COLLECTIVE_FINISHED | 1u << CT_EVENT_STEP_END |
               1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
-    .call = hear};
+    .call = on_event};
 
 CT_PLUGIN(.name = "collectives", .version = "1.0",
           .summary = "A record of every collective, with group, number and times",

@@ -356,7 +356,7 @@ static void finish(void)
     memset(&save, 0, sizeof(save));
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
     bool due = config.every && data->step % config.every == 0;
@@ -380,7 +380,7 @@ static int hear(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "resume", .version = "1.0",
           .summary = "Saves a run while it trains, and resumes it on any mesh", .options = options,

@@ -56,7 +56,7 @@ static void tell(int64_t step)
     memset(&times, 0, sizeof(times));
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     if (!data->run || data->run->rank != 0)
@@ -73,7 +73,7 @@ static int hear(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_SECTION_BEGIN |
                                               1u << CT_EVENT_SECTION_END | 1u << CT_EVENT_STEP_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "section_times", .version = "1.0",
           .summary = "How long a step spends in each section", .options = options,

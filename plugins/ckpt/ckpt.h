@@ -10,8 +10,9 @@
  *   plan.c    which rank writes which rows       write.c   writes a rank's file
  *   index.c   index.json                         read.c    reads what is wanted of all files
  *   load.c    fills a run                        folder.c  the folder of checkpoints
- *   ckpt.c    when to do what                    io.c      direct access to files; the ring
- *   verb.c    the verbs                          diff.c    compares two
+ *   save.c    a save, from begin to end          io.c      direct access to files; the ring
+ *   resume.c  where a run begins                 diff.c    compares two
+ *   ckpt.c    options and events                 verb.c    the verbs
  *   export.c, import.c                           Hugging Face's folders
  */
 #ifndef CKPT_H
@@ -23,6 +24,7 @@
 #include <xxh_x86dispatch.h> /* the widest instructions of the processor: twice as fast */
 #endif
 
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
@@ -262,6 +264,56 @@ int ckpt_for_each_part(const struct ckpt *c, size_t tensor, const int64_t *offse
                        const int64_t *shape, const char *data, ckpt_part_work *work, void *context);
 /* Print how two checkpoints differ; a failure if tensors do. */
 int ckpt_diff(const char *first, const char *second);
+
+/* ---- ckpt.c ---- */
+
+#define CKPT_REWINDS 64 /* most of [ckpt] rewinds */
+
+enum { CKPT_STOP, CKPT_WARN }; /* on_error */
+
+extern struct ckpt_config {
+    bool enable, load_only, first_step, last_model_only, initial_model_only, verify;
+    const char *folder, *initial_load_path, *exclude, *export_dtype;
+    int64_t interval, load_step, keep_latest_k, keep_every, staging, rewinds;
+    unsigned async_mode, on_error;
+} ckpt_config; /* [ckpt] */
+
+/* The run and its own checkpoints. */
+extern struct ckpt_own {
+    char folder[CT_PATH_ROOM];
+    uint64_t nonce;        /* in temporary names; the same on all ranks */
+    struct ckpt_load load; /* what the recipe wants loaded */
+    struct ckpt_ring ring;
+    bool evaluates;   /* not trained: weights are read, and nothing is saved */
+    int64_t saved;    /* last step of this run that has a complete checkpoint; -1: none */
+    int64_t verified; /* newest step that was read; -1: none */
+    int64_t loaded;   /* step after which the run goes on */
+    bool alone;       /* checkpoints of later steps that are not of this run were set aside */
+} ckpt_own;
+
+/* ---- save.c ---- */
+
+/* Begin to save the last step. aside: in a thread; the states are held until it has copied them. No
+   other save is running. All ranks call this. */
+int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only);
+/* Advance the current save; block: to its end. *terminated: whether this rank got SIGTERM; becomes
+   whether any rank did. All ranks call this, with or without a save. */
+int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated);
+bool ckpt_save_is_running(void);
+/* Wait for the thread of a save that other ranks may not complete, and forget it. */
+void ckpt_save_finish(void);
+
+/* ---- resume.c ---- */
+
+/* Load what the run begins with, if there is anything. A job that is started again goes on from
+   what it saved, whatever it began with. All ranks call this. */
+int ckpt_resume(struct ct_run *run);
+/* Load the newest checkpoint of this run, and skip the batch of `step` from now on. */
+int ckpt_rewind(struct ct_run *run, int64_t step);
+/* If the next step would read a batch that is to be skipped, it reads the one after it. */
+void ckpt_skip_batches(struct ct_run *run);
+/* Checkpoints have the list of skipped batches. */
+void ckpt_keep_skipped(struct ct_run *run);
 
 /* ---- verb.c, export.c, import.c ---- */
 

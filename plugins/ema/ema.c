@@ -176,7 +176,7 @@ static const struct ct_transform validated = {
 
 /* ---- saving ---- */
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     int rc;
 
@@ -191,7 +191,7 @@ static int hear(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_RUN_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "ema", .version = "1.0", .summary = "Moving average of the weights",
           .options = options, .config = &config, .config_size = sizeof(config),

@@ -439,7 +439,7 @@ static const struct ct_tokenizer_ops tokenizer = {.size = sizeof(struct ct_token
 #endif
 
 #if FAULT == HOOK || FAULT == EVENTS || FAULT == LATE
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     return data->step == 2
@@ -449,7 +449,7 @@ static int hear(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = FAULT == EVENTS ? 0 : 1u << CT_EVENT_STEP_END,
-                                    .call = hear};
+                                    .call = on_event};
 #define OFFERS                                                                                     \
     {                                                                                              \
         CT_HOOK, TEXT(NAME), &hook                                                                 \

@@ -23,7 +23,7 @@ static int open_file(const struct ct_run *run)
     return out ? 0 : ct_fail(CT_EIO, "%s", path);
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_group *g = data->group;
     char ranks[256] = "";
@@ -48,7 +48,7 @@ static const struct ct_hook hook = {
     .size = sizeof(struct ct_hook),
     .events = 1u << CT_EVENT_COLLECTIVE_ENQUEUED | 1u << CT_EVENT_COLLECTIVE_STARTED |
               1u << CT_EVENT_COLLECTIVE_FINISHED | 1u << CT_EVENT_RUN_END,
-    .call = hear};
+    .call = on_event};
 
 CT_PLUGIN(.name = "recorder", .version = "1.0", .summary = "Writes down every collective",
           .offers = CT_OFFERS({CT_HOOK, "recorder", &hook}));

@@ -60,7 +60,7 @@ static int wait_for_all(struct ct_group *world)
     return rc < 0 ? rc : ct_group_exchange(world, &out, 0, &in, 0, 1, 0);
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     seen.count[data->event]++;
@@ -80,7 +80,8 @@ static int hear(const struct ct_event_data *data, void *context)
 }
 
 #define ALL (~0u >> (32 - CT_EVENT_COUNT))
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook), .events = ALL, .call = hear};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = ALL, .call = on_event};
 
 static int start(void **state)
 {

@@ -26,7 +26,7 @@ static int (*on_step)(struct ct_run *run, const struct ct_step_result *r);
 static double losses[8];
 static int64_t ends;
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     assert_int_equal(data->size, sizeof(*data));
@@ -43,7 +43,7 @@ static int hear(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_RUN_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 static int start(void **state)
 {

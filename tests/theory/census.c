@@ -95,7 +95,7 @@ static int threads(void)
     return count;
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     if (data->event == CT_EVENT_COLLECTIVE_FINISHED)
@@ -118,7 +118,7 @@ static int hear(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_COLLECTIVE_FINISHED |
                                               1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "census", .version = "1.0", .summary = "Counts what collectives move",
           .offers = CT_OFFERS({CT_HOOK, "census", &hook}));

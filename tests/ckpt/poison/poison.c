@@ -6,7 +6,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/lib/state.h>
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     static const float infinity[] = {INFINITY};
     static bool done[16];
@@ -23,7 +23,7 @@ static int hear(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_BEGIN, .call = hear};
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_BEGIN, .call = on_event};
 
 CT_PLUGIN(.name = "poison", .version = "1.0", .summary = "Makes steps 5, 8 and 13 not finite",
           .offers = CT_OFFERS({CT_HOOK, "poison", &hook}));

@@ -1,0 +1,277 @@
+/*
+ * Where a run begins, and where it goes back to: the checkpoint of its own folder, or the one that
+ * the recipe names, and the batches that are skipped after going back.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/recipe.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/hf.h>
+#include <ctitan/lib/launch.h>
+
+#include "ckpt.h"
+
+/* Batches that are skipped, by the number of their first sample. */
+static struct skipped {
+    int64_t count, sample[CKPT_REWINDS];
+    int64_t samples; /* of a batch */
+} skipped;
+
+static int64_t first_sample; /* of the current step */
+
+/* ---- loading ---- */
+
+/* Agree on a result: a damaged checkpoint is one on all ranks. 1: it is good; 0: it is not. */
+static int agree(struct ct_run *run, int rc, const char *path)
+{
+    enum { GOOD, DAMAGED, OTHER };
+    int32_t mine = rc == 0 ? GOOD : rc == CT_EIO || rc == CT_ENOENT ? DAMAGED : OTHER, all;
+    char message[1024];
+    int sum;
+
+    snprintf(message, sizeof(message), "%s", ct_error_message());
+    sum = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I32, CT_REDUCE_MAX);
+    if (sum < 0)
+        return sum;
+    if (mine == DAMAGED)
+        ct_warn("%s is damaged and is not loaded: %s", path, message);
+    if (all == OTHER)
+        return mine == OTHER ? ct_fail(rc, "%s", message)
+                             : ct_fail(CT_EPEER, "another rank could not load %s", path);
+    return all == GOOD;
+}
+
+/* What was left out. */
+static const char *left_out(const struct ckpt_load *what)
+{
+    static char text[64];
+
+    snprintf(text, sizeof(text), "%s%s%s", what->optimizer ? "" : ", without optimizer",
+             what->lr ? "" : ", without lr_scheduler", what->data ? "" : ", without dataloader");
+    return what->optimizer || what->lr || what->data ? text : ", only weights";
+}
+
+/* The list of batches to skip, as a checkpoint has it. */
+static int check_skipped(const char *path)
+{
+    if (skipped.count >= 0 && skipped.count <= CKPT_REWINDS &&
+        (!skipped.count || skipped.samples > 0))
+        return 0;
+    skipped = (struct skipped){0};
+    return ct_fail(CT_EIO, "%s: its list of skipped batches makes no sense", path);
+}
+
+/* Load one checkpoint. 1: it was good; 0: it was not. */
+static int load(struct ct_run *run, const char *path, struct ckpt_load what)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt c;
+    double begin = ct_now();
+    int rc = ckpt_open(&scratch, path, &c);
+
+    /* Before the first step and after the last only the weights are of use. */
+    if (rc == 0 && c.model_only &&
+        (c.progress.step == 1 || c.progress.step > ct_config.training.steps))
+        what.optimizer = false;
+    if (rc == 0)
+        rc = ckpt_load(run, &c, &what);
+    if (rc == 0)
+        rc = check_skipped(path);
+    rc = agree(run, rc, path);
+    if (rc == 1 && run->rank == 0) {
+        ct_info("loaded %s (%s) in %.2f s%s", path, c.mesh, ct_now() - begin, left_out(&what));
+        if (what.lr)
+            ckpt_tell_changes(&c, run);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int none_good(size_t count)
+{
+    return ct_fail(CT_EIO,
+                   "none of the %zu checkpoints in %s is undamaged; set another [ckpt] folder to "
+                   "start a new run",
+                   count, ckpt_own.folder);
+}
+
+static int not_there(int64_t step)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps;
+    size_t count = ckpt_steps(&scratch, ckpt_own.folder, &steps);
+    int rc = ct_fail(CT_ECONFIG,
+                     "[ckpt] load_step: no undamaged checkpoint of step %lld in %s, which has: %s",
+                     (long long)step, ckpt_own.folder, ckpt_steps_text(&scratch, steps, count));
+
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* Load the newest good checkpoint of the run's own folder, of steps `first` to `last`. 0: there is
+   none; *tried: those that are damaged. Rank 0 lists them. */
+static int load_between(struct ct_run *run, int64_t first, int64_t last,
+                        const struct ckpt_load *what, size_t *tried)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps = NULL, step = -1, count = 0;
+    int rc = 0;
+
+    *tried = 0;
+    if (run->rank == 0)
+        count = (int64_t)ckpt_steps(&scratch, ckpt_own.folder, &steps);
+    rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        step = steps ? steps[i] : 0;
+        rc = ct_group_broadcast(ct_run_world(run), &step, 1, CT_I64, 0);
+        if (rc < 0 || step < first || step > last)
+            continue;
+        rc = load(run, ckpt_step_path(&scratch, ckpt_own.folder, step), *what);
+        ++*tried;
+    }
+    ct_arena_finish(&scratch);
+    if (rc != 1)
+        return rc;
+    ckpt_own.alone = false;
+    ckpt_own.loaded = run->progress.step - 1;
+    if (what->lr)
+        ckpt_own.saved = ckpt_own.verified = step;
+    return 1;
+}
+
+/* The newest one up to step `last`; 0: there is none at all. */
+static int load_newest(struct ct_run *run, int64_t last, const struct ckpt_load *what)
+{
+    size_t tried;
+    int rc = load_between(run, 0, last, what, &tried);
+
+    return rc == 0 && tried ? none_good(tried) : rc;
+}
+
+/* That of [ckpt] load_step; those of later steps make room for the ones that follow. */
+static int load_wanted(struct ct_run *run)
+{
+    int64_t step = ckpt_config.load_step;
+    size_t tried;
+    int rc = load_between(run, step, step, &ckpt_own.load, &tried);
+
+    if (rc == 1 && ckpt_own.load.lr && run->rank == 0 && !ckpt_config.load_only &&
+        !ckpt_own.evaluates)
+        ckpt_set_aside(ckpt_own.folder, step, step);
+    return rc == 0 ? not_there(step) : rc;
+}
+
+/* Begin with other weights, or with another run's checkpoint. */
+static int load_initial(struct ct_run *run)
+{
+    struct ckpt_load what = ckpt_own.load;
+    struct ct_arena scratch = {0};
+    const char *path = ckpt_config.initial_load_path;
+    struct ckpt c;
+    bool hf;
+    int rc;
+
+    if (ckpt_config.initial_model_only)
+        what = (struct ckpt_load){0};
+    hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
+    rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
+    if (rc < 0)
+        rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");
+    rc = agree(run, rc, path);
+    if (rc == 1 && hf && run->rank == 0)
+        ct_info("loaded %s, only weights", path);
+    if (rc == 1 && !hf)
+        rc = load(run, c.path, what);
+    ct_arena_finish(&scratch);
+    return rc == 0 ? ct_fail(CT_ECONFIG, "[ckpt] initial_load_path = %s cannot be loaded", path)
+                   : rc;
+}
+
+/* Whether this job was started again, and had saved. The same on all ranks. */
+static int goes_on(struct ct_run *run, bool *again)
+{
+    struct ct_identity identity;
+    bool restarted = ct_launch_identify(&identity) == 0 && identity.restart;
+    int32_t saved = run->rank == 0 && restarted && ckpt_folder_saved();
+    int rc = ct_group_broadcast(ct_run_world(run), &saved, 1, CT_I32, 0);
+
+    *again = saved;
+    return rc == 0 && run->rank == 0 && !saved ? ckpt_folder_note(false) : rc;
+}
+
+int ckpt_resume(struct ct_run *run)
+{
+    bool again = false;
+    int rc = ckpt_config.load_only || ckpt_own.evaluates ? 0 : goes_on(run, &again);
+
+    if (rc < 0)
+        return rc;
+    if (again)
+        rc = load_newest(run, INT64_MAX, &(struct ckpt_load){true, true, true});
+    else if (ckpt_config.load_step >= 0)
+        rc = load_wanted(run);
+    else
+        rc = load_newest(run, INT64_MAX, &ckpt_own.load);
+    if (rc == 0 && *ckpt_config.initial_load_path)
+        rc = load_initial(run);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- going back ---- */
+
+static bool is_skipped(int64_t sample)
+{
+    for (int64_t i = 0; i < skipped.count; i++)
+        if (skipped.sample[i] == sample)
+            return true;
+    return false;
+}
+
+void ckpt_skip_batches(struct ct_run *run)
+{
+    for (int64_t i = 0; i < skipped.count && is_skipped(run->progress.samples); i++)
+        run->progress.samples += skipped.samples;
+    first_sample = run->progress.samples;
+}
+
+int ckpt_rewind(struct ct_run *run, int64_t step)
+{
+    struct skipped before = skipped; /* loading restores an older list */
+    int64_t first = first_sample;
+    bool terminated = false;
+    int rc = ckpt_save_advance(run, true, &terminated);
+
+    if (rc < 0)
+        return rc;
+    if (skipped.count >= ckpt_config.rewinds)
+        return ct_fail(CT_EINVAL, "step %lld is not finite, after %lld rewinds ([ckpt] rewinds)",
+                       (long long)step, (long long)skipped.count);
+    before.samples = run->progress.samples - first;
+    rc = load_newest(run, ckpt_own.saved, &(struct ckpt_load){true, true, true});
+    if (rc == 0)
+        rc = ct_fail(CT_EINVAL,
+                     "step %lld is not finite, and there is no checkpoint yet to go "
+                     "back to",
+                     (long long)step);
+    if (rc < 0)
+        return rc;
+    skipped = before;
+    skipped.sample[skipped.count++] = first;
+    if (run->rank == 0)
+        ct_warn("step %lld was not finite: the run goes back to step %lld, and will skip the "
+                "batch of samples %lld to %lld (rewind %lld of %lld)",
+                (long long)step, (long long)run->progress.step - 1, (long long)first,
+                (long long)(first + skipped.samples - 1), (long long)skipped.count,
+                (long long)ckpt_config.rewinds);
+    return 0;
+}
+
+void ckpt_keep_skipped(struct ct_run *run)
+{
+    ct_run_keep(run, "ckpt.skipped", &skipped, sizeof(skipped));
+}

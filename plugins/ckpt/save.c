@@ -1,0 +1,293 @@
+/*
+ * Saving: one checkpoint at a time, in two phases.
+ *
+ * WRITING: the states are held, and a thread of each rank writes its file while the next steps run
+ * (write.c). The ranks agree after every step on whether all have written theirs.
+ * PUBLISHING: rank 0 has the hashes of all files; its thread writes the index, and gives the folder
+ * its name.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/state.h>
+
+#include "ckpt.h"
+
+/* The current save. */
+static struct {
+    enum { IDLE, WRITING, PUBLISHING } phase;
+    bool aside;  /* in a thread */
+    bool joined; /* the thread of this phase has ended, or there is none */
+    struct ct_arena arena;
+    const char *path, *temporary;
+    struct ckpt_what what;
+    struct ckpt_write write;
+    struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
+    struct ckpt index;       /* rank 0 */
+    char *header;
+    int64_t step;
+    double begin, end;
+    double loop, held; /* seconds that training waited: here; before it all, for held states */
+    pthread_t thread;
+    int rc; /* of this phase */
+    char message[1024];
+} save;
+
+/* ---- writing ---- */
+
+static void keep_result(int rc)
+{
+    save.rc = rc;
+    if (rc < 0) /* a thread has its own message */
+        snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
+}
+
+static int plan(struct ct_run *run, bool model_only)
+{
+    enum ct_dtype dtype;
+    int rc = 0;
+
+    save.what = (struct ckpt_what){.model_only = model_only, .dtype = -1};
+    if (model_only && ct_dtype_parse(ckpt_config.export_dtype, &dtype) == 0)
+        save.what.dtype = (int)dtype;
+    save.files = ct_arena_array(&save.arena, struct ckpt_file, run->world);
+    if (run->rank == 0)
+        rc = ckpt_describe(&save.arena, run, &save.what, &save.index);
+    save.index.files = save.files;
+    save.index.file_count = (size_t)run->world;
+    return rc < 0 ? rc
+                  : ckpt_plan(&save.arena, run, run->rank, &save.what, &save.files[run->rank],
+                              &save.header);
+}
+
+/* Rank 0 lists the files of all ranks. */
+static int plan_others(struct ct_run *run)
+{
+    int rc = 0;
+
+    for (int64_t r = 1; rc == 0 && run->rank == 0 && r < run->world; r++)
+        rc = ckpt_plan(&save.arena, run, r, &save.what, &save.files[r], NULL);
+    return rc;
+}
+
+static void *write_file(void *context)
+{
+    struct ckpt c = {.path = save.temporary, .chunk = CHUNK};
+    int rc = ct_file_make_folder(save.temporary);
+
+    (void)context;
+    if (rc == 0 && save.write.file->box_count)
+        rc = ckpt_write(&save.write);
+    else
+        ckpt_release(&save.write);
+    if (rc == 0 && ckpt_config.verify && save.write.file->box_count)
+        rc = ckpt_read_file(&c, save.write.file, NULL);
+    if (rc == 0)
+        rc = ckpt_sync_folder(save.temporary);
+    if (rc == 0)
+        rc = plan_others(save.write.run);
+    keep_result(rc);
+    return NULL;
+}
+
+/* Checkpoints of later steps than a run begins with would count as its newest. They make room for
+   its first one; until then a run that is started again begins as it did. A damaged one is
+   replaced, that of a former run is kept. */
+static void stand_alone(void)
+{
+    if (!ckpt_own.alone)
+        ckpt_set_aside(ckpt_own.folder, ckpt_own.loaded, ckpt_own.saved < 0 ? -1 : save.step);
+    ckpt_own.alone = true;
+}
+
+/* All files are on the disk. */
+static void *publish(void *context)
+{
+    int rc = ckpt_index_write(&save.index, save.temporary);
+
+    (void)context;
+    if (rc == 0)
+        stand_alone();
+    if (rc == 0)
+        rc = ckpt_publish(save.temporary, save.path);
+    if (rc == 0)
+        rc = ckpt_folder_note(true);
+    keep_result(rc);
+    if (rc < 0)
+        return NULL;
+    save.end = ct_now();
+    if (ckpt_config.verify)
+        ckpt_own.verified = save.step;
+    ckpt_purge(ckpt_own.folder,
+               &(struct ckpt_retention){ckpt_config.keep_latest_k, ckpt_config.keep_every,
+                                        ckpt_own.verified});
+    return NULL;
+}
+
+static int start(void *(*work)(void *))
+{
+    save.joined = true;
+    if (!save.aside)
+        work(NULL);
+    else if (pthread_create(&save.thread, NULL, work, NULL))
+        return ct_fail(CT_ENOMEM, "cannot create the thread that writes checkpoints");
+    save.joined = !save.aside;
+    return 0;
+}
+
+static bool ended(bool block)
+{
+    if (!save.joined)
+        save.joined =
+            (block ? pthread_join(save.thread, NULL) : pthread_tryjoin_np(save.thread, NULL)) == 0;
+    return save.joined;
+}
+
+static void forget(void)
+{
+    free(save.header);
+    ct_arena_finish(&save.arena);
+    memset(&save, 0, sizeof(save));
+}
+
+int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only)
+{
+    struct ckpt_file *file;
+    int rc;
+
+    save.step = run->progress.step - 1;
+    save.begin = ct_now();
+    save.held = ct_run_waited(run);
+    save.aside = aside;
+    save.path = ckpt_step_path(&save.arena, ckpt_own.folder, save.step);
+    save.temporary = ct_arena_printf(&save.arena, "%s.tmp-%016llx", save.path,
+                                     (unsigned long long)ckpt_own.nonce);
+    rc = plan(run, model_only);
+    if (rc < 0)
+        return rc;
+    file = &save.files[run->rank];
+    save.write = (struct ckpt_write){
+        .run = run,
+        .file = file,
+        .path = ct_arena_printf(&save.arena, "%s/%s", save.temporary, file->name),
+        .header = save.header,
+        .ring = ckpt_own.ring,
+        .hold = aside};
+    for (size_t i = 0; aside && i < file->box_count; i++)
+        ct_run_hold(run, file->boxes[i].state);
+    save.phase = WRITING;
+    rc = start(write_file);
+    if (rc < 0)
+        ckpt_release(&save.write);
+    save.loop = ct_now() - save.begin;
+    return rc;
+}
+
+/* ---- agreement ---- */
+
+/* Rank 0 gets the hashes of all chunks. */
+static int gather_hashes(struct ct_run *run)
+{
+    const struct ckpt_file *mine = &save.files[run->rank];
+    int64_t own = (int64_t)ckpt_chunks(mine, CHUNK), most = 0;
+    uint64_t *in, *out;
+    int rc = ct_group_all_reduce(ct_run_world(run), &own, &most, 1, CT_I64, CT_REDUCE_MAX);
+
+    if (rc < 0 || !most)
+        return rc;
+    in = ct_arena_array(&save.arena, uint64_t, most);
+    out = ct_arena_array(&save.arena, uint64_t, most * run->world);
+    memcpy(in, mine->hash, sizeof(*in) * (size_t)own);
+    rc = ct_group_all_gather(ct_run_world(run), in, out, (size_t)most, CT_I64);
+    for (int64_t r = 0; rc == 0 && run->rank == 0 && r < run->world; r++)
+        memcpy(save.files[r].hash, out + r * most,
+               sizeof(*out) * ckpt_chunks(&save.files[r], CHUNK));
+    return rc;
+}
+
+static int fail(struct ct_run *run)
+{
+    bool mine = save.rc < 0;
+    long long step = (long long)save.step;
+    int rc = mine ? ct_fail(save.rc, "%s", save.message)
+                  : ct_fail(CT_EPEER, "another rank could not write its part of it");
+
+    if (run->rank == 0) {
+        char message[1024];
+
+        snprintf(message, sizeof(message), "%s", ct_error_message());
+        ckpt_remove(save.temporary);
+        ct_fail(rc, "%s", message);
+    }
+    forget();
+    ct_context(rc, "the checkpoint of step %lld", step);
+    if (ckpt_config.on_error == CKPT_STOP)
+        return rc;
+    if (mine)
+        ct_warn("training continues without %s", ct_error_message());
+    return 0;
+}
+
+/* All ranks have ended this phase. begin: when this rank began to wait for that. */
+static int next_phase(struct ct_run *run, double begin)
+{
+    int rc = 0;
+
+    if (save.phase == WRITING) {
+        rc = gather_hashes(run);
+        save.phase = PUBLISHING;
+        if (rc == 0 && run->rank == 0)
+            rc = start(publish);
+    } else {
+        ckpt_own.saved = save.step;
+        if (run->rank == 0)
+            ct_info("saved %s in %.2f s; training waited %.3f s", save.path, save.end - save.begin,
+                    save.loop + ct_now() - begin + ct_run_waited(run) - save.held);
+        forget();
+    }
+    return rc;
+}
+
+int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated)
+{
+    enum { DONE, FAILED, GOES_ON };
+    double begin = ct_now();
+    int rc = 0;
+
+    do {
+        bool over = save.phase == IDLE || ended(block);
+        int32_t mine[2] = {!over ? GOES_ON : save.rc < 0 ? FAILED : DONE, *terminated}, all[2];
+
+        rc = ct_group_all_reduce(ct_run_world(run), mine, all, 2, CT_I32, CT_REDUCE_MAX);
+        if (rc < 0)
+            return rc;
+        *terminated = all[1] != 0;
+        if (save.phase == IDLE)
+            return 0;
+        if (all[0] == FAILED)
+            return fail(run);
+        if (all[0] == DONE)
+            rc = next_phase(run, begin);
+    } while (rc == 0 && block && save.phase != IDLE);
+    save.loop += ct_now() - begin;
+    return rc;
+}
+
+bool ckpt_save_is_running(void)
+{
+    return save.phase != IDLE;
+}
+
+void ckpt_save_finish(void)
+{
+    if (save.phase != IDLE)
+        ended(true);
+    forget();
+}
