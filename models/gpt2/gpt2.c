@@ -77,13 +77,18 @@ static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, f
 
 static int take_flavor(const char *name, struct ct_model *model)
 {
-    for (size_t i = 0; i < CT_COUNT(flavors); i++)
+    char names[128] = "";
+
+    for (size_t i = 0; i < CT_COUNT(flavors); i++) {
+        size_t used = strlen(names);
+
         if (!strcmp(flavors[i].flavor, name)) {
             *model = flavors[i];
             return 0;
         }
-    return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has debug, 124M, 355M, 774M and 1558M",
-                   name);
+        snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", flavors[i].flavor);
+    }
+    return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s", name, names);
 }
 
 static int apply_options(struct ct_model *m)

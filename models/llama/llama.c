@@ -43,15 +43,10 @@ static const struct ct_model flavors[] = {
 static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"|\"swish\"", false},
-    {"attention_bias", "false", false},
+    CT_DECODER_FIXED,
     {"mlp_bias", "false", false},
     {"pretraining_tp", "1", false},
-    {"is_causal", "true", false},
     {"sliding_window", NULL, false},
-    {"use_sliding_window", "false", false},
-    {"quantization_config", NULL, false},
-    {"attention_dropout", "0.0", true},
     {0},
 };
 

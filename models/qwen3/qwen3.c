@@ -37,15 +37,7 @@ static const struct ct_model flavors[] = {
 
 static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
 
-static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"|\"swish\"", false},
-    {"attention_bias", "false", false},
-    {"is_causal", "true", false},
-    {"use_sliding_window", "false", false},
-    {"quantization_config", NULL, false},
-    {"attention_dropout", "0.0", true},
-    {0},
-};
+static const struct ct_hf_fixed fixed[] = {CT_DECODER_FIXED, {0}};
 
 static const struct ct_hf_config hf_config = {"qwen3", "Qwen3ForCausalLM", keys, fixed};
 

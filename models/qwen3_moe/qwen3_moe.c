@@ -14,7 +14,7 @@ struct ct_model {
     int64_t experts, chosen, expert_dim;
     int64_t sparse_step; /* every so many layers is a mixture */
     bool normalised;
-    struct ct_hf_layers dense; /* these are not */
+    struct ct_hf_layers dense; /* layers that are no mixtures */
     double balance;            /* of struct ct_top_k */
 };
 
@@ -75,13 +75,8 @@ static const struct ct_hf_key keys[] = {
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"|\"swish\"", false},
-    {"attention_bias", "false", false},
-    {"is_causal", "true", false},
-    {"use_sliding_window", "false", false},
+    CT_DECODER_FIXED,
     {"output_router_logits", "false", false},
-    {"quantization_config", NULL, false},
-    {"attention_dropout", "0.0", true},
     {0},
 };
 
@@ -197,19 +192,6 @@ static int write_config(const struct ct_model *model, FILE *out)
     return ct_hf_write_config(&hf_config, model, out);
 }
 
-static const struct ct_shard_rule shard_plan[] = {
-    {"model.embed_tokens.weight", CT_SHARD_VOCAB},
-    {"*.self_attn.[qkv]_proj.weight", CT_SHARD_COLWISE},
-    {"*.self_attn.o_proj.weight", CT_SHARD_ROWWISE},
-    {"*.gate_proj.weight", CT_SHARD_COLWISE},
-    {"*.up_proj.weight", CT_SHARD_COLWISE},
-    {"*.down_proj.weight", CT_SHARD_ROWWISE},
-    {"*.mlp.gate.weight", CT_SHARD_REPLICATE},
-    {"*norm.weight", CT_SHARD_REPLICATE},
-    {"lm_head.weight", CT_SHARD_VOCAB},
-    {0},
-};
-
 static const struct ct_stored_rule stored[] = {
     {".experts.gate_proj.weight", ".experts.#.gate_proj.weight", false, 0, 0},
     {".experts.up_proj.weight", ".experts.#.up_proj.weight", false, 0, 0},
@@ -223,7 +205,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .build = build,
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
-                                        .shard_plan = shard_plan,
+                                        .shard_plan = ct_decoder_shard_plan,
                                         .write_config = write_config,
                                         .stored = stored};
 

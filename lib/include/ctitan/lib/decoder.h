@@ -46,6 +46,15 @@ struct ct_decoder_sizes {
         "rope_theta", CT_HF_ROPE, offsetof(T, sizes.rope), 10000                                   \
     }
 
+/* Rows of a table of struct ct_hf_fixed that hold for all of them. */
+#define CT_DECODER_FIXED                                                                           \
+    {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "false", false},               \
+        {"is_causal", "true", false}, {"use_sliding_window", "false", false},                      \
+        {"quantization_config", NULL, false},                                                      \
+    {                                                                                              \
+        "attention_dropout", "0.0", true                                                           \
+    }
+
 /* The recipe's changes to a flavor: options of the plugin's section. */
 struct ct_decoder_options {
     int64_t dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size;
@@ -100,6 +109,7 @@ CT_API int64_t ct_decoder_vocabulary(const struct ct_model *model);
    computed. */
 CT_API void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *whole,
                              double *halved);
+/* Also of stacked experts and their routers (mlp.experts.gate_proj, mlp.gate). */
 CT_API extern const struct ct_shard_rule ct_decoder_shard_plan[];
 
 /* ---- for models whose layers differ ---- */
