@@ -430,6 +430,7 @@ const struct conformance_case conformance_cases[] = {
     {"linear loss, one token", LOSS(1, 1, 5, 7), 7, true, true},
     {"linear loss, odd", LOSS(2, 13, 33, 77), 77, true, true},
     {"linear loss, several chunks", LOSS(3, 343, 2, 4200), 4200, true, true, true},
+    {"linear loss, chunks of 62 tokens", LOSS(1, 150, 2, 4200), 4200, true, true, true},
     {"loss, one token", LOGITS(1, 1, 3), 3, false, true},
     {"loss, odd", LOGITS(2, 7, 77), 77, false, true},
     {"loss, long rows", LOGITS(1, 5, 5003), 5003, false, true},
