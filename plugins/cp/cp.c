@@ -161,6 +161,7 @@ static const struct ct_transform attention = {
     .after = CT_NAMES("batch", "placed"),
     .evaluation = true,
     .apply = change_attention,
+    .required = true,
 };
 
 static const struct ct_transform rings = {
@@ -171,6 +172,7 @@ static const struct ct_transform rings = {
     .phase = CT_PHASE_OVERLAP,
     .evaluation = true,
     .apply = cp_expand_rings,
+    .required = true,
 };
 
 /* ---- axis ---- */

@@ -142,6 +142,7 @@ static const struct ct_transform averages = {
     .phase = CT_PHASE_UPDATE,
     .needs = CT_NAMES("updated"),
     .apply = add_averages,
+    .required = true,
 };
 
 /* ---- validation ---- */

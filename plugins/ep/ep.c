@@ -56,6 +56,7 @@ static const struct ct_transform batch = {
     .gives = CT_NAMES("batch"),
     .evaluation = true,
     .apply = split_batch,
+    .required = true,
 };
 
 static int split_weight(struct ct_value *weight, int ep)
@@ -112,6 +113,7 @@ static const struct ct_transform experts = {
     .gives = CT_NAMES("placed"),
     .evaluation = true,
     .apply = split_experts,
+    .required = true,
 };
 
 static const struct ct_transform rows = {
@@ -122,6 +124,7 @@ static const struct ct_transform rows = {
     .needs = CT_NAMES("collectives"),
     .evaluation = true,
     .apply = ep_expand,
+    .required = true,
 };
 
 /* ---- what was sent ---- */

@@ -125,6 +125,7 @@ static const struct ct_transform collect = {
     .gives = (const char *const[]){"collected", NULL},
     .evaluation = true,
     .apply = pp_collect,
+    .required = true,
 };
 
 static const struct ct_transform localise = {
@@ -137,6 +138,7 @@ static const struct ct_transform localise = {
     .evaluation = true,
     .apply = pp_localise,
     .by_rank = true,
+    .required = true,
 };
 
 /* ---- axis ---- */

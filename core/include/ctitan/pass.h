@@ -45,7 +45,7 @@ struct ct_transform {
     /* The result depends on run->rank, in more than offsets. Before the first such transform the
        graph is the same on all ranks, and a plan of several ranks makes it once. */
     bool by_rank;
-    bool required; /* [training] skip cannot leave it out */
+    bool required; /* numbers are wrong without it: [training] skip cannot leave it out */
 };
 
 /* "partition", "shard" and so on. */
