@@ -38,10 +38,12 @@ static const struct dimension dimensions[] = {
     {"tp", "tp.degree", "1 2 4 8", true},
     {"pp", "pp.degree", "1 2 4 8 16", true},
     {"cp", "cp.degree", "1 2 4 8", true},
+    {"ep", "ep.degree", "1 2 4 8", true},
     {"sac", "sac.mode", "none full auto", false},
     {"pp", "pp.schedule", "1f1b interleaved_1f1b zbv", false},
     {"pp", "pp.microbatch_size", "1 2 4 8", false},
     {"fsdp", "fsdp.reshard_after_forward", "default never always", false},
+    {"fsdp", "fsdp.replicate_degree", "1 2 4 8 16", false},
     {NULL, "training.local_batch_size", "1 2 4 8 16", false},
 };
 
