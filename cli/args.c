@@ -346,6 +346,8 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
     if (rc == 0 && describes)
         rc = ct_recipe_set(recipe, ct_arena_printf(&args->arena, "%s.describe=%s",
                                                    args->machine->plugin, args->machine->path));
+    if (rc == 0)
+        ct_machine_assume(args->machine->path);
     return rc < 0 ? ct_context(rc, "--device %s", args->device) : 0;
 }
 

@@ -374,3 +374,18 @@ int ct_machine_read(struct ct_arena *arena, const char *name, const struct ct_ma
     *machine = m;
     return rc < 0 ? ct_context(rc, "the description of a machine") : 0;
 }
+
+static const char *assumed;
+
+void ct_machine_assume(const char *name)
+{
+    assumed = name;
+}
+
+int ct_machine_assumed(struct ct_arena *arena, const struct ct_machine **machine)
+{
+    const char *path = assumed ? assumed : ct_machine_kept(arena, CT_MACHINE_THIS);
+
+    *machine = NULL;
+    return assumed || (path && access(path, R_OK) == 0) ? ct_machine_read(arena, path, machine) : 0;
+}

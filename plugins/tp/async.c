@@ -12,7 +12,6 @@
  * numbers in the same order. Gradients of weights are sums over rows: they take the whole.
  */
 #include <math.h>
-#include <unistd.h>
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
@@ -293,23 +292,21 @@ static int pipeline_scatter(const struct model *m, struct ct_arena *scratch)
 
 /* ---- all ---- */
 
-/* The machine that chunks are chosen for: the one that is named, or this one. NULL: none, so the
-   stated rates count. */
+/* The machine that chunks are chosen for: the one that is named, or the one that the run is planned
+   for. NULL: none, so the stated rates count. */
 static int find_machine(struct ct_arena *arena, const struct ct_run *run,
                         const struct ct_machine **machine)
 {
-    const char *path = *tp_config.machine ? NULL : ct_machine_kept(arena, CT_MACHINE_THIS);
     const struct ct_offer *device;
     static bool said;
-    int rc = 0;
+    int rc;
 
     *machine = NULL;
     if (*tp_config.machine)
         return ct_machine_read(arena, tp_config.machine, machine);
     if (tp_config.chunks || !run)
         return 0;
-    if (path && access(path, R_OK) == 0)
-        rc = ct_machine_read(arena, path, machine);
+    rc = ct_machine_assumed(arena, machine);
     if (*machine && (ct_offer_find(CT_DEVICE, (*machine)->plugin, &device) < 0 ||
                      device->ops != run->device_ops))
         *machine = NULL;

@@ -111,6 +111,13 @@ CT_API const char *ct_machine_kept(struct ct_arena *arena, const char *name);
 CT_API int ct_machine_read(struct ct_arena *arena, const char *name,
                            const struct ct_machine **machine);
 
+/* From now on runs of this process are planned for another machine than this one (--device): a path
+   or a name, which stays valid. */
+CT_API void ct_machine_assume(const char *name);
+/* The machine that runs are planned for: that of ct_machine_assume, else CT_MACHINE_THIS. NULL: it
+   is not described. */
+CT_API int ct_machine_assumed(struct ct_arena *arena, const struct ct_machine **machine);
+
 /* "512,256:768,256>512,768:float32": shapes of a call's inputs and outputs, and the dtype of the
    first input that is a floating-point number. Outputs count: weights that are packed together have
    one shape on all ranks. Prints as snprintf does. */
