@@ -6,6 +6,8 @@
  * appears by renaming, so it is complete or absent. Its last bytes are a checksum of those before
  * them; a file with another checksum is compiled again. Whoever compiles holds a lock on HASH.c.
  * Ranks that find a lock taken compile another one first, and so share the work.
+ *
+ * A process loads each code for host memory once, for all ops that it computes.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -304,6 +306,13 @@ static int compile_all(const struct compiler *c, struct job *job, int count, int
     return rc < 0 ? rc : 0;
 }
 
+static int compile_missing(const struct compiler *c, struct job *job, int count, int *compiled)
+{
+    int rc = c->target->ops ? 0 : fuse_write_header(c->folder);
+
+    return rc == 0 ? compile_all(c, job, count, compiled) : rc;
+}
+
 int fuse_compile(const struct fuse_target *target, const struct fuse_code *code, int count,
                  struct fuse_result *result)
 {
@@ -321,10 +330,8 @@ int fuse_compile(const struct fuse_target *target, const struct fuse_code *code,
         if (!is_compiled(&job[missing]))
             missing++;
     }
-    if (missing && !target->ops)
-        rc = fuse_write_header(c.folder);
-    if (rc == 0 && missing)
-        rc = compile_all(&c, job, missing, &result->compiled);
+    if (missing)
+        rc = compile_missing(&c, job, missing, &result->compiled);
     result->found = count - result->compiled;
     result->seconds = ct_now() - from;
     end(&c);
@@ -356,20 +363,66 @@ static int load_object(const struct compiler *c, const struct job *job, void **f
     return *function ? 0 : ct_fail(CT_EIO, "%s has no function: delete it", path);
 }
 
-int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function)
+static struct {
+    struct ct_arena arena;
+    struct loaded {
+        XXH128_hash_t key;
+        void *function;
+    } * list;
+    size_t count, room;
+} loaded;
+
+/* Of code for host memory, and all options that determine what it is compiled to. */
+static XXH128_hash_t key_of(const struct fuse_code *code)
 {
-    struct fuse_result result;
+    XXH3_state_t *hash = XXH3_createState();
+    XXH128_hash_t key;
+
+    XXH3_128bits_reset(hash);
+    hash_text(hash, fuse_config.cache);
+    hash_text(hash, system_command());
+    hash_text(hash, fuse_config.flags);
+    hash_text(hash, code->text);
+    key = XXH3_128bits_digest(hash);
+    XXH3_freeState(hash);
+    return key;
+}
+
+static int load(const struct fuse_target *target, const struct fuse_code *code, void **function)
+{
     struct compiler c;
     struct job job;
-    int rc = fuse_compile(target, code, 1, &result);
+    int compiled = 0, rc = begin(&c, target);
 
-    *function = NULL;
-    if (rc == 0)
-        rc = begin(&c, target);
     if (rc)
         return rc < 0 ? rc : 0;
     name_job(&c, code, &job);
-    rc = load_object(&c, &job, function);
+    if (!is_compiled(&job))
+        rc = compile_missing(&c, &job, 1, &compiled);
+    if (rc == 0)
+        rc = load_object(&c, &job, function);
     end(&c);
     return rc;
+}
+
+int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function)
+{
+    XXH128_hash_t key = key_of(code);
+    int rc;
+
+    *function = NULL;
+    if (target->ops) /* a device unloads it when it is closed */
+        return load(target, code, function);
+    for (size_t i = 0; i < loaded.count; i++)
+        if (XXH128_isEqual(loaded.list[i].key, key)) {
+            *function = loaded.list[i].function;
+            return 0;
+        }
+    rc = load(target, code, function);
+    if (rc < 0)
+        return rc;
+    loaded.list = ct_arena_grow(&loaded.arena, loaded.list, &loaded.room, loaded.count + 1,
+                                sizeof(*loaded.list));
+    loaded.list[loaded.count++] = (struct loaded){key, *function};
+    return 0;
 }

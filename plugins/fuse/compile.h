@@ -13,13 +13,11 @@
 
 #include "fuse.h"
 
-#define MOST_WORDS 32
-
 struct compiler {
     struct ct_arena arena;
     const struct fuse_target *target;
-    char *word[MOST_WORDS + 8]; /* command and flags; the rest is added for each file */
-    int words;
+    char **word; /* command and flags; the rest is added for each file */
+    size_t words, room;
     XXH3_state_t *hash; /* of everything that determines objects in addition to the source */
     char folder[CT_PATH_ROOM];
 };
@@ -38,6 +36,8 @@ static inline void hash_text(XXH3_state_t *hash, const char *text)
 
 /* ---- system.c ---- */
 
+/* The compiler and its first arguments. */
+const char *system_command(void);
 /* Read the command and its flags, and add them to the hash. */
 int system_begin(struct compiler *c);
 /* Have PATH.c compiled to PATH.new by a process. */

@@ -36,9 +36,10 @@ static void split(struct compiler *c, const char *text)
 {
     char *copy = ct_arena_strdup(&c->arena, text), *rest;
 
-    for (char *word = strtok_r(copy, " ", &rest); word && c->words < MOST_WORDS;
-         word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        c->word = ct_arena_grow(&c->arena, c->word, &c->room, c->words + 1, sizeof(*c->word));
         c->word[c->words++] = word;
+    }
 }
 
 /* Find program in PATH. */
@@ -64,7 +65,7 @@ static int add_compiler(struct compiler *c)
     char path[CT_PATH_ROOM];
     struct stat is;
 
-    for (int i = 0; i < c->words; i++)
+    for (size_t i = 0; i < c->words; i++)
         hash_text(c->hash, c->word[i]);
     if (!c->words || find_program(c->word[0], path) < 0 || stat(path, &is) < 0)
         return ct_fail(CT_ENOENT, "no C compiler: \"%s\" is not in PATH",
@@ -75,14 +76,20 @@ static int add_compiler(struct compiler *c)
     return 0;
 }
 
+const char *system_command(void)
+{
+    const char *other = getenv("CC");
+
+    if (*fuse_config.compiler)
+        return fuse_config.compiler;
+    return other && *other ? other : "cc";
+}
+
 int system_begin(struct compiler *c)
 {
-    const char *command = fuse_config.compiler;
     int rc;
 
-    if (!*command)
-        command = getenv("CC") && *getenv("CC") ? getenv("CC") : "cc";
-    split(c, command);
+    split(c, system_command());
     split(c, fuse_config.flags);
     rc = add_compiler(c);
     if (rc == 0)
@@ -98,11 +105,12 @@ int system_start(const struct compiler *c, struct job *job)
     char *object = ct_arena_printf((struct ct_arena *)&c->arena, "%s.new", job->path);
     char *log = ct_arena_printf((struct ct_arena *)&c->arena, "%s.log", job->path);
     char *const last[] = {"-shared", "-fPIC", "-o", object, source, "-lm", NULL};
-    char *arguments[MOST_WORDS + CT_COUNT(last)];
+    char **arguments =
+        ct_arena_array((struct ct_arena *)&c->arena, char *, c->words + CT_COUNT(last));
     posix_spawn_file_actions_t actions;
     int rc;
 
-    memcpy(arguments, c->word, sizeof(*arguments) * (size_t)c->words);
+    memcpy(arguments, c->word, sizeof(*arguments) * c->words);
     memcpy(arguments + c->words, last, sizeof(last));
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
