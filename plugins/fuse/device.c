@@ -59,26 +59,6 @@ struct state {
     struct fuse_program program;
 };
 
-/* Rows and columns of a call; what is flat and dense is one row. */
-static void size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
-                      bool flat, struct ct_compiled_call *call)
-{
-    const struct ct_tensor *t = fuse_whole(in, ins);
-    bool dense = true;
-
-    for (int i = 0; i < ins; i++)
-        call->in[i] = fuse_operand(&in[i], t->ndim, &dense);
-    for (int i = 0; i < outs; i++)
-        call->out[i] = fuse_operand(&out[i], t->ndim, &dense);
-    call->rows = t->ndim ? ct_rows(t) : 1;
-    call->columns = t->ndim ? ct_columns(t) : 1;
-    call->flat = flat && dense;
-    if (call->flat) {
-        call->columns *= call->rows;
-        call->rows = 1;
-    }
-}
-
 static int prepare(struct ct_prepare *p)
 {
     struct state *state = ct_arena_new(p->arena, struct state);
@@ -92,7 +72,7 @@ static int prepare(struct ct_prepare *p)
     if (rc < 0)
         return rc;
     fuse_write(&state->program, false, p->arena, &state->code);
-    size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
+    fuse_size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
     if (state->code.sums)
         p->workspace = sizeof(float) * (size_t)state->code.sums * (size_t)call.columns *
                        (size_t)state->target.ops->workers(p->device, call.rows, call.columns);
@@ -105,7 +85,7 @@ static int run(const struct ct_launch *l)
     const struct state *state = l->state;
     struct ct_compiled_call call = {.scratch = l->workspace};
 
-    size_call(l->in, l->ins, l->out, l->outs, state->code.flat, &call);
+    fuse_size_call(l->in, l->ins, l->out, l->outs, state->code.flat, &call);
     for (int i = 0; i < l->outs; i++) {
         if (state->program.p.node[state->program.out[i]].level != CT_BY_COLUMN)
             continue;

@@ -102,8 +102,10 @@ int fuse_load(const struct fuse_target *target, const struct fuse_code *code, vo
 const struct ct_tensor *fuse_whole(const struct ct_tensor *in, int ins);
 /* Floating-point matrices with rows, or dense parts of one. */
 bool fuse_accepts(const struct ct_prepare *p);
-/* An operand of a call on tensors of ndim dimensions. Clears dense if its rows are apart. */
-struct ct_compiled_operand fuse_operand(const struct ct_tensor *t, int ndim, bool *dense);
+/* Set operands, rows and columns of a call, and whether it is flat: flat code on dense tensors has
+   one row. */
+void fuse_size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
+                    bool flat, struct ct_compiled_call *call);
 extern const struct ct_kernel fuse_cpu_kernels[], fuse_device_kernel;
 
 /* ---- groups ---- */

@@ -52,6 +52,36 @@ bool fuse_accepts(const struct ct_prepare *p)
     return p->ins > 0;
 }
 
+/* An operand of a call on tensors of ndim dimensions. Clears dense if its rows are apart. */
+static struct ct_compiled_operand operand(const struct ct_tensor *t, int ndim, bool *dense)
+{
+    struct ct_matrix m = {0};
+
+    if (t->ndim == ndim && ndim)
+        ct_tensor_as_matrix(t, &m);
+    *dense &= m.stride == m.columns || m.rows == 1;
+    return (struct ct_compiled_operand){t->data, m.stride};
+}
+
+void fuse_size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
+                    bool flat, struct ct_compiled_call *call)
+{
+    const struct ct_tensor *t = fuse_whole(in, ins);
+    bool dense = true;
+
+    for (int i = 0; i < ins; i++)
+        call->in[i] = operand(&in[i], t->ndim, &dense);
+    for (int i = 0; i < outs; i++)
+        call->out[i] = operand(&out[i], t->ndim, &dense);
+    call->rows = t->ndim ? ct_rows(t) : 1;
+    call->columns = t->ndim ? ct_columns(t) : 1;
+    call->flat = flat && dense;
+    if (call->flat) {
+        call->columns *= call->rows;
+        call->rows = 1;
+    }
+}
+
 static int blocks(int64_t rows)
 {
     return (int)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS);
@@ -76,31 +106,31 @@ static int prepare(struct ct_prepare *p)
 struct call {
     const struct state *state;
     const struct ct_launch *launch;
-    struct ct_compiled_operand in[FUSE_MOST_INPUTS], out[FUSE_MOST_OUTPUTS];
-    int64_t rows, columns, blocks;
-    bool flat;
+    struct ct_compiled_call all;
+    int64_t blocks;
 };
 
 static void run_blocks(void *context, int64_t begin, int64_t end)
 {
     const struct call *c = context;
+    const struct ct_compiled_call *all = &c->all;
     const struct fuse_code *code = &c->state->code;
     fuse_function *function;
 
     memcpy(&function, &c->state->function, sizeof(function));
     for (int64_t b = begin; b < end; b++) {
         float *scratch = (float *)c->launch->workspace +
-                         (size_t)b * (size_t)((code->buffers + code->sums) * c->columns);
-        float *sums = scratch + code->buffers * c->columns;
-        int64_t last = c->flat && (b + 1) * FLAT < c->columns ? (b + 1) * FLAT : c->columns;
+                         (size_t)b * (size_t)((code->buffers + code->sums) * all->columns);
+        float *sums = scratch + code->buffers * all->columns;
+        int64_t last = all->flat && (b + 1) * FLAT < all->columns ? (b + 1) * FLAT : all->columns;
 
         if (code->sums)
-            memset(sums, 0, sizeof(float) * (size_t)(code->sums * c->columns));
-        if (c->flat)
-            function(c->in, c->out, 0, 1, b * FLAT, last, NULL, NULL);
+            memset(sums, 0, sizeof(float) * (size_t)(code->sums * all->columns));
+        if (all->flat)
+            function(all->in, all->out, 0, 1, b * FLAT, last, NULL, NULL);
         else
-            function(c->in, c->out, c->rows * b / c->blocks, c->rows * (b + 1) / c->blocks, 0,
-                     c->columns, scratch, sums);
+            function(all->in, all->out, all->rows * b / c->blocks, all->rows * (b + 1) / c->blocks,
+                     0, all->columns, scratch, sums);
     }
 }
 
@@ -108,6 +138,7 @@ static void run_blocks(void *context, int64_t begin, int64_t end)
 static void finish_sums(const struct call *c)
 {
     const struct fuse_code *code = &c->state->code;
+    int64_t columns = c->all.columns;
     int sum = code->buffers;
 
     for (int i = 0; i < c->launch->outs; i++) {
@@ -117,11 +148,11 @@ static void finish_sums(const struct call *c)
 
         if (c->state->program.p.node[c->state->program.out[i]].level != CT_BY_COLUMN)
             continue;
-        first = (float *)c->launch->workspace + sum * c->columns;
+        first = (float *)c->launch->workspace + sum * columns;
         for (int64_t b = 1; b < c->blocks; b++)
-            for (int64_t j = 0; j < c->columns; j++)
-                first[j] += first[b * (code->buffers + code->sums) * c->columns + j];
-        for (int64_t j = 0; j < c->columns; j++)
+            for (int64_t j = 0; j < columns; j++)
+                first[j] += first[b * (code->buffers + code->sums) * columns + j];
+        for (int64_t j = 0; j < columns; j++)
             if (narrow)
                 ((uint16_t *)t->data)[j] = ct_f32_to_bf16(first[j]);
             else
@@ -130,37 +161,15 @@ static void finish_sums(const struct call *c)
     }
 }
 
-struct ct_compiled_operand fuse_operand(const struct ct_tensor *t, int ndim, bool *dense)
-{
-    struct ct_matrix m = {0};
-
-    if (t->ndim == ndim && ndim)
-        ct_tensor_as_matrix(t, &m);
-    *dense &= m.stride == m.columns || m.rows == 1;
-    return (struct ct_compiled_operand){t->data, m.stride};
-}
-
 static int run(const struct ct_launch *l)
 {
     const struct state *state = l->state;
-    const struct ct_tensor *t = fuse_whole(l->in, l->ins);
-    struct call c = {.state = state,
-                     .launch = l,
-                     .rows = t->ndim ? ct_rows(t) : 1,
-                     .columns = t->ndim ? ct_columns(t) : 1};
-    bool dense = true;
+    struct call c = {.state = state, .launch = l};
+    const struct ct_compiled_call *all = &c.all;
 
-    for (int i = 0; i < l->ins; i++)
-        c.in[i] = fuse_operand(&l->in[i], t->ndim, &dense);
-    for (int i = 0; i < l->outs; i++)
-        c.out[i] = fuse_operand(&l->out[i], t->ndim, &dense);
-    c.flat = state->code.flat && dense;
-    if (c.flat) {
-        c.columns *= c.rows;
-        c.rows = 1;
-    }
-    c.blocks = c.flat ? (c.columns + FLAT - 1) / FLAT : blocks(c.rows);
-    if (c.rows * c.columns * (l->ins + l->outs) < WORTH_A_THREAD)
+    fuse_size_call(l->in, l->ins, l->out, l->outs, state->code.flat, &c.all);
+    c.blocks = all->flat ? (all->columns + FLAT - 1) / FLAT : blocks(all->rows);
+    if (all->rows * all->columns * (l->ins + l->outs) < WORTH_A_THREAD)
         run_blocks(&c, 0, c.blocks);
     else
         ct_parallel(l, c.blocks, run_blocks, &c);
