@@ -16,6 +16,7 @@
 
 #define FUSE_MOST_INPUTS CT_COMPILED_INPUTS
 #define FUSE_MOST_OUTPUTS CT_COMPILED_OUTPUTS
+#define FUSE_MOST_PASSES 32 /* over a row */
 
 struct fuse_config {
     const char *cache, *compiler, *flags, *dump;
@@ -43,6 +44,8 @@ struct fuse_program {
     enum ct_dtype in_dtype[FUSE_MOST_INPUTS], out_dtype[FUSE_MOST_OUTPUTS];
 };
 
+/* Passes over a row that its reductions need. */
+int fuse_count_passes(const struct fuse_program *f, struct ct_arena *arena);
 /* Read a program; in_dtype is not set. CT_EINVAL: it has a fault. */
 int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
                struct fuse_program *f);
@@ -58,7 +61,6 @@ struct fuse_code {
     int buffers; /* rows of float32 that a call needs besides its operands */
     int sums;    /* outputs that are sums over rows, in the order of the outputs */
     bool flat;   /* neither rows nor columns matter */
-    int passes;  /* over each row */
 };
 
 /* rows_kept: rows in scratch memory are cheaper than computing values again. */

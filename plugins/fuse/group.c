@@ -122,11 +122,10 @@ static bool used_before(const struct finder *f, const struct ct_value *v, int gr
 }
 
 /* A value that has columns only is known after all rows: no op of its own group can take it. */
-static bool fits_as_input(const struct ct_value *v, const struct ct_op *op)
+static bool fits_as_input(const struct ct_value *v)
 {
     const struct ct_value *whole = ct_pointwise_whole(v->producer);
 
-    (void)op;
     return v->ndim == whole->ndim ||
            (v->ndim == whole->ndim - 1 && v->ndim > 0 &&
             !memcmp(v->shape, whole->shape, sizeof(*v->shape) * (size_t)v->ndim));
@@ -142,7 +141,7 @@ static bool may_join(const struct finder *f, int group, const struct member *m)
     for (int i = 0; i < m->op->ins; i++) {
         const struct ct_value *v = m->op->in[i];
 
-        if (v && group_of(f, v->producer) == group && !fits_as_input(v, m->op))
+        if (v && group_of(f, v->producer) == group && !fits_as_input(v))
             return false;
     }
     for (int at = f->first[group]; at >= 0; at = f->next[at])
@@ -337,6 +336,7 @@ static bool write_program(struct finder *f, struct fuse_group *g, int ins, int o
         program->out_dtype[i] = g->out[i]->dtype;
         g->attrs.outputs.size[i] = program->p.node[program->out[i]].level;
     }
+    ok = ok && fuse_count_passes(program, &f->scratch) <= FUSE_MOST_PASSES;
     g->attrs.program = ok ? fuse_text(program, f->plan->arena) : NULL;
     g->lost = ok ? loss(f, g, first) : 0;
     return ok;

@@ -33,6 +33,9 @@ int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_aren
         if (f->p.node[f->out[i]].level != (unsigned)attrs->outputs.size[i])
             return ct_fail(CT_EINVAL, "y%d has another level than its program", i);
     }
+    if (rc == 0 && fuse_count_passes(f, arena) > FUSE_MOST_PASSES)
+        rc = ct_fail(CT_EINVAL, "the program needs more than %d passes over a row",
+                     FUSE_MOST_PASSES);
     return rc;
 }
 

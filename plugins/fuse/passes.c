@@ -35,6 +35,22 @@ static void need(struct writer *w, int k)
         w->stage[k]++;
 }
 
+static void need_outputs(struct writer *w)
+{
+    w->needed = ct_arena_array(w->arena, bool, w->f->p.count);
+    w->stage = ct_arena_array(w->arena, int, w->f->p.count);
+    for (int i = 0; i < w->f->outs; i++)
+        need(w, w->f->out[i]);
+}
+
+int fuse_count_passes(const struct fuse_program *f, struct ct_arena *arena)
+{
+    struct writer w = {.f = f, .node = f->p.node, .arena = arena};
+
+    need_outputs(&w);
+    return w.last + 1;
+}
+
 static void need_in(struct writer *w, int k, int pass)
 {
     const struct ct_pointwise_node *n = &w->node[k];
@@ -74,7 +90,10 @@ static void find_passes(struct writer *w)
             need_in(w, end[i], pass);
 }
 
-/* About how many instructions compute node k in a later pass again. */
+#define WORTH_A_BUFFER 6
+
+/* About how many instructions compute node k in a later pass again; not counted beyond what is worth
+   a buffer. */
 static int cost(const struct writer *w, int k)
 {
     const struct ct_pointwise_node *n = &w->node[k];
@@ -87,12 +106,10 @@ static int cost(const struct writer *w, int k)
         return 0;
     if (n->kind == CT_POINTWISE_INPUT && w->f->in_dtype[n->input] == CT_BF16)
         sum++;
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+    for (int i = 0; i < ct_pointwise_arguments(n->kind) && sum < WORTH_A_BUFFER; i++)
         sum += cost(w, n->arg[i]);
     return sum;
 }
-
-#define WORTH_A_BUFFER 6
 
 /* From the results down: what only a buffered value needs is not computed again. */
 static void find_buffers(struct writer *w)
@@ -126,14 +143,11 @@ void fuse_find_passes(struct writer *w)
 {
     const struct fuse_program *f = w->f;
 
-    w->needed = ct_arena_array(w->arena, bool, f->p.count);
-    w->stage = ct_arena_array(w->arena, int, f->p.count);
+    need_outputs(w);
     w->passes = ct_arena_array(w->arena, uint32_t, f->p.count);
     w->buffer = ct_arena_array(w->arena, int, f->p.count);
-    for (int i = 0; i < f->outs; i++) {
-        need(w, f->out[i]);
+    for (int i = 0; i < f->outs; i++)
         w->sums += fuse_sum_of(w, i) >= 0;
-    }
     find_buffers(w);
     find_widened(w);
 }

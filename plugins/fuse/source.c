@@ -340,7 +340,6 @@ void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *a
     *code = (struct fuse_code){.text = ct_arena_strdup(arena, text),
                                .buffers = w.buffers,
                                .sums = w.sums,
-                               .flat = is_flat(&w),
-                               .passes = w.last + 1};
+                               .flat = is_flat(&w)};
     free(text);
 }

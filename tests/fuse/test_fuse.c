@@ -283,6 +283,61 @@ static void compiled_chains_are_what_references_compute(void **state)
     }
 }
 
+/* Each softmax passes over a row twice for its reductions. */
+static void rows_are_passed_over_a_bounded_number_of_times(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *text = "input %x0 : T[3,5]\n";
+    struct ct_graph *graph, *fused;
+
+    (void)state;
+    TEST_OPTIONS(plugin, "flags=-std=gnu11 -O0");
+    for (int i = 0; i < 17; i++)
+        text = ct_arena_printf(&arena, "%sF - %%x%d = softmax(%%x%d) : T[3,5]\n", text, i + 1, i);
+    graph = graph_of(&arena, text, "float32");
+    fused = ct_graph_clone(graph, &arena);
+    fuse(fused);
+    assert_int_equal(count_ops(fused, "fused"), 2);
+    compare(fused, device, graph, 3e-6);
+    ct_arena_finish(&arena);
+}
+
+/* What is used twice counts once, not twice for each use of what it is made of. */
+static void values_that_are_used_often_are_planned_at_once(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *text = "input %x0 : T[3,5]\n";
+    struct ct_graph *graph;
+
+    (void)state;
+    TEST_OPTIONS(plugin, "flags=-std=gnu11 -O0");
+    for (int i = 0; i < 40; i++)
+        text = ct_arena_printf(&arena, "%sF - %%x%d = add(%%x%d, %%x%d) : T[3,5]\n", text, i + 1, i,
+                               i);
+    text = ct_arena_printf(&arena, "%sF - %%y = softmax(%%x40) : T[3,5]\n", text);
+    graph = graph_of(&arena, text, "float32");
+    fuse(graph);
+    assert_int_equal(count_ops(graph, "fused"), 1);
+    ct_arena_finish(&arena);
+}
+
+static void all_flags_are_given(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *flags = "flags=-std=gnu11";
+    struct ct_graph *graph = graph_of(&arena, formulas[0].text, "float32");
+    char *before = ct_graph_text(graph, &arena);
+
+    (void)state;
+    for (int i = 0; i < 40; i++)
+        flags = ct_arena_printf(&arena, "%s -DNUMBER%d", flags, i);
+    flags = ct_arena_printf(&arena, "%s -fno-such-flag", flags);
+    TEST_OPTIONS(plugin, "always=true", flags);
+    fuse(graph);
+    assert_string_equal(ct_graph_text(graph, &arena), before);
+    ct_arena_finish(&arena);
+}
+
 /* ---- graphs ---- */
 
 static const char layer[] =
@@ -482,6 +537,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(faults_of_formulas_are_said),
         cmocka_unit_test(compiled_ops_are_what_references_compute),
         cmocka_unit_test(compiled_chains_are_what_references_compute),
+        cmocka_unit_test(rows_are_passed_over_a_bounded_number_of_times),
+        cmocka_unit_test(values_that_are_used_often_are_planned_at_once),
+        cmocka_unit_test(all_flags_are_given),
         cmocka_unit_test(graphs_are_as_agreed),
         cmocka_unit_test(without_a_compiler_nothing_changes),
         cmocka_unit_test(damaged_kernels_are_compiled_again),
