@@ -93,7 +93,10 @@ int plan_simulate(const struct planned *planned, struct args *args,
                   struct ct_simulate_request *request, struct ct_simulated *result)
 {
     const struct ct_device *device = planned->run->device;
+    int rc = ct_machine_check_ranks(args->machine, planned->run->world);
 
+    if (rc < 0)
+        return rc;
     *request = (struct ct_simulate_request){.machine = args->machine,
                                             .program = planned->program,
                                             .rank = planned->rank,

@@ -468,6 +468,8 @@ static int tune(struct args *args)
     int rc = ct_machine_read(&args->arena, args->device, &machine);
 
     if (rc == 0)
+        rc = ct_machine_check_ranks(machine, args->ranks);
+    if (rc == 0)
         rc = args_read(args, &recipe);
     if (rc == 0)
         rc = find_dimensions(&s, recipe);

@@ -245,6 +245,14 @@ static int read_lists(struct ct_arena *arena, const struct ct_recipe *file, stru
     return rc;
 }
 
+static bool has_section(const struct ct_recipe *file, const char *section)
+{
+    for (size_t i = 0; i < file->section_count; i++)
+        if (!strcmp(file->sections[i].section, section))
+            return true;
+    return false;
+}
+
 static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
 {
     struct ct_recipe *file;
@@ -260,12 +268,23 @@ static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
         rc = read_section(file, "contention", contention_options, m);
     if (rc == 0)
         rc = read_link(arena, file, "link.host", &m->host);
-    if (rc == 0)
+    if (rc == 0 && has_section(file, "link.network"))
         rc = read_link(arena, file, "link.network", &m->network);
     if (rc == 0)
         rc = read_lists(arena, file, m);
     m->path = path;
     return rc;
+}
+
+int ct_machine_check_ranks(const struct ct_machine *machine, int64_t ranks)
+{
+    if (ranks <= machine->ranks_per_host || machine->network.bandwidth > 0)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s: %lld ranks are on several hosts of ranks_per_host = %lld, and it has no "
+                   "[link.network] between them: add its bandwidth and latency, or describe a host "
+                   "that has so many ranks",
+                   machine->path, (long long)ranks, (long long)machine->ranks_per_host);
 }
 
 /* ---- finding it ---- */

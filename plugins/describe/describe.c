@@ -6,7 +6,8 @@
  * and its neighbours, from the end of the collectives that it waits for, and each collective from
  * its start to its end on its stream. Calls of the same op, shapes and dtype count together, by
  * their median; of a collective the shortest counts, as the others wait for ranks that come late.
- * What is added to a description takes the shorter time where both have it.
+ * What is added to a description takes the shorter time where both have it, and of the machine all
+ * that the description says.
  * The file lists all calls that were seen, and for each op a curve, from which other sizes are
  * interpolated; other ops with FLOPs follow the mean of those, and other ones that of the rest.
  *
@@ -63,7 +64,7 @@ static struct {
     int32_t *signaller;    /* by event: its instruction; -1: none */
     double step[SAMPLES];
     int steps;
-    struct ct_machine machine;    /* peaks, measured */
+    struct ct_machine machine;    /* measured, or that of `old` */
     const struct ct_machine *old; /* NULL: nothing is added to */
 } now;
 
@@ -87,15 +88,22 @@ static bool communicates(const struct ct_instruction *i)
 
 /* ---- the description that is added to ---- */
 
-/* Shares of peaks are comparable only with the same peaks. */
-static int read_old(void)
+/* Shares of peaks are comparable only with the same peaks, and times with the same sharing of
+   processors. */
+static int read_old(const struct ct_run *run)
 {
     int rc = ct_machine_read(&now.arena, config.file, &now.old);
 
     if (rc < 0)
         return ct_context(rc, "[describe] add");
-    now.machine.peak = now.old->peak;
-    now.machine.contention = now.old->contention;
+    if (now.old->ranks_per_host != run->world || now.old->in_order != (run->world > 1))
+        return ct_fail(
+            CT_ECONFIG,
+            "[describe] add: %s describes a host of %lld ranks%s, and this run has %lld: "
+            "describe it in another file",
+            config.file, (long long)now.old->ranks_per_host,
+            now.old->in_order ? ", whose streams share processors" : "", (long long)run->world);
+    now.machine = *now.old;
     return 0;
 }
 
@@ -239,6 +247,11 @@ static int measure_alone(struct ct_run *run, double *alone)
     return rc < 0 ? rc : ct_group_barrier(world);
 }
 
+static int too_few_steps(void)
+{
+    return ct_fail(CT_ECONFIG, "plugin describe needs more than %d steps", WARM);
+}
+
 static int ready(struct ct_run *run)
 {
     double f32 = 0, bf16 = 0, bandwidth = 0;
@@ -249,10 +262,12 @@ static int ready(struct ct_run *run)
                        "plugin describe can only measure devices whose kernels run on the host's "
                        "threads, not %s: write its description by hand",
                        run->device->name);
+    if (ct_config.training.steps <= WARM)
+        return too_few_steps();
     now.sample = ct_arena_array(&now.arena, struct sample, run->program->step_count);
     find_signallers(run->program);
     if (config.add && access(config.file, F_OK) == 0)
-        return read_old();
+        return read_old(run);
     rc = ct_measure_gemm(run->device, CT_F32, &f32);
     if (rc == 0)
         rc = ct_measure_gemm(run->device, CT_BF16, &bf16);
@@ -404,7 +419,7 @@ static void leave_out_waiting(double (*point)[2], size_t points)
 }
 
 /* Collectives by what they send; without any, what copying reaches. */
-static void write_link(FILE *out, const char *section, const struct call *list, size_t count)
+static void write_host_link(FILE *out, const struct call *list, size_t count)
 {
     double(*point)[2] = (double(*)[2])ct_arena_array(&now.arena, double, 2 * count + 2);
     double best = 0;
@@ -421,13 +436,26 @@ static void write_link(FILE *out, const char *section, const struct call *list, 
         best = fmax(best, point[n][1] = point[n][0] / point[n][1]);
     for (size_t n = 0; n < points; n++)
         point[n][1] /= best;
-    fprintf(out, "\n[link.%s]\n", section);
+    fputs("\n[link.host]\n", out);
     if (!points)
         fprintf(out, "; no collective was seen: a third of the bandwidth of memory\n");
     fprintf(out, "bandwidth = %.4g\nlatency = %.4g\n",
             points ? best : now.machine.peak.bandwidth / 3, points ? 0. : 1e-6);
     if (points)
         write_curve(out, (const double(*)[2])point, points);
+}
+
+/* The link between hosts is not measured: what the description said of it stays. */
+static void write_network(FILE *out, const struct ct_machine_link *link)
+{
+    if (!(link->bandwidth > 0))
+        return;
+    fprintf(out, "\n[link.network]\nbandwidth = %.4g\nlatency = %.4g\nreach =", link->bandwidth,
+            link->latency);
+    for (size_t i = 0; i < link->reach.count; i++)
+        fprintf(out, "%s %.4g %.4g", i ? "," : "", link->reach.point[i].at,
+                link->reach.point[i].value);
+    fputc('\n', out);
 }
 
 /* Seconds of a step in addition to its instructions, divided by their number. */
@@ -441,30 +469,52 @@ static double overhead(const struct ct_run *run)
     return run->world > 1 ? 0 : fmax(0, (step - busy) / (double)run->program->step_count);
 }
 
-static int write_machine(const struct ct_run *run)
+/* What is known of a machine that is described for the first time, in addition to its peaks. */
+static void set_device(const struct ct_run *run, struct ct_machine *machine)
 {
     struct ct_device_info info = {0};
+
+    run->device_ops->info(run->device, CT_F32, &info);
+    machine->name = ct_arena_strdup(&now.arena, info.name);
+    machine->plugin = run->device->name;
+    machine->memory = (double)info.memory;
+    machine->ranks_per_host = run->world;
+    machine->launch = overhead(run);
+    machine->in_order = run->world > 1;
+    machine->contention.computing = machine->contention.communicating = 1;
+}
+
+static void write_device(FILE *out, const struct ct_machine *m)
+{
+    fprintf(out,
+            "[device]\nname = %s\nplugin = %s\nmemory = %.0f\nbeside = %.0f\n"
+            "ranks_per_host = %lld\nlaunch = %.4g\nin_order = %s\n\n[peak]\nfloat32 = %.4g\n"
+            "bfloat16 = %.4g\nfloat8 = %.4g\nbandwidth = %.4g\n\n[contention]\ncomputing = %.4g\n"
+            "communicating = %.4g\nalone = %.4g\n",
+            m->name, m->plugin, m->memory, m->beside, (long long)m->ranks_per_host, m->launch,
+            m->in_order ? "true" : "false", m->peak.float32, m->peak.bfloat16, m->peak.float8,
+            m->peak.bandwidth, m->contention.computing, m->contention.communicating,
+            m->contention.alone);
+}
+
+static int write_machine(const struct ct_run *run)
+{
     struct ct_new_file file;
     struct call *list;
     size_t count;
     int rc;
 
-    run->device_ops->info(run->device, CT_F32, &info);
+    if (!now.old)
+        set_device(run, &now.machine);
     count = collect(run, &list);
     rc = ct_file_begin(&file, config.file);
     if (rc < 0)
         return rc;
-    fprintf(file.out,
-            "; Measured by the plugin describe: %s %s, %lld ranks, %d steps.\n"
-            "[device]\nname = %s\nplugin = %s\nmemory = %zu\nranks_per_host = %lld\n"
-            "launch = %.4g\nin_order = %s\n\n[peak]\nfloat32 = %.4g\nbfloat16 = %.4g\n"
-            "bandwidth = %.4g\n\n[contention]\nalone = %.4g\n",
-            ct_config.model.name, ct_config.model.flavor, (long long)run->world, now.steps,
-            info.name, run->device->name, info.memory, (long long)run->world, overhead(run),
-            run->world > 1 ? "true" : "false", now.machine.peak.float32, now.machine.peak.bfloat16,
-            now.machine.peak.bandwidth, now.machine.contention.alone);
-    write_link(file.out, "host", list, count);
-    write_link(file.out, "network", list, count);
+    fprintf(file.out, "; Measured by the plugin describe: %s %s, %lld ranks, %d steps.\n",
+            ct_config.model.name, ct_config.model.flavor, (long long)run->world, now.steps);
+    write_device(file.out, &now.machine);
+    write_host_link(file.out, list, count);
+    write_network(file.out, &now.machine.network);
     write_rates(file.out, list, count);
     write_calls(file.out, list, count);
     rc = ct_file_end(&file, 0);
@@ -500,7 +550,7 @@ static int on_event(const struct ct_event_data *d, void *context)
         if (d->run->rank != 0)
             return 0;
         if (!now.steps)
-            return ct_fail(CT_ECONFIG, "plugin describe needs more than %d steps", WARM);
+            return too_few_steps();
         return write_machine(d->run);
     default:
         return 0;

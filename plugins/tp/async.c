@@ -302,13 +302,16 @@ static int find_machine(struct ct_arena *arena, const struct ct_run *run,
     int rc;
 
     *machine = NULL;
-    if (*tp_config.machine)
-        return ct_machine_read(arena, tp_config.machine, machine);
+    if (*tp_config.machine) {
+        rc = ct_machine_read(arena, tp_config.machine, machine);
+        return rc < 0 || !run ? rc : ct_machine_check_ranks(*machine, run->world);
+    }
     if (tp_config.chunks || !run)
         return 0;
     rc = ct_machine_assumed(arena, machine);
-    if (*machine && (ct_offer_find(CT_DEVICE, (*machine)->plugin, &device) < 0 ||
-                     device->ops != run->device_ops))
+    if (*machine &&
+        (ct_offer_find(CT_DEVICE, (*machine)->plugin, &device) < 0 ||
+         device->ops != run->device_ops || ct_machine_check_ranks(*machine, run->world) < 0))
         *machine = NULL;
     if (rc == 0 && !*machine && !said && run->rank == 0)
         ct_warn(

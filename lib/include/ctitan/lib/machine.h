@@ -17,6 +17,8 @@
  *     [link.host]
  *     bandwidth = 450e9        ; bytes that a rank sends per second
  *     latency = 3e-6
+ *     [link.network]           ; between hosts; may be missing
+ *     bandwidth = 50e9
  *     [contention]
  *     computing = 1.19         ; times as long while the rank communicates
  *     alone = 1                ; share of its time while the host's other ranks do not compute
@@ -92,8 +94,8 @@ struct ct_machine {
     } contention;
     struct ct_machine_rate *rate;
     size_t rate_count;
-    struct ct_machine_link host, network;
-    struct ct_machine_call *call; /* sorted by op and shapes */
+    struct ct_machine_link host, network; /* network: bandwidth 0 without a description of it */
+    struct ct_machine_call *call;         /* sorted by op and shapes */
     size_t call_count;
 };
 
@@ -117,6 +119,8 @@ CT_API void ct_machine_assume(const char *name);
 /* The machine that runs are planned for: that of ct_machine_assume, else CT_MACHINE_THIS. NULL: it
    is not described. */
 CT_API int ct_machine_assumed(struct ct_arena *arena, const struct ct_machine **machine);
+/* CT_ECONFIG: so many ranks need several hosts, and no link between hosts is described. */
+CT_API int ct_machine_check_ranks(const struct ct_machine *machine, int64_t ranks);
 
 /* "512,256:768,256>512,768:float32": shapes of a call's inputs and outputs, and the dtype of the
    first input that is a floating-point number. Outputs count: weights that are packed together have
