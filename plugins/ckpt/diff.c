@@ -124,11 +124,14 @@ static int compare_part(void *context, size_t tensor, int64_t element, int64_t c
     if (rc < 0)
         return rc;
     memcpy(w->block, data, bytes); /* aligned */
-    for (int64_t i = 0; memcmp(w->other, w->block, bytes) && i < count; i++) {
-        double by = fabs(ct_tensor_load(&a, i) - ct_tensor_load(&b, i));
+    if (!memcmp(w->other, w->block, bytes))
+        return 0;
+    for (int64_t i = 0; i < count; i++) {
+        double by;
 
         if (!memcmp(w->other + (size_t)i * item, w->block + (size_t)i * item, item))
             continue;
+        by = fabs(ct_tensor_load(&a, i) - ct_tensor_load(&b, i));
         w->different[tensor]++;
         w->most[tensor] = by > w->most[tensor] || isnan(by) ? by : w->most[tensor];
     }
