@@ -66,6 +66,20 @@ static bool fit_all(const struct calls *a, const struct calls *b, int n)
     return fit(a, b, n);
 }
 
+/* Whether the members agree on call n; most do, so each is compared with one only. */
+static bool agree(const struct calls *calls, int size, int n)
+{
+    const struct calls *first = NULL;
+
+    for (int i = 0; i < size; i++) {
+        if (first && calls[i].h && !fit_all(first, &calls[i], n))
+            return false;
+        if (!first && calls[i].h)
+            first = &calls[i];
+    }
+    return true;
+}
+
 /* The member with which the fewest others agree on call n. */
 static int minority(const struct calls *calls, int size, int n)
 {
@@ -147,8 +161,11 @@ static bool compare_members(struct flight_verdict *v, const struct flight_member
     for (int i = 0; i < m->size; i++)
         longest = calls[i].count > longest ? calls[i].count : longest;
     for (int n = 0; n < longest; n++) {
-        int odd = minority(calls, m->size, n), other = -1;
+        int odd, other = -1;
 
+        if (agree(calls, m->size, n))
+            continue;
+        odd = minority(calls, m->size, n);
         for (int i = 0; i < m->size && other < 0; i++)
             if (i != odd && calls[i].h && calls[odd].h && !fit_all(&calls[odd], &calls[i], n))
                 other = i;
