@@ -1,13 +1,13 @@
 /*
  * A whole training step of one model against the machine's own matrix products.
  *
- * Usage: step debug|124m|1b float32|bfloat16 [--steps N] [--json | --products]
+ * Usage: step debug|124m|1b-layer float32|bfloat16 [--steps N] [--json | --products]
  *             [section.key=value]...
  *
  * Trains on random tokens and prints the median step, tokens per second, where the time goes by op
  * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
- * time for each shape, measured in the same run. Attention is not a product in that sense. "1b" is
- * one layer of a model of 1B parameters, and its head.
+ * time for each shape, measured in the same run. Attention is not a product in that sense.
+ * "1b-layer" is one layer of a model of 1B parameters, and its head.
  *
  * --products: a row for each distinct product, the worst first, against the processor's peak. The
  * cores are probed before and after each (probe.h); products beside a slow probe are left out.
@@ -48,7 +48,7 @@ static const struct model {
      "dim = 256\nn_layers = 6\nn_heads = 16\nffn_dim = 768\nvocab_size = 2048"},
     {"124m", 512, 4, 32000, 5,
      "dim = 768\nn_layers = 12\nn_heads = 12\nffn_dim = 2048\nvocab_size = 32000"},
-    {"1b", 512, 2, 128256, 3,
+    {"1b-layer", 512, 2, 128256, 3,
      "dim = 2048\nn_layers = 1\nn_heads = 16\nffn_dim = 8192\nvocab_size = 128256"},
 };
 
@@ -391,7 +391,7 @@ static int bench(struct bench *b, int argc, char **argv)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: step debug|124m|1b float32|bfloat16 [--steps N] "
+    fprintf(stderr, "usage: step debug|124m|1b-layer float32|bfloat16 [--steps N] "
                     "[--json | --products] [section.key=value]...\n");
     return 2;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The same Llama, trained by PyTorch: the peer that bench/step and scripts/gpu-check compare with.
 
-    python3 bench/peers/torch_llama.py debug|124m|1b float32|bfloat16 [--device cpu|cuda] [--compile] [--steps N]
-        [--threads N] [--microbatch N] [--rounds N --beside COMMAND]
+    python3 bench/peers/torch_llama.py debug|124m|1b-layer|1b float32|bfloat16 --threads N [--device cpu|cuda] [--compile]
+        [--steps N] [--microbatch N] [--rounds N --beside COMMAND]
 
 Prints one JSON object: tokens per second (median step), seconds per step, peak bytes (resident, or of the
 device). RMSNorm, RoPE, SwiGLU, causal attention by scaled_dot_product_attention, AdamW, clipping by norm;
@@ -28,6 +28,7 @@ import torch.nn.functional as F
 SIZES = {
     'debug': dict(dim=256, layers=6, heads=16, ffn=768, vocab=2048, seq=256, batch=8),
     '124m': dict(dim=768, layers=12, heads=12, ffn=2048, vocab=32000, seq=512, batch=4),
+    '1b-layer': dict(dim=2048, layers=1, heads=16, ffn=8192, vocab=128256, seq=512, batch=2),
     '1b': dict(dim=2048, layers=16, heads=16, ffn=8192, vocab=128256, seq=4096, batch=8, kv_heads=8, tied=True),
 }
 
@@ -220,7 +221,7 @@ def main():
     ap.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
     ap.add_argument('--compile', action='store_true')
     ap.add_argument('--steps', type=int, default=6)
-    ap.add_argument('--threads', type=int, default=2)
+    ap.add_argument('--threads', type=int, required=True)
     ap.add_argument('--microbatch', type=int, default=0)
     ap.add_argument('--rounds', type=int, default=1)
     ap.add_argument('--beside')
