@@ -1,6 +1,7 @@
 /*
  * TensorBoard: what metrics logs, as an event file in the run's dump folder, under TorchTitan's
- * names. A run that is resumed adds a file.
+ * names. A run that is resumed adds a file. The plugin metrics need not be there; if the recipe has
+ * options of it, they count here, too, unless this plugin's own say otherwise.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,17 +26,21 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct config, log_freq, "log_freq", "10", 1, 1e15,
-               "Steps between two written steps; step 1 and the last are always written"),
+    CT_OPT_INT(struct config, log_freq, "log_freq", "0", 0, 1e15,
+               "Steps between two written steps; step 1 and the last are always written; 0: as "
+               "[metrics] log_freq, or 10"),
     CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
                  "Peak of the device in its compute dtype, in 1e12 FLOPs per second, for mfu; 0: "
-                 "measure it"),
+                 "as [metrics] peak_tflops, or measured"),
     CT_OPT_STRING(struct config, folder, "folder", "tensorboard",
                   "Folder of the event files, in [job] dump_folder"),
     {0}};
 
+#define LOG_FREQ 10
+
 static FILE *out;
 static struct ct_rates rates;
+static int64_t log_freq; /* 0: not known yet */
 
 /* The recipe, with all its values, indented as Markdown's code. */
 static int write_recipe(const struct ct_run *run)
@@ -73,15 +78,31 @@ static int open_file(const struct ct_run *run)
     return out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* A number of [metrics], which was read as its options say; 0: the recipe has none. */
+static double of_metrics(const struct ct_run *run, const char *key)
+{
+    const char *text = ct_recipe_get(run->recipe, "metrics", key);
+
+    return text ? strtod(text, NULL) : 0;
+}
+
+static void find_log_freq(const struct ct_run *run)
+{
+    log_freq = config.log_freq ? config.log_freq : (int64_t)of_metrics(run, "log_freq");
+    if (log_freq < 1)
+        log_freq = LOG_FREQ;
+}
+
 static int begin(struct ct_run *run)
 {
+    double peak = config.peak_tflops > 0 ? config.peak_tflops : of_metrics(run, "peak_tflops");
     int rc = open_file(run);
 
     if (rc == 0)
         rc = events_begin(out);
     if (rc == 0)
         rc = write_recipe(run);
-    return rc < 0 ? rc : ct_rates_open(&rates, run, config.peak_tflops * 1e12);
+    return rc < 0 ? rc : ct_rates_open(&rates, run, peak * 1e12);
 }
 
 static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
@@ -109,7 +130,9 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     int rc = 0;
 
     ct_rates_add(&rates, s);
-    if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps)
+    if (!log_freq)
+        find_log_freq(run);
+    if (s->step != 1 && s->step % log_freq && s->step != ct_config.training.steps)
         return 0;
     if (!out)
         rc = begin(run);
@@ -143,6 +166,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (out && fclose(out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
     out = NULL;
+    log_freq = 0;
     return rc;
 }
 

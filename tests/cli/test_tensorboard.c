@@ -1,6 +1,6 @@
 /*
  * The event file of a short run, read back: every record's length and checksums, and the scalars of
- * every step against metrics.jsonl.
+ * every step against metrics.jsonl, whose options count for both.
  */
 #include <endian.h>
 #include <glob.h>
@@ -26,8 +26,7 @@ static const char recipe[] = "[plugins]\n"
                              "[llama]\ndim = 32\nn_layers = 1\nn_heads = 2\nn_kv_heads = 2\n"
                              "ffn_dim = 64\nvocab_size = 64\n"
                              "[tokens]\npath = tokens\nvalidation_path = tokens\n"
-                             "[metrics]\nlog_freq = 2\n"
-                             "[tensorboard]\nlog_freq = 2\n";
+                             "[metrics]\nlog_freq = 2\n";
 
 /* ---- reading ---- */
 
