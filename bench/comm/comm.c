@@ -5,8 +5,8 @@
  *     bench-comm LOCAL.so PEER_MPI|- ROUNDS RANKS..
  *
  * In each round the communicator and its peer run one after the other; the table has the medians
- * over the rounds, in microseconds, and ratios. "arena": buffers lie in the symmetric arena, and
- * all_reduce is in place there. "copy": every rank copies what it must receive, all at the same
+ * over the rounds, in microseconds, and ratios. All_reduce is in place. "arena": buffers lie in
+ * the symmetric arena. "copy": every rank copies what it must receive, all at the same
  * time: no collective that delivers its result in memory can be faster. "least": see least.c.
  */
 #include <dlfcn.h>
@@ -35,7 +35,6 @@ static const char *plugin_path, *peer_path;
 struct ours {
     struct ct_group *g;
     char *in, *out;
-    bool in_place;
 };
 
 __attribute__((noreturn)) static void fail(const char *what)

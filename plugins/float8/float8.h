@@ -60,7 +60,7 @@ struct float8_product { /* of the three products */
 extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quantise,
     float8_op_linear, float8_op_dx, float8_op_dw;
 
-/* ---- recipe.c ---- */
+/* ---- float8.c ---- */
 
 enum float8_cells {
     FLOAT8_TENSOR,

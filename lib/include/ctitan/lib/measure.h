@@ -11,7 +11,7 @@ CT_BEGIN_DECLS
 
 /*
  * Floating-point operations per second of one large square matrix product (multiply and add are
- * two) on operands of dtype: the best of the calls that fit into about 30 ms. The plugin of the
+ * two) on operands of dtype: the best of the calls that fit into about 10 ms. The plugin of the
  * device must be registered. CT_ENOENT: the device has no kernel for it.
  */
 CT_API int ct_measure_gemm(struct ct_device *device, enum ct_dtype dtype, double *flops_per_second);
