@@ -50,10 +50,10 @@ bool flight_is_guilty(const struct flight_verdict *v, int rank)
 
 void flight_say_group(struct flight_verdict *v, const struct flight_members *m)
 {
-    flight_say(v, "group '%s' [", m->name);
-    for (int i = 0; i < m->size && i < 16; i++)
-        flight_say(v, "%s%d", i ? " " : "", m->ranks[i]);
-    flight_say(v, m->size > 16 ? " ..]" : "]");
+    char text[512];
+
+    flight_describe_group(m, text, sizeof(text));
+    flight_say(v, "%s", text);
 }
 
 /* ---- facts ---- */

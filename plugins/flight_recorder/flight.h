@@ -298,9 +298,11 @@ bool flight_is_stuck(const struct flight_run *run);
 void flight_page(const struct flight_run *run, const struct flight_verdict *verdict, FILE *out);
 int flight_trace(const struct flight_run *run, const char *path);
 
-/* "all_gather of %w (F, microbatch 0, ..), call 12 of group 'tp' [0 1]" */
+/* In words: "all_gather of %w (F, microbatch 0, ..), call 12 of group 'tp' [0 1]", "group 'tp'
+   [0 1]", "step 3, reading data, since 1.50 s". */
 void flight_describe_call(const struct flight_run *run, int rank, int group, int64_t sequence,
                           char *text, size_t room);
+void flight_describe_group(const struct flight_members *m, char *text, size_t room);
 void flight_describe_position(const struct flight_run *run, int rank, char *text, size_t room);
 
 #endif

@@ -71,6 +71,11 @@ static void put_group(struct words *w, const struct flight_members *m)
     put(w, m->size > 16 ? " ..]" : "]");
 }
 
+void flight_describe_group(const struct flight_members *m, char *text, size_t room)
+{
+    put_group(&(struct words){text, 0, room}, m);
+}
+
 static const char *call_name(int32_t kind)
 {
     return kind >= 0 && kind < CT_CALL_KINDS ? ct_call_name((enum ct_call_kind)kind) : "a call";

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include <ctitan/lib/ops.h>
 #include <ctitan/device/comm.h>
@@ -26,11 +27,7 @@ static void *extend(struct flight_table *t, size_t bytes)
 
 static size_t hash(const char *text)
 {
-    size_t h = 14695981039346656037u;
-
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    return h ^ h >> 29;
+    return (size_t)XXH3_64bits(text, strlen(text));
 }
 
 static void widen_index(struct flight_plan *p)

@@ -346,7 +346,7 @@ static uint64_t power_of_two(int64_t least)
     return n;
 }
 
-static void use(const struct ct_run *run, struct flight_header *h)
+static int use(const struct ct_run *run, struct flight_header *h)
 {
     const struct ct_program *programs[FLIGHT_PROGRAMS] = {run->program, run->validation_program};
 
@@ -356,13 +356,15 @@ static void use(const struct ct_run *run, struct flight_header *h)
     now.ring_mask = h->ring_count - 1;
     now.ops = !strcmp(flight_config.record, "all");
     for (int i = 0; i < FLIGHT_PROGRAMS; i++) {
+        size_t count = programs[i] ? programs[i]->init_count + programs[i]->step_count : 0;
+
         now.plan[i] = FLIGHT_AT(h, h->program[i].instructions);
         free(now.claimed[i]);
-        now.claimed[i] = NULL;
-        if (programs[i])
-            now.claimed[i] = calloc(programs[i]->init_count + programs[i]->step_count + 1,
-                                    sizeof(struct claimed));
+        now.claimed[i] = programs[i] ? calloc(count + 1, sizeof(struct claimed)) : NULL;
+        if (programs[i] && !now.claimed[i])
+            return ct_fail(CT_ENOMEM, "flight_recorder: a table of %zu instructions", count);
     }
+    return 0;
 }
 
 enum { INSTRUCTIONS, WAITS, GROUPS, RANKS, STRINGS, RECIPE, TABLES };
@@ -405,7 +407,9 @@ static int create(const struct ct_run *run, const struct flight_plan *plan)
         h->program[i] = plan->program[i];
         h->program[i].instructions += parts[INSTRUCTIONS].at;
     }
-    use(run, h);
+    rc = use(run, h);
+    if (rc < 0)
+        return rc;
     atomic_thread_fence(memory_order_release);
     h->magic = FLIGHT_MAGIC;
     return 0;
