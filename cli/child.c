@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <ftw.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 
 #include "child.h"
 
@@ -98,16 +98,8 @@ char *scratch_folder(struct ct_arena *arena, const char *name)
     return NULL;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
 void scratch_remove(const char *folder)
 {
     if (folder)
-        nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        ct_file_remove_folder(folder);
 }

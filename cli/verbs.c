@@ -5,15 +5,12 @@
  * Loading a plugin runs code of the plugin and of its libraries. Therefore only plugins that may
  * have the verb are loaded: those whose file contains its name as a string.
  */
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/plugin.h>
 
@@ -27,19 +24,12 @@ struct brought {
 
 bool file_contains(const char *path, const char *name)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat s = {0};
-    void *data = MAP_FAILED;
-    bool found = false;
+    const void *data;
+    size_t size;
+    bool found = ct_file_map(path, &data, &size) == 0 && size &&
+                 memmem(data, size, name, strlen(name) + 1) != NULL;
 
-    if (file >= 0 && fstat(file, &s) == 0 && s.st_size > 0)
-        data = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-    if (data != MAP_FAILED) {
-        found = memmem(data, (size_t)s.st_size, name, strlen(name) + 1) != NULL;
-        munmap(data, (size_t)s.st_size);
-    }
-    if (file >= 0)
-        close(file);
+    ct_file_unmap(data, size);
     return found;
 }
 

@@ -3,17 +3,14 @@
  * a tensor is handed out: dtypes, shapes, and that the tensors cover the data section without
  * overlap or hole. After that, reading a tensor fails only through a caller's error.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/safetensors.h>
 
 #include "safetensors_format.h"
@@ -43,28 +40,16 @@ struct ct_weights {
 
 static int map_file(struct file *file)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    void *base;
+    const void *base;
+    int rc = ct_file_map(file->path, &base, &file->size);
 
-    if (fd < 0)
-        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", file->path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return ct_fail(CT_ECONFIG, "%s is not a regular file", file->path);
-    }
-    if (st.st_size < CT_SAFETENSORS_PREFIX) {
-        close(fd);
-        return ct_fail(CT_ECONFIG, "%s: %lld bytes are too few for a safetensors file", file->path,
-                       (long long)st.st_size);
-    }
-    base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (base == MAP_FAILED)
-        return ct_fail(CT_EIO, "%s: cannot be mapped: %s", file->path, strerror(errno));
     file->base = base;
-    file->size = (size_t)st.st_size;
-    return 0;
+    if (rc == 0 && file->size < CT_SAFETENSORS_PREFIX) {
+        ct_file_unmap(base, file->size);
+        rc = ct_fail(CT_ECONFIG, "%s: %zu bytes are too few for a safetensors file", file->path,
+                     file->size);
+    }
+    return rc;
 }
 
 static int parse_shape(const struct file *file, const char *name, json_t *json,
@@ -352,7 +337,7 @@ void ct_weights_close(struct ct_weights *w)
     if (!w)
         return;
     for (size_t i = 0; i < w->file_count; i++)
-        munmap((void *)(uintptr_t)w->files[i].base, w->files[i].size);
+        ct_file_unmap(w->files[i].base, w->files[i].size);
     ct_arena_finish(&w->arena);
     free(w);
 }

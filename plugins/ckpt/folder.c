@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,21 +127,9 @@ int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
 
 /* ---- removing ---- */
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st;
-    (void)kind;
-    (void)at;
-    return remove(path) < 0 && errno != ENOENT ? errno : 0;
-}
-
 int ckpt_remove(const char *folder)
 {
-    int failed = nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-
-    if (failed < 0)
-        failed = errno == ENOENT ? 0 : errno;
-    return failed ? ct_fail(CT_EIO, "removing %s: %s", folder, strerror(failed)) : 0;
+    return ct_file_remove_folder(folder);
 }
 
 static bool is_left_over(const char *name)

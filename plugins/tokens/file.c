@@ -1,15 +1,13 @@
 #include <endian.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 
 #include "file.h"
 
@@ -28,29 +26,12 @@ static uint64_t number(const unsigned char *at, int bytes)
 
 static int map(struct mapping *m, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    int rc = 0;
-
-    if (fd < 0)
-        return ct_fail(CT_ECONFIG, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        rc = ct_fail(CT_ECONFIG, "%s is not a regular file", path);
-    else if (st.st_size)
-        m->base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (m->base == MAP_FAILED) {
-        m->base = NULL;
-        rc = ct_fail(CT_EIO, "%s: cannot be mapped: %s", path, strerror(errno));
-    }
-    m->size = rc == 0 ? (size_t)st.st_size : 0;
-    close(fd);
-    return rc;
+    return ct_file_map(path, &m->base, &m->size);
 }
 
 static void unmap(struct mapping *m)
 {
-    if (m->base)
-        munmap(m->base, m->size);
+    ct_file_unmap(m->base, m->size);
     *m = (struct mapping){0};
 }
 

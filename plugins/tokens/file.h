@@ -21,7 +21,7 @@ struct token_file {
     int64_t *begin; /* of each document, and the end of the last; NULL: unknown */
     int64_t documents;
     struct mapping {
-        void *base;
+        const void *base;
         size_t size;
     } data, index;
 };

@@ -18,6 +18,11 @@ CT_BEGIN_DECLS
 CT_API int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text,
                         size_t *size);
 
+/* Map a regular file for reading; an empty one has base NULL. CT_ENOENT: no such file; CT_ECONFIG: it
+   cannot be opened, or is not a regular file; CT_EIO. */
+CT_API int ct_file_map(const char *path, const void **base, size_t *size);
+CT_API void ct_file_unmap(const void *base, size_t size);
+
 #define CT_PATH_ROOM 4096 /* bytes of a path, including the final zero */
 
 /*
@@ -49,6 +54,9 @@ CT_API int ct_file_rename(const char *from, const char *to);
 CT_API int ct_file_make_folder(const char *path);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
 CT_API int ct_file_try_folder(const char *path);
+
+/* Remove a folder and all in it; 0 if there is none. Follows no links. CT_EIO. */
+CT_API int ct_file_remove_folder(const char *path);
 
 /*
  * What a shell pattern names: wildcards, which are sorted, braces, and ~. A name that looks like a
