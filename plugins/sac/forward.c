@@ -6,7 +6,7 @@
 
 #include "sac.h"
 
-static bool backward(const struct ct_op *op)
+bool sac_is_backward(const struct ct_op *op)
 {
     return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
 }
@@ -73,7 +73,7 @@ static const char *source(const struct sac *s, const struct ct_op *op)
 static size_t taken(const struct sac *s, const struct ct_value *v, const struct ct_op *op)
 {
     ct_for_each_use (use, v)
-        if (use->op != op && !backward(use->op) && use->op->region != v->producer->region)
+        if (use->op != op && !sac_is_backward(use->op) && use->op->region != v->producer->region)
             return 0;
     return ct_value_bytes(s->forward, v, s->rank);
 }
@@ -191,7 +191,8 @@ static void describe(struct sac *s)
 
 /* ---- values that other transforms recompute ---- */
 
-static bool same_call(const struct ct_op *a, const struct ct_op *b)
+/* Does b compute what a computes, from the same values? */
+static bool computes_again(const struct ct_op *a, const struct ct_op *b)
 {
     return a != b && a->type == b->type && a->ins == b->ins && a->outs == b->outs &&
            !memcmp(a->in, b->in, sizeof(*a->in) * (size_t)a->ins) &&
@@ -204,7 +205,7 @@ static const struct ct_op *original(const struct ct_op *op)
     if (op->ins == 0 || op->outs == 0 || !op->in[0])
         return NULL;
     ct_for_each_use (use, op->in[0])
-        if (use->op->section->part == CT_PART_F && same_call(use->op, op))
+        if (use->op->section->part == CT_PART_F && computes_again(use->op, op))
             return use->op;
     return NULL;
 }
@@ -225,7 +226,7 @@ static void take_over(struct sac *s, struct ct_op *again, const struct ct_op *op
 static void take_over_all(struct sac *s)
 {
     ct_for_each_op_safe (op, s->graph) {
-        const struct ct_op *first = backward(op) ? original(op) : NULL;
+        const struct ct_op *first = sac_is_backward(op) ? original(op) : NULL;
 
         if (first)
             take_over(s, op, first);

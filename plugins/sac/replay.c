@@ -31,11 +31,6 @@ struct replay {
     struct position position[CT_PARTS];
 };
 
-static bool backward(const struct ct_op *op)
-{
-    return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
-}
-
 static bool is_loaded(const struct replay *r, const struct ct_value *v)
 {
     return r->s->away[v->id] && r->s->root[v->id] == v;
@@ -56,7 +51,7 @@ static void need(struct replay *r, const struct ct_value *v)
 static void find_needed(struct replay *r)
 {
     ct_for_each_op (op, r->s->graph)
-        for (int i = 0; backward(op) && i < op->ins; i++)
+        for (int i = 0; sac_is_backward(op) && i < op->ins; i++)
             if (op->in[i] && op->in[i]->id < r->s->count)
                 need(r, r->s->forward->values[op->in[i]->id]);
 }
@@ -121,7 +116,7 @@ static bool makes(const struct ct_op *op, struct ct_value *const *in, int ins)
 static struct ct_op *place(const struct replay *r, int stream, struct ct_value *const *in, int ins)
 {
     struct ct_op *before = r->user->prev;
-    bool ahead = stream != CT_STREAM_COMPUTE && before && backward(before) &&
+    bool ahead = stream != CT_STREAM_COMPUTE && before && sac_is_backward(before) &&
                  before->region == r->user->region;
 
     return ahead && !makes(before, in, ins) ? before : r->user;
@@ -257,7 +252,7 @@ static int serve(struct replay *r, struct ct_op *op)
 static void mark_kept(const struct sac *s)
 {
     ct_for_each_op (op, s->graph)
-        for (int i = 0; backward(op) && i < op->ins; i++) {
+        for (int i = 0; sac_is_backward(op) && i < op->ins; i++) {
             const struct ct_value *v = op->in[i];
 
             if (v && v->id < s->count && s->layer_of[v->id] >= 0 && s->kept[v->id] &&
@@ -295,7 +290,7 @@ int sac_replay(struct sac *s)
     find_needed(&r);
     rc = part_outputs(&r);
     ct_for_each_op (op, s->graph)
-        if (rc == 0 && backward(op))
+        if (rc == 0 && sac_is_backward(op))
             rc = serve(&r, op);
     if (rc < 0)
         return rc;

@@ -118,6 +118,8 @@ struct sac {
 /* Take over recomputation in graph by other transforms. */
 int sac_begin(struct sac *s, struct ct_graph *graph, const struct ct_run *run);
 void sac_finish(struct sac *s);
+/* Is the op one of the backward? */
+bool sac_is_backward(const struct ct_op *op);
 /* Replace an op that has `apart` by several ops. */
 int sac_take_apart(struct ct_graph *graph, struct ct_op *op);
 

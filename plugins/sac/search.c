@@ -15,6 +15,7 @@
 
 #define TRIES 16
 #define PROBES 32
+#define MOST_BYTES 0x1p62
 
 /* ---- amounts ---- */
 
@@ -27,22 +28,23 @@ static int read_amount(const char *key, const char *text, double whole, size_t *
     } units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"B", 1},
                  {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
     char *end;
-    double number = strtod(text, &end);
+    double number = strtod(text, &end), unit = number <= 1 ? whole : 1;
+    bool known;
 
     end += strspn(end, " ");
-    if (end == text || !(number >= 0))
+    known = !*end;
+    for (size_t i = 0; i < CT_COUNT(units) && !known; i++) {
+        known = !strcmp(end, units[i].name);
+        unit = units[i].bytes;
+    }
+    if (end == text || !(number >= 0 && number * unit < MOST_BYTES))
         return ct_fail(CT_ECONFIG, "[sac] %s = %s: expected a fraction or bytes, as 0.5 or 12GiB",
                        key, text);
-    *bytes = (size_t)(number <= 1 ? number * whole : number);
-    if (!*end)
-        return 0;
-    for (size_t i = 0; i < CT_COUNT(units); i++)
-        if (!strcmp(end, units[i].name)) {
-            *bytes = (size_t)(number * units[i].bytes);
-            return 0;
-        }
-    return ct_fail(CT_ECONFIG, "[sac] %s = %s: %s is no unit; KiB, MiB, GiB, TiB, KB .. are", key,
-                   text, end);
+    if (!known)
+        return ct_fail(CT_ECONFIG, "[sac] %s = %s: %s is no unit; KiB, MiB, GiB, TiB, KB .. are",
+                       key, text, end);
+    *bytes = (size_t)(number * unit);
+    return 0;
 }
 
 /* ---- microbatches in flight ---- */

@@ -173,6 +173,8 @@ static void faults_of_options_are_said(void **state)
         {"mode=budget", "offload=linear/0", "[sac] offload: linear/0"},
         {"mode=budget", "budget=much", "[sac] budget = much: expected a fraction or bytes"},
         {"mode=budget", "budget=1Gib", "Gib is no unit"},
+        {"mode=budget", "budget=inf", "[sac] budget = inf: expected a fraction or bytes"},
+        {"mode=budget", "budget=1e40GiB", "[sac] budget = 1e40GiB: expected a fraction or bytes"},
         {"mode=budget", "budget=100B", "the layers keep at least"}};
     const struct ct_plugin *sac = test_plugin("sac");
 
