@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/train.h>
 #include <ctitan/run.h>
@@ -197,13 +198,6 @@ static int keep(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static int by_seconds(const void *a, const void *b)
 {
     const struct share *x = a, *y = b;
@@ -227,6 +221,7 @@ struct row {
     struct product product;
     double *seconds; /* the quiet ones, rising */
     int quiet, all;
+    double usual; /* their median */
     double share; /* of the peak */
 };
 
@@ -281,10 +276,8 @@ static void print_products(enum ct_dtype dtype, int steps)
         peak = samples[i].probe > peak ? samples[i].probe : peak;
     count = gather_rows(rows, (int)CT_COUNT(rows), peak);
     for (struct row *r = rows; r < rows + count; r++) {
-        qsort(r->seconds, (size_t)r->quiet, sizeof(double), compare);
-        r->share =
-            r->quiet ? r->product.flops / r->seconds[r->quiet / 2] / (peak * omp_get_max_threads())
-                     : 2;
+        r->usual = ct_median(r->seconds, (size_t)r->quiet);
+        r->share = r->quiet ? r->product.flops / r->usual / (peak * omp_get_max_threads()) : 2;
     }
     qsort(rows, (size_t)count, sizeof(*rows), worst_first);
     printf("\nproducts, worst first; peak %.0f GF/s (%d threads of %s)\n",
@@ -299,8 +292,8 @@ static void print_products(enum ct_dtype dtype, int steps)
         if (!r->quiet)
             printf("no quiet sample of %d\n", r->all);
         else
-            printf("%9.3f %9.1f %8.2f %8.2f %4d of %d\n", 1e3 * r->seconds[r->quiet / 2],
-                   1e-9 * p->flops / r->seconds[r->quiet / 2], r->share,
+            printf("%9.3f %9.1f %8.2f %8.2f %4d of %d\n", 1e3 * r->usual,
+                   1e-9 * p->flops / r->usual, r->share,
                    p->flops / products(r->instruction, dtype) / (peak * omp_get_max_threads()),
                    r->quiet, r->all);
     }
@@ -312,8 +305,7 @@ static void report(struct bench *b, const struct ct_run *run)
     double tokens = (double)(b->model->batch * b->model->sequence), seconds, only;
     size_t peak = peak_bytes();
 
-    qsort(b->step, (size_t)b->count, sizeof(*b->step), compare);
-    seconds = b->step[b->count / 2];
+    seconds = ct_median(b->step, (size_t)b->count);
     only = products_of_step(run->program, dtype);
     if (b->json) {
         printf("{\"model\": \"%s\", \"dtype\": \"%s\", \"tokens_per_second\": %.1f, "

@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/run.h>
 
 #include "child.h"
@@ -236,7 +237,7 @@ static double median_seconds(struct comparison *c, const struct run_log *log, si
 
     for (size_t i = 0; i < count; i++)
         seconds[i] = log->step[from + i].seconds;
-    return median(seconds, count);
+    return ct_median(seconds, count);
 }
 
 static int train(struct comparison *c, struct side *s, double *seconds)

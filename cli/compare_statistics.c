@@ -1,24 +1,8 @@
 #include <math.h>
-#include <stdlib.h>
 
 #include "compare_statistics.h"
 
 #define LEAST 0.005 /* a smaller difference is not called one */
-
-static int compare(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return *x < *y ? -1 : *x > *y;
-}
-
-double median(double *value, size_t count)
-{
-    qsort(value, count, sizeof(*value), compare);
-    return count == 0  ? NAN
-           : count % 2 ? value[count / 2]
-                       : (value[count / 2 - 1] + value[count / 2]) / 2;
-}
 
 /* Quantiles of Student's distribution for two-sided intervals of 95 and 99 %, by degrees of
    freedom from 2 on; beyond the table, those of the normal distribution with a correction. */

@@ -5,9 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The middle of values, which are sorted; of an even number, the mean of the middle two. */
-double median(double *value, size_t count);
-
 struct ratio {
     double value, low, high; /* geometric mean of ratios, and its 95 % confidence interval */
     bool differs;            /* 1 is outside the 99 % interval, and the difference at least 0.5 % */

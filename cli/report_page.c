@@ -6,8 +6,9 @@
 #include <string.h>
 #include <time.h>
 
+#include <ctitan/lib/measure.h>
+
 #include "cli.h"
-#include "compare_statistics.h"
 #include "report.h"
 
 #define TABLE_ROWS 40 /* of a chart's table; more are thinned out */
@@ -85,7 +86,7 @@ static double median_of(const struct report *r, const struct report_run *run,
     for (size_t i = from; i < run->log.count; i++)
         if (isfinite(field(&run->log.step[i])))
             value[count++] = field(&run->log.step[i]);
-    return median(value, count);
+    return ct_median(value, count);
 }
 
 static double loss_of(const struct run_step *s)

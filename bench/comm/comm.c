@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 
@@ -167,14 +168,7 @@ static void add(const char *prefix, const char *name, size_t bytes, double us)
         rows[i].us[rows[i].count++] = us;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(const char *prefix, const char *name, const char *suffix, size_t bytes)
+static double median_of(const char *prefix, const char *name, const char *suffix, size_t bytes)
 {
     char full[40];
 
@@ -182,8 +176,7 @@ static double median(const char *prefix, const char *name, const char *suffix, s
     for (int i = 0; i < row_count; i++) {
         if (strcmp(rows[i].name, full) || rows[i].bytes != bytes)
             continue;
-        qsort(rows[i].us, (size_t)rows[i].count, sizeof(double), by_value);
-        return rows[i].us[rows[i].count / 2];
+        return ct_median(rows[i].us, (size_t)rows[i].count);
     }
     return 0;
 }
@@ -274,14 +267,14 @@ static void print_table(int world)
         for (int i = 0; i < (kind ? SIZES : 1); i++) {
             const char *name = kind_names[kind];
             size_t bytes = kind ? sizes[i] : 0;
-            double peer = median("mpi ", name, "", bytes);
+            double peer = median_of("mpi ", name, "", bytes);
 
             printf("%-14s %8zu", name, bytes);
             printf(" %9.*f", peer < 100 ? 1 : 0, peer);
-            print_cell(median("", name, "", bytes), peer);
-            print_cell(median("", name, ",arena", bytes), peer);
-            printf(" %9.1f", median("", name, ",copy", bytes));
-            print_cell(median("", name, ",least", bytes), 0);
+            print_cell(median_of("", name, "", bytes), peer);
+            print_cell(median_of("", name, ",arena", bytes), peer);
+            printf(" %9.1f", median_of("", name, ",copy", bytes));
+            print_cell(median_of("", name, ",least", bytes), 0);
             printf("\n");
         }
     fflush(stdout);

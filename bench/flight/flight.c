@@ -18,6 +18,7 @@
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/train.h>
@@ -52,19 +53,6 @@ static void check(int rc)
         return;
     fprintf(stderr, "flight: %s\n", ct_error_message());
     exit(1);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, size_t n)
-{
-    qsort(x, n, sizeof(*x), compare);
-    return x[n / 2];
 }
 
 /* Seconds of one pair of events. */
@@ -122,7 +110,7 @@ static void measure(enum mode mode, const char *folder, struct result *r)
     check(ct_hook_register(&hook, NULL));
     check(ct_run_open(recipe, &options, &run));
     check(ct_run_train(run));
-    r->step = median(steps, count < STEPS ? count : STEPS);
+    r->step = ct_median(steps, count < STEPS ? count : STEPS);
     r->ops = (double)run->program->step_count;
     ct_run_close(run);
     if (mode == NONE)
@@ -172,10 +160,10 @@ int main(int argc, char **argv)
         }
     printf("%-16s %10s %14s %12s %10s\n", "", "step, ms", "instruction, ns", "record, ns", "share");
     for (int m = 0; m < MODES; m++) {
-        double s = median(step[m], (size_t)rounds), o = median(op[m], (size_t)rounds);
+        double s = ct_median(step[m], (size_t)rounds), o = ct_median(op[m], (size_t)rounds);
 
         printf("%-16s %10.2f %14.0f %12.0f %9.3f%%\n", names[m], s * 1e3, o * 1e9,
-               median(record[m], (size_t)rounds) * 1e9, 100 * ops * o / s);
+               ct_median(record[m], (size_t)rounds) * 1e9, 100 * ops * o / s);
     }
     return 0;
 }

@@ -11,6 +11,7 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/run.h>
@@ -56,19 +57,9 @@ static void note(const struct ct_instruction *i, double seconds)
         t->at_once[t->count++] = seconds;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double usual(struct times *t)
 {
-    if (!t->count)
-        return t->least;
-    qsort(t->at_once, (size_t)t->count, sizeof(double), ascending);
-    return t->at_once[t->count / 2];
+    return t->count ? ct_median(t->at_once, (size_t)t->count) : t->least;
 }
 
 static int write_times(int64_t rank)

@@ -31,6 +31,10 @@ typedef double ct_element(const struct ct_value *value, int64_t i);
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
                             ct_element *element, double enough, double *seconds);
 
+/* The middle of values, which are sorted; of an even number, the mean of the middle two; NaN: there
+   are none. */
+CT_API double ct_median(double *value, size_t count);
+
 CT_END_DECLS
 
 #endif
