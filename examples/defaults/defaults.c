@@ -8,7 +8,6 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 

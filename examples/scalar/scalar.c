@@ -72,7 +72,8 @@ static const char header[] =
     "        ((uint16_t *)p)[j] = narrow(x);\n"
     "}\n"
     "static inline float f_min(float a, float b) { return a < b ? a : b; }\n"
-    "static inline float f_max(float a, float b) { return a > b || a != a ? a : b; }\n"
+    "static inline float f_max(float a, float b) { return a > b ? a : b; }\n"
+    "static inline float v_max(float a, float b) { return a > b || a != a ? a : b; }\n"
     "static inline float f_sigmoid(float a) { return 1 / (1 + expf(-a)); }\n"
     "static inline float f_bfloat16(float a) { return widen(narrow(a)); }\n"
     "#define f_exp expf\n"
@@ -97,7 +98,6 @@ static const char header[] =
     "#define w_bfloat16 f_bfloat16\n"
     "#define w_min f_min\n"
     "#define w_max f_max\n"
-    "#define v_max f_max\n"
     "#define w_less(a, b) ((a) < (b) ? 1.0f : 0.0f)\n"
     "#define w_greater(a, b) ((a) > (b) ? 1.0f : 0.0f)\n"
     "#define w_select(condition, yes, no) ((condition) != 0 ? (yes) : (no))\n";
