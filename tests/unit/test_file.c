@@ -46,6 +46,45 @@ static void what_is_written_is_read(void **state)
     ct_arena_finish(&arena);
 }
 
+static void what_is_written_is_mapped(void **state)
+{
+    struct ct_arena arena = {0};
+    const void *base;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "mapped"), "hello", 5), 0);
+    assert_int_equal(ct_file_map(in(&arena, "mapped"), &base, &size), 0);
+    assert_int_equal(size, 5);
+    assert_memory_equal(base, "hello", 5);
+    ct_file_unmap(base, size);
+    assert_int_equal(ct_file_write(in(&arena, "mapped"), "", 0), 0);
+    assert_int_equal(ct_file_map(in(&arena, "mapped"), &base, &size), 0);
+    assert_null(base);
+    assert_int_equal(size, 0);
+    ct_file_unmap(base, size);
+    assert_fails(ct_file_map(in(&arena, "none"), &base, &size), CT_ENOENT, "none");
+    assert_fails(ct_file_map(folder, &base, &size), CT_ECONFIG, "is not a regular file");
+    assert_int_equal(unlink(in(&arena, "mapped")), 0);
+    ct_arena_finish(&arena);
+}
+
+static void a_folder_is_removed_but_not_what_its_links_lead_to(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "kept/file"), "", 0), 0);
+    assert_int_equal(ct_file_write(in(&arena, "gone/below/file"), "", 0), 0);
+    assert_int_equal(symlink(in(&arena, "kept"), in(&arena, "gone/link")), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "gone")), 0);
+    assert_int_not_equal(access(in(&arena, "gone"), F_OK), 0);
+    assert_int_equal(access(in(&arena, "kept/file"), F_OK), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "gone")), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "kept")), 0);
+    ct_arena_finish(&arena);
+}
+
 static void failures_leave_nothing_behind(void **state)
 {
     struct ct_arena arena = {0};
@@ -150,6 +189,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(what_is_written_is_mapped),
+        cmocka_unit_test(a_folder_is_removed_but_not_what_its_links_lead_to),
         cmocka_unit_test(failures_leave_nothing_behind),
         cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
         cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
