@@ -123,26 +123,27 @@ bool sac_is_backward(const struct ct_op *op);
 /* Replace an op that has `apart` by several ops. */
 int sac_take_apart(struct ct_graph *graph, struct ct_op *op);
 
-/* ---- policy.c ---- */
-
-/* Find what may be offloaded. */
-int sac_find_leaving(struct sac *s);
-/* Choose what is kept, in the modes none, full, layer and op. */
-int sac_choose_by_rule(struct sac *s, const char *mode);
-/* Of the values that may be recomputed, keep those that leave a layer and those that the listed ops
-   make: a comma-separated list, or "default". CT_ECONFIG: the list has an unknown op. */
-int sac_keep_listed(struct sac *s, const char *ops);
-/* True if another region or the host uses v. */
-bool sac_leaves(const struct sac *s, const struct ct_value *v);
-/* Views follow their roots; values that another transform recomputes stay recomputed. */
-void sac_settle(struct sac *s);
-
 /* ---- cost.c ---- */
 
 int sac_find_rates(struct sac *s, struct ct_run *run);
 double sac_flops(const struct sac *s, const struct ct_op *op);
 /* By the roofline, or measured. */
 double sac_seconds(struct sac *s, const struct ct_op *op);
+
+/* ---- policy.c ---- */
+
+/* Find what may be offloaded. */
+int sac_find_leaving(struct sac *s);
+/* Choose what is kept, in the modes none, full, layer and op. */
+int sac_choose_by_rule(struct sac *s, const char *mode);
+/* True if another region or the host uses v. */
+bool sac_leaves(const struct sac *s, const struct ct_value *v);
+/* Views follow their roots; values that another transform recomputes stay recomputed. */
+void sac_settle(struct sac *s);
+
+/* Of the values that may be recomputed, keep those that leave a layer and those that the listed ops
+   make: a comma-separated list, or "default". CT_ECONFIG: the list has an unknown op. */
+int sac_keep_listed(struct sac *s, const char *ops);
 
 /* ---- front.c, budget.c ---- */
 
