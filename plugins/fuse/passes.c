@@ -92,8 +92,8 @@ static void find_passes(struct writer *w)
 
 #define WORTH_A_BUFFER 6
 
-/* About how many instructions compute node k in a later pass again; not counted beyond what is worth
-   a buffer. */
+/* About how many instructions compute node k in a later pass again; not counted beyond what is
+   worth a buffer. */
 static int cost(const struct writer *w, int k)
 {
     const struct ct_pointwise_node *n = &w->node[k];

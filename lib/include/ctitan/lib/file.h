@@ -18,8 +18,8 @@ CT_BEGIN_DECLS
 CT_API int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text,
                         size_t *size);
 
-/* Map a regular file for reading; an empty one has base NULL. CT_ENOENT: no such file; CT_ECONFIG: it
-   cannot be opened, or is not a regular file; CT_EIO. */
+/* Map a regular file for reading; an empty one has base NULL. CT_ENOENT: no such file; CT_ECONFIG:
+   it cannot be opened, or is not a regular file; CT_EIO. */
 CT_API int ct_file_map(const char *path, const void **base, size_t *size);
 CT_API void ct_file_unmap(const void *base, size_t size);
 
