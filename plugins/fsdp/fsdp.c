@@ -2,9 +2,9 @@
  * Data parallelism with sharded parameters (FSDP2, ZeRO-3), replicated ones (DDP), or both (HSDP).
  *
  * This file states only two things. The batch is split over dp_replicate and dp_shard. A parameter
- * is stored split along dimension 0 over dp_shard (and other axes that split the data) but used
- * whole. It inserts the gathers; reduce-scatter and all-reduce of gradients follow from the factor
- * rules.
+ * is stored split along one dimension, mostly 0, over dp_shard (and other axes that split the data)
+ * but used whole. It inserts the gathers; reduce-scatter and all-reduce of gradients follow from
+ * the factor rules.
  *
  *   shard_degree = 1                      DDP
  *   reshard_after_forward = never         one gather a step: ZeRO-1 with reduce = step, ZeRO-2 with
@@ -185,15 +185,51 @@ static struct first_user **find_users(const struct ct_graph *graph, struct ct_ar
     return users;
 }
 
+/* The sharding of a parameter with further axes on a dimension. */
+static struct ct_sharding split(const struct ct_graph *graph, const struct ct_value *param, int dim,
+                                ct_axes axes)
+{
+    struct ct_sharding s = param->sharding;
+
+    for (int axis = 0; axis < graph->mesh.count; axis++)
+        if (axes & ~ct_sharding_axes(&param->sharding) & (ct_axes)1 << axis)
+            ct_sharding_split(&s, dim, axis);
+    return s;
+}
+
+/* Elements of the largest shard, which is that of rank 0. */
+static int64_t largest(const struct ct_graph *graph, const struct ct_value *param,
+                       const struct ct_sharding *s)
+{
+    int64_t local[CT_MAX_DIMS];
+
+    ct_sharding_local(s, &graph->mesh, 0, param->ndim, param->shape, local, NULL);
+    return ct_shape_count(param->ndim, local);
+}
+
+/* Dimension 0, unless another one but the last has smaller shards: experts may be fewer than the
+   ranks, or no multiple of them, and are then split within. */
+static struct ct_sharding sharded(const struct ct_graph *graph, const struct ct_value *param,
+                                  ct_axes axes)
+{
+    struct ct_sharding best = split(graph, param, 0, axes);
+
+    for (int dim = 1; dim < param->ndim - 1; dim++) {
+        struct ct_sharding s = split(graph, param, dim, axes);
+
+        if (largest(graph, param, &s) < largest(graph, param, &best))
+            best = s;
+    }
+    return best;
+}
+
 static int shard(struct ct_graph *graph, struct ct_value *param, ct_axes axes,
                  const struct first_user *users)
 {
     struct ct_sharding to = param->sharding, gradient;
     int rc = 0;
 
-    for (int axis = 0; axis < graph->mesh.count; axis++)
-        if (axes & ~ct_sharding_axes(&to) & (ct_axes)1 << axis)
-            ct_sharding_split(&param->sharding, 0, axis);
+    param->sharding = sharded(graph, param, axes);
     gradient = gradient_of(graph, param);
     for (; rc == 0 && users; users = users->next)
         rc = gather(graph, param, users->op, &to, reduces_in_microbatch(graph) ? &gradient : NULL);

@@ -7,7 +7,8 @@
  * and both can share learning rate and decay (Liu et al. 2025; torch.optim.Muon with
  * adjust_lr_fn = match_rms_adamw). The iteration needs whole matrices: its factors may not be
  * split, so propagation gathers the momentum, and each rank keeps its shard of the result. Stacked
- * matrices, such as experts, may be split between matrices.
+ * matrices, such as experts, may be split between matrices. Where they are split within, ranks
+ * exchange their shards of all matrices for some whole ones, and the results back.
  *
  * The ops' kernels are the devices' (plugins/cpu/muon.c, plugins/cuda/muon.c).
  */
@@ -228,6 +229,34 @@ static bool takes(const struct ct_value *param)
     return param->ndim >= 2 && !excluded(param->name);
 }
 
+/* The sharding of stacked matrices with every axis between them, none within. */
+static struct ct_sharding between(const struct ct_value *stack)
+{
+    struct ct_sharding s = stack->sharding;
+
+    for (int dim = stack->ndim - 1; dim >= stack->ndim - 2; dim--)
+        while (s.count[dim]) {
+            int axis = s.axis[dim][--s.count[dim]];
+
+            ct_sharding_split(&s, 0, axis);
+        }
+    return s;
+}
+
+static struct ct_value *whole_matrices(struct ct_builder *b, const struct ct_value *p,
+                                       struct ct_value *direction)
+{
+    struct ct_sharding to;
+
+    if (p->ndim < 3)
+        return direction;
+    to = between(p);
+    if (ct_sharding_equal(&to, &p->sharding))
+        return direction;
+    return ct_redistribute(b, ct_arena_printf(b->graph->arena, "muon.whole.%s", p->name), direction,
+                           &to, NULL);
+}
+
 static void update(struct ct_builder *b, struct ct_builder *init, struct ct_value *p,
                    struct ct_value *lr, struct ct_value *clip)
 {
@@ -244,6 +273,7 @@ static void update(struct ct_builder *b, struct ct_builder *init, struct ct_valu
     hyper.scale *= sqrt((double)(rows > columns ? rows : columns));
     u = ct_emit_type1(b, &momentum_type, ct_arena_printf(arena, "muon.direction.%s", p->name),
                       (struct ct_value *[]){clip, p->grad, m}, 3, &hyper);
+    u = whole_matrices(b, p, u);
     u = ct_emit_type1(b, &orthogonal_type, ct_arena_printf(arena, "muon.orthogonal.%s", p->name),
                       &u, 1, &(struct iteration){config.products});
     ct_emit_type(b, &update_type, "muon", (struct ct_value *[]){lr, clip, p, u}, 4, &hyper);

@@ -140,6 +140,46 @@ static void inputs_are_gathered_again(void **state)
     check_sequence("regather=false", "kept.txt");
 }
 
+/* ---- the dimension that is split ---- */
+
+/* As many experts as shards; fewer; more, but no multiple; and fewer that are narrow, too. */
+static const char mixtures[] =
+    "graph \"mixtures\"\n"
+    "mesh dp_replicate=2 dp_shard=4\n"
+    "param %a.gate : float32[4,8,4]\n"
+    "param %a.up : float32[4,8,4]\n"
+    "param %a.down : float32[4,4,8]\n"
+    "param %b.gate : float32[2,8,4]\n"
+    "param %b.up : float32[2,8,4]\n"
+    "param %b.down : float32[2,4,8]\n"
+    "param %c.gate : float32[6,8,4]\n"
+    "param %c.up : float32[6,8,4]\n"
+    "param %c.down : float32[6,4,8]\n"
+    "param %d.gate : float32[2,1,4]\n"
+    "param %d.up : float32[2,1,4]\n"
+    "param %d.down : float32[2,4,1]\n"
+    "input %x : float32[8,4] [dp_replicate.dp_shard, -]\n"
+    "input %weights : float32[8,1] [dp_replicate.dp_shard, -]\n"
+    "input %ids : int32[8,1] [dp_replicate.dp_shard, -]\n"
+    "F a %a = experts(%x, %weights, %ids, %a.gate, %a.up, %a.down) : float32[8,4]\n"
+    "F b %b = experts(%a, %weights, %ids, %b.gate, %b.up, %b.down) : float32[8,4]\n"
+    "F c %c = experts(%b, %weights, %ids, %c.gate, %c.up, %c.down) : float32[8,4]\n"
+    "F d %d = experts(%c, %weights, %ids, %d.gate, %d.up, %d.down) : float32[8,4]\n"
+    "fetch y = %d\n";
+
+static void stacked_matrices_are_split_where_shards_are_smallest(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, mixtures);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "replicate_degree=2");
+    assert_ok(test_transform(plugin, "fsdp")->apply(g, NULL));
+    check(&arena, g, "mixtures.txt");
+    ct_arena_finish(&arena);
+}
+
 /* ---- what others order themselves by ---- */
 
 static bool saw_shards;
@@ -189,6 +229,7 @@ int main(void)
         cmocka_unit_test(reshard_always_gathers_again),
         cmocka_unit_test(reshard_never_gathers_once),
         cmocka_unit_test(inputs_are_gathered_again),
+        cmocka_unit_test(stacked_matrices_are_split_where_shards_are_smallest),
         cmocka_unit_test(others_can_come_after_parameters_are_sharded),
     };
 
