@@ -1,6 +1,7 @@
 /*
- * The linear layers that become Float8 products: those whose sizes fit and that no filter names.
- * Ops say in `why` what became of them, and the log has a summary.
+ * The linear layers that become Float8 products: those whose sizes fit, that no filter names, and
+ * by whose outputs nothing is chosen. Ops say in `why` what became of them, and the log has a
+ * summary.
  */
 #include <string.h>
 
@@ -31,6 +32,8 @@ struct choosing {
     size_t names, name_room, lefts, left_room;
     bool small; /* AUTO is given */
     int chosen, layers;
+    int mixtures;     /* ops whose weights are stacked matrices */
+    const char *kept; /* the dtype in which they compute */
 };
 
 static int read_filter(struct choosing *c)
@@ -72,6 +75,29 @@ static bool is_small(int64_t k, int64_t n)
     return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
 
+static bool same_shape(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(*a->shape) * (size_t)a->ndim);
+}
+
+/* The op that makes indices of x, or of what follows from it without a product, such as a router's
+   choice of experts; NULL: none. A rounding of x may choose others. */
+static const struct ct_op *choice_by(const struct ct_value *x)
+{
+    const struct ct_op *found = NULL;
+
+    ct_for_each_use (use, x)
+        for (int i = 0; !found && use->op->section->part == CT_PART_F && i < use->op->outs; i++) {
+            const struct ct_value *y = use->op->out[i];
+
+            if (!ct_dtype_is_float(y->dtype))
+                found = use->op;
+            else if (!use->op->type->flops && same_shape(y, x))
+                found = choice_by(y);
+        }
+    return found;
+}
+
 /* NULL, or why the layer is left unchanged. */
 static const char *refuse(struct choosing *c, const struct ct_op *op, const struct ct_value *param)
 {
@@ -79,6 +105,7 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
     const struct ct_value *x = op->in[0];
     bool mx = float8_recipe()->y.first == FLOAT8_ROW_BLOCK;
     int64_t n = op->in[1]->shape[0], k = op->in[1]->shape[1], unit = mx ? FLOAT8_BLOCK : 16;
+    const struct ct_op *choice = choice_by(op->out[0]);
     const char *reason = NULL;
 
     if (!param)
@@ -90,6 +117,8 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
         }
     if (reason)
         return reason;
+    if (choice)
+        return ct_arena_printf(arena, "%s chooses by the output", choice->type->name);
     if (n % unit || k % unit)
         return ct_arena_printf(arena, "K = %lld and N = %lld are not both multiples of %lld",
                                (long long)k, (long long)n, (long long)unit);
@@ -135,6 +164,20 @@ static void decide(struct choosing *c, struct ct_op *op)
                                           .plain_dw = float8_recipe()->plain_dw});
 }
 
+/* Experts: a product of another op, with weights that are stacked matrices. */
+static void count_mixture(struct choosing *c, const struct ct_op *op)
+{
+    for (int i = 0; op->section->part == CT_PART_F && op->type->flops && i < op->ins; i++) {
+        const struct ct_value *param = op->in[i] ? parameter_of(op->in[i]) : NULL;
+
+        if (!param || param->ndim < 3)
+            continue;
+        c->mixtures++;
+        c->kept = ct_dtype_name(op->in[i]->dtype);
+        return;
+    }
+}
+
 /* Layers that a model emitted in one op are decided one by one. `join` joins those that stay. */
 static int separate(struct ct_graph *graph, struct ct_op *op)
 {
@@ -172,6 +215,9 @@ static void report(const struct choosing *c)
     for (size_t i = 0; i < c->lefts; i++)
         ct_info("float8: %d do not, as %s: %s%s", c->left[i].count, c->left[i].reason,
                 c->left[i].first, c->left[i].count > 1 ? ", .." : "");
+    if (c->mixtures)
+        ct_info("float8: the experts of %d mixtures stay in %s, as they are no linear layers",
+                c->mixtures, c->kept);
 }
 
 int float8_choose(struct ct_graph *graph, struct ct_run *run)
@@ -189,9 +235,12 @@ int float8_choose(struct ct_graph *graph, struct ct_run *run)
     ct_for_each_op_safe (op, graph)
         if (rc == 0 && op->type == &ct_op_linear && op->outs > 1)
             rc = separate(graph, op);
-    ct_for_each_op (op, graph)
+    ct_for_each_op (op, graph) {
         if (rc == 0 && op->type == &ct_op_linear)
             decide(&c, op);
+        else if (rc == 0)
+            count_mixture(&c, op);
+    }
     if (rc == 0)
         rc = check_names(&c);
     if (rc == 0 && graph != run->validation_graph)
