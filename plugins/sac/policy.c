@@ -60,13 +60,13 @@ static void choose_layers(struct sac *s, int64_t every)
 /* ---- listed ops ---- */
 
 /* TorchTitan's list. "/2": every second one of a layer is recomputed. */
-static const char default_ops[] =
-    "linear/2, linear_float8/2, attention, ring_attention, reduce_scatter, all_to_all";
+static const char default_ops[] = "linear/2, attention, reduce_scatter, all_to_all";
 
 struct listed {
     char *name;
-    int every; /* 0: all are kept; k: all except every k-th */
-    int count; /* in this layer, so far */
+    int every;  /* 0: all are kept; k: all except every k-th */
+    int count;  /* in this layer, so far */
+    bool found; /* in a layer */
 };
 
 struct list {
@@ -109,15 +109,43 @@ static int read_list(struct sac *s, struct list *list, const char *text, const c
     return rc;
 }
 
-static bool is_listed(struct list *list, const struct ct_op *op)
+/* Is name one of the words of a type's name, or several in a row, as "linear" in "linear_float8"?
+   Variants of an op are named after it. */
+static bool stands_for(const char *name, const char *type)
 {
+    size_t length = strlen(name);
+
+    for (const char *at = type; (at = strstr(at, name)); at++)
+        if ((at == type || strchr("_.", at[-1])) && (!at[length] || strchr("_.", at[length])))
+            return true;
+    return false;
+}
+
+/* By the op's own entry, or else by the first that stands for it. */
+static bool is_listed(const struct list *list, const struct ct_op *op)
+{
+    struct listed *best = NULL;
+
     for (size_t i = 0; i < list->count; i++) {
         struct listed *item = &list->item[i];
 
-        if (!strcmp(item->name, op->type->name))
-            return !item->every || ++item->count % item->every;
+        if (!stands_for(item->name, op->type->name))
+            continue;
+        item->found = true;
+        if (!best || (strcmp(best->name, op->type->name) && !strcmp(item->name, op->type->name)))
+            best = item;
     }
-    return false;
+    return best && (!best->every || ++best->count % best->every);
+}
+
+static int check_found(const struct list *list, const char *key)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (!list->item[i].found)
+            return ct_fail(CT_ECONFIG,
+                           "[sac] %s: no layer has an op %s; `ctitan explain` shows those it has",
+                           key, list->item[i].name);
+    return 0;
 }
 
 /* Mark the values that the listed ops of layers make. */
@@ -148,7 +176,7 @@ int sac_keep_listed(struct sac *s, const char *ops)
         keep_boundary(s, n);
     if (rc == 0)
         mark_listed(s, &list, s->kept);
-    return rc;
+    return rc == 0 && given ? check_found(&list, "save_ops") : rc;
 }
 
 int sac_find_leaving(struct sac *s)
@@ -161,6 +189,8 @@ int sac_find_leaving(struct sac *s)
     s->offloads = all || list.count;
     if (rc == 0)
         mark_listed(s, &list, listed);
+    if (rc == 0)
+        rc = check_found(&list, "offload");
     for (size_t i = 0; i < s->count; i++)
         s->may_leave[i] = (all || listed[i]) && s->root[i] == s->forward->values[i] && s->may[i] &&
                           !s->must[i] && s->layer_of[i] >= 0;

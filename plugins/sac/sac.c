@@ -24,8 +24,8 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct sac_config, every, "every", "2", 1, 1 << 20,
                "mode = layer: recompute one in this many layers"),
     CT_OPT_STRING(struct sac_config, save_ops, "save_ops", "default",
-                  "mode = op: ops whose results are kept, comma-separated; NAME/2: except every "
-                  "second one of a layer; default: TorchTitan's list"),
+                  "mode = op: ops whose results are kept, comma-separated, with their variants; "
+                  "NAME/2: except every second one of a layer; default: TorchTitan's list"),
     CT_OPT_STRING(struct sac_config, offload, "offload", "",
                   "Ops whose kept results go to the device's host memory, or with budget and auto "
                   "may go there; all: every op in a layer"),

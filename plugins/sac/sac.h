@@ -142,7 +142,7 @@ bool sac_leaves(const struct sac *s, const struct ct_value *v);
 void sac_settle(struct sac *s);
 
 /* Of the values that may be recomputed, keep those that leave a layer and those that the listed ops
-   make: a comma-separated list, or "default". CT_ECONFIG: the list has an unknown op. */
+   make: a comma-separated list, or "default". CT_ECONFIG: the list has an op that no layer has. */
 int sac_keep_listed(struct sac *s, const char *ops);
 
 /* ---- front.c, budget.c ---- */
