@@ -55,6 +55,7 @@ static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *
                           .mfu = number(line, "mfu"),
                           .memory = number(line, "memory_peak_bytes"),
                           .seconds = number(line, "step_time_s"),
+                          .elapsed = number(line, "elapsed_s"),
                           .data_seconds = number(line, "data_time_s")};
 }
 

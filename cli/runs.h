@@ -14,6 +14,7 @@
 struct run_step {
     int64_t step;
     double loss, grad_norm, lr, tokens, tokens_per_second, mfu, memory, seconds, data_seconds;
+    double elapsed; /* seconds since the first step began */
 };
 
 struct run_validation {

@@ -97,15 +97,15 @@ static size_t read_new(struct watch *w)
 
 /* ---- how it goes ---- */
 
-/* Seconds of a step, by the last lines. */
+/* Seconds from step to step, by the last lines; 0: not known. */
 static double step_seconds(const struct watch *w)
 {
-    size_t first = w->log.count > RECENT ? w->log.count - RECENT : w->log.count > 1;
-    double sum = 0;
+    const struct run_step *last = &w->log.step[w->log.count - 1], *first;
 
-    for (size_t i = first; i < w->log.count; i++)
-        sum += w->log.step[i].seconds;
-    return w->log.count > first ? sum / (double)(w->log.count - first) : 0;
+    if (w->log.count < 2)
+        return 0;
+    first = last - (w->log.count > RECENT ? RECENT : w->log.count - 1);
+    return (last->elapsed - first->elapsed) / (double)(last->step - first->step);
 }
 
 /* Seconds between two lines. */
@@ -116,16 +116,6 @@ static double line_seconds(const struct watch *w)
     return w->log.count > 1 ? step_seconds(w) * (double)(last->step - last[-1].step) : 0;
 }
 
-static double elapsed(const struct watch *w)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < w->log.count; i++)
-        sum += w->log.step[i].seconds *
-               (double)(w->log.step[i].step - (i ? w->log.step[i - 1].step : 0));
-    return sum;
-}
-
 static void print_pace(const struct watch *w)
 {
     const struct run_step *last = &w->log.step[w->log.count - 1];
@@ -133,7 +123,7 @@ static void print_pace(const struct watch *w)
                            .steps = w->status.steps,
                            .loss = last->loss,
                            .tokens_per_second = last->tokens_per_second,
-                           .elapsed = elapsed(w),
+                           .elapsed = last->elapsed,
                            .seconds_per_step = step_seconds(w)};
     char line[160];
 

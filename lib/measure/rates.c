@@ -1,16 +1,12 @@
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 
+/* The forward and the backward compute in it, whatever [training] dtype the parameters have. */
 static enum ct_dtype compute_dtype(void)
 {
-    const struct ct_training_config *t = &ct_config.training;
     enum ct_dtype dtype;
 
-    if (ct_dtype_parse(t->mixed_precision_param, &dtype) < 0)
-        return CT_F32;
-    if (dtype == CT_F32 && ct_dtype_parse(t->dtype, &dtype) < 0)
-        return CT_F32;
-    return dtype;
+    return ct_dtype_parse(ct_config.training.mixed_precision_param, &dtype) < 0 ? CT_F32 : dtype;
 }
 
 int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak)

@@ -1,7 +1,9 @@
 /*
  * Metrics: the console line, metrics.jsonl, status.json, and progress between two lines.
  *
- * Rates are means over the steps since the last line, using only the time spent in the steps.
+ * Rates are means over the steps since the last line, using only the time spent in the steps. The
+ * time that has elapsed, and what is left, include checkpoints, validation and all else between
+ * steps: the recent mean of a step, and the mean of all that was between two.
  * Utilisation is relative to the device's peak for matrix products, which is measured once after
  * the first step unless the recipe gives it. "mfu" counts causal attention in full, like
  * TorchTitan; "mfu_halved" counts only the half that is needed.
@@ -14,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
@@ -44,8 +47,12 @@ static const struct ct_option options[] = {
 static struct {
     FILE *out; /* metrics.jsonl */
     struct ct_rates rates;
-    double all_seconds;          /* in all steps */
+    double began;                /* the first step, less all_seconds of an earlier process */
+    double all_seconds;          /* since the first step began */
     double step_seconds, tokens; /* of a step, recent mean */
+    double step_began, step_ended;
+    double between; /* seconds between steps */
+    int64_t gaps;   /* so many */
 } now;
 
 /* ---- once ---- */
@@ -102,11 +109,16 @@ static int open_file(const struct ct_run *run, int64_t step)
     return now.out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* Measures the peak, once, which is no part of what is between all steps. */
 static int begin(struct ct_run *run, int64_t step)
 {
+    double began = ct_now();
     int rc = open_file(run, step);
 
-    return rc < 0 ? rc : ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
+    if (rc == 0)
+        rc = ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
+    now.step_ended += ct_now() - began;
+    return rc;
 }
 
 /* ---- the file ---- */
@@ -142,6 +154,7 @@ static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
     put("mfu", r->mfu, ", ");
     put("mfu_halved", r->mfu_halved, ", ");
     fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory_bytes);
+    put("elapsed_s", now.all_seconds, ", ");
     put("step_time_s", r->step_time, ", ");
     put("data_time_s", r->data_time, s->skipped ? ", " : "");
     if (s->skipped)
@@ -172,30 +185,57 @@ static const char *grouped(double value, char text[32])
 
 enum { RED, GREEN, ORANGE, TURQUOISE, BLUE, CYAN, MAGENTA, PLAIN, COLORS };
 
-static void log_step(const struct ct_step_result *s, const struct ct_rate *r)
+/* "12,345", of one rank; of several: "12,345 on 8 ranks" */
+static const char *speed(const struct ct_run *run, double tokens_per_second, char text[64])
+{
+    char number[32];
+    int length = snprintf(text, 64, "%s", grouped(tokens_per_second, number));
+
+    if (run->world > 1)
+        snprintf(text + length, 64 - (size_t)length, " on %lld ranks", (long long)run->world);
+    return text;
+}
+
+static void log_step(const struct ct_run *run, const struct ct_step_result *s,
+                     const struct ct_rate *r)
 {
     static const char *const codes[COLORS] = {"\033[31m",      "\033[32m", "\033[38;5;208m",
                                               "\033[38;5;80m", "\033[34m", "\033[36m",
                                               "\033[35m",      "\033[0m"};
     static const char *const none[COLORS] = {"", "", "", "", "", "", "", ""};
     const char *const *c = colored() ? codes : none;
-    char tps[32];
+    char tps[64];
 
     ct_info("%sstep: %2lld  %sloss: %8.5f  %sgrad_norm: %7.4f  %smemory: %5.2fGiB(%.2f%%)  "
             "%stps: %s  %stflops: %.2f  %smfu: %.2f%%%s",
             c[RED], (long long)s->step, c[GREEN], s->loss, c[ORANGE], s->grad_norm, c[TURQUOISE],
-            r->memory_bytes / 0x1p30, r->memory_share, c[BLUE], grouped(r->tokens_per_second, tps),
-            c[CYAN], r->tflops, c[MAGENTA], r->mfu, c[PLAIN]);
+            r->memory_bytes / 0x1p30, r->memory_share, c[BLUE],
+            speed(run, r->tokens_per_second, tps), c[CYAN], r->tflops, c[MAGENTA], r->mfu,
+            c[PLAIN]);
 }
 
 /* ---- events ---- */
 
+static int step_begin(const struct ct_run *run)
+{
+    now.step_began = ct_now();
+    if (now.began == 0)
+        now.began = now.step_began - now.all_seconds;
+    if (now.step_ended > 0) {
+        now.between += now.step_began - now.step_ended;
+        now.gaps++;
+    }
+    return status_begin(run);
+}
+
 static void count_recent(const struct ct_step_result *s)
 {
     double weight = now.step_seconds > 0 ? RECENT : 1;
+    bool first = !(now.step_ended > 0); /* it warms up */
 
-    now.all_seconds += s->seconds;
-    if (now.all_seconds == s->seconds) /* the first one warms up */
+    now.step_ended = now.step_began + s->seconds;
+    now.all_seconds = ct_now() - now.began;
+    if (first)
         return;
     now.step_seconds += weight * (s->seconds - now.step_seconds);
     now.tokens += weight * ((double)s->tokens - now.tokens);
@@ -210,7 +250,7 @@ static void show_progress(const struct ct_step_result *s)
         .tokens_per_second =
             now.step_seconds > 0 ? now.tokens / now.step_seconds : (double)s->tokens / s->seconds,
         .elapsed = now.all_seconds,
-        .seconds_per_step = now.step_seconds,
+        .seconds_per_step = now.gaps ? now.step_seconds + now.between / (double)now.gaps : 0,
     };
     char line[160];
 
@@ -234,7 +274,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     if (rc < 0)
         return rc;
     r = ct_rates_take(&now.rates, run);
-    log_step(s, &r);
+    log_step(run, s, &r);
     rc = write_step(s, &r);
     if (s->step < ct_config.training.steps)
         show_progress(s);
@@ -243,13 +283,13 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
 
 static int validated(struct ct_run *run, const struct ct_step_result *s)
 {
-    char tps[32];
+    char tps[64];
     int rc = now.out ? 0 : begin(run, s->step);
 
     if (rc < 0)
         return rc;
     ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
-            grouped((double)s->tokens / s->seconds, tps));
+            speed(run, (double)s->tokens / s->seconds, tps));
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
     put("validation_loss", s->loss, "");
     return end_line();
@@ -269,7 +309,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         ct_run_keep(data->run, "metrics.seconds", &now.all_seconds, sizeof(now.all_seconds));
         return 0;
     case CT_EVENT_STEP_BEGIN:
-        return status_begin(data->run);
+        return step_begin(data->run);
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
     case CT_EVENT_VALIDATED:

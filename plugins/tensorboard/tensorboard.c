@@ -1,7 +1,9 @@
 /*
  * TensorBoard: what metrics logs, as an event file in the run's dump folder, under TorchTitan's
- * names. A run that is resumed adds a file. The plugin metrics need not be there; if the recipe has
- * options of it, they count here, too, unless this plugin's own say otherwise.
+ * names and with their meanings: throughput is that of one device, and end_to_end is the time from
+ * one written step to the next, over their number, with all that is between steps. A run that is
+ * resumed adds a file. The plugin metrics need not be there; if the recipe has options of it, they
+ * count here, too, unless this plugin's own say otherwise.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/file.h>
@@ -41,6 +44,11 @@ static const struct ct_option options[] = {
 static FILE *out;
 static struct ct_rates rates;
 static int64_t log_freq; /* 0: not known yet */
+
+static struct {
+    double at;     /* when the last step was written, or the first one began; 0: not yet */
+    int64_t steps; /* since then */
+} last;
 
 /* The recipe, with all its values, indented as Markdown's code. */
 static int write_recipe(const struct ct_run *run)
@@ -105,17 +113,23 @@ static int begin(struct ct_run *run)
     return rc < 0 ? rc : ct_rates_open(&rates, run, peak * 1e12);
 }
 
-static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
+static double per_device(const struct ct_run *run, double tokens_per_second)
+{
+    return tokens_per_second / (double)run->world;
+}
+
+static int write_step(const struct ct_run *run, const struct ct_step_result *s,
+                      const struct ct_rate *r, double end_to_end)
 {
     const struct events_scalar scalars[] = {
         {"loss_metrics/global_avg_loss", s->loss},
         {"grad_norm", s->grad_norm},
         {"lr", s->lr},
         {"n_tokens_seen", (double)s->tokens_seen},
-        {"throughput(tps)", r->tokens_per_second},
+        {"throughput(tps)", per_device(run, r->tokens_per_second)},
         {"tflops", r->tflops},
         {"mfu(%)", r->mfu},
-        {"time_metrics/end_to_end(s)", r->step_time},
+        {"time_metrics/end_to_end(s)", end_to_end},
         {"time_metrics/data_loading(s)", r->data_time},
         {"memory/max_reserved(GiB)", r->memory_bytes / 0x1p30},
         {"memory/max_reserved(%)", r->memory_share},
@@ -127,26 +141,34 @@ static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
     struct ct_rate r;
+    double seconds;
     int rc = 0;
 
+    if (last.at == 0)
+        last.at = ct_now() - s->seconds;
+    last.steps++;
     ct_rates_add(&rates, s);
     if (!log_freq)
         find_log_freq(run);
     if (s->step != 1 && s->step % log_freq && s->step != ct_config.training.steps)
         return 0;
+    seconds = (ct_now() - last.at) / (double)last.steps;
     if (!out)
         rc = begin(run);
     if (rc < 0)
         return rc;
     r = ct_rates_take(&rates, run);
-    return write_step(s, &r);
+    rc = write_step(run, s, &r, seconds);
+    last.at = ct_now();
+    last.steps = 0;
+    return rc;
 }
 
 static int validated(struct ct_run *run, const struct ct_step_result *s)
 {
     const struct events_scalar scalars[] = {
         {"validation_metrics/loss", s->loss},
-        {"validation_metrics/throughput(tps)", (double)s->tokens / s->seconds}};
+        {"validation_metrics/throughput(tps)", per_device(run, (double)s->tokens / s->seconds)}};
     int rc = out ? 0 : begin(run);
 
     return rc < 0 ? rc : events_scalars(out, s->step, scalars, CT_COUNT(scalars));

@@ -1,6 +1,7 @@
 /*
  * The event file of a short run, read back: every record's length and checksums, and the scalars of
- * every step against metrics.jsonl, whose options count for both.
+ * every step against metrics.jsonl, whose options count for both. The two ranks' throughput is
+ * that of one there.
  */
 #include <endian.h>
 #include <glob.h>
@@ -21,7 +22,7 @@ static const char recipe[] = "[plugins]\n"
                              "[job]\ndump_folder = out\n"
                              "[training]\nseq_len = 16\nlocal_batch_size = 2\nsteps = 5\n"
                              "mixed_precision_param = float32\n"
-                             "[validation]\nfreq = 5\nsteps = 1\n"
+                             "[validation]\nfreq = 2\nsteps = 1\n"
                              "[model]\nname = llama\n"
                              "[llama]\ndim = 32\nn_layers = 1\nn_heads = 2\nn_kv_heads = 2\n"
                              "ffn_dim = 64\nvocab_size = 64\n"
@@ -106,7 +107,7 @@ static bool next_field(const unsigned char **at, const unsigned char *end, struc
 static struct {
     int records, texts, values;
     bool version;
-    float loss[6], validation; /* by step */
+    float loss[6], speed[6], seconds[6], validation[6]; /* by step */
 } found;
 
 static void read_value(int64_t step, const unsigned char *at, const unsigned char *end)
@@ -126,8 +127,12 @@ static void read_value(int64_t step, const unsigned char *at, const unsigned cha
     found.values += !isnan(value);
     if (!strcmp(tag, "loss_metrics/global_avg_loss"))
         found.loss[step] = value;
+    else if (!strcmp(tag, "throughput(tps)"))
+        found.speed[step] = value;
+    else if (!strcmp(tag, "time_metrics/end_to_end(s)"))
+        found.seconds[step] = value;
     else if (!strcmp(tag, "validation_metrics/loss"))
-        found.validation = value;
+        found.validation[step] = value;
 }
 
 static void read_event(const unsigned char *at, const unsigned char *end)
@@ -161,19 +166,25 @@ static void read_records(const unsigned char *at, const unsigned char *end)
     }
 }
 
+static double number(const json_t *line, const char *key)
+{
+    return json_number_value(json_object_get(line, key));
+}
+
 static void compare_line(const char *line, int *compared)
 {
-    json_t *object = json_loads(line, 0, NULL), *loss;
-    double value;
+    json_t *object = json_loads(line, 0, NULL);
+    int64_t step = json_integer_value(json_object_get(object, "step"));
 
-    assert_non_null(object);
-    loss = json_object_get(object, "validation_loss");
-    value = found.validation;
-    if (!loss) {
-        loss = json_object_get(object, "loss");
-        value = found.loss[json_integer_value(json_object_get(object, "step"))];
+    assert_true(step >= 1 && step <= 5);
+    if (json_object_get(object, "validation_loss")) {
+        assert_true(fabs(found.validation[step] - number(object, "validation_loss")) < 1e-5);
+    } else {
+        assert_true(fabs(found.loss[step] - number(object, "loss")) < 1e-5);
+        assert_true(fabs(2 * found.speed[step] / number(object, "tokens_per_second") - 1) < 1e-5);
+        if (step == 4) /* validation came before it */
+            assert_true(found.seconds[step] > 1.01 * number(object, "step_time_s"));
     }
-    assert_true(fabs(value - json_real_value(loss)) < 1e-5);
     json_decref(object);
     (*compared)++;
 }
@@ -193,7 +204,9 @@ static void events_read_back(void **state)
     test_write(ct_arena_printf(&arena, "%s/tokens", folder), tokens, sizeof(tokens));
     test_write(ct_arena_printf(&arena, "%s/run.ini", folder), recipe, sizeof(recipe) - 1);
     assert_int_equal(
-        system(ct_arena_printf(&arena, "cd '%s' && '%s' train run.ini 2>error", folder, program)),
+        system(ct_arena_printf(
+            &arena, "cd '%s' && '%s' train run.ini -n 2 --with local --with fsdp 2>error", folder,
+            program)),
         0);
     assert_int_equal(
         glob(ct_arena_printf(&arena, "%s/out/tensorboard/events.out.tfevents.*", folder), 0, NULL,
@@ -203,15 +216,15 @@ static void events_read_back(void **state)
     assert_int_equal(ct_file_read(&arena, files.gl_pathv[0], 1 << 20, &data, &size), 0);
     globfree(&files);
     read_records((const unsigned char *)data, (const unsigned char *)data + size);
-    assert_int_equal(found.records, 2 + 4 + 1); /* version, recipe; steps 1, 2, 4, 5; validation */
+    assert_int_equal(found.records, 2 + 4 + 3); /* version, recipe; steps 1, 2, 4, 5; validations */
     assert_int_equal(found.texts, 1);
-    assert_int_equal(found.values, 4 * 11 + 2);
+    assert_int_equal(found.values, 4 * 11 + 3 * 2);
     assert_int_equal(ct_file_read(&arena, ct_arena_printf(&arena, "%s/out/metrics.jsonl", folder),
                                   1 << 20, &data, &size),
                      0);
     for (line = strtok_r(data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         compare_line(line, &compared);
-    assert_int_equal(compared, 5);
+    assert_int_equal(compared, 7);
 }
 
 int main(int argc, char **argv)

@@ -37,8 +37,8 @@ CT_API struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run 
 struct ct_pace {
     int64_t step, steps; /* done; all; steps 0: not known */
     double loss, tokens_per_second;
-    double elapsed;          /* seconds in steps so far */
-    double seconds_per_step; /* of late; 0: not known */
+    double elapsed;          /* seconds since the first step began */
+    double seconds_per_step; /* with what happens between steps; 0: not known */
 };
 
 /* "step 12/100  loss 5.12345  12,345 tokens/s  00:12 elapsed, 01:10 left". Prints as
