@@ -54,3 +54,17 @@ int mixture_make(struct mixture *m, const double *weights, size_t count)
     }
     return 0;
 }
+
+int64_t mixture_end(const struct mixture *m, const int64_t *samples)
+{
+    int64_t end = INT64_MAX;
+
+    for (int n = 0; n < MIXTURE_CYCLE; n++) {
+        size_t i = m->source[n];
+        int64_t cycle = samples[i] / m->share[i];
+
+        if (m->before[n] == samples[i] % m->share[i] && cycle * MIXTURE_CYCLE + n < end)
+            end = cycle * MIXTURE_CYCLE + n;
+    }
+    return end;
+}

@@ -63,13 +63,17 @@ struct ct_data {
     size_t count;
     int64_t vocabulary;
     struct mixture mixture; /* if count > 1 */
+    int64_t end;            /* the first sample that the mixture lacks */
 };
 
 static int text_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                      int32_t *documents)
 {
-    size_t source = data->count > 1 ? mixture_at(&data->mixture, index, &index) : 0;
+    size_t source;
 
+    if (index >= data->end)
+        return 1;
+    source = data->count > 1 ? mixture_at(&data->mixture, index, &index) : 0;
     return source_read(&data->sources[source], index, tokens, labels, documents);
 }
 
@@ -102,6 +106,18 @@ static int parse_weights(struct ct_arena *arena, double *weights, size_t *count)
     return 0;
 }
 
+/* A mixture ends with its first source that does: later samples of others are not read. */
+static int64_t find_end(const struct ct_data *data)
+{
+    int64_t samples[MIXTURE_SOURCES];
+
+    if (data->sources[0].repeat)
+        return INT64_MAX;
+    for (size_t i = 0; i < data->count; i++)
+        samples[i] = data->sources[i].samples;
+    return mixture_end(&data->mixture, samples);
+}
+
 /* One item of path for each weight. */
 static int open_mixture(struct ct_data *data, const struct source_request *request,
                         struct ct_arena *arena, const double *weights, size_t count)
@@ -122,6 +138,8 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
     if (rc == 0 && mixture_make(&data->mixture, weights, count) < 0)
         rc = ct_fail(CT_ECONFIG, "[text] weights: the smallest is less than half of 1/%d of all",
                      MIXTURE_CYCLE);
+    if (rc == 0)
+        data->end = find_end(data);
     list = config.path;
     for (size_t i = 0; rc == 0 && (item = corpus_next_item(arena, &list)); i++)
         ct_info("text: %s: %.2f%% of the samples", item,
@@ -145,6 +163,7 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
     if (rc == 0 && count) {
         rc = open_mixture(data, request, &scratch, weights, count);
     } else if (rc == 0) {
+        data->end = INT64_MAX;
         rc = source_open(&data->sources[0], request, config.path);
         data->count = rc == 0;
     }

@@ -596,6 +596,44 @@ static void test_mixture(void **state)
     assert_message("smallest");
 }
 
+/* The samples of a mixture, which has none after the first one that is missing. */
+static int64_t count_mixed(bool validation)
+{
+    int32_t tokens[2], labels[2];
+    struct ct_data *data;
+    int64_t count;
+
+    assert_int_equal(open_text(2, 1, validation, &data), 0);
+    count = count_samples(data);
+    for (int64_t i = count; i < count + 100; i++)
+        assert_int_equal(text()->read(data, i, tokens, labels, NULL), 1);
+    text()->close(data);
+    return count;
+}
+
+/* It ends with the first of its sources, of 10 and 20 samples, wherever that is. */
+static void test_mixture_ends(void **state)
+{
+    char paths[16384];
+
+    (void)state;
+    write_text("a.txt", "aaaaaaaaaaaaaaaaaaa\n");
+    write_text("b.txt", "bbbbbbbbbbbbbbbbbbb\nbbbbbbbbbbbbbbbbbbbb");
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=true", "add_eos=false");
+    snprintf(paths, sizeof(paths), "path=%s/a.txt, %s/b.txt", folder, folder);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1", "repeat=false");
+    assert_int_equal(count_mixed(false), 20);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 4", "repeat=false");
+    assert_in_range(count_mixed(false), 25, 26);
+    snprintf(paths, sizeof(paths), "path=%s/b.txt, %s/a.txt", folder, folder);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1", "repeat=false");
+    assert_in_range(count_mixed(false), 20, 21);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=2, 1", "repeat=true", "split=line",
+                 "validation_fraction=0.5");
+    write_text("a.txt", "aaaaaaaaaaaaaaaaaaa\naaa\n");
+    assert_in_range(count_mixed(true), 1, 30);
+}
+
 /* ---- the cache ---- */
 
 static void use_cache(void)
@@ -780,6 +818,7 @@ int main(void)
                                        TEST(test_gzip),
                                        TEST(test_zstd),
                                        TEST(test_mixture),
+                                       TEST(test_mixture_ends),
                                        TEST(test_cache),
                                        TEST(test_cache_left),
                                        TEST(test_cache_shared),
