@@ -73,6 +73,18 @@ static void split_row(struct feed *f, int64_t to)
     }
 }
 
+/* A sample of a step whose last one is there. */
+static int read_within(struct feed *f, int64_t index)
+{
+    int rc = read_sample(f, index);
+
+    return rc == 1 ? ct_fail(CT_EINVAL,
+                             "the data source has no sample %lld, but the later sample %lld: "
+                             "`ctitan check` tests what sources must hold to",
+                             (long long)index, (long long)(f->first + feed_samples(f) - 1))
+                   : rc;
+}
+
 /* Every rank reads the last sample to decide whether the data suffices; otherwise some would find
    all of theirs, and wait for the others. */
 static int read_step(struct feed *f)
@@ -82,7 +94,7 @@ static int read_step(struct feed *f)
     f->valid_tokens = 0;
     for (int m = 0; rc == 0 && m < f->microbatches; m++)
         for (int64_t b = 0; rc == 0 && b < f->local[0]; b++) {
-            rc = read_sample(f, f->first + m * f->value[TOKENS]->shape[0] + f->offset[0] + b);
+            rc = read_within(f, f->first + m * f->value[TOKENS]->shape[0] + f->offset[0] + b);
             if (rc == 0)
                 split_row(f, (m * f->local[0] + b) * f->local[1]);
         }

@@ -76,6 +76,20 @@ static void an_input_takes_its_name_from_other_values(void **state)
     ct_run_close(run);
 }
 
+/* A rank that reads the sample would end the run, while others went on. */
+static void data_that_goes_on_after_its_end_is_refused(void **state)
+{
+    struct ct_run *run;
+
+    (void)state;
+    toy.samples = 12;
+    toy.missing = 5;
+    run = toy_opened();
+    assert_int_equal(ct_run_train(run), CT_EINVAL);
+    assert_non_null(strstr(ct_error_message(), "no sample 5, but the later sample 7"));
+    ct_run_close(run);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, toy_reset)
@@ -87,6 +101,7 @@ int main(void)
         TEST(a_model_that_declares_positions_is_fed_them),
         TEST(a_value_that_is_called_like_an_input_is_not_fed),
         TEST(an_input_takes_its_name_from_other_values),
+        TEST(data_that_goes_on_after_its_end_is_refused),
     };
 
     return cmocka_run_group_tests(tests, toy_start, NULL);

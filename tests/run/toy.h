@@ -36,6 +36,7 @@ static struct {
     bool positions;      /* use the positions */
     bool occupy;         /* call the output of an op "positions" */
     int64_t samples;
+    int64_t missing; /* a sample before the end that is not there; 0: none */
 } toy;
 
 static int toy_create(struct ct_run *run, struct ct_model **model)
@@ -114,7 +115,7 @@ static void toy_close_data(struct ct_data *data)
 static int toy_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                     int32_t *documents)
 {
-    if (data->samples && index >= data->samples)
+    if ((data->samples && index >= data->samples) || (toy.missing && index == toy.missing))
         return 1;
     for (int64_t t = 0; t < TOY_LENGTH; t++) {
         tokens[t] = (int32_t)((index * 7 + t * t) % TOY_VOCABULARY);

@@ -119,7 +119,8 @@ struct ct_data_ops {
        index and the request, so the position of a run is one number, and any rank can read any
        sample. tokens and labels have seq_len entries; label -100 is masked. documents (may be NULL)
        gets ids that change at document boundaries. Returns 0, or 1 at a normal end of the data
-       (nothing written). Used by one thread at a time. */
+       (nothing written). After the first index that has no sample, none has: ranks, which read
+       different ones, would not agree on the end otherwise. Used by one thread at a time. */
     int (*read)(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
                 int32_t *documents);
     /* Whether `read` gives documents. Depends on the options only, as planning opens no data. */
