@@ -20,6 +20,8 @@
 /* ---- data sources ---- */
 
 #define SAMPLES 24
+#define NEAR 1024                   /* samples before the end, and after it, that are read */
+#define FARTHEST ((int64_t)1 << 40) /* where the end is sought */
 #define GUARD 4
 #define UNTOUCHED INT32_MIN
 
@@ -94,6 +96,70 @@ static int check_again(const struct ct_data_ops *ops, struct ct_data *data,
     return rc;
 }
 
+static int not_the_end(int64_t missing, int64_t later)
+{
+    return ct_fail(CT_EINVAL,
+                   "sample %lld is past the end of the data, but the later sample %lld is not",
+                   (long long)missing, (long long)later);
+}
+
+/* A sample that is not there, after one that is: sought by doubling the index, and then by halves.
+   -1: there is none up to the FARTHEST. */
+static int find_end(const struct ct_data_ops *ops, struct ct_data *data, int64_t *end)
+{
+    int64_t low = 0, high = 1;
+    struct sample s = {0};
+    int rc = 0;
+
+    while (rc == 0 && !s.end && high <= FARTHEST) {
+        low = high;
+        high *= 2;
+        rc = read_sample(ops, data, high, false, &s);
+    }
+    *end = s.end ? high : -1;
+    while (rc == 0 && *end >= 0 && *end - low > 1) {
+        int64_t middle = low + (*end - low) / 2;
+
+        rc = read_sample(ops, data, middle, false, &s);
+        *(s.end ? end : &low) = middle;
+    }
+    return rc;
+}
+
+/* All samples near the end are before it or past it. */
+static int check_end(const struct ct_data_ops *ops, struct ct_data *data)
+{
+    int64_t end, missing = -1;
+    struct sample s;
+    int rc = find_end(ops, data, &end);
+
+    for (int64_t i = end > NEAR ? end - NEAR : 0; rc == 0 && end >= 0 && i < end + NEAR; i++) {
+        rc = read_sample(ops, data, i, false, &s);
+        if (rc == 0 && s.end && missing < 0)
+            missing = i;
+        if (rc == 0 && !s.end && missing >= 0)
+            rc = not_the_end(missing, i);
+    }
+    return rc;
+}
+
+/* The held-out part, where the options give one. */
+static int check_held_out(const struct ct_data_ops *ops, struct ct_data_request request)
+{
+    struct ct_data *held = NULL;
+    int rc;
+
+    request.validation = true;
+    rc = ops->open(&request, &held);
+    if (rc == CT_ECONFIG)
+        return 0;
+    if (rc == 0)
+        rc = check_end(ops, held);
+    if (held)
+        ops->close(held);
+    return rc < 0 ? ct_context(rc, "of validation") : 0;
+}
+
 static int check_samples(struct check *c, const struct ct_data_ops *ops,
                          const struct ct_data_request *request, struct ct_data *data)
 {
@@ -106,9 +172,7 @@ static int check_samples(struct check *c, const struct ct_data_ops *ops,
     for (int i = 0; rc == 0 && i < SAMPLES; i++) {
         rc = read_sample(ops, data, i, documents, &first[i]);
         if (rc == 0 && i && first[i - 1].end && !first[i].end)
-            rc = ct_fail(CT_EINVAL,
-                         "sample %d is past the end of the data, but the later sample %d is not",
-                         i - 1, i);
+            rc = not_the_end(i - 1, i);
         if (rc == 0)
             rc = check_sample(&first[i], i, vocabulary, documents);
     }
@@ -116,6 +180,10 @@ static int check_samples(struct check *c, const struct ct_data_ops *ops,
         rc = ct_fail(CT_EINVAL, "the data ends before the first sample of %d tokens", CHECK_TOKENS);
     if (rc == 0)
         rc = check_again(ops, data, first, documents, "when read in another order");
+    if (rc == 0)
+        rc = check_end(ops, data);
+    if (rc == 0)
+        rc = check_held_out(ops, *request);
     if (rc == 0)
         rc = read_sample(ops, data, 0, false, &without);
     if (rc == 0 && memcmp(without.tokens, first[0].tokens, sizeof(without.tokens)))

@@ -28,6 +28,7 @@ model|model broken_model.*gradient of table in a random direction
 transform|one rank, against a run without it: the loss of step 1
 optimizer|on one sample: the loss falls: .*it should fall
 data|sample 5 differs when read in another order
+end|sample [0-9]+ is past the end of the data, but the later sample [0-9]+ is not
 labels|sample 0: label 0 is 0, and the next token is 1: labels are tokens shifted by one
 tokenizer|tokenizer broken_tokenizer.*is decoded as
 hook|one rank, against a run without it: it ended with status 1: .*the hook's disk is full

@@ -8,7 +8,9 @@ head -c 8192 /dev/zero >"$scratch/tokens"
 for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
     name=$(basename "$plugin" .so)
     case $name in
-    text) arguments=(--with bytes --set "text.path=$source/LICENSE") ;;
+    text) # a mixture, with a part that is held out
+        arguments=(--with bytes --set "text.path=$source/LICENSE,$source/README.md" --set text.weights=1,2
+            --set text.split=line --set text.validation_fraction=0.1) ;;
     tokens) arguments=(--set "tokens.path=$scratch/tokens") ;;
     bpe) arguments=(--set "bpe.path=$source/tests/data/bpe/tokenizer.json") ;;
     offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
