@@ -209,6 +209,19 @@ static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_re
 
 /* ---- validation ---- */
 
+/* Once: it is the same in every validation. */
+static void report_short(const struct feed *f, int64_t batches)
+{
+    static bool said;
+
+    if (!said && f->run->rank == 0)
+        ct_info("validation uses all of its data, which has %lld batches of %lld samples: fewer "
+                "than [validation] steps = %lld",
+                (long long)batches, (long long)feed_samples(f),
+                (long long)ct_config.validation.steps);
+    said = true;
+}
+
 /* Mean loss over the first [validation] steps batches of the held-out data. */
 static int validate(struct feed *f, int64_t step)
 {
@@ -239,6 +252,8 @@ static int validate(struct feed *f, int64_t step)
                        "validation after step %lld: every label is masked, so there is "
                        "no loss",
                        (long long)step);
+    if (n < steps)
+        report_short(f, n);
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
     return fire(run, CT_EVENT_VALIDATED, &r);

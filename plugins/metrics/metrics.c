@@ -291,7 +291,8 @@ static int validated(struct ct_run *run, const struct ct_step_result *s)
     ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
             speed(run, (double)s->tokens / s->seconds, tps));
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
-    put("validation_loss", s->loss, "");
+    put("validation_loss", s->loss, ", ");
+    fprintf(now.out, "\"validation_tokens\": %lld", (long long)s->tokens);
     return end_line();
 }
 

@@ -326,6 +326,20 @@ static void validation_is_logged(void **state)
     for (int i = 0; i < 4; i++)
         json_decref(line_object(&text));
     assert_has(text, "{\"step\": 7, \"validation_loss\": ");
+    assert_has(text, "\"validation_tokens\": 64}"); /* 2 batches, 2 samples of 16 */
+    assert_null(strstr(r.err, "validation uses all of its data"));
+}
+
+static void validation_that_ends_early_says_so_once(void **state)
+{
+    struct result r = run("train %R --set validation.freq=3 --set validation.steps=1000 "
+                          "--set tokens.validation_path=tokens.bin");
+    const char *said = strstr(r.err, "all of its data, which has 40 batches of 2 samples: fewer");
+
+    (void)state;
+    assert_non_null(said);
+    assert_null(strstr(said + 1, "all of its data"));
+    assert_has(slurp("out/metrics.jsonl"), "\"validation_tokens\": 1280}");
 }
 
 static void data_that_ends_ends_the_run_well(void **state)
@@ -781,6 +795,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
         cmocka_unit_test(validation_is_logged),
+        cmocka_unit_test(validation_that_ends_early_says_so_once),
         cmocka_unit_test(a_batch_without_labels_is_a_case_of_non_finite),
         cmocka_unit_test(rewinding_needs_checkpoints),
         cmocka_unit_test(former_metrics_are_kept),
