@@ -11,6 +11,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 
+#include "binary.h"
 #include "corpus.h"
 #include "spool.h"
 #include "unpack.h"
@@ -221,11 +222,15 @@ static int add_documents(struct corpus *c, const char *path, const char *text, s
 {
     enum corpus_format format = c->request->format;
     size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark */
+    int rc;
 
     text += mark;
     size -= mark;
     if (format == CORPUS_AUTO)
         format = is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
+    rc = binary_refuse(path, text, size, format == CORPUS_TEXT);
+    if (rc < 0)
+        return rc;
     return format == CORPUS_TEXT ? add_text(c, text, size)
                                  : corpus_add_lines(c, path, text, size, format == CORPUS_CHAT);
 }

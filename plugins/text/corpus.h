@@ -4,8 +4,8 @@
  * Files are found once, and sorted by path. The numbering of documents therefore depends only on
  * the files' names and contents. Reading hands over one document after the other; of the text, no
  * more than a file's pages or a line's document is in memory. Files may be compressed by gzip or
- * zstd; their first bytes tell. Those called NAME.jsonl, NAME.ndjson or NAME.json (or NAME.jsonl.gz
- * ..) hold an object of JSON on each line, whose field is a document.
+ * zstd; their first bytes tell, and what is no text is refused by them. Those called NAME.jsonl,
+ * NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of JSON on each line, whose field is a document.
  */
 #ifndef CORPUS_H
 #define CORPUS_H

@@ -550,6 +550,55 @@ static void test_zstd(void **state)
     assert_message("a.zst: zstd:");
 }
 
+/* ---- what is no text ---- */
+
+static void test_binary(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t size, at;
+        const char *words;
+    } files[] = {
+        {"PAR1", 4, 0, "x is a Parquet file, and not text in UTF-8: convert it: python3 -c"},
+        {"ARROW1\0\0", 8, 0, "an Arrow file"},
+        {"\xff\xff\xff\xff\x10\0\0\0", 8, 0, "a stream of Arrow"},
+        {"\xfd"
+         "7zXZ\0",
+         6, 0, "a file of xz"},
+        {"BZh91AY&SY", 10, 0, "a file of bzip2"},
+        {"PK\3\4", 4, 0, "a zip archive"},
+        {"7z\xbc\xaf\x27\x1c", 6, 0, "a 7z archive"},
+        {"ustar\0", 6, 257, "a tar archive"},
+        {"ustar  \0", 8, 257, "a tar archive"},
+        {"\xff\xfeh\0i\0", 6, 0, "iconv -f UTF-16 "},
+        {"h\0i\0 \0y\0o\0", 10, 0, "iconv -f UTF-16LE"},
+        {"\0h\0i\0 \0y\0o", 10, 0, "iconv -f UTF-16BE"},
+        {"abc\0", 4, 100, "byte 103 is NUL"},
+    };
+    char content[512];
+    struct ct_data *data;
+
+    (void)state;
+    USE("x", "repeat=true");
+    for (size_t i = 0; i < CT_COUNT(files); i++) {
+        memset(content, 'a', sizeof(content));
+        memcpy(content + files[i].at, files[i].bytes, files[i].size);
+        write_packed("x", content, sizeof(content));
+        assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+        assert_message(files[i].words);
+    }
+    pack("gzip -c x", "x.gz"); /* what it holds is refused as well */
+    USE("x.gz", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("x.gz is no text");
+    memset(content, 'a', sizeof(content));
+    memcpy(content, "PAR", 3);
+    write_packed("x", content, sizeof(content));
+    USE("x", "repeat=true");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    text()->close(data);
+}
+
 /* ---- mixtures ---- */
 
 static void test_mixture(void **state)
@@ -817,6 +866,7 @@ int main(void)
                                        TEST(test_deep_json),
                                        TEST(test_gzip),
                                        TEST(test_zstd),
+                                       TEST(test_binary),
                                        TEST(test_mixture),
                                        TEST(test_mixture_ends),
                                        TEST(test_cache),
