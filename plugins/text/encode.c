@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
@@ -15,6 +17,7 @@ struct encoder {
     FILE *out;
     const struct ct_tokenizer_ops *tokenizer;
     struct encoded header;
+    XXH3_state_t *hash;
     int64_t *start; /* of each document, and the end of the last */
     size_t start_room;
     int32_t *tokens; /* of a part, before they are written */
@@ -25,6 +28,7 @@ struct encoder {
 
 static int put(struct encoder *e, const void *data, size_t size)
 {
+    XXH3_64bits_update(e->hash, data, size);
     return fwrite(data, 1, size, e->out) == size ? 0 : ct_fail(CT_EIO, "%s", strerror(errno));
 }
 
@@ -146,6 +150,7 @@ static int finish(struct encoder *e)
 
     if (rc == 0)
         rc = put(e, e->start, ((size_t)e->header.documents + 1) * sizeof(*e->start));
+    e->header.hash = XXH3_64bits_digest(e->hash);
     if (rc == 0 && fseeko(e->out, 0, SEEK_SET) < 0)
         rc = ct_fail(CT_EIO, "%s", strerror(errno));
     if (rc == 0)
@@ -155,9 +160,14 @@ static int finish(struct encoder *e)
 
 int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struct corpus *corpus)
 {
-    struct encoder e = {.out = out, .tokenizer = tokenizer, .began = ct_now()};
-    int rc = put(&e, &e.header, sizeof(e.header));
+    struct encoder e = {
+        .out = out, .tokenizer = tokenizer, .hash = XXH3_createState(), .began = ct_now()};
+    int rc;
 
+    if (!e.hash)
+        return ct_fail(CT_ENOMEM, "a hash");
+    XXH3_64bits_reset(e.hash);
+    rc = put(&e, &e.header, sizeof(e.header));
     e.reported = e.began;
     memcpy(e.header.magic, ENCODED_MAGIC, sizeof(e.header.magic));
     e.header.width = width;
@@ -168,5 +178,6 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
         rc = finish(&e);
     free(e.tokens);
     free(e.start);
+    XXH3_freeState(e.hash);
     return rc;
 }

@@ -16,10 +16,11 @@ struct encoded {
     int64_t width; /* bytes per token */
     int64_t documents, tokens;
     int64_t malformed; /* lines that were skipped */
-    int64_t reserved[3];
+    uint64_t hash;     /* of the tokens and of where documents begin */
+    int64_t reserved[2];
 };
 
-#define ENCODED_MAGIC "ctokens2"
+#define ENCODED_MAGIC "ctokens3"
 
 /* Bytes of tokens in the file, up to the offsets of documents. */
 static inline size_t encoded_bytes(const struct encoded *header)

@@ -145,6 +145,7 @@ static int map(struct store *s, int fd)
     s->tokens = h + 1;
     s->start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
     s->count = h->documents;
+    s->hash = h->hash;
     return 0;
 }
 

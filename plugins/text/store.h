@@ -29,9 +29,10 @@ struct store {
     const void *tokens;   /* document d is tokens[start[d] .. start[d + 1]) */
     const int64_t *start; /* count + 1 */
     int64_t count;
-    int width;    /* bytes per token: 2, or 4, where ~token is a token that is no label */
-    size_t files; /* of the corpus */
-    bool kept;    /* under `path` */
+    uint64_t hash; /* of all tokens and of where documents begin */
+    int width;     /* bytes per token: 2, or 4, where ~token is a token that is no label */
+    size_t files;  /* of the corpus */
+    bool kept;     /* under `path` */
     char path[CT_PATH_ROOM];
     struct spool spool; /* unless kept */
     void *base;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
@@ -224,12 +226,26 @@ static int64_t text_vocabulary(struct ct_data *data)
     return data->vocabulary;
 }
 
+/* Of all documents: those that are trained on and those that are held out depend on each other. */
+static void text_identity(const struct ct_data *data, struct ct_data_identity *identity)
+{
+    *identity = (struct ct_data_identity){0};
+    for (size_t i = 0; i < data->count; i++) {
+        const struct store *s = &data->sources[i].store;
+
+        identity->hash = XXH3_64bits_withSeed(&s->hash, sizeof(s->hash), identity->hash);
+        identity->documents += s->count;
+        identity->tokens += s->start[s->count];
+    }
+}
+
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .open = text_open,
                                        .close = text_close,
                                        .read = text_read,
                                        .has_documents = text_has_documents,
-                                       .vocabulary = text_vocabulary};
+                                       .vocabulary = text_vocabulary,
+                                       .identity = text_identity};
 
 CT_PLUGIN(.name = "text", .version = "1.0",
           .summary = "Data: text and JSON lines, tokenised, packed, shuffled and mixed",

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/model.h>
@@ -18,6 +20,7 @@
 /* More is not scanned for its largest token when it is opened. */
 #define SCAN_BYTES ((int64_t)64 << 20)
 #define IGNORED (-100)
+#define HASHED ((size_t)4096) /* bytes at the beginning, in the middle and at the end of a file */
 
 static struct config {
     const char *path, *validation_path;
@@ -45,6 +48,7 @@ struct ct_data {
     int64_t *first; /* sample of each file, and their number */
     int64_t seq_len;
     bool repeat;
+    struct ct_data_identity identity;
 };
 
 static void tokens_close(struct ct_data *data)
@@ -73,6 +77,24 @@ static int open_file(struct ct_data *data, const char *path)
                          "needs",
                          path)
                : 0;
+}
+
+/* Files may be larger than what is read in a run: their sizes and parts of them are hashed. */
+static void identify(struct ct_data *data)
+{
+    struct ct_data_identity *id = &data->identity;
+
+    for (size_t i = 0; i < data->count; i++) {
+        const struct token_file *f = &data->files[i];
+        size_t size = (size_t)f->count * (size_t)f->width, part = size < HASHED ? size : HASHED;
+        int64_t numbers[] = {f->width, f->count, f->documents};
+
+        id->hash = XXH3_64bits_withSeed(numbers, sizeof(numbers), id->hash);
+        for (size_t k = 0; part && k < 3; k++)
+            id->hash = XXH3_64bits_withSeed(f->tokens + (size - part) / 2 * k, part, id->hash);
+        id->tokens += f->count;
+        id->documents = f->begin && id->documents >= 0 ? id->documents + f->documents : -1;
+    }
 }
 
 static int open_files(struct ct_data *data, const char *pattern)
@@ -114,6 +136,7 @@ static int tokens_open(const struct ct_data_request *request, struct ct_data **o
         tokens_close(data);
         return ct_context(rc, "[tokens] %s", request->validation ? "validation_path" : "path");
     }
+    identify(data);
     *out = data;
     return 0;
 }
@@ -182,12 +205,18 @@ static int64_t tokens_vocabulary(struct ct_data *data)
     return (int64_t)largest + 1;
 }
 
+static void tokens_identity(const struct ct_data *data, struct ct_data_identity *identity)
+{
+    *identity = data->identity;
+}
+
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .open = tokens_open,
                                        .close = tokens_close,
                                        .read = tokens_read,
                                        .has_documents = tokens_has_documents,
-                                       .vocabulary = tokens_vocabulary};
+                                       .vocabulary = tokens_vocabulary,
+                                       .identity = tokens_identity};
 
 CT_PLUGIN(.name = "tokens", .version = "1.0",
           .summary = "Data: files of token ids: raw uint32, llm.c's, Megatron's",

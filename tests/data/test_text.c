@@ -599,6 +599,55 @@ static void test_binary(void **state)
     text()->close(data);
 }
 
+/* ---- identity ---- */
+
+static void use_cache(void)
+{
+    snprintf(cache, sizeof(cache), "cache=%s/.cache", folder);
+    USE("a.txt", "shuffle=false");
+}
+
+static struct ct_data_identity identify(bool validation)
+{
+    struct ct_data_identity identity;
+    struct ct_data *data;
+
+    assert_int_equal(open_text(2, 1, validation, &data), 0);
+    text()->identity(data, &identity);
+    text()->close(data);
+    return identity;
+}
+
+/* It is that of the tokens and of their documents: times, names and the cache are of no account. */
+static void test_identity(void **state)
+{
+    struct ct_data_identity one, other;
+
+    (void)state;
+    write_text("a.txt", "abc\nde\n");
+    write_text("b.txt", "fgh");
+    USE("[ab].txt", "validation_fraction=0.5");
+    one = identify(false);
+    assert_int_equal(one.documents, 2);
+    assert_int_equal(one.tokens, 14);
+    other = identify(true);
+    assert_memory_equal(&one, &other, sizeof(one));
+    use_cache();
+    write_text("c.txt", "abc\nde\n");
+    write_text("d.txt", "fgh");
+    USE("[cd].txt", "validation_fraction=0.5");
+    for (int i = 0; i < 2; i++) { /* made, and found again */
+        other = identify(false);
+        assert_memory_equal(&one, &other, sizeof(one));
+    }
+    write_text("d.txt", "fgi");
+    assert_true(identify(false).hash != one.hash);
+    write_text("c.txt", "abc\n");
+    write_text("d.txt", "de\nfgh");
+    assert_int_equal(identify(false).tokens, 14);
+    assert_true(identify(false).hash != one.hash);
+}
+
 /* ---- mixtures ---- */
 
 static void test_mixture(void **state)
@@ -684,12 +733,6 @@ static void test_mixture_ends(void **state)
 }
 
 /* ---- the cache ---- */
-
-static void use_cache(void)
-{
-    snprintf(cache, sizeof(cache), "cache=%s/.cache", folder);
-    USE("a.txt", "shuffle=false");
-}
 
 /* Names in the cache: their number, and the last one's path. */
 static int list_cache(char *path)
@@ -867,6 +910,7 @@ int main(void)
                                        TEST(test_gzip),
                                        TEST(test_zstd),
                                        TEST(test_binary),
+                                       TEST(test_identity),
                                        TEST(test_mixture),
                                        TEST(test_mixture_ends),
                                        TEST(test_cache),

@@ -325,13 +325,53 @@ static void test_megatron(void **state)
     assert_message("does not say where documents begin");
 }
 
+static struct ct_data_identity identify(void)
+{
+    const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
+    struct ct_data_identity identity;
+    struct ct_data *data;
+
+    use("repeat=false");
+    assert_int_equal(open_tokens(10, false, &data), 0);
+    ops->identity(data, &identity);
+    ops->close(data);
+    return identity;
+}
+
+/* Another number of tokens, and another token at either end or in the middle. */
+static void test_identity(void **state)
+{
+    const int places[] = {0, 5000, 9999};
+    uint16_t tokens[10000] = {0};
+    struct ct_data_identity one, other;
+
+    (void)state;
+    write_bytes("a.bin", tokens, sizeof(tokens));
+    snprintf(path, sizeof(path), "%s/a.bin", folder);
+    one = identify();
+    assert_int_equal(one.tokens, 5000);
+    assert_int_equal(one.documents, -1);
+    write_bytes("b.bin", tokens, sizeof(tokens));
+    snprintf(path, sizeof(path), "%s/b.bin", folder);
+    other = identify();
+    assert_memory_equal(&one, &other, sizeof(one));
+    for (size_t i = 0; i < CT_COUNT(places); i++) {
+        tokens[places[i]] = 1;
+        write_bytes("b.bin", tokens, sizeof(tokens));
+        assert_true(identify().hash != one.hash);
+        tokens[places[i]] = 0;
+    }
+    write_bytes("b.bin", tokens, sizeof(tokens) - 4);
+    assert_true(identify().hash != one.hash);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_samples), TEST(test_last_label),        TEST(test_patterns),
         TEST(test_repeat),  TEST(test_documents_are_one), TEST(test_bad_files),
-        TEST(test_llmc),    TEST(test_megatron)};
+        TEST(test_llmc),    TEST(test_megatron),          TEST(test_identity)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

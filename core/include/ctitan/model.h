@@ -111,6 +111,12 @@ struct ct_data_request {
 
 struct ct_data; /* defined by the source */
 
+/* What the samples are made of: two openings with equal ones, and equal options, have the same. */
+struct ct_data_identity {
+    uint64_t hash;             /* of the tokens and their order, or of what they depend on */
+    int64_t documents, tokens; /* for messages; -1: unknown */
+};
+
 struct ct_data_ops {
     size_t size; /* of this struct */
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
@@ -127,6 +133,9 @@ struct ct_data_ops {
     bool (*has_documents)(void);
     /* Smallest vocabulary that holds all tokens; 0: unknown. */
     int64_t (*vocabulary)(struct ct_data *data);
+    /* Checkpoints keep it, and a run that goes on warns if it has changed. Called while another
+       thread reads. NULL: nothing is known. */
+    void (*identity)(const struct ct_data *data, struct ct_data_identity *identity);
 };
 
 struct ct_tokenizer_ops {
