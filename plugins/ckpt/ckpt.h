@@ -71,6 +71,9 @@ struct ckpt_kept {
     size_t bytes;
 };
 
+/* What was trained on, and what is held out. */
+enum { CKPT_TRAINING, CKPT_VALIDATION, CKPT_DATA };
+
 struct ckpt {
     struct ct_arena *arena;
     const char *path; /* of the folder */
@@ -87,6 +90,7 @@ struct ckpt {
     size_t file_count;
     struct ckpt_kept *kept;
     size_t kept_count;
+    const struct ct_data_identity *data[CKPT_DATA]; /* NULL: unknown */
 };
 
 static inline size_t ckpt_chunks(const struct ckpt_file *f, size_t chunk)
@@ -111,6 +115,9 @@ int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **te
 void ckpt_place(struct ct_arena *arena, struct ckpt_file *file);
 /* Set file->header and header_hash from its boxes. *header as above. */
 int ckpt_make_header(struct ckpt_file *file, char **header);
+/* What the run's data is made of, in arena; NULL: unknown. */
+const struct ct_data_identity *ckpt_identify(struct ct_arena *arena, const struct ct_run *run,
+                                             int which);
 /* Everything but the files' hashes. */
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c);

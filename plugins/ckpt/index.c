@@ -83,6 +83,19 @@ static json_t *pack_file(const struct ckpt_file *f, size_t chunk)
                      (json_int_t)f->bytes, "boxes", boxes, "xxh3", hashes);
 }
 
+static const char *const data_keys[] = {
+    [CKPT_TRAINING] = "data", [CKPT_VALIDATION] = "validation_data"};
+
+static void pack_data(json_t *root, const struct ckpt *c)
+{
+    for (int i = 0; i < CKPT_DATA; i++)
+        if (c->data[i])
+            json_object_set_new(root, data_keys[i],
+                                json_pack("{s:o, s:I, s:I}", "hash", hash_text(c->data[i]->hash),
+                                          "documents", (json_int_t)c->data[i]->documents, "tokens",
+                                          (json_int_t)c->data[i]->tokens));
+}
+
 static json_t *pack(const struct ckpt *c)
 {
     const struct ct_progress *p = &c->progress;
@@ -102,6 +115,8 @@ static json_t *pack(const struct ckpt *c)
         "tensors", pack_tensors(c), "kept", kept, "files", files);
     if (root && c->config)
         json_object_set_new(root, "config", json_string(c->config));
+    if (root)
+        pack_data(root, c);
     return root;
 }
 
@@ -285,6 +300,20 @@ static const char *text_of(struct ckpt *c, const json_t *root, const char *key)
     return text ? ct_arena_strdup(c->arena, text) : NULL;
 }
 
+/* Older checkpoints have none. */
+static void read_data(struct ckpt *c, const json_t *root)
+{
+    for (int i = 0; i < CKPT_DATA; i++) {
+        const json_t *value = json_object_get(root, data_keys[i]);
+        struct ct_data_identity *identity = ct_arena_alloc(c->arena, sizeof(*identity));
+
+        identity->hash = hash_value(json_object_get(value, "hash"));
+        identity->documents = json_integer_value(json_object_get(value, "documents"));
+        identity->tokens = json_integer_value(json_object_get(value, "tokens"));
+        c->data[i] = value ? identity : NULL;
+    }
+}
+
 static int unpack(struct ckpt *c, const json_t *root)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -314,6 +343,7 @@ static int unpack(struct ckpt *c, const json_t *root)
     c->mesh = text_of(c, root, "mesh");
     c->recipe = text_of(c, root, "recipe");
     c->config = text_of(c, root, "config");
+    read_data(c, root);
     c->tensors = ct_arena_array(c->arena, struct ckpt_tensor, json_object_size(tensors) + 1);
     c->files = ct_arena_array(c->arena, struct ckpt_file, json_array_size(files) + 1);
     c->kept = ct_arena_array(c->arena, struct ckpt_kept, json_object_size(kept) + 1);

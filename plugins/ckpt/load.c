@@ -77,7 +77,9 @@ static const struct {
     {"training", "dtype", "weights have another precision"},
     {"training", "mixed_precision_param", "matrix products have another precision from now on"},
     {"training", "max_norm", "gradients are clipped differently from now on"},
-    {"training", "seed", "no effect, unless a state is new"},
+    {"training", "seed",
+     "a source that shuffles, as text does, has another order, so sample numbers refer to other "
+     "text; else no effect, unless a state is new"},
     {"adamw", NULL, "updates differ from now on"},
     {"tokens", NULL, "the text may differ"},
     {"text", NULL, "the text may differ"},
@@ -103,6 +105,31 @@ static void tell_change(const char *section, const char *key, const char *before
     ct_info("changed since the checkpoint: [%s] %s = %s, now %s", section, key, before, now);
 }
 
+static const char *amount(struct ct_arena *arena, const struct ct_data_identity *d)
+{
+    const char *tokens = ct_arena_printf(arena, "%lld tokens", (long long)d->tokens);
+
+    return d->documents < 0
+               ? tokens
+               : ct_arena_printf(arena, "%lld documents, %s", (long long)d->documents, tokens);
+}
+
+/* Options may be the same, and the files not. */
+static void tell_data(const struct ckpt *c, const struct ct_run *run, int which)
+{
+    static const char *const effects_of[] = {
+        [CKPT_TRAINING] = "the data is not that of the checkpoint, so sample numbers refer to "
+                          "other text: some may be trained on again, and some never",
+        [CKPT_VALIDATION] = "the data of validation is not that of the checkpoint, so its losses "
+                            "do not compare with former ones"};
+    const struct ct_data_identity *before = c->data[which];
+    const struct ct_data_identity *now = ckpt_identify(c->arena, run, which);
+
+    if (before && now && before->hash != now->hash)
+        ct_warn("%s (then %s, now %s)", effects_of[which], amount(c->arena, before),
+                amount(c->arena, now));
+}
+
 void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
 {
     const char *now;
@@ -110,6 +137,8 @@ void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
     if (c->recipe && (ckpt_recipe_text(c->arena, run, &now) < 0 ||
                       ckpt_compare_recipes(c->recipe, now, tell_change, NULL) < 0))
         ct_warn("%s", ct_error_message());
+    for (int i = 0; i < CKPT_DATA; i++)
+        tell_data(c, run, i);
 }
 
 /* ---- differences ---- */

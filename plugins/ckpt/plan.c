@@ -204,6 +204,19 @@ int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **te
     return printed(arena, print_recipe, run, text);
 }
 
+const struct ct_data_identity *ckpt_identify(struct ct_arena *arena, const struct ct_run *run,
+                                             int which)
+{
+    const struct ct_data *data = which == CKPT_TRAINING ? run->data : run->validation_data;
+    struct ct_data_identity *identity;
+
+    if (!data || !run->data_ops->identity)
+        return NULL;
+    identity = ct_arena_alloc(arena, sizeof(*identity));
+    run->data_ops->identity(data, identity);
+    return identity;
+}
+
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c)
 {
@@ -217,6 +230,8 @@ int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_
                        .mesh = mesh_text(arena, &run->mesh),
                        .chunk = CHUNK};
     describe_tensors(run, what, c);
+    for (int i = 0; i < CKPT_DATA; i++)
+        c->data[i] = ckpt_identify(arena, run, i);
     c->kept = ct_arena_array(arena, struct ckpt_kept, run->kept_count + 1);
     for (; c->kept_count < run->kept_count; c->kept_count++) {
         const struct ct_kept *k = &run->kept[c->kept_count];

@@ -27,6 +27,7 @@ static const char good[] =
     "\"tensors\":{\"w\":{\"role\":\"parameter\",\"dtype\":\"float32\",\"shape\":[4,3]},"
     "\"m\":{\"role\":\"state\",\"dtype\":\"float32\",\"shape\":[2]}},"
     "\"kept\":{\"data\":\"0aff\"},"
+    "\"data\":{\"hash\":\"ffffffffffffffff\",\"documents\":-1,\"tokens\":9},"
     "\"files\":[{\"name\":\"a\",\"header\":512,\"header_xxh3\":\"1\",\"bytes\":56,\"boxes\":["
     "{\"tensor\":\"w\",\"offset\":[0,0],\"shape\":[1,3]},"
     "{\"tensor\":\"w\",\"offset\":[1,0],\"shape\":[3,3]},"
@@ -85,6 +86,10 @@ static void a_good_index_reads_back(void **state)
     assert_int_equal(c.files[0].boxes[1].at, 12);
     assert_int_equal(c.files[0].boxes[2].at, 48);
     assert_memory_equal(c.kept[0].data, "\x0a\xff", 2);
+    assert_true(c.data[CKPT_TRAINING]->hash == UINT64_MAX);
+    assert_int_equal(c.data[CKPT_TRAINING]->documents, -1);
+    assert_int_equal(c.data[CKPT_TRAINING]->tokens, 9);
+    assert_null(c.data[CKPT_VALIDATION]);
     ct_arena_finish(&arena);
 }
 
