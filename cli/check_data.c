@@ -160,6 +160,20 @@ static int check_held_out(const struct ct_data_ops *ops, struct ct_data_request 
     return rc < 0 ? ct_context(rc, "of validation") : 0;
 }
 
+static int check_identity(const struct ct_data_ops *ops, const struct ct_data *data,
+                          const struct ct_data *again)
+{
+    struct ct_data_identity a, b;
+
+    if (!ops->identity)
+        return 0;
+    ops->identity(data, &a);
+    ops->identity(again, &b);
+    return a.hash == b.hash && a.documents == b.documents && a.tokens == b.tokens
+               ? 0
+               : ct_fail(CT_EINVAL, "the data has another `identity` when it is opened again");
+}
+
 static int check_samples(struct check *c, const struct ct_data_ops *ops,
                          const struct ct_data_request *request, struct ct_data *data)
 {
@@ -192,6 +206,8 @@ static int check_samples(struct check *c, const struct ct_data_ops *ops,
         rc = ops->open(request, &other);
     if (rc == 0)
         rc = check_again(ops, other, first, documents, "when the source is opened again");
+    if (rc == 0)
+        rc = check_identity(ops, data, other);
     if (other)
         ops->close(other);
     return rc;
