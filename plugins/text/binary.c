@@ -10,7 +10,7 @@
 
 #define SEARCHED ((size_t)8192) /* bytes that have no NUL if a file is text */
 
-#define UNPACK "unpack it, and remove it from [text] path"
+#define UNPACK "unpack it, and name what it holds instead"
 
 static const struct format {
     const char *name;
@@ -65,7 +65,7 @@ static int refuse_nul(const char *path, const char *data, size_t size)
                        path, is_utf16(data, size, 0) ? "BE" : "LE");
     return ct_fail(CT_ECONFIG,
                    "%s is no text: byte %zu is NUL. Convert it to .txt or .jsonl in UTF-8, or "
-                   "leave it out of [text] path",
+                   "leave it out",
                    path, (size_t)(nul - data));
 }
 

@@ -37,12 +37,12 @@ static int choose(struct source *data, const struct source_request *request)
     uint64_t all = (uint64_t)data->store.count;
     uint64_t held = (uint64_t)held_out(request->validation_fraction, data->store.count);
     struct permutation parts = permutation_make(all, HELD_OUT_SEED, 0);
-    bool validation = request->data->validation;
+    bool validation = request->data->validation && !request->whole;
 
     if (validation && !held)
         return ct_fail(CT_ECONFIG, "no documents to validate on: %s",
                        request->validation_fraction == 0
-                           ? "set [text] validation_fraction"
+                           ? "set [text] validation_path or validation_fraction"
                            : "there is only one document; set [text] split to paragraph or line");
     data->count = (int64_t)(validation ? held : all - held);
     data->part = held ? calloc((size_t)data->count, sizeof(*data->part)) : NULL;
@@ -145,17 +145,20 @@ void source_close(struct source *data)
     *data = (struct source){0};
 }
 
-static int report(const struct source *data, bool validation)
+static int report(const struct source *data, const struct source_request *request)
 {
-    const char *held = validation ? " held out for validation" : "";
+    const char *held = !request->data->validation ? ""
+                       : request->whole           ? " for validation"
+                                                  : " held out for validation";
     int64_t total = data->begin[data->count];
 
     if (total <= data->seq_len)
         return ct_fail(
             CT_ECONFIG,
-            "[text] path: the %lld tokens of %lld documents%s are too few for one sample of "
+            "[text] %s: the %lld tokens of %lld documents%s are too few for one sample of "
             "%lld tokens and its last label",
-            (long long)total, (long long)data->count, held, (long long)data->seq_len);
+            request->store.corpus.option, (long long)total, (long long)data->count, held,
+            (long long)data->seq_len);
     ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
             data->store.files, (long long)data->count, held, (long long)total,
             (long long)data->samples);
@@ -177,7 +180,7 @@ int source_open(struct source *data, const struct source_request *request, const
         rc = choose(data, request);
     if (rc == 0) {
         arrange(data, 0);
-        rc = report(data, validation);
+        rc = report(data, request);
     }
     if (rc < 0)
         source_close(data);

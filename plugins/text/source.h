@@ -20,6 +20,7 @@ struct source_request {
     struct store_request store;
     const struct ct_data_request *data;
     double validation_fraction;
+    bool whole; /* all documents are of the run's part: validation has files of its own */
     bool repeat, shuffle, document_mask;
 };
 

@@ -201,8 +201,10 @@ static int write_tokens(struct store *s, struct opening *o, FILE *out)
     if (rc == 0 && s->kept) {
         rc = find_key(o, s->width, &after);
         if (rc == 0 && !XXH128_isEqual(o->key, after))
-            rc = ct_fail(CT_ECONFIG, "[text] path: a file changed while it was tokenised; start "
-                                     "again when all are complete");
+            rc = ct_fail(CT_ECONFIG,
+                         "[text] %s: a file changed while it was tokenised; start again when all "
+                         "are complete",
+                         o->request->corpus.option);
     }
     return rc;
 }
@@ -275,7 +277,7 @@ static int open_kept(struct store *s, struct opening *o)
     int rc = find_key(o, s->width, &o->key);
 
     if (rc < 0)
-        return ct_context(rc, "[text] path");
+        return ct_context(rc, "[text] %s", o->request->corpus.option);
     rc = find_path(s, o);
     if (rc == 0)
         rc = find_or_make(s, o);
@@ -300,7 +302,7 @@ int store_open(struct store *s, const struct store_request *request, const char 
 
     *s = (struct store){0};
     if (rc < 0)
-        return ct_context(rc, "[text] path");
+        return ct_context(rc, "[text] %s", request->corpus.option);
     s->width = !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
     s->kept = strcmp(request->cache, "none") != 0 && tokenizer->identity;
     s->files = o.corpus.file_count;

@@ -16,7 +16,7 @@
 #include "source.h"
 
 static struct config {
-    const char *path, *weights, *field, *template, *malformed, *cache, *spool;
+    const char *path, *validation_path, *weights, *field, *template, *malformed, *cache, *spool;
     unsigned split, format;
     bool any_template, repeat, shuffle, document_mask;
     double validation_fraction;
@@ -55,6 +55,9 @@ static const struct ct_option options[] = {
                 "Shuffle documents and samples in each epoch, by [training] seed"),
     CT_OPT_FLOAT(struct config, validation_fraction, "validation_fraction", "0", 0, 0.9,
                  "Fraction of the documents that is held out for validation"),
+    CT_OPT_STRING(struct config, validation_path, "validation_path", "",
+                  "Files for validation, named as in path, instead of a fraction of path's "
+                  "documents; with weights, too, they are one corpus"),
     CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
                 "Keep tokens from attending to, or predicting, another document's tokens"),
     {0},
@@ -152,13 +155,16 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
 static int open_sources(struct ct_data *data, const struct source_request *request)
 {
     struct ct_arena scratch = {0};
+    const char *paths = request->whole ? config.validation_path : config.path;
     double weights[MIXTURE_SOURCES];
     size_t count = 0;
-    int rc = corpus_check_list(config.path);
+    int rc = corpus_check_list(paths);
 
     if (rc < 0)
-        return ct_context(rc, "[text] path");
+        return ct_context(rc, "[text] %s", request->store.corpus.option);
     rc = parse_weights(&scratch, weights, &count);
+    if (request->whole)
+        count = 0;
     data->sources = calloc(count ? count : 1, sizeof(*data->sources));
     if (rc == 0 && !data->sources)
         rc = ct_fail(CT_ENOMEM, "text");
@@ -166,7 +172,7 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
         rc = open_mixture(data, request, &scratch, weights, count);
     } else if (rc == 0) {
         data->end = INT64_MAX;
-        rc = source_open(&data->sources[0], request, config.path);
+        rc = source_open(&data->sources[0], request, paths);
         data->count = rc == 0;
     }
     ct_arena_finish(&scratch);
@@ -175,8 +181,10 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
 
 static int text_open(const struct ct_data_request *request, struct ct_data **out)
 {
+    bool whole = request->validation && *config.validation_path;
     struct source_request sources = {
-        .store = {.corpus = {.format = config.format,
+        .store = {.corpus = {.option = whole ? "validation_path" : "path",
+                             .format = config.format,
                              .split = config.split,
                              .field = *config.field                  ? config.field
                                       : config.format == CORPUS_CHAT ? "messages"
@@ -189,6 +197,7 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
                   .cache = config.cache},
         .data = request,
         .validation_fraction = config.validation_fraction,
+        .whole = whole,
         .repeat = config.repeat,
         .shuffle = config.shuffle,
         .document_mask = config.document_mask};
@@ -198,6 +207,9 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     *out = NULL;
     if (!request->tokenizer)
         return ct_fail(CT_ECONFIG, "text needs a tokenizer: add bytes or bpe to [plugins] load");
+    if (*config.validation_path && config.validation_fraction > 0)
+        return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
+                                   "them");
     if (sources.store.corpus.chat)
         rc = chat_check(sources.store.corpus.chat, request->tokenizer);
     if (rc == 0 && sources.store.corpus.chat && !config.any_template)

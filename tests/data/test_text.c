@@ -301,6 +301,41 @@ static void test_held_out(void **state)
     assert_int_equal(total, 2 * 20);
 }
 
+/* All documents of path are trained on, and all of validation_path, which are one corpus, are not. */
+static void test_validation_path(void **state)
+{
+    char held[4200];
+    int32_t stream[64];
+    struct ct_data *data;
+
+    (void)state;
+    write_text("a", "aaaa");
+    write_text("b", "bb");
+    write_text("v1", "vvvvv");
+    write_text("v2", "vv");
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    snprintf(held, sizeof(held), "validation_path=%s/v1, %s/v2", folder, folder);
+    USE("[ab]", held, "repeat=false", "weights=1");
+    assert_int_equal(open_text(1, 1, false, &data), 0);
+    assert_int_equal(count_samples(data), 4 + 2 - 1);
+    text()->close(data);
+    assert_int_equal(open_text(1, 1, true, &data), 0);
+    assert_int_equal(count_samples(data), 5 + 2 - 1);
+    read_epoch(data, 0, 6, 1, stream);
+    for (int i = 0; i < 7; i++)
+        assert_int_equal(stream[i], 'v');
+    text()->close(data);
+    assert_int_equal(open_text(9, 1, true, &data), CT_ECONFIG);
+    assert_message("[text] validation_path: the 7 tokens of 2 documents for validation");
+    USE("[ab]", held, "validation_fraction=0.5");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("set one of them");
+    snprintf(held, sizeof(held), "validation_path=%s/absent", folder);
+    USE("[ab]", held, "repeat=false");
+    assert_int_equal(open_text(1, 1, true, &data), CT_ECONFIG);
+    assert_message("[text] validation_path:");
+}
+
 static void test_document_mask(void **state)
 {
     int32_t tokens[11], labels[11], documents[11];
@@ -901,6 +936,7 @@ int main(void)
                                        TEST(test_epochs),
                                        TEST(test_shuffle),
                                        TEST(test_held_out),
+                                       TEST(test_validation_path),
                                        TEST(test_document_mask),
                                        TEST(test_splits),
                                        TEST(test_paths),
