@@ -71,8 +71,12 @@ struct ckpt_kept {
     size_t bytes;
 };
 
-/* What was trained on, and what is held out. */
+/* What was trained on, and what is held out, as ct_data_ops.identity tells. */
 enum { CKPT_TRAINING, CKPT_VALIDATION, CKPT_DATA };
+struct ckpt_data {
+    uint64_t hash;
+    int64_t documents, tokens; /* -1: unknown */
+};
 
 struct ckpt {
     struct ct_arena *arena;
@@ -90,7 +94,7 @@ struct ckpt {
     size_t file_count;
     struct ckpt_kept *kept;
     size_t kept_count;
-    const struct ct_data_identity *data[CKPT_DATA]; /* NULL: unknown */
+    const struct ckpt_data *data[CKPT_DATA]; /* NULL: unknown */
 };
 
 static inline size_t ckpt_chunks(const struct ckpt_file *f, size_t chunk)
@@ -116,8 +120,7 @@ void ckpt_place(struct ct_arena *arena, struct ckpt_file *file);
 /* Set file->header and header_hash from its boxes. *header as above. */
 int ckpt_make_header(struct ckpt_file *file, char **header);
 /* What the run's data is made of, in arena; NULL: unknown. */
-const struct ct_data_identity *ckpt_identify(struct ct_arena *arena, const struct ct_run *run,
-                                             int which);
+const struct ckpt_data *ckpt_identify(struct ct_arena *arena, const struct ct_run *run, int which);
 /* Everything but the files' hashes. */
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c);

@@ -305,7 +305,7 @@ static void read_data(struct ckpt *c, const json_t *root)
 {
     for (int i = 0; i < CKPT_DATA; i++) {
         const json_t *value = json_object_get(root, data_keys[i]);
-        struct ct_data_identity *identity = ct_arena_alloc(c->arena, sizeof(*identity));
+        struct ckpt_data *identity = ct_arena_alloc(c->arena, sizeof(*identity));
 
         identity->hash = hash_value(json_object_get(value, "hash"));
         identity->documents = json_integer_value(json_object_get(value, "documents"));

@@ -105,7 +105,7 @@ static void tell_change(const char *section, const char *key, const char *before
     ct_info("changed since the checkpoint: [%s] %s = %s, now %s", section, key, before, now);
 }
 
-static const char *amount(struct ct_arena *arena, const struct ct_data_identity *d)
+static const char *amount(struct ct_arena *arena, const struct ckpt_data *d)
 {
     const char *tokens = ct_arena_printf(arena, "%lld tokens", (long long)d->tokens);
 
@@ -122,8 +122,8 @@ static void tell_data(const struct ckpt *c, const struct ct_run *run, int which)
                           "other text: some may be trained on again, and some never",
         [CKPT_VALIDATION] = "the data of validation is not that of the checkpoint, so its losses "
                             "do not compare with former ones"};
-    const struct ct_data_identity *before = c->data[which];
-    const struct ct_data_identity *now = ckpt_identify(c->arena, run, which);
+    const struct ckpt_data *before = c->data[which];
+    const struct ckpt_data *now = ckpt_identify(c->arena, run, which);
 
     if (before && now && before->hash != now->hash)
         ct_warn("%s (then %s, now %s)", effects_of[which], amount(c->arena, before),

@@ -204,16 +204,15 @@ int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **te
     return printed(arena, print_recipe, run, text);
 }
 
-const struct ct_data_identity *ckpt_identify(struct ct_arena *arena, const struct ct_run *run,
-                                             int which)
+const struct ckpt_data *ckpt_identify(struct ct_arena *arena, const struct ct_run *run, int which)
 {
     const struct ct_data *data = which == CKPT_TRAINING ? run->data : run->validation_data;
-    struct ct_data_identity *identity;
+    struct ckpt_data *identity;
 
     if (!data || !run->data_ops->identity)
         return NULL;
     identity = ct_arena_alloc(arena, sizeof(*identity));
-    run->data_ops->identity(data, identity);
+    identity->hash = run->data_ops->identity(data, &identity->documents, &identity->tokens);
     return identity;
 }
 

@@ -239,16 +239,19 @@ static int64_t text_vocabulary(struct ct_data *data)
 }
 
 /* Of all documents: those that are trained on and those that are held out depend on each other. */
-static void text_identity(const struct ct_data *data, struct ct_data_identity *identity)
+static uint64_t text_identity(const struct ct_data *data, int64_t *documents, int64_t *tokens)
 {
-    *identity = (struct ct_data_identity){0};
+    uint64_t hash = 0;
+
+    *documents = *tokens = 0;
     for (size_t i = 0; i < data->count; i++) {
         const struct store *s = &data->sources[i].store;
 
-        identity->hash = XXH3_64bits_withSeed(&s->hash, sizeof(s->hash), identity->hash);
-        identity->documents += s->count;
-        identity->tokens += s->start[s->count];
+        hash = XXH3_64bits_withSeed(&s->hash, sizeof(s->hash), hash);
+        *documents += s->count;
+        *tokens += s->start[s->count];
     }
+    return hash;
 }
 
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),

@@ -48,7 +48,7 @@ struct ct_data {
     int64_t *first; /* sample of each file, and their number */
     int64_t seq_len;
     bool repeat;
-    struct ct_data_identity identity;
+    uint64_t hash; /* of the files; see identify */
 };
 
 static void tokens_close(struct ct_data *data)
@@ -82,18 +82,14 @@ static int open_file(struct ct_data *data, const char *path)
 /* Files may be larger than what is read in a run: their sizes and parts of them are hashed. */
 static void identify(struct ct_data *data)
 {
-    struct ct_data_identity *id = &data->identity;
-
     for (size_t i = 0; i < data->count; i++) {
         const struct token_file *f = &data->files[i];
         size_t size = (size_t)f->count * (size_t)f->width, part = size < HASHED ? size : HASHED;
         int64_t numbers[] = {f->width, f->count, f->documents};
 
-        id->hash = XXH3_64bits_withSeed(numbers, sizeof(numbers), id->hash);
+        data->hash = XXH3_64bits_withSeed(numbers, sizeof(numbers), data->hash);
         for (size_t k = 0; part && k < 3; k++)
-            id->hash = XXH3_64bits_withSeed(f->tokens + (size - part) / 2 * k, part, id->hash);
-        id->tokens += f->count;
-        id->documents = f->begin && id->documents >= 0 ? id->documents + f->documents : -1;
+            data->hash = XXH3_64bits_withSeed(f->tokens + (size - part) / 2 * k, part, data->hash);
     }
 }
 
@@ -205,9 +201,16 @@ static int64_t tokens_vocabulary(struct ct_data *data)
     return (int64_t)largest + 1;
 }
 
-static void tokens_identity(const struct ct_data *data, struct ct_data_identity *identity)
+static uint64_t tokens_identity(const struct ct_data *data, int64_t *documents, int64_t *tokens)
 {
-    *identity = data->identity;
+    *documents = *tokens = 0;
+    for (size_t i = 0; i < data->count; i++) {
+        const struct token_file *f = &data->files[i];
+
+        *documents = f->begin && *documents >= 0 ? *documents + f->documents : -1;
+        *tokens += f->count;
+    }
+    return data->hash;
 }
 
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),

@@ -111,12 +111,6 @@ struct ct_data_request {
 
 struct ct_data; /* defined by the source */
 
-/* What the samples are made of: two openings with equal ones, and equal options, have the same. */
-struct ct_data_identity {
-    uint64_t hash;             /* of the tokens and their order, or of what they depend on */
-    int64_t documents, tokens; /* for messages; -1: unknown */
-};
-
 struct ct_data_ops {
     size_t size; /* of this struct */
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
@@ -133,9 +127,11 @@ struct ct_data_ops {
     bool (*has_documents)(void);
     /* Smallest vocabulary that holds all tokens; 0: unknown. */
     int64_t (*vocabulary)(struct ct_data *data);
-    /* Checkpoints keep it, and a run that goes on warns if it has changed. Called while another
-       thread reads. NULL: nothing is known. */
-    void (*identity)(const struct ct_data *data, struct ct_data_identity *identity);
+    /* A hash of what the samples are made of: the tokens and their order, or what they depend on.
+       Equal hashes and options: equal samples. Checkpoints keep it, and a run that goes on warns if
+       it has changed; the numbers are for that message, -1: unknown. Called while another thread
+       reads. NULL: nothing is known. */
+    uint64_t (*identity)(const struct ct_data *data, int64_t *documents, int64_t *tokens);
 };
 
 struct ct_tokenizer_ops {
