@@ -101,9 +101,9 @@ static void print_recipe(const void *object, FILE *out)
     fprintf(out,
             "[plugins]\nload = %s\n[model]\nname = %s\n"
             "[training]\nseq_len = %d\nlocal_batch_size = 2\nglobal_batch_size = 8\nsteps = %d\n"
-            "mixed_precision_param = float32\n[lr_scheduler]\nwarmup_steps = 2\n"
-            "[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
-            w->list, model_name(c), CHECK_TOKENS, CHECK_STEPS);
+            "mixed_precision_param = float32\n%s[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
+            w->list, model_name(c), CHECK_TOKENS, CHECK_STEPS,
+            ct_offer_at(CT_LR_SCHEDULE, 0) ? "" : "[lr_scheduler]\nwarmup_steps = 2\n");
     if (is_list(w->list, "llama"))
         fprintf(out,
                 "[llama]\ndim = 32\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\n"

@@ -1,6 +1,7 @@
 /*
  * A learning-rate schedule as a separate plugin: after a linear warm-up the rate falls with the
- * root of the step (Vaswani et al. 2017). It replaces the rule of [lr_scheduler].
+ * root of the step (Vaswani et al. 2017). It replaces the rule of [lr_scheduler],
+ * whose keys are errors then.
  */
 #include <math.h>
 

@@ -148,10 +148,23 @@ static bool target_find(const char *name, struct target *target)
     return false;
 }
 
+/* No value is read and ignored. */
+static int check_effect(const struct ct_setting *s)
+{
+    const struct ct_plugin *by = ct_recipe_replaced_by(s->section, s->key);
+
+    return by ? ct_fail(CT_ECONFIG,
+                        "%s: [%s] %s has no effect, as plugin %s gives the learning rate: remove "
+                        "the key, or take %s out of [plugins] load",
+                        s->source, s->section, s->key, by->name, by->name)
+              : 0;
+}
+
 static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting *s)
 {
     struct target target;
     char where[PATH_MAX + 128];
+    int rc;
 
     if (!strcmp(s->section, "plugins")) {
         if (strcmp(s->key, "load"))
@@ -164,7 +177,8 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
     if (!target.options)
         return ct_fail(CT_ECONFIG, "%s: plugin %s has no options", s->source, s->section);
     snprintf(where, sizeof(where), "%s: [%s]", s->source, s->section);
-    return ct_options_set(target.options, target.config, s->key, s->value, where);
+    rc = ct_options_set(target.options, target.config, s->key, s->value, where);
+    return rc == 0 ? check_effect(s) : rc;
 }
 
 /* Options without a default must be set by the user. */

@@ -93,7 +93,8 @@ static void print_section(const struct ct_recipe *recipe, const char *name,
 {
     fprintf(out, "\n[%s]\n", name);
     for (const struct ct_option *o = options; o->name; o++)
-        print_option(recipe, name, o, config, out);
+        if (!ct_recipe_replaced_by(name, o->name))
+            print_option(recipe, name, o, config, out);
 }
 
 void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out)

@@ -6,6 +6,9 @@
 #include <math.h>
 
 #include <ctitan/lib/recipe.h>
+#include <ctitan/plugin.h>
+
+#include "settings.h"
 
 static const struct ct_option job_options[] = {
     CT_OPT_STRING(struct ct_job_config, name, "name", "", "Name of the run, for people"),
@@ -96,5 +99,16 @@ const struct ct_recipe_section *ct_recipe_section_find(const char *name)
     for (const struct ct_recipe_section *s = sections; s->name; s++)
         if (!strcmp(s->name, name))
             return s;
+    return NULL;
+}
+
+const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *key)
+{
+    const struct ct_plugin *p;
+
+    (void)key;
+    for (size_t i = 0; !strcmp(section, "lr_scheduler") && (p = ct_plugin_at(i)); i++)
+        if (ct_plugin_has(p, "learning-rate schedule:*"))
+            return p;
     return NULL;
 }

@@ -3,6 +3,7 @@
 #define CT_RECIPE_SETTINGS_H
 
 #include <ctitan/lib/recipe.h>
+#include <ctitan/plugin.h>
 
 #define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
 
@@ -20,6 +21,10 @@ void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *ke
 const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const char *name);
 struct ct_setting *ct_recipe_find(const struct ct_recipe *recipe, const char *section,
                                   const char *key);
+
+/* The plugin that a key of the core has no effect with, as its learning-rate schedule replaces that of
+   [lr_scheduler]; NULL: none. */
+const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *key);
 
 /* Whether text is UTF-8, as checkpoints and other JSON that keep a recipe need it. */
 bool ct_recipe_is_utf8(const char *text);

@@ -1,8 +1,14 @@
 #!/bin/bash
-# A learning-rate schedule of a third party replaces [lr_scheduler], on any number of ranks.
+# A learning-rate schedule of a third party replaces [lr_scheduler], whose keys are refused then, on any number
+# of ranks.
 set -euo pipefail
 . "$(dirname "$0")/installed.sh" "$1" "$2" inverse_root
 
+status=0
+"$ctitan" train recipe.ini --with inverse_root 2>refused || status=$?
+[[ $status == 2 ]]
+grep -qF '[lr_scheduler] warmup_steps has no effect, as plugin inverse_root gives the learning rate' refused
+sed -i '/^\[lr_scheduler\]/,/^warmup_steps/d' recipe.ini
 for ranks in '' '-n 2 --with fsdp'; do
     read -ra arguments <<<"$ranks"
     rm -rf run

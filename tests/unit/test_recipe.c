@@ -294,6 +294,10 @@ static void bad_recipes_say_what_is_wrong(void **state)
         {"[model]\nname = x\n[lr_scheduler]\ndecay_ratio = 2\n",
          CT_ECONFIG,
          {"r.ini:4: ", "expected a number, -1 to 1", ""}},
+        {"[plugins]\nload = halves\n[model]\nname = x\n[lr_scheduler]\nmin_lr_factor = 0\n",
+         CT_ECONFIG,
+         {"r.ini:6: [lr_scheduler] min_lr_factor has no effect",
+          "plugin halves gives the learning rate", "take halves out of [plugins] load"}},
     };
     char out[8192];
 
@@ -375,6 +379,21 @@ static void the_resolved_recipe_is_complete_and_reads_back(void **state)
     assert_string_equal(first, second);
 }
 
+/* Nor does it then have keys that would be refused. */
+static void the_resolved_recipe_of_a_plugins_schedule_reads_back(void **state)
+{
+    static char first[16384], second[16384];
+
+    (void)state;
+    assert_int_equal(apply("[plugins]\nload = halves\n[model]\nname = x\n", first, sizeof(first)),
+                     0);
+    assert_null(strstr(first, "warmup_steps"));
+    assert_int_equal(apply(first, second, sizeof(second)), 0);
+    drop_comments(first);
+    drop_comments(second);
+    assert_string_equal(first, second);
+}
+
 static void defaults_are_torchtitans(void **state)
 {
     static char out[16384];
@@ -450,6 +469,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_recipes_say_what_is_wrong),
         cmocka_unit_test(values_read_back_as_they_were),
         cmocka_unit_test(the_resolved_recipe_is_complete_and_reads_back),
+        cmocka_unit_test(the_resolved_recipe_of_a_plugins_schedule_reads_back),
         cmocka_unit_test(defaults_are_torchtitans),
         cmocka_unit_test(random_text_is_refused_or_sound),
     };
