@@ -201,6 +201,19 @@ static int check_batch(const struct ct_recipe *recipe)
                    s ? s->source : recipe->path);
 }
 
+static int check_schedule(const struct ct_recipe *recipe)
+{
+    const struct ct_setting *s = ct_recipe_find(recipe, "lr_scheduler", "total_steps");
+    int64_t total = ct_config.lr_total_steps, steps = ct_config.training.steps;
+
+    if (!s || total == 0 || total >= steps)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s: [lr_scheduler] total_steps = %lld ends before the run, which has "
+                   "[training] steps = %lld: expected at least as many, or 0",
+                   s->source, (long long)total, (long long)steps);
+}
+
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
     struct target target;
@@ -219,5 +232,7 @@ int ct_recipe_apply(struct ct_recipe *recipe)
         rc = apply_setting(recipe, &recipe->settings[i]);
     for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
         rc = check_set(recipe, &target);
-    return rc == 0 ? check_batch(recipe) : rc;
+    if (rc == 0)
+        rc = check_batch(recipe);
+    return rc == 0 ? check_schedule(recipe) : rc;
 }

@@ -57,13 +57,16 @@ static const struct ct_option model_options[] = {
     {0}};
 
 static const struct ct_option lr_options[] = {
-    CT_OPT_INT(struct ct_lr_config, warmup_steps, "warmup_steps", "200", 0, 1e15,
-               "Steps of linear warm-up; in a run of fewer steps, all of them"),
-    CT_OPT_FLOAT(struct ct_lr_config, decay_ratio, "decay_ratio", "-1", -1, 1,
-                 "Share of the steps that decays; negative: all after the warm-up"),
-    CT_OPT_ENUM(struct ct_lr_config, decay_type, "decay_type", "linear", "linear|sqrt|cosine",
-                "Shape of the decay"),
-    CT_OPT_FLOAT(struct ct_lr_config, min_lr_factor, "min_lr_factor", "0", 0, 1,
+    CT_OPT_INT(struct ct_config, lr_scheduler.warmup_steps, "warmup_steps", "200", 0, 1e15,
+               "Steps of linear warm-up; in a schedule of fewer steps, all of them"),
+    CT_OPT_INT(struct ct_config, lr_total_steps, "total_steps", "0", 0, 1e15,
+               "Steps of the whole schedule, of which the run may be the beginning; 0: "
+               "[training] steps"),
+    CT_OPT_FLOAT(struct ct_config, lr_scheduler.decay_ratio, "decay_ratio", "-1", -1, 1,
+                 "Share of the schedule's steps that decays; negative: all after the warm-up"),
+    CT_OPT_ENUM(struct ct_config, lr_scheduler.decay_type, "decay_type", "linear",
+                "linear|sqrt|cosine", "Shape of the decay"),
+    CT_OPT_FLOAT(struct ct_config, lr_scheduler.min_lr_factor, "min_lr_factor", "0", 0, 1,
                  "Learning rate at the end, as a share of the peak"),
     {0}};
 
@@ -84,7 +87,7 @@ static const struct ct_recipe_section sections[] = {
     {"training", "Batch, length, precision", training_options, &ct_config.training},
     {"model", "What is trained", model_options, &ct_config.model},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
-     &ct_config.lr_scheduler},
+     &ct_config},
     {"validation", "Loss on held-out data", validation_options, &ct_config.validation},
     {"comm", "Communication between ranks", comm_options, &ct_config.comm},
     {NULL, NULL, NULL, NULL}};
@@ -106,8 +109,9 @@ const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *k
 {
     const struct ct_plugin *p;
 
-    (void)key;
-    for (size_t i = 0; !strcmp(section, "lr_scheduler") && (p = ct_plugin_at(i)); i++)
+    if (strcmp(section, "lr_scheduler") || !strcmp(key, "total_steps"))
+        return NULL;
+    for (size_t i = 0; (p = ct_plugin_at(i)); i++)
         if (ct_plugin_has(p, "learning-rate schedule:*"))
             return p;
     return NULL;

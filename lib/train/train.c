@@ -77,27 +77,35 @@ static int execute(struct feed *f)
     return rc == 0 && c->comm && c->ops->check ? c->ops->check(c->comm) : rc;
 }
 
-static double lr_factor(const struct ct_run *run, int64_t step, int64_t total)
+/* Of the schedule. The run may be its beginning. */
+static int64_t lr_steps(void)
 {
+    return ct_config.lr_total_steps ? ct_config.lr_total_steps : ct_config.training.steps;
+}
+
+static double lr_factor(const struct ct_run *run, int64_t step)
+{
+    int64_t total = lr_steps();
+
     return run->lr_schedule ? run->lr_schedule->factor(step, total)
                             : ct_lr_factor(&ct_config.lr_scheduler, step, total);
 }
 
 static void report_warmup(const struct ct_run *run)
 {
-    long long warmup = ct_config.lr_scheduler.warmup_steps, steps = ct_config.training.steps;
+    long long warmup = ct_config.lr_scheduler.warmup_steps, steps = lr_steps();
 
     if (run->rank == 0 && !run->lr_schedule && warmup > steps)
-        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld steps of the run: the "
+        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld steps of the %s: the "
                 "learning rate rises until the last one",
-                warmup, steps);
+                warmup, steps, ct_config.lr_total_steps ? "schedule" : "run");
 }
 
 static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
 {
     int rc;
 
-    r->lr = run->optimizer->lr() * lr_factor(run, r->step - 1, ct_config.training.steps);
+    r->lr = run->optimizer->lr() * lr_factor(run, r->step - 1);
     rc = write_double(run, "lr", r->lr);
     return rc < 0 ? rc : write_double(run, "step", (double)(run->progress.updates + 1));
 }

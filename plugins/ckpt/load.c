@@ -69,7 +69,9 @@ static const struct {
     const char *section, *key, *what;
 } effects[] = {
     {"lr_scheduler", NULL, "the learning rate follows another curve from now on"},
-    {"training", "steps", "the learning rate follows the curve of the new number of steps"},
+    {"training", "steps",
+     "the learning rate follows the curve of the new number of steps, unless [lr_scheduler] "
+     "total_steps is set"},
     {"training", "seq_len", "samples have another length, so sample numbers refer to other text"},
     {"training", "global_batch_size", "steps have another number of samples from now on"},
     {"training", "local_batch_size",

@@ -527,6 +527,39 @@ static void a_warm_up_longer_than_the_run_is_reported(void **state)
     assert_null(strstr(run("train %R").err, "warmup_steps"));
 }
 
+/* Three steps of a schedule of ten, and three more after them. */
+static void a_run_is_the_beginning_of_its_schedule(void **state)
+{
+    static const double factors[] = {0.5, 1, 1, 7.0 / 8, 6.0 / 8, 5.0 / 8};
+    const char *train = "train %R --with ckpt --set ckpt.interval=3 --set metrics.log_freq=1 "
+                        "--set lr_scheduler.total_steps=10";
+    char *text, *whole;
+
+    (void)state;
+    for (int steps = 3; steps <= 6; steps += 3)
+        assert_int_equal(run(ct_arena_printf(&arena,
+                                             "%s --set training.steps=%d --set "
+                                             "job.dump_folder=parts",
+                                             train, steps))
+                             .status,
+                         0);
+    assert_int_equal(
+        run(ct_arena_printf(&arena, "%s --set training.steps=6 --set job.dump_folder=whole", train))
+            .status,
+        0);
+    text = slurp("parts/metrics.jsonl");
+    whole = slurp("whole/metrics.jsonl");
+    for (size_t i = 0; i < CT_COUNT(factors); i++) {
+        json_t *object = line_object(&text), *same = line_object(&whole);
+
+        assert_true(fabs(number(object, "lr") - 8e-4 * factors[i]) < 1e-15);
+        assert_true(number(object, "loss") == number(same, "loss"));
+        json_decref(object);
+        json_decref(same);
+    }
+    assert_string_equal(text, "");
+}
+
 /* ---- looking without running ---- */
 
 static double last_loss(const char *arguments)
@@ -806,6 +839,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
+        cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(explain_prints_kernels),

@@ -294,6 +294,11 @@ static void bad_recipes_say_what_is_wrong(void **state)
         {"[model]\nname = x\n[lr_scheduler]\ndecay_ratio = 2\n",
          CT_ECONFIG,
          {"r.ini:4: ", "expected a number, -1 to 1", ""}},
+        {"[model]\nname = x\n[training]\nsteps = 9\n[lr_scheduler]\ntotal_steps = 8\n",
+         CT_ECONFIG,
+         {"r.ini:6: [lr_scheduler] total_steps = 8 ends before the run, which has [training] steps "
+          "= 9",
+          "expected at least as many, or 0", ""}},
         {"[plugins]\nload = halves\n[model]\nname = x\n[lr_scheduler]\nmin_lr_factor = 0\n",
          CT_ECONFIG,
          {"r.ini:6: [lr_scheduler] min_lr_factor has no effect",
@@ -385,9 +390,12 @@ static void the_resolved_recipe_of_a_plugins_schedule_reads_back(void **state)
     static char first[16384], second[16384];
 
     (void)state;
-    assert_int_equal(apply("[plugins]\nload = halves\n[model]\nname = x\n", first, sizeof(first)),
-                     0);
+    assert_int_equal(
+        apply("[plugins]\nload = halves\n[model]\nname = x\n[lr_scheduler]\ntotal_steps = 20000\n",
+              first, sizeof(first)),
+        0);
     assert_null(strstr(first, "warmup_steps"));
+    assert_non_null(strstr(first, "total_steps = 20000 "));
     assert_int_equal(apply(first, second, sizeof(second)), 0);
     drop_comments(first);
     drop_comments(second);
@@ -405,6 +413,7 @@ static void defaults_are_torchtitans(void **state)
                                            "dtype = float32 ",
                                            "mixed_precision_param = bfloat16 ",
                                            "warmup_steps = 200 ",
+                                           "total_steps = 0 ",
                                            "decay_type = linear ",
                                            "min_lr_factor = 0 ",
                                            "dump_folder = ./outputs ",

@@ -95,7 +95,7 @@ struct ct_optimizer_ops {
 struct ct_lr_schedule_ops {
     size_t size; /* of this struct */
     /* Factor of the learning rate for a 0-based step of total. It replaces the rule of
-       [lr_scheduler], whose keys are errors then. */
+       [lr_scheduler], whose keys are errors then, except for total_steps. */
     double (*factor)(int64_t step, int64_t total);
 };
 
