@@ -130,7 +130,7 @@ static int add_averages(struct ct_graph *graph, struct ct_run *r)
     (void)r;
     init.why = b.why = "average of the weights";
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && graph->values[i]->grad)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
             rc = add_average(&b, &init, graph->values[i], step);
     return rc;
 }

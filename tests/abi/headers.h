@@ -40,6 +40,7 @@
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/pointwise.h>
