@@ -18,7 +18,7 @@
 
 static struct config {
     struct adamw_hyper hyper;
-    const char *state_dtype;
+    const char *no_decay, *lr_factors, *state_dtype;
     bool write_copies;
 } config;
 
@@ -32,6 +32,11 @@ static const struct ct_option options[] = {
                  "Added to the root of the second moment"),
     CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, DBL_MAX,
                  "Weight decay: fraction of a weight that a step at learning rate 1 subtracts"),
+    CT_OPT_STRING(struct config, no_decay, "no_decay", "",
+                  "Patterns of names, separated by commas: parameters without weight decay"),
+    CT_OPT_STRING(struct config, lr_factors, "lr_factors", "",
+                  "PATTERN:FACTOR, separated by commas: parameters whose learning rate is so many "
+                  "times lr; the first pattern counts"),
     CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
                   "parameter|float32|bfloat16|float8",
                   "Dtype of the moments; parameter: that of the parameter; float8: those of "
@@ -54,6 +59,7 @@ const struct ct_option adamw_attrs[] = {
                  "Decay of the second moment"),
     CT_OPT_FLOAT(struct adamw_hyper, eps, "eps", "1e-8", 0, DBL_MAX, "Added to the root"),
     CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, DBL_MAX, "Decay"),
+    CT_OPT_FLOAT(struct adamw_hyper, lr_factor, "lr_factor", "1", 0, DBL_MAX, "Of lr"),
     {0}};
 
 /* p, g, m, v at t; copy may be NULL. */
@@ -81,7 +87,7 @@ static void update(const struct ct_tensor *t, const struct ct_tensor *copy,
 static int update_all(const struct ct_launch *l, int group)
 {
     double step = ct_tensor_load(&l->in[STEP], 0), clip = ct_tensor_load(&l->in[CLIP], 0);
-    struct adamw_hyper h = {.lr = ct_tensor_load(&l->in[LR], 0),
+    struct adamw_hyper h = {.lr = ct_tensor_load(&l->in[LR], 0) * ct_op_float(l->op, "lr_factor"),
                             .beta1 = ct_op_float(l->op, "beta1"),
                             .beta2 = ct_op_float(l->op, "beta2"),
                             .eps = ct_op_float(l->op, "eps"),
@@ -114,7 +120,9 @@ const struct ct_op_type adamw_type = {
     .name = "adamw",
     .summary = "updates p from its gradient g and its moments m and v; nothing if clip is negative",
     .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F)",
-    .samples = "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4]",
+    .samples = "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4];"
+               "weight_decay=0.5 lr_factor=0.25: square[] square[] factor[] real[2,4] real[2,4] "
+               "real[2,4] positive[2,4]",
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = reference,
@@ -194,36 +202,76 @@ static int build_float8(struct ct_builder *b, struct ct_builder *init, struct ct
     return b->status < 0 ? b->status : init->status;
 }
 
+/* Parameters with the same hyperparameters. */
+struct group {
+    struct adamw_hyper hyper;
+    struct ct_value **param;
+    size_t count;
+};
+
+/* Returns the number of groups then. */
+static size_t add_to_group(struct ct_arena *arena, struct group *group, size_t groups,
+                           struct ct_value *param, size_t most, struct adamw_hyper hyper)
+{
+    size_t i = 0;
+
+    while (i < groups && memcmp(&group[i].hyper, &hyper, sizeof(hyper)))
+        i++;
+    if (i == groups)
+        group[groups++] = (struct group){hyper, ct_arena_array(arena, struct ct_value *, most), 0};
+    group[i].param[group[i].count++] = param;
+    return groups;
+}
+
+/* One op for all of them. */
+static int build_group(struct ct_builder *b, struct ct_builder *init, struct group *group,
+                       struct ct_value *const *head)
+{
+    struct ct_value **in =
+        ct_arena_array(b->graph->arena, struct ct_value *, FIRST + group->count * GROUP);
+    struct ct_value **next = in + FIRST;
+    int rc = 0;
+
+    memcpy(in, head, sizeof(*in) * FIRST);
+    for (size_t i = 0; rc == 0 && i < group->count; i++) {
+        struct ct_value *p = group->param[i];
+
+        if (block_of(p)) {
+            rc = build_float8(b, init, p, in, &group->hyper);
+            continue;
+        }
+        *next++ = p;
+        *next++ = p->grad;
+        *next++ = moment(init, p, "m");
+        *next++ = moment(init, p, "v");
+    }
+    if (rc < 0 || init->status < 0)
+        return rc < 0 ? rc : init->status;
+    if (next > in + FIRST)
+        ct_emit_type(b, &adamw_type, "adamw", in, (int)(next - in), &group->hyper);
+    return b->status;
+}
+
 static int build(struct ct_builder *b, struct ct_value *const *params, size_t count,
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
+    struct ct_arena *arena = b->graph->arena;
     struct ct_builder init = ct_init_builder(b->graph);
-    struct ct_value **in =
-        ct_arena_array(b->graph->arena, struct ct_value *, FIRST + count * GROUP);
-    struct ct_value **next = in + FIRST;
+    struct group *group = ct_arena_array(arena, struct group, count);
     struct adamw_hyper hyper = config.hyper;
-    int rc = 0;
+    struct adamw_groups own;
+    size_t groups = 0;
+    int rc = adamw_read_groups(arena, b->graph, config.no_decay, config.lr_factors, &own);
 
     init.why = "state of adamw";
     hyper.lr = 0; /* not an attribute: the value is passed in at each step */
-    in[LR] = lr;
-    in[STEP] = step;
-    in[CLIP] = clip;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (block_of(params[i])) {
-            rc = build_float8(b, &init, params[i], in, &hyper);
-            continue;
-        }
-        *next++ = params[i];
-        *next++ = params[i]->grad;
-        *next++ = moment(&init, params[i], "m");
-        *next++ = moment(&init, params[i], "v");
-    }
-    if (rc < 0 || init.status < 0)
-        return rc < 0 ? rc : init.status;
-    if (next > in + FIRST)
-        ct_emit_type(b, &adamw_type, "adamw", in, (int)(next - in), &hyper);
-    return b->status;
+    hyper.lr_factor = 1;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        groups = add_to_group(arena, group, groups, params[i], count,
+                              adamw_hyper_of(&own, params[i], &hyper));
+    for (size_t i = 0; rc == 0 && i < groups; i++)
+        rc = build_group(b, &init, &group[i], (struct ct_value *[]){lr, step, clip});
+    return rc;
 }
 
 static double peak_lr(void)

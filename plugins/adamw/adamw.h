@@ -2,10 +2,11 @@
 #ifndef ADAMW_H
 #define ADAMW_H
 
+#include <ctitan/lib/patterns.h>
 #include <ctitan/op.h>
 
 struct adamw_hyper {
-    double lr, beta1, beta2, eps, weight_decay;
+    double lr, beta1, beta2, eps, weight_decay, lr_factor;
 };
 extern const struct ct_option adamw_attrs[];
 
@@ -28,6 +29,22 @@ bool adamw_write_copy(struct ct_graph *graph, struct ct_op *op, struct ct_value 
 bool adamw_wants_copies(void); /* in adamw.c: [adamw] write_copies */
 /* The transform. */
 int adamw_write_copies(struct ct_graph *graph);
+
+/* ---- groups.c ---- */
+
+/* Which parameters have a weight decay or a learning rate of their own, by patterns of names. */
+struct adamw_groups {
+    struct ct_patterns no_decay, scaled;
+    double *factor; /* by pattern of scaled */
+};
+
+/* From the options' texts. CT_ECONFIG: an entry cannot be read, or applies to no parameter of the
+   graph that adamw updates. In arena. */
+int adamw_read_groups(struct ct_arena *arena, const struct ct_graph *graph, const char *no_decay,
+                      const char *lr_factors, struct adamw_groups *groups);
+/* *hyper, with the parameter's own values. */
+struct adamw_hyper adamw_hyper_of(const struct adamw_groups *groups, const struct ct_value *param,
+                                  const struct adamw_hyper *hyper);
 
 /* ---- float8.c ---- */
 

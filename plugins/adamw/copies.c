@@ -30,7 +30,9 @@ const struct ct_op_type adamw_copies = {
     .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F, ?!copy[.] F, "
                  "?!packed[ab] F, ?!packed2[cd] F)",
     .samples =
-        "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4] - -",
+        "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4] - -;"
+        "weight_decay=0.5 lr_factor=0.25: square[] square[] factor[] real[2,4] real[2,4] real[2,4] "
+        "positive[2,4] real[2,4] - -",
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = adamw_copies_reference,

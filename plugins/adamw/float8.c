@@ -108,7 +108,8 @@ static void update(const struct step *s, struct block *b, int64_t n, uint32_t in
 static struct step step_of(const struct ct_launch *l)
 {
     const struct adamw_hyper *h = l->op->attrs;
-    double lr = ct_tensor_load(&l->in[LR], 0), step = ct_tensor_load(&l->in[STEP], 0);
+    double lr = ct_tensor_load(&l->in[LR], 0) * h->lr_factor,
+           step = ct_tensor_load(&l->in[STEP], 0);
 
     return (struct step){.lr = (float)lr,
                          .keep = (float)(1 - lr * h->weight_decay),
@@ -227,7 +228,9 @@ const struct ct_op_type adamw_float8 = {
     .signature = "lr[] d, step[] d, clip[] f, !p[.r] F, g[.r] F, !m[.r] F, !m_scale[.b] f, "
                  "!v[.r] F, !v_scale[.b] f | r:b",
     .samples = "square[] square[] factor[] real[2,3,8] real[2,3,8] real[2,3,8] factor[2,3,2] "
-               "positive[2,3,8] factor[2,3,2]",
+               "positive[2,3,8] factor[2,3,2];"
+               "weight_decay=0.5 lr_factor=0.25: square[] square[] factor[] real[2,3,8] "
+               "real[2,3,8] real[2,3,8] factor[2,3,2] positive[2,3,8] factor[2,3,2]",
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = reference,

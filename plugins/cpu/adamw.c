@@ -267,7 +267,8 @@ static void update(void *context, int thread, int threads)
 static int run(const struct ct_launch *l)
 {
     const struct adamw *state = l->state;
-    double lr = ct_tensor_load(&l->in[0], 0), t = ct_tensor_load(&l->in[1], 0);
+    double lr = ct_tensor_load(&l->in[0], 0) * ct_op_float(l->op, "lr_factor");
+    double t = ct_tensor_load(&l->in[1], 0);
     double clip = ct_tensor_load(&l->in[2], 0);
     double beta1 = ct_op_float(l->op, "beta1"), beta2 = ct_op_float(l->op, "beta2");
     struct call call = {0};

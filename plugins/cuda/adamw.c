@@ -42,7 +42,8 @@ static int begin(const struct ct_launch *l)
                                 .clip = l->in[2].data,
                                 .beta1 = ct_op_float(l->op, "beta1"),
                                 .beta2 = ct_op_float(l->op, "beta2"),
-                                .weight_decay = ct_op_float(l->op, "weight_decay")};
+                                .weight_decay = ct_op_float(l->op, "weight_decay"),
+                                .lr_factor = ct_op_float(l->op, "lr_factor")};
 
     return gpu_launch(l, "adamw_begin", (struct gpu_size){1, 1, 1}, (struct gpu_size){32, 1, 1}, 0,
                       &a);

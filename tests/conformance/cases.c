@@ -267,7 +267,8 @@
     "state %m1 : float32[" #n1 ",3]\n"                                                             \
     "state %variance0 : T[" #n0 "]\n"                                                              \
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
-    "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1)\n"
+    "post - adamw(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, %p1, %g1, %m1, %variance1) "   \
+    "{weight_decay=0.5, lr_factor=0.25}\n"
 
 /* Packed weights that the optimizer may renew. */
 #define UPDATED(t, k, n)                                                                           \
@@ -298,7 +299,7 @@
     "state %copy1 : bfloat16![" #n1 ",3]\n"                                                        \
     "init - adamw.copy(%copy1, %p1)\n"                                                             \
     "post - adamw.copies(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, _, _, _, %p1, %g1, "    \
-    "%m1, %variance1, %copy1, _, _)\n"
+    "%m1, %variance1, %copy1, _, _) {weight_decay=0.5, lr_factor=0.25}\n"
 
 #define ADAMW_FLOAT8(n0, columns, blocks, clip)                                                    \
     "scalar %lr : float64[]\n"                                                                     \
@@ -310,7 +311,8 @@
     "state %m_scale : float32[" #n0 "," #blocks "]\n"                                              \
     "state %variance : float32[" #n0 "," #columns "]\n"                                            \
     "state %v_scale : float32[" #n0 "," #blocks "]\n"                                              \
-    "post - adamw.float8(%lr, %step, %" clip ", %p, %g, %m, %m_scale, %variance, %v_scale)\n"
+    "post - adamw.float8(%lr, %step, %" clip ", %p, %g, %m, %m_scale, %variance, %v_scale) "       \
+    "{weight_decay=0.5, lr_factor=0.25}\n"
 
 #define AVERAGE(n, k)                                                                              \
     "scalar %step : float64[]\n"                                                                   \

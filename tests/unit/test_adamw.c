@@ -61,7 +61,7 @@ struct problem {
 };
 
 /* One update of float64 tensors by the reference kernel. */
-static int update(struct problem *x, const char *weight_decay)
+static int update_as(struct problem *x, const char *weight_decay, const char *lr_factor)
 {
     struct ct_arena arena = {0};
     const struct ct_op_type *type = ct_op_find("adamw");
@@ -76,9 +76,15 @@ static int update(struct problem *x, const char *weight_decay)
 
     ct_attributes_reset(type->attrs, op.attrs);
     ct_attribute_set(NULL, type->attrs, op.attrs, "weight_decay", weight_decay, "test");
+    ct_attribute_set(NULL, type->attrs, op.attrs, "lr_factor", lr_factor, "test");
     rc = type->reference(&launch);
     ct_arena_finish(&arena);
     return rc;
+}
+
+static int update(struct problem *x, const char *weight_decay)
+{
+    return update_as(x, weight_decay, "1");
 }
 
 static struct problem problem(void)
@@ -106,6 +112,18 @@ static void the_first_step_is_known(void **state)
     assert_true(fabs(x.p[4] - (0.495 - 0.1 * 1e-12 / (1e-12 + 1e-8))) < 1e-15);
     assert_true(fabs(x.m[0] - 0.05) < 1e-16);
     assert_true(fabs(x.v[0] - 0.0125) < 1e-16);
+}
+
+/* As a learning rate of so many times, for the decay too. */
+static void a_factor_is_of_the_learning_rate(void **state)
+{
+    struct problem x = problem(), y = problem();
+
+    (void)state;
+    y.lr *= 0.25;
+    assert_int_equal(update_as(&x, "0.1", "0.25"), 0);
+    assert_int_equal(update(&y, "0.1"), 0);
+    assert_memory_equal(x.p, y.p, sizeof(x.p));
 }
 
 /* Moments in closed form: sums over the gradients so far, weighted by powers of beta. */
@@ -276,6 +294,89 @@ static void building_makes_states_and_one_op(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Build the update of four parameters with the options, and count the ops; a failure if < 0. */
+static int build_groups(const char *no_decay, const char *lr_factors, struct ct_arena *arena,
+                        struct ct_graph **graph)
+{
+    struct ct_graph *g = *graph = ct_graph_create(arena, "t");
+    struct ct_value *params[4] = {
+        with_gradient(g, "embed.weight", CT_F32), with_gradient(g, "a.norm.weight", CT_F32),
+        with_gradient(g, "a.q_proj.weight", CT_F32), with_gradient(g, "b.q_proj.weight", CT_F32)};
+    struct ct_value *lr = ct_graph_source(g, CT_ROLE_SCALAR, "lr", CT_F64, 0, NULL);
+    struct ct_value *step = ct_graph_source(g, CT_ROLE_SCALAR, "step", CT_F64, 0, NULL);
+    struct ct_value *clip = ct_graph_source(g, CT_ROLE_SCALAR, "clip", CT_F32, 0, NULL);
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_POST, "");
+    const struct ct_offer *offer;
+    int rc, ops = 0;
+
+    ct_options_set(plugin->options, plugin->config, "no_decay", no_decay, "test");
+    ct_options_set(plugin->options, plugin->config, "lr_factors", lr_factors, "test");
+    assert_int_equal(ct_offer_find(CT_OPTIMIZER, NULL, &offer), 0);
+    rc = ((const struct ct_optimizer_ops *)offer->ops)->build(&b, params, 4, lr, step, clip);
+    ct_options_reset(plugin->options, plugin->config);
+    ct_for_each_op (op, g)
+        ops += op->section->part == CT_PART_POST;
+    return rc < 0 ? rc : ops;
+}
+
+/* The hyperparameters with which a parameter is updated. */
+static void check_group(const struct ct_graph *graph, const char *name, double weight_decay,
+                        double lr_factor)
+{
+    ct_for_each_use (use, ct_graph_find(graph, name)) {
+        if (use->op->section->part != CT_PART_POST)
+            continue;
+        assert_true(ct_op_float(use->op, "weight_decay") == weight_decay);
+        assert_true(ct_op_float(use->op, "lr_factor") == lr_factor);
+    }
+}
+
+static void groups_have_ops_of_their_own(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g;
+
+    (void)state;
+    assert_int_equal(build_groups("*norm.weight, embed*", "embed*:0.5, *.q_proj*:2", &arena, &g),
+                     3);
+    check_group(g, "embed.weight", 0, 0.5);
+    check_group(g, "a.norm.weight", 0, 1);
+    check_group(g, "a.q_proj.weight", 0.1, 2);
+    check_group(g, "b.q_proj.weight", 0.1, 2);
+    assert_int_equal(build_groups("", "a.*:0.5, *:2", &arena, &g), 2);
+    check_group(g, "a.norm.weight", 0.1, 0.5);
+    check_group(g, "b.q_proj.weight", 0.1, 2);
+    assert_int_equal(build_groups("", "", &arena, &g), 1);
+    ct_arena_finish(&arena);
+}
+
+static void entries_without_effect_are_refused(void **state)
+{
+    static const struct {
+        const char *no_decay, *lr_factors, *expected;
+    } bad[] = {
+        {"*nrom.weight", "", "*nrom.weight fits no parameter; the nearest is a.norm.weight"},
+        {"", "*q_porj*:2", "*q_porj* fits no parameter; the nearest is a.q_proj.weight"},
+        {"", "xyz*:2", "lr_factors, for the parameters that adamw updates: xyz* fits no parameter"},
+        {"", "*:2, embed*:1", "patterns before embed* fit all its parameters"},
+        {"", "embed*", "embed*: expected PATTERN:FACTOR"},
+        {"", "embed*:", "embed*:: expected PATTERN:FACTOR"},
+        {"", ":2", ":2: expected PATTERN:FACTOR"},
+        {"", "embed*:-1", "embed*:-1: expected PATTERN:FACTOR with a factor of at least 0"},
+        {"", "embed*:nan", "embed*:nan: expected PATTERN:FACTOR"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(bad); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g;
+
+        assert_fails(build_groups(bad[i].no_decay, bad[i].lr_factors, &arena, &g), CT_ECONFIG,
+                     bad[i].expected);
+        ct_arena_finish(&arena);
+    }
+}
+
 /* ---- copies of parameters ---- */
 
 /* The weight w is cast in front of the step, and updated by adamw, then by what stands in last. */
@@ -423,10 +524,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_step_is_known),
+        cmocka_unit_test(a_factor_is_of_the_learning_rate),
         cmocka_unit_test(later_steps_follow_the_moments),
         cmocka_unit_test(a_negative_coefficient_skips),
         cmocka_unit_test(moments_in_8_bits_decay_on_average),
         cmocka_unit_test(building_makes_states_and_one_op),
+        cmocka_unit_test(groups_have_ops_of_their_own),
+        cmocka_unit_test(entries_without_effect_are_refused),
         cmocka_unit_test(copies_take_the_place_of_casts),
         cmocka_unit_test(what_others_update_stays_cast),
         cmocka_unit_test(copies_in_other_layouts_are_taken_while_there_is_room),

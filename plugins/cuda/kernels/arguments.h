@@ -405,7 +405,7 @@ struct gpu_adamw_begin {
     struct gpu_adamw_step *step;
     const double *lr, *number;
     const float *clip;
-    double beta1, beta2, weight_decay;
+    double beta1, beta2, weight_decay, lr_factor;
 };
 
 struct gpu_adamw {

@@ -105,10 +105,12 @@ KERNEL(clip_coefficient, gpu_clip, 32)
 
 KERNEL(adamw_begin, gpu_adamw_begin, 32)
 {
+    double lr = *a.lr * a.lr_factor;
+
     if (threadIdx.x)
         return;
-    a.step->decay = (float)(1 - *a.lr * a.weight_decay);
-    a.step->step_size = (float)(*a.lr / (1 - pow(a.beta1, *a.number)));
+    a.step->decay = (float)(1 - lr * a.weight_decay);
+    a.step->step_size = (float)(lr / (1 - pow(a.beta1, *a.number)));
     a.step->root_correction = (float)(1 / sqrt(1 - pow(a.beta2, *a.number)));
     a.step->clip = *a.clip;
 }
