@@ -22,8 +22,7 @@ const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const
 struct ct_setting *ct_recipe_find(const struct ct_recipe *recipe, const char *section,
                                   const char *key);
 
-/* The plugin that a key of the core has no effect with, as its learning-rate schedule replaces that of
-   [lr_scheduler]; NULL: none. */
+/* The plugin whose schedule takes the place of a key of [lr_scheduler]; NULL: none. */
 const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *key);
 
 /* Whether text is UTF-8, as checkpoints and other JSON that keep a recipe need it. */
