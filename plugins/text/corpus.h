@@ -5,7 +5,8 @@
  * the files' names and contents. Reading hands over one document after the other; of the text, no
  * more than a file's pages or a line's document is in memory. Files may be compressed by gzip or
  * zstd; their first bytes tell, and what is no text is refused by them. Those called NAME.jsonl,
- * NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of JSON on each line, whose field is a document.
+ * NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of JSON on each line, whose field
+ * is a document.
  */
 #ifndef CORPUS_H
 #define CORPUS_H

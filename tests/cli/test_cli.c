@@ -615,7 +615,8 @@ static void explain_shows_the_graph_after_each_transform(void **state)
     r = run("explain %R --set training.skip=join_pointwise,update");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "[training] skip: no run can do without update");
-    r = run("explain %R -n 2 --with local --with cp --set training.skip=cp.ring");
+    r = run("explain %R -n 2 --with local --with cp --set cp.degree=2 "
+            "--set training.skip=cp.ring");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "[training] skip: no run can do without cp.ring");
 }

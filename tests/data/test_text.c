@@ -301,7 +301,7 @@ static void test_held_out(void **state)
     assert_int_equal(total, 2 * 20);
 }
 
-/* All documents of path are trained on, and all of validation_path, which are one corpus, are not. */
+/* All documents of path are trained on; those of validation_path, which are one corpus, are not. */
 static void test_validation_path(void **state)
 {
     char held[4200];
