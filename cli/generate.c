@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/app/generate.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/rng.h>
@@ -156,21 +157,32 @@ static int take_options(int *argc, char **argv, struct options *o)
 
 /* ---- the model ---- */
 
-/* Use the weights that the recipe trained, or else the ones that it would start from. */
-static int choose_weights(struct args *args)
+/* Use the weights that the recipe trained, if there are any, unless the command line names others.
+   A plugin that keeps checkpoints replaces them with the newest of these, by the same rule. */
+static void choose_weights(struct args *args, const struct ct_recipe *recipe)
 {
     struct ct_model_config *model = &ct_config.model;
     const char *trained = ct_arena_printf(&args->arena, "%s/config.json", model->save_to);
 
+    if (*model->init_from && ct_recipe_overrides(recipe, "model", "init_from"))
+        return;
     if (*model->save_to && !access(trained, R_OK))
         model->init_from = model->save_to;
-    else if (!*model->init_from && *model->save_to)
+}
+
+/* Say which weights were loaded. */
+static int check_weights(const struct args *args)
+{
+    const char *save_to = ct_config.model.save_to;
+
+    if (*ct_weights_noted())
+        ct_info("generating with the weights in %s", ct_weights_noted());
+    else if (*save_to)
         return ct_fail(CT_ECONFIG, "there is no model in %s yet; train one with: ctitan train %s",
-                       model->save_to, args->path);
-    else if (!*model->init_from)
+                       save_to, args->path);
+    else
         return ct_fail(CT_ECONFIG, "no model to generate with: set [model] init_from to the "
                                    "model's folder, or [model] save_to to where training saves it");
-    ct_info("generating with the model in %s", model->init_from);
     return 0;
 }
 
@@ -334,10 +346,10 @@ static int generate(struct args *args, struct options *o)
     struct ct_recipe *recipe;
     int rc = args_recipe(args, &recipe);
 
-    if (rc == 0)
-        rc = choose_weights(args);
-    if (rc == 0)
-        rc = ct_generator_open(recipe, &request, &w.generator);
+    if (rc < 0)
+        return rc;
+    choose_weights(args, recipe);
+    rc = ct_generator_open(recipe, &request, &w.generator);
     if (rc < 0)
         return rc;
     w.tokenizer = ct_generator_run(w.generator)->tokenizer;
@@ -345,7 +357,9 @@ static int generate(struct args *args, struct options *o)
     if (w.tokenizer && w.tokenizer->vocabulary() < w.vocabulary)
         w.vocabulary = w.tokenizer->vocabulary();
     w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
-    rc = read_prompts(&w);
+    rc = check_weights(args);
+    if (rc == 0)
+        rc = read_prompts(&w);
     if (rc == 0)
         rc = write_prompts(&w);
     ct_generator_close(w.generator);

@@ -1,10 +1,12 @@
 /*
  * Filling a run's parameters from a Hugging Face folder: each rank reads its own shards.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/hf.h>
@@ -184,5 +186,21 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     if (rc == 0)
         rc = check_unused(run, weights, folder);
     ct_weights_close(weights);
+    if (rc == 0)
+        ct_weights_note(folder);
     return rc;
+}
+
+/* ---- where weights come from ---- */
+
+static char noted[CT_PATH_ROOM];
+
+void ct_weights_note(const char *path)
+{
+    snprintf(noted, sizeof(noted), "%s", path);
+}
+
+const char *ct_weights_noted(void)
+{
+    return noted;
 }

@@ -8,6 +8,8 @@
 
 #include "settings.h"
 
+#define ON_COMMAND_LINE "--set" /* the source of such a setting */
+
 /* ---- settings ---- */
 
 void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const char *source)
@@ -49,6 +51,20 @@ const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section, c
     const struct ct_setting *setting = ct_recipe_find(recipe, section, key);
 
     return setting ? setting->value : NULL;
+}
+
+const char *ct_recipe_source(const struct ct_recipe *recipe, const char *section, const char *key)
+{
+    const struct ct_setting *setting = ct_recipe_find(recipe, section, key);
+
+    return setting ? setting->source : NULL;
+}
+
+bool ct_recipe_overrides(const struct ct_recipe *recipe, const char *section, const char *key)
+{
+    const char *source = ct_recipe_source(recipe, section, key);
+
+    return source && !strcmp(source, ON_COMMAND_LINE);
 }
 
 /* A JSON string is UTF-8. */
@@ -93,9 +109,9 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     old = ct_recipe_find(recipe, copy, name);
     if (old) {
         old->value = value;
-        old->source = "--set";
+        old->source = ON_COMMAND_LINE;
     } else {
-        ct_recipe_add(recipe, copy, name, value, "--set");
+        ct_recipe_add(recipe, copy, name, value, ON_COMMAND_LINE);
     }
     if (!strcmp(copy, "plugins"))
         return ct_recipe_list_plugins(recipe);

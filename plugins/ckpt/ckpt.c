@@ -182,6 +182,12 @@ static int take_folder(struct ct_run *run)
     return rc < 0 ? ct_fail(rc, "rank 0 cannot use the folder of checkpoints") : 0;
 }
 
+/* Whether the command line names other weights than the run's own. */
+static bool names_weights(const struct ct_run *run)
+{
+    return *ct_config.model.init_from && ct_recipe_overrides(run->recipe, "model", "init_from");
+}
+
 static int ready(struct ct_run *run)
 {
     int rc = check_config();
@@ -195,7 +201,7 @@ static int ready(struct ct_run *run)
         return rc;
     if (ckpt_own.evaluates) {
         ckpt_own.load = (struct ckpt_load){0};
-        return ckpt_resume(run);
+        return names_weights(run) ? 0 : ckpt_resume(run);
     }
     rc = take_folder(run);
     if (rc == 0)

@@ -83,6 +83,8 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     if (rc == 0)
         rc = check_skipped(path);
     rc = agree(run, rc, path);
+    if (rc == 1)
+        ct_weights_note(path);
     if (rc == 1 && run->rank == 0) {
         ct_info("loaded %s (%s) in %.2f s%s", path, c.mesh, ct_now() - begin, left_out(&what));
         if (what.lr)
@@ -217,7 +219,7 @@ int ckpt_resume(struct ct_run *run)
         rc = load_wanted(run);
     else
         rc = load_newest(run, INT64_MAX, &ckpt_own.load);
-    if (rc == 0 && *ckpt_config.initial_load_path)
+    if (rc == 0 && *ckpt_config.initial_load_path && !(ckpt_own.evaluates && *ct_weights_noted()))
         rc = load_initial(run);
     return rc < 0 ? rc : 0;
 }

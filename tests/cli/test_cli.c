@@ -301,6 +301,42 @@ static void the_resolved_recipe_trains_the_same(void **state)
     }
 }
 
+/* Which weights `generate` takes, and what it says of them. */
+static void generating_says_whose_weights_it_takes(void **state)
+{
+    static const struct {
+        const char *arguments, *expected;
+    } cases[] = {
+        {"--with ckpt", "in out/checkpoint/step-7\n"},
+        {"--with ckpt --set model.save_to=model", "in out/checkpoint/step-7\n"},
+        {"--with ckpt --set ckpt.load_step=4", "in out/checkpoint/step-4\n"},
+        {"--with ckpt --set ckpt.folder=none --set ckpt.initial_load_path=out/checkpoint "
+         "--set model.save_to=model",
+         "in model\n"},
+        {"--with ckpt --set ckpt.folder=none --set ckpt.initial_load_path=out/checkpoint",
+         "in out/checkpoint/step-7\n"},
+        {"--with ckpt --set model.init_from=model", "in model\n"},
+        {"--set model.save_to=model", "in model\n"},
+        {"--with ckpt --set ckpt.folder=none", "no model to generate with"},
+        {"--set model.save_to=none", "there is no model in none yet"},
+    };
+    struct result r = run("train %R --with ckpt --set ckpt.interval=4 --set model.save_to=model "
+                          "--set job.dump_folder=out");
+
+    (void)state;
+    if (r.status)
+        fail_msg("train: %s", r.err);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        r = run(ct_arena_printf(&arena,
+                                "generate %%R --prompt-ids 1 --tokens 1 --set job.dump_folder=out "
+                                "%s",
+                                cases[i].arguments));
+        assert_int_equal(r.status, i < CT_COUNT(cases) - 2 ? 0 : 2);
+        assert_has(r.err, cases[i].expected);
+    }
+    system(ct_arena_printf(&arena, "rm -r '%s/out/checkpoint'", folder));
+}
+
 static void without_metrics_only_the_last_line_is_said(void **state)
 {
     struct result r = run("train %R --without metrics --set job.dump_folder=quiet");
@@ -827,6 +863,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(only_plugins_that_have_a_verb_are_loaded_for_it),
         cmocka_unit_test(training_logs_what_was_planned),
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
+        cmocka_unit_test(generating_says_whose_weights_it_takes),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
         cmocka_unit_test(validation_is_logged),
         cmocka_unit_test(validation_that_ends_early_says_so_once),

@@ -20,6 +20,11 @@ CT_API int ct_hf_save(struct ct_run *run, const char *folder);
    parameter's name, such as averages of them. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
 
+/* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none
+   was. Who loads weights notes it; ct_hf_load does. */
+CT_API void ct_weights_note(const char *path);
+CT_API const char *ct_weights_noted(void);
+
 CT_END_DECLS
 
 #endif

@@ -59,6 +59,13 @@ CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);
 CT_API const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section,
                                  const char *key);
 
+/* Where the key was set: "recipe.ini:12", or "--set". NULL: it has its default. */
+CT_API const char *ct_recipe_source(const struct ct_recipe *recipe, const char *section,
+                                    const char *key);
+/* Whether the command line set it. */
+CT_API bool ct_recipe_overrides(const struct ct_recipe *recipe, const char *section,
+                                const char *key);
+
 /*
  * Load the listed plugins, then fill the core's and every plugin's config: first the defaults, then
  * the recipe's values. Every error that leads to exit status 2 is found here, before anything runs.
