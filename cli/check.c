@@ -338,6 +338,22 @@ static void choose_sizes(struct check *c, const struct ct_plugin *plugin)
     }
 }
 
+/* What must be set before code of the plugin can be called; NULL: nothing. */
+static const char *missing_option(struct check *c, const struct ct_plugin *plugin)
+{
+    for (const struct ct_option *o = plugin->options; o && o->name; o++) {
+        const char *start = ct_arena_printf(&c->arena, "%s.%s=", plugin->name, o->name);
+        bool is_set = o->fallback;
+
+        for (size_t i = 0; !is_set && i < c->set_count; i++)
+            is_set = !strncmp(c->sets[i], start, strlen(start));
+        if (!is_set)
+            return ct_arena_printf(&c->arena, "set %s.%s (%s): --set %sVALUE", plugin->name,
+                                   o->name, o->doc, start);
+    }
+    return NULL;
+}
+
 static int load(struct check *c, const char *name)
 {
     char path[PATH_MAX], whole[PATH_MAX];
@@ -377,6 +393,8 @@ static int load_with(struct check *c)
             choose_sizes(c, plugin);
         for (size_t k = 0; rc == 0 && k < c->set_count; k++)
             rc = apply(plugin, c->sets[k], &c->arena);
+        if (rc == 0 && check_offers(plugin, CT_TOKENIZER) && missing_option(c, plugin))
+            rc = ct_fail(CT_ECONFIG, "--with %s: %s", c->with[i], missing_option(c, plugin));
         if (rc == 0)
             rc = ct_plugin_register(plugin);
     }
@@ -428,20 +446,32 @@ static int check_sets(struct check *c)
     return rc;
 }
 
+static void check_offer(struct check *c, const struct ct_offer *o)
+{
+    const char *what = ct_arena_printf(&c->arena, "%s %s", ct_kind_name(o->kind), o->name);
+    const char *missing = missing_option(c, c->plugin);
+    int rc;
+
+    if (missing) {
+        check_untried(c, what, missing);
+        return;
+    }
+    check_calling("%s", what);
+    rc = kinds[o->kind] ? kinds[o->kind](c, o) : 0;
+    if (rc < 0)
+        check_result(c, rc, "%s", what);
+    else
+        c->passed += o->kind == CT_SCHEDULE; /* it says so itself */
+}
+
 static int check_all(struct check *c)
 {
     int rc = check_needs(c);
 
     if (rc < 0)
         check_result(c, rc, "plugin %s", c->plugin->name);
-    for (const struct ct_offer *o = c->plugin->offers; o->kind != CT_NOTHING; o++) {
-        check_calling("%s %s", ct_kind_name(o->kind), o->name);
-        rc = kinds[o->kind] ? kinds[o->kind](c, o) : 0;
-        if (rc < 0)
-            check_result(c, rc, "%s %s", ct_kind_name(o->kind), o->name);
-        else
-            c->passed += o->kind == CT_SCHEDULE; /* it says so itself */
-    }
+    for (const struct ct_offer *o = c->plugin->offers; o->kind != CT_NOTHING; o++)
+        check_offer(c, o);
     check_calling("runs of %s", c->plugin->name);
     rc = c->quick ? 0 : check_runs(c);
     if (rc < 0)
