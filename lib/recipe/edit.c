@@ -55,7 +55,7 @@ const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section, c
 
 const char *ct_recipe_source(const struct ct_recipe *recipe, const char *section, const char *key)
 {
-    const struct ct_setting *setting = ct_recipe_find(recipe, section, key);
+    const struct ct_setting *setting = recipe ? ct_recipe_find(recipe, section, key) : NULL;
 
     return setting ? setting->source : NULL;
 }
@@ -167,19 +167,43 @@ static void drop_section(struct ct_recipe *recipe, const char *section)
     recipe->section_count = kept;
 }
 
+/* The name of a plugin that is listed by its file: "/opt/plugins/llama.so" is llama. */
+static const char *name_of(const struct ct_recipe *recipe, const char *listed)
+{
+    const char *slash = strrchr(listed, '/'), *file = slash ? slash + 1 : listed;
+    size_t length = strlen(file);
+
+    if (length > 3 && !strcmp(file + length - 3, ".so"))
+        length -= 3;
+    return ct_arena_printf(recipe->arena, "%.*s", (int)length, file);
+}
+
+/* The place in the list of a plugin that is given by its name, or as it is listed. */
+static size_t find_plugin(const struct ct_recipe *recipe, const char *plugin)
+{
+    size_t i = plugin_index(recipe, plugin);
+
+    if (i < recipe->plugin_count)
+        return i;
+    for (i = 0; i < recipe->plugin_count; i++)
+        if (!strcmp(name_of(recipe, recipe->plugins[i]), plugin))
+            break;
+    return i;
+}
+
 int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)
 {
-    size_t at = plugin_index(recipe, plugin);
+    size_t at = find_plugin(recipe, plugin);
 
     if (at == recipe->plugin_count)
         return ct_fail(CT_ECONFIG, "--without %s: the recipe does not load it%s", plugin,
                        ct_did_you_mean(plugin, recipe->plugins, recipe->plugin_count));
+    drop_section(recipe, name_of(recipe, recipe->plugins[at]));
     for (size_t i = at + 1; i < recipe->plugin_count; i++) {
         recipe->plugins[i - 1] = recipe->plugins[i];
         recipe->plugin_sources[i - 1] = recipe->plugin_sources[i];
     }
     recipe->plugin_count--;
-    drop_section(recipe, plugin);
     return 0;
 }
 

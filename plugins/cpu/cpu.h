@@ -45,7 +45,8 @@ struct cpu_config {
 };
 extern struct cpu_config cpu_config;
 
-/* The level that every kernel of this process uses: $CTITAN_CPU_ISA, else [cpu] isa. */
+/* The level that every kernel of this process uses: [cpu] isa, or where that is auto
+   $CTITAN_CPU_ISA. */
 const char *cpu_isa_name(enum cpu_isa isa);
 /* CT_ECONFIG: the requested level is unknown, or this CPU lacks it. */
 int cpu_isa_check(void);

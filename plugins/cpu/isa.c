@@ -15,11 +15,13 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/log.h>
 
 #include "cpu.h"
 #include "products/unit.h"
 #include "tuning.h"
 
+#define VARIABLE "CTITAN_CPU_ISA"
 #define XCR0_TILES (3u << 17)
 #define LEAF7_AMX (1u << 22 | 1u << 24) /* bfloat16 and tiles */
 #define REQUEST_PERMISSION 0x1023       /* arch_prctl: ARCH_REQ_XCOMP_PERM */
@@ -78,25 +80,31 @@ void cpu_flush_denormals(void)
 }
 #endif
 
-static const char *wanted_isa(void)
+/* What the user asks for, and where. */
+static const char *wanted_isa(const char **where)
 {
-    const char *forced = getenv("CTITAN_CPU_ISA");
+    const char *wanted = getenv(VARIABLE);
 
-    if (forced)
-        return forced;
-    return cpu_config.isa ? cpu_config.isa : "auto";
+    *where = "$" VARIABLE;
+    if (cpu_config.isa && (!wanted || strcmp(cpu_config.isa, "auto") != 0)) {
+        *where = "[cpu] isa";
+        return cpu_config.isa;
+    }
+    return wanted ? wanted : "auto";
 }
 
 enum cpu_isa cpu_isa(void)
 {
     static _Atomic int chosen = -1;
+    const char *wanted, *where;
     int isa = chosen;
 
     if (isa >= 0)
         return (enum cpu_isa)isa;
     isa = (int)best_isa();
+    wanted = wanted_isa(&where);
     for (int i = 0; i < (int)CT_COUNT(isa_names); i++)
-        if (!strcmp(wanted_isa(), isa_names[i]) && i < isa)
+        if (!strcmp(wanted, isa_names[i]) && i < isa)
             isa = i;
     chosen = isa;
     return (enum cpu_isa)isa;
@@ -104,12 +112,14 @@ enum cpu_isa cpu_isa(void)
 
 int cpu_isa_check(void)
 {
-    const char *wanted = wanted_isa();
+    const char *where, *wanted = wanted_isa(&where), *other = getenv(VARIABLE);
 
     if (strcmp(wanted, "auto") && strcmp(wanted, cpu_isa_name(cpu_isa())))
-        return ct_fail(CT_ECONFIG, "[cpu] isa = %s: this CPU runs auto, portable%s%s", wanted,
+        return ct_fail(CT_ECONFIG, "%s = %s: this CPU runs auto, portable%s%s", where, wanted,
                        best_isa() >= CPU_AVX2 ? ", avx2" : "",
                        best_isa() >= CPU_AVX512 ? ", avx512" : "");
+    if (other && strcmp(other, wanted) != 0)
+        ct_warn("[cpu] isa = %s is used, and not $" VARIABLE " = %s", wanted, other);
     return 0;
 }
 

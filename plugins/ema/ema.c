@@ -4,14 +4,17 @@
  * state of the optimizer. Validation and a saved folder use it where that is asked for.
  */
 #include <string.h>
+#include <sys/stat.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/log.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #define PREFIX "ema."
@@ -177,17 +180,40 @@ static const struct ct_transform validated = {
 
 /* ---- saving ---- */
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static int check_folder(void)
+{
+    int rc = ct_file_try_folder(config.save_to);
+
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "[ema] save_to = %s", config.save_to);
+    if (is_same_folder(config.save_to, ct_config.model.save_to))
+        return ct_fail(CT_ECONFIG,
+                       "[ema] save_to = %s is the folder of [model] save_to, too: the average "
+                       "would replace the weights",
+                       config.save_to);
+    return 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
-    int rc;
+    bool opens = data->event == CT_EVENT_RUN_OPEN;
 
     (void)context;
+    if (opens && config.validate && !ct_config.validation.freq && data->run->rank == 0)
+        ct_warn("[ema] validate = true has no effect: nothing is validated, as [validation] freq "
+                "is 0");
     if (!*config.save_to)
         return 0;
-    if (data->event == CT_EVENT_RUN_END)
+    if (!opens)
         return ct_hf_save_states(data->run, PREFIX, config.save_to);
-    rc = data->run->rank == 0 ? ct_file_try_folder(config.save_to) : 0;
-    return rc < 0 ? ct_context(CT_ECONFIG, "[ema] save_to = %s", config.save_to) : 0;
+    return data->run->rank == 0 ? check_folder() : 0;
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/op_author.h>
@@ -32,6 +33,9 @@ struct hyper {
 
 /* What the iteration multiplies: float32, or matrices rounded to bfloat16, with float32 sums. */
 enum products { FLOAT32, BFLOAT16 };
+
+/* Names that not every model has. */
+#define USUAL "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight"
 
 static struct config {
     struct hyper hyper;
@@ -48,8 +52,7 @@ static const struct ct_option options[] = {
                  "Of an update, times the root of the matrix's larger dimension"),
     CT_OPT_ENUM(struct config, products, "products", "float32", "float32|bfloat16",
                 "What the iteration multiplies; sums are float32"),
-    CT_OPT_STRING(struct config, exclude, "exclude",
-                  "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight",
+    CT_OPT_STRING(struct config, exclude, "exclude", USUAL,
                   "Patterns of names, separated by commas: matrices left to the other optimizer"),
     {0}};
 
@@ -224,6 +227,38 @@ static bool excluded(const char *name)
     return false;
 }
 
+/* The usual patterns may be for other models. */
+static bool is_usual(const char *pattern)
+{
+    char list[] = USUAL, *rest = list, *usual;
+
+    while ((usual = strsep(&rest, ", ")))
+        if (!strcmp(usual, pattern))
+            return true;
+    return false;
+}
+
+static bool names_parameter(const char *pattern, const struct ct_graph *graph)
+{
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM && !fnmatch(pattern, graph->values[i]->name, 0))
+            return true;
+    return false;
+}
+
+static int check_patterns(const struct ct_graph *graph)
+{
+    char *rest = ct_arena_strdup(graph->arena, config.exclude), *pattern;
+
+    while ((pattern = strsep(&rest, ", ")))
+        if (*pattern && !is_usual(pattern) && !names_parameter(pattern, graph))
+            return ct_fail(CT_ECONFIG,
+                           "[muon] exclude: the model has no parameter '%s'; `ctitan explain` "
+                           "shows their names",
+                           pattern);
+    return 0;
+}
+
 static bool takes(const struct ct_value *param)
 {
     return param->ndim >= 2 && !excluded(param->name);
@@ -283,8 +318,11 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
     struct ct_builder init = ct_init_builder(b->graph);
+    int rc = check_patterns(b->graph);
 
     (void)step;
+    if (rc < 0)
+        return rc;
     init.why = "state of muon";
     for (size_t i = 0; i < count && b->status == 0 && init.status == 0; i++)
         update(b, &init, params[i], lr, clip);

@@ -122,8 +122,9 @@ static int read_points(struct regions *r, bool *begins)
             return ct_fail(
                 CT_ECONFIG,
                 "[pp] split_points: the model has no region '%s'; its regions are %s, %s "
-                ".. %s",
-                name, r->name[0], r->name[r->count > 1], r->name[r->count - 1]);
+                ".. %s%s",
+                name, r->name[0], r->name[r->count > 1], r->name[r->count - 1],
+                ct_did_you_mean(name, r->name, (size_t)r->count));
         if (begins[i])
             return ct_fail(CT_ECONFIG,
                            "[pp] split_points: %s is listed twice, or is the first region", name);
@@ -162,6 +163,22 @@ static void set_stages(struct ct_graph *graph, const struct regions *r, const bo
             stage += begins[i];
         op->section = ct_graph_section(graph, op->section->part, stage < 0 ? 0 : stage);
     }
+}
+
+int pp_check_points(const struct ct_graph *graph)
+{
+    struct regions r;
+    int rc = 0;
+
+    if (*pp_config.split_points && pp_config.layers_per_stage)
+        return ct_fail(CT_ECONFIG, "[pp] split_points and layers_per_stage: give one of them, as "
+                                   "each says where stages begin");
+    if (!*pp_config.split_points)
+        return 0;
+    find_regions(graph, &r);
+    rc = read_points(&r, ct_arena_array(&r.arena, bool, r.count + 1));
+    ct_arena_finish(&r.arena);
+    return rc;
 }
 
 int pp_partition(struct ct_graph *graph, int stages)

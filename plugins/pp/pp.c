@@ -94,12 +94,12 @@ static int partition_graph(struct ct_graph *graph, const struct ct_schedule_ops 
 
 static int apply_partition(struct ct_graph *graph, struct ct_run *run)
 {
-    int axis = ct_mesh_find(&graph->mesh, "pp"), rc;
+    int axis = ct_mesh_find(&graph->mesh, "pp"), rc = pp_check_points(graph);
     const struct ct_schedule_ops *ops;
 
     (void)run;
-    if (axis < 0)
-        return 0;
+    if (rc < 0 || axis < 0)
+        return rc;
     rc = pp_find_schedule(&ops);
     if (rc < 0)
         return rc;

@@ -15,6 +15,8 @@ extern struct pp_config pp_config;
 
 /* Move every op of the forward into the section of its stage: "0F", "1F", .. */
 int pp_partition(struct ct_graph *graph, int stages);
+/* CT_ECONFIG: [pp] split_points are no regions of the model, or layers_per_stage is set as well. */
+int pp_check_points(const struct ct_graph *graph);
 /* Number of stages that [pp] layers_per_stage or split_points ask for; 0 if neither is set. */
 int pp_count_stages(const struct ct_graph *graph);
 

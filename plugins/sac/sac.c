@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 
 #include "sac.h"
@@ -57,11 +59,32 @@ static int choose(struct sac *s, struct ct_run *run)
     return sac_choose_by_rule(s, sac_config.mode);
 }
 
+/* Warn of options that were set and that the mode does not read. */
+static void check_mode(const struct ct_recipe *recipe)
+{
+    static const struct {
+        const char *key, *mode;
+    } readers[] = {
+        {"every", "layer"}, {"save_ops", "op"}, {"budget", "budget"}, {"memory", "auto"}};
+    static bool told;
+
+    for (size_t i = 0; !told && i < CT_COUNT(readers); i++) {
+        const char *source = ct_recipe_source(recipe, "sac", readers[i].key);
+
+        if (source && strcmp(readers[i].mode, sac_config.mode) != 0)
+            ct_warn("%s: [sac] %s has no effect: it is for mode = %s, and mode is %s", source,
+                    readers[i].key, readers[i].mode, sac_config.mode);
+    }
+    told = true;
+}
+
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
     struct sac s;
     int rc;
 
+    if (run && run->rank == 0)
+        check_mode(run->recipe);
     if (!strcmp(sac_config.mode, "none") && !*sac_config.offload)
         return 0;
     rc = sac_begin(&s, graph, run);

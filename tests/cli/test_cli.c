@@ -117,6 +117,16 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --set adamw.lr=inf", "lr = inf: expected a number, at least 0"},
         {"train %R --set adamw.beta1=1", "beta1 = 1: expected a number, 0 to 0.999999999999"},
         {"train %R --with muon --set muon.momentum=1", "momentum = 1: expected a number, 0 to 0.9"},
+        {"plan %R --with muon --set 'muon.exclude=*wte*, *nothing*'",
+         "[muon] exclude: the model has no parameter '*nothing*'"},
+        {"plan %R --with pp --set pp.split_points=layer.1",
+         "the model has no region 'layer.1'; its regions are embedding, layers.0 .. head; did "
+         "you mean layers.1?"},
+        {"plan %R --with pp --set pp.split_points=layers.1 --set pp.layers_per_stage=2",
+         "[pp] split_points and layers_per_stage: give one of them"},
+        {"train %R --with ema --set model.save_to=m --set ema.save_to=../${PWD##*/}/m",
+         "is the folder of [model] save_to, too: the average would replace the weights"},
+        {"train %R --set cpu.isa=foo", "[cpu] isa = foo: this CPU runs auto, portable"},
         {"train %R --without cpuu", "did you mean cpu?"},
         {"train %R --without cpu", "device"},
         {"train %R --without adamw", "needs an optimizer: add one of adamw"},
@@ -554,6 +564,45 @@ static void a_run_that_does_not_fit_is_refused(void **state)
     assert_has(slurp("err.txt"), " of memory: lower [training] local_batch_size");
 }
 
+static void options_without_effect_are_reported(void **state)
+{
+    static const struct {
+        const char *arguments, *expected;
+    } cases[] = {
+        {"plan %R --with sac --set sac.save_ops=linear",
+         "--set: [sac] save_ops has no effect: it is for mode = op, and mode is full"},
+        {"plan %R --with sac --set sac.mode=none --set sac.budget=0.1",
+         "--set: [sac] budget has no effect: it is for mode = budget, and mode is none"},
+        {"train %R --with ema --set ema.validate=true --set training.steps=1",
+         "[ema] validate = true has no effect: nothing is validated"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct result r = run(cases[i].arguments);
+
+        assert_int_equal(r.status, 0);
+        assert_has(r.err, cases[i].expected);
+    }
+    assert_null(strstr(run("plan %R --with sac --set sac.mode=op --set sac.save_ops=linear").err,
+                       "no effect"));
+}
+
+static void the_recipe_chooses_the_instructions_before_the_environment(void **state)
+{
+    struct result r;
+
+    (void)state;
+    setenv("CTITAN_CPU_ISA", "foo", 1);
+    r = run("plan %R");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "$CTITAN_CPU_ISA = foo: this CPU runs auto, portable");
+    r = run("plan %R --set cpu.isa=portable");
+    assert_int_equal(r.status, 0);
+    assert_has(r.err, "[cpu] isa = portable is used, and not $CTITAN_CPU_ISA = foo");
+    unsetenv("CTITAN_CPU_ISA");
+}
+
 static void a_warm_up_longer_than_the_run_is_reported(void **state)
 {
     const char *said = "warmup_steps = 9 is more than the 7 steps of the run";
@@ -876,6 +925,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
+        cmocka_unit_test(options_without_effect_are_reported),
+        cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
         cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),
         cmocka_unit_test(two_ranks_train_as_one),

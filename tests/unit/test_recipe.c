@@ -180,9 +180,13 @@ static void the_command_line_wins(void **state)
     assert_string_equal(r->plugins[1], "c");
     assert_string_equal(r->plugins[2], "d");
     assert_string_equal(r->plugin_sources[2], "--with");
-    assert_int_equal(ct_recipe_set(r, "plugins.load=e,f"), 0);
-    assert_int_equal(r->plugin_count, 2);
+    assert_int_equal(ct_recipe_set(r, "plugins.load=e,f,/p/c.so"), 0);
+    assert_int_equal(r->plugin_count, 3);
     assert_string_equal(r->plugins[1], "f");
+    assert_int_equal(ct_recipe_set(r, "c.x=1"), 0);
+    assert_int_equal(ct_recipe_without(r, "c"), 0);
+    assert_int_equal(r->plugin_count, 2);
+    assert_null(ct_recipe_get(r, "c", "x"));
     ct_arena_finish(&arena);
 }
 

@@ -59,7 +59,8 @@ CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);
 CT_API const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section,
                                  const char *key);
 
-/* Where the key was set: "recipe.ini:12", or "--set". NULL: it has its default. */
+/* Where the key was set: "recipe.ini:12", or "--set". NULL: it has its default, or recipe is
+   NULL, as in a run without one. */
 CT_API const char *ct_recipe_source(const struct ct_recipe *recipe, const char *section,
                                     const char *key);
 /* Whether the command line set it. */
