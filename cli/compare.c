@@ -255,6 +255,8 @@ static int train(struct comparison *c, struct side *s, double *seconds)
     }
     memcpy(argv + n, s->change, s->changes * sizeof(*argv));
     n += s->changes;
+    argv[n++] = "--with"; /* it logs what is compared */
+    argv[n++] = "metrics";
     argv[n++] = "--set";
     argv[n++] = ct_arena_printf(&c->arena, "job.dump_folder=%s", folder);
     argv[n++] = "--set";

@@ -94,7 +94,7 @@ static int explain(const char *path)
                        "%s. Install the package that has it (`apt-file search %.*s` names it)",
                        words, (int)library, words);
     if (!strstr(words, "undefined symbol"))
-        return ct_fail(CT_ENOENT, "%s", words);
+        return ct_fail(CT_ENOENT, "%s: build the plugin again, or name another file", words);
     rc = ct_fail(CT_ENOENT,
                  "%s. The plugin is newer than this program, or one of them was rebuilt alone: "
                  "build both from one source",

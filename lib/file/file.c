@@ -243,21 +243,34 @@ int ct_file_end(struct ct_new_file *file, int rc)
     return rc < 0 ? rc : 0;
 }
 
+int ct_file_try(const char *path)
+{
+    struct ct_new_file file;
+    struct stat st;
+    int rc = make_parent(path);
+
+    if (rc == 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(EISDIR));
+    if (rc == 0 && stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return 0; /* to open a pipe may take for ever */
+    if (rc == 0)
+        rc = ct_file_begin(&file, path);
+    if (rc < 0)
+        return rc;
+    fclose(file.out);
+    if (*file.temporary)
+        unlink(file.temporary);
+    return 0;
+}
+
 int ct_file_try_folder(const char *path)
 {
     char name[CT_PATH_ROOM];
-    struct ct_new_file file;
     int rc = ct_file_make_folder(path);
 
     if (rc == 0 && snprintf(name, sizeof(name), "%s/write", path) >= (int)sizeof(name))
         return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(path));
-    if (rc == 0)
-        rc = ct_file_begin(&file, name);
-    if (rc < 0)
-        return rc;
-    fclose(file.out);
-    unlink(file.temporary);
-    return 0;
+    return rc == 0 ? ct_file_try(name) : rc;
 }
 
 int ct_file_print(const char *path, ct_file_printer *print, const void *object)

@@ -150,6 +150,8 @@ static int ready(struct ct_run *run)
                        run->device->name);
     if (ct_config.training.steps <= WARM)
         return too_few_steps();
+    if (run->rank == 0 && ct_file_try(config.file) < 0)
+        return ct_context(CT_ECONFIG, "[describe] file = %s", config.file);
     describe.sample =
         ct_arena_array(&describe.arena, struct describe_sample, run->program->step_count);
     find_signallers(run->program);

@@ -106,6 +106,15 @@ static int distinct(const struct fuse_plan *plan, struct kernels *k)
     return 0;
 }
 
+/* Before anything is compiled. */
+static int check_dump(void)
+{
+    if (*fuse_config.dump && strcmp(fuse_config.dump, "-") != 0 &&
+        ct_file_try_folder(fuse_config.dump) < 0)
+        return ct_context(CT_ECONFIG, "[fuse] dump = %s", fuse_config.dump);
+    return 0;
+}
+
 static int dump(const struct fuse_plan *plan, const struct kernels *k)
 {
     const char *header = plan->target.ops ? CT_COMPILER_HEADER : fuse_header_name();
@@ -172,9 +181,11 @@ static void give_up(const char *why)
 static int fuse(struct fuse_plan *plan)
 {
     struct fuse_result result;
-    struct kernels k;
-    int rc = distinct(plan, &k);
+    struct kernels k = {0};
+    int rc = check_dump();
 
+    if (rc == 0)
+        rc = distinct(plan, &k);
     if (rc < 0)
         return rc;
     rc = fuse_compile(&plan->target, k.code, k.count, &result);

@@ -46,6 +46,10 @@ CT_API int ct_file_write(const char *path, const void *data, size_t size);
 typedef void ct_file_printer(const void *object, FILE *out);
 CT_API int ct_file_print(const char *path, ct_file_printer *print, const void *object);
 
+/* Check that a file can be written there, without writing it. Its folder is created. CT_EIO: it
+   cannot. */
+CT_API int ct_file_try(const char *path);
+
 /* Rename a file or folder durably: the folder that contains it is synced to disk. Replaces a file,
    or an empty folder, of that name. */
 CT_API int ct_file_rename(const char *from, const char *to);
