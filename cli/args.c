@@ -230,6 +230,20 @@ static const char *option_name(int option, char **argv, char text[32])
     return text;
 }
 
+static int unknown_option(const char *verb, const char *option, unsigned accepts)
+{
+    const char *names[CT_COUNT(long_options)], *near = NULL;
+    size_t count = 0;
+
+    for (const struct option *o = long_options; o->name; o++)
+        if (!(needed(o->val) & ~accepts))
+            names[count++] = o->name;
+    if (!strncmp(option, "--", 2))
+        near = ct_nearest(option + 2, names, count);
+    return ct_fail(CT_ECONFIG, "%s has no option %s; %s%s%s`ctitan help %s` lists them", verb,
+                   option, near ? "did you mean --" : "", near ? near : "", near ? "? " : "", verb);
+}
+
 int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
 {
     int option, rc = 0;
@@ -243,8 +257,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
         if (option == ':')
             rc = ct_fail(CT_ECONFIG, "%s: %s needs a value", argv[0], argv[optind - 1]);
         else if (option == '?' || needed(option) & ~accepts)
-            rc = ct_fail(CT_ECONFIG, "%s has no option %s; `ctitan help %s` lists them", argv[0],
-                         option_name(option, argv, text), argv[0]);
+            rc = unknown_option(argv[0], option_name(option, argv, text), accepts);
         else
             rc = take(args, option);
     }
@@ -256,7 +269,7 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
     if (rc == 0)
         args->path = argv[optind]; /* NULL after the last */
     else
-        args_finish(args);
+        args_finish(args, rc);
     return rc;
 }
 
@@ -355,19 +368,27 @@ int args_read(struct args *args, struct ct_recipe **recipe)
 {
     int rc = ct_recipe_read(&args->arena, args->path, recipe);
 
-    return rc == 0 ? change(args, *recipe) : rc;
+    if (rc < 0)
+        return rc;
+    args->recipe = *recipe;
+    return change(args, *recipe);
 }
 
 int args_recipe(struct args *args, struct ct_recipe **recipe)
 {
     int rc = args_read(args, recipe);
 
+    if (rc == 0 && args->dump_kernels && !ct_recipe_loads(*recipe, "fuse"))
+        rc = ct_fail(CT_ECONFIG, "--dump-kernels shows the kernels of plugin fuse, which the "
+                                 "recipe does not load: add --with fuse");
     if (rc == 0 && args->device)
         rc = replace_device(args, *recipe);
     return rc == 0 ? ct_recipe_apply(*recipe) : rc;
 }
 
-void args_finish(struct args *args)
+int args_finish(struct args *args, int rc)
 {
+    rc = ct_recipe_locate(args->recipe, rc);
     ct_arena_finish(&args->arena);
+    return rc;
 }

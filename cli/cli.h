@@ -74,7 +74,8 @@ struct change; /* one --set, --with or --without */
 
 struct args {
     struct ct_arena arena;
-    const char *path; /* the recipe */
+    const char *path;         /* the recipe */
+    struct ct_recipe *recipe; /* NULL: not read yet */
     struct change *changes;
     size_t count, room;
     int64_t ranks; /* 0: not given */
@@ -104,7 +105,8 @@ int args_recipe(struct args *args, struct ct_recipe **recipe);
 size_t args_changes(const struct args *args, const char **argv);
 /* As --set does. The text is kept. */
 void args_add_set(struct args *args, const char *assignment);
-void args_finish(struct args *args);
+/* rc, after the failure's message got the source of the setting that it names. */
+int args_finish(struct args *args, int rc);
 
 /* ---- programs of a pipeline ---- */
 

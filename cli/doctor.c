@@ -270,6 +270,5 @@ int verb_doctor(int argc, char **argv)
                      argv[1]);
     else
         rc = look(&args.arena);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

@@ -32,6 +32,5 @@ int verb_explain(int argc, char **argv)
         rc = ct_run_open(recipe, &options, &run);
     if (rc == 0)
         ct_run_close(run);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

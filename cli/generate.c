@@ -381,8 +381,7 @@ int verb_generate(int argc, char **argv)
         rc = args_parse(argc, argv, 0, &args);
     if (rc == 0) {
         log_to_terminal(CT_LOG_INFO);
-        rc = generate(&args, o);
-        args_finish(&args);
+        rc = args_finish(&args, generate(&args, o));
     }
     free(o);
     return rc;

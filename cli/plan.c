@@ -307,6 +307,5 @@ int verb_plan(int argc, char **argv)
     rc = args_recipe(&args, &recipe);
     if (rc == 0)
         rc = plan_and_prove(recipe, &args);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

@@ -83,6 +83,5 @@ int verb_simulate(int argc, char **argv)
         rc = args_recipe(&args, &recipe);
     if (rc == 0)
         rc = simulate(recipe, &args);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

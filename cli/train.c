@@ -273,6 +273,5 @@ int verb_train(int argc, char **argv)
     if (rc < 0)
         return rc;
     rc = run(&args, argc, argv);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

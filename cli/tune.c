@@ -509,6 +509,5 @@ int verb_tune(int argc, char **argv)
         rc = ct_fail(CT_ECONFIG, "tune: --world is missing; give the number of ranks");
     else
         rc = tune(&args);
-    args_finish(&args);
-    return rc;
+    return args_finish(&args, rc);
 }

@@ -17,15 +17,17 @@ static const struct ct_decoder_sizes *sizes_of(const void *model)
 
 static int take_flavor(const struct ct_decoder_family *f, const char *name, void *model)
 {
-    const char *flavor = f->flavors;
+    const char *flavor = f->flavors, *names[64];
     char known[512] = "";
-    size_t used = 0;
+    size_t used = 0, count = 0;
 
     for (; sizes_of(flavor)->flavor; flavor += f->size) {
         if (!strcmp(sizes_of(flavor)->flavor, name)) {
             memcpy(model, flavor, f->size);
             return 0;
         }
+        if (count < CT_COUNT(names))
+            names[count++] = sizes_of(flavor)->flavor;
         if (used < sizeof(known))
             used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s",
                                      !used                                ? ""
@@ -33,7 +35,8 @@ static int take_flavor(const struct ct_decoder_family *f, const char *name, void
                                                                           : " and ",
                                      sizes_of(flavor)->flavor);
     }
-    return ct_fail(CT_ECONFIG, "[model] flavor = %s: %s has %s", name, f->name, known);
+    return ct_fail(CT_ECONFIG, "[model] flavor = %s: %s has %s%s", name, f->name, known,
+                   ct_did_you_mean(name, names, count));
 }
 
 static void override(int64_t *size, int64_t value)

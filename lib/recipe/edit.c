@@ -141,32 +141,6 @@ static void add_plugin(struct ct_recipe *recipe, const char *plugin, const char 
     recipe->plugin_sources[recipe->plugin_count++] = source;
 }
 
-int ct_recipe_with(struct ct_recipe *recipe, const char *plugin)
-{
-    if (!*plugin)
-        return ct_fail(CT_ECONFIG, "--with: expected the name of a plugin");
-    if (!ct_recipe_is_utf8(plugin))
-        return ct_fail(CT_ECONFIG, "--with %s: expected UTF-8", plugin);
-    if (plugin_index(recipe, plugin) == recipe->plugin_count)
-        add_plugin(recipe, ct_arena_strdup(recipe->arena, plugin), "--with");
-    return 0;
-}
-
-static void drop_section(struct ct_recipe *recipe, const char *section)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < recipe->count; i++)
-        if (strcmp(recipe->settings[i].section, section))
-            recipe->settings[kept++] = recipe->settings[i];
-    recipe->count = kept;
-    kept = 0;
-    for (size_t i = 0; i < recipe->section_count; i++)
-        if (strcmp(recipe->sections[i].section, section))
-            recipe->sections[kept++] = recipe->sections[i];
-    recipe->section_count = kept;
-}
-
 /* The name of a plugin that is listed by its file: "/opt/plugins/llama.so" is llama. */
 static const char *name_of(const struct ct_recipe *recipe, const char *listed)
 {
@@ -189,6 +163,37 @@ static size_t find_plugin(const struct ct_recipe *recipe, const char *plugin)
         if (!strcmp(name_of(recipe, recipe->plugins[i]), plugin))
             break;
     return i;
+}
+
+bool ct_recipe_loads(const struct ct_recipe *recipe, const char *plugin)
+{
+    return find_plugin(recipe, plugin) < recipe->plugin_count;
+}
+
+int ct_recipe_with(struct ct_recipe *recipe, const char *plugin)
+{
+    if (!*plugin)
+        return ct_fail(CT_ECONFIG, "--with: expected the name of a plugin");
+    if (!ct_recipe_is_utf8(plugin))
+        return ct_fail(CT_ECONFIG, "--with %s: expected UTF-8", plugin);
+    if (!ct_recipe_loads(recipe, plugin))
+        add_plugin(recipe, ct_arena_strdup(recipe->arena, plugin), "--with");
+    return 0;
+}
+
+static void drop_section(struct ct_recipe *recipe, const char *section)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < recipe->count; i++)
+        if (strcmp(recipe->settings[i].section, section))
+            recipe->settings[kept++] = recipe->settings[i];
+    recipe->count = kept;
+    kept = 0;
+    for (size_t i = 0; i < recipe->section_count; i++)
+        if (strcmp(recipe->sections[i].section, section))
+            recipe->sections[kept++] = recipe->sections[i];
+    recipe->section_count = kept;
 }
 
 int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)

@@ -77,6 +77,7 @@ static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, f
 
 static int take_flavor(const char *name, struct ct_model *model)
 {
+    const char *each[CT_COUNT(flavors)];
     char names[128] = "";
 
     for (size_t i = 0; i < CT_COUNT(flavors); i++) {
@@ -86,9 +87,11 @@ static int take_flavor(const char *name, struct ct_model *model)
             *model = flavors[i];
             return 0;
         }
+        each[i] = flavors[i].flavor;
         snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", flavors[i].flavor);
     }
-    return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s", name, names);
+    return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s%s", name, names,
+                   ct_did_you_mean(name, each, CT_COUNT(flavors)));
 }
 
 static int apply_options(struct ct_model *m)

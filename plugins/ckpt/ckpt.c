@@ -101,8 +101,8 @@ static int parse_exclusions(void)
         else if (*word)
             rc = ct_fail(CT_ECONFIG,
                          "[ckpt] exclude_from_loading: '%s' is none of optimizer, lr_scheduler, "
-                         "dataloader",
-                         word);
+                         "dataloader%s",
+                         word, ct_did_you_mean(word, names, CT_COUNT(names)));
     }
     free(list);
     if (rc == 0 && !ckpt_own.load.optimizer && ckpt_own.load.lr)

@@ -197,14 +197,49 @@ static int separate(struct ct_graph *graph, struct ct_op *op)
     return rc;
 }
 
-static int check_names(const struct choosing *c)
+/* "q_proj" of "model.layers.0.self_attn.q_proj.weight" */
+static const char *layer_name(struct ct_arena *arena, const char *param)
+{
+    const char *end = strrchr(param, '.'), *begin = end ? end : param;
+
+    while (begin > param && begin[-1] != '.')
+        begin--;
+    return ct_arena_printf(arena, "%.*s", (int)(end ? end - begin : 0), begin);
+}
+
+/* Names that a filter may have been meant to be. */
+static const char **list_names(struct choosing *c, size_t *count)
+{
+    const char **names = NULL;
+    size_t room = 0;
+
+    *count = 0;
+    ct_for_each_op (op, c->graph) {
+        const struct ct_value *param = op->type == &ct_op_linear || op->type == &float8_op_linear
+                                           ? parameter_of(op->in[1])
+                                           : NULL;
+
+        if (!param)
+            continue;
+        names = ct_arena_grow(&c->scratch, names, &room, *count + 2, sizeof(*names));
+        names[(*count)++] = op->region;
+        names[(*count)++] = layer_name(&c->scratch, param->name);
+    }
+    return names;
+}
+
+static int check_names(struct choosing *c)
 {
     for (size_t i = 0; i < c->names; i++)
-        if (!c->name[i].used && strcmp(c->name[i].text, FLOAT8_HEAD) != 0)
+        if (!c->name[i].used && strcmp(c->name[i].text, FLOAT8_HEAD) != 0) {
+            size_t count;
+            const char **names = list_names(c, &count);
+
             return ct_fail(CT_ECONFIG,
                            "[float8] filter: %s is neither a linear layer's region nor part of a "
-                           "weight's name; `ctitan explain` shows both",
-                           c->name[i].text);
+                           "weight's name%s; `ctitan explain` shows both",
+                           c->name[i].text, ct_did_you_mean(c->name[i].text, names, count));
+        }
     return 0;
 }
 

@@ -106,7 +106,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"new schedule 1f1b", "there is a plugin 1f1b"},
         {"train %R other.ini", "but there is also other.ini"},
         {"train none.ini", "none.ini: No such file"},
-        {"train %R --sett x=1", "train has no option --sett"},
+        {"train %R --sett x=1",
+         "train has no option --sett; did you mean --set? `ctitan help train` lists"},
         {"train %R --json", "train has no option --json"},
         {"train %R -x", "train has no option -x"},
         {"train %R --set", "--set needs a value"},
@@ -126,7 +127,21 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
          "[pp] split_points and layers_per_stage: give one of them"},
         {"train %R --with ema --set model.save_to=m --set ema.save_to=../${PWD##*/}/m",
          "is the folder of [model] save_to, too: the average would replace the weights"},
+        {"explain %R --dump-kernels", "which the recipe does not load: add --with fuse"},
+        {"train %R --with fuse --set fuse.dump=/proc/x", "[fuse] dump = /proc/x: "},
+        {"train %R --with describe --set describe.file=/tmp",
+         "[describe] file = /tmp: /tmp: Is a directory"},
         {"train %R --set cpu.isa=foo", "[cpu] isa = foo: this CPU runs auto, portable"},
+        {"plan %R --set model.flavor=debgu",
+         "--set: [model] flavor = debgu: llama has debug, 1B, 3B, 8B, 70B and 405B; did you mean "
+         "debug?"},
+        {"plan r.ini --set training.skip=nothing", "--set: [training] skip: there is no transform"},
+        {"plan flavor.ini", "flavor.ini:14: [model] flavor = debgu: llama has debug"},
+        {"train %R --with ckpt --set ckpt.exclude_from_loading=optimiser",
+         "optimizer, lr_scheduler, dataloader; did you mean optimizer?"},
+        {"plan %R --with float8 --set float8.filter=up_porj",
+         "[float8] filter: up_porj is neither a linear layer's region nor part of a weight's name; "
+         "did you mean up_proj?"},
         {"train %R --without cpuu", "did you mean cpu?"},
         {"train %R --without cpu", "device"},
         {"train %R --without adamw", "needs an optimizer: add one of adamw"},
@@ -161,6 +176,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
     };
 
     (void)state;
+    system(ct_arena_printf(
+        &arena, "cd %s && sed 's/^name = llama/&\\nflavor = debgu/' r.ini >flavor.ini", folder));
     for (size_t i = 0; i < CT_COUNT(mistakes); i++) {
         struct result r = run(mistakes[i].arguments);
 
@@ -645,6 +662,15 @@ static void a_run_is_the_beginning_of_its_schedule(void **state)
     assert_string_equal(text, "");
 }
 
+static void runs_are_compared_without_metrics_of_their_own(void **state)
+{
+    struct result r = run("compare %R r.ini --without metrics --runs 1 --steps 3");
+
+    (void)state;
+    if (r.status)
+        fail_msg("compare: %s", r.err);
+}
+
 /* ---- looking without running ---- */
 
 static double last_loss(const char *arguments)
@@ -718,7 +744,7 @@ static void explain_prints_kernels(void **state)
     assert_null(strstr(r.out, "# after"));
     r = run("explain %R --dump-kernels");
     assert_int_equal(r.status, 2);
-    assert_has(r.err, "plugin fuse is not loaded");
+    assert_has(r.err, "does not load: add --with fuse");
 }
 
 /* The curve of memory over the step, its peak, and the categories at the peak say the same. */
@@ -896,6 +922,9 @@ static void only_plugins_that_have_a_verb_are_loaded_for_it(void **state)
     assert_non_null(out);
     assert_int_equal(fwrite("juggle", 1, 7, out), 7);
     assert_int_equal(fclose(out), 0);
+    r = run(ct_arena_printf(&arena, "plan %%R --with %s/rubbish.so", broken));
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, ": build the plugin again, or name another file");
     r = run("juggle");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "no verb juggle; this plugin, which cannot be loaded, may have it: ");
@@ -929,6 +958,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
         cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),
+        cmocka_unit_test(runs_are_compared_without_metrics_of_their_own),
         cmocka_unit_test(two_ranks_train_as_one),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(explain_prints_kernels),

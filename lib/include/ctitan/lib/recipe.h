@@ -52,6 +52,8 @@ CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char 
 CT_API int ct_recipe_set(struct ct_recipe *recipe, const char *assignment);
 /* Add a plugin to [plugins] load unless it is listed. CT_ECONFIG: the name is empty. */
 CT_API int ct_recipe_with(struct ct_recipe *recipe, const char *plugin);
+/* Whether the plugin is in the list, by its name or its file. */
+CT_API bool ct_recipe_loads(const struct ct_recipe *recipe, const char *plugin);
 /* Drop the plugin and its section. CT_ECONFIG: it is not in the list. */
 CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);
 
@@ -66,6 +68,10 @@ CT_API const char *ct_recipe_source(const struct ct_recipe *recipe, const char *
 /* Whether the command line set it. */
 CT_API bool ct_recipe_overrides(const struct ct_recipe *recipe, const char *section,
                                 const char *key);
+
+/* Put the source of the setting that this thread's failure names, as "[section] key", before the
+   message; rc says what kind of failure it is, and is returned. recipe may be NULL. */
+CT_API int ct_recipe_locate(const struct ct_recipe *recipe, int rc);
 
 /*
  * Load the listed plugins, then fill the core's and every plugin's config: first the defaults, then
