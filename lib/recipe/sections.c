@@ -78,8 +78,10 @@ static const struct ct_option comm_options[] = {
 static const struct ct_option validation_options[] = {
     CT_OPT_INT(struct ct_validation_config, freq, "freq", "0", 0, 1e15,
                "Validate every so many steps; 0: never"),
-    CT_OPT_INT(struct ct_validation_config, steps, "steps", "10", 1, 1e15,
-               "Batches in one validation"),
+    CT_OPT_INT(
+        struct ct_validation_config, steps, "steps", "10", 1, 1e15,
+        "Batches in one validation, each of local_batch_size sequences for every data-parallel "
+        "rank: more such ranks read more of the held-out data"),
     {0}};
 
 static const struct ct_recipe_section sections[] = {
