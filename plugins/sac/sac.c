@@ -59,7 +59,7 @@ static int choose(struct sac *s, struct ct_run *run)
     return sac_choose_by_rule(s, sac_config.mode);
 }
 
-/* Warn of options that were set and that the mode does not read. */
+/* Warn of options that were changed and that the mode does not read. */
 static void check_mode(const struct ct_recipe *recipe)
 {
     static const struct {
@@ -69,11 +69,12 @@ static void check_mode(const struct ct_recipe *recipe)
     static bool told;
 
     for (size_t i = 0; !told && i < CT_COUNT(readers); i++) {
-        const char *source = ct_recipe_source(recipe, "sac", readers[i].key);
+        const char *key = readers[i].key, *source = ct_recipe_source(recipe, "sac", key);
 
-        if (source && strcmp(readers[i].mode, sac_config.mode) != 0)
-            ct_warn("%s: [sac] %s has no effect: it is for mode = %s, and mode is %s", source,
-                    readers[i].key, readers[i].mode, sac_config.mode);
+        if (source && strcmp(readers[i].mode, sac_config.mode) != 0 &&
+            strcmp(ct_recipe_get(recipe, "sac", key), ct_option_find(options, key)->fallback) != 0)
+            ct_warn("%s: [sac] %s has no effect: it is for mode = %s, and mode is %s", source, key,
+                    readers[i].mode, sac_config.mode);
     }
     told = true;
 }

@@ -601,7 +601,9 @@ static void options_without_effect_are_reported(void **state)
         assert_int_equal(r.status, 0);
         assert_has(r.err, cases[i].expected);
     }
-    assert_null(strstr(run("plan %R --with sac --set sac.mode=op --set sac.save_ops=linear").err,
+    assert_null(strstr(run("plan %R --with sac --set sac.mode=op --set sac.save_ops=linear "
+                           "--set sac.budget=0.5")
+                           .err,
                        "no effect"));
 }
 
