@@ -59,6 +59,12 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     return rc;
 }
 
+static bool is_in_files(const struct ct_run *run, const struct ct_state *state)
+{
+    return state->role == CT_ROLE_PARAM &&
+           !ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name));
+}
+
 static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
                           const struct ct_state *param)
 {
@@ -105,7 +111,7 @@ static const char **list_used(struct ct_arena *arena, const struct ct_run *run,
         const struct ct_state *p = &run->states[i];
         const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, p->name);
 
-        for (int64_t k = 0; p->role == CT_ROLE_PARAM && k < ct_stored_count(rule, p); k++) {
+        for (int64_t k = 0; is_in_files(run, p) && k < ct_stored_count(rule, p); k++) {
             const struct ct_weight *w = find(weights, ct_stored_tensor(arena, rule, p, k).name);
 
             if (w)
@@ -181,7 +187,7 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     if (rc < 0)
         return rc == CT_EIO ? CT_ECONFIG : rc; /* damaged, or no file of weights */
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
-        if (run->states[i].role == CT_ROLE_PARAM && run->states[i].value)
+        if (run->states[i].value && is_in_files(run, &run->states[i]))
             rc = load_parameter(run, weights, &run->states[i]);
     if (rc == 0)
         rc = check_unused(run, weights, folder);

@@ -248,6 +248,8 @@ static void choose(struct save *s, const char *prefix)
 
         if (prefix ? strncmp(state->name, prefix, skipped) != 0 : state->role != CT_ROLE_PARAM)
             continue;
+        if (ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name + skipped)))
+            continue;
         s->params[s->param_count] = *state;
         s->params[s->param_count++].name += skipped;
     }

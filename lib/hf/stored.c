@@ -31,6 +31,39 @@ const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *rules, 
     return NULL;
 }
 
+bool ct_stored_absent(const struct ct_stored_rule *rule)
+{
+    return rule && rule->stored && !*rule->stored;
+}
+
+static size_t count_rules(const struct ct_stored_rule *rules)
+{
+    size_t count = 0;
+
+    while (rules && rules[count].suffix)
+        count++;
+    return count;
+}
+
+void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules)
+{
+    const struct ct_model_ops *ops = run->model_ops;
+    size_t own = count_rules(ops->stored), added = count_rules(rules);
+    struct ct_stored_rule *all;
+    struct ct_model_ops *changed;
+
+    if (ct_stored_rule(ops->stored, rules->suffix) &&
+        ct_stored_rule(ops->stored, rules->suffix)->suffix == rules->suffix)
+        return;
+    all = ct_arena_array(&run->arena, struct ct_stored_rule, own + added + 1);
+    memcpy(all, rules, sizeof(*all) * added);
+    if (own)
+        memcpy(all + added, ops->stored, sizeof(*all) * own);
+    changed = ct_arena_copy(&run->arena, ops, sizeof(*ops));
+    changed->stored = all;
+    run->model_ops = changed;
+}
+
 int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param)
 {
     return stacked(rule) ? param->shape[0] : 1;

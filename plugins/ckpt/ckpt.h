@@ -63,6 +63,7 @@ struct ckpt_tensor {
     enum ct_dtype dtype;
     int ndim;
     int64_t shape[CT_MAX_DIMS];
+    bool absent; /* the model's files of Hugging Face lack it */
 };
 
 struct ckpt_kept {
@@ -213,6 +214,7 @@ int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
 
 struct ckpt_load {
     bool optimizer, lr, data; /* not the model alone */
+    bool lacking; /* what the model's files of Hugging Face lack may be missing here, too */
 };
 
 /* CT_EIO: the checkpoint is damaged; CT_ECONFIG: it is of another model, with all differences as

@@ -300,11 +300,25 @@ struct request {
     size_t most; /* bytes of a file */
 };
 
+/* A folder without what is absent would be of another model. */
+static int check_absent(const struct export *x)
+{
+    for (size_t i = 0; i < x->c->tensor_count; i++)
+        if (x->c->tensors[i].absent && chosen(x, &x->c->tensors[i]))
+            return ct_fail(CT_ECONFIG,
+                           "%s has %s, and files of Hugging Face have no place for it: use the "
+                           "verb of the plugin that added it (`ctitan help` lists verbs)",
+                           x->c->path, x->c->tensors[i].name);
+    return 0;
+}
+
 static int export_to(const struct ckpt *c, const struct request *r)
 {
     struct export x = {.c = c, .dtype = r->dtype, .prefix = r->prefix};
     int rc = ckpt_stored_rules(c->config, &x.rules);
 
+    if (rc == 0)
+        rc = check_absent(&x);
     if (rc == 0)
         rc = ct_file_make_folder(r->folder);
     if (rc == 0) {

@@ -57,10 +57,13 @@ static json_t *pack_tensors(const struct ckpt *c)
     for (size_t i = 0; i < c->tensor_count; i++) {
         const struct ckpt_tensor *t = &c->tensors[i];
 
-        json_object_set_new(
-            all, t->name,
+        json_t *tensor =
             json_pack("{s:s, s:s, s:o}", "role", t->role == CT_ROLE_PARAM ? "parameter" : "state",
-                      "dtype", ct_dtype_name(t->dtype), "shape", numbers(t->ndim, t->shape)));
+                      "dtype", ct_dtype_name(t->dtype), "shape", numbers(t->ndim, t->shape));
+
+        if (t->absent)
+            json_object_set_new(tensor, "absent", json_true());
+        json_object_set_new(all, t->name, tensor);
     }
     return all;
 }
@@ -193,6 +196,7 @@ static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
 
     t->name = ct_arena_strdup(c->arena, name);
     t->role = role && !strcmp(role, "parameter") ? CT_ROLE_PARAM : CT_ROLE_STATE;
+    t->absent = json_is_true(json_object_get(value, "absent"));
     if (ct_dtype_parse(dtype ? dtype : "", &t->dtype) < 0)
         return ct_context(CT_EIO, "%s", name);
     return read_numbers(json_object_get(value, "shape"), &t->ndim, t->shape);

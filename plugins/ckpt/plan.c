@@ -11,6 +11,7 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
+#include <ctitan/lib/stored.h>
 
 #include "ckpt.h"
 
@@ -155,8 +156,9 @@ static void describe_tensors(const struct ct_run *run, const struct ckpt_what *w
 
         if (what->model_only && s->role != CT_ROLE_PARAM)
             continue;
-        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(s, what), s->ndim, {0}};
+        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(s, what), s->ndim, {0}, false};
         memcpy(t->shape, s->shape, sizeof(t->shape));
+        t->absent = ct_stored_absent(ct_stored_rule(run->model_ops->stored, s->name));
         c->tensor_count++;
     }
 }

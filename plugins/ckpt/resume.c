@@ -179,7 +179,7 @@ static int load_initial(struct ct_run *run)
     int rc;
 
     if (ckpt_config.initial_model_only)
-        what = (struct ckpt_load){0};
+        what = (struct ckpt_load){.lacking = true};
     hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
     rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
     if (rc < 0)

@@ -37,7 +37,7 @@ struct ct_stored_rule {
     const char *suffix; /* of the parameter's name; begins with '.' */
     /* Replaces the suffix. With one '#', each index of the parameter's dimension 0 is a tensor of
        its own, and the index stands in the place of '#'. NULL: tensors of the files with this
-       suffix are no parameters, and are ignored. */
+       suffix are no parameters, and are ignored. "": files lack the parameter. */
     const char *stored;
     bool transposed; /* the tensor's two dimensions are swapped */
     /* The tensor is split into `parts` equal ranges along the parameter's dimension 0, and the

@@ -13,6 +13,11 @@ CT_BEGIN_DECLS
 /* The rule of a list (NULL: none) for a parameter's or tensor's name; NULL: none. */
 CT_API const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *rules,
                                                    const char *name);
+/* Whether files lack the parameter: it keeps its initial value when they are read. */
+CT_API bool ct_stored_absent(const struct ct_stored_rule *rule);
+/* For transforms that add parameters: let rules (ended by {0}, which live as long as the run) come
+   in front of those of the run's model. The same rules are added once. */
+CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules);
 /* Number of tensors that hold the parameter. */
 CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param);
 /* Name, dtype and shape of tensor `index` of those. The name is in arena. */
