@@ -12,7 +12,7 @@
  *                            computed and consumed in chunks
  *
  * Ops of different stages are not joined, so the values that cross a split are those of the model.
- * The weights of one op have the same sharding. A sum and its norm may be in two regions; the
+ * The weights of one op have the same sharding, and linears the same marks. A sum and its norm may be in two regions; the
  * joined op then belongs to the norm's.
  *
  * A joined op takes the place of the first of its ops. Weights that are computed later (gathered,
@@ -149,7 +149,7 @@ static bool joins(const struct join *j, const struct ct_op *first, const struct 
 {
     return op->type == &ct_op_linear && op->ins == 2 && !j->gone[op->out[0]->id] &&
            op->in[0] == first->in[0] && op->in[1] != first->in[0] && together(first, op) &&
-           op->region == first->region &&
+           op->region == first->region && op->marks == first->marks &&
            ct_sharding_equal(&op->in[1]->sharding, &first->in[1]->sharding) &&
            can_bring(j, op->in[1], first, 0);
 }

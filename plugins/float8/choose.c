@@ -110,6 +110,8 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
 
     if (!param)
         return "the weight is not a parameter";
+    if (op->marks & ct_mark("full_precision"))
+        return "they are marked full_precision";
     for (size_t i = 0; i < c->names; i++)
         if (strstr(param->name, c->name[i].text) || !strcmp(op->region, c->name[i].text)) {
             c->name[i].used = true;
