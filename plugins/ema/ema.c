@@ -3,6 +3,7 @@
  * each parameter, moved towards it after each update. It is saved, sharded and offloaded like a
  * state of the optimizer. Validation and a saved folder use it where that is asked for.
  */
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -10,6 +11,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
@@ -201,23 +203,43 @@ static int check_folder(void)
     return 0;
 }
 
+/* A folder has all parameters. */
+static int check_averages(const struct ct_run *run)
+{
+    char name[512];
+
+    for (size_t i = 0; i < run->state_count; i++) {
+        snprintf(name, sizeof(name), PREFIX "%s", run->states[i].name);
+        if (run->states[i].role == CT_ROLE_PARAM && !ct_run_state(run, name))
+            return ct_fail(CT_ECONFIG,
+                           "[ema] save_to: %s is not trained and has no average, but a folder "
+                           "needs all weights: leave save_to empty",
+                           run->states[i].name);
+    }
+    return 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
+    struct ct_run *run = data->run;
     bool opens = data->event == CT_EVENT_RUN_OPEN;
 
     (void)context;
-    if (opens && config.validate && !ct_config.validation.freq && data->run->rank == 0)
+    if (opens && config.validate && !ct_config.validation.freq && run->rank == 0)
         ct_warn("[ema] validate = true has no effect: nothing is validated, as [validation] freq "
                 "is 0");
     if (!*config.save_to)
         return 0;
-    if (!opens)
-        return ct_hf_save_states(data->run, PREFIX, config.save_to);
-    return data->run->rank == 0 ? check_folder() : 0;
+    if (opens)
+        return run->rank == 0 ? check_folder() : 0;
+    if (data->event == CT_EVENT_RUN_READY)
+        return run->data ? check_averages(run) : 0;
+    return ct_hf_save_states(run, PREFIX, config.save_to);
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_RUN_READY |
+                                              1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "ema", .version = "1.0", .summary = "Moving average of the weights",
