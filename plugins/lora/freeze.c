@@ -1,0 +1,88 @@
+/*
+ * What is trained, and in which dtype.
+ *
+ * Differentiation computes the gradient of every parameter. Those that are frozen are states while
+ * it does, which it takes as given.
+ */
+#include <ctitan/core_ops.h>
+#include <ctitan/error.h>
+
+#include "lora.h"
+
+int lora_freeze(struct ct_graph *graph, struct ct_run *run)
+{
+    ct_marks adapter = ct_mark(LORA_ADAPTER), frozen = ct_mark(LORA_FROZEN);
+
+    (void)run;
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->role != CT_ROLE_PARAM || v->marks & adapter)
+            continue;
+        v->role = CT_ROLE_STATE;
+        v->marks |= frozen;
+    }
+    return 0;
+}
+
+int lora_thaw(struct ct_graph *graph, struct ct_run *run)
+{
+    ct_marks frozen = ct_mark(LORA_FROZEN);
+
+    (void)run;
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->marks & frozen && graph->values[i]->role == CT_ROLE_STATE)
+            graph->values[i]->role = CT_ROLE_PARAM;
+    return 0;
+}
+
+/* The cast of a parameter that all ops but those of init use; NULL: they use itself. */
+static struct ct_op *cast_of(const struct ct_value *param)
+{
+    ct_for_each_use (use, param)
+        if (use->op->type == &ct_op_cast && use->op->section->part == CT_PART_PRE)
+            return use->op;
+    return NULL;
+}
+
+static int widen(struct ct_graph *graph, struct ct_value *param)
+{
+    struct ct_builder b = ct_pre_builder(graph);
+    enum ct_dtype dtype = param->dtype;
+    struct ct_op *cast = cast_of(param);
+    struct ct_value *copy;
+
+    param->dtype = CT_F32;
+    if (cast && cast->out[0]->dtype == CT_F32) {
+        ct_value_replace(graph, cast->out[0], param);
+        ct_graph_remove(graph, cast);
+    }
+    if (cast)
+        return 0;
+    b.why = "lora: adapters are float32, and computed with in the dtype of their weights";
+    copy = ct_cast(&b, ct_arena_printf(graph->arena, "%s.%s", param->name, ct_dtype_name(dtype)),
+                   param, dtype);
+    if (!copy)
+        return b.status;
+    copy->sharding = param->sharding;
+    ct_for_each_use_safe (use, param)
+        if (use->op->section->part != CT_PART_INIT && use->op != copy->producer)
+            ct_op_set_input(use->op, use->index, copy);
+    return 0;
+}
+
+int lora_widen(struct ct_graph *graph, struct ct_run *run)
+{
+    size_t count = graph->value_count;
+    int rc = 0;
+
+    (void)run;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->marks & ct_mark(LORA_ADAPTER) && v->role == CT_ROLE_PARAM &&
+            ct_dtype_size(v->dtype) < ct_dtype_size(CT_F32))
+            rc = widen(graph, v);
+    }
+    return rc < 0 ? rc : ct_graph_infer(graph);
+}

@@ -1,0 +1,124 @@
+/*
+ * LoRA (Hu et al. 2021): the weights W [out, in] of linear layers stay as they are, and what is
+ * trained is beside them, y = W x + (alpha / rank) B (A x), with A [rank, in] and B [out, rank].
+ *
+ * The adapters are added to the forward once tp has placed W, and are split as W is: B's rows like
+ * W's rows, A's columns like W's columns. Where columns are split, A x is a pending sum. B's columns
+ * are then split, too, so that each rank gets some rows of the sum, and B A x is pending as W x is.
+ * Everything else follows: A and B are parameters like others for fsdp, checkpoints and optimizers.
+ *
+ * Frozen parameters are none while the graph is differentiated, so no op computes their gradients,
+ * or gradients that only these would need.
+ *
+ * A is uniform between -1 / sqrt(in) and 1 / sqrt(in), as in peft and TorchTitan (kaiming_uniform
+ * with a = sqrt(5)); B is zero.
+ */
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/plugin.h>
+
+#include "lora.h"
+
+struct lora_config lora_config;
+
+static const struct ct_option options[] = {
+    CT_OPT_INT(struct lora_config, rank, "rank", "8", 1, 1 << 16,
+               "Rank of the adapters: rows of A and columns of B"),
+    CT_OPT_FLOAT(struct lora_config, alpha, "alpha", "16", 1e-6, 1e6,
+                 "The product B A counts alpha / rank times"),
+    CT_OPT_STRING(struct lora_config, modules, "modules", "all-linear",
+                  "Linear layers with adapters, comma-separated: patterns of their names or of the "
+                  "ends of these, as in q_proj, *.mlp.*; all-linear: all but the head"),
+    CT_OPT_STRING(struct lora_config, save_to, "save_to", "",
+                  "Folder to write the adapters to after the last step, in peft's format"),
+    {0}};
+
+double lora_scale(void)
+{
+    return lora_config.alpha / (double)lora_config.rank;
+}
+
+static const struct ct_transform adapt = {
+    .size = sizeof(struct ct_transform),
+    .name = "lora",
+    .summary = "adds adapters to linear layers",
+    .phase = CT_PHASE_SHARD,
+    .gives = CT_NAMES("placed"),
+    .after = CT_NAMES("placed"),
+    .evaluation = true,
+    .apply = lora_adapt,
+};
+
+static const struct ct_transform widen = {
+    .size = sizeof(struct ct_transform),
+    .name = "lora.widen",
+    .summary = "keeps adapters in float32",
+    .phase = CT_PHASE_PRECISION,
+    .after = CT_NAMES("precision"),
+    .evaluation = true,
+    .apply = lora_widen,
+};
+
+static const struct ct_transform freeze = {
+    .size = sizeof(struct ct_transform),
+    .name = "lora.freeze",
+    .summary = "hides all parameters but adapters from differentiation",
+    .phase = CT_PHASE_JOIN,
+    .apply = lora_freeze,
+    .required = true,
+};
+
+static const struct ct_transform thaw = {
+    .size = sizeof(struct ct_transform),
+    .name = "lora.thaw",
+    .summary = "makes what was hidden parameters again",
+    .phase = CT_PHASE_DIFFERENTIATE,
+    .needs = CT_NAMES("gradients"),
+    .apply = lora_thaw,
+    .required = true,
+};
+
+/* ---- saving ---- */
+
+/* What writes the run's weights. */
+static int (*save_weights)(struct ct_run *run, const char *folder);
+
+static int save_merged(struct ct_run *run, const char *folder)
+{
+    return lora_merged(run, folder, save_weights);
+}
+
+static int check_folder(const struct ct_run *run)
+{
+    int rc = *lora_config.save_to ? lora_check_save(run) : 0;
+
+    if (rc == 0 && *lora_config.save_to && run->rank == 0)
+        rc = ct_file_try_folder(lora_config.save_to);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[lora] save_to = %s", lora_config.save_to) : 0;
+}
+
+static int hear(const struct ct_event_data *data, void *context)
+{
+    struct ct_run *run = data->run;
+
+    (void)context;
+    if (data->event == CT_EVENT_RUN_END)
+        return *lora_config.save_to ? lora_save(run, lora_config.save_to) : 0;
+    if (run->save && run->save != save_merged) {
+        save_weights = run->save;
+        run->save = save_merged;
+    }
+    return run->data ? check_folder(run) : 0;
+}
+
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_RUN_END,
+                                    .call = hear};
+
+CT_PLUGIN(.name = "lora", .version = "1.0",
+          .summary = "LoRA: low-rank adapters are trained, beside weights that stay as they are",
+          .options = options, .config = &lora_config, .config_size = sizeof(lora_config),
+          .offers = CT_OFFERS({CT_TRANSFORM, "lora", &adapt}, {CT_TRANSFORM, "lora.widen", &widen},
+                              {CT_TRANSFORM, "lora.freeze", &freeze},
+                              {CT_TRANSFORM, "lora.thaw", &thaw}, {CT_HOOK, "lora", &hook},
+                              {CT_VERB, "lora", &lora_verb}));

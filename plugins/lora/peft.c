@@ -1,0 +1,130 @@
+/*
+ * The adapters as peft keeps them: adapter_config.json and adapter_model.safetensors.
+ */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/stored.h>
+#include <ctitan/recipe.h>
+
+#include "lora.h"
+
+#define PREFIX "base_model.model."
+
+struct saving {
+    struct ct_run *run;
+    struct ct_arena arena;
+    struct lora_layer *layers;
+    size_t count;
+    struct ct_weight *weights; /* two of each layer */
+};
+
+int lora_check_save(const struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    struct lora_layer *layers;
+    size_t count;
+    int rc = lora_layers(&scratch, run, &layers, &count);
+
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (ct_stored_rule(run->model_ops->stored, layers[i].w->name))
+            rc = ct_fail(CT_ECONFIG,
+                         "peft has no adapter for %s, which is not a tensor of its own in the "
+                         "model's files: merge the adapters instead ([model] save_to, or `ctitan "
+                         "lora merge`)",
+                         layers[i].w->name);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int write_config(const struct saving *s, const char *path)
+{
+    const char *base = ct_config.model.init_from;
+    json_t *modules = json_array(), *root;
+    char *text;
+    int rc;
+
+    for (size_t i = 0; i < s->count; i++)
+        json_array_append_new(modules, json_string(s->layers[i].module));
+    root = json_pack("{s:s, s:s, s:o, s:I, s:f, s:f, s:s, s:b, s:b, s:b, s:b, s:o}", "peft_type",
+                     "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
+                     *base ? json_string(base) : json_null(), "r", (json_int_t)lora_config.rank,
+                     "lora_alpha", lora_config.alpha, "lora_dropout", 0.0, "bias", "none",
+                     "fan_in_fan_out", 0, "inference_mode", 1, "use_rslora", 0, "use_dora", 0,
+                     "target_modules", modules);
+    text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    rc = text ? ct_file_write(path, text, strlen(text)) : ct_fail(CT_ENOMEM, "%s", path);
+    free(text);
+    json_decref(root);
+    return rc;
+}
+
+static int add_weight(struct saving *s, const struct ct_state *state)
+{
+    float *data = lora_whole(s->run, state);
+
+    if (!data)
+        return CT_EINVAL;
+    *s->weights++ = (struct ct_weight){ct_arena_printf(&s->arena, PREFIX "%s", state->name),
+                                       CT_F32,
+                                       2,
+                                       {state->shape[0], state->shape[1]},
+                                       data};
+    return 0;
+}
+
+static int write(const struct saving *s, const char *folder)
+{
+    const char *format = "%s/adapter_%s";
+    struct ct_arena scratch = {0};
+    int rc = ct_file_make_folder(folder);
+
+    if (rc == 0)
+        rc = ct_safetensors_write(ct_arena_printf(&scratch, format, folder, "model.safetensors"),
+                                  s->weights, 2 * s->count);
+    if (rc == 0)
+        rc = write_config(s, ct_arena_printf(&scratch, format, folder, "config.json"));
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* A failure of rank 0 is one of all. */
+static int agree(struct ct_run *run, int rc)
+{
+    int32_t result = rc;
+    int sent = ct_group_broadcast(ct_run_world(run), &result, 1, CT_I32, 0);
+
+    if (sent < 0 || rc < 0)
+        return rc < 0 ? rc : sent;
+    return result < 0 ? ct_fail(CT_EPEER, "rank 0 could not write") : 0;
+}
+
+int lora_save(struct ct_run *run, const char *folder)
+{
+    struct saving s = {.run = run};
+    struct ct_weight *weights = NULL;
+    int rc = lora_layers(&s.arena, run, &s.layers, &s.count);
+
+    if (rc == 0)
+        rc = lora_check_save(run);
+    if (rc == 0)
+        s.weights = weights = ct_arena_array(&s.arena, struct ct_weight, 2 * s.count + 1);
+    for (size_t i = 0; rc == 0 && i < s.count; i++) {
+        rc = add_weight(&s, s.layers[i].a);
+        if (rc == 0)
+            rc = add_weight(&s, s.layers[i].b);
+    }
+    if (rc == 0) {
+        s.weights = weights;
+        rc = agree(run, run->rank == 0 ? write(&s, folder) : 0);
+    }
+    for (size_t i = 0; weights && i < 2 * s.count; i++)
+        free((void *)(uintptr_t)weights[i].data);
+    ct_arena_finish(&s.arena);
+    return rc < 0 ? ct_context(rc, "saving the adapters in %s", folder) : 0;
+}
