@@ -178,15 +178,16 @@ static int join_linears(struct join *j, size_t value)
 {
     uint32_t from = j->users.first[value], to = j->users.first[value + 1];
     struct ct_op *ops[MOST_LINEARS];
-    int count = 0, rc = 0;
+    int rc = 0;
 
     for (uint32_t i = from; rc == 0 && i < to; i++) {
-        if (joins(j, count ? ops[0] : j->users.op[i], j->users.op[i]))
-            ops[count++] = j->users.op[i];
-        if (count > 1 && (count == MOST_LINEARS || i == to - 1)) {
+        int count = 0;
+
+        for (uint32_t k = i; k < to && count < MOST_LINEARS; k++)
+            if (joins(j, j->users.op[i], j->users.op[k]))
+                ops[count++] = j->users.op[k];
+        if (count > 1 && ops[0] == j->users.op[i])
             rc = make_one_linear(j, ops, count);
-            count = 0;
-        }
     }
     return rc;
 }

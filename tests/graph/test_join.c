@@ -94,6 +94,29 @@ static void stages_are_not_joined(void **state)
     ct_arena_finish(&arena);
 }
 
+static void marks_keep_linears_apart(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = joined(&arena, HEAD "F - %a = linear(%x, %w) : float32[2,4]\n"
+                                                 "F - #other %b = linear(%x, %v) : float32[2,4]\n"
+                                                 "F - %c = linear(%x, %v) : float32[2,4]\n"
+                                                 "F - #other %d = linear(%x, %w) : float32[2,4]\n"
+                                                 "F - %e = add(%a, %b) : float32[2,4]\n"
+                                                 "F - %f = add(%c, %d) : float32[2,4]\n"
+                                                 "fetch e = %e\nfetch f = %f\n");
+
+    (void)state;
+    assert_int_equal(count_ops(graph, "linear"), 2);
+    for (int i = 0; i < 2; i++) {
+        const struct ct_op *op = find_op(graph, "linear", i);
+
+        assert_int_equal(op->outs, 2);
+        assert_string_equal(op->out[0]->name, i ? "b" : "a");
+        assert_string_equal(op->out[1]->name, i ? "d" : "c");
+    }
+    ct_arena_finish(&arena);
+}
+
 /* The second weight is made behind the first linear layer, and brought in front of it. */
 static void weights_are_brought_forward(void **state)
 {
@@ -225,6 +248,7 @@ int main(void)
         cmocka_unit_test(logits_that_are_asked_for_are_made),
         cmocka_unit_test(logits_that_are_used_twice_stay),
         cmocka_unit_test(stages_are_not_joined),
+        cmocka_unit_test(marks_keep_linears_apart),
         cmocka_unit_test(weights_are_brought_forward),
         cmocka_unit_test(weights_that_come_too_late_are_left),
         cmocka_unit_test(sums_that_are_used_before_the_norm_are_left),
