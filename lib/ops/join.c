@@ -12,8 +12,8 @@
  *                            computed and consumed in chunks
  *
  * Ops of different stages are not joined, so the values that cross a split are those of the model.
- * The weights of one op have the same sharding, and linears the same marks. A sum and its norm may be in two regions; the
- * joined op then belongs to the norm's.
+ * The weights of one op have the same sharding, and linears the same marks. A sum and its norm may
+ * be in two regions; the joined op then belongs to the norm's.
  *
  * A joined op takes the place of the first of its ops. Weights that are computed later (gathered,
  * say) are moved before it. It takes over the users and names of the ops' values.

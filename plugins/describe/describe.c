@@ -20,6 +20,7 @@
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 

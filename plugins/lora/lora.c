@@ -3,9 +3,10 @@
  * trained is beside them, y = W x + (alpha / rank) B (A x), with A [rank, in] and B [out, rank].
  *
  * The adapters are added to the forward once tp has placed W, and are split as W is: B's rows like
- * W's rows, A's columns like W's columns. Where columns are split, A x is a pending sum. B's columns
- * are then split, too, so that each rank gets some rows of the sum, and B A x is pending as W x is.
- * Everything else follows: A and B are parameters like others for fsdp, checkpoints and optimizers.
+ * W's rows, A's columns like W's columns. Where columns are split, A x is an unreduced sum. B's
+ * columns are then split, too, so that each rank gets some rows of the sum, and B A x is unreduced
+ * as W x is. Everything else follows: A and B are parameters like others for fsdp, checkpoints and
+ * optimizers.
  *
  * Frozen parameters are none while the graph is differentiated, so no op computes their gradients,
  * or gradients that only these would need.

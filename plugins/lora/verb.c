@@ -1,7 +1,7 @@
 /*
- * `ctitan lora`: the adapters that a recipe has trained, merged with the weights into a Hugging Face
- * folder, or by themselves in a folder of peft. The recipe's run is opened as `generate` opens it:
- * on one rank, with its newest checkpoint.
+ * `ctitan lora`: the adapters that a recipe has trained, merged with the weights into a Hugging
+ * Face folder, or by themselves in a folder of peft. The recipe's run is opened as `generate` opens
+ * it: on one rank, with its newest checkpoint.
  */
 #include <stdio.h>
 #include <string.h>
