@@ -3,7 +3,6 @@
  * each parameter, moved towards it after each update. It is saved, sharded and offloaded like a
  * state of the optimizer. Validation and a saved folder use it where that is asked for.
  */
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -11,7 +10,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
@@ -203,19 +202,16 @@ static int check_folder(void)
     return 0;
 }
 
-/* A folder has all parameters. */
+/* A folder is of the model as it is, without what was added to it. */
 static int check_averages(const struct ct_run *run)
 {
-    char name[512];
-
-    for (size_t i = 0; i < run->state_count; i++) {
-        snprintf(name, sizeof(name), PREFIX "%s", run->states[i].name);
-        if (run->states[i].role == CT_ROLE_PARAM && !ct_run_state(run, name))
+    for (size_t i = 0; i < run->state_count; i++)
+        if (run->states[i].role == CT_ROLE_PARAM &&
+            ct_stored_absent(ct_stored_rule(run->model_ops->stored, run->states[i].name)))
             return ct_fail(CT_ECONFIG,
-                           "[ema] save_to: %s is not trained and has no average, but a folder "
-                           "needs all weights: leave save_to empty",
+                           "[ema] save_to: %s is in no file of the model, so a folder of averages "
+                           "would be of another model: leave save_to empty",
                            run->states[i].name);
-    }
     return 0;
 }
 

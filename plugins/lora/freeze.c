@@ -1,8 +1,5 @@
 /*
  * What is trained, and in which dtype.
- *
- * Differentiation computes the gradient of every parameter. Those that are frozen are states while
- * it does, which it takes as given.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
@@ -11,28 +8,13 @@
 
 int lora_freeze(struct ct_graph *graph, struct ct_run *run)
 {
-    ct_marks adapter = ct_mark(LORA_ADAPTER), frozen = ct_mark(LORA_FROZEN);
-
-    (void)run;
-    for (size_t i = 0; i < graph->value_count; i++) {
-        struct ct_value *v = graph->values[i];
-
-        if (v->role != CT_ROLE_PARAM || v->marks & adapter)
-            continue;
-        v->role = CT_ROLE_STATE;
-        v->marks |= frozen;
-    }
-    return 0;
-}
-
-int lora_thaw(struct ct_graph *graph, struct ct_run *run)
-{
-    ct_marks frozen = ct_mark(LORA_FROZEN);
+    ct_marks adapter = ct_mark(LORA_ADAPTER);
 
     (void)run;
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->marks & frozen && graph->values[i]->role == CT_ROLE_STATE)
-            graph->values[i]->role = CT_ROLE_PARAM;
+        if (graph->values[i]->role == CT_ROLE_PARAM && !(graph->values[i]->marks & adapter))
+            ct_value_set_grad(graph->values[i], NULL);
+    ct_graph_sweep(graph);
     return 0;
 }
 

@@ -8,8 +8,7 @@
  * as W x is. Everything else follows: A and B are parameters like others for fsdp, checkpoints and
  * optimizers.
  *
- * Frozen parameters are none while the graph is differentiated, so no op computes their gradients,
- * or gradients that only these would need.
+ * Parameters but adapters lose their gradients, and with them the ops that only these needed.
  *
  * A is uniform between -1 / sqrt(in) and 1 / sqrt(in), as in peft and TorchTitan (kaiming_uniform
  * with a = sqrt(5)); B is zero.
@@ -63,19 +62,10 @@ static const struct ct_transform widen = {
 static const struct ct_transform freeze = {
     .size = sizeof(struct ct_transform),
     .name = "lora.freeze",
-    .summary = "hides all parameters but adapters from differentiation",
-    .phase = CT_PHASE_JOIN,
-    .apply = lora_freeze,
-    .required = true,
-};
-
-static const struct ct_transform thaw = {
-    .size = sizeof(struct ct_transform),
-    .name = "lora.thaw",
-    .summary = "makes what was hidden parameters again",
+    .summary = "drops the gradients of all parameters but adapters",
     .phase = CT_PHASE_DIFFERENTIATE,
     .needs = CT_NAMES("gradients"),
-    .apply = lora_thaw,
+    .apply = lora_freeze,
     .required = true,
 };
 
@@ -98,7 +88,7 @@ static int check_folder(const struct ct_run *run)
     return rc < 0 ? ct_context(CT_ECONFIG, "[lora] save_to = %s", lora_config.save_to) : 0;
 }
 
-static int hear(const struct ct_event_data *data, void *context)
+static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
 
@@ -114,12 +104,11 @@ static int hear(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_RUN_END,
-                                    .call = hear};
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "lora", .version = "1.0",
           .summary = "LoRA: low-rank adapters are trained, beside weights that stay as they are",
           .options = options, .config = &lora_config, .config_size = sizeof(lora_config),
           .offers = CT_OFFERS({CT_TRANSFORM, "lora", &adapt}, {CT_TRANSFORM, "lora.widen", &widen},
-                              {CT_TRANSFORM, "lora.freeze", &freeze},
-                              {CT_TRANSFORM, "lora.thaw", &thaw}, {CT_HOOK, "lora", &hook},
+                              {CT_TRANSFORM, "lora.freeze", &freeze}, {CT_HOOK, "lora", &hook},
                               {CT_VERB, "lora", &lora_verb}));

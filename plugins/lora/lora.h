@@ -23,9 +23,8 @@ extern struct lora_config {
 #define LORA_A ".lora_A.weight"
 #define LORA_B ".lora_B.weight"
 
-/* Marks of parameters. */
+/* A mark of parameters. */
 #define LORA_ADAPTER "lora.adapter"
-#define LORA_FROZEN "frozen"
 
 /* alpha / rank, by which B A is multiplied. */
 double lora_scale(void);
@@ -35,9 +34,8 @@ double lora_scale(void);
 int lora_adapt(struct ct_graph *graph, struct ct_run *run);
 /* Adapters of weights in 16 bits are float32, and cast for use. */
 int lora_widen(struct ct_graph *graph, struct ct_run *run);
-/* Differentiation sees no parameter but the adapters, between these two. */
+/* Parameters but adapters lose their gradients. */
 int lora_freeze(struct ct_graph *graph, struct ct_run *run);
-int lora_thaw(struct ct_graph *graph, struct ct_run *run);
 
 /* ---- merge.c ---- */
 
