@@ -89,6 +89,8 @@ int nccl_drain(struct comm *comm);
 
 /* ---- nccl.c ---- */
 
+/* pthread_create, with all signals blocked: they are for the program's other threads. */
+int nccl_thread(pthread_t *thread, void *(*work)(void *), void *argument);
 /* Record the first failure, of a call in g (NULL: not known), and abort calls in progress. Returns
    CT_EPEER with the first failure. */
 int nccl_fail(struct comm *comm, const struct group *g, const char *fmt, ...) CT_PRINTF(3, 4);

@@ -2,6 +2,7 @@
  * The nccl communicator: opening, closing, groups, failures.
  */
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,20 @@ static const struct ct_option options[] = {
                 "ranks with equal memory plans, on one host"),
     {0}};
 
+/* ---- threads ---- */
+
+int nccl_thread(pthread_t *thread, void *(*work)(void *), void *argument)
+{
+    sigset_t all, mask;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    code = pthread_create(thread, NULL, work, argument);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return code;
+}
+
 /* ---- failures ---- */
 
 /*
@@ -60,7 +75,7 @@ static void start_abort(struct comm *comm)
 {
     pthread_t thread;
 
-    if (pthread_create(&thread, NULL, abort_groups, comm) == 0)
+    if (nccl_thread(&thread, abort_groups, comm) == 0)
         pthread_detach(thread);
 }
 

@@ -1,27 +1,22 @@
 /*
- * The store: a thread of rank 0 answers one request after the other. All ranks, including rank 0,
- * are its clients.
+ * The store: a thread of rank 0 answers requests as they become complete, and waits for no client,
+ * as anything may connect to its port. All ranks, including rank 0, are its clients.
  */
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "address.h"
 #include "cluster.h"
 
-#define NAP 2e-3 /* seconds */
-
-/* If rank 0 is stopped, the others must not block, because they have to report it. */
-static const struct timeval answer_time = {.tv_sec = 10};
+#define NAP 2e-3       /* seconds */
+#define INCOMPLETE 1.0 /* seconds until the rest of a request must be there */
+#define ANSWER 10.0    /* seconds: if rank 0 is stopped, the others have to report it */
 
 struct message {
     uint32_t magic, found; /* found: result in answers; in requests, 1 means set */
@@ -34,15 +29,31 @@ struct entry {
     char key[STORE_KEY], value[STORE_VALUE];
 };
 
+struct client {
+    struct message request;
+    size_t bytes; /* of the request, that have come */
+    double since; /* the first of them */
+};
+
 struct store {
     int socket;   /* connected to the server */
     int listener; /* on rank 0; -1 elsewhere */
-    int stop[2];  /* a pipe; tells the server to stop */
+    int stop[2];  /* a pipe; its end tells the server to stop */
+    char place[160];
     pthread_t server;
     bool serves;
     struct entry *entries;
     pthread_mutex_t lock; /* protects socket */
 };
+
+/* What the server polls: the pipe, the listener, and a client for each further descriptor. */
+struct server {
+    struct store *store;
+    struct pollfd *fds;
+    struct client *clients;
+    int count;
+};
+#define FIRST 2
 
 /* ---- the server ---- */
 
@@ -71,214 +82,196 @@ static void answer(struct store *s, struct message *m)
         memcpy(m->value, e->value, sizeof(e->value));
 }
 
-/* false: the client has left, or is not a client. */
-static bool serve_one(struct store *s, int client)
+/* Take what has come of a request. false: the client has left, or is not a client. */
+static bool take(struct client *c, int socket)
 {
-    struct message m;
+    ssize_t n =
+        recv(socket, (char *)&c->request + c->bytes, sizeof(c->request) - c->bytes, MSG_DONTWAIT);
 
-    if (recv(client, &m, sizeof(m), MSG_WAITALL) != sizeof(m) || m.magic != MAGIC)
+    if (n < 0)
+        return errno == EINTR || errno == EAGAIN;
+    if (c->bytes == 0)
+        c->since = ct_now();
+    c->bytes += (size_t)n;
+    return n > 0 && (c->bytes < sizeof(MAGIC) || c->request.magic == MAGIC);
+}
+
+/* An answer fits into the socket: a client has one request at a time. */
+static bool serve_one(struct server *v, int i)
+{
+    struct client *c = &v->clients[i];
+
+    if (v->fds[i].revents && !take(c, v->fds[i].fd))
         return false;
-    answer(s, &m);
-    return send(client, &m, sizeof(m), MSG_NOSIGNAL) == sizeof(m);
+    if (c->bytes < sizeof(c->request))
+        return c->bytes == 0 || ct_now() - c->since < INCOMPLETE;
+    answer(v->store, &c->request);
+    c->bytes = 0;
+    return send(v->fds[i].fd, &c->request, sizeof(c->request), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           sizeof(c->request);
+}
+
+static void serve_all(struct server *v)
+{
+    for (int i = v->count - 1; i >= FIRST; i--)
+        if (!serve_one(v, i)) {
+            close(v->fds[i].fd);
+            v->fds[i] = v->fds[--v->count];
+            v->clients[i] = v->clients[v->count];
+        }
+}
+
+static bool grow(struct server *v)
+{
+    size_t count = (size_t)v->count + 1;
+    struct pollfd *fds = realloc(v->fds, count * sizeof(*fds));
+    struct client *clients;
+
+    if (!fds)
+        return false;
+    v->fds = fds;
+    clients = realloc(v->clients, count * sizeof(*clients));
+    if (!clients)
+        return false;
+    v->clients = clients;
+    return true;
+}
+
+static void admit(struct server *v)
+{
+    int socket = grow(v) ? accept4(v->store->listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+
+    if (socket < 0) {
+        ct_nap(NAP); /* no descriptor or no memory is left: some other client may leave */
+        return;
+    }
+    v->fds[v->count] = (struct pollfd){.fd = socket, .events = POLLIN};
+    v->clients[v->count++].bytes = 0;
+}
+
+static bool is_waiting(const struct server *v)
+{
+    for (int i = FIRST; i < v->count; i++)
+        if (v->clients[i].bytes)
+            return true;
+    return false;
 }
 
 static void *serve(void *argument)
 {
-    struct store *s = argument;
-    struct pollfd *fds = calloc(2, sizeof(*fds));
-    int count = 2;
+    struct server *v = argument;
 
-    fds[0] = (struct pollfd){.fd = s->stop[0], .events = POLLIN};
-    fds[1] = (struct pollfd){.fd = s->listener, .events = POLLIN};
-    while (poll(fds, (nfds_t)count, -1) >= 0 && !fds[0].revents) {
-        for (int i = count - 1; i > 1; i--)
-            if (fds[i].revents && !serve_one(s, fds[i].fd)) {
-                close(fds[i].fd);
-                fds[i] = fds[--count];
-            }
-        if (fds[1].revents) {
-            int client = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
-            struct pollfd *more = realloc(fds, (size_t)(count + 1) * sizeof(*fds));
-
-            fds = more ? more : fds;
-            if (client >= 0 && more)
-                fds[count++] = (struct pollfd){.fd = client, .events = POLLIN};
+    while (!v->fds[0].revents) {
+        if (poll(v->fds, (nfds_t)v->count, is_waiting(v) ? 100 : -1) < 0) {
+            ct_nap(NAP);
+            continue;
         }
+        serve_all(v);
+        if (v->fds[1].revents)
+            admit(v);
     }
-    for (int i = 2; i < count; i++)
-        close(fds[i].fd);
-    free(fds);
+    for (int i = FIRST; i < v->count; i++)
+        close(v->fds[i].fd);
+    free(v->fds);
+    free(v->clients);
+    free(v);
     return NULL;
 }
 
-/* ---- connecting ---- */
-
-#define ADDRESSES 16 /* of one host, at most */
-
-struct address {
-    struct sockaddr_storage at;
-    socklen_t length;
-};
-
-/* Where rank 0 is: a name may have several addresses, which are tried in turn. */
-struct addresses {
-    struct address list[ADDRESSES];
-    int count;
-};
-
-/* Ranks of one host, identified by the job's name, use an abstract socket. */
-static int name_address(const char *job, struct addresses *addresses)
+static struct server *make_server(struct store *s)
 {
-    struct address *a = &addresses->list[0];
-    struct sockaddr_un *local = (struct sockaddr_un *)&a->at;
-    int n;
+    struct server *v = calloc(1, sizeof(*v));
 
-    *local = (struct sockaddr_un){.sun_family = AF_UNIX};
-    n = snprintf(local->sun_path + 1, sizeof(local->sun_path) - 1, "ctitan-nccl/%u/%s",
-                 (unsigned)geteuid(), job);
-    if (n >= (int)sizeof(local->sun_path) - 1)
-        return ct_fail(CT_EINVAL, "job name '%s' is too long", job);
-    a->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-    addresses->count = 1;
-    return 0;
+    if (!v)
+        return NULL;
+    *v = (struct server){.store = s,
+                         .fds = calloc(FIRST, sizeof(*v->fds)),
+                         .clients = calloc(FIRST, sizeof(*v->clients)),
+                         .count = FIRST};
+    if (v->fds && v->clients) {
+        v->fds[0] = (struct pollfd){.fd = s->stop[0], .events = POLLIN};
+        v->fds[1] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+        return v;
+    }
+    free(v->fds);
+    free(v->clients);
+    free(v);
+    return NULL;
 }
 
-static void add_address(struct addresses *a, const struct addrinfo *found)
+static int host(struct store *s, const struct addresses *a, const struct ct_comm_request *request)
 {
-    if (a->count == ADDRESSES)
-        return;
-    memcpy(&a->list[a->count].at, found->ai_addr, found->ai_addrlen);
-    a->list[a->count++].length = found->ai_addrlen;
-}
+    struct server *v;
 
-static int look_up(const char *host, const char *port, struct addresses *a)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    int code = getaddrinfo(host, port, &hints, &found);
-
-    if (code)
-        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host, gai_strerror(code));
-    for (const struct addrinfo *f = found; f; f = f->ai_next)
-        add_address(a, f);
-    freeaddrinfo(found);
-    return 0;
-}
-
-static int find_addresses(const struct ct_comm_request *request, struct addresses *a)
-{
-    const char *host = getenv("MASTER_ADDR"), *master = getenv("MASTER_PORT");
-    char port[16];
-
-    if (!nccl_config.port && request->job && request->local_ranks == request->world)
-        return name_address(request->job, a);
-    if (!nccl_config.port && !master)
-        return ct_fail(CT_ECONFIG, "ranks on several hosts need MASTER_ADDR, and MASTER_PORT or "
-                                   "[nccl] port, to find rank 0");
-    snprintf(port, sizeof(port), "%d", nccl_config.port ? (int)nccl_config.port : atoi(master) + 1);
-    return look_up(host ? host : "127.0.0.1", port, a);
-}
-
-static in_port_t port_of(const struct address *a)
-{
-    return a->at.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)&a->at)->sin6_port
-                                       : ((const struct sockaddr_in *)&a->at)->sin_port;
-}
-
-static int listen_at(const struct address *a, int world, int *listener)
-{
-    int on = 1, off = 0;
-
-    *listener = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (a->at.ss_family == AF_INET6)
-        setsockopt(*listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    if (bind(*listener, (const struct sockaddr *)&a->at, a->length) == 0 &&
-        listen(*listener, world) == 0)
-        return 0;
-    if (*listener >= 0)
-        close(*listener);
-    *listener = -1;
-    return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
-                   "rendezvous: %s; another place: [nccl] port", strerror(errno));
-}
-
-/* All addresses of this host, as its own name often stands for its loopback address, which no
-   other host reaches. The address of IPv6 serves IPv4 too. */
-static int listen_everywhere(const struct address *a, int world, int *listener)
-{
-    struct address any = {.length = sizeof(struct sockaddr_in6)};
-
-    *(struct sockaddr_in6 *)&any.at =
-        (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_of(a)};
-    if (listen_at(&any, world, listener) == 0)
-        return 0;
-    any.length = sizeof(struct sockaddr_in);
-    *(struct sockaddr_in *)&any.at =
-        (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_of(a)};
-    return listen_at(&any, world, listener);
-}
-
-static int host(struct store *s, const struct address *a, const struct ct_comm_request *request)
-{
-    int rc = request->local_ranks == request->world
-                 ? listen_at(a, request->world, &s->listener)
-                 : listen_everywhere(a, request->world, &s->listener);
-
-    if (rc < 0)
-        return rc;
-    if (pipe(s->stop) < 0 || pthread_create(&s->server, NULL, serve, s))
+    s->listener = nccl_address_listen(a, request);
+    if (s->listener < 0)
+        return s->listener;
+    if (pipe2(s->stop, O_CLOEXEC) < 0)
+        return ct_fail(CT_EIO, "rendezvous: %s", strerror(errno));
+    v = make_server(s);
+    if (!v || nccl_thread(&s->server, serve, v))
         return ct_fail(CT_ENOMEM, "no thread for the rendezvous");
     s->serves = true;
     return 0;
 }
 
-static bool join_at(struct store *s, const struct address *a)
-{
-    int on = 1;
+/* ---- requests ---- */
 
-    s->socket = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(s->socket, (const struct sockaddr *)&a->at, a->length) < 0) {
-        if (s->socket >= 0)
-            close(s->socket);
-        s->socket = -1;
-        return false;
+/* Send (POLLOUT) or receive (POLLIN) until the deadline. Signals only interrupt it, and so does a
+   stop of this process, during which time passes. */
+static bool move(int socket, short direction, void *data, size_t bytes, double deadline)
+{
+    struct pollfd ready = {.fd = socket, .events = direction};
+
+    for (size_t done = 0; done < bytes;) {
+        double left = deadline - ct_now();
+        char *at = (char *)data + done;
+        ssize_t n;
+
+        if (poll(&ready, 1, left > 0 ? (int)(left * 1e3) + 1 : 0) <= 0) {
+            if (left <= 0)
+                return false;
+            continue;
+        }
+        n = direction == POLLIN ? recv(socket, at, bytes - done, 0)
+                                : send(socket, at, bytes - done, MSG_NOSIGNAL);
+        if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+            return false;
+        done += n > 0 ? (size_t)n : 0;
     }
-    if (a->at.ss_family != AF_UNIX)
-        setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(s->socket, SOL_SOCKET, SO_RCVTIMEO, &answer_time, sizeof(answer_time));
-    setsockopt(s->socket, SOL_SOCKET, SO_SNDTIMEO, &answer_time, sizeof(answer_time));
     return true;
 }
 
-static int join(struct store *s, const struct addresses *a, double timeout)
+static int exchange(struct store *s, struct message *m)
 {
-    double deadline = ct_now() + timeout;
+    double deadline = ct_now() + ANSWER;
+    char *rest = (char *)m + sizeof(m->magic);
 
-    for (;;) {
-        for (int i = 0; i < a->count; i++)
-            if (join_at(s, &a->list[i]))
-                return 0;
-        if (ct_now() > deadline)
-            return ct_fail(CT_EPEER, "rank 0 did not start within %g s", timeout);
-        ct_nap(NAP);
-    }
+    if (!move(s->socket, POLLOUT, m, sizeof(*m), deadline) ||
+        !move(s->socket, POLLIN, &m->magic, sizeof(m->magic), deadline))
+        return ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
+    if (m->magic != MAGIC)
+        return ct_fail(CT_ECONFIG,
+                       "rendezvous: another program answers at %s, not rank 0; another port: "
+                       "[nccl] port",
+                       s->place);
+    if (!move(s->socket, POLLIN, rest, sizeof(*m) - sizeof(m->magic), deadline))
+        return ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
+    return 0;
 }
-
-/* ---- requests ---- */
 
 /* No requests after a failure: a late answer would be taken for that of a later request. */
 static int ask(struct store *s, struct message *m)
 {
-    bool ok;
+    int rc;
 
     m->magic = MAGIC;
     pthread_mutex_lock(&s->lock);
-    ok = send(s->socket, m, sizeof(*m), MSG_NOSIGNAL) == sizeof(*m) &&
-         recv(s->socket, m, sizeof(*m), MSG_WAITALL) == sizeof(*m);
-    if (!ok)
+    rc = exchange(s, m);
+    if (rc < 0)
         shutdown(s->socket, SHUT_RDWR);
     pthread_mutex_unlock(&s->lock);
-    return ok ? 0 : ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
+    return rc;
 }
 
 static struct message message(const char *key)
@@ -370,11 +363,12 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
     *store = s;
     s->socket = s->listener = s->stop[0] = s->stop[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
-    rc = find_addresses(request, &addresses);
+    rc = nccl_address_find(request, &addresses);
+    memcpy(s->place, addresses.name, sizeof(s->place));
     if (rc == 0 && request->rank == 0)
-        rc = host(s, &addresses.list[0], request);
+        rc = host(s, &addresses, request);
     if (rc == 0)
-        rc = join(s, &addresses, request->timeout);
+        rc = s->socket = nccl_address_join(&addresses, request->timeout);
     return rc < 0 ? rc : find_ranks(s, request);
 }
 
@@ -384,19 +378,18 @@ void nccl_store_close(struct store *s)
         return;
     if (s->socket >= 0)
         close(s->socket);
-    if (s->serves) {
-        if (write(s->stop[1], "", 1) == 1)
-            pthread_join(s->server, NULL);
-    }
+    if (s->stop[1] >= 0)
+        close(s->stop[1]);
+    if (s->serves)
+        pthread_join(s->server, NULL);
     for (struct entry *e = s->entries, *next; e; e = next) {
         next = e->next;
         free(e);
     }
     if (s->listener >= 0)
         close(s->listener);
-    for (int i = 0; i < 2; i++)
-        if (s->stop[i] >= 0)
-            close(s->stop[i]);
+    if (s->stop[0] >= 0)
+        close(s->stop[0]);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

@@ -188,7 +188,7 @@ int nccl_watchdog_start(struct comm *comm)
         return ct_fail(CT_ENOMEM, "the watchdog");
     w->comm = comm;
     comm->watchdog = w;
-    if (pthread_create(&w->thread, NULL, work, w))
+    if (nccl_thread(&w->thread, work, w))
         return ct_fail(CT_ENOMEM, "no thread for the watchdog");
     w->started = true;
     return 0;

@@ -1,0 +1,267 @@
+/*
+ * How ranks of nccl find each other: strangers at rank 0's port, signals, and places where rank 0
+ * is not. No device is needed. Ranks are processes, which print why they failed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cluster.h"
+
+#define MAGIC 0x63746e32u /* with which a request begins */
+
+struct rank {
+    pid_t pid;
+    int out; /* a pipe */
+};
+
+static void ignore(int signal)
+{
+    (void)signal;
+}
+
+/* Rank 0 leaves last. */
+static int meet_all(struct store *s, int rank, int world)
+{
+    char key[STORE_KEY], one = 1;
+    int rc;
+
+    snprintf(key, sizeof(key), "done/%d", rank);
+    rc = nccl_store_set(s, key, &one, sizeof(one));
+    for (int i = 0; rc >= 0 && rank == 0 && i < world; i++) {
+        snprintf(key, sizeof(key), "done/%d", i);
+        rc = nccl_store_get(s, key, &one, sizeof(one), 5);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* `hosts` false: all ranks are on one. job NULL: they have none. */
+static struct rank start(int rank, int world, bool hosts, const char *job, double timeout)
+{
+    struct ct_comm_request request = {.rank = rank,
+                                      .world = world,
+                                      .local_ranks = hosts ? 1 : world,
+                                      .job = job,
+                                      .timeout = timeout};
+    struct store *store = NULL;
+    struct rank r;
+    int out[2];
+
+    assert_int_equal(pipe(out), 0);
+    r = (struct rank){.pid = fork(), .out = out[0]};
+    if (r.pid) {
+        close(out[1]);
+        return r;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ignore}, NULL);
+    if (nccl_store_open(&request, &store) < 0 || meet_all(store, rank, world) < 0)
+        dprintf(out[1], "%s", ct_error_message());
+    nccl_store_close(store);
+    _exit(0);
+}
+
+/* The rank ends within `seconds`, having said the words (NULL: nothing). */
+static void finish(struct rank r, double seconds, const char *words)
+{
+    struct pollfd end = {.fd = r.out, .events = POLLIN};
+    char text[1024] = "";
+    bool ends = poll(&end, 1, (int)(seconds * 1e3)) > 0;
+
+    if (!ends)
+        kill(r.pid, SIGKILL);
+    else if (read(r.out, text, sizeof(text) - 1) < 0)
+        snprintf(text, sizeof(text), "%s", strerror(errno));
+    close(r.out);
+    waitpid(r.pid, NULL, 0);
+    if (!ends || !!words != !!*text || (words && !strstr(text, words)))
+        fail_msg("%s, %s", ends ? "it ends" : "it does not end", text);
+}
+
+/* A socket of this host, listening at a free port, which goes to *port. */
+static int listen_somewhere(int *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(at);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(s, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(s, 0), 0);
+    assert_int_equal(getsockname(s, (struct sockaddr *)&at, &size), 0);
+    *port = ntohs(at.sin_port);
+    return s;
+}
+
+static int free_port(void)
+{
+    int port, s = listen_somewhere(&port);
+
+    close(s);
+    return port;
+}
+
+static int connect_to(int port, int flags)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+
+    for (int i = 0; connect(s, (struct sockaddr *)&at, sizeof(at)) < 0 && i < 1000; i++) {
+        if (errno == EINPROGRESS)
+            break;
+        usleep(2000);
+    }
+    return s;
+}
+
+static void is_closed(int s)
+{
+    struct pollfd end = {.fd = s, .events = POLLIN};
+    char byte;
+
+    assert_int_equal(poll(&end, 1, 3000), 1);
+    assert_true(recv(s, &byte, 1, 0) <= 0);
+    close(s);
+}
+
+/* Rank 1 waits for rank 2 while both it and rank 0 get signals; strangers keep the port busy. */
+static void strangers_and_signals_stop_no_rank(void **state)
+{
+    static const uint32_t begin = MAGIC;
+    double until = ct_now() + 1.2;
+    struct rank ranks[3];
+    int quiet, foreign, half;
+
+    (void)state;
+    nccl_config.port = free_port();
+    for (int i = 0; i < 2; i++)
+        ranks[i] = start(i, 3, true, NULL, 20);
+    quiet = connect_to((int)nccl_config.port, 0);
+    foreign = connect_to((int)nccl_config.port, 0);
+    half = connect_to((int)nccl_config.port, 0);
+    assert_int_equal(send(foreign, "GET / HTTP/1.1\r\n", 16, 0), 16);
+    assert_int_equal(send(half, &begin, sizeof(begin), 0), sizeof(begin));
+    is_closed(foreign);
+    while (ct_now() < until)
+        for (int i = 0; i < 2; i++) {
+            kill(ranks[i].pid, SIGUSR1);
+            kill(ranks[i].pid, SIGSTOP);
+            kill(ranks[i].pid, SIGCONT);
+            usleep(5000);
+        }
+    is_closed(half);
+    ranks[2] = start(2, 3, true, NULL, 20);
+    for (int i = 2; i >= 0; i--)
+        finish(ranks[i], 5, NULL);
+    close(quiet);
+    nccl_config.port = 0;
+}
+
+/* A full queue of connections: the host answers no further one, as one that is down. */
+static void a_host_that_never_answers_is_given_up(void **state)
+{
+    int port, fill[4], s = listen_somewhere(&port);
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(fill); i++)
+        fill[i] = connect_to(port, SOCK_NONBLOCK);
+    nccl_config.port = port;
+    finish(start(1, 2, true, NULL, 0.3), 2, "rank 0 did not start within 0.3 s: 127.0.0.1, port");
+    for (size_t i = 0; i < CT_COUNT(fill); i++)
+        close(fill[i]);
+    close(s);
+    nccl_config.port = 0;
+}
+
+static void a_taken_port_is_named(void **state)
+{
+    char words[96];
+    int port, s = listen_somewhere(&port);
+
+    (void)state;
+    nccl_config.port = port;
+    snprintf(words, sizeof(words), "cannot listen at 127.0.0.1, port %d: Address already in use",
+             port);
+    finish(start(0, 2, true, NULL, 5), 3, words);
+    close(s);
+    nccl_config.port = 0;
+}
+
+static void another_program_is_told_from_rank_0(void **state)
+{
+    int port, s = listen_somewhere(&port), client;
+    struct rank r;
+    char byte;
+
+    (void)state;
+    nccl_config.port = port;
+    r = start(1, 2, true, NULL, 5);
+    client = accept(s, NULL, NULL);
+    assert_int_equal(recv(client, &byte, 1, 0), 1);
+    assert_int_equal(send(client, "SSH-2.0-other\r\n", 15, 0), 15);
+    finish(r, 3, "another program answers at 127.0.0.1, port");
+    close(client);
+    close(s);
+    nccl_config.port = 0;
+}
+
+static void places_that_cannot_be_are_refused(void **state)
+{
+    static const struct {
+        const char *address, *port;
+        int set; /* [nccl] port */
+        bool hosts;
+        const char *words;
+    } cases[] = {
+        {NULL, "29500", 0, true, "ranks on several hosts need MASTER_ADDR"},
+        {NULL, NULL, 29500, true, "ranks on several hosts need MASTER_ADDR"},
+        {"127.0.0.1", NULL, 0, true, "ranks on several hosts need MASTER_ADDR"},
+        {"127.0.0.1", "29500x", 0, true, "MASTER_PORT = 29500x: ranks"},
+        {"127.0.0.1", "", 0, true, "it must be a number from 1 to 65534"},
+        {"127.0.0.1", "-5", 0, false, "MASTER_PORT = -5: ranks"},
+        {"127.0.0.1", "65535", 0, true, "MASTER_PORT = 65535: ranks"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        unsetenv("MASTER_ADDR");
+        unsetenv("MASTER_PORT");
+        if (cases[i].address)
+            setenv("MASTER_ADDR", cases[i].address, 1);
+        if (cases[i].port)
+            setenv("MASTER_PORT", cases[i].port, 1);
+        nccl_config.port = cases[i].set;
+        finish(start(1, 2, cases[i].hosts, cases[i].hosts ? "a job" : NULL, 20), 3, cases[i].words);
+    }
+    nccl_config.port = 0;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_and_signals_stop_no_rank),
+        cmocka_unit_test(a_host_that_never_answers_is_given_up),
+        cmocka_unit_test(a_taken_port_is_named),
+        cmocka_unit_test(another_program_is_told_from_rank_0),
+        cmocka_unit_test(places_that_cannot_be_are_refused),
+    };
+
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    return cmocka_run_group_tests_name("rendezvous", tests, NULL, NULL);
+}
