@@ -112,16 +112,16 @@ static double scores(const struct heads *a, const double *q, const double *k, in
         s[j] = sees(a, b, i, j)
                    ? a->scale * dot(q + query_at(a, b, i, h), k + key_at(a, b, j, h), a->d)
                    : -INFINITY;
-        largest = fmax(largest, s[j]);
+        largest = s[j] > largest || isnan(s[j]) ? s[j] : largest;
     }
-    for (int64_t j = 0; j < a->s && largest > -INFINITY; j++)
+    for (int64_t j = 0; j < a->s && largest != -INFINITY; j++)
         sum += exp(s[j] - largest);
     return largest + log(sum);
 }
 
-static double weight(double score, double lse)
+static bool unseen(double score)
 {
-    return score > -INFINITY ? exp(score - lse) : 0;
+    return score == -INFINITY;
 }
 
 static int attention_reference(const struct ct_launch *l)
@@ -136,8 +136,9 @@ static int attention_reference(const struct ct_launch *l)
 
         r.out[1][row] = lse;
         for (int64_t j = 0; j < a.s; j++)
-            add_scaled(r.out[0] + query_at(&a, b, i, h), weight(s[j], lse),
-                       r.in[2] + key_at(&a, b, j, h), a.d);
+            if (!unseen(s[j]))
+                add_scaled(r.out[0] + query_at(&a, b, i, h), exp(s[j] - lse),
+                           r.in[2] + key_at(&a, b, j, h), a.d);
     }
     return ct_reference_end(&r, 0);
 }
@@ -264,9 +265,12 @@ static int attention_grad_reference(const struct ct_launch *l)
         scores(&a, q, k, b, i, h, s);
         for (int64_t j = 0; j < a.s; j++) {
             int64_t key = key_at(&a, b, j, h);
-            double p = weight(s[j], r.in[5][row]);
-            double ds = p * (dot(d_o + at, v + key, a.d) - delta) * a.scale;
+            double p, ds;
 
+            if (unseen(s[j]))
+                continue;
+            p = exp(s[j] - r.in[5][row]);
+            ds = p * (dot(d_o + at, v + key, a.d) - delta) * a.scale;
             add_scaled(r.out[0] + at, ds, k + key, a.d);
             add_scaled(r.out[1] + key, ds, q + at, a.d);
             add_scaled(r.out[2] + key, p, d_o + at, a.d);

@@ -7,7 +7,7 @@
 
 static double weight(double lse, double largest)
 {
-    return lse > -INFINITY ? exp(lse - largest) : 0;
+    return lse == -INFINITY ? 0 : exp(lse - largest);
 }
 
 /* Weights of two results with statistics a and b; returns the statistic of the merged result. */
@@ -17,7 +17,7 @@ static double merged(double a, double b, double *of_a, double *of_b)
 
     *of_a = weight(a, largest);
     *of_b = weight(b, largest);
-    return largest > -INFINITY ? largest + log(*of_a + *of_b) : -INFINITY;
+    return *of_a + *of_b == 0 ? -INFINITY : largest + log(*of_a + *of_b);
 }
 
 static int reference(const struct ct_launch *l)
@@ -31,7 +31,7 @@ static int reference(const struct ct_launch *l)
 
         r.out[1][at] = merged(r.in[1][at], r.in[3][at], &a, &b);
         sum = a + b;
-        for (int64_t i = row * d; sum > 0 && i < (row + 1) * d; i++)
+        for (int64_t i = row * d; sum != 0 && i < (row + 1) * d; i++)
             r.out[0][i] = (a * r.in[0][i] + b * r.in[2][i]) / sum;
     }
     return ct_reference_end(&r, 0);

@@ -188,6 +188,8 @@ static double magnitude(const struct conformance_case *test, enum fill fill, uin
         return index % 3 ? normal : normal * 1e-41;
     case FILL_SPARSE:
         return ct_philox(seed, 1, index).v[0] % 4 ? (index & 1 ? -0.0 : 0.0) : normal;
+    case FILL_NAN:
+        return index % 53 == 20 ? (double)NAN : normal;
     default:
         return normal;
     }

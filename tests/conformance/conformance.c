@@ -289,6 +289,17 @@ static double compare(const double *got, const double *want, int64_t count, doub
     return worst;
 }
 
+/* Infinity if a NaN has become a number. */
+static double lost(const double *got, const double *want, int64_t count, int64_t *where)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (isnan(want[i]) && !isnan(got[i])) {
+            *where = i;
+            return INFINITY;
+        }
+    return 0;
+}
+
 static void report(struct score *s, const struct call *c, const struct bed *bed, int operand,
                    const struct ct_tensor *got, const struct ct_tensor *want, double before,
                    int64_t where, const char *how)
@@ -319,9 +330,11 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
             once = tolerated = 0;
         own = units_tolerance(c, &expected[i], got, accumulated);
         numbers = numbers_of(got, c->arena);
-        error = compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated, own,
-                        base, once, &where);
-        if (error > 1 && expected[i].rounded.data)
+        error = bed->fill == FILL_NAN
+                    ? lost(numbers, numbers_of(want, c->arena), ct_tensor_count(got), &where)
+                    : compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated,
+                              own, base, once, &where);
+        if (error > 1 && bed->fill != FILL_NAN && expected[i].rounded.data)
             error = fmin(error,
                          compare(numbers, numbers_of(&expected[i].rounded, c->arena),
                                  ct_tensor_count(got), tolerated, own, base, 2 * once, &ignored));
@@ -398,7 +411,8 @@ static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint
     for (int i = 0; rc >= 0 && i < outs; i++) {
         second = numbers_of(&c->out[i], c->arena);
         for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
-            if (first[i][k] != second[k] && s->faults++ < 5)
+            if (first[i][k] != second[k] && !(isnan(first[i][k]) && isnan(second[k])) &&
+                s->faults++ < 5)
                 printf("FAULT %s (%s), case \"%s\", %s: element %lld of output %d is %.17g, and "
                        "%.17g among neighbours\n",
                        c->op->type->name, c->kernel->name, bed->test->name, how, (long long)k, i,

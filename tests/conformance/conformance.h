@@ -45,6 +45,7 @@ enum fill {
     FILL_TINY,
     FILL_DENORMAL,
     FILL_SPARSE,
+    FILL_NAN, /* here and there: of results, only those that are to be NaN are judged */
     FILLS,
     FILL_CHEAP = FILLS
 };

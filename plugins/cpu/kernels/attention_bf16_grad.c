@@ -125,7 +125,7 @@ static void begin_tile(const struct backward *f, const struct buffers *w, const 
         vf lse_q = k < n ? v_get(CT_F32, from, k, n) : v_set(0);
 
         /* -inf, of a query that saw no key, is to give weights of 0 */
-        v_store(w->lse + i * TILE + k, v_select(lse_q > MASKED, lse_q, v_set(-MASKED)));
+        v_store(w->lse + i * TILE + k, v_select(lse_q <= MASKED, v_set(-MASKED), lse_q));
     }
 }
 

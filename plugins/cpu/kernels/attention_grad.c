@@ -120,7 +120,7 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
         vf lse_q = q < n ? v_get(CT_F32, from, q, n) : v_set(0);
 
         /* -inf, of a query that saw no key, is to give weights of 0 */
-        v_store(w->lse + q, v_select(lse_q > MASKED, lse_q, v_set(-MASKED)));
+        v_store(w->lse + q, v_select(lse_q <= MASKED, v_set(-MASKED), lse_q));
         v_store(w->scale + q, v_set(a->scale));
     }
 }

@@ -38,7 +38,7 @@ static void weigh(const struct ct_launch *launch, int64_t b, int64_t h, int64_t 
     const struct ct_tensor *out = launch->out + 1;
     vf a = load_statistics(launch->in + 1, b, h, t), c = load_statistics(launch->in + 3, b, h, t);
     vf top = v_max(a, c), p = v_exp2((a - top) * LOG2_E), q = v_exp2((c - top) * LOG2_E);
-    vf sum = p + q, lse = v_select(top > NOTHING, top + v_log(sum), v_set(-INFINITY));
+    vf sum = p + q, lse = v_select(top == NOTHING, v_set(-INFINITY), top + v_log(sum));
     float lane[CPU_LANES];
 
     v_store(s->o, p / sum);

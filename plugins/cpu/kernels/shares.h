@@ -49,11 +49,11 @@ static inline void end_running(const struct attention *a, const struct running *
 
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         vf sum = v_load(r->sum + q), lse_q = v_load(r->top + q) * a->scale + v_log(sum);
-        vi some = sum > 0;
+        vi none = sum == 0;
 
-        v_store(r->rescale + q, v_select(some, 1.0f / sum, v_set(0)));
+        v_store(r->rescale + q, v_select(none, v_set(0), 1.0f / sum));
         if (q < n)
-            v_put(CT_F32, out, q, n, v_select(some, lse_q, v_set(-INFINITY)));
+            v_put(CT_F32, out, q, n, v_select(none, v_set(-INFINITY), lse_q));
     }
 }
 

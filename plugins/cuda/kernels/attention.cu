@@ -162,7 +162,7 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
     if (token >= a.queries.tokens)
         return;
     write_owned(a, a.o, a.o_stride, a.out_kind[0], b, head, token, acc,
-                sum > 0 ? 1.0f / sum : 0.0f);
+                sum == 0 ? 0.0f : 1.0f / sum);
     if (own_share() == 0)
         a.lse[(b * a.heads + head) * a.queries.tokens + token] = top + logf(sum);
 }
@@ -383,10 +383,10 @@ KERNEL(attention_merge, gpu_attention_merge, 256)
 
         load_as<1>(a.a_kind, a.a, i, x);
         load_as<1>(a.a_kind, a.b, i, y);
-        x[0] = sum > 0 ? (of_first * x[0] + of_second * y[0]) / sum : 0.0f;
+        x[0] = sum == 0 ? 0.0f : (of_first * x[0] + of_second * y[0]) / sum;
         store_as<1>(a.out_kind, a.o, i, x);
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        a.lse[at] = sum > 0 ? top + logf(sum) : -INFINITY;
+        a.lse[at] = sum == 0 ? -INFINITY : top + logf(sum);
 }

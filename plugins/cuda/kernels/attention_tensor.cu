@@ -399,7 +399,7 @@ template <int HEAD> DEVICE void forward(const gpu_attention &a)
         int64_t token = begin + warp_rows() + own_row(2 * half);
         float sum = row_sum(state.sum[half]);
 
-        rescale[half] = sum > 0 ? 1.0f / sum : 0.0f;
+        rescale[half] = sum == 0 ? 0.0f : 1.0f / sum;
         if (token < a.queries.tokens && threadIdx.x % 4 == 0)
             a.lse[(b * a.heads + head) * a.queries.tokens + token] =
                 state.top[half] * a.scale + logf(sum);

@@ -19,29 +19,33 @@ DEVICE log_sum nothing()
     return {-INFINITY, 0.0f};
 }
 
+/* What is taken off exponents. A maximum has lost a NaN, which is then in the sum: so that it stays
+   there, nothing returns before the sum is made. */
+DEVICE float offset(float largest)
+{
+    return largest == -INFINITY ? 0.0f : largest;
+}
+
 DEVICE log_sum merged(log_sum a, log_sum b)
 {
-    float largest = fmaxf(a.largest, b.largest);
+    float largest = fmaxf(a.largest, b.largest), off = offset(largest);
 
-    if (largest == -INFINITY)
-        return nothing();
-    return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
+    return {largest, a.sum * expf(a.largest - off) + b.sum * expf(b.largest - off)};
 }
 
 template <int W> DEVICE log_sum with(log_sum a, const float (&x)[W])
 {
-    float largest = x[0], sum = 0;
+    float largest = x[0], sum = 0, off;
 
 #pragma unroll
     for (int i = 1; i < W; i++)
         largest = fmaxf(largest, x[i]);
     largest = fmaxf(a.largest, largest);
-    if (largest == -INFINITY)
-        return a;
+    off = offset(largest);
 #pragma unroll
     for (int i = 0; i < W; i++)
-        sum += expf(x[i] - largest);
-    return {largest, a.sum * expf(a.largest - largest) + sum};
+        sum += expf(x[i] - off);
+    return {largest, a.sum * expf(a.largest - off) + sum};
 }
 
 /* Of all threads, for all of them. */
@@ -94,13 +98,11 @@ template <int W> DEVICE log_sum with_powers(log_sum a, const float (&x)[W])
     for (int i = 1; i < W; i++)
         largest = fmaxf(largest, x[i]);
     largest = fmaxf(a.largest, largest);
-    if (largest == -INFINITY)
-        return a;
-    minus = -1.44269504f * largest;
+    minus = -1.44269504f * offset(largest);
 #pragma unroll
     for (int i = 0; i < W; i++)
         sum += power_of_e(x[i], minus);
-    return {largest, a.sum * expf(a.largest - largest) + sum};
+    return {largest, a.sum * expf(a.largest - offset(largest)) + sum};
 }
 
 /* The largest and the sum of a row; its first `kept` vectors go to shared memory. */
