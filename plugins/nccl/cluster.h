@@ -32,6 +32,7 @@ extern struct config nccl_config;
 
 struct store;
 struct watchdog;
+struct watched;
 
 struct comm {
     struct ct_comm base;
@@ -56,7 +57,8 @@ struct group {
     ncclWindow_t window;     /* written by an NCCL thread, after the call */
     bool together;           /* calls are grouped until transport_end; the lock is held */
     uint32_t calls;
-    CUstream stream; /* for host_call; its memory on the device */
+    struct watched *watched; /* the call between nccl_watch_begin and _end; NULL: captured */
+    CUstream stream;         /* for host_call; its memory on the device */
     CUdeviceptr staging;
     size_t staging_bytes;
 };
@@ -78,8 +80,10 @@ int nccl_store_get(struct store *store, const char *key, void *value, size_t byt
 
 int nccl_watchdog_start(struct comm *comm);
 void nccl_watchdog_stop(struct comm *comm);
-/* Watch a call of the group that was enqueued on the stream; it must finish in time. */
-int nccl_watch(struct group *group, const char *call, CUstream stream);
+/* Watch a call of the group that is enqueued on the stream in between: once what lies before it has
+   finished, it must finish in time. */
+int nccl_watch_begin(struct group *group, const char *call, CUstream stream);
+int nccl_watch_end(struct group *group);
 /* A call of a step was enqueued, captured or not; or, with rests, the device is idle. */
 void nccl_watch_step(struct comm *comm, bool rests);
 /* CT_EPEER if NCCL has reported an error, or the communicator has failed before. */

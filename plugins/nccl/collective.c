@@ -27,10 +27,8 @@ static int check_reduction(const struct ct_call *c)
 }
 
 /* Take the lock, so that the watchdog does not abort NCCL during a call. */
-static int begin(struct group *g)
+static int lock(struct group *g)
 {
-    if (g->together)
-        return 0;
     pthread_mutex_lock(&g->comm->lock);
     if (!g->comm->failed)
         return 0;
@@ -38,7 +36,14 @@ static int begin(struct group *g)
     return nccl_failed(g->comm);
 }
 
-static int end(struct group *g, int code, const char *what, CUstream stream)
+static int begin(struct group *g, const char *what, CUstream stream)
+{
+    int rc = g->together ? 0 : nccl_watch_begin(g, what, stream);
+
+    return rc < 0 || g->together ? rc : lock(g);
+}
+
+static int end(struct group *g, int code, const char *what)
 {
     int rc;
 
@@ -49,7 +54,7 @@ static int end(struct group *g, int code, const char *what, CUstream stream)
                              nccl.ncclGetErrorString(code));
     pthread_mutex_unlock(&g->comm->lock);
     rc = nccl_check(g, code, what);
-    return rc < 0 ? rc : nccl_watch(g, what, stream);
+    return rc < 0 ? rc : nccl_watch_end(g);
 }
 
 /* End an NCCL group that was begun, whatever its calls returned. */
@@ -79,7 +84,7 @@ static int register_window(struct group *g, const void *data)
 static int ready_window(struct ct_group *group, const void *data)
 {
     struct group *g = (struct group *)group;
-    int rc = nccl_config.windows ? begin(g) : 0, code;
+    int rc = nccl_config.windows ? lock(g) : 0, code;
 
     if (!nccl_config.windows)
         return 0;
@@ -145,11 +150,12 @@ static int submit(const struct ct_call *c, CUstream stream)
 int nccl_enqueue(const struct ct_call *c, CUstream stream)
 {
     struct group *g = (struct group *)c->group;
+    const char *name = ct_call_name(c->kind);
     int rc = check_reduction(c);
 
     if (rc == 0)
-        rc = begin(g);
-    return rc < 0 ? rc : end(g, submit(c, stream), ct_call_name(c->kind), stream);
+        rc = begin(g, name, stream);
+    return rc < 0 ? rc : end(g, submit(c, stream), name);
 }
 
 /* ---- the transport ---- */
@@ -170,12 +176,12 @@ static int begin_together(const struct ct_launch *l, struct ct_group *group)
     int rc = gathers ? ready_window(group, l->out[0].data) : 0, code;
 
     if (rc == 0)
-        rc = begin(g);
+        rc = begin(g, l->op->type->name, l->stream);
     if (rc < 0)
         return rc;
     code = nccl.ncclGroupStart();
     if (code != ncclSuccess)
-        return end(g, code, "calls together", l->stream);
+        return end(g, code, "calls together");
     g->together = true;
     return 1;
 }
@@ -185,7 +191,7 @@ static int end_together(const struct ct_launch *l, struct ct_group *group)
     struct group *g = (struct group *)group;
 
     g->together = false;
-    return end(g, nccl.ncclGroupEnd(), l->op->type->name, l->stream);
+    return end(g, nccl.ncclGroupEnd(), l->op->type->name);
 }
 
 const struct ct_transport nccl_transport = {

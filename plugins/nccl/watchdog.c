@@ -1,8 +1,9 @@
 /*
- * The watchdog: it records an event after each call. Calls of one stream finish in order, those of
- * different streams in any order: a receive that is posted early finishes after many later calls.
- * The clock restarts whenever a call finishes, so a long computation between two calls only adds
- * waiting time. The oldest unfinished call is the one to report.
+ * The watchdog: it records an event before and after each call. Calls of one stream finish in
+ * order, those of different streams in any order: a receive that is posted early finishes after
+ * many later calls. The host enqueues a whole step ahead, so a call may have a long computation in
+ * front of it: it is waited for only once it has begun. The clock restarts whenever a call begins
+ * or finishes. The oldest call that has begun and not finished is the one to report.
  *
  * Calls inside a captured step have no events that can be queried. The whole step is watched
  * instead. Its limit is the duration of the longest earlier step plus the time-out.
@@ -21,9 +22,9 @@ struct watched {
     const struct group *group;
     const char *call;
     uint32_t number;
-    CUevent event;
+    CUevent before, after;
     CUstream stream;
-    bool over;
+    bool enqueued, begun, over;
 };
 
 /* Streams whose oldest call is unfinished; later calls on them are unfinished too. */
@@ -37,10 +38,12 @@ struct watchdog {
     pthread_t thread;
     bool started;
     _Atomic bool stop;
-    _Atomic uint32_t written, done; /* calls below done have finished */
-    _Atomic bool captured;          /* a step was captured */
-    _Atomic double enqueued;        /* time of the step's last call; 0: the device is idle */
-    _Atomic double longest;         /* seconds from that call until the device was idle */
+    _Atomic uint32_t written, done;        /* calls below done have finished */
+    _Atomic double progress;               /* time when a call last began or finished */
+    const struct watched *_Atomic waiting; /* the oldest that has begun and not finished, or NULL */
+    _Atomic bool captured;                 /* a step was captured */
+    _Atomic double enqueued;               /* time of the step's last call; 0: the device is idle */
+    _Atomic double longest;                /* seconds from that call until the device was idle */
     struct watched ring[RING];
 };
 
@@ -52,18 +55,29 @@ static bool is_busy(const struct busy *b, CUstream stream)
     return false;
 }
 
-/* True if the call has finished since the last look. */
+/* True if the call has begun or finished since the last look. */
 static bool look(struct watched *call, struct busy *b)
 {
+    bool begun = call->begun;
+
     if (call->over || is_busy(b, call->stream))
         return false;
-    call->over = nccl.cuEventQuery(call->event) == 0;
+    call->begun = begun || nccl.cuEventQuery(call->before) == 0;
+    call->over = call->begun && call->enqueued && nccl.cuEventQuery(call->after) == 0;
     if (!call->over && b->count < STREAMS)
         b->stream[b->count++] = call->stream;
-    return call->over;
+    return call->over || call->begun != begun;
 }
 
-/* Skip calls that have finished; true if any has. */
+static const struct watched *find_waiting(const struct watchdog *w)
+{
+    for (uint32_t i = w->done; i != w->written; i++)
+        if (w->ring[i % RING].begun && !w->ring[i % RING].over)
+            return &w->ring[i % RING];
+    return NULL;
+}
+
+/* Skip calls that have finished; true if any call has begun or finished. */
 static bool advance(struct watchdog *w)
 {
     struct busy busy = {.count = 0};
@@ -74,6 +88,9 @@ static bool advance(struct watchdog *w)
         more |= look(&w->ring[i % RING], &busy);
     while (w->done != w->written && w->ring[w->done % RING].over)
         w->done++;
+    w->waiting = find_waiting(w);
+    if (more || !w->waiting)
+        w->progress = ct_now();
     pthread_mutex_unlock(&w->comm->lock);
     return more;
 }
@@ -102,9 +119,8 @@ static void find_silent(const struct comm *comm, const int *ranks, int count, ch
     }
 }
 
-static void time_out(struct watchdog *w)
+static void time_out(struct watchdog *w, const struct watched *late)
 {
-    const struct watched *late = &w->ring[w->done % RING];
     const struct ct_group *group = &late->group->base;
     char silent[128];
 
@@ -164,14 +180,15 @@ int nccl_look(struct comm *comm)
 static void *work(void *argument)
 {
     struct watchdog *w = argument;
-    double since = ct_now();
 
     nccl.cuCtxSetCurrent(w->comm->context);
     while (!w->stop && !w->comm->failed) {
-        if (advance(w) || w->done == w->written)
-            since = ct_now();
-        else if (ct_now() - since > w->comm->timeout)
-            time_out(w);
+        const struct watched *waiting;
+
+        advance(w);
+        waiting = w->waiting;
+        if (waiting && ct_now() - w->progress > w->comm->timeout)
+            time_out(w, waiting);
         watch_step(w);
         if (!w->comm->failed)
             nccl_look(w->comm);
@@ -203,37 +220,53 @@ void nccl_watchdog_stop(struct comm *comm)
     w->stop = true;
     if (w->started)
         pthread_join(w->thread, NULL);
-    for (int i = 0; i < RING; i++)
-        if (w->ring[i].event)
-            nccl.cuEventDestroy(w->ring[i].event);
+    for (int i = 0; i < RING; i++) {
+        if (w->ring[i].before)
+            nccl.cuEventDestroy(w->ring[i].before);
+        if (w->ring[i].after)
+            nccl.cuEventDestroy(w->ring[i].after);
+    }
     free(w);
     comm->watchdog = NULL;
+}
+
+static int make_events(struct watched *call)
+{
+    int code = call->before ? 0 : nccl.cuEventCreate(&call->before, CU_EVENT_DISABLE_TIMING);
+
+    if (code == 0 && !call->after)
+        code = nccl.cuEventCreate(&call->after, CU_EVENT_DISABLE_TIMING);
+    return code;
 }
 
 static int note(struct watchdog *w, struct group *g, const char *call, CUstream stream)
 {
     struct watched *next = &w->ring[w->written % RING];
-    int code = next->event ? 0 : nccl.cuEventCreate(&next->event, CU_EVENT_DISABLE_TIMING);
+    int code = make_events(next);
 
-    next->group = g;
-    next->call = call;
-    next->number = g->calls;
-    next->stream = stream;
-    next->over = false;
+    *next = (struct watched){.group = g,
+                             .call = call,
+                             .number = g->calls,
+                             .before = next->before,
+                             .after = next->after,
+                             .stream = stream};
     if (code == 0)
-        code = nccl.cuEventRecord(next->event, stream);
-    if (code == 0)
+        code = nccl.cuEventRecord(next->before, stream);
+    if (code == 0) {
+        g->watched = next;
         w->written++;
+    }
     return code;
 }
 
 /* Captured calls are skipped: their events belong to the graph and cannot be queried. */
-int nccl_watch(struct group *g, const char *call, CUstream stream)
+int nccl_watch_begin(struct group *g, const char *call, CUstream stream)
 {
     struct watchdog *w = g->comm->watchdog;
     int capturing = 0, code;
 
     g->calls++;
+    g->watched = NULL;
     nccl.cuStreamIsCapturing(stream, &capturing);
     w->captured |= capturing != 0;
     if (capturing)
@@ -242,6 +275,20 @@ int nccl_watch(struct group *g, const char *call, CUstream stream)
         ct_nap(1e-4);
     pthread_mutex_lock(&g->comm->lock);
     code = note(w, g, call, stream);
+    pthread_mutex_unlock(&g->comm->lock);
+    return nccl_check_cuda(g->comm, code, "an event");
+}
+
+int nccl_watch_end(struct group *g)
+{
+    struct watched *call = g->watched;
+    int code;
+
+    if (!call)
+        return 0;
+    pthread_mutex_lock(&g->comm->lock);
+    code = nccl.cuEventRecord(call->after, call->stream);
+    call->enqueued = true;
     pthread_mutex_unlock(&g->comm->lock);
     return nccl_check_cuda(g->comm, code, "an event");
 }
