@@ -7,27 +7,39 @@
 #include "gpu.h"
 
 static const struct {
-    const char *file, *what;
+    const char *files[2]; /* the first that is there is used */
+    const char *what;
 } libraries[] = {
-    {"libcuda.so.1", "the NVIDIA driver"},
-    {"libcublasLt.so.13", "cuBLASLt 13 (matrix products; 12 does as well)"},
-    {"libcudnn.so.9", "cuDNN 9 (bfloat16 attention; plain kernels otherwise)"},
-    {"libnvrtc.so.13", "NVRTC 13 (compiled kernels, with plugin fuse; 12 does as well)"},
-    {"libnccl.so.2", "NCCL 2 (many GPUs; through the host otherwise)"},
+    {{"libcuda.so.1"}, "the NVIDIA driver"},
+    {{"libcublasLt.so.13", "libcublasLt.so.12"}, "cuBLASLt 13 or 12 (matrix products)"},
+    {{"libcudnn.so.9"}, "cuDNN 9 (bfloat16 attention; plain kernels otherwise)"},
+    {{"libnvrtc.so.13", "libnvrtc.so.12"}, "NVRTC 13 or 12 (compiled kernels, with plugin fuse)"},
+    {{"libnccl.so.2"}, "NCCL 2 (many GPUs; through the host otherwise)"},
 };
+
+static const char *find_one(const char *const *files)
+{
+    for (int i = 0; i < 2 && files[i]; i++) {
+        void *library = dlopen(files[i], RTLD_LAZY | RTLD_LOCAL);
+
+        if (library) {
+            dlclose(library);
+            return files[i];
+        }
+    }
+    return NULL;
+}
 
 static void find_libraries(void (*say)(const char *line))
 {
     char line[160];
 
     for (size_t i = 0; i < CT_COUNT(libraries); i++) {
-        void *library = dlopen(libraries[i].file, RTLD_LAZY | RTLD_LOCAL);
+        const char *file = find_one(libraries[i].files);
 
-        snprintf(line, sizeof(line), "%-18s %s: %s", libraries[i].file,
-                 library ? "found" : "missing", libraries[i].what);
+        snprintf(line, sizeof(line), "%-18s %s: %s", file ? file : libraries[i].files[0],
+                 file ? "found" : "missing", libraries[i].what);
         say(line);
-        if (library)
-            dlclose(library);
     }
 }
 
