@@ -310,14 +310,32 @@ static bool wait_for_others(struct comm *comm)
     return true;
 }
 
-/* All ranks are done, and come here. */
+/* True: the communicator is finalised within the time; it may be destroyed. */
+static bool is_finalised(struct group *g, double deadline)
+{
+    int code = nccl.ncclCommFinalize(g->nccl);
+
+    for (int looks = 0; code == ncclInProgress && ct_now() < deadline; looks++) {
+        pause_before(looks);
+        if (nccl.ncclCommGetAsyncError(g->nccl, &code) != ncclSuccess)
+            return false;
+    }
+    return code == ncclSuccess;
+}
+
+/* All ranks are done, and come here. The run has succeeded: what NCCL does not end is left to the
+   end of the process. */
 static void end_groups(struct comm *comm)
 {
-    comm->timeout = ABORT_PATIENCE;
-    for (struct group *g = comm->groups; g && !comm->failed; g = g->next)
-        nccl_check(g, nccl.ncclCommFinalize(g->nccl), "ending");
-    for (struct group *g = comm->groups; g && !comm->failed; g = g->next)
+    double deadline = ct_now() + ABORT_PATIENCE;
+    bool all = true;
+
+    for (struct group *g = comm->groups; g; g = g->next)
+        all = is_finalised(g, deadline) && all;
+    for (struct group *g = all ? comm->groups : NULL; g; g = g->next)
         nccl.ncclCommDestroy(g->nccl);
+    if (!all)
+        ct_warn("NCCL has not ended its communicators within %g s", ABORT_PATIENCE);
 }
 
 /* What is left of a step may never end, and NCCL's thread with it. Nothing can be freed then. */
