@@ -147,6 +147,15 @@ static int start(struct gpu *gpu)
     return rc;
 }
 
+static int check_spare(const struct gpu *gpu)
+{
+    if (gpu_config.spare < gpu->multiprocessors)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[cuda] spare_multiprocessors = %d leaves none for products: the device has %d",
+                   (int)gpu_config.spare, gpu->multiprocessors);
+}
+
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     bool described = *gpu_config.describe;
@@ -164,6 +173,8 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     rc = described ? gpu_describe(gpu_config.describe, gpu) : choose_device(request, gpu);
     if (rc == 0 && !described)
         rc = look(gpu);
+    if (rc == 0)
+        rc = check_spare(gpu);
     if (rc == 0 && !described)
         rc = start(gpu);
     if (rc < 0) {

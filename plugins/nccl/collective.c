@@ -72,7 +72,7 @@ static int register_window(struct group *g, const void *data)
     CUdeviceptr base;
     size_t bytes;
 
-    if (g->window_base || !nccl.ncclCommWindowRegister)
+    if (g->window_base)
         return ncclSuccess;
     if (nccl.cuMemGetAddressRange(&base, &bytes, (uintptr_t)data))
         return ncclSuccess;

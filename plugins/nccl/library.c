@@ -46,20 +46,24 @@ static int load(const char *file, const char *what, const struct call *calls, si
     return find(*library, what, calls, count);
 }
 
-static int check_version(void)
+static int check_version(bool windows)
 {
     int version = 0;
 
     nccl.ncclGetVersion(&version);
-    return version >= NCCL_OLDEST
-               ? 0
-               : ct_fail(CT_ENOENT, "this NCCL is version %d.%d: 2.22 or newer is needed",
-                         version / 10000, version / 100 % 100);
+    if (version < NCCL_OLDEST)
+        return ct_fail(CT_ENOENT, "this NCCL is version %d.%d: 2.22 or newer is needed",
+                       version / 10000, version / 100 % 100);
+    if (windows && (version < NCCL_WINDOWS || !nccl.ncclCommWindowRegister))
+        return ct_fail(CT_ECONFIG,
+                       "[nccl] windows = true needs NCCL 2.28 or newer, and this is version %d.%d",
+                       version / 10000, version / 100 % 100);
+    return 0;
 }
 
-int nccl_library_open(void)
+int nccl_library_open(bool windows)
 {
-    void *library, *windows;
+    void *library, *call;
     static bool open;
     int rc;
 
@@ -68,12 +72,11 @@ int nccl_library_open(void)
     rc = load("libcuda.so.1", "NVIDIA driver", cuda_calls, CT_COUNT(cuda_calls), &library);
     if (rc == 0)
         rc = load("libnccl.so.2", "NCCL", nccl_calls, CT_COUNT(nccl_calls), &library);
-    if (rc == 0)
-        rc = check_version();
     if (rc < 0)
         return rc;
-    windows = dlsym(library, "ncclCommWindowRegister");
-    memcpy(&nccl.ncclCommWindowRegister, &windows, sizeof(windows));
-    open = true;
-    return 0;
+    call = dlsym(library, "ncclCommWindowRegister");
+    memcpy(&nccl.ncclCommWindowRegister, &call, sizeof(call));
+    rc = check_version(windows);
+    open = rc == 0;
+    return rc;
 }

@@ -104,10 +104,12 @@ struct nccl_library {
 };
 extern struct nccl_library nccl;
 
-/* The first NCCL that aborts several communicators as a group. */
+/* The first NCCL that aborts several communicators as a group, and the first that gathers by copy
+   engines. */
 #define NCCL_OLDEST 22200
+#define NCCL_WINDOWS 22800
 
-/* Load both libraries, once. CT_ENOENT: one is missing or too old. */
-int nccl_library_open(void);
+/* Load both libraries, once. CT_ENOENT: one is missing or too old; CT_ECONFIG: it is for windows. */
+int nccl_library_open(bool windows);
 
 #endif

@@ -206,7 +206,7 @@ static ncclConfig_t configuration(const char *name, int ranks)
     else if (ranks == 2)
         c.maxCTAs = PAIR_CTAS;
     nccl.ncclGetVersion(&version);
-    if (version < 22800) {
+    if (version < NCCL_WINDOWS) {
         c.size = offsetof(ncclConfig_t, trafficClass);
         c.version = 21800;
     } else if (nccl_config.windows) {
@@ -412,7 +412,7 @@ static int start(struct comm *comm, const struct ct_comm_request *request)
 
     if (nccl_config.share_device)
         pretend_hosts(request->rank);
-    rc = nccl_library_open();
+    rc = nccl_library_open(nccl_config.windows);
     if (rc < 0)
         return rc;
     if (nccl.cuCtxGetCurrent(&comm->context) || !comm->context)

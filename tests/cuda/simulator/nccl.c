@@ -64,7 +64,9 @@ const char *ncclGetErrorString(int code)
 
 int ncclGetVersion(int *version)
 {
-    *version = 22809;
+    const char *other = getenv("SIMULATOR_NCCL");
+
+    *version = other ? atoi(other) : 22809;
     return ncclSuccess;
 }
 
