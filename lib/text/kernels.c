@@ -95,6 +95,15 @@ static void add_call(struct line *l, const struct ct_prepare *request)
     add(l, attributes ? "}" : "");
 }
 
+/* What the kernel says of the call, if it does. */
+static void add_reason(struct line *l, const struct ct_kernel *kernel,
+                       const struct ct_prepare *request)
+{
+    ct_fail(CT_ENOENT, "%s", "");
+    if (kernel->accepts && !kernel->accepts(request) && *ct_error_message())
+        add(l, ", as %s", ct_error_message());
+}
+
 static void add_refusal(struct line *l, const struct ct_kernel *kernel,
                         const struct ct_prepare *request)
 {
@@ -109,6 +118,7 @@ static void add_refusal(struct line *l, const struct ct_kernel *kernel,
     } else {
         add(l, "does not take ");
         add_call(l, request);
+        add_reason(l, kernel, request);
     }
 }
 

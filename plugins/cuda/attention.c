@@ -68,8 +68,13 @@ static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
 /* With [cuda] attention = cudnn, bfloat16 is left to the other kernels. */
 static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
-    return fits(p, tensors, outs, more) && p->in[0].shape[3] <= LARGEST_HEAD &&
-           (p->in[0].dtype == CT_F32 || strcmp(gpu_config.attention, "cudnn"));
+    if (!fits(p, tensors, outs, more))
+        return false;
+    if (p->in[0].shape[3] > LARGEST_HEAD)
+        return gpu_refuse("heads are larger than %d", LARGEST_HEAD);
+    if (p->in[0].dtype != CT_F32 && !strcmp(gpu_config.attention, "cudnn"))
+        return gpu_refuse("[cuda] attention = cudnn leaves bfloat16 to cuDNN");
+    return true;
 }
 
 static unsigned tiles(int64_t tokens)

@@ -213,11 +213,18 @@ static bool accepts(const struct ct_prepare *p, const struct product *product)
     int of_a = scales_of(p, a), of_b = scales_of(p, b);
     const struct gpu *gpu = gpu_of(p->device);
 
-    return is_float8(p->in[0].dtype) && is_float8(p->in[1].dtype) &&
-           (p->in[0].dtype == CT_E4M3 || p->in[1].dtype == CT_E4M3) &&
-           gpu_is_compute_dtype(p->out[0].dtype) && of_a >= 0 && of_b >= 0 &&
-           a->columns % 16 == 0 && b->rows % 16 == 0 && (!a->turned || a->rows % 4 == 0) &&
-           gpu->capability >= ADA && (!(of_a + of_b) || has_row_scales(gpu));
+    if (!is_float8(p->in[0].dtype) || !is_float8(p->in[1].dtype) ||
+        (p->in[0].dtype != CT_E4M3 && p->in[1].dtype != CT_E4M3) ||
+        !gpu_is_compute_dtype(p->out[0].dtype) || of_a < 0 || of_b < 0)
+        return false;
+    if (gpu->capability < ADA)
+        return gpu_refuse("float8 needs compute capability 8.9, and this device has %d.%d",
+                          gpu->capability / 10, gpu->capability % 10);
+    if (of_a + of_b && !has_row_scales(gpu))
+        return gpu_refuse("scales by row need compute capability 9.0 and cuBLASLt 12.9");
+    if (a->columns % 16 || b->rows % 16 || (a->turned && a->rows % 4))
+        return gpu_refuse("cuBLASLt's float8 needs sizes that are multiples of 16");
+    return true;
 }
 
 static void carve(struct ct_prepare *p, struct operand *o, bool by_row)

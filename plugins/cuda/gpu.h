@@ -142,6 +142,9 @@ static inline int gpu_float_kind(enum ct_dtype dtype)
     return dtype == CT_F32 ? GPU_F32 : dtype == CT_BF16 ? GPU_BF16 : GPU_F64;
 }
 
+/* A kernel does not accept a call, for this reason. */
+#define gpu_refuse(...) (ct_fail(CT_ENOENT, __VA_ARGS__) == 0)
+
 /* Elements of a 16-byte vector. */
 static inline int64_t gpu_lanes(enum ct_dtype dtype)
 {

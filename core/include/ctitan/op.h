@@ -154,7 +154,7 @@ struct ct_kernel {
     const char *op;   /* type name */
     const char *name; /* "onednn", "avx512", for plans and benchmarks */
     unsigned flags;
-    bool (*accepts)(const struct ct_prepare *); /* NULL: always */
+    bool (*accepts)(const struct ct_prepare *); /* NULL: always; ct_fail() may say why not */
     int (*prepare)(struct ct_prepare *);        /* NULL: nothing to do */
     int (*run)(const struct ct_launch *);
 };
