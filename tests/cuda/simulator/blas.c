@@ -266,8 +266,13 @@ static float fused(const struct product *p, const float *x, const float *y, int6
     double units = ldexp(1, FRACTION - most), kept;
     int64_t total = (int64_t)((double)sum * units);
 
-    for (int64_t l = 0; l < count; l++)
+    if (isnan(sum))
+        return sum;
+    for (int64_t l = 0; l < count; l++) {
+        if (isnan(x[l * stride]) || isnan(y[l]))
+            return NAN;
         total += (int64_t)((double)x[l * stride] * (double)y[l] * units);
+    }
     kept = frexp((double)total, &bits);
     return (float)(ldexp(trunc(ldexp(kept, FRACTION + 1)), bits - FRACTION - 1) / units);
 }
