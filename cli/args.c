@@ -8,6 +8,7 @@
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/plugin.h>
 
+#include "child.h"
 #include "cli.h"
 
 #define MOST (1 << 20) /* ranks, restarts */
@@ -273,17 +274,17 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
     return rc;
 }
 
-size_t args_changes(const struct args *args, const char **argv)
+void args_changes(struct args *args, struct argv *argv)
 {
-    for (size_t i = 0; argv && i < args->count; i++) {
+    for (size_t i = 0; i < args->count; i++) {
         const struct change *c = &args->changes[i];
 
-        argv[2 * i] = c->apply == ct_recipe_set    ? "--set"
-                      : c->apply == ct_recipe_with ? "--with"
-                                                   : "--without";
-        argv[2 * i + 1] = c->value;
+        argv_add(&args->arena, argv,
+                 c->apply == ct_recipe_set    ? "--set"
+                 : c->apply == ct_recipe_with ? "--with"
+                                              : "--without",
+                 c->value);
     }
-    return 2 * args->count;
 }
 
 void args_add_set(struct args *args, const char *assignment)

@@ -23,7 +23,6 @@
 #include "child.h"
 
 #define PATIENCE 120.0 /* seconds for one run */
-#define ARGUMENTS 96
 
 struct mesh {
     const char *name;
@@ -192,19 +191,6 @@ static void read_metrics(const char *path, struct outcome *o)
         fclose(in);
 }
 
-struct arguments {
-    const char *list[ARGUMENTS];
-    int count;
-};
-
-static void argue(struct arguments *a, const char *option, const char *value)
-{
-    if (a->count + 3 < ARGUMENTS) {
-        a->list[a->count++] = option;
-        a->list[a->count++] = value;
-    }
-}
-
 static bool is_loaded(const struct check *c, const char *name)
 {
     if (!strcmp(name, c->plugin->name))
@@ -221,32 +207,32 @@ static bool has_degree(const struct check *c)
            ct_option_find(c->plugin->options, "degree");
 }
 
-/* mesh NULL: one rank. extra: more sets, ended by NULL. */
+/* mesh NULL: one rank. extra: more arguments, ended by NULL. */
 static int run(struct check *c, bool with, const struct mesh *mesh, const char *const *extra,
                const char *dump, struct outcome *o)
 {
-    struct arguments a = {.count = 0};
-    const char *recipe = ct_arena_printf(&c->arena, "%s/recipe.ini", c->folder);
-    const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, dump);
+    struct ct_arena *arena = &c->arena;
+    struct argv a = {0};
+    const char *recipe = ct_arena_printf(arena, "%s/recipe.ini", c->folder);
+    const char *folder = ct_arena_printf(arena, "%s/%s", c->folder, dump);
     int ranks = mesh ? mesh->ranks : 1, rc = write_recipe(c, with, recipe);
     bool own_axis = false;
     struct child child;
 
     if (rc < 0)
         return rc;
-    argue(&a, "ctitan", "train");
-    argue(&a, recipe, "--set");
-    a.list[a.count++] = ct_arena_printf(&c->arena, "job.dump_folder=%s", folder);
+    argv_add(arena, &a, "ctitan", "train", recipe, "--set",
+             ct_arena_printf(arena, "job.dump_folder=%s", folder));
     for (int i = 0; mesh && i < 4 && mesh->plugins[i]; i++) {
         own_axis |= !strcmp(mesh->plugins[i], c->plugin->name);
         if (!with || !is_loaded(c, mesh->plugins[i]))
-            argue(&a, "--with", mesh->plugins[i]);
+            argv_add(arena, &a, "--with", mesh->plugins[i]);
     }
     for (int i = 0; mesh && i < 5 && mesh->sets[i]; i++)
-        argue(&a, "--set", mesh->sets[i]);
+        argv_add(arena, &a, "--set", mesh->sets[i]);
     if (with && mesh && has_degree(c) && !own_axis) {
         ranks *= 2;
-        argue(&a, "--set", ct_arena_printf(&c->arena, "%s.degree=2", c->plugin->name));
+        argv_add(arena, &a, "--set", ct_arena_printf(arena, "%s.degree=2", c->plugin->name));
     }
     for (size_t i = 0; i < c->set_count; i++) {
         const char *dot = strchr(c->sets[i], '.');
@@ -254,20 +240,19 @@ static int run(struct check *c, bool with, const struct mesh *mesh, const char *
         bool own = !strncmp(c->sets[i], c->plugin->name, n) && !c->plugin->name[n];
 
         if (with || !own)
-            argue(&a, "--set", c->sets[i]);
+            argv_add(arena, &a, "--set", c->sets[i]);
     }
-    for (; extra && *extra; extra += 2)
-        argue(&a, extra[0], extra[1]);
+    if (extra)
+        argv_add_list(arena, &a, extra);
     if (ranks > 1)
-        argue(&a, "-n", ct_arena_printf(&c->arena, "%d", ranks));
-    a.list[a.count] = NULL;
+        argv_add(arena, &a, "-n", ct_arena_printf(arena, "%d", ranks));
     rc = child_start(a.list, PATIENCE, &child);
     if (rc < 0)
         return rc;
-    o->status = child_finish(&c->arena, &child, NULL, &o->why);
+    o->status = child_finish(arena, &child, NULL, &o->why);
     if (!*o->why)
         o->why = "it printed nothing";
-    read_metrics(ct_arena_printf(&c->arena, "%s/metrics.jsonl", folder), o);
+    read_metrics(ct_arena_printf(arena, "%s/metrics.jsonl", folder), o);
     return 0;
 }
 

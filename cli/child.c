@@ -16,6 +16,16 @@
 
 #define PROGRAM "ctitan: " /* begins messages */
 
+void argv_add_list(struct ct_arena *arena, struct argv *argv, const char *const *words)
+{
+    for (; *words; words++) {
+        argv->list =
+            ct_arena_grow(arena, argv->list, &argv->room, argv->count + 2, sizeof(*argv->list));
+        argv->list[argv->count++] = *words;
+        argv->list[argv->count] = NULL;
+    }
+}
+
 int child_start(const char *const *argv, double patience, struct child *child)
 {
     extern char **environ;

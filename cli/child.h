@@ -8,6 +8,17 @@
 
 #include <ctitan/arena.h>
 
+/* Arguments of a child, in an arena; NULL ends the list. */
+struct argv {
+    const char **list;
+    size_t count, room;
+};
+
+/* Add words, which NULL ends. */
+void argv_add_list(struct ct_arena *arena, struct argv *argv, const char *const *words);
+#define argv_add(arena, argv, ...)                                                                 \
+    argv_add_list((arena), (argv), (const char *const[]){__VA_ARGS__, NULL})
+
 struct child {
     pid_t pid;
     int out, err;    /* what it prints */

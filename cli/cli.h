@@ -70,6 +70,7 @@ void log_finish(void);
 #define ARG_TUNE 256u     /* --memory BYTES, --out FILE, --vary SECTION.KEY=VALUE,.. */
 #define ARG_DESCRIBE 512u /* --describe NAME or FILE; the recipe may be missing: path NULL */
 
+struct argv;
 struct change; /* one --set, --with or --without */
 
 struct args {
@@ -101,8 +102,8 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
-/* The --set, --with and --without, as arguments of another call; argv NULL: only their number. */
-size_t args_changes(const struct args *args, const char **argv);
+/* Add the --set, --with and --without to the arguments of another call. */
+void args_changes(struct args *args, struct argv *argv);
 /* As --set does. The text is kept. */
 void args_add_set(struct args *args, const char *assignment);
 /* rc, after the failure's message got the source of the setting that it names. */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
@@ -23,17 +22,15 @@
 #include "compare_statistics.h"
 #include "runs.h"
 
-#define CHANGES 128 /* arguments for one side */
-#define ENOUGH 5    /* pairs, to conclude anything */
-#define BLOCKS 10   /* of a finished run */
+#define ENOUGH 5  /* pairs, to conclude anything */
+#define BLOCKS 10 /* of a finished run */
 #define LONGEST 100000
 #define SHOWN 40 /* differences of options */
 
 struct side {
     const char *name, *path;
-    const char *change[CHANGES]; /* --set and the like */
-    size_t changes;
-    bool finished; /* path is a run's folder */
+    struct argv changes; /* --set and the like */
+    bool finished;       /* path is a run's folder */
     struct run_log first;
     const char *recipe; /* resolved, as the run saved it */
     json_t *plan;
@@ -65,24 +62,16 @@ static int take_number(const char *option, const char *text, int64_t *number)
 }
 
 /* --set, --with, --without: for both sides; --a-set and the like: for one. */
-static int take_change(struct comparison *c, const char *option, const char *value)
+static void take_change(struct comparison *c, const char *option, const char *value)
 {
     static const char *const known[] = {"--set", "--with", "--without"};
     int side = !strncmp(option, "--a-", 4) ? 0 : !strncmp(option, "--b-", 4) ? 1 : -1;
     const char *plain = side < 0 ? option + 2 : option + 4;
 
     for (size_t i = 0; i < CT_COUNT(known); i++)
-        for (int s = 0; !strcmp(known[i] + 2, plain) && s < 2; s++) {
-            struct side *at = &c->side[s];
-
-            if (side >= 0 && s != side)
-                continue;
-            if (at->changes + 2 > CHANGES)
-                return ct_fail(CT_ECONFIG, "compare: more than %d changes", CHANGES / 2);
-            at->change[at->changes++] = known[i];
-            at->change[at->changes++] = value;
-        }
-    return 0;
+        for (int s = 0; !strcmp(known[i] + 2, plain) && s < 2; s++)
+            if (side < 0 || s == side)
+                argv_add(&c->arena, &c->side[s].changes, known[i], value);
 }
 
 static bool is_change(const char *option)
@@ -100,8 +89,10 @@ static bool is_change(const char *option)
 
 static int take_option(struct comparison *c, const char *option, const char *value)
 {
-    if (is_change(option))
-        return take_change(c, option, value);
+    if (is_change(option)) {
+        take_change(c, option, value);
+        return 0;
+    }
     if (!strcmp(option, "-n")) {
         int64_t ranks;
 
@@ -201,20 +192,27 @@ static void take_losses(struct comparison *c)
 
 /* ---- runs ---- */
 
+/* The arguments that every child of a side has. */
+static void begin(struct comparison *c, const struct side *s, const char *verb, struct argv *argv)
+{
+    argv_add(&c->arena, argv, "ctitan", verb, s->path);
+    if (c->ranks)
+        argv_add(&c->arena, argv, "-n", c->ranks);
+    if (s->changes.count)
+        argv_add_list(&c->arena, argv, s->changes.list);
+}
+
 static int plan(struct comparison *c, struct side *s)
 {
-    const char *argv[CHANGES + 8] = {"ctitan", "plan", s->path, "--json"}, *last;
+    struct argv argv = {0};
     struct child child;
-    size_t n = 4;
+    const char *last;
     FILE *out;
     int status, rc;
 
-    if (c->ranks) {
-        argv[n++] = "-n";
-        argv[n++] = c->ranks;
-    }
-    memcpy(argv + n, s->change, s->changes * sizeof(*argv));
-    rc = child_start(argv, 0, &child);
+    begin(c, s, "plan", &argv);
+    argv_add(&c->arena, &argv, "--json");
+    rc = child_start(argv.list, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, &out, &last);
@@ -242,29 +240,20 @@ static double median_seconds(struct comparison *c, const struct run_log *log, si
 
 static int train(struct comparison *c, struct side *s, double *seconds)
 {
-    const char *argv[CHANGES + 16] = {"ctitan", "train", s->path}, *last;
-    const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, s->name);
+    const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, s->name), *last;
+    struct argv argv = {0};
     struct child child;
     struct run_log log;
-    size_t n = 3;
     int status, rc;
 
-    if (c->ranks) {
-        argv[n++] = "-n";
-        argv[n++] = c->ranks;
-    }
-    memcpy(argv + n, s->change, s->changes * sizeof(*argv));
-    n += s->changes;
-    argv[n++] = "--with"; /* it logs what is compared */
-    argv[n++] = "metrics";
-    argv[n++] = "--set";
-    argv[n++] = ct_arena_printf(&c->arena, "job.dump_folder=%s", folder);
-    argv[n++] = "--set";
-    argv[n++] = ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps);
-    argv[n++] = "--set";
-    argv[n++] = "metrics.log_freq=1";
+    begin(c, s, "train", &argv);
+    /* metrics logs what is compared. */
+    argv_add(&c->arena, &argv, "--with", "metrics", "--set",
+             ct_arena_printf(&c->arena, "job.dump_folder=%s", folder), "--set",
+             ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps), "--set",
+             "metrics.log_freq=1");
     scratch_remove(folder);
-    rc = child_start(argv, 0, &child);
+    rc = child_start(argv.list, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, NULL, &last);

@@ -70,37 +70,30 @@ static int shares_processors(struct args *args, bool *shares)
 /* set: more settings, which NULL ends. */
 static int measure(struct args *args, const char *folder, const char *file, const char *const *set)
 {
-    size_t changes = args_changes(args, NULL), n = 3;
-    const char **argv = ct_arena_array(&args->arena, const char *, changes + 24), *last;
+    struct ct_arena *arena = &args->arena;
+    struct argv argv = {0};
     struct child child;
+    const char *last;
     bool shares;
     int status, rc = shares_processors(args, &shares);
 
     if (rc < 0)
         return rc;
-    memcpy(argv, ((const char *[]){"ctitan", "train", args->path}), n * sizeof(*argv));
-    n += args_changes(args, argv + n);
-    memcpy(argv + n, ((const char *[]){"--with", "describe", "--set"}), 3 * sizeof(*argv));
-    argv[n + 3] = ct_arena_printf(&args->arena, "describe.file=%s", file);
-    argv[n + 4] = "--set";
-    argv[n + 5] = ct_arena_printf(&args->arena, "job.dump_folder=%s/run", folder);
-    n += 6;
-    if (shares) {
-        argv[n++] = "--set";
-        argv[n++] = "cpu.streams=in_order";
-    }
-    for (; *set; set++) {
-        argv[n++] = "--set";
-        argv[n++] = *set;
-    }
-    if (args->ranks > 1) {
-        argv[n++] = "-n";
-        argv[n++] = ct_arena_printf(&args->arena, "%lld", (long long)args->ranks);
-    }
-    rc = child_start(argv, 0, &child);
+    argv_add(arena, &argv, "ctitan", "train", args->path);
+    args_changes(args, &argv);
+    argv_add(arena, &argv, "--with", "describe", "--set",
+             ct_arena_printf(arena, "describe.file=%s", file), "--set",
+             ct_arena_printf(arena, "job.dump_folder=%s/run", folder));
+    if (shares)
+        argv_add(arena, &argv, "--set", "cpu.streams=in_order");
+    for (; *set; set++)
+        argv_add(arena, &argv, "--set", *set);
+    if (args->ranks > 1)
+        argv_add(arena, &argv, "-n", ct_arena_printf(arena, "%lld", (long long)args->ranks));
+    rc = child_start(argv.list, 0, &child);
     if (rc < 0)
         return rc;
-    status = child_finish(&args->arena, &child, NULL, &last);
+    status = child_finish(arena, &child, NULL, &last);
     if (status != 0)
         return ct_fail(status == 2 ? CT_ECONFIG : CT_EINVAL, "measuring: %s", last);
     return 0;

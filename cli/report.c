@@ -18,24 +18,20 @@
 #include "cli.h"
 #include "report.h"
 
-#define OPTIONS 16
-
 FILE *report_ask(struct report *r, const struct report_run *run, const char *verb,
                  const char *const *options, const char **failure)
 {
-    const char *argv[OPTIONS + 8] = {"ctitan", verb,
-                                     ct_arena_printf(&r->arena, "%s/recipe.ini", run->folder)};
+    struct argv argv = {0};
     struct child child;
     FILE *out = NULL;
-    size_t n = 3;
 
-    if (run->status.ranks > 1) { /* ranks of one machine share its processors, as then */
-        argv[n++] = run->status.launcher > 0 ? "-n" : "--world";
-        argv[n++] = ct_arena_printf(&r->arena, "%lld", (long long)run->status.ranks);
-    }
-    while (*options && n < OPTIONS + 7)
-        argv[n++] = *options++;
-    if (child_start(argv, 0, &child) < 0) {
+    argv_add(&r->arena, &argv, "ctitan", verb,
+             ct_arena_printf(&r->arena, "%s/recipe.ini", run->folder));
+    if (run->status.ranks > 1) /* ranks of one machine share its processors, as then */
+        argv_add(&r->arena, &argv, run->status.launcher > 0 ? "-n" : "--world",
+                 ct_arena_printf(&r->arena, "%lld", (long long)run->status.ranks));
+    argv_add_list(&r->arena, &argv, options);
+    if (child_start(argv.list, 0, &child) < 0) {
         *failure = ct_arena_strdup(&r->arena, ct_error_message());
         return NULL;
     }

@@ -213,23 +213,16 @@ static void add(struct search *s, const struct candidate *c)
 
 static int spawn(struct search *s, const char *const *set, size_t sets, struct child *child)
 {
-    size_t changes = args_changes(s->args, NULL), n = 0;
-    const char **argv = ct_arena_array(&s->args->arena, const char *, changes + 2 * sets + 10);
+    struct ct_arena *arena = &s->args->arena;
+    struct argv argv = {0};
 
-    argv[n++] = "ctitan";
-    argv[n++] = "plan";
-    argv[n++] = s->args->path;
-    argv[n++] = "--json";
-    argv[n++] = "--world";
-    argv[n++] = ct_arena_printf(&s->args->arena, "%lld", (long long)s->args->ranks);
-    argv[n++] = "--device";
-    argv[n++] = s->args->device;
-    n += args_changes(s->args, argv + n);
-    for (size_t i = 0; i < sets; i++) {
-        argv[n++] = "--set";
-        argv[n++] = set[i];
-    }
-    return child_start(argv, 0, child);
+    argv_add(arena, &argv, "ctitan", "plan", s->args->path, "--json", "--world",
+             ct_arena_printf(arena, "%lld", (long long)s->args->ranks), "--device",
+             s->args->device);
+    args_changes(s->args, &argv);
+    for (size_t i = 0; i < sets; i++)
+        argv_add(arena, &argv, "--set", set[i]);
+    return child_start(argv.list, 0, child);
 }
 
 static void take_plan(struct search *s, struct candidate *c, json_t *plan)
