@@ -1,3 +1,6 @@
+/*
+ * Children write to files in memory, not to pipes: none of them waits for a reader.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <spawn.h>
@@ -45,7 +48,11 @@ int child_start(const char *const *argv, double patience, struct child *child)
     rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, &attributes, (char **)argv, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
-    return rc == 0 ? 0 : ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
+    if (rc == 0)
+        return 0;
+    close(child->out);
+    close(child->err);
+    return ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
 }
 
 static const char *last_line(struct ct_arena *arena, int file)
@@ -63,7 +70,8 @@ static const char *last_line(struct ct_arena *arena, int file)
                            strncmp(line, PROGRAM, strlen(PROGRAM)) ? line : line + strlen(PROGRAM));
 }
 
-/* Wait for the child's end, and kill its group when its time is over. */
+/* Wait for the child's end, and kill its group when its time is over. Returns its exit status, or
+   1 if that is lost. */
 static int wait_for(const struct child *child)
 {
     double end = ct_now() + child->patience;
@@ -77,6 +85,8 @@ static int wait_for(const struct child *child)
         if (ended == 0)
             ct_nap(0.005);
     }
+    if (ended < 0)
+        return 1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

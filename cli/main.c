@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +183,7 @@ static int run_program(int argc, char **argv)
 int main(int argc, char **argv)
 {
     open_closed();
+    signal(SIGCHLD, SIG_DFL); /* where the parent ignores it, ends of children would be lost */
     /* OpenMP runtimes read this when a plugin loads them. Their default spins for milliseconds at
        every join, so a second busy process on the machine would make a step ten times slower. */
     setenv("GOMP_SPINCOUNT", "2000", 0);

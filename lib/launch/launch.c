@@ -75,7 +75,9 @@ static void write_all(int fd, const char *data, size_t bytes)
     while (bytes) {
         ssize_t n = write(fd, data, bytes);
 
-        if (n < 0 && errno != EINTR && errno != EAGAIN)
+        if (n < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+        else if (n < 0 && errno != EINTR)
             return;
         if (n > 0) {
             data += n;
@@ -280,9 +282,12 @@ static void reap(struct launcher *l)
 {
     for (int i = 0; i < l->count; i++) {
         struct rank *r = &l->ranks[i];
+        pid_t ended = r->running ? waitpid(r->pid, &r->status, WNOHANG) : 0;
 
-        if (!r->running || waitpid(r->pid, &r->status, WNOHANG) != r->pid)
+        if (!ended)
             continue;
+        if (ended < 0) /* somebody else has its status, so it counts as failed */
+            r->status = W_EXITCODE(1, 0);
         r->running = false;
         l->running--;
         drain(l, r, &r->out);

@@ -622,6 +622,19 @@ static void the_recipe_chooses_the_instructions_before_the_environment(void **st
     unsetenv("CTITAN_CPU_ISA");
 }
 
+/* A parent may ignore SIGCHLD; its children inherit that. */
+static void ends_of_ranks_are_seen_whatever_the_parent_ignores(void **state)
+{
+    int status = system(ct_arena_printf(&arena,
+                                        "cd %s && timeout 60 env --ignore-signal=CHLD '%s' train "
+                                        "r.ini -n 2 --with local --with fsdp --set "
+                                        "training.steps=1 2>err.txt",
+                                        folder, program));
+
+    (void)state;
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void a_warm_up_longer_than_the_run_is_reported(void **state)
 {
     const char *said = "warmup_steps = 9 is more than the 7 steps of the run";
@@ -958,6 +971,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(options_without_effect_are_reported),
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
+        cmocka_unit_test(ends_of_ranks_are_seen_whatever_the_parent_ignores),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
         cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),
         cmocka_unit_test(runs_are_compared_without_metrics_of_their_own),
