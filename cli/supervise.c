@@ -6,7 +6,6 @@
  * same words of a rank. --elastic goes on with fewer ranks: those that did not end by themselves
  * are given up, and the largest number of the rest is taken that the recipe's mesh allows.
  */
-#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@ struct job {
     struct ct_recipe *recipe;
     char **argv;
     int ranks, restart, first, *status;
-    char failure[1024]; /* the last one */
+    struct ct_error_kept failure; /* the last one */
 };
 
 static int launch(struct job *job)
@@ -40,15 +39,15 @@ static int launch(struct job *job)
                                         .status = job->status,
                                         .first = &job->first};
     struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
-    char message[1024];
     int rc = ct_launch(&request);
+    struct ct_error_kept kept = ct_error_keep();
 
     end.first = job->first;
-    if (rc < 0)
-        snprintf(message, sizeof(message), "%s", ct_error_message());
-    ct_hook_fire(&(struct ct_event_data){
-        .event = CT_EVENT_JOB_END, .message = rc < 0 ? message : NULL, .code = rc, .job = &end});
-    return rc < 0 ? ct_fail(rc, "%s", message) : 0;
+    ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_JOB_END,
+                                         .message = rc < 0 ? kept.message : NULL,
+                                         .code = rc,
+                                         .job = &end});
+    return rc < 0 ? ct_error_restore(rc, &kept) : 0;
 }
 
 /* Whether the recipe's mesh can have this many ranks: tried in a process of its own. */
@@ -85,7 +84,7 @@ static int shrink(struct job *job)
     if (ranks < 1)
         return ct_fail(CT_EPEER,
                        "%s; the recipe's mesh fits no number of ranks up to the %d that are left",
-                       job->failure, left);
+                       job->failure.message, left);
     job->ranks = ranks;
     return 0;
 }
@@ -93,10 +92,10 @@ static int shrink(struct job *job)
 /* Whether a failed job is worth another attempt. Being killed twice says nothing. */
 static bool may_help(struct job *job, int rc)
 {
-    bool again = !strcmp(job->failure, ct_error_message()) && job->first >= 0 &&
+    bool again = !strcmp(job->failure.message, ct_error_message()) && job->first >= 0 &&
                  WIFEXITED(job->status[job->first]);
 
-    snprintf(job->failure, sizeof(job->failure), "%s", ct_error_message());
+    job->failure = ct_error_keep();
     if (rc == CT_ECONFIG || job->first < 0)
         return false;
     if (again)
@@ -114,10 +113,10 @@ static int run_job(struct job *job)
         if (rc == 0 || job->restart == job->args->restarts)
             return rc;
         if (!may_help(job, rc))
-            return ct_fail(rc, "%s", job->failure);
+            return ct_error_restore(rc, &job->failure);
         if (job->args->elastic && (rc = shrink(job)) < 0)
             return rc;
-        ct_warn("%s", job->failure);
+        ct_warn("%s", job->failure.message);
         ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
                 (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", pause);
         ct_nap(pause);

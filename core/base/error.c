@@ -1,10 +1,12 @@
+/*
+ * The failure message of each thread. It has room for one message, which longer ones are cut to.
+ */
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <ctitan/error.h>
 
-static _Thread_local char message[1024];
+static _Thread_local struct ct_error_kept last;
 
 const char *ct_strerror(int code)
 {
@@ -23,7 +25,18 @@ const char *ct_strerror(int code)
 
 const char *ct_error_message(void)
 {
-    return message;
+    return last.message;
+}
+
+struct ct_error_kept ct_error_keep(void)
+{
+    return last;
+}
+
+int ct_error_restore(int code, const struct ct_error_kept *kept)
+{
+    last = *kept;
+    return code;
 }
 
 int ct_fail(int code, const char *fmt, ...)
@@ -31,28 +44,20 @@ int ct_fail(int code, const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(message, sizeof(message), fmt, args);
+    vsnprintf(last.message, sizeof(last.message), fmt, args);
     va_end(args);
     return code;
 }
 
 int ct_context(int code, const char *fmt, ...)
 {
-    char cause[sizeof(message)];
-    size_t used, room;
+    struct ct_error_kept cause = ct_error_keep();
+    struct ct_line line = {last.message, sizeof(last.message), 0};
     va_list args;
 
-    snprintf(cause, sizeof(cause), "%s", *message ? message : "it failed without a message");
     va_start(args, fmt);
-    vsnprintf(message, sizeof(message), fmt, args);
+    line.used = (size_t)vsnprintf(line.text, line.room, fmt, args);
     va_end(args);
-
-    used = strlen(message);
-    room = sizeof(message) - used;
-    if (room > 2) {
-        memcpy(message + used, ": ", 2);
-        memcpy(message + used + 2, cause, room - 2);
-        message[sizeof(message) - 1] = '\0';
-    }
+    ct_line_add(&line, ": %s", *cause.message ? cause.message : "it failed without a message");
     return code;
 }

@@ -1,3 +1,6 @@
+/*
+ * Options: their values from text and to text, each checked against its type and limits.
+ */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -13,17 +16,14 @@
 
 int ct_option_range(const struct ct_option *o, char *text, size_t room)
 {
-    int length;
+    struct ct_line line = {text, room, 0};
 
     if (o->type == CT_BOOL)
         return snprintf(text, room, "true, false");
     if (o->choices) {
-        length = 0;
         for (const char *c = o->choices; *c; c++)
-            length += snprintf((size_t)length < room ? text + length : NULL,
-                               (size_t)length < room ? room - (size_t)length : 0,
-                               *c == '|' ? ", " : "%c", *c);
-        return length;
+            ct_line_add(&line, *c == '|' ? ", " : "%c", *c);
+        return (int)line.used;
     }
     if ((o->type != CT_INT && o->type != CT_FLOAT) ||
         (o->min <= -HUGE_RANGE && o->max >= HUGE_RANGE))

@@ -8,7 +8,6 @@
 #include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
-#include <ctitan/option.h>
 #include <ctitan/pass.h>
 
 static const char *const phases[] = {"partition",     "shard",  "precision",  "join",
@@ -62,10 +61,11 @@ static bool precedes(const struct ct_transform *a, const struct ct_transform *b)
 static int circle(const struct ct_transform *const *in, size_t count, const bool *placed)
 {
     char names[256] = "";
+    struct ct_line line = {names, sizeof(names), 0};
 
-    for (size_t i = 0, n = 0; i < count && n < sizeof(names); i++)
+    for (size_t i = 0; i < count; i++)
         if (!placed[i])
-            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", in[i]->name);
+            ct_line_add(&line, "%s%s", line.used ? ", " : "", in[i]->name);
     return ct_fail(CT_ECONFIG, "transforms need each other in a circle: %s", names);
 }
 
@@ -136,8 +136,8 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
 }
 
 /* The requested range [*begin, *end) of transforms. */
-static void find_range(const struct ct_transform *const *t, size_t count,
-                       const struct ct_pass_options *options, size_t *begin, size_t *end)
+static int find_range(const struct ct_transform *const *t, size_t count,
+                      const struct ct_pass_options *options, size_t *begin, size_t *end)
 {
     enum ct_pass_range range = options->range;
     size_t split = 0;
@@ -146,9 +146,15 @@ static void find_range(const struct ct_transform *const *t, size_t count,
         split++;
     *begin = range == CT_PASSES_OF_ONE_RANK ? split : 0;
     *end = range == CT_PASSES_OF_ALL_RANKS ? split : count;
-    for (size_t i = *begin; options->behind && i < *end; i++)
-        if (!strcmp(t[i]->name, options->behind))
-            *begin = i + 1;
+    for (size_t i = *begin; options->behind; i++) {
+        if (i == *end)
+            return ct_fail(CT_EINVAL, "no transform %s, to run those behind it", options->behind);
+        if (strcmp(t[i]->name, options->behind))
+            continue;
+        *begin = i + 1;
+        break;
+    }
+    return 0;
 }
 
 int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *transforms,
@@ -171,7 +177,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)
-        find_range(t, n, options, &begin, &end);
+        rc = find_range(t, n, options, &begin, &end);
     if (rc == 0 && begin == 0)
         rc = ct_diagnostics()->graph(graph);
     for (size_t i = begin; rc == 0 && i < end; i++)

@@ -1,11 +1,10 @@
+/*
+ * Shardings: their shards' places and sizes, and their text, like "[dp.tp, -]+{cp}".
+ */
 #include <assert.h>
-#include <ctype.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/option.h>
 #include <ctitan/sharding.h>
 
 bool ct_sharding_equal(const struct ct_sharding *a, const struct ct_sharding *b)
@@ -92,61 +91,46 @@ void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, 
     }
 }
 
-struct writer {
-    char *text;
-    size_t room;
-    int length;
-};
-
-static void CT_PRINTF(2, 3) put(struct writer *w, const char *fmt, ...)
-{
-    size_t used = (size_t)w->length < w->room ? (size_t)w->length : w->room;
-    va_list args;
-
-    va_start(args, fmt);
-    w->length += vsnprintf(w->room ? w->text + used : NULL, w->room - used, fmt, args);
-    va_end(args);
-}
-
-static void put_dimension(struct writer *w, const struct ct_sharding *s, const struct ct_mesh *mesh,
-                          int d)
+static void put_dimension(struct ct_line *line, const struct ct_sharding *s,
+                          const struct ct_mesh *mesh, int d)
 {
     for (int i = 0; i < s->count[d]; i++)
-        put(w, "%s%s", i ? "." : "", mesh->axis[s->axis[d][i]].name);
+        ct_line_add(line, "%s%s", i ? "." : "", mesh->axis[s->axis[d][i]].name);
     if (!s->count[d])
-        put(w, "-");
+        ct_line_add(line, "-");
 }
 
 /* "+{tp, cp}" */
-static void put_axes(struct writer *w, const struct ct_mesh *mesh, const char *kind, ct_axes axes)
+static void put_axes(struct ct_line *line, const struct ct_mesh *mesh, const char *kind,
+                     ct_axes axes)
 {
     const char *before = "{";
 
     if (!axes)
         return;
-    put(w, "%s", kind);
+    ct_line_add(line, "%s", kind);
     for (int i = 0; i < mesh->count; i++)
         if (axes >> i & 1) {
-            put(w, "%s%s", before, mesh->axis[i].name);
+            ct_line_add(line, "%s%s", before, mesh->axis[i].name);
             before = ", ";
         }
-    put(w, "}");
+    ct_line_add(line, "}");
 }
 
 int ct_sharding_print(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim, char *text,
                       size_t room)
 {
-    struct writer w = {text, room, 0};
+    struct ct_line line = {text, room, 0};
 
     if (room)
         *text = '\0';
     if (ct_sharding_axes(s)) {
         for (int d = 0; d < ndim; d++) {
-            put(&w, d ? ", " : "[");
-            put_dimension(&w, s, mesh, d);
+            ct_line_add(&line, d ? ", " : "[");
+            put_dimension(&line, s, mesh, d);
         }
-        put(&w, "]");
+        ct_line_add(&line, "]");
     }
-    put_axes(&w, mesh, s->reduction == CT_REDUCE_MAX ? "max" : "+", s->unreduced);
-    return w.length;
+    put_axes(&line, mesh, s->reduction == CT_REDUCE_MAX ? "max" : "+", s->unreduced);
+    return (int)line.used;
 }

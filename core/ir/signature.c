@@ -456,15 +456,11 @@ int ct_operand_name(const struct ct_op *op, int i, char *text, size_t room)
 const char *ct_operand_describe(const struct ct_op *op, int i, char *text, size_t room)
 {
     const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
-    size_t n = (size_t)ct_operand_name(op, i, text, room);
+    struct ct_line line = {text, room, (size_t)ct_operand_name(op, i, text, room)};
 
-    for (int k = -1; k <= v->ndim && n < room; k++) {
-        if (k < 0)
-            n += (size_t)snprintf(text + n, room - n, " %%%.80s [", v->name ? v->name : "");
-        else if (k < v->ndim)
-            n += (size_t)snprintf(text + n, room - n, "%s%" PRId64, k ? "," : "", v->shape[k]);
-        else
-            n += (size_t)snprintf(text + n, room - n, "]");
-    }
+    ct_line_add(&line, " %%%.80s [", v->name ? v->name : "");
+    for (int k = 0; k < v->ndim; k++)
+        ct_line_add(&line, "%s%" PRId64, k ? "," : "", v->shape[k]);
+    ct_line_add(&line, "]");
     return text;
 }

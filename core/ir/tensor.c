@@ -3,7 +3,6 @@
  */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,14 +61,13 @@ struct ct_shape ct_shape_of(int ndim, const int64_t *sizes)
 
 int ct_shape_print(const struct ct_shape *shape, char *text, size_t room)
 {
-    size_t n = 0;
+    struct ct_line line = {text, room, 0};
 
     if (room)
         *text = '\0';
     for (int i = 0; i < shape->ndim; i++)
-        n += (size_t)snprintf(n < room ? text + n : NULL, n < room ? room - n : 0, "%s%" PRId64,
-                              i ? "," : "", shape->size[i]);
-    return (int)n;
+        ct_line_add(&line, "%s%" PRId64, i ? "," : "", shape->size[i]);
+    return (int)line.used;
 }
 
 int ct_shape_parse(const char *text, struct ct_shape *shape)
@@ -113,7 +111,7 @@ struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ndim, cons
     for (int i = ndim - 1; i >= 0; i--) {
         t.shape[i] = shape[i];
         t.stride[i] = stride;
-        stride *= shape[i];
+        __builtin_mul_overflow(stride, shape[i], &stride); /* too large shapes are refused later */
     }
     return t;
 }
@@ -125,7 +123,7 @@ bool ct_tensor_is_dense(const struct ct_tensor *t)
     for (int i = t->ndim - 1; i >= 0; i--) {
         if (t->shape[i] != 1 && t->stride[i] != stride)
             return false;
-        stride *= t->shape[i];
+        __builtin_mul_overflow(stride, t->shape[i], &stride);
     }
     return true;
 }

@@ -5,7 +5,6 @@
  * is copied, and the fields that it lacks are 0. Except for the table below, the core reads no
  * plugin struct before it is converted here.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/device/comm.h>
@@ -105,13 +104,11 @@ int ct_abi_widen_array(struct ct_arena *arena, const void *given, size_t least, 
 
 static int refuse(const struct ct_offer *o, const struct layout *l)
 {
-    char *words = strdup(ct_error_message());
-    int rc = ct_fail(CT_EABI,
-                     "the %s %s: %s: %s: begin it with .size = sizeof(%s), and rebuild the plugin",
-                     ct_kind_name(o->kind), o->name, l->type, words, l->type);
+    struct ct_error_kept why = ct_error_keep();
 
-    free(words);
-    return rc;
+    return ct_fail(CT_EABI,
+                   "the %s %s: %s: %s: begin it with .size = sizeof(%s), and rebuild the plugin",
+                   ct_kind_name(o->kind), o->name, l->type, why.message, l->type);
 }
 
 static int widen_offer(struct ct_offer *o, struct ct_arena *arena)

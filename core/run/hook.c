@@ -1,5 +1,7 @@
+/*
+ * The subscribers of this process, called in the order in which they came.
+ */
 #include <assert.h>
-#include <stdio.h>
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
@@ -55,7 +57,7 @@ static int call(const struct subscriber *s, const struct ct_event_data *data)
 /* Call every subscriber. The first failure is returned, and its message is restored at the end. */
 static int fire_end(const struct ct_event_data *data)
 {
-    char message[1024] = "";
+    struct ct_error_kept kept;
     int first = 0;
 
     for (size_t i = 0; i < count; i++) {
@@ -64,9 +66,9 @@ static int fire_end(const struct ct_event_data *data)
         if (rc >= 0 || first < 0)
             continue;
         first = rc;
-        snprintf(message, sizeof(message), "%s", ct_error_message());
+        kept = ct_error_keep();
     }
-    return first < 0 && data->event != CT_EVENT_FAILURE ? ct_fail(first, "%s", message) : 0;
+    return first < 0 && data->event != CT_EVENT_FAILURE ? ct_error_restore(first, &kept) : 0;
 }
 
 int ct_hook_fire(const struct ct_event_data *given)
@@ -88,14 +90,13 @@ int ct_hook_fire(const struct ct_event_data *given)
 
 int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc)
 {
-    char message[1024];
+    struct ct_error_kept kept = ct_error_keep();
 
-    snprintf(message, sizeof(message), "%s", ct_error_message());
     ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_FAILURE,
                                          .run = run,
                                          .step = result ? result->step : 0,
                                          .result = result,
-                                         .message = message,
+                                         .message = kept.message,
                                          .code = rc});
-    return ct_fail(rc, "%s", message);
+    return ct_error_restore(rc, &kept);
 }

@@ -67,11 +67,12 @@ static int find_axes(struct offers *all)
 /* "pp 2 x dp_shard -1 x tp 4" */
 static void describe(const struct offers *all, char *text, size_t room)
 {
-    size_t n = (size_t)snprintf(text, room, "%s", all->count ? "" : "without axes");
+    struct ct_line line = {text, room, 0};
 
-    for (size_t i = 0; i < all->count && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s%s %lld", i ? " x " : "",
-                              all->item[i].offer->name, (long long)all->item[i].degree);
+    ct_line_add(&line, "%s", all->count ? "" : "without axes");
+    for (size_t i = 0; i < all->count; i++)
+        ct_line_add(&line, "%s%s %lld", i ? " x " : "", all->item[i].offer->name,
+                    (long long)all->item[i].degree);
 }
 
 /* The product of the given degrees. CT_ECONFIG: more than one axis takes the remaining ranks. */

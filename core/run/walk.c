@@ -1,7 +1,6 @@
 /*
  * The loop that runs a program and fires hooks.
  */
-#include <stdio.h>
 
 #include <ctitan/device/comm.h>
 #include <ctitan/error.h>
@@ -136,15 +135,15 @@ static int walk(struct walk *w)
 /* Wait for the device; an earlier failure takes precedence. */
 static int finish(struct ct_executor *e, int rc)
 {
-    char message[1024];
+    struct ct_error_kept kept;
     int end;
 
     if (rc == 0 && e->watch.count)
         rc = ct_watch_wait(e);
-    snprintf(message, sizeof(message), "%s", ct_error_message());
+    kept = ct_error_keep();
     end = e->device->ops->synchronize(e->device);
     if (rc < 0)
-        return ct_fail(rc, "%s", message);
+        return ct_error_restore(rc, &kept);
     return end < 0 ? end : ct_watch_end(e);
 }
 

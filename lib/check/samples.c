@@ -6,7 +6,6 @@
  * integers mean, so they are 0 and 1, which are valid indices of everything.
  */
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -14,8 +13,7 @@
 #include "machine.h"
 
 struct text {
-    char inputs[1024];
-    size_t used;
+    struct ct_line inputs;
     int64_t size[128]; /* of a factor, by its letter; 0: not seen */
     int seen;
 };
@@ -27,13 +25,6 @@ static int64_t size_of(struct text *t, int letter)
     if (!t->size[letter])
         t->size[letter] = sizes[t->seen++ % (int)CT_COUNT(sizes)];
     return t->size[letter];
-}
-
-static void add(struct text *t, const char *word)
-{
-    t->used += (size_t)snprintf(t->inputs + t->used, sizeof(t->inputs) - t->used, "%s", word);
-    if (t->used > sizeof(t->inputs) - 1)
-        t->used = sizeof(t->inputs) - 1;
 }
 
 static const char *fill_of(const char *name, size_t length, char dtype)
@@ -56,14 +47,13 @@ static const char *fill_of(const char *name, size_t length, char dtype)
 
 static void add_dimension(struct text *t, char letter, bool first)
 {
-    char size[24];
+    const char *comma = first ? "" : ",";
 
     if (letter == '.')
-        snprintf(size, sizeof(size), "%s2,4", first ? "" : ",");
+        ct_line_add(&t->inputs, "%s2,4", comma);
     else
-        snprintf(size, sizeof(size), "%s%lld", first ? "" : ",",
-                 (long long)size_of(t, (unsigned char)letter & 127));
-    add(t, size);
+        ct_line_add(&t->inputs, "%s%lld", comma,
+                    (long long)size_of(t, (unsigned char)letter & 127));
 }
 
 /* One operand: "?!x[.k] T". Returns the end of its text. */
@@ -77,12 +67,10 @@ static const char *add_operand(struct text *t, const char *at)
     at = *factors == '[' ? strchr(factors, ']') + 1 : factors;
     at += strspn(at, " ");
     dtype = *at++;
-    add(t, t->used ? " " : "");
-    add(t, fill_of(name, length, dtype));
-    add(t, "[");
+    ct_line_add(&t->inputs, "%s%s[", t->inputs.used ? " " : "", fill_of(name, length, dtype));
     for (const char *f = factors + 1; *factors == '[' && *f != ']'; f++)
         add_dimension(t, *f, f == factors + 1);
-    add(t, "]");
+    ct_line_add(&t->inputs, "]");
     return at + strspn(at, " )");
 }
 
@@ -114,7 +102,8 @@ static void set_tie(struct text *t, const char *signature)
 
 static int derive(const struct ct_op_type *type, struct ct_arena *arena, struct ct_sample *sample)
 {
-    struct text t = {.used = 0};
+    char inputs[1024] = "";
+    struct text t = {.inputs = {inputs, sizeof(inputs), 0}};
     const char *at = type->signature, *end = strstr(at, "->");
 
     if (!end)
@@ -127,7 +116,7 @@ static int derive(const struct ct_op_type *type, struct ct_arena *arena, struct 
     set_tie(&t, type->signature);
     while (at < end && *(at += strspn(at, " ,")) && at < end)
         at = add_unit(&t, at);
-    *sample = (struct ct_sample){.type = type->name, .inputs = ct_arena_strdup(arena, t.inputs)};
+    *sample = (struct ct_sample){.type = type->name, .inputs = ct_arena_strdup(arena, inputs)};
     return 0;
 }
 

@@ -108,12 +108,10 @@ static struct ct_call call_of(const struct ct_launch *l, enum ct_call_kind kind)
 static int end_together(const struct ct_launch *l, const struct ct_transport *by, int rc)
 {
     const struct ct_moved *m = l->state;
-    char first[1024];
-    int ended;
+    struct ct_error_kept first = ct_error_keep();
+    int ended = by->end(l, m->head.group);
 
-    snprintf(first, sizeof(first), "%s", ct_error_message());
-    ended = by->end(l, m->head.group);
-    return rc < 0 ? ct_fail(rc, "%s", first) : ended;
+    return rc < 0 ? ct_error_restore(rc, &first) : ended;
 }
 
 /* One call for each value, batched where the transport can. */

@@ -2,8 +2,6 @@
  * Transports: the host's own, those that plugins register for their devices, and the kernel that
  * runs any collective over a transport.
  */
-#include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -125,17 +123,17 @@ static int fire(const struct ct_launch *l, enum ct_event event)
 static int fail(const struct ct_launch *l, int rc)
 {
     struct ct_event_data data;
-    char message[1024];
+    struct ct_error_kept kept;
 
     if (!l->event || !ct_hook_wanted(CT_EVENT_COLLECTIVE_FAILED))
         return rc;
-    snprintf(message, sizeof(message), "%s", ct_error_message());
+    kept = ct_error_keep();
     data = *l->event;
     data.event = CT_EVENT_COLLECTIVE_FAILED;
-    data.message = message;
+    data.message = kept.message;
     data.code = rc;
     ct_hook_fire(&data);
-    return ct_fail(rc, "%s", message);
+    return ct_error_restore(rc, &kept);
 }
 
 static int run(const struct ct_launch *l)

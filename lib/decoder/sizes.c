@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/recipe.h>
@@ -19,7 +18,8 @@ static int take_flavor(const struct ct_decoder_family *f, const char *name, void
 {
     const char *flavor = f->flavors, *names[64];
     char known[512] = "";
-    size_t used = 0, count = 0;
+    struct ct_line line = {known, sizeof(known), 0};
+    size_t count = 0;
 
     for (; sizes_of(flavor)->flavor; flavor += f->size) {
         if (!strcmp(sizes_of(flavor)->flavor, name)) {
@@ -28,12 +28,11 @@ static int take_flavor(const struct ct_decoder_family *f, const char *name, void
         }
         if (count < CT_COUNT(names))
             names[count++] = sizes_of(flavor)->flavor;
-        if (used < sizeof(known))
-            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s",
-                                     !used                                ? ""
-                                     : sizes_of(flavor + f->size)->flavor ? ", "
-                                                                          : " and ",
-                                     sizes_of(flavor)->flavor);
+        ct_line_add(&line, "%s%s",
+                    !line.used                           ? ""
+                    : sizes_of(flavor + f->size)->flavor ? ", "
+                                                         : " and ",
+                    sizes_of(flavor)->flavor);
     }
     return ct_fail(CT_ECONFIG, "[model] flavor = %s: %s has %s%s", name, f->name, known,
                    ct_did_you_mean(name, names, count));

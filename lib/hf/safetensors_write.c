@@ -103,11 +103,10 @@ static int write_file(const char *path, const char *header, size_t header_bytes,
     int rc = ct_file_begin(&file, path);
 
     if (rc < 0) {
-        char message[1024];
+        struct ct_error_kept kept = ct_error_keep();
 
-        snprintf(message, sizeof(message), "%s", ct_error_message());
         produce_all(weights, count, produce, NULL, context); /* other ranks may wait for it */
-        return ct_fail(rc, "%s", message);
+        return ct_error_restore(rc, &kept);
     }
     sink.out = file.out;
     ct_safetensors_put(&sink, header, header_bytes);

@@ -295,13 +295,11 @@ static int save_config(const struct ct_run *run, const char *folder)
 static int agree(const struct save *s, int rc)
 {
     int32_t failed = rc < 0, any = 0;
-    char message[1024];
-    int sum;
+    struct ct_error_kept kept = ct_error_keep();
+    int sum = ct_group_all_reduce(s->world, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
 
-    snprintf(message, sizeof(message), "%s", ct_error_message());
-    sum = ct_group_all_reduce(s->world, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
     if (rc < 0)
-        return ct_fail(rc, "%s", message);
+        return ct_error_restore(rc, &kept);
     if (sum < 0)
         return sum;
     return any ? ct_fail(CT_EPEER, "another rank failed") : 0;

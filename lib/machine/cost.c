@@ -2,8 +2,6 @@
  * Seconds of an instruction on a described machine.
  */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,45 +133,28 @@ static double computing(const struct ct_machine *m, const struct ct_instruction 
 
 /* ---- calls that have been measured ---- */
 
-/* Text of at most room characters; n goes on where it does not fit. */
-struct shapes {
-    char *text;
-    size_t room;
-    int n;
-};
-
-__attribute__((format(printf, 2, 3))) static void print(struct shapes *s, const char *format, ...)
-{
-    size_t used = (size_t)s->n < s->room ? (size_t)s->n : s->room;
-    va_list list;
-
-    va_start(list, format);
-    s->n += vsnprintf(s->text + used, s->room - used, format, list);
-    va_end(list);
-}
-
-static void print_shapes(struct shapes *s, const struct ct_tensor *tensor, int count)
+static void print_shapes(struct ct_line *line, const struct ct_tensor *tensor, int count)
 {
     for (int i = 0; i < count; i++) {
-        print(s, i ? ":" : "");
+        ct_line_add(line, i ? ":" : "");
         for (int d = 0; d < tensor[i].ndim; d++)
-            print(s, "%s%lld", d ? "," : "", (long long)tensor[i].shape[d]);
+            ct_line_add(line, "%s%lld", d ? "," : "", (long long)tensor[i].shape[d]);
     }
 }
 
 int ct_machine_shapes(const struct ct_launch *launch, char *text, size_t room)
 {
-    struct shapes s = {text, room, 0};
+    struct ct_line line = {text, room, 0};
     const char *dtype = "";
 
     for (int i = launch->ins; i-- > 0;)
         if (launch->in[i].ndim >= 0 && ct_dtype_is_float(launch->in[i].dtype))
             dtype = ct_dtype_name(launch->in[i].dtype);
-    print_shapes(&s, launch->in, launch->ins);
-    print(&s, ">");
-    print_shapes(&s, launch->out, launch->outs);
-    print(&s, ":%s", dtype);
-    return s.n;
+    print_shapes(&line, launch->in, launch->ins);
+    ct_line_add(&line, ">");
+    print_shapes(&line, launch->out, launch->outs);
+    ct_line_add(&line, ":%s", dtype);
+    return (int)line.used;
 }
 
 static double measured(const struct ct_machine *m, const struct ct_launch *l)

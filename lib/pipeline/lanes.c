@@ -3,8 +3,6 @@
  * a partner that has not arrived. A stuck lane can thus be followed to a circle, or to an item that
  * can never be done.
  */
-#include <stdio.h>
-
 #include <ctitan/error.h>
 
 #include "lanes.h"
@@ -208,7 +206,7 @@ int ct_lanes_stuck(const struct ct_lanes *l, const struct ct_lane_words *words)
 {
     struct ct_lane_name here, there;
     char text[1536] = "";
-    size_t used = 0;
+    struct ct_line line = {text, sizeof(text), 0};
     int length;
     int32_t at = shortest_circle(l, &length);
 
@@ -217,17 +215,15 @@ int ct_lanes_stuck(const struct ct_lanes *l, const struct ct_lane_words *words)
 
         words->name(words->client, l->lane[at].head, &here);
         words->name(words->client, l->lane[next].head, &there);
-        used +=
-            (size_t)snprintf(text + used, sizeof(text) - used, "%srank %d cannot do %s (%s %zu) ",
-                             i ? ", " : "", here.rank, here.text, words->noun, here.place + 1);
+        ct_line_add(&line, "%srank %d cannot do %s (%s %zu) ", i ? ", " : "", here.rank, here.text,
+                    words->noun, here.place + 1);
         if (next == at)
-            snprintf(text + used, sizeof(text) - used, "at all: no rank runs the other end of it");
+            ct_line_add(&line, "at all: no rank runs the other end of it");
         else
-            used += (size_t)snprintf(text + used, sizeof(text) - used,
-                                     "before rank %d gets past %s", there.rank, there.text);
+            ct_line_add(&line, "before rank %d gets past %s", there.rank, there.text);
         at = next;
     }
     if (length > TOLD)
-        snprintf(text + used, sizeof(text) - used, ", and so on, a cycle of %d", length);
+        ct_line_add(&line, ", and so on, a cycle of %d", length);
     return ct_fail(CT_EINVAL, "deadlock%s: %s", words->title, text);
 }

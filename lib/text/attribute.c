@@ -76,13 +76,15 @@ static int format_target(const struct ct_mesh *mesh, const struct ct_target *tar
                          char *text, size_t room)
 {
     int n = ct_sharding_print(&target->sharding, mesh, ndim, text, room);
+    struct ct_line line = {text, room, 0};
 
     if (n || !target->given)
         return n;
-    n = snprintf(text, room, "[");
-    for (int d = 0; d < ndim && (size_t)n < room; d++)
-        n += snprintf(text + n, room - (size_t)n, d ? ", -" : "-");
-    return n + ((size_t)n < room ? snprintf(text + n, room - (size_t)n, "]") : 1);
+    ct_line_add(&line, "[");
+    for (int d = 0; d < ndim; d++)
+        ct_line_add(&line, d ? ", -" : "-");
+    ct_line_add(&line, "]");
+    return (int)line.used;
 }
 
 static int format_dtype(enum ct_dtype dtype, char *text, size_t room)

@@ -59,15 +59,13 @@ static void before(struct ct_pass_watch *watch, const struct ct_graph *graph,
 /* Write files that reproduce the failure. The message names them, unless the recipe is to blame. */
 static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int rc)
 {
-    char why[1024];
-    FILE *out;
+    struct ct_error_kept why = ct_error_keep();
+    FILE *out = d->before ? fopen(d->reproducer, "w") : NULL;
 
-    snprintf(why, sizeof(why), "%s", ct_error_message());
-    out = d->before ? fopen(d->reproducer, "w") : NULL;
     if (!out)
         return ct_context(rc, "transform %s", t->name);
-    fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t->name, (int)strcspn(why, "\n"),
-            why);
+    fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t->name,
+            (int)strcspn(why.message, "\n"), why.message);
     for (size_t i = 0; i < d->count; i++)
         fprintf(out, " %s", d->transforms[i]->name);
     fputc('\n', out);
@@ -76,7 +74,7 @@ static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int 
     if (rc == CT_ECONFIG)
         return ct_context(rc, "transform %s", t->name);
     return ct_fail(rc, "transform %s (%s has the graph before it): %s", t->name, d->reproducer,
-                   why);
+                   why.message);
 }
 
 static void print(struct ct_dump *d, const struct ct_graph *graph, const struct ct_transform *t)

@@ -2,7 +2,6 @@
  * Why no kernel of a device takes a call, and which calls run slow references.
  */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include <ctitan/device/device.h>
@@ -12,22 +11,6 @@
 #include <ctitan/log.h>
 #include <ctitan/rule.h>
 
-/* A growing text; the length counts as in snprintf. */
-struct line {
-    char *text;
-    size_t room, used;
-};
-
-static CT_PRINTF(2, 3) void add(struct line *l, const char *fmt, ...)
-{
-    va_list args;
-    size_t used = l->used < l->room ? l->used : l->room;
-
-    va_start(args, fmt);
-    l->used += (size_t)vsnprintf(used < l->room ? l->text + used : NULL, l->room - used, fmt, args);
-    va_end(args);
-}
-
 static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
 {
     if (i >= request->ins)
@@ -35,10 +18,10 @@ static const struct ct_tensor *operand_of(const struct ct_prepare *request, int 
     return !request->present || request->present[i] ? &request->in[i] : NULL;
 }
 
-static void add_numbers(struct line *l, const int64_t *number, int count)
+static void add_numbers(struct ct_line *l, const int64_t *number, int count)
 {
     for (int i = 0; i < count; i++)
-        add(l, "%s%" PRId64, i ? "," : "", number[i]);
+        ct_line_add(l, "%s%" PRId64, i ? "," : "", number[i]);
 }
 
 /* Number of the first operand that is not dense; -1: all are. */
@@ -51,20 +34,20 @@ static int find_strided(const struct ct_prepare *request)
 }
 
 /* "x has strides 98304,768,1" */
-static void add_strides(struct line *l, const struct ct_prepare *request, int operand)
+static void add_strides(struct ct_line *l, const struct ct_prepare *request, int operand)
 {
     const struct ct_tensor *t = operand_of(request, operand);
     char name[64];
 
     ct_operand_name(request->op, operand, name, sizeof(name));
-    add(l, "%s has strides ", name);
+    ct_line_add(l, "%s has strides ", name);
     add_numbers(l, t->stride, t->ndim);
 }
 
 #define SHOWN 6 /* operands shown of a call */
 
 /* "x float64[2,3], w float64[4,3] -> y float64[2,4] {widths="4"}" */
-static void add_call(struct line *l, const struct ct_prepare *request)
+static void add_call(struct ct_line *l, const struct ct_prepare *request)
 {
     int count = request->ins + request->outs, shown = 0;
     const struct ct_option *o = request->op->type->attrs;
@@ -77,46 +60,46 @@ static void add_call(struct line *l, const struct ct_prepare *request)
         if (!t)
             continue;
         ct_operand_name(request->op, i, name, sizeof(name));
-        add(l, "%s%s %s[",
-            !shown++            ? ""
-            : i == request->ins ? " -> "
-                                : ", ",
-            name, ct_dtype_name(t->dtype));
+        ct_line_add(l, "%s%s %s[",
+                    !shown++            ? ""
+                    : i == request->ins ? " -> "
+                                        : ", ",
+                    name, ct_dtype_name(t->dtype));
         add_numbers(l, t->shape, t->ndim);
-        add(l, "]");
+        ct_line_add(l, "]");
     }
-    add(l, shown < SHOWN ? "" : ", ..");
+    ct_line_add(l, shown < SHOWN ? "" : ", ..");
     for (; o && o->name && request->mesh; o++, attributes = true) {
         char value[128];
 
         if (ct_attribute_format(request->mesh, request->op, o, value, sizeof(value)) >= 0)
-            add(l, "%s%s=%s", attributes ? ", " : " {", o->name, value);
+            ct_line_add(l, "%s%s=%s", attributes ? ", " : " {", o->name, value);
     }
-    add(l, attributes ? "}" : "");
+    ct_line_add(l, attributes ? "}" : "");
 }
 
 /* What the kernel says of the call, if it does. */
-static void add_reason(struct line *l, const struct ct_kernel *kernel,
+static void add_reason(struct ct_line *l, const struct ct_kernel *kernel,
                        const struct ct_prepare *request)
 {
     ct_fail(CT_ENOENT, "%s", "");
     if (kernel->accepts && !kernel->accepts(request) && *ct_error_message())
-        add(l, ", as %s", ct_error_message());
+        ct_line_add(l, ", as %s", ct_error_message());
 }
 
-static void add_refusal(struct line *l, const struct ct_kernel *kernel,
+static void add_refusal(struct ct_line *l, const struct ct_kernel *kernel,
                         const struct ct_prepare *request)
 {
     int strided = kernel->flags & CT_KERNEL_STRIDED ? -1 : find_strided(request);
 
-    add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
+    ct_line_add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
     if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) {
-        add(l, "adds to no output");
+        ct_line_add(l, "adds to no output");
     } else if (strided >= 0) {
-        add(l, "takes dense tensors only, ");
+        ct_line_add(l, "takes dense tensors only, ");
         add_strides(l, request, strided);
     } else {
-        add(l, "does not take ");
+        ct_line_add(l, "does not take ");
         add_call(l, request);
         add_reason(l, kernel, request);
     }
@@ -126,13 +109,13 @@ static void add_refusal(struct line *l, const struct ct_kernel *kernel,
 static void print_refusals(const struct ct_prepare *request, char *text, size_t room)
 {
     const struct ct_kernel *kernel;
-    struct line l = {text, room, 0};
+    struct ct_line l = {text, room, 0};
 
     for (size_t i = 0; (kernel = ct_kernel_at(request->device->name, i)); i++)
         if (!strcmp(kernel->op, request->op->type->name))
             add_refusal(&l, kernel, request);
     if (!l.used)
-        add(&l, "no plugin that is loaded has a kernel for it");
+        ct_line_add(&l, "no plugin that is loaded has a kernel for it");
 }
 
 int ct_kernel_lacking(const struct ct_prepare *request)

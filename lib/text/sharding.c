@@ -10,15 +10,14 @@
 
 int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room)
 {
-    size_t n = 0;
+    struct ct_line line = {text, room, 0};
 
     if (room)
         *text = '\0';
     for (int i = 0; i < mesh->count; i++)
         if (axes >> i & 1)
-            n += (size_t)snprintf(n < room ? text + n : NULL, n < room ? room - n : 0, "%s%s",
-                                  n ? "." : "", mesh->axis[i].name);
-    return (int)n;
+            ct_line_add(&line, "%s%s", line.used ? "." : "", mesh->axis[i].name);
+    return (int)line.used;
 }
 
 static int unknown_axis(const struct ct_mesh *mesh, const char *name)

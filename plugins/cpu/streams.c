@@ -55,7 +55,7 @@ struct cpu_streams {
     int event_count;
     _Atomic int failure;
     pthread_mutex_t lock; /* protects message */
-    char message[1024];
+    struct ct_error_kept message;
 };
 
 static void sleep_while(_Atomic uint32_t *word, uint32_t value)
@@ -89,7 +89,7 @@ static void keep_failure(struct cpu_streams *s, const struct task *task, int rc)
     if (!s->failure) {
         ct_context(rc, "%s, %s (%s)", op->outs ? op->out[0]->name : op->region, op->type->name,
                    task->kernel->name);
-        snprintf(s->message, sizeof(s->message), "%s", ct_error_message());
+        s->message = ct_error_keep();
         s->failure = rc;
     }
     pthread_mutex_unlock(&s->lock);
@@ -250,7 +250,7 @@ int cpu_streams_synchronize(struct cpu_streams *s)
     if (!rc)
         return 0;
     s->failure = 0;
-    return ct_fail(rc, "%s", s->message);
+    return ct_error_restore(rc, &s->message);
 }
 
 int cpu_streams_create(bool in_order, struct cpu_streams **streams)

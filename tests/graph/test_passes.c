@@ -142,7 +142,8 @@ static const struct ct_pass_options training = {.training = true}, evaluation = 
                                     of_all_ranks = {.training = true,
                                                     .range = CT_PASSES_OF_ALL_RANKS},
                                     of_one_rank = {.training = true,
-                                                   .range = CT_PASSES_OF_ONE_RANK};
+                                                   .range = CT_PASSES_OF_ONE_RANK},
+                                    behind_c = {.training = true, .behind = "c"};
 
 static void phases_and_needs_order(void **state)
 {
@@ -185,6 +186,11 @@ static void transforms_of_all_ranks_and_of_one(void **state)
     assert_ok(RUN(graph, of_all_ranks, &e, &a, &c, &b, &d));
     assert_string_equal(ran, "dbcae");
     assert_ok(RUN(graph, of_one_rank, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "");
+    assert_ok(RUN(graph, behind_c, &e, &a, &c, &b, &d));
+    assert_string_equal(ran, "ae");
+    assert_int_equal(RUN(graph, behind_c, &b, &d), CT_EINVAL);
+    assert_message("no transform c, to run those behind it");
     assert_string_equal(ran, "");
     ct_arena_finish(&arena);
 }

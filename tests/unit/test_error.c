@@ -48,6 +48,32 @@ static void messages_belong_to_their_thread(void **state)
     assert_string_equal(ct_error_message(), "mine");
 }
 
+static void a_kept_message_is_recorded_again(void **state)
+{
+    struct ct_error_kept kept;
+
+    (void)state;
+    ct_fail(CT_EIO, "the first");
+    kept = ct_error_keep();
+    ct_fail(CT_EINVAL, "the second");
+    assert_fails(ct_error_restore(CT_EIO, &kept), CT_EIO, "the first");
+}
+
+static void lines_end_where_their_room_does(void **state)
+{
+    char text[8] = "";
+    struct ct_line line = {text, sizeof(text), 0}, none = {NULL, 0, 0};
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        ct_line_add(&line, "%d, ", i);
+        ct_line_add(&none, "%d, ", i);
+    }
+    assert_string_equal(text, "0, 1, 2");
+    assert_int_equal(line.used, 15);
+    assert_int_equal(none.used, 15);
+}
+
 /* ---- log ---- */
 
 struct seen {
@@ -149,6 +175,8 @@ int main(void)
         cmocka_unit_test(a_failure_is_its_code_and_message),
         cmocka_unit_test(long_messages_are_cut_whole),
         cmocka_unit_test(messages_belong_to_their_thread),
+        cmocka_unit_test(a_kept_message_is_recorded_again),
+        cmocka_unit_test(lines_end_where_their_room_does),
         cmocka_unit_test(levels_decide_what_is_logged),
         cmocka_unit_test(hooks_hear_what_they_asked_for),
     };
