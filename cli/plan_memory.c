@@ -13,9 +13,8 @@
 
 #include "cli.h"
 
-#define ALIGNMENT 256 /* of every buffer */
-#define POINTS 400    /* of a curve */
-#define SHOWN 12      /* kinds of values at the peak */
+#define POINTS 400 /* of a curve */
+#define SHOWN 12   /* kinds of values at the peak */
 
 /* Values whose names differ only in their numbers: "layers.*.ffn_sum". */
 struct kind {
@@ -26,7 +25,7 @@ struct kind {
 
 static size_t size_of(const struct ct_buffer *b)
 {
-    return (b->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (b->bytes + CT_BUFFER_ALIGNMENT - 1) / CT_BUFFER_ALIGNMENT * CT_BUFFER_ALIGNMENT;
 }
 
 /* Live bytes by instruction and category. */
@@ -136,13 +135,16 @@ static const char *section_of(const struct ct_instruction *i)
 void print_peak(const struct ct_program *p)
 {
     struct ct_arena scratch = {0};
-    struct kind *kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
-    size_t at = find_peak(sweep(p, &scratch), 0, p->step_count), count;
-    const struct ct_instruction *i = &p->step[at];
+    const struct ct_instruction *i;
+    struct kind *kind;
+    size_t at, count;
     char human[32], exact[32];
 
     if (!p->step_count)
         return;
+    kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
+    at = find_peak(sweep(p, &scratch), 0, p->step_count);
+    i = &p->step[at];
     count = collect(p, (int64_t)at, kind);
     printf("\nthe peak is at instruction %zu of %zu: %s in section %s", at, p->step_count,
            i->op->type->name, section_of(i));
@@ -184,13 +186,16 @@ static void print_json_curve(const struct ct_program *p, size_t (*const live)[CT
 void print_memory_json(const struct ct_program *p)
 {
     struct ct_arena scratch = {0};
-    struct kind *kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
-    size_t(*live)[CT_CATEGORY_COUNT] = sweep(p, &scratch);
-    size_t at = find_peak(live, 0, p->step_count), count;
-    const struct ct_instruction *i = &p->step[at];
+    size_t(*live)[CT_CATEGORY_COUNT], at, count;
+    const struct ct_instruction *i;
+    struct kind *kind;
 
     if (!p->step_count)
         return;
+    kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
+    live = sweep(p, &scratch);
+    at = find_peak(live, 0, p->step_count);
+    i = &p->step[at];
     count = collect(p, (int64_t)at, kind);
     printf(",\n");
     print_json_curve(p, live);

@@ -80,7 +80,8 @@ static void *location(const struct ct_lowering *l, const struct ct_value *v)
 {
     uint64_t buffer = (uint64_t)l->root[v->id] + 1;
 
-    return (void *)(uintptr_t)(buffer << 40 | (uintptr_t)l->program->tensors[v->id].data);
+    return (void *)(uintptr_t)(buffer << CT_OFFSET_BITS |
+                               (uintptr_t)l->program->tensors[v->id].data);
 }
 
 static void locate(const struct ct_lowering *l, const struct ct_op *op, struct ct_prepare *p)

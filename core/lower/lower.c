@@ -13,8 +13,6 @@
 
 #include "lower/lower.h"
 
-#define MOST_BUFFERS (1 << 24)
-
 struct expansion {
     struct ct_lowering *l;
     struct ct_instruction *item;
@@ -105,7 +103,7 @@ static int64_t now(const struct expansion *x)
     return x->start + (int64_t)x->count - 1;
 }
 
-/* A tensor whose data encodes its location: 1 + buffer index in the high 24 bits, offset in the
+/* A tensor whose data encodes its location: 1 + buffer index in the high bits, offset in the
    others. plan.c turns that into an arena offset. */
 static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int microbatch,
                               int64_t at)
@@ -113,7 +111,7 @@ static struct ct_tensor place(struct expansion *x, const struct ct_value *v, int
     struct ct_tensor t = x->l->program->tensors[v->id];
     uint64_t buffer = (uint64_t)buffer_of(x, v, microbatch, at) + 1;
 
-    t.data = (void *)(uintptr_t)(buffer << 40 | (uint64_t)(uintptr_t)t.data);
+    t.data = (void *)(uintptr_t)(buffer << CT_OFFSET_BITS | (uint64_t)(uintptr_t)t.data);
     return t;
 }
 
@@ -127,7 +125,7 @@ static void add_workspace(struct expansion *x, struct ct_instruction *i, size_t 
 
     if (bytes)
         i->launch.workspace =
-            (void *)((uintptr_t)(buffer_new(x->l, &x->buffer_room, buffer) + 1) << 40);
+            (void *)((uintptr_t)(buffer_new(x->l, &x->buffer_room, buffer) + 1) << CT_OFFSET_BITS);
 }
 
 static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct_op *op)
@@ -151,7 +149,8 @@ static void set_tensors(struct expansion *x, struct ct_instruction *i, struct ct
 static void keep(struct expansion *x, const void *data, int64_t last)
 {
     uint64_t code = (uint64_t)(uintptr_t)data;
-    struct ct_buffer *b = code >> 40 ? &x->l->program->buffers[(code >> 40) - 1] : NULL;
+    struct ct_buffer *b =
+        code >> CT_OFFSET_BITS ? &x->l->program->buffers[(code >> CT_OFFSET_BITS) - 1] : NULL;
 
     if (b && b->last < last)
         b->last = last;
@@ -182,6 +181,8 @@ static int add_behind(struct expansion *x, size_t at, int out)
                                                  .bytes = l->bytes[v->id],
                                                  .first = (int64_t)at,
                                                  .last = (int64_t)x->count});
+    int rc;
+
     *op = (struct ct_op){.type = &ct_op_add,
                          .region = made->op->region,
                          .section = made->op->section,
@@ -193,7 +194,7 @@ static int add_behind(struct expansion *x, size_t at, int out)
     op->in = ct_arena_array(l->arena, struct ct_value *, 2);
     op->in[0] = op->in[1] = v;
     pair[0] = pair[2] = outs[out];
-    t.data = (void *)(((uintptr_t)temp + 1) << 40);
+    t.data = (void *)(((uintptr_t)temp + 1) << CT_OFFSET_BITS);
     pair[1] = outs[out] = t;
     sum = append(x);
     made = &x->item[at];
@@ -202,8 +203,9 @@ static int add_behind(struct expansion *x, size_t at, int out)
     if (!sum->kernel)
         return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s to a sum",
                        l->request->device->name, v->name);
-    if (sum->kernel->prepare && sum->kernel->prepare(&request) < 0)
-        return ct_context(CT_EINVAL, "preparing the sum of %%%s", v->name);
+    rc = sum->kernel->prepare ? sum->kernel->prepare(&request) : 0;
+    if (rc < 0)
+        return ct_context(rc, "preparing the sum of %%%s", v->name);
     sum->stream = made->stream;
     sum->item = made->item;
     sum->microbatch = made->microbatch;
@@ -533,6 +535,33 @@ static int expand(struct ct_lowering *l)
     return rc;
 }
 
+static int check_buffers(const struct ct_lowering *l, size_t buffers)
+{
+    return (buffers | l->graph->value_count) >> (64 - CT_OFFSET_BITS)
+               ? ct_fail(CT_ECONFIG, "a step of %zu values and %zu buffers: use fewer microbatches",
+                         l->graph->value_count, buffers)
+               : 0;
+}
+
+/* Before memory is spent on them: do locations have the bits for what values need at least? */
+static int check_locations(const struct ct_lowering *l)
+{
+    size_t buffers = 0;
+
+    for (size_t i = 0; i < l->graph->value_count; i++) {
+        const struct ct_value *v = l->graph->values[i];
+
+        if ((uint64_t)(uintptr_t)l->program->tensors[i].data >> CT_OFFSET_BITS)
+            return ct_fail(CT_ECONFIG,
+                           "%%%s begins more than 1 TiB behind its buffer's begin: use smaller "
+                           "batches, or more ranks",
+                           v->name);
+        if (l->root[i] == i && v->first_use)
+            buffers += per_microbatch(l, v) ? (size_t)l->program->microbatches : 1;
+    }
+    return check_buffers(l, buffers);
+}
+
 int ct_lower(const struct ct_lower_request *request, struct ct_program **program)
 {
     struct ct_program *p = ct_arena_new(request->arena, struct ct_program);
@@ -549,16 +578,18 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     else
         ct_order_default((struct ct_graph *)request->graph, request->microbatches, request->arena,
                          &p->order);
-    p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
-    memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
     rc = ct_lower_place(&l);
     if (rc == 0)
         rc = ct_lower_check_order(&l);
     if (rc == 0)
+        rc = check_locations(&l);
+    if (rc == 0) {
+        p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
+        memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
         rc = expand(&l);
-    if (rc == 0 && (p->buffer_count >= MOST_BUFFERS || request->graph->value_count >= MOST_BUFFERS))
-        rc = ct_fail(CT_EINVAL, "a step of %zu values and %zu buffers: use fewer microbatches",
-                     request->graph->value_count, p->buffer_count);
+    }
+    if (rc == 0)
+        rc = check_buffers(&l, p->buffer_count);
     if (rc == 0) {
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);

@@ -10,6 +10,7 @@
 #include <ctitan/program.h>
 
 #define CT_NO_BUFFER (-1)
+#define CT_OFFSET_BITS 40 /* of a location; those above are the number of a buffer */
 
 /* What lowering knows of an op, the same for every microbatch. */
 struct ct_lowered_op {

@@ -12,11 +12,9 @@
 #include <ctitan/app/sorted.h>
 #include "lower/lower.h"
 
-#define ALIGNMENT 256 /* of every buffer: what libraries of devices ask of their workspaces */
-
 static size_t align(size_t bytes)
 {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (bytes + CT_BUFFER_ALIGNMENT - 1) / CT_BUFFER_ALIGNMENT * CT_BUFFER_ALIGNMENT;
 }
 
 static bool lives_always(const struct ct_buffer *b)
@@ -215,9 +213,10 @@ static void plan(struct ct_program *p, enum ct_space space, struct ct_memory *m,
 
 static void *resolve(const struct ct_program *p, void *code)
 {
-    uint64_t bits = (uint64_t)(uintptr_t)code;
+    uint64_t bits = (uint64_t)(uintptr_t)code,
+             offset = bits & (((uint64_t)1 << CT_OFFSET_BITS) - 1);
 
-    return (void *)(uintptr_t)(p->buffers[(bits >> 40) - 1].offset + (bits & 0xffffffffffu));
+    return (void *)(uintptr_t)(p->buffers[(bits >> CT_OFFSET_BITS) - 1].offset + offset);
 }
 
 static void resolve_all(struct ct_program *p, struct ct_instruction *list, size_t count)

@@ -622,6 +622,19 @@ static void the_recipe_chooses_the_instructions_before_the_environment(void **st
     unsetenv("CTITAN_CPU_ISA");
 }
 
+static void too_many_microbatches_are_refused_before_they_take_memory(void **state)
+{
+    int status = system(ct_arena_printf(&arena,
+                                        "cd %s && ulimit -v 6000000 && '%s' plan r.ini --set "
+                                        "training.local_batch_size=1 --set "
+                                        "training.global_batch_size=1000000 2>err.txt",
+                                        folder, program));
+
+    (void)state;
+    assert_int_equal(WEXITSTATUS(status), 2);
+    assert_has(slurp("err.txt"), ": use fewer microbatches");
+}
+
 /* A parent may ignore SIGCHLD; its children inherit that. */
 static void ends_of_ranks_are_seen_whatever_the_parent_ignores(void **state)
 {
@@ -971,6 +984,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(options_without_effect_are_reported),
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
+        cmocka_unit_test(too_many_microbatches_are_refused_before_they_take_memory),
         cmocka_unit_test(ends_of_ranks_are_seen_whatever_the_parent_ignores),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
         cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),

@@ -3,13 +3,14 @@
  *
  * A program is the list of instructions that one rank runs in one step. Each instruction has its
  * kernel, its stream, the events it waits for, and tensors at fixed offsets in one arena. Nothing
- * is decided at run time. The same lowering, without a device, tells what any rank of any mesh
- * needs.
+ * is decided at run time. The same lowering tells what any rank of any mesh needs: the device must
+ * be open, but none of its memory is taken.
  *
  * Memory is planned to the byte. A buffer has a category and a lifetime: instructions [first, last]
  * in program order, where those of init have negative numbers. Buffers whose lifetimes overlap do
- * not overlap in memory. Parameters, states, scalars and fetches are always live. Offsets are
- * multiples of 64; those in the device's host memory begin at CT_HOST_OFFSET.
+ * not overlap in memory. Parameters, states, inputs and scalars are always live, and fetches from
+ * their first write to the end of the step. Offsets are multiples of CT_BUFFER_ALIGNMENT; those in
+ * the device's host memory begin at CT_HOST_OFFSET.
  */
 #ifndef CT_PROGRAM_H
 #define CT_PROGRAM_H
@@ -36,6 +37,7 @@ enum ct_category {
 };
 
 #define CT_HOST_OFFSET ((size_t)1 << 60)
+#define CT_BUFFER_ALIGNMENT ((size_t)256) /* what libraries of devices ask of their workspaces */
 
 struct ct_buffer {
     const struct ct_value *value; /* it names the buffer; NULL: workspace */
@@ -131,7 +133,8 @@ struct ct_lower_request {
     struct ct_arena *arena;
 };
 
-/* CT_ENOENT: the device has no kernel for an op, which the message names. */
+/* CT_ENOENT: the device has no kernel for an op, which the message names. CT_ECONFIG: the step has
+   more buffers, or a larger one, than a program can hold. */
 CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **program);
 
 /* Whether value is, or views, a parameter or state of another executor's program. */
