@@ -98,7 +98,7 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     bool *wanted = ct_arena_array(arena, bool, op->ins), flows = false;
     struct ct_vjp v = {.b = &d->b, .op = op, .wanted = wanted};
     uint32_t *uses = ct_arena_array(arena, uint32_t, op->outs);
-    int count = 0;
+    int count = 0, rc;
 
     v.dout = ct_arena_array(arena, struct ct_value *, op->outs);
     v.din = ct_arena_array(arena, struct ct_value *, op->ins);
@@ -116,8 +116,10 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     d->b.section = ct_graph_section(
         d->graph, op->section->part == CT_PART_PRE ? CT_PART_POST : CT_PART_I, op->section->group);
     d->b.region = op->region;
-    if (op->type->vjp(&v) < 0 || d->b.status < 0)
-        return ct_context(CT_EINVAL, "the gradient of %%%s", op->out[0]->name);
+    rc = op->type->vjp(&v);
+    rc = rc < 0 ? rc : d->b.status;
+    if (rc < 0)
+        return ct_context(rc, "the gradient of %%%s", op->out[0]->name);
     for (int i = 0; i < op->outs; i++) {
         bool used = !v.dout[i] || v.dout[i]->use_count > uses[i];
 

@@ -111,6 +111,32 @@ static void graphs_before_and_after(void **state)
     }
 }
 
+static int refuse(struct ct_vjp *v)
+{
+    (void)v;
+    return ct_fail(CT_ECONFIG, "the recipe does not want it");
+}
+
+static void the_code_of_a_failed_gradient_is_kept(void **state)
+{
+    static struct ct_op_type type;
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "param %w : float32[7,4]\n"
+                      "input %x : float32[2,3,4]\n"
+                      "input %labels : int32[2,3]\n"
+                      "F - %loss = linear_cross_entropy(%x, %w, %labels) : float32[]\n"
+                      "fetch loss = %loss\n");
+
+    (void)state;
+    type = *graph->last->type;
+    type.vjp = refuse;
+    graph->last->type = &type;
+    assert_int_equal(ct_differentiate(graph), CT_ECONFIG);
+    assert_message("the gradient of %loss: the recipe does not want it");
+    ct_arena_finish(&arena);
+}
+
 static void what_cannot_be_differentiated(void **state)
 {
     struct ct_arena arena = {0};
@@ -344,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graphs_before_and_after),
+        cmocka_unit_test(the_code_of_a_failed_gradient_is_kept),
         cmocka_unit_test(what_cannot_be_differentiated),
         cmocka_unit_test(weight_ops_are_split_off),
         cmocka_unit_test(sums_of_activations_stay_in_i),
