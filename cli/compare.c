@@ -167,7 +167,7 @@ static double compare_losses(const struct run_log *a, const struct run_log *b, i
         if (a->step[i].step == b->step[j].step) {
             double difference = fabs(a->step[i].loss - b->step[j].loss) / fabs(a->step[i].loss);
 
-            if (!(difference <= worst)) {
+            if (!(difference <= worst) && !isnan(worst)) {
                 worst = difference;
                 *step = a->step[i].step;
             }
@@ -419,6 +419,8 @@ static void say_loss(const struct comparison *c, char *text, size_t room)
 {
     if (!c->common_steps)
         snprintf(text, room, "the runs have no step in common");
+    else if (isnan(c->loss_difference))
+        snprintf(text, room, "a loss of step %lld is not a number", (long long)c->worst_step);
     else if (c->identical)
         snprintf(text, room, "losses are bitwise equal over %lld steps",
                  (long long)c->common_steps);
@@ -460,6 +462,11 @@ static void print_people(const struct comparison *c)
         printf("memory of B is %.4f times that of A\n", b / a);
 }
 
+static json_t *json_number(double number)
+{
+    return isfinite(number) ? json_real(number) : json_null();
+}
+
 static void print_json(const struct comparison *c)
 {
     struct ratio r =
@@ -472,14 +479,14 @@ static void print_json(const struct comparison *c)
     printf("{\"options\": [");
     print_options(c);
     printf("],\n \"result\": ");
-    o = json_pack("{si ss sb ss sf si sf sf}", "pairs", (int)c->pairs, "speed", speed, "differs",
+    o = json_pack("{si ss sb ss so si so so}", "pairs", (int)c->pairs, "speed", speed, "differs",
                   c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
-                  c->loss_difference, "steps", (int)c->common_steps, "memory_a",
-                  memory(&c->side[0]), "memory_b", memory(&c->side[1]));
+                  json_number(c->loss_difference), "steps", (int)c->common_steps, "memory_a",
+                  json_number(memory(&c->side[0])), "memory_b", json_number(memory(&c->side[1])));
     if (c->pairs >= 3) {
-        json_object_set_new(o, "ratio", json_real(r.value));
-        json_object_set_new(o, "low", json_real(r.low));
-        json_object_set_new(o, "high", json_real(r.high));
+        json_object_set_new(o, "ratio", json_number(r.value));
+        json_object_set_new(o, "low", json_number(r.low));
+        json_object_set_new(o, "high", json_number(r.high));
     }
     json_dumpf(o, stdout, JSON_INDENT(1));
     json_decref(o);
