@@ -8,14 +8,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 
 #include "child.h"
 #include "report.h"
 
-#define RANKS 16    /* drawn */
-#define SPANS 6000  /* drawn; what is closer than a share of the step is joined */
+#define RANKS 16   /* drawn */
+#define SPANS 6000 /* drawn; what is closer than a share of the step is joined */
+#define MOST_RANKS (1 << 20)
 #define STREAMS 100 /* threads of a trace from this number on are not streams */
 
 const char *const report_kind_names[REPORT_KINDS] = {"forward", "backward", "gradients of weights",
@@ -51,11 +51,19 @@ static enum report_kind kind_of(const char *section, int stream)
 
 /* ---- reading a trace ---- */
 
+/* -1: the event is of no rank. */
+static int rank_of(const json_t *event)
+{
+    int64_t pid = json_integer_value(json_object_get(event, "pid"));
+
+    return pid >= 0 && pid < MOST_RANKS ? (int)pid : -1;
+}
+
 static bool is_slice(const json_t *event)
 {
     const char *phase = json_string_value(json_object_get(event, "ph"));
 
-    return phase && !strcmp(phase, "X") &&
+    return phase && !strcmp(phase, "X") && rank_of(event) >= 0 &&
            json_integer_value(json_object_get(event, "tid")) < STREAMS &&
            json_object_get(json_object_get(event, "args"), "section");
 }
@@ -74,7 +82,7 @@ static int64_t last_step(const json_t *events, int ranks, struct ct_arena *arena
 
     for (size_t i = 0; i < json_array_size(events); i++) {
         const json_t *e = json_array_get(events, i);
-        int64_t rank = json_integer_value(json_object_get(e, "pid"));
+        int rank = rank_of(e);
 
         if (is_slice(e) && step_of(e) > last[rank])
             last[rank] = step_of(e);
@@ -87,14 +95,14 @@ static int64_t last_step(const json_t *events, int ranks, struct ct_arena *arena
 
 static int count_ranks(const json_t *events)
 {
-    int64_t most = -1;
+    int most = -1;
 
     for (size_t i = 0; i < json_array_size(events); i++) {
-        int64_t rank = json_integer_value(json_object_get(json_array_get(events, i), "pid"));
+        int rank = rank_of(json_array_get(events, i));
 
-        most = rank > most && rank < 1 << 20 ? rank : most;
+        most = rank > most ? rank : most;
     }
-    return (int)most + 1;
+    return most + 1;
 }
 
 static const char **name_ranks(struct report *r, const json_t *events, int ranks)
@@ -108,8 +116,8 @@ static const char **name_ranks(struct report *r, const json_t *events, int ranks
         const char *what = json_string_value(json_object_get(e, "name"));
         const char *is = json_string_value(json_object_get(json_object_get(e, "args"), "name"));
 
-        if (what && is && !strcmp(what, "process_name"))
-            name[json_integer_value(json_object_get(e, "pid"))] = ct_arena_strdup(&r->arena, is);
+        if (what && is && !strcmp(what, "process_name") && rank_of(e) >= 0)
+            name[rank_of(e)] = ct_arena_strdup(&r->arena, is);
     }
     return name;
 }
@@ -118,7 +126,7 @@ static void add_slice(struct report *r, struct slices *s, const json_t *event)
 {
     const json_t *args = json_object_get(event, "args");
     int stream = (int)json_integer_value(json_object_get(event, "tid"));
-    int rank = (int)json_integer_value(json_object_get(event, "pid"));
+    int rank = rank_of(event);
     double start = json_number_value(json_object_get(event, "ts")) * 1e-3;
 
     s->list = ct_arena_grow(&r->arena, s->list, &s->room, s->count + 1, sizeof(*s->list));

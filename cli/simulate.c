@@ -1,11 +1,10 @@
 /*
  * simulate: one step of all ranks on a virtual clock, as text, trace and picture.
  */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -15,17 +14,18 @@ typedef int writer(const struct ct_simulate_request *, const struct ct_simulated
 static int write_to(const char *path, writer *write, const struct ct_simulate_request *request,
                     const struct ct_simulated *result)
 {
-    FILE *out = fopen(path, "w");
-    int rc;
+    struct ct_new_file file;
+    int rc = ct_file_begin(&file, path);
 
-    if (!out)
-        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
-    rc = write(request, result, out);
-    if (fclose(out) != 0 && rc == 0)
-        rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (rc < 0)
+        return rc;
+    rc = write(request, result, file.out);
+    if (rc < 0)
+        ct_context(rc, "%s", path);
+    rc = ct_file_end(&file, rc);
     if (rc == 0)
         fprintf(stderr, "wrote %s\n", path);
-    return rc < 0 ? ct_context(rc, "%s", path) : 0;
+    return rc;
 }
 
 static void print_ranks(const struct ct_simulate_request *r, const struct ct_simulated *result)
