@@ -166,14 +166,17 @@ static bool find_more_messages(struct pp_local *c)
     bool found = false;
 
     pp_find_needed(c);
-    ct_for_each_op (op, c->graph)
-        for (int i = 0; op->section->part == CT_PART_POST && i < op->ins; i++) {
+    ct_for_each_op (op, c->graph) {
+        uint64_t keepers = op->section->part == CT_PART_POST ? pp_keepers(c, op) & all : 0;
+
+        for (int i = 0; keepers && i < op->ins; i++) {
             struct ct_value *v = op->in[i];
-            uint64_t to = v ? pp_keepers(c, op) & pp_wanters(c, op, v) & ~c->where[v->id] & all : 0;
+            uint64_t to = v ? keepers & pp_wanters(c, op, v) & ~c->where[v->id] : 0;
 
             for (; to; to &= to - 1)
                 found |= add_message(c, v, __builtin_ctzll(to), op);
         }
+    }
     return found;
 }
 
