@@ -111,16 +111,16 @@ static bool equal_sources(const struct ct_op *pack, const struct source *source,
 }
 
 /* An op that packs these weights, for whatever use. */
-static struct ct_op *find_pack(const struct packer *p, const struct cpu_pack_attrs *attrs,
-                               const struct source *source, int count)
+static struct ct_op *find_pack(const struct cpu_pack_attrs *attrs, const struct source *source,
+                               int count)
 {
-    ct_for_each_op (op, p->graph) {
-        const struct cpu_pack_attrs *a = op->attrs;
+    ct_for_each_use (use, source->value) {
+        const struct cpu_pack_attrs *a = use->op->attrs;
 
-        if ((op->type == &cpu_op_pack || op->type == &cpu_op_pack_both) &&
+        if ((use->op->type == &cpu_op_pack || use->op->type == &cpu_op_pack_both) &&
             a->dtype == attrs->dtype && a->round == attrs->round &&
-            equal_sources(op, source, count))
-            return op;
+            equal_sources(use->op, source, count))
+            return use->op;
     }
     return NULL;
 }
@@ -195,7 +195,7 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
     attrs.dtype = cpu_packed_type(source->dtype);
     attrs.round =
         attrs.dtype == CT_F32 && source->dtype == CT_BF16 && source->value->dtype == CT_F32;
-    op = find_pack(p, &attrs, source, count);
+    op = find_pack(&attrs, source, count);
     if (op && op->type == &cpu_op_pack_both)
         return op->out[use];
     if (op && ((const struct cpu_pack_attrs *)op->attrs)->use == use)
