@@ -269,11 +269,8 @@ static int run_case(struct ct_device *device, const struct bench_case *c)
 static int load(const char *name, char **assignments, int count)
 {
     const struct ct_plugin *plugin;
-    char path[4096];
-    int rc = ct_plugin_path(name, path, sizeof(path));
+    int rc = ct_plugin_find(name, &plugin);
 
-    if (rc >= 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc >= 0 && plugin->options)
         rc = ct_options_reset(plugin->options, plugin->config);
     for (int i = 0; rc >= 0 && i < count; i++) {

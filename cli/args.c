@@ -1,5 +1,4 @@
 #include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,11 +317,8 @@ static int change(const struct args *args, struct ct_recipe *recipe)
 static int look_at_plugin(const char *name, bool *is_device, bool *describes)
 {
     const struct ct_plugin *plugin;
-    char path[PATH_MAX];
-    int rc = ct_plugin_path(name, path, sizeof(path));
+    int rc = ct_plugin_find(name, &plugin);
 
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc < 0)
         return rc;
     *is_device = false;

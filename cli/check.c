@@ -5,7 +5,6 @@
  * kind of offer has a row in `kinds`: what is tried in this process. Then small models are trained
  * with the plugin on several meshes, and compared with one rank (check_runs.c).
  */
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -98,10 +97,9 @@ struct ct_device *check_open_device(const char *name)
     const struct ct_plugin *plugin;
     const struct ct_device_ops *ops;
     struct ct_device *device = NULL;
-    char path[PATH_MAX];
 
     if (ct_offer_find(CT_DEVICE, name, &offer) < 0) {
-        if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0 ||
+        if (ct_plugin_find(name, &plugin) < 0 ||
             (plugin->options && ct_options_reset(plugin->options, plugin->config) < 0) ||
             ct_plugin_register(plugin) < 0 || ct_offer_find(CT_DEVICE, name, &offer) < 0)
             return NULL;
@@ -380,13 +378,10 @@ static int load(struct check *c, const char *name)
 static int load_with(struct check *c)
 {
     const struct ct_plugin *plugin;
-    char path[PATH_MAX];
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < c->with_count; i++) {
-        rc = ct_plugin_path(c->with[i], path, sizeof(path));
-        if (rc == 0)
-            rc = ct_plugin_open(path, &plugin);
+        rc = ct_plugin_find(c->with[i], &plugin);
         if (rc == 0 && plugin->options)
             rc = ct_options_reset(plugin->options, plugin->config);
         if (rc == 0)
@@ -424,16 +419,13 @@ static int check_set(struct check *c, const char *set)
 {
     const char *section = ct_arena_printf(&c->arena, "%.*s", (int)strcspn(set, "."), set);
     const struct ct_plugin *plugin;
-    char path[PATH_MAX];
     int rc;
 
     if (ct_recipe_section_find(section) || ct_plugin_is_registered(section))
         return 0;
     if (!check_runs_load(c, section))
         return unknown_section(c, set, section);
-    rc = ct_plugin_path(section, path, sizeof(path));
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
+    rc = ct_plugin_find(section, &plugin);
     return rc == 0 ? apply(plugin, set, &c->arena) : rc;
 }
 

@@ -1,4 +1,3 @@
-#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,11 +200,8 @@ static void try_device(const char *name, const struct ct_device_ops *ops)
 /* Open and load the plugin with default options, like a recipe without its section. */
 static int load(const char *name, const struct ct_plugin **plugin)
 {
-    char path[PATH_MAX];
-    int rc = ct_plugin_path(name, path, sizeof(path));
+    int rc = ct_plugin_find(name, plugin);
 
-    if (rc == 0)
-        rc = ct_plugin_open(path, plugin);
     if (rc == 0 && (*plugin)->options)
         rc = ct_options_reset((*plugin)->options, (*plugin)->config);
     return rc;

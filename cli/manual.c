@@ -3,11 +3,9 @@
  * `ctitan help --man`, `ctitan help --bash`. Both list the plugins that are in the folders.
  */
 #include <ctype.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/model.h>
@@ -55,7 +53,6 @@ static void collect(struct tables *t)
     const struct ct_plugin *plugin;
     const char **names;
     size_t count = ct_plugin_names(&t->arena, &names);
-    char path[PATH_MAX];
 
     for (const struct verb *v = verbs; v->name; v++)
         append(t, &t->verbs, (struct entry){v->name, v->usage, v->summary, NULL});
@@ -65,7 +62,7 @@ static void collect(struct tables *t)
         append(t, &t->sections, (struct entry){s->name, NULL, s->summary, s->options});
     }
     for (size_t i = 0; i < count; i++)
-        if (ct_plugin_path(names[i], path, sizeof(path)) == 0 && ct_plugin_open(path, &plugin) == 0)
+        if (ct_plugin_find(names[i], &plugin) == 0)
             add_plugin(t, plugin);
 }
 

@@ -1,4 +1,3 @@
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,15 +9,14 @@
 /* "op, optimizer": each kind once */
 static void kinds(const struct ct_plugin *plugin, char *text, size_t room)
 {
-    size_t used = 0;
+    struct ct_line line = {text, room, 0};
 
     *text = '\0';
     for (int kind = 1; kind < CT_KIND_COUNT; kind++)
         for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
-            if ((int)o->kind != kind || used >= room)
+            if ((int)o->kind != kind)
                 continue;
-            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "",
-                                     ct_kind_name(o->kind));
+            ct_line_add(&line, "%s%s", line.used ? ", " : "", ct_kind_name(o->kind));
             break;
         }
 }
@@ -36,18 +34,13 @@ int verb_plugins(int argc, char **argv)
     struct ct_arena arena = {0};
     const struct ct_plugin *plugin;
     const char **names, *folder;
-    char path[PATH_MAX];
     size_t count;
 
     if (argc > 1)
         return ct_fail(CT_ECONFIG, "plugins takes no argument, but got %s", argv[1]);
     count = ct_plugin_names(&arena, &names);
     for (size_t i = 0; i < count; i++) {
-        int rc = ct_plugin_path(names[i], path, sizeof(path));
-
-        if (rc == 0)
-            rc = ct_plugin_open(path, &plugin);
-        if (rc == 0)
+        if (ct_plugin_find(names[i], &plugin) == 0)
             print_plugin(names[i], plugin);
         else
             printf("%-14s %-8s %s\n", names[i], "unusable", ct_error_message());

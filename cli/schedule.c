@@ -3,7 +3,6 @@
  * CSV.
  */
 #include <getopt.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,14 +151,6 @@ static const struct ct_schedule_ops *offered(const struct ct_plugin *plugin, con
     return NULL;
 }
 
-static int open_plugin(const char *name, const struct ct_plugin **plugin)
-{
-    char path[PATH_MAX];
-    int rc = ct_plugin_path(name, path, sizeof(path));
-
-    return rc < 0 ? rc : ct_plugin_open(path, plugin);
-}
-
 /* The names of all schedules in the folders. */
 static size_t schedule_names(struct ct_arena *arena, const char ***names)
 {
@@ -168,7 +159,7 @@ static size_t schedule_names(struct ct_arena *arena, const char ***names)
     size_t count = ct_plugin_names(arena, &plugins), schedules = 0, room = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (open_plugin(plugins[i], &plugin) < 0)
+        if (ct_plugin_find(plugins[i], &plugin) < 0)
             continue;
         for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
             if (o->kind != CT_SCHEDULE)
@@ -208,10 +199,10 @@ static int find_schedule(const char *name, const struct ct_schedule_ops **ops)
     size_t count;
     int rc;
 
-    *ops = open_plugin(name, &plugin) == 0 ? offered(plugin, name) : NULL;
+    *ops = ct_plugin_find(name, &plugin) == 0 ? offered(plugin, name) : NULL;
     count = *ops ? 0 : ct_plugin_names(&arena, &plugins);
     for (size_t i = 0; i < count && !*ops; i++)
-        if (open_plugin(plugins[i], &plugin) == 0)
+        if (ct_plugin_find(plugins[i], &plugin) == 0)
             *ops = offered(plugin, name);
     ct_arena_finish(&arena);
     if (!*ops)
@@ -227,7 +218,7 @@ static int set_option(const char *schedule, const char *setting)
     const struct ct_plugin *plugin;
     struct ct_arena scratch = {0};
     int rc = setting[section] == '.' && setting[key]
-                 ? open_plugin(ct_arena_printf(&scratch, "%.*s", section, setting), &plugin)
+                 ? ct_plugin_find(ct_arena_printf(&scratch, "%.*s", section, setting), &plugin)
                  : ct_fail(CT_ECONFIG, "expected PLUGIN.KEY=VALUE");
 
     if (rc == 0 && !offered(plugin, schedule))

@@ -2,7 +2,6 @@
  * A verb: `ctitan defaults PLUGIN` prints the section of a recipe in which every option of the
  * plugin has its default, with what it means: the beginning of a recipe.
  */
-#include <limits.h>
 #include <stdio.h>
 
 #include <ctitan/error.h>
@@ -27,14 +26,11 @@ static void print_option(const struct ct_option *option)
 static int run(int argc, char **argv)
 {
     const struct ct_plugin *plugin;
-    char path[PATH_MAX];
     int rc;
 
     if (argc != 2)
         return ct_fail(CT_ECONFIG, "%s: expected one plugin", argv[0]);
-    rc = ct_plugin_path(argv[1], path, sizeof(path));
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
+    rc = ct_plugin_find(argv[1], &plugin);
     if (rc < 0)
         return rc;
     printf("; %s\n[%s]\n", plugin->summary, plugin->name);

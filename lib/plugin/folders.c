@@ -120,6 +120,14 @@ int ct_plugin_path(const char *name, char *buffer, size_t room)
     return not_found(name);
 }
 
+int ct_plugin_find(const char *name, const struct ct_plugin **plugin)
+{
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+
+    return rc == 0 ? ct_plugin_open(path, plugin) : rc;
+}
+
 struct names {
     struct ct_arena *arena;
     const char **item;

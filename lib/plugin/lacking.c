@@ -1,7 +1,6 @@
 /*
  * What plugins need and a run lacks, and which plugins have it.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,12 +13,9 @@ static size_t providers(struct ct_arena *scratch, const char *what, const char *
 {
     size_t count = ct_plugin_names(scratch, names), kept = 0;
     const struct ct_plugin *p;
-    char path[PATH_MAX];
 
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_path((*names)[i], path, sizeof(path)) < 0 || ct_plugin_open(path, &p) < 0)
-            continue;
-        if (ct_plugin_has(p, what))
+        if (ct_plugin_find((*names)[i], &p) == 0 && ct_plugin_has(p, what))
             (*names)[kept++] = (*names)[i];
     }
     return kept;

@@ -333,11 +333,8 @@ int bed_transform(struct bed *bed, const struct ct_plugin *plugin)
 
 int bed_load(const char *name, char *const *assignments, int count, const struct ct_plugin **plugin)
 {
-    char path[4096];
-    int rc = ct_plugin_path(name, path, sizeof(path));
+    int rc = ct_plugin_find(name, plugin);
 
-    if (rc >= 0)
-        rc = ct_plugin_open(path, plugin);
     if (rc >= 0 && (*plugin)->options)
         rc = ct_options_reset((*plugin)->options, (*plugin)->config);
     for (int i = 0; rc >= 0 && i < count; i++) {

@@ -16,9 +16,8 @@
 static const struct ct_plugin *opened(const char *name)
 {
     const struct ct_plugin *plugin = NULL;
-    char path[4096];
 
-    if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0)
+    if (ct_plugin_find(name, &plugin) < 0)
         fail_msg("%s: %s", name, ct_error_message());
     return plugin;
 }

@@ -471,10 +471,8 @@ static void clipping_is_off_when_asked(void **state)
 static void register_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
-    char path[4096];
 
-    if (ct_plugin_path(name, path, sizeof(path)) < 0 || ct_plugin_open(path, &plugin) < 0 ||
-        ct_plugin_register(plugin) < 0)
+    if (ct_plugin_find(name, &plugin) < 0 || ct_plugin_register(plugin) < 0)
         fail_msg("%s: %s", name, ct_error_message());
 }
 

@@ -306,11 +306,8 @@ static int open_device(void)
 {
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
-    char path[4096];
-    int rc = ct_plugin_path("cpu", path, sizeof(path));
+    int rc = ct_plugin_find("cpu", &plugin);
 
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc == 0)
         rc = ct_options_reset(plugin->options, plugin->config);
     if (rc == 0)

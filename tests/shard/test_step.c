@@ -136,11 +136,8 @@ static int load_optimizer(void)
 {
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
-    char path[4096];
-    int rc = ct_plugin_path("adamw", path, sizeof(path));
+    int rc = ct_plugin_find("adamw", &plugin);
 
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc == 0)
         rc = ct_options_reset(plugin->options, plugin->config);
     if (rc == 0)

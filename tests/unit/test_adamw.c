@@ -33,12 +33,9 @@ static const struct ct_plugin with_device = {
 
 static int load(void **state)
 {
-    char path[4096];
-    int rc = ct_plugin_path("adamw", path, sizeof(path));
+    int rc = ct_plugin_find("adamw", &plugin);
 
     (void)state;
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc == 0)
         rc = ct_options_reset(plugin->options, plugin->config);
     if (rc == 0)

@@ -9,12 +9,9 @@
 static int load(void **state)
 {
     const struct ct_plugin *plugin;
-    char path[4096];
-    int rc = ct_plugin_path("ema", path, sizeof(path));
+    int rc = ct_plugin_find("ema", &plugin);
 
     (void)state;
-    if (rc == 0)
-        rc = ct_plugin_open(path, &plugin);
     if (rc == 0)
         rc = ct_plugin_register(plugin);
     if (rc < 0)

@@ -20,6 +20,9 @@ CT_API const char *ct_plugin_folder(size_t index);
    CT_ENOENT names the folders searched and the nearest name. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 
+/* Open the plugin called name, found in the same way. */
+CT_API int ct_plugin_find(const char *name, const struct ct_plugin **plugin);
+
 /* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
 CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
 
