@@ -23,7 +23,8 @@ static int stray(struct ct_graph *graph, struct ct_op *op)
 
     if (!sum)
         return b.status;
-    shard = ct_slice(&b, "stray.shard", sum, attrs->axes, (int)attrs->dim);
+    shard = ct_emit_type1(&b, &ct_op_slice, "stray.shard", &sum, 1,
+                          &(struct ct_collective_attrs){.axes = attrs->axes, .dim = attrs->dim});
     if (!shard)
         return b.status;
     shard->sharding = op->out[0]->sharding;

@@ -92,15 +92,13 @@ struct ct_collective_attrs {
     enum ct_reduction reduction; /* all_reduce, reduce_scatter */
 };
 
-/* Each of these takes `count` values in one call. Output i is the result for x[i]. all_gather: on
-   every rank the whole of dimension dim, which axes split. */
-CT_API struct ct_op *ct_all_gather(struct ct_builder *b, const char *name,
-                                   struct ct_value *const *x, int count, ct_axes axes, int dim);
-/* The reduction of each x over the group, split along dim: each rank gets its shard. */
-CT_API struct ct_op *ct_reduce_scatter(struct ct_builder *b, const char *name,
-                                       struct ct_value *const *x, int count, ct_axes axes, int dim,
-                                       enum ct_reduction reduction);
-/* The reduction of each x over the group, on every rank. */
+/* all_gather: on every rank the whole of dimension dim, which axes split. reduce_scatter: the
+   reduction over the group, split along dim, so that each rank gets its shard. all_to_all: a value
+   that axes split along dim becomes one that they split along `to`. slice: the rank's own shard
+   along dim of a replicated value; nothing is sent. */
+
+/* These take `count` values in one call. Output i is the result for x[i]: its reduction over the
+   group, on every rank. */
 CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
                                    struct ct_value *const *x, int count, ct_axes axes,
                                    enum ct_reduction reduction);
@@ -108,12 +106,6 @@ CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
    round. */
 CT_API struct ct_op *ct_permute(struct ct_builder *b, const char *name, struct ct_value *const *x,
                                 int count, ct_axes axes, int shift);
-/* A value that axes split along dim becomes one that they split along `to`. */
-CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, struct ct_value *x,
-                                      ct_axes axes, int dim, int to);
-/* The rank's own shard along dim of a replicated value; nothing is sent. */
-CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
-                                 ct_axes axes, int dim);
 
 CT_END_DECLS
 
