@@ -1,3 +1,6 @@
+/*
+ * One sink for all threads, called under a lock.
+ */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>

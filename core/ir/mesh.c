@@ -1,9 +1,9 @@
-#include <stdio.h>
+/*
+ * Coordinates in a mesh. Ranks are numbered along the last axis first.
+ */
 #include <string.h>
 
-#include <ctitan/error.h>
 #include <ctitan/mesh.h>
-#include <ctitan/option.h>
 
 int ct_mesh_find(const struct ct_mesh *mesh, const char *name)
 {

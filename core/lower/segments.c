@@ -1,3 +1,7 @@
+/*
+ * A segment is split where an access begins or ends in it. A write joins those that it covers. Dropped
+ * ones are used again.
+ */
 #include <string.h>
 
 #include <ctitan/app/segments.h>

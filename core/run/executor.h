@@ -52,7 +52,8 @@ void ct_executor_await_next(struct ct_executor *e);
 
 /* ---- watch.c ---- */
 
-/* Prepare to watch collectives in the coming step, which needs more device events. */
+/* Prepare to watch collectives in the coming step. Returns the number of device events that this
+   needs, beside the program's. */
 int ct_watch_begin(struct ct_executor *e);
 /* The events around the collective enqueued next; -1: it is not watched. */
 int ct_watch_next(const struct ct_executor *e, const struct ct_event_data *event);

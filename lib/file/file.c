@@ -1,3 +1,6 @@
+/*
+ * Files that are whole or absent: written beside their place, synced, and renamed.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,3 +1,6 @@
+/*
+ * Actions and schedules: their text, like "2B3", their lists, and the checks of what is asked for.
+ */
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>

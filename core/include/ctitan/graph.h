@@ -314,8 +314,9 @@ CT_API double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, 
  */
 CT_API struct ct_graph *ct_graph_clone(const struct ct_graph *graph, struct ct_arena *arena);
 
-/* Drop ops whose outputs nobody needs (gradients of parameters count as needed), then the values
-   that nothing refers to (ids are renewed). */
+/* Drop ops that have no effect and change no input, and whose outputs nobody needs (parameters with
+   gradients, the gradients, and fetches are needed). Then drop the values that nothing refers to,
+   except inputs and scalars. Ids are renewed, and names of dropped values are free. */
 CT_API void ct_graph_sweep(struct ct_graph *graph);
 
 CT_END_DECLS

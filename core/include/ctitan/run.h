@@ -80,7 +80,7 @@ struct ct_run {
     struct ct_graph *graph; /* after all transforms */
     struct ct_program *program;
     struct ct_executor *executor;
-    double start_time;       /* of the process, seconds of CLOCK_MONOTONIC */
+    double start_time;       /* of ct_run_open, seconds of CLOCK_MONOTONIC */
     size_t arena_bytes;      /* on the device: training and validation */
     size_t host_bytes;       /* in its host memory */
     int64_t parameters;      /* elements over all ranks, each counted once */
@@ -149,8 +149,9 @@ CT_API int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *mic
 
 /*
  * For transforms that choose by trying: the program that this rank would get if the transform
- * called `behind` turned its input into `graph`, a clone. Nothing in the run changes, except that
- * the device is opened if it was not. Everything is allocated in the graph's arena.
+ * called `behind` turned its input into `graph`, a clone. The program is allocated in the
+ * graph's arena. The run's recipe and graphs do not change, but its device is opened if it was not,
+ * and the transforms behind may keep what they like in their own memory.
  */
 CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *behind,
                       struct ct_program **program);

@@ -79,7 +79,8 @@ CT_API int ct_file_lock_folder(const char *path);
 CT_API int ct_file_cache_folder(char path[CT_PATH_ROOM], const char *name);
 
 struct ct_run;
-/* A path in the run's dump folder, which is created: "events-0.jsonl". CT_ECONFIG: too long. */
+/* A path in the dump folder, which is created: "events-0.jsonl". It is that of the recipe applied
+   last, whichever run is given. CT_ECONFIG: too long. */
 CT_API int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
     CT_PRINTF(3, 4);
 
