@@ -3,7 +3,6 @@
  * of it, are compiled and run on the compiler's device, and compared with the same in C.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/device/device.h>

@@ -15,7 +15,6 @@
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
-#include <ctitan/recipe.h>
 #include <ctitan/lib/rng.h>
 #include <ctitan/lib/file.h>
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include <ctitan/device/comm.h>
-#include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/app/verify.h>

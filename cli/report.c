@@ -5,7 +5,6 @@
  * recipe of each run, in a process of its own: the plan is what the run had, to the byte. The
  * timeline of a step is recorded or simulated (report_timeline.c).
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -5,7 +5,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/pipeline.h>
 

@@ -3,8 +3,6 @@
  */
 #include <string.h>
 
-#include <ctitan/error.h>
-
 #include "ir/graph_internal.h"
 #include "ir/graph_names.h"
 

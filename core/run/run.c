@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

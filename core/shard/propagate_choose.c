@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include <ctitan/core_ops.h>
-#include <ctitan/error.h>
 #include <ctitan/rule.h>
 
 #include "shard/propagate.h"

@@ -5,7 +5,6 @@
  * dimension has that form and is not copied. Otherwise shards are packed into the workspace, padded
  * to the largest, and unpacked after the call.
  */
-#include <assert.h>
 #include <string.h>
 
 #include <ctitan/error.h>

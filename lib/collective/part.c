@@ -1,7 +1,6 @@
 /*
  * Parts of values: copied unless they share their whole's memory.
  */
-#include <ctitan/core_ops.h>
 
 #include "groups.h"
 

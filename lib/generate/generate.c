@@ -11,7 +11,6 @@
 #include <ctitan/input.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/hf.h>
-#include <ctitan/log.h>
 
 #include "cache.h"
 

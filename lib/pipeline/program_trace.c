@@ -1,7 +1,6 @@
 /*
  * A simulated step for the eye: as a Chrome trace and as SVG.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>

@@ -2,10 +2,8 @@
  * The resolved recipe: every option with its value and where that is from.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>

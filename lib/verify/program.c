@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/app/segments.h>
 #include <ctitan/app/sorted.h>
