@@ -1,5 +1,5 @@
 /*
- * Programs as text: one line for each instruction, then the buffers by category.
+ * Programs as text: a line of totals, then one for each instruction of init and of the step.
  */
 #include <inttypes.h>
 

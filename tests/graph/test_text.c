@@ -313,16 +313,12 @@ static void functions_emit_what_text_says(void **state)
     g->mesh = (struct ct_mesh){.count = 1, .axis = {{"tp", 2}}};
     x[0] = ct_graph_source(g, CT_ROLE_INPUT, "x", CT_F32, 2, shape);
     x[1] = ct_graph_source(g, CT_ROLE_INPUT, "y", CT_F32, 2, shape);
-    assert_non_null(ct_emit_type1(&b, &ct_op_all_gather, "gathered", x, 1,
-                                  &(struct ct_collective_attrs){.axes = 1, .dim = 1}));
-    assert_non_null(ct_emit_type(&b, &ct_op_reduce_scatter, "cut", x, 2,
-                                 &(struct ct_collective_attrs){.axes = 1}));
+    assert_non_null(ct_all_gather(&b, "gathered", x, 1, 1, 1));
+    assert_non_null(ct_reduce_scatter(&b, "cut", x, 2, 1, 0, CT_REDUCE_SUM));
     assert_non_null(ct_all_reduce(&b, "reduced", x, 1, 1, CT_REDUCE_MAX));
     assert_non_null(ct_permute(&b, "permuted", x, 1, 1, -1));
-    assert_non_null(ct_emit_type1(&b, &ct_op_all_to_all, "turned", x, 1,
-                                  &(struct ct_collective_attrs){.axes = 1, .to = 1}));
-    assert_non_null(ct_emit_type1(&b, &ct_op_slice, "own", x, 1,
-                                  &(struct ct_collective_attrs){.axes = 1, .dim = 1}));
+    assert_non_null(ct_all_to_all(&b, "turned", x[0], 1, 0, 1));
+    assert_non_null(ct_slice(&b, "own", x[0], 1, 1));
     assert_non_null(ct_softmax(&b, "shares", x[0]));
     assert_ok(b.status);
     at = text = ct_graph_text(g, &arena);

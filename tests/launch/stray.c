@@ -2,7 +2,7 @@
  * A plugin for tests: on one rank, the first reduce_scatter becomes all_reduce and slice. Its
  * result is the same, but the rank calls another collective than its peers.
  */
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
@@ -23,8 +23,7 @@ static int stray(struct ct_graph *graph, struct ct_op *op)
 
     if (!sum)
         return b.status;
-    shard = ct_emit_type1(&b, &ct_op_slice, "stray.shard", &sum, 1,
-                          &(struct ct_collective_attrs){.axes = attrs->axes, .dim = attrs->dim});
+    shard = ct_slice(&b, "stray.shard", sum, attrs->axes, (int)attrs->dim);
     if (!shard)
         return b.status;
     shard->sharding = op->out[0]->sharding;

@@ -92,13 +92,8 @@ struct ct_collective_attrs {
     enum ct_reduction reduction; /* all_reduce, reduce_scatter */
 };
 
-/* all_gather: on every rank the whole of dimension dim, which axes split. reduce_scatter: the
-   reduction over the group, split along dim, so that each rank gets its shard. all_to_all: a value
-   that axes split along dim becomes one that they split along `to`. slice: the rank's own shard
-   along dim of a replicated value; nothing is sent. */
-
 /* These take `count` values in one call. Output i is the result for x[i]: its reduction over the
-   group, on every rank. */
+   group, on every rank. lib/ops.h has the other collectives. */
 CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
                                    struct ct_value *const *x, int count, ct_axes axes,
                                    enum ct_reduction reduction);

@@ -296,6 +296,23 @@ CT_API double ct_rounded(enum ct_dtype dtype, double value);
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
 #define CT_MASKED (-100) /* a label that does not count */
 
+/* ---- collectives, besides ct_all_reduce and ct_permute (core_ops.h) ---- */
+
+/* Both take `count` values in one call. Output i is the result for x[i]. all_gather: on every rank
+   the whole of dimension dim, which axes split. */
+CT_API struct ct_op *ct_all_gather(struct ct_builder *b, const char *name,
+                                   struct ct_value *const *x, int count, ct_axes axes, int dim);
+/* The reduction of each x over the group, split along dim: each rank gets its shard. */
+CT_API struct ct_op *ct_reduce_scatter(struct ct_builder *b, const char *name,
+                                       struct ct_value *const *x, int count, ct_axes axes, int dim,
+                                       enum ct_reduction reduction);
+/* A value that axes split along dim becomes one that they split along `to`. */
+CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, struct ct_value *x,
+                                      ct_axes axes, int dim, int to);
+/* The rank's own shard along dim of a replicated value; nothing is sent. */
+CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 ct_axes axes, int dim);
+
 /* ---- values that only some ranks along the graph's partition_axis have ---- */
 
 struct ct_transfer {     /* send, receive */
