@@ -168,17 +168,17 @@ static int take_folder(struct ct_run *run)
 {
     int32_t rc = 0;
     int mine = run->rank == 0 && !ckpt_config.load_only ? check_folder() : 0, sum;
-    char message[1024];
+    struct ct_error_kept kept;
 
     if (mine == 0 && run->rank == 0 && !ckpt_config.load_only)
         mine = ckpt_folder_take(ckpt_own.folder);
-    snprintf(message, sizeof(message), "%s", ct_error_message());
+    kept = ct_error_keep();
     rc = mine;
     sum = ct_group_broadcast(ct_run_world(run), &rc, 1, CT_I32, 0);
     if (sum < 0)
         return sum;
     if (mine < 0)
-        return ct_fail(mine, "%s", message);
+        return ct_error_restore(mine, &kept);
     return rc < 0 ? ct_fail(rc, "rank 0 cannot use the folder of checkpoints") : 0;
 }
 

@@ -111,7 +111,7 @@ struct pipe {
     pthread_cond_t moved;
     size_t filled, emptied; /* chunks */
     int rc;                 /* the first failure */
-    char message[1024];
+    struct ct_error_kept message;
 };
 
 static bool is_free(const struct pipe *s, size_t n)
@@ -141,7 +141,7 @@ static void pass_slot(struct pipe *s, bool fills, int rc)
         ++*(fills ? &s->filled : &s->emptied);
     if (rc < 0 && s->rc == 0) {
         s->rc = rc;
-        snprintf(s->message, sizeof(s->message), "%s", ct_error_message());
+        s->message = ct_error_keep();
     }
     pthread_cond_signal(&s->moved);
     pthread_mutex_unlock(&s->lock);
@@ -174,5 +174,5 @@ int ckpt_pipe(const struct ckpt_pipe *p)
         return ct_fail(CT_ENOMEM, "cannot create the thread that writes to disk");
     run_side(&s, !p->fill_aside);
     pthread_join(thread, NULL);
-    return s.rc < 0 ? ct_fail(s.rc, "%s", s.message) : 0;
+    return s.rc < 0 ? ct_error_restore(s.rc, &s.message) : 0;
 }

@@ -31,17 +31,15 @@ static int agree(struct ct_run *run, int rc, const char *path)
 {
     enum { GOOD, DAMAGED, OTHER };
     int32_t mine = rc == 0 ? GOOD : rc == CT_EIO || rc == CT_ENOENT ? DAMAGED : OTHER, all;
-    char message[1024];
-    int sum;
+    struct ct_error_kept kept = ct_error_keep();
+    int sum = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I32, CT_REDUCE_MAX);
 
-    snprintf(message, sizeof(message), "%s", ct_error_message());
-    sum = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I32, CT_REDUCE_MAX);
     if (sum < 0)
         return sum;
     if (mine == DAMAGED)
-        ct_warn("%s is damaged and is not loaded: %s", path, message);
+        ct_warn("%s is damaged and is not loaded: %s", path, kept.message);
     if (all == OTHER)
-        return mine == OTHER ? ct_fail(rc, "%s", message)
+        return mine == OTHER ? ct_error_restore(rc, &kept)
                              : ct_fail(CT_EPEER, "another rank could not load %s", path);
     return all == GOOD;
 }

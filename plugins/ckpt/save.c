@@ -37,7 +37,7 @@ static struct {
     double loop, held; /* seconds that training waited: here; before it all, for held states */
     pthread_t thread;
     int rc; /* of this phase */
-    char message[1024];
+    struct ct_error_kept message;
 } save;
 
 /* ---- writing ---- */
@@ -46,7 +46,7 @@ static void keep_result(int rc)
 {
     save.rc = rc;
     if (rc < 0) /* a thread has its own message */
-        snprintf(save.message, sizeof(save.message), "%s", ct_error_message());
+        save.message = ct_error_keep();
 }
 
 static int plan(struct ct_run *run, bool model_only)
@@ -216,15 +216,14 @@ static int fail(struct ct_run *run)
 {
     bool mine = save.rc < 0;
     long long step = (long long)save.step;
-    int rc = mine ? ct_fail(save.rc, "%s", save.message)
+    int rc = mine ? ct_error_restore(save.rc, &save.message)
                   : ct_fail(CT_EPEER, "another rank could not write its part of it");
 
     if (run->rank == 0) {
-        char message[1024];
+        struct ct_error_kept kept = ct_error_keep();
 
-        snprintf(message, sizeof(message), "%s", ct_error_message());
         ckpt_remove(save.temporary);
-        ct_fail(rc, "%s", message);
+        ct_error_restore(rc, &kept);
     }
     forget();
     ct_context(rc, "the checkpoint of step %lld", step);
