@@ -1,5 +1,6 @@
 /*
- * A skip list (Pugh 1990). Levels come from a generator of its own, so equal calls give equal lists.
+ * A skip list (Pugh 1990). Levels come from a generator of its own, so equal calls give equal
+ * lists.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * A segment is split where an access begins or ends in it. A write joins those that it covers. Dropped
- * ones are used again.
+ * A segment is split where an access begins or ends in it. A write joins those that it covers.
+ * Dropped ones are used again.
  */
 #include <string.h>
 

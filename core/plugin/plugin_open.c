@@ -1,6 +1,6 @@
 /*
- * Opening plugins. The descriptor of a shared object is checked before any of the functions in it is
- * called; only constructors of the object have run by then.
+ * Opening plugins. The descriptor of a shared object is checked before any of the functions in it
+ * is called; only constructors of the object have run by then.
  *
  * All symbols are bound at load, so that a symbol missing in this build is reported here by name,
  * not at its first call in the middle of a run.

@@ -109,7 +109,8 @@ extern struct nccl_library nccl;
 #define NCCL_OLDEST 22200
 #define NCCL_WINDOWS 22800
 
-/* Load both libraries, once. CT_ENOENT: one is missing or too old; CT_ECONFIG: it is for windows. */
+/* Load both libraries, once. CT_ENOENT: one is missing or too old; CT_ECONFIG: NCCL is too old for
+   windows. */
 int nccl_library_open(bool windows);
 
 #endif

@@ -638,11 +638,12 @@ static void too_many_microbatches_are_refused_before_they_take_memory(void **sta
 /* A parent may ignore SIGCHLD; its children inherit that. */
 static void ends_of_ranks_are_seen_whatever_the_parent_ignores(void **state)
 {
-    int status = system(ct_arena_printf(&arena,
-                                        "cd %s && timeout 60 env --ignore-signal=CHLD '%s' train "
-                                        "r.ini -n 2 --with local --with fsdp --set "
-                                        "training.steps=1 2>err.txt",
-                                        folder, program));
+    int status =
+        system(ct_arena_printf(&arena,
+                               "cd %s && timeout -s KILL 60 env --ignore-signal=CHLD '%s' train "
+                               "r.ini -n 2 --with local --with fsdp --set "
+                               "training.steps=1 2>err.txt",
+                               folder, program));
 
     (void)state;
     assert_int_equal(WEXITSTATUS(status), 0);
