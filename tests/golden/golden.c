@@ -4,7 +4,7 @@
  * Trains a case in float32 as its case.json says, and compares loss and gradient norm of every
  * step, and the gradient norm of every parameter at the first, with what an independent
  * implementation found (expected.json): 1e-5 relative. The norms by name come from a transform of
- * this program's own, which fetches them.
+ * this program's own, which fetches them. With training.steps=N the first N steps are compared.
  *
  * A Float8 case rounds to 8 bits: a sum that differs in its last bit may round to another number.
  * So only losses are compared after the first step, within 1e-3, and its gradient norm as a whole.
@@ -194,6 +194,13 @@ static int set(struct ct_recipe *recipe, const char *section, const char *key, c
     return ct_recipe_set(recipe, ct_arena_printf(recipe->arena, "%s.%s=%s", section, key, value));
 }
 
+static int set_integer(struct ct_recipe *recipe, const char *section, const char *key,
+                       const json_t *value)
+{
+    return set(recipe, section, key,
+               ct_arena_printf(recipe->arena, "%lld", (long long)json_integer_value(value)));
+}
+
 static int set_case(struct ct_recipe *recipe, const json_t *training)
 {
     int rc = 0;
@@ -209,11 +216,12 @@ static int set_case(struct ct_recipe *recipe, const json_t *training)
         rc = set(recipe, settings[i].section, settings[i].key,
                  json_is_string(value) ? json_string_value(value) : number);
     }
+    if (rc >= 0)
+        rc = set_integer(recipe, "training", "local_batch_size",
+                         json_object_get(training, "global_batch_size"));
     return rc < 0 ? rc
-                  : set(recipe, "training", "local_batch_size",
-                        ct_arena_printf(recipe->arena, "%lld",
-                                        (long long)json_integer_value(
-                                            json_object_get(training, "global_batch_size"))));
+                  : set_integer(recipe, "lr_scheduler", "total_steps",
+                                json_object_get(training, "steps"));
 }
 
 static int make_recipe(struct ct_arena *arena, const char *folder, const char *dump,
@@ -304,5 +312,5 @@ int main(int argc, char **argv)
     json_decref(expected);
     rc |= system(ct_arena_printf(&arena, "rm -rf '%s'", dump));
     ct_arena_finish(&arena);
-    return rc != 0 || !(worst <= 1) || !steps || (size_t)steps_seen != steps;
+    return rc != 0 || !(worst <= 1) || !steps || steps_seen != ct_config.training.steps;
 }
