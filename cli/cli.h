@@ -171,7 +171,5 @@ int write_svg(const struct ct_schedule *schedule, const struct ct_simulation *si
 const char *human_bytes(double bytes, char text[32]);
 /* "1.23 T" */
 const char *human_count(double count, char text[32]);
-/* "1,234,567" */
-const char *grouped(int64_t value, char text[32]);
 
 #endif

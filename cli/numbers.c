@@ -25,17 +25,3 @@ const char *human_count(double count, char text[32])
 
     return scaled(count, 1000, units, text);
 }
-
-const char *grouped(int64_t value, char text[32])
-{
-    char digits[24];
-    int length = snprintf(digits, sizeof(digits), "%lld", (long long)value), used = 0;
-
-    for (int i = 0; i < length; i++) {
-        text[used++] = digits[i];
-        if (digits[i] != '-' && i + 1 < length && (length - i - 1) % 3 == 0)
-            text[used++] = ',';
-    }
-    text[used] = '\0';
-    return text;
-}

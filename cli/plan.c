@@ -8,6 +8,7 @@
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/rates.h>
 
 #include "cli.h"
 
@@ -21,7 +22,7 @@ static void print_bytes(const char *what, size_t peak, size_t at_peak)
     char human[32], exact[32], other[32];
 
     printf("  %-18s %12s %18s %18s\n", what, human_bytes((double)peak, human),
-           grouped((int64_t)peak, exact), grouped((int64_t)at_peak, other));
+           ct_grouped((int64_t)peak, exact), ct_grouped((int64_t)at_peak, other));
 }
 
 static void print_categories(const struct ct_memory *m)
@@ -37,10 +38,10 @@ static void print_memory(const char *what, size_t bytes, const struct ct_memory 
     char human[32], exact[32];
 
     printf("\n%s per rank: %s (%s bytes)\n", what, human_bytes((double)bytes, human),
-           grouped((int64_t)bytes, exact));
+           ct_grouped((int64_t)bytes, exact));
     if (bytes > training->bytes)
         printf("  of these, validation needs %s bytes more than training\n",
-               grouped((int64_t)(bytes - training->bytes), exact));
+               ct_grouped((int64_t)(bytes - training->bytes), exact));
     print_categories(training);
 }
 
@@ -96,7 +97,7 @@ static void print_traffic(const struct traffic *list, size_t count)
     for (size_t i = 0; i < count; i++)
         printf("  %-18s %-24s %6lld %12s %18s\n", list[i].op, list[i].along,
                (long long)list[i].calls, human_bytes(list[i].bytes, human),
-               grouped((int64_t)list[i].bytes, exact));
+               ct_grouped((int64_t)list[i].bytes, exact));
 }
 
 static void print_traffic_json(const struct traffic *list, size_t count)
@@ -181,8 +182,8 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
 
     printf("%s %s on %s, rank %lld of %lld\n", ct_config.model.name, ct_config.model.flavor,
            run->device->name, (long long)run->rank, (long long)run->world);
-    printf("  parameters         %s\n", grouped(run->parameters, a));
-    printf("  tokens per step    %s\n", grouped(n->tokens, a));
+    printf("  parameters         %s\n", ct_grouped(run->parameters, a));
+    printf("  tokens per step    %s\n", ct_grouped(n->tokens, a));
     printf("  FLOPs per token    %s, causal attention counted in full; %s, by half\n",
            human_count(n->whole, a), human_count(n->halved, b));
     printf("  FLOPs per step     %s on this rank, as lowered\n", human_count(p->flops, a));

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/rates.h>
 
 #include "cli.h"
 
@@ -154,7 +155,7 @@ void print_peak(const struct ct_program *p)
            i->op->region ? i->op->region : "");
     for (size_t n = 0; n < count && n < SHOWN; n++)
         printf("  %-18s %12s %18s %6zu x %s\n", ct_category_name(kind[n].category),
-               human_bytes((double)kind[n].bytes, human), grouped((int64_t)kind[n].bytes, exact),
+               human_bytes((double)kind[n].bytes, human), ct_grouped((int64_t)kind[n].bytes, exact),
                kind[n].values, kind[n].name);
     if (count > SHOWN)
         printf("  and %zu more kinds\n", count - SHOWN);

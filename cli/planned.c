@@ -7,6 +7,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/rates.h>
 
 #include "cli.h"
 
@@ -120,16 +121,6 @@ struct summary {
     const struct ct_rank_times *times;      /* of the rank that computes longest */
 };
 
-static enum ct_dtype compute_dtype(void)
-{
-    const struct ct_training_config *t = &ct_config.training;
-    enum ct_dtype dtype;
-
-    if (ct_dtype_parse(*t->mixed_precision_param ? t->mixed_precision_param : t->dtype, &dtype) < 0)
-        return CT_F32;
-    return dtype;
-}
-
 static double computing(const struct ct_rank_times *t)
 {
     return t->products + t->others;
@@ -147,7 +138,7 @@ static struct summary summarise(const struct planned *p, const struct args *args
 
     run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &whole, &halved);
     s.tflops = whole * s.tokens / 1e12;
-    s.mfu = 100 * whole * s.tokens / ct_machine_peak(args->machine, compute_dtype());
+    s.mfu = 100 * whole * s.tokens / ct_machine_peak(args->machine, ct_compute_dtype());
     s.mfu_halved = s.mfu * halved / whole;
     for (int n = 1; n < p->count; n++)
         if (computing(&result->times[n]) > computing(s.times))

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <ctitan/lib/measure.h>
+#include <ctitan/lib/rates.h>
 
 #include "cli.h"
 #include "report.h"
@@ -59,7 +60,7 @@ static void cell(double value, FILE *out)
     if (!isfinite(value))
         strcpy(text, "-");
     else if (value == floor(value) && size < 1e15)
-        grouped((int64_t)value, text);
+        ct_grouped((int64_t)value, text);
     else
         snprintf(text, sizeof(text), "%.6g", value);
     element("td", text, out);

@@ -13,6 +13,7 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
 #include <ctitan/run.h>
+#include <ctitan/lib/rates.h>
 
 #include "cli.h"
 
@@ -29,7 +30,7 @@ static void report(int64_t resumed, double seconds)
     if (!last.step)
         return;
     ct_info("done: %lld steps, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
-            grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
+            ct_grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
 }
 
 static void introduce(void)

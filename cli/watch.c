@@ -49,7 +49,7 @@ static void print_step(const struct watch *w, const struct run_step *s)
     if (w->terminal)
         fputs("\r\033[K", stdout);
     printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%\n", (long long)s->step,
-           s->loss, s->grad_norm, grouped((int64_t)s->tokens_per_second, speed), s->mfu);
+           s->loss, s->grad_norm, ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu);
 }
 
 static void open_again(struct watch *w)

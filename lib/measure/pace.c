@@ -15,15 +15,14 @@ static const char *duration(double seconds, char text[32])
     return text;
 }
 
-/* "12,345" */
-static const char *grouped(double value, char text[32])
+const char *ct_grouped(int64_t value, char text[32])
 {
     char digits[24];
-    int length = snprintf(digits, sizeof(digits), "%.0f", fmin(fmax(value, 0), 1e15)), used = 0;
+    int length = snprintf(digits, sizeof(digits), "%lld", (long long)value), used = 0;
 
     for (int i = 0; i < length; i++) {
         text[used++] = digits[i];
-        if (i + 1 < length && (length - i - 1) % 3 == 0)
+        if (digits[i] != '-' && i + 1 < length && (length - i - 1) % 3 == 0)
             text[used++] = ',';
     }
     text[used] = '\0';
@@ -40,6 +39,7 @@ int ct_pace_print(const struct ct_pace *p, char *text, size_t room)
     if (p->steps > 0 && p->seconds_per_step > 0)
         snprintf(rest, sizeof(rest), ", %s left", duration(left, time));
     return snprintf(text, room, "step %lld%s  loss %.5f  %s tokens/s  %s elapsed%s",
-                    (long long)p->step, steps, p->loss, grouped(p->tokens_per_second, speed),
+                    (long long)p->step, steps, p->loss,
+                    ct_grouped(llround(fmin(fmax(p->tokens_per_second, 0), 1e15)), speed),
                     duration(p->elapsed, time), rest);
 }

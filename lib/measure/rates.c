@@ -1,8 +1,7 @@
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 
-/* The forward and the backward compute in it, whatever [training] dtype the parameters have. */
-static enum ct_dtype compute_dtype(void)
+enum ct_dtype ct_compute_dtype(void)
 {
     enum ct_dtype dtype;
 
@@ -17,13 +16,13 @@ int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak)
 
     run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &rates->whole,
                                     &rates->halved);
-    run->device->ops->info(run->device, compute_dtype(), &info);
+    run->device->ops->info(run->device, ct_compute_dtype(), &info);
     rates->memory = (double)info.memory;
     rates->peak = peak > 0 ? peak : info.peak_flops;
     if (rates->peak > 0)
         return 0;
     if (measured <= 0)
-        rc = ct_measure_gemm(run->device, compute_dtype(), &measured);
+        rc = ct_measure_gemm(run->device, ct_compute_dtype(), &measured);
     rates->peak = measured;
     return rc;
 }

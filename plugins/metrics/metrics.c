@@ -168,28 +168,13 @@ static bool colored(void)
            (!strcmp(config.color, "auto") && (isatty(STDERR_FILENO) || getenv("CTITAN_TERMINAL")));
 }
 
-/* "12,345" */
-static const char *grouped(double value, char text[32])
-{
-    char digits[24];
-    int length = snprintf(digits, sizeof(digits), "%.0f", value), used = 0;
-
-    for (int i = 0; i < length && used < 30; i++) {
-        text[used++] = digits[i];
-        if (i + 1 < length && (length - i - 1) % 3 == 0)
-            text[used++] = ',';
-    }
-    text[used] = '\0';
-    return text;
-}
-
 enum { RED, GREEN, ORANGE, TURQUOISE, BLUE, CYAN, MAGENTA, PLAIN, COLORS };
 
 /* "12,345", of one rank; of several: "12,345 on 8 ranks" */
 static const char *speed(const struct ct_run *run, double tokens_per_second, char text[64])
 {
     char number[32];
-    int length = snprintf(text, 64, "%s", grouped(tokens_per_second, number));
+    int length = snprintf(text, 64, "%s", ct_grouped(llround(tokens_per_second), number));
 
     if (run->world > 1)
         snprintf(text + length, 64 - (size_t)length, " on %lld ranks", (long long)run->world);

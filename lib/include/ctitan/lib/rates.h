@@ -25,6 +25,9 @@ struct ct_rate {
     double memory_bytes, memory_share; /* of the device, that the run takes; of all, percent */
 };
 
+/* The forward and the backward compute in it, whatever [training] dtype the parameters have. */
+CT_API enum ct_dtype ct_compute_dtype(void);
+
 /* peak: FLOP/s; 0: what the device says of itself, or else what ct_measure_gemm (measure.h) finds,
    once per process. Between two steps only. */
 CT_API int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak);
@@ -41,6 +44,8 @@ struct ct_pace {
     double seconds_per_step; /* with what happens between steps; 0: not known */
 };
 
+/* "12,345" */
+CT_API const char *ct_grouped(int64_t value, char text[32]);
 /* "step 12/100  loss 5.12345  12,345 tokens/s  00:12 elapsed, 01:10 left". Prints as
    snprintf does. */
 CT_API int ct_pace_print(const struct ct_pace *pace, char *text, size_t room);
