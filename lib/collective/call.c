@@ -200,3 +200,16 @@ int ct_group_exchange(struct ct_group *group, const void *out, int to, void *in,
 {
     return RUN(EXCHANGE, .in = out, .to = to, .out = in, .from = from, MESSAGE);
 }
+
+int ct_group_agree(struct ct_group *group, int rc)
+{
+    int32_t failed = rc < 0, any = 0;
+    struct ct_error_kept kept = ct_error_keep();
+    int sum = ct_group_all_reduce(group, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
+
+    if (rc < 0)
+        return ct_error_restore(rc, &kept);
+    if (sum < 0)
+        return sum;
+    return any ? ct_fail(CT_EPEER, "another rank failed") : 0;
+}

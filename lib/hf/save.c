@@ -291,34 +291,20 @@ static int save_config(const struct ct_run *run, const char *folder)
     return rc < 0 ? rc : ct_file_end(&file, run->model_ops->write_config(run->model, file.out));
 }
 
-/* All ranks fail if one does, each with its own message if it has one. */
-static int agree(const struct save *s, int rc)
-{
-    int32_t failed = rc < 0, any = 0;
-    struct ct_error_kept kept = ct_error_keep();
-    int sum = ct_group_all_reduce(s->world, &failed, &any, 1, CT_I32, CT_REDUCE_MAX);
-
-    if (rc < 0)
-        return ct_error_restore(rc, &kept);
-    if (sum < 0)
-        return sum;
-    return any ? ct_fail(CT_EPEER, "another rank failed") : 0;
-}
-
 static int save(struct save *s, const char *folder)
 {
     int rc = make_list(s);
 
     if (rc == 0 && s->run->rank == 0)
         rc = ct_file_make_folder(folder);
-    rc = agree(s, rc);
+    rc = ct_group_agree(s->world, rc);
     if (rc < 0)
         return rc;
     rc = ct_safetensors_write_folder(s->run->rank == 0 ? folder : NULL, s->weights, s->count,
                                      (size_t)(ct_config.model.max_shard_size * 1e9), produce, s);
     if (rc == 0 && s->run->rank == 0)
         rc = save_config(s->run, folder);
-    return agree(s, rc);
+    return ct_group_agree(s->world, rc);
 }
 
 int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder)

@@ -93,17 +93,6 @@ static int write(const struct saving *s, const char *folder)
     return rc;
 }
 
-/* A failure of rank 0 is one of all. */
-static int agree(struct ct_run *run, int rc)
-{
-    int32_t result = rc;
-    int sent = ct_group_broadcast(ct_run_world(run), &result, 1, CT_I32, 0);
-
-    if (sent < 0 || rc < 0)
-        return rc < 0 ? rc : sent;
-    return result < 0 ? ct_fail(CT_EPEER, "rank 0 could not write") : 0;
-}
-
 int lora_save(struct ct_run *run, const char *folder)
 {
     struct saving s = {.run = run};
@@ -121,7 +110,7 @@ int lora_save(struct ct_run *run, const char *folder)
     }
     if (rc == 0) {
         s.weights = weights;
-        rc = agree(run, run->rank == 0 ? write(&s, folder) : 0);
+        rc = ct_group_agree(ct_run_world(run), run->rank == 0 ? write(&s, folder) : 0);
     }
     for (size_t i = 0; weights && i < 2 * s.count; i++)
         free((void *)(uintptr_t)weights[i].data);

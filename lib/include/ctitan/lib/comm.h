@@ -44,6 +44,10 @@ CT_API int ct_group_receive(struct ct_group *group, void *data, size_t bytes, in
 CT_API int ct_group_exchange(struct ct_group *group, const void *out, int to, void *in, int from,
                              size_t bytes, int tag);
 
+/* A failure of one rank is one of all: rc where it is negative, with this rank's message, and
+   CT_EPEER where only another rank's is. All ranks of the group call it. */
+CT_API int ct_group_agree(struct ct_group *group, int rc);
+
 /* ---- for those who write communicators ---- */
 
 /* For `open`. CT_EINVAL: the rank is not in the world, or the timeout is not above 0. */
