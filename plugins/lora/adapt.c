@@ -7,6 +7,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
@@ -16,16 +17,11 @@
 #define ALL "all-linear"
 #define HEAD "head" /* the head's region */
 
-struct pattern {
-    const char *text;
-    bool used;
-};
-
 struct adapting {
     struct ct_graph *graph;
     struct ct_arena scratch;
-    struct pattern *pattern;
-    size_t patterns, room;
+    struct ct_patterns patterns;
+    bool *used;          /* which of them */
     const char *example; /* a layer's name */
     int layers, adapted;
     const struct ct_value *experts; /* a weight of the first experts */
@@ -33,19 +29,6 @@ struct adapting {
 };
 
 /* ---- which ---- */
-
-static void read_patterns(struct adapting *a)
-{
-    char *rest = ct_arena_strdup(&a->scratch, lora_config.modules), *item;
-
-    while ((item = strsep(&rest, ", \t"))) {
-        if (!*item)
-            continue;
-        a->pattern =
-            ct_arena_grow(&a->scratch, a->pattern, &a->room, a->patterns + 1, sizeof(*a->pattern));
-        a->pattern[a->patterns++] = (struct pattern){item, false};
-    }
-}
 
 /* "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight". */
 static const char *module_of(struct adapting *a, const struct ct_value *w)
@@ -73,11 +56,11 @@ static bool is_chosen(struct adapting *a, const struct ct_op *op, const char *mo
 {
     bool chosen = false;
 
-    for (size_t i = 0; i < a->patterns; i++) {
-        struct pattern *p = &a->pattern[i];
+    for (size_t i = 0; i < a->patterns.count; i++) {
+        const char *pattern = a->patterns.pattern[i];
 
-        if (strcmp(p->text, ALL) ? fits(p->text, module) : strcmp(op->region, HEAD) != 0)
-            chosen = p->used = true;
+        if (strcmp(pattern, ALL) ? fits(pattern, module) : strcmp(op->region, HEAD) != 0)
+            chosen = a->used[i] = true;
     }
     return chosen;
 }
@@ -179,14 +162,15 @@ static int adapt_layer(struct adapting *a, struct ct_op *op, int i)
 
 static int check_patterns(const struct adapting *a)
 {
-    if (!a->patterns)
+    if (!a->patterns.count)
         return ct_fail(CT_ECONFIG, "[lora] modules is empty: name linear layers, or " ALL);
-    for (size_t i = 0; i < a->patterns; i++)
-        if (!a->pattern[i].used)
+    for (size_t i = 0; i < a->patterns.count; i++)
+        if (!a->used[i])
             return ct_fail(CT_ECONFIG,
                            "[lora] modules: %s fits no linear layer; they have names like %s, and "
                            "`ctitan explain` shows all weights",
-                           a->pattern[i].text, a->example ? a->example : "(the model has none)");
+                           a->patterns.pattern[i],
+                           a->example ? a->example : "(the model has none)");
     return 0;
 }
 
@@ -219,7 +203,8 @@ int lora_adapt(struct ct_graph *graph, struct ct_run *run)
     struct adapting a = {.graph = graph};
     int rc = 0;
 
-    read_patterns(&a);
+    a.patterns = ct_patterns_read(&a.scratch, lora_config.modules);
+    a.used = ct_arena_array(&a.scratch, bool, a.patterns.count);
     ct_for_each_op_safe (op, graph) {
         for (int i = op->outs - 1; rc == 0 && op->type == &ct_op_linear && i >= 0; i--)
             rc = adapt_layer(&a, op, i);

@@ -21,6 +21,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/model.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
@@ -218,24 +219,12 @@ static const struct ct_op_type update_type = {
 
 static bool excluded(const char *name)
 {
-    char list[4096], *rest = list, *pattern;
+    struct ct_arena scratch = {0};
+    struct ct_patterns patterns = ct_patterns_read(&scratch, config.exclude);
+    bool found = ct_patterns_find(&patterns, name) >= 0;
 
-    snprintf(list, sizeof(list), "%s", config.exclude);
-    while ((pattern = strsep(&rest, ", ")))
-        if (*pattern && !fnmatch(pattern, name, 0))
-            return true;
-    return false;
-}
-
-/* The usual patterns may be for other models. */
-static bool is_usual(const char *pattern)
-{
-    char list[] = USUAL, *rest = list, *usual;
-
-    while ((usual = strsep(&rest, ", ")))
-        if (!strcmp(usual, pattern))
-            return true;
-    return false;
+    ct_arena_finish(&scratch);
+    return found;
 }
 
 static bool names_parameter(const char *pattern, const struct ct_graph *graph)
@@ -246,16 +235,23 @@ static bool names_parameter(const char *pattern, const struct ct_graph *graph)
     return false;
 }
 
+/* The usual patterns may be for other models. */
 static int check_patterns(const struct ct_graph *graph)
 {
-    char *rest = ct_arena_strdup(graph->arena, config.exclude), *pattern;
+    struct ct_patterns given = ct_patterns_read(graph->arena, config.exclude);
+    struct ct_patterns usual = ct_patterns_read(graph->arena, USUAL);
 
-    while ((pattern = strsep(&rest, ", ")))
-        if (*pattern && !is_usual(pattern) && !names_parameter(pattern, graph))
+    for (size_t i = 0; i < given.count; i++) {
+        size_t k = 0;
+
+        while (k < usual.count && strcmp(usual.pattern[k], given.pattern[i]) != 0)
+            k++;
+        if (k == usual.count && !names_parameter(given.pattern[i], graph))
             return ct_fail(CT_ECONFIG,
                            "[muon] exclude: the model has no parameter '%s'; `ctitan explain` "
                            "shows their names",
-                           pattern);
+                           given.pattern[i]);
+    }
     return 0;
 }
 
