@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
 
 #include "child.h"
 #include "cli.h"
@@ -98,14 +99,6 @@ static struct varied *find_dimension(struct search *s, const char *key)
     return NULL;
 }
 
-static bool lists(const struct ct_recipe *recipe, const char *plugin)
-{
-    for (size_t i = 0; i < recipe->plugin_count; i++)
-        if (!strcmp(recipe->plugins[i], plugin))
-            return true;
-    return false;
-}
-
 static int find_dimensions(struct search *s, const struct ct_recipe *recipe)
 {
     struct ct_arena *arena = &s->args->arena;
@@ -120,7 +113,7 @@ static int find_dimensions(struct search *s, const struct ct_recipe *recipe)
         rc = add_dimension(s, text, equals + 1, ",", strstr(text, ".degree") != NULL);
     }
     for (size_t i = 0; rc == 0 && i < CT_COUNT(dimensions); i++)
-        if ((!dimensions[i].plugin || lists(recipe, dimensions[i].plugin)) &&
+        if ((!dimensions[i].plugin || ct_recipe_loads(recipe, dimensions[i].plugin)) &&
             !find_dimension(s, dimensions[i].key))
             rc = add_dimension(s, dimensions[i].key, ct_arena_strdup(arena, dimensions[i].values),
                                " ", dimensions[i].mesh);

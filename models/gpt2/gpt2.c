@@ -79,16 +79,15 @@ static int take_flavor(const char *name, struct ct_model *model)
 {
     const char *each[CT_COUNT(flavors)];
     char names[128] = "";
+    struct ct_line line = {names, sizeof(names), 0};
 
     for (size_t i = 0; i < CT_COUNT(flavors); i++) {
-        size_t used = strlen(names);
-
         if (!strcmp(flavors[i].flavor, name)) {
             *model = flavors[i];
             return 0;
         }
         each[i] = flavors[i].flavor;
-        snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", flavors[i].flavor);
+        ct_line_add(&line, "%s%s", i ? ", " : "", flavors[i].flavor);
     }
     return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s%s", name, names,
                    ct_did_you_mean(name, each, CT_COUNT(flavors)));

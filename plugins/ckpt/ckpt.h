@@ -249,8 +249,6 @@ void ckpt_folder_leave(void);
    started again. */
 int ckpt_folder_note(bool saved);
 bool ckpt_folder_saved(void);
-/* Remove a folder with all that is in it. */
-int ckpt_remove(const char *folder);
 /* Move a new checkpoint to its final place; one that is there is replaced. */
 int ckpt_publish(const char *temporary, const char *path);
 

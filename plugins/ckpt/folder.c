@@ -127,11 +127,6 @@ int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c)
 
 /* ---- removing ---- */
 
-int ckpt_remove(const char *folder)
-{
-    return ct_file_remove_folder(folder);
-}
-
 static bool is_left_over(const char *name)
 {
     return !strncmp(name, "step-", 5) && (strstr(name, ".tmp-") || strstr(name, ".trash-"));
@@ -144,7 +139,7 @@ static void remove_left_overs(const char *folder)
 
     for (struct dirent *d; dir && (d = readdir(dir));)
         if (is_left_over(d->d_name) &&
-            ckpt_remove(ct_arena_printf(&scratch, "%s/%s", folder, d->d_name)) < 0)
+            ct_file_remove_folder(ct_arena_printf(&scratch, "%s/%s", folder, d->d_name)) < 0)
             ct_warn("%s", ct_error_message());
     if (dir)
         closedir(dir);
@@ -197,7 +192,7 @@ int ckpt_publish(const char *temporary, const char *path)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     rc = ckpt_sync_folder(ct_arena_printf(&scratch, "%s/..", path));
     ct_arena_finish(&scratch);
-    return rc < 0 ? rc : ckpt_remove(temporary);
+    return rc < 0 ? rc : ct_file_remove_folder(temporary);
 }
 
 void ckpt_set_aside(const char *folder, int64_t step, int64_t own)
@@ -233,7 +228,7 @@ static void drop(struct ct_arena *arena, const char *path)
     int rc = ct_file_rename(path, trash);
 
     if (rc == 0)
-        rc = ckpt_remove(trash);
+        rc = ct_file_remove_folder(trash);
     if (rc < 0)
         ct_warn("%s", ct_error_message());
 }

@@ -222,7 +222,7 @@ static int fail(struct ct_run *run)
     if (run->rank == 0) {
         struct ct_error_kept kept = ct_error_keep();
 
-        ckpt_remove(save.temporary);
+        ct_file_remove_folder(save.temporary);
         ct_error_restore(rc, &kept);
     }
     forget();

@@ -1,11 +1,7 @@
 #include <errno.h>
-#include <fcntl.h>
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -131,26 +127,13 @@ static int find_files(struct corpus *c, const char *paths)
 
 static int map_file(struct mapped *file)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    void *base;
+    const void *base;
+    int rc = ct_file_map(file->path, &base, &file->size);
 
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int cause = errno;
-
-        if (fd >= 0)
-            close(fd);
-        return ct_fail(CT_ECONFIG, "%s: %s", file->path, strerror(cause));
-    }
-    base = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-    close(fd);
-    if (!base)
-        return ct_fail(CT_ECONFIG, "%s is empty", file->path);
-    if (base == MAP_FAILED)
-        return ct_fail(CT_EIO, "%s: cannot be mapped: %s", file->path, strerror(errno));
     file->base = base;
-    file->size = (size_t)st.st_size;
-    return 0;
+    if (rc == 0 && !base)
+        rc = ct_fail(CT_ECONFIG, "%s is empty", file->path);
+    return rc == CT_ENOENT ? CT_ECONFIG : rc;
 }
 
 int corpus_add(struct corpus *c, const struct document *document)
@@ -257,7 +240,7 @@ static int add_file(struct corpus *c, const char *path)
         return rc;
     rc = unpack_is_packed(file.base, file.size) ? add_packed(c, &file)
                                                 : add_documents(c, path, file.base, file.size);
-    munmap((void *)(uintptr_t)file.base, file.size);
+    ct_file_unmap(file.base, file.size);
     return rc;
 }
 
