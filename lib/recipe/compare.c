@@ -1,14 +1,19 @@
 /*
- * Checks that all ranks run the same. Each rank writes its plugins and options as text, one to a
- * line. If the texts differ, the error shows the first line that does.
+ * Checks that all ranks run the same. Each rank writes its program, its plugins and its options as
+ * text, one to a line. If the texts differ, the error shows the first line that does.
  */
+#include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/text.h>
+#include <ctitan/lib/train.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/rng.h>
@@ -26,6 +31,20 @@ static void print_options(const char *section, const struct ct_option *options, 
     }
 }
 
+/* The file that a symbol was loaded from, by its contents. */
+static void print_file(const void *symbol, FILE *out)
+{
+    const void *base;
+    Dl_info info;
+    size_t size;
+
+    if (dladdr(symbol, &info) && ct_file_map(info.dli_fname, &base, &size) == 0) {
+        fprintf(out, " of a file with hash %016" PRIx64, (uint64_t)XXH3_64bits(base, size));
+        ct_file_unmap(base, size);
+    }
+    fputc('\n', out);
+}
+
 char *ct_recipe_setup(struct ct_arena *arena)
 {
     const struct ct_recipe_section *section;
@@ -36,8 +55,14 @@ char *ct_recipe_setup(struct ct_arena *arena)
 
     if (!out)
         return NULL;
-    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
-        fprintf(out, "plugin %s %s\n", plugin->name, plugin->version);
+    fprintf(out, "libctitan");
+    print_file(&ct_config, out);
+    fprintf(out, "libctitan-lib");
+    print_file(&ct_pass_precision, out);
+    for (size_t i = 0; (plugin = ct_plugin_at(i)); i++) {
+        fprintf(out, "plugin %s %s", plugin->name, plugin->version);
+        print_file(plugin->name, out);
+    }
     for (size_t i = 0; (section = ct_recipe_section_at(i)) && section->name; i++)
         print_options(section->name, section->options, section->config, arena, out);
     for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
