@@ -26,9 +26,9 @@ const struct ct_option ct_attention_attrs[] = {
     {0},
 };
 
-/* Addresses into q[b, t, h, d], k, v[b, s, g, d] and lse[b, h, t], and the masks. */
+/* Rows of q[b, t, h, d], k[b, s, g, d], v[b, s, g, v_size] and lse[b, h, t], and the masks. */
 struct heads {
-    int64_t batch, t, s, h, g, d;
+    int64_t batch, t, s, h, g, d, v_size;
     const double *documents, *k_documents; /* [b, t], [b, s]; NULL: one document */
     const double *positions, *k_positions; /* the same; NULL: consecutive from first, k_first */
     int64_t first, k_first;
@@ -53,6 +53,7 @@ static struct heads heads_of(const struct ct_launch *l, const struct ct_referenc
         .h = q->shape[2],
         .g = k->shape[2],
         .d = q->shape[3],
+        .v_size = l->in[at + 2].shape[3],
         .documents = optional[0],
         .k_documents = optional[1] ? optional[1] : optional[0],
         .positions = optional[2],
@@ -65,14 +66,14 @@ static struct heads heads_of(const struct ct_launch *l, const struct ct_referenc
     };
 }
 
-static int64_t query_at(const struct heads *a, int64_t b, int64_t i, int64_t h)
+static int64_t query_row(const struct heads *a, int64_t b, int64_t i, int64_t h)
 {
-    return ((b * a->t + i) * a->h + h) * a->d;
+    return (b * a->t + i) * a->h + h;
 }
 
-static int64_t key_at(const struct heads *a, int64_t b, int64_t j, int64_t h)
+static int64_t key_row(const struct heads *a, int64_t b, int64_t j, int64_t h)
 {
-    return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
+    return (b * a->s + j) * a->g + h / (a->h / a->g);
 }
 
 /* Does query i see key j? */
@@ -108,10 +109,10 @@ static double scores(const struct heads *a, const double *q, const double *k, in
 {
     double largest = -INFINITY, sum = 0;
 
+    q += query_row(a, b, i, h) * a->d;
     for (int64_t j = 0; j < a->s; j++) {
-        s[j] = sees(a, b, i, j)
-                   ? a->scale * dot(q + query_at(a, b, i, h), k + key_at(a, b, j, h), a->d)
-                   : -INFINITY;
+        s[j] =
+            sees(a, b, i, j) ? a->scale * dot(q, k + key_row(a, b, j, h) * a->d, a->d) : -INFINITY;
         largest = s[j] > largest || isnan(s[j]) ? s[j] : largest;
     }
     for (int64_t j = 0; j < a->s && largest != -INFINITY; j++)
@@ -137,8 +138,8 @@ static int attention_reference(const struct ct_launch *l)
         r.out[1][row] = lse;
         for (int64_t j = 0; j < a.s; j++)
             if (!unseen(s[j]))
-                add_scaled(r.out[0] + query_at(&a, b, i, h), exp(s[j] - lse),
-                           r.in[2] + key_at(&a, b, j, h), a.d);
+                add_scaled(r.out[0] + query_row(&a, b, i, h) * a.v_size, exp(s[j] - lse),
+                           r.in[2] + key_row(&a, b, j, h) * a.v_size, a.v_size);
     }
     return ct_reference_end(&r, 0);
 }
@@ -205,21 +206,24 @@ static double share_seen(const struct ct_attention *how, double tokens)
     return seen / (tokens * tokens);
 }
 
-/* FLOPs of two products of the queries with the keys that they see. q is input `at`, k the next. If
-   queries are a shard, or both are, this is the mean over the ranks. */
-static double pair_flops(const struct ct_op *op, const struct ct_tensor *in, int at)
+/* FLOPs of so many products over the head size of keys, and over that of values, for the queries
+   and the keys that they see. q is input `at`, k and v the next ones. If queries are a shard, or
+   both are, this is the mean over the ranks. */
+static double pair_flops(const struct ct_op *op, const struct ct_tensor *in, int at, int by_key,
+                         int by_value)
 {
-    double tokens = (double)op->in[at + 1]->shape[1];
+    const struct ct_tensor *q = &in[at], *k = &in[at + 1], *v = &in[at + 2];
+    double pairs = (double)(q->shape[0] * q->shape[1] * q->shape[2]) * (double)k->shape[1];
 
-    return 4.0 * (double)ct_tensor_count(&in[at]) * (double)in[at + 1].shape[1] *
-           share_seen(op->attrs, tokens);
+    return 2.0 * (double)(by_key * q->shape[3] + by_value * v->shape[3]) * pairs *
+           share_seen(op->attrs, (double)op->in[at + 1]->shape[1]);
 }
 
 static double attention_flops(const struct ct_op *op, const struct ct_tensor *in,
                               const struct ct_tensor *out)
 {
     (void)out;
-    return pair_flops(op, in, 0);
+    return pair_flops(op, in, 0, 1, 1);
 }
 
 static int attention_vjp(struct ct_vjp *v)
@@ -239,8 +243,8 @@ const struct ct_op_type ct_op_attention = {
     .size = sizeof(struct ct_op_type),
     .name = "attention",
     .summary = "attention: softmax(scale q k^T) v over the keys that are seen",
-    .signature = "q[bthD] T, k[bSgD] T, v[bSgD] T, ?documents[bt] i, ?k_documents[bS] i, "
-                 "?positions[bt] i, ?k_positions[bS] i -> o[bthD] T, lse[bht] W | h:g, @t, @S",
+    .signature = "q[bthD] T, k[bSgD] T, v[bSgV] T, ?documents[bt] i, ?k_documents[bS] i, "
+                 "?positions[bt] i, ?k_positions[bS] i -> o[bthV] T, lse[bht] W | h:g, @t, @S",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
@@ -259,21 +263,22 @@ static int attention_grad_reference(const struct ct_launch *l)
 
     for (int64_t row = 0; row < a.batch * a.h * a.t; row++) {
         int64_t b = row / a.t / a.h, h = row / a.t % a.h, i = row % a.t;
-        int64_t at = query_at(&a, b, i, h);
-        double delta = dot(d_o + at, o + at, a.d);
+        int64_t at = query_row(&a, b, i, h) * a.d, o_at = query_row(&a, b, i, h) * a.v_size;
+        double delta = dot(d_o + o_at, o + o_at, a.v_size);
 
         scores(&a, q, k, b, i, h, s);
         for (int64_t j = 0; j < a.s; j++) {
-            int64_t key = key_at(&a, b, j, h);
+            int64_t key = key_row(&a, b, j, h);
+            const double *v_j = v + key * a.v_size;
             double p, ds;
 
             if (unseen(s[j]))
                 continue;
             p = exp(s[j] - r.in[5][row]);
-            ds = p * (dot(d_o + at, v + key, a.d) - delta) * a.scale;
-            add_scaled(r.out[0] + at, ds, k + key, a.d);
-            add_scaled(r.out[1] + key, ds, q + at, a.d);
-            add_scaled(r.out[2] + key, p, d_o + at, a.d);
+            ds = p * (dot(d_o + o_at, v_j, a.v_size) - delta) * a.scale;
+            add_scaled(r.out[0] + at, ds, k + key * a.d, a.d);
+            add_scaled(r.out[1] + key * a.d, ds, q + at, a.d);
+            add_scaled(r.out[2] + key * a.v_size, p, d_o + o_at, a.v_size);
         }
     }
     return ct_reference_end(&r, 0);
@@ -283,16 +288,16 @@ static double attention_grad_flops(const struct ct_op *op, const struct ct_tenso
                                    const struct ct_tensor *out)
 {
     (void)out;
-    return 2.5 * pair_flops(op, in, 1);
+    return pair_flops(op, in, 1, 3, 2);
 }
 
 const struct ct_op_type ct_op_attention_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "attention_grad",
     .summary = "gradient of attention",
-    .signature = "do[bthD] T, q[bthD] T, k[bSgD] T, v[bSgD] T, o[bthD] T, lse[bht] W, "
+    .signature = "do[bthV] T, q[bthD] T, k[bSgD] T, v[bSgV] T, o[bthV] T, lse[bht] W, "
                  "?documents[bt] i, ?k_documents[bS] i, ?positions[bt] i, ?k_positions[bS] i "
-                 "-> dq[bthD] T, dk[bSgD] T, dv[bSgD] T | h:g, @t, @S",
+                 "-> dq[bthD] T, dk[bSgD] T, dv[bSgV] T | h:g, @t, @S",
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),

@@ -23,7 +23,7 @@ static double merged(double a, double b, double *of_a, double *of_b)
 static int reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], d = l->in[0].shape[3];
+    int64_t t = l->in[0].shape[1], heads = l->in[0].shape[2], size = l->in[0].shape[3];
 
     for (int64_t row = 0; row < l->in[0].shape[0] * t * heads; row++) {
         int64_t at = (row / heads / t * heads + row % heads) * t + row / heads % t;
@@ -31,7 +31,7 @@ static int reference(const struct ct_launch *l)
 
         r.out[1][at] = merged(r.in[1][at], r.in[3][at], &a, &b);
         sum = a + b;
-        for (int64_t i = row * d; sum != 0 && i < (row + 1) * d; i++)
+        for (int64_t i = row * size; sum != 0 && i < (row + 1) * size; i++)
             r.out[0][i] = (a * r.in[0][i] + b * r.in[2][i]) / sum;
     }
     return ct_reference_end(&r, 0);
@@ -41,8 +41,8 @@ const struct ct_op_type cp_attention_merge = {
     .size = sizeof(struct ct_op_type),
     .name = "attention_merge",
     .summary = "attention over two sets of keys, from that over each",
-    .signature = "o[bthD] T, o_lse[bht] W, other[bthD] T, other_lse[bht] W "
-                 "-> merged[bthD] T, lse[bht] W",
+    .signature = "o[bthV] T, o_lse[bht] W, other[bthV] T, other_lse[bht] W "
+                 "-> merged[bthV] T, lse[bht] W",
     .flags = CT_OP_ANY_DTYPE,
     .inplace = (const int8_t[][2]){{0, 0}, {1, 1}, {-1, -1}},
     .reference = reference,

@@ -67,10 +67,10 @@ const struct ct_op_type cp_ring_attention = {
     .size = sizeof(struct ct_op_type),
     .name = "ring_attention",
     .summary = "attention on a sequence that is split",
-    .signature = "q[bthD] T, k[btgD] T, v[btgD] T, ?documents[bt] i, ?positions[bt] i "
-                 "-> o[bthD] T, lse[bht] W | h:g, @t",
+    .signature = "q[bthD] T, k[btgD] T, v[btgV] T, ?documents[bt] i, ?positions[bt] i "
+                 "-> o[bthV] T, lse[bht] W | h:g, @t",
     .samples = "@replaced=t: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6] -;"
-               "@replaced=t: real[2,4,2,2] real[2,4,2,2] real[2,4,2,2] - position[2,4]",
+               "@replaced=t: real[2,4,2,3] real[2,4,2,3] real[2,4,2,2] - position[2,4]",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .vjp = attention_vjp,
@@ -83,10 +83,12 @@ const struct ct_op_type cp_ring_attention_grad = {
     .name = "ring_attention_grad",
     .summary = "gradient of ring_attention",
     .signature =
-        "do[bthD] T, q[bthD] T, k[btgD] T, v[btgD] T, o[bthD] T, lse[bht] W, "
-        "?documents[bt] i, ?positions[bt] i -> dq[bthD] T, dk[btgD] T, dv[btgD] T | h:g, @t",
+        "do[bthV] T, q[bthD] T, k[btgD] T, v[btgV] T, o[bthV] T, lse[bht] W, "
+        "?documents[bt] i, ?positions[bt] i -> dq[bthD] T, dk[btgD] T, dv[btgV] T | h:g, @t",
     .samples = "@replaced=t: real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] "
-               "real[2,6,4,4] statistic[2,4,6] document[2,6] -",
+               "real[2,6,4,4] statistic[2,4,6] document[2,6] -;"
+               "@replaced=t: real[2,4,2,2] real[2,4,2,3] real[2,4,2,3] real[2,4,2,2] "
+               "real[2,4,2,2] statistic[2,2,4] - position[2,4]",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .reference = attention_grad_reference,

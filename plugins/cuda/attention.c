@@ -62,6 +62,8 @@ static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
+    if (p->in[tensors == 3 ? 2 : 3].shape[3] != p->in[tensors == 3 ? 0 : 1].shape[3])
+        return gpu_refuse("heads of v have another size than those of q");
     return gpu_is_compute_dtype(p->in[0].dtype);
 }
 

@@ -190,8 +190,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return m.known && s->size % LANES == 0 && s->size <= LARGEST_HEAD && take_strides(s->q, q) &&
-           take_strides(s->k, k) && take_strides(s->v, v);
+    return m.known && v->shape[3] == s->size && s->size % LANES == 0 && s->size <= LARGEST_HEAD &&
+           take_strides(s->q, q) && take_strides(s->k, k) && take_strides(s->v, v);
 }
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)

@@ -18,7 +18,8 @@
 enum { B = 2, T = 12, H = 4, G = 2, D = 4, BLOCKS = 3, SHARD = T / BLOCKS };
 
 #define Q "real[2,12,4,4] "
-#define KV "real[2,12,2,4] "
+#define K "real[2,12,2,4] "
+#define V "real[2,12,2,3] "
 
 /* Who stands where: in order, or every fifth. */
 static void place_tokens(int32_t at[T], bool shuffled)
@@ -110,7 +111,7 @@ struct whole {
 
 static void create(struct whole *w, bool documents, bool shuffled)
 {
-    const char *inputs = documents ? Q KV KV "document[2,12]" : Q KV KV "-";
+    const char *inputs = documents ? Q K V "document[2,12]" : Q K V "-";
 
     place_tokens(w->at, shuffled);
     if (ct_trial_create(&w->m, &(struct ct_sample){"attention", NULL, inputs}, CT_F64) < 0)

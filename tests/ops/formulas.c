@@ -57,14 +57,14 @@ static void near(double got, double want)
 
 /* ---- attention ---- */
 
-enum { B = 2, T = 6, H = 4, G = 2, D = 4 };
+enum { B = 2, T = 6, H = 4, G = 2, D = 4, V = 3 };
 
 /* softmax(mask + q k^T / root of d) v, with the whole matrix of weights made. */
-static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H][D],
+static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H][V],
                             double lse[B][H][T])
 {
     double(*q)[T][H][D] = (void *)in(m, 0), (*k)[T][G][D] = (void *)in(m, 1);
-    double(*v)[T][G][D] = (void *)in(m, 2);
+    double(*v)[T][G][V] = (void *)in(m, 2);
 
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
@@ -81,7 +81,7 @@ static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H
                         sum += weight[j] = exp(score / 2);
                 }
                 lse[b][h][i] = log(sum);
-                for (int d = 0; d < D; d++) {
+                for (int d = 0; d < V; d++) {
                     o[b][i][h][d] = 0;
                     for (int j = 0; j < T; j++)
                         o[b][i][h][d] += weight[j] / sum * v[b][j][h / 2][d];
@@ -91,13 +91,13 @@ static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H
 
 static void check_attention(const char *inputs, bool documents)
 {
-    double o[B][T][H][D], lse[B][H][T];
+    double o[B][T][H][V], lse[B][H][T];
     struct ct_trial m;
 
     create(&m, "attention", NULL, inputs);
     run(&m);
     naive_attention(&m, documents, o, lse);
-    for (int i = 0; i < B * T * H * D; i++)
+    for (int i = 0; i < B * T * H * V; i++)
         near(out(&m, 0)[i], (&o[0][0][0][0])[i]);
     for (int i = 0; i < B * T * H; i++)
         near(out(&m, 1)[i], (&lse[0][0][0])[i]);
@@ -107,8 +107,8 @@ static void check_attention(const char *inputs, bool documents)
 static void attention_follows_its_formula(void **state)
 {
     (void)state;
-    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] -", false);
-    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6]", true);
+    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] -", false);
+    check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] document[2,6]", true);
 }
 
 /* Scores of 1e5 must not overflow, and pick the largest. */

@@ -53,6 +53,18 @@ static const struct infer_case good[] = {
      "float32[2,3,4,8] float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,8] float32[2,3,4,8] "
      "float32[2,4,3] - - int32[2,3]",
      "float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,8]"},
+    {"attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,5,2,8] bfloat16[2,5,2,6]",
+     "bfloat16[2,3,4,6] float32[2,4,3]"},
+    {"attention_grad", NULL,
+     "float32[2,3,4,6] float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,6] float32[2,3,4,6] "
+     "float32[2,4,3]",
+     "float32[2,3,4,8] float32[2,5,2,8] float32[2,5,2,6]"},
+    {"ring_attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,6]",
+     "bfloat16[2,3,4,6] float32[2,4,3]"},
+    {"ring_attention_grad", NULL,
+     "float32[2,3,4,6] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,6] float32[2,3,4,6] "
+     "float32[2,4,3]",
+     "float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,6]"},
     {"ring_attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,8] int32[2,3]",
      "bfloat16[2,3,4,8] float32[2,4,3]"},
     {"ring_attention_grad", NULL,
@@ -187,6 +199,12 @@ static const struct infer_case bad[] = {
      "attention(%attention): h = 4 is not a multiple of g = 3"},
     {"attention", NULL, "float32[2,3,4,8] float32[2,3,2,8] float32[2,3,1,8] -",
      "attention(%attention): g is 2 in k %b [2,3,2,8], but 1 in v %c [2,3,1,8]"},
+    {"attention", NULL, "float32[2,3,4,8] float32[2,3,2,6] float32[2,3,2,6] -",
+     "attention(%attention): D is 8 in q %a [2,3,4,8], but 6 in k %b [2,3,2,6]"},
+    {"attention_grad", NULL,
+     "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,6] float32[2,3,4,8] "
+     "float32[2,4,3] -",
+     "attention_grad(%attention_grad): V is 8 in do %a [2,3,4,8], but 6 in v %d [2,3,2,6]"},
     {"attention_grad", NULL,
      "float32[2,3,4,8] float32[2,3,4,8] float32[2,3,2,8] float32[2,3,2,8] float32[2,3,4,8] "
      "float32[2,3,4] -",

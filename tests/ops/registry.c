@@ -503,6 +503,26 @@ static void attention_counts_pairs_that_are_seen(void **state)
     assert_true(attention_share(&(struct ct_attention){.window = 1}) == 8.0 / 64);
 }
 
+/* q of 24, v of 16: scores are products of q, results of v, in the gradient three and two. */
+static void attention_counts_values_of_their_own_size(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = ct_graph_create(&arena, "g");
+    struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
+    struct ct_value *q =
+        ct_graph_source(g, CT_ROLE_INPUT, "q", CT_F32, 4, (int64_t[]){2, 8, 4, 24});
+    struct ct_value *v =
+        ct_graph_source(g, CT_ROLE_INPUT, "v", CT_F32, 4, (int64_t[]){2, 8, 4, 16});
+    struct ct_value *o = ct_attention(&b, "o", q, q, v, NULL, NULL), *lse = o->producer->out[1];
+    struct ct_op *grad = ct_emit_type(&b, &ct_op_attention_grad, "g",
+                                      (struct ct_value *[]){o, q, q, v, o, lse}, 6, NULL);
+
+    (void)state;
+    assert_true(ct_op_flops(g, o->producer, -1) == 2 * 8 * 4 * 8 * (24 + 16));
+    assert_true(ct_op_flops(g, grad, -1) == 2 * 8 * 4 * 8 * (3 * 24 + 2 * 16));
+    ct_arena_finish(&arena);
+}
+
 /* A call with so many inputs and outputs. */
 static double flops_of(const char *type, int ins, int outs, const struct ct_tensor *in,
                        const struct ct_tensor *out)
@@ -546,6 +566,7 @@ int main(void)
         cmocka_unit_test(a_failed_builder_keeps_its_first_message),
         cmocka_unit_test(flops_are_counted),
         cmocka_unit_test(attention_counts_pairs_that_are_seen),
+        cmocka_unit_test(attention_counts_values_of_their_own_size),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

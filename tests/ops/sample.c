@@ -34,6 +34,12 @@ const struct ct_sample samples[] = {
     {"attention_grad", "blockwise=true",
      "real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] statistic[2,2,8] "
      "document[2,8] document[2,8]"},
+    {"attention", NULL, "real[2,5,4,3] real[2,5,2,3] real[2,5,2,2] document[2,5]"},
+    {"attention", "causal=false scale=0.3",
+     "real[1,4,2,2] real[1,3,2,2] real[1,3,2,5] - - position[1,4]"},
+    {"attention_grad", NULL,
+     "real[2,5,4,2] real[2,5,4,3] real[2,5,2,3] real[2,5,2,2] real[2,5,4,2] statistic[2,4,5] "
+     "document[2,5]"},
     {"attention_merge", NULL, "real[2,4,2,4] statistic[2,2,4] real[2,4,2,4] statistic[2,2,4]"},
     {"attention_grad", NULL,
      "real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] real[2,6,4,4] statistic[2,4,6] "

@@ -142,9 +142,9 @@ bool CPU_ISA(cpu_attention_accepts)(const struct ct_prepare *prepare)
     const struct ct_tensor *in = prepare->in;
     enum ct_dtype dtype = in[0].dtype;
 
-    return can_mask(prepare->op) && cpu_is_compute_dtype(dtype) && in[1].dtype == dtype &&
-           in[2].dtype == dtype && cpu_is_compute_dtype(prepare->out[0].dtype) &&
-           prepare->out[1].dtype == CT_F32;
+    return can_mask(prepare->op) && in[2].shape[3] == in[0].shape[3] &&
+           cpu_is_compute_dtype(dtype) && in[1].dtype == dtype && in[2].dtype == dtype &&
+           cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)

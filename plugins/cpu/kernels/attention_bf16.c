@@ -176,8 +176,8 @@ bool CPU_ISA(cpu_attention_bf16_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *in = prepare->in;
 
-    return can_mask(prepare->op) && cpu_attention_unit() && in[0].dtype == CT_BF16 &&
-           in[1].dtype == CT_BF16 && in[2].dtype == CT_BF16 &&
+    return can_mask(prepare->op) && in[2].shape[3] == in[0].shape[3] && cpu_attention_unit() &&
+           in[0].dtype == CT_BF16 && in[1].dtype == CT_BF16 && in[2].dtype == CT_BF16 &&
            cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
 }
 

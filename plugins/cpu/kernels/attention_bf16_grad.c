@@ -357,7 +357,7 @@ bool CPU_ISA(cpu_attention_grad_bf16_accepts)(const struct ct_prepare *prepare)
         fits &= in[i].dtype == CT_BF16;
     for (int i = 0; i < 3; i++)
         fits &= cpu_is_compute_dtype(out[i].dtype);
-    return fits;
+    return fits && in[3].shape[3] == in[1].shape[3];
 }
 
 int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)

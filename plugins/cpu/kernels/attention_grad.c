@@ -262,7 +262,7 @@ bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
         same &= in[i].dtype == in[0].dtype;
     for (int i = 0; i < 3; i++)
         same &= cpu_is_compute_dtype(out[i].dtype);
-    return same;
+    return same && in[3].shape[3] == in[1].shape[3];
 }
 
 int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)

@@ -123,8 +123,8 @@ CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct c
 CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t head_size, int64_t pair);
 
 /*
- * Attention: softmax(scale q k^T) v over the keys that a query sees. q[b, t, h, d], k and
- * v[b, t, g, d], g divides h -> [b, t, h, d]. documents int32 [b, t] or NULL: a token sees only its
+ * Attention: softmax(scale q k^T) v over the keys that a query sees. q[b, t, h, d], k[b, t, g, d],
+ * v[b, t, g, e], g divides h -> [b, t, h, e]. documents int32 [b, t] or NULL: a token sees only its
  * own document. how NULL: causal, no window, 1 / sqrt(d).
  */
 struct ct_attention {
