@@ -38,11 +38,9 @@ struct trial {
     struct ct_prepare prepare;
 };
 
-static int64_t measured_size(const struct ct_prepare *like)
+static int64_t measured_size(const struct ct_tensor *like)
 {
-    int64_t size = like->in[0].shape[3];
-
-    return size < MOST_SIZE ? size : MOST_SIZE;
+    return like->shape[3] < MOST_SIZE ? like->shape[3] : MOST_SIZE;
 }
 
 static struct ct_tensor ones(struct ct_arena *arena, enum ct_dtype dtype, int ndim,
@@ -66,14 +64,16 @@ static void begin(struct trial *t, const struct ct_prepare *like)
     bool backward = like->outs == 3;
     int ins = backward ? 6 : 3, lse = backward ? 5 : 4, all = backward ? 9 : 5;
     int64_t heads = HEADS_A_THREAD * cpu_threads();
-    int64_t shape[4] = {1, TOKENS, heads, measured_size(like)}, of_lse[3] = {1, heads, TOKENS};
+    int64_t shape[4] = {1, TOKENS, heads}, of_lse[3] = {1, heads, TOKENS};
 
     t->op = *like->op;
     t->op.attrs = ct_arena_alloc(&t->arena, like->op->type->attrs_size);
     ct_attributes_reset(like->op->type->attrs, t->op.attrs);
-    for (int i = 0; i < all; i++)
+    for (int i = 0; i < all; i++) {
+        shape[3] = measured_size(i < ins ? &like->in[i] : &like->out[i - ins]);
         t->operands[i] =
             i == lse ? ones(&t->arena, CT_F32, 3, of_lse) : ones(&t->arena, CT_BF16, 4, shape);
+    }
     t->prepare = (struct ct_prepare){.op = &t->op,
                                      .in = t->operands,
                                      .out = t->operands + ins,
@@ -139,14 +139,27 @@ static double measure(void *context)
     return ratio[PAIRS / 2];
 }
 
+/* Of q and k, and of v if they differ. */
+static const char *sizes_of(const struct ct_prepare *p, char text[48])
+{
+    const struct ct_tensor *q = &p->in[p->outs == 3 ? 1 : 0], *v = q + 2;
+    long long size = measured_size(q), of_v = measured_size(v);
+
+    if (size == of_v)
+        snprintf(text, 48, "%lld", size);
+    else
+        snprintf(text, 48, "%lld-%lld", size, of_v);
+    return text;
+}
+
 bool cpu_choose_attention(const struct ct_prepare *prepare, const struct ct_kernel *const ways[2])
 {
     const struct cpu_unit *unit = cpu_attention_unit();
-    char name[96];
+    char name[96], sizes[48];
 
     if (cpu_config.attention != CPU_ATTENTION_AUTO)
         return true;
-    snprintf(name, sizeof(name), "%s.%s.%lld.%d", unit->name, prepare->op->type->name,
-             (long long)measured_size(prepare), cpu_threads());
+    snprintf(name, sizeof(name), "%s.%s.%s.%d", unit->name, prepare->op->type->name,
+             sizes_of(prepare, sizes), cpu_threads());
     return cpu_tuned(name, measure, &(struct question){prepare, ways}) > MARGIN;
 }

@@ -1,5 +1,5 @@
 /*
- * Attention of bfloat16 in float32 or in bfloat16 products on a unit: chosen for each head size by
+ * Attention of bfloat16 in float32 or in bfloat16 products on a unit: chosen for head sizes by
  * what is faster on this machine, measured once (tuning.h), or for all by [cpu] attention.
  */
 #ifndef CPU_ATTENTION_H

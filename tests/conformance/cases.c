@@ -132,26 +132,26 @@
     "F - %narrow = cast(%x) {dtype=\"bfloat16\"} : bfloat16[" #b "," #t "," #k "]\n"               \
     "F - %wide = cast(%x) {dtype=\"float32\"} : float32[" #b "," #t "," #k "]\n"
 
-#define ATTENTION(b, t, h, g, d, documents)                                                        \
+#define ATTENTION(b, t, h, g, d, e, documents)                                                     \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #t "," #g "," #d "]\n"                                                  \
-    "input %v : T[" #b "," #t "," #g "," #d "]\n"                                                  \
-    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "input %v : T[" #b "," #t "," #g "," #e "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #e "]\n"                                                 \
     "input %documents : int32[" #b "," #t "]\n"                                                    \
-    "F - %o, %lse = attention(%q, %k, %v, " documents ") : T[" #b "," #t "," #h "," #d             \
+    "F - %o, %lse = attention(%q, %k, %v, " documents ") : T[" #b "," #t "," #h "," #e             \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
-    "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
+    "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #e "]\n"
 
-#define MASKED(b, t, s, h, g, d, how)                                                              \
+#define MASKED(b, t, s, h, g, d, e, how)                                                           \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
-    "input %v : T[" #b "," #s "," #g "," #d "]\n"                                                  \
-    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
-    "F - %o, %lse = attention(%q, %k, %v, _) {" how "} : T[" #b "," #t "," #h "," #d               \
+    "input %v : T[" #b "," #s "," #g "," #e "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #e "]\n"                                                 \
+    "F - %o, %lse = attention(%q, %k, %v, _) {" how "} : T[" #b "," #t "," #h "," #e               \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse) {" how "} : T[" #b "," #t       \
-    "," #h "," #d "], T[" #b "," #s "," #g "," #d "], T[" #b "," #s "," #g "," #d "]\n"
+    "," #h "," #d "], T[" #b "," #s "," #g "," #d "], T[" #b "," #s "," #g "," #e "]\n"
 
 #define ACTIVATIONS(b, t, k)                                                                       \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
@@ -217,29 +217,30 @@
     "], float32![" #k "], T[" #k "]\n"
 
 /* Queries and keys that are shards of sequences, as `said` says; results of two sets of keys. */
-#define ATTENTION_SHARDS(b, t, s, h, g, d, said)                                                   \
+#define ATTENTION_SHARDS(b, t, s, h, g, d, e, said)                                                \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
-    "input %v : T[" #b "," #s "," #g "," #d "]\n"                                                  \
-    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "input %others : T[" #b "," #s "," #g "," #d "]\n"                                             \
+    "input %v : T[" #b "," #s "," #g "," #e "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #e "]\n"                                                 \
     "input %documents : int32[" #b "," #t "]\n"                                                    \
     "input %k_documents : int32[" #b "," #s "]\n"                                                  \
     "input %positions : int32[" #b "," #t "]\n"                                                    \
     "input %k_positions : int32[" #b "," #s "]\n"                                                  \
     "input %outer : int32[" #b "," #t "]\n"                                                        \
     "input %inner : int32[" #b "," #s "]\n"                                                        \
-    "F - %o, %lse = attention(%q, %k, %v, " said ") : T[" #b "," #t "," #h "," #d "], float32[" #b \
+    "F - %o, %lse = attention(%q, %k, %v, " said ") : T[" #b "," #t "," #h "," #e "], float32[" #b \
     "," #h "," #t "]\n"                                                                            \
-    "F - %o1, %lse1 = attention(%q, %k, %v, " said ") : float32![" #b "," #t "," #h "," #d         \
+    "F - %o1, %lse1 = attention(%q, %k, %v, " said ") : float32![" #b "," #t "," #h "," #e         \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
-    "F - %o2, %lse2 = attention(%q, %v, %k, " said ") : float32![" #b "," #t "," #h "," #d         \
+    "F - %o2, %lse2 = attention(%q, %others, %v, " said ") : float32![" #b "," #t "," #h "," #e    \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
-    "F - %m, %mlse = attention_merge(%o1, %lse1, %o2, %lse2) : T![" #b "," #t "," #h "," #d        \
+    "F - %m, %mlse = attention_merge(%o1, %lse1, %o2, %lse2) : T![" #b "," #t "," #h "," #e        \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
-    "F - %w, %wlse = attention_merge(%o, %lse, %m, %mlse) : float32![" #b "," #t "," #h "," #d     \
+    "F - %w, %wlse = attention_merge(%o, %lse, %m, %mlse) : float32![" #b "," #t "," #h "," #e     \
     "], float32[" #b "," #h "," #t "]\n"                                                           \
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " said ") : T[" #b "," #t       \
-    "," #h "," #d "], float32![" #b "," #s "," #g "," #d "], float32![" #b "," #s "," #g "," #d    \
+    "," #h "," #d "], float32![" #b "," #s "," #g "," #d "], float32![" #b "," #s "," #g "," #e    \
     "]\n"
 
 #define ROPE(b, t, h, d, positions, attrs)                                                         \
@@ -451,33 +452,42 @@ const struct conformance_case conformance_cases[] = {
     {"elementwise, one", ELEMENTWISE(1, 1, 1), 0, false},
     {"elementwise, odd", ELEMENTWISE(2, 3, 37), 0, false},
     {"elementwise, many", ELEMENTWISE(2, 129, 128), 0, false},
-    {"attention, one token", ATTENTION(1, 1, 1, 1, 4, "_"), 2, true, true},
-    {"attention, odd", ATTENTION(2, 37, 3, 1, 20, "_"), 2, true, true},
-    {"attention, groups", ATTENTION(2, 70, 4, 2, 16, "_"), 2, true, true},
-    {"attention, wide heads", ATTENTION(1, 67, 2, 2, 64, "_"), 2, true, true},
-    {"attention, all keys", MASKED(2, 67, 70, 4, 2, 16, "causal=false"), 2, true, true},
-    {"attention, window", MASKED(2, 200, 200, 2, 1, 8, "window=17, scale=0.3"), 2, true, true},
-    {"attention, wide window", MASKED(1, 300, 300, 2, 2, 16, "window=130"), 2, true, true},
-    {"attention, documents", ATTENTION(2, 75, 4, 2, 32, "%documents"), 4, true, true},
-    {"attention, fewer queries", ATTENTION_SHARDS(2, 37, 70, 3, 1, 20, "_"), 2, true, true},
-    {"attention, fewer keys", ATTENTION_SHARDS(2, 150, 70, 4, 2, 16, "_"), 2, true, true},
+    {"attention, one token", ATTENTION(1, 1, 1, 1, 4, 4, "_"), 2, true, true},
+    {"attention, odd", ATTENTION(2, 37, 3, 1, 20, 20, "_"), 2, true, true},
+    {"attention, groups", ATTENTION(2, 70, 4, 2, 16, 16, "_"), 2, true, true},
+    {"attention, wide heads", ATTENTION(1, 67, 2, 2, 64, 64, "_"), 2, true, true},
+    {"attention, smaller values", ATTENTION(1, 70, 2, 1, 24, 16, "_"), 2, true, true},
+    {"attention, larger values", ATTENTION(1, 37, 2, 2, 20, 36, "_"), 2, true, true},
+    {"attention, latent", ATTENTION(1, 67, 1, 1, 192, 128, "_"), 2, true, true},
+    {"attention, all keys", MASKED(2, 67, 70, 4, 2, 16, 16, "causal=false"), 2, true, true},
+    {"attention, window", MASKED(2, 200, 200, 2, 1, 8, 8, "window=17, scale=0.3"), 2, true, true},
+    {"attention, wide window", MASKED(1, 300, 300, 2, 2, 16, 16, "window=130"), 2, true, true},
+    {"attention, documents", ATTENTION(2, 75, 4, 2, 32, 32, "%documents"), 4, true, true},
+    {"attention, fewer queries", ATTENTION_SHARDS(2, 37, 70, 3, 1, 20, 20, "_"), 2, true, true},
+    {"attention, fewer keys", ATTENTION_SHARDS(2, 150, 70, 4, 2, 16, 16, "_"), 2, true, true},
     {"attention, any positions",
-     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, "_, _, %positions, %k_positions"), 100, true, true},
+     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, 16, "_, _, %positions, %k_positions"), 100, true, true},
     {"attention, positions of queries",
-     ATTENTION_SHARDS(1, 100, 130, 2, 1, 36, "_, _, %positions, _"), 130, true, true},
+     ATTENTION_SHARDS(1, 100, 130, 2, 1, 36, 36, "_, _, %positions, _"), 130, true, true},
     {"attention, any documents",
-     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, "%documents, %k_documents, %positions, %k_positions"), 9,
+     ATTENTION_SHARDS(2, 75, 90, 4, 2, 16, 16,
+                      "%documents, %k_documents, %positions, %k_positions"),
+     9, true, true},
+    {"attention, documents, smaller values",
+     ATTENTION_SHARDS(1, 75, 90, 2, 1, 48, 32,
+                      "%documents, %k_documents, %positions, %k_positions"),
+     9, true, true},
+    {"attention, block", ATTENTION_SHARDS(1, 256, 256, 2, 2, 16, 16, "_, _, %outer, %inner"), 2,
      true, true},
-    {"attention, block", ATTENTION_SHARDS(1, 256, 256, 2, 2, 16, "_, _, %outer, %inner"), 2, true,
-     true},
-    {"attention, block of its own", ATTENTION_SHARDS(1, 256, 256, 3, 3, 16, "_, _, %outer, %outer"),
-     2, true, true},
+    {"attention, block of its own",
+     ATTENTION_SHARDS(1, 256, 256, 3, 3, 16, 16, "_, _, %outer, %outer"), 2, true, true},
     {"attention, odd block",
-     ATTENTION_SHARDS(1, 202, 202, 2, 1, 32, "%documents, %documents, %outer, %inner"), 4, true,
+     ATTENTION_SHARDS(1, 202, 202, 2, 1, 32, 32, "%documents, %documents, %outer, %inner"), 4, true,
      true},
-    {"attention, tiles", ATTENTION(2, 128, 4, 2, 64, "_"), 2, true, true},
-    {"attention, tiles, wide heads", MASKED(1, 128, 256, 2, 1, 128, "causal=false"), 2, true, true},
-    {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, "window=100"), 2, true, true},
+    {"attention, tiles", ATTENTION(2, 128, 4, 2, 64, 64, "_"), 2, true, true},
+    {"attention, tiles, wide heads", MASKED(1, 128, 256, 2, 1, 128, 128, "causal=false"), 2, true,
+     true},
+    {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, 32, "window=100"), 2, true, true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
     {"rope, scaled",
@@ -579,8 +589,9 @@ const struct conformance_case bench_cases[] = {
     {"layer norm, 124M", LAYER_NORM(4, 512, 768), 0, false},
     {"elementwise, debug", ELEMENTWISE(8, 256, 768), 0, false},
     {"elementwise, 124M", ELEMENTWISE(4, 512, 2048), 0, false},
-    {"attention, debug", ATTENTION(8, 256, 16, 16, 16, "_"), 2, true, true},
-    {"attention, 124M", ATTENTION(4, 512, 12, 12, 64, "_"), 2, true, true},
+    {"attention, debug", ATTENTION(8, 256, 16, 16, 16, 16, "_"), 2, true, true},
+    {"attention, 124M", ATTENTION(4, 512, 12, 12, 64, 64, "_"), 2, true, true},
+    {"attention, DeepSeek-V3", ATTENTION(1, 1024, 8, 8, 192, 128, "_"), 2, true, true},
     {"rope, debug", ROPE(8, 256, 16, 16, "_", "theta=500000"), 50, false},
     {"rope, 124M", ROPE(4, 512, 12, 64, "_", "theta=500000"), 50, false},
     {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},

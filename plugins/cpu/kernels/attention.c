@@ -24,8 +24,8 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    float *k, *v;        /* [padded][width] */
-    float *rows, *q, *o; /* [TILE][width]; columns: [width][TILE] */
+    float *k, *v;        /* [padded][width of either] */
+    float *rows, *q, *o; /* q: rows [TILE][width], columns [width][TILE]; o: columns */
     float *scores;       /* [TILE][TILE] */
     struct running running;
 };
@@ -41,11 +41,11 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
 {
     uintptr_t at = base;
 
-    w->k = carve_floats(&at, a->padded * a->width);
-    w->v = carve_floats(&at, a->padded * a->width);
-    w->rows = carve_floats(&at, TILE * a->width);
-    w->q = carve_floats(&at, TILE * a->width);
-    w->o = carve_floats(&at, TILE * a->width);
+    w->k = carve_floats(&at, a->padded * a->key.width);
+    w->v = carve_floats(&at, a->padded * a->value.width);
+    w->rows = carve_floats(&at, TILE * a->key.width);
+    w->q = carve_floats(&at, TILE * a->key.width);
+    w->o = carve_floats(&at, TILE * a->value.width);
     w->scores = carve_floats(&at, TILE * TILE);
     carve_running(&at, &w->running);
     return at - base;
@@ -84,9 +84,9 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
 {
     const struct attention *a = &f->a;
 
-    pack(f->q, a, b, head, tile, w->rows);
-    pack_columns(a, w->rows, w->q);
-    memset(w->o, 0, (size_t)(TILE * a->width) * sizeof(float));
+    pack(f->q, &a->key, b, head, tile, w->rows);
+    pack_columns(&a->key, w->rows, w->q);
+    memset(w->o, 0, (size_t)(TILE * a->value.width) * sizeof(float));
     begin_running(&w->running);
 }
 
@@ -94,7 +94,7 @@ static void end_queries(const struct forward *f, const struct buffers *w, int64_
                         int64_t tile)
 {
     end_running(&f->a, &w->running, f->lse, b, head, tile);
-    unpack(f->o, &f->a, b, head, tile, w->o, w->running.rescale);
+    unpack(f->o, &f->a.value, b, head, tile, w->o, w->running.rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
@@ -109,11 +109,11 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
 
         if (how & HIDDEN)
             continue;
-        score(a, diagonal, w->k + j * TILE * a->width, w->q, w->scores);
+        score(&a->key, diagonal, w->k + j * TILE * a->key.width, w->q, w->scores);
         mask(&f->sight, b, tile, j, how, w->scores);
         softmax(a, w, diagonal);
-        rescale(a, &w->running, w->o);
-        gather(a, diagonal, w->v + j * TILE * a->width, w->scores, w->o);
+        rescale(&a->value, &w->running, w->o);
+        gather(&a->value, diagonal, w->v + j * TILE * a->value.width, w->scores, w->o);
     }
     end_queries(f, w, b, head, tile);
 }
@@ -129,8 +129,8 @@ static void run_task(const struct forward *f, const struct buffers *w, int64_t t
     for (int64_t j = 0; j < a->key_tiles; j++) {
         if (!is_seen(&f->sight, b, part, parts, j))
             continue;
-        pack(f->k, a, b, group, j, w->k + j * TILE * a->width);
-        pack(f->v, a, b, group, j, w->v + j * TILE * a->width);
+        pack(f->k, &a->key, b, group, j, w->k + j * TILE * a->key.width);
+        pack(f->v, &a->value, b, group, j, w->v + j * TILE * a->value.width);
     }
     for (int64_t head = group * share; head < (group + 1) * share; head++)
         for (int64_t tile = part; tile < a->query_tiles; tile += parts)
@@ -142,9 +142,9 @@ bool CPU_ISA(cpu_attention_accepts)(const struct ct_prepare *prepare)
     const struct ct_tensor *in = prepare->in;
     enum ct_dtype dtype = in[0].dtype;
 
-    return can_mask(prepare->op) && in[2].shape[3] == in[0].shape[3] &&
-           cpu_is_compute_dtype(dtype) && in[1].dtype == dtype && in[2].dtype == dtype &&
-           cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
+    return can_mask(prepare->op) && cpu_is_compute_dtype(dtype) && in[1].dtype == dtype &&
+           in[2].dtype == dtype && cpu_is_compute_dtype(prepare->out[0].dtype) &&
+           prepare->out[1].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
@@ -153,7 +153,7 @@ int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
     struct buffers w;
     int64_t tasks;
 
-    s->shape = attention_of(prepare->op, prepare->in, prepare->in + 1);
+    s->shape = attention_of(prepare->op, prepare->in, CPU_LANES);
     s->threads = cpu_threads();
     tasks = s->shape.batch * s->shape.groups;
     s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;

@@ -43,12 +43,12 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
 {
     uintptr_t at = base;
 
-    w->k = carve_bytes(&at, a->padded * a->width * 2);
-    w->v = carve_bytes(&at, a->padded * a->width * 2);
-    w->q = carve_bytes(&at, TILE * a->width * 2);
+    w->k = carve_bytes(&at, a->padded * a->key.width * 2);
+    w->v = carve_bytes(&at, a->padded * a->value.width * 2);
+    w->q = carve_bytes(&at, TILE * a->key.width * 2);
     w->scores = carve_floats(&at, GROUP * TILE * TILE);
     w->p = carve_bytes(&at, GROUP * CPU_STEP_BYTES);
-    w->o = carve_floats(&at, TILE * a->width);
+    w->o = carve_floats(&at, TILE * a->value.width);
     carve_running(&at, &w->running);
     return at - base;
 }
@@ -90,22 +90,22 @@ static void gather(const struct forward *f, const struct buffers *w, int64_t fir
     const struct attention *a = &f->a;
 
     softmax(a, w, tiles * TILE);
-    rescale(a, &w->running, w->o);
-    for (int64_t panel = 0; panel < panels_of(a); panel++)
+    rescale(&a->value, &w->running, w->o);
+    for (int64_t panel = 0; panel < panels_of(&a->value); panel++)
         cpu_multiply(f->state->unit,
                      across_at(f->state->unit, w->v + step_of(panel, a->padded, first)), w->p,
-                     (struct cpu_extent){elements_in(a, panel), TILE, tiles * TILE},
+                     (struct cpu_extent){elements_in(&a->value, panel), TILE, tiles * TILE},
                      w->o + panel * CPU_BLOCK, true);
 }
 
 static void begin_queries(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
                           int64_t tile)
 {
-    struct cpu_packed_from q = tokens_of(f->q, &f->a, b, head, tile);
+    struct cpu_packed_from q = tokens_of(f->q, b, head, tile);
     struct cpu_lines lines = cpu_panel_lines(0);
 
     cpu_panels()->pack_columns(&lines, &q, w->q);
-    memset(w->o, 0, (size_t)(TILE * f->a.width) * sizeof(float));
+    memset(w->o, 0, (size_t)(TILE * f->a.value.width) * sizeof(float));
     begin_running(&w->running);
 }
 
@@ -113,7 +113,7 @@ static void end_queries(const struct forward *f, const struct buffers *w, int64_
                         int64_t tile)
 {
     end_running(&f->a, &w->running, f->lse, b, head, tile);
-    unpack(f->o, &f->a, b, head, tile, w->o, w->running.rescale);
+    unpack(f->o, &f->a.value, b, head, tile, w->o, w->running.rescale);
 }
 
 static void query_tile(const struct forward *f, const struct buffers *w, int64_t b, int64_t head,
@@ -134,8 +134,8 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
         }
         if (how & HIDDEN)
             continue;
-        cpu_multiply(f->state->unit, rows_at(a, w->k + j * TILE * a->width * 2), w->q,
-                     tile_extent(a), scores, false);
+        cpu_multiply(f->state->unit, rows_at(&a->key, w->k + j * TILE * a->key.width * 2), w->q,
+                     tile_extent(&a->key), scores, false);
         mask(&f->sight, b, tile, j, how, scores);
         tiles++;
         if (j == a->key_tiles - 1)
@@ -148,10 +148,9 @@ static void pack_keys(const struct forward *f, const struct buffers *w, int64_t 
                       int64_t tile)
 {
     const struct attention *a = &f->a;
-    struct cpu_packed_from k = tokens_of(f->k, a, b, group, tile),
-                           v = tokens_of(f->v, a, b, group, tile);
+    struct cpu_packed_from k = tokens_of(f->k, b, group, tile), v = tokens_of(f->v, b, group, tile);
 
-    copy_rows(&k, a, w->k + tile * TILE * a->width * 2);
+    copy_rows(&k, &a->key, w->k + tile * TILE * a->key.width * 2);
     f->state->unit->pack_transposed(&v, w->v + step_of(0, a->padded, tile),
                                     step_of(1, a->padded, 0));
 }
@@ -176,8 +175,8 @@ bool CPU_ISA(cpu_attention_bf16_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *in = prepare->in;
 
-    return can_mask(prepare->op) && in[2].shape[3] == in[0].shape[3] && cpu_attention_unit() &&
-           in[0].dtype == CT_BF16 && in[1].dtype == CT_BF16 && in[2].dtype == CT_BF16 &&
+    return can_mask(prepare->op) && cpu_attention_unit() && in[0].dtype == CT_BF16 &&
+           in[1].dtype == CT_BF16 && in[2].dtype == CT_BF16 &&
            cpu_is_compute_dtype(prepare->out[0].dtype) && prepare->out[1].dtype == CT_F32;
 }
 
@@ -187,7 +186,7 @@ int CPU_ISA(cpu_attention_bf16_prepare)(struct ct_prepare *prepare)
     struct buffers w;
     int64_t tasks;
 
-    s->shape = bf16_attention_of(prepare->op, prepare->in, prepare->in + 1);
+    s->shape = attention_of(prepare->op, prepare->in, CPU_PANEL);
     s->unit = cpu_attention_unit();
     s->threads = cpu_threads();
     tasks = s->shape.batch * s->shape.groups;

@@ -19,19 +19,10 @@
 
 #define ROWS_AHEAD 8 /* to prefetch: they lie far apart, where the hardware does not */
 
-static inline struct attention bf16_attention_of(const struct ct_op *op, const struct ct_tensor *q,
-                                                 const struct ct_tensor *k)
-{
-    struct attention a = attention_of(op, q, k);
-
-    a.width = (a.size + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
-    return a;
-}
-
 /* Parts of a head, of CPU_PANEL elements. */
-static inline int64_t panels_of(const struct attention *a)
+static inline int64_t panels_of(const struct head *h)
 {
-    return a->width / CPU_PANEL;
+    return h->width / CPU_PANEL;
 }
 
 static inline int64_t least(int64_t a, int64_t b)
@@ -40,9 +31,9 @@ static inline int64_t least(int64_t a, int64_t b)
 }
 
 /* Elements of a part that exist. */
-static inline int elements_in(const struct attention *a, int64_t panel)
+static inline int elements_in(const struct head *h, int64_t panel)
 {
-    return (int)least(CPU_PANEL, a->size - panel * CPU_PANEL);
+    return (int)least(CPU_PANEL, h->size - panel * CPU_PANEL);
 }
 
 static inline char *carve_bytes(uintptr_t *at, int64_t bytes)
@@ -51,19 +42,18 @@ static inline char *carve_bytes(uintptr_t *at, int64_t bytes)
 }
 
 /* A tile's tokens of one head, for the packing functions. */
-static inline struct cpu_packed_from tokens_of(const struct ct_tensor *t, const struct attention *a,
-                                               int64_t b, int64_t head, int64_t tile)
+static inline struct cpu_packed_from tokens_of(const struct ct_tensor *t, int64_t b, int64_t head,
+                                               int64_t tile)
 {
     return (struct cpu_packed_from){CT_BF16, token_of(t, b, tile * TILE, head), t->stride[1],
-                                    tokens_in(t->shape[1], tile), a->size};
+                                    tokens_in(t->shape[1], tile), t->shape[3]};
 }
 
 /* Rows [TILE][width], and how a unit reads them. */
-static inline void copy_rows(const struct cpu_packed_from *from, const struct attention *a,
-                             char *to)
+static inline void copy_rows(const struct cpu_packed_from *from, const struct head *h, char *to)
 {
     const char *at = from->at;
-    size_t bytes = (size_t)a->size * 2, row = (size_t)a->width * 2;
+    size_t bytes = (size_t)h->size * 2, row = (size_t)h->width * 2;
 
     for (int64_t r = 0; r < from->rows; r++, at += from->stride * 2, to += row) {
         __builtin_prefetch(at + ROWS_AHEAD * from->stride * 2);
@@ -73,9 +63,9 @@ static inline void copy_rows(const struct cpu_packed_from *from, const struct at
     memset(to, 0, (size_t)(TILE - from->rows) * row);
 }
 
-static inline struct cpu_panel rows_at(const struct attention *a, const char *at)
+static inline struct cpu_panel rows_at(const struct head *h, const char *at)
 {
-    return (struct cpu_panel){at, a->width * 2, 4, 2 * CPU_PANEL};
+    return (struct cpu_panel){at, h->width * 2, 4, 2 * CPU_PANEL};
 }
 
 /* Where a matrix of A or B in panels of `depth` tokens has a panel's step for a tile. */
@@ -94,9 +84,9 @@ static inline struct cpu_panel across_at(const struct cpu_unit *unit, const char
 }
 
 /* One tile's keys against one tile's queries, over the head. */
-static inline struct cpu_extent tile_extent(const struct attention *a)
+static inline struct cpu_extent tile_extent(const struct head *h)
 {
-    return (struct cpu_extent){TILE, TILE, a->size};
+    return (struct cpu_extent){TILE, TILE, h->size};
 }
 
 /* Where a step of B has the pair of rows `row` and row + 1, from column q on. */

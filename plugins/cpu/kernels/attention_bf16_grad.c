@@ -58,19 +58,19 @@ struct chunk {
 
 static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
 {
-    int64_t sequence = a->padded * a->width, row = ROW * a->width;
+    int64_t key = a->key.width, value = a->value.width;
     uintptr_t at = base;
 
-    w->k = carve_bytes(&at, sequence * 2);
-    w->v = carve_bytes(&at, sequence * 2);
-    w->k_across = carve_bytes(&at, sequence * 2);
-    w->dk = carve_floats(&at, sequence);
-    w->dv = carve_floats(&at, sequence);
-    w->q = carve_bytes(&at, row * 2);
-    w->g = carve_bytes(&at, row * 2);
-    w->q_pairs = carve_bytes(&at, row * 2);
-    w->g_pairs = carve_bytes(&at, row * 2);
-    w->dq = carve_floats(&at, row);
+    w->k = carve_bytes(&at, a->padded * key * 2);
+    w->v = carve_bytes(&at, a->padded * value * 2);
+    w->k_across = carve_bytes(&at, a->padded * key * 2);
+    w->dk = carve_floats(&at, a->padded * key);
+    w->dv = carve_floats(&at, a->padded * value);
+    w->q = carve_bytes(&at, ROW * key * 2);
+    w->g = carve_bytes(&at, ROW * value * 2);
+    w->q_pairs = carve_bytes(&at, ROW * key * 2);
+    w->g_pairs = carve_bytes(&at, ROW * value * 2);
+    w->dq = carve_floats(&at, ROW * key);
     w->lse = carve_floats(&at, ROW);
     w->d = carve_floats(&at, ROW);
     w->scale = carve_floats(&at, ROW);
@@ -107,14 +107,14 @@ static void begin_tile(const struct backward *f, const struct buffers *w, const 
     const struct attention *a = &f->a;
     const struct ct_tensor *lse = f->lse, *o = f->o;
     int64_t tile = c->query + i, n = tokens_in(a->queries, tile);
-    struct cpu_packed_from q = tokens_of(f->q, a, t->b, c->head, tile),
-                           g = tokens_of(f->grad, a, t->b, c->head, tile);
+    struct cpu_packed_from q = tokens_of(f->q, t->b, c->head, tile),
+                           g = tokens_of(f->grad, t->b, c->head, tile);
     const float *from =
         (const float *)lse->data + t->b * lse->stride[0] + c->head * lse->stride[1] + tile * TILE;
     struct cpu_lines lines = cpu_panel_lines(step_of(1, ROW, 0));
 
-    cpu_panels()->pack_columns(&lines, &q, w->q + i * TILE * a->width * 2);
-    cpu_panels()->pack_columns(&lines, &g, w->g + i * TILE * a->width * 2);
+    cpu_panels()->pack_columns(&lines, &q, w->q + i * TILE * a->key.width * 2);
+    cpu_panels()->pack_columns(&lines, &g, w->g + i * TILE * a->value.width * 2);
     if (t->keys) {
         cpu_panels()->pack_rows(&lines, &q, w->q_pairs + step_of(0, ROW, i));
         cpu_panels()->pack_rows(&lines, &g, w->g_pairs + step_of(0, ROW, i));
@@ -170,20 +170,22 @@ static void clear(const struct buffers *w, int64_t i, int64_t j)
 static void weigh(const struct backward *f, struct buffers *w, const struct task *t,
                   const struct chunk *c, int64_t i, int64_t j)
 {
-    const struct attention *a = &f->a;
+    const struct head *key = &f->a.key, *value = &f->a.value;
     const struct cpu_unit *unit = f->state->unit;
     unsigned how = sight_between(&f->sight, t->b, c->query + j, c->key + i);
-    int64_t rows = (c->key + i) * TILE * a->width * 2, columns = j * TILE * a->width * 2;
+    int64_t keys = (c->key + i) * TILE * 2, queries = j * TILE * 2; /* bytes a column */
 
     w->seen[i][j] = !(how & HIDDEN);
     if (how & HIDDEN) {
         clear(w, i, j);
         return;
     }
-    cpu_multiply(unit, rows_at(a, w->k + rows), w->q + columns, tile_extent(a), w->s, false);
-    cpu_multiply(unit, rows_at(a, w->v + rows), w->g + columns, tile_extent(a), w->dp, false);
+    cpu_multiply(unit, rows_at(key, w->k + keys * key->width), w->q + queries * key->width,
+                 tile_extent(key), w->s, false);
+    cpu_multiply(unit, rows_at(value, w->v + keys * value->width), w->g + queries * value->width,
+                 tile_extent(value), w->dp, false);
     mask(&f->sight, t->b, c->query + j, c->key + i, how, w->s);
-    weights(a, w, i, j);
+    weights(&f->a, w, i, j);
 }
 
 /* The visible tiles [begin, end) of a row or a column of a chunk. */
@@ -198,26 +200,30 @@ static struct cpu_range seen_range(const bool *seen, int64_t step, int64_t count
     return r;
 }
 
+/* Sums of a tile, panel by panel, += rows times what is in pairs of the queries of a range. */
+static void add_rows(const struct cpu_unit *unit, const struct head *h, struct cpu_panel rows,
+                     const char *pairs, struct cpu_range r, float *sums)
+{
+    for (int64_t panel = 0; panel < panels_of(h); panel++)
+        cpu_multiply(unit, rows, pairs + step_of(panel, ROW, r.begin),
+                     (struct cpu_extent){TILE, elements_in(h, panel), (r.end - r.begin) * TILE},
+                     sums + panel * CPU_BLOCK, true);
+}
+
 /* dv and dk of key tile i */
 static void add_keys(const struct backward *f, const struct buffers *w, const struct chunk *c,
                      int64_t i)
 {
     const struct attention *a = &f->a;
     struct cpu_range r = seen_range(w->seen[i], 1, c->queries);
-    int64_t at = i * TILE * ROW + r.begin * TILE;
+    int64_t at = i * TILE * ROW + r.begin * TILE, row = (c->key + i) * TILE;
     struct cpu_panel p = {(const char *)(w->p + at), ROW * 2, 4, 2 * CPU_PANEL},
                      ds = {(const char *)(w->ds + at), ROW * 2, 4, 2 * CPU_PANEL};
 
     if (r.begin == r.end)
         return;
-    for (int64_t panel = 0; panel < panels_of(a); panel++) {
-        int64_t sum = ((c->key + i) * panels_of(a) + panel) * CPU_BLOCK;
-        int64_t b = step_of(panel, ROW, r.begin);
-        struct cpu_extent extent = {TILE, elements_in(a, panel), (r.end - r.begin) * TILE};
-
-        cpu_multiply(f->state->unit, p, w->g_pairs + b, extent, w->dv + sum, true);
-        cpu_multiply(f->state->unit, ds, w->q_pairs + b, extent, w->dk + sum, true);
-    }
+    add_rows(f->state->unit, &a->value, p, w->g_pairs, r, w->dv + row * a->value.width);
+    add_rows(f->state->unit, &a->key, ds, w->q_pairs, r, w->dk + row * a->key.width);
 }
 
 /* dq of query tile j */
@@ -227,13 +233,13 @@ static void add_queries(const struct backward *f, const struct buffers *w, const
     const struct attention *a = &f->a;
     struct cpu_range r = seen_range(&w->seen[0][j], QUERIES, c->keys);
 
-    for (int64_t panel = 0; panel < panels_of(a) && r.begin < r.end; panel++)
+    for (int64_t panel = 0; panel < panels_of(&a->key) && r.begin < r.end; panel++)
         cpu_multiply(
             f->state->unit,
             across_at(f->state->unit, w->k_across + step_of(panel, a->padded, c->key + r.begin)),
             w->ds_pairs + (j * KEYS + r.begin) * CPU_STEP_BYTES,
-            (struct cpu_extent){elements_in(a, panel), TILE, (r.end - r.begin) * TILE},
-            w->dq + (j * panels_of(a) + panel) * CPU_BLOCK, true);
+            (struct cpu_extent){elements_in(&a->key, panel), TILE, (r.end - r.begin) * TILE},
+            w->dq + (j * panels_of(&a->key) + panel) * CPU_BLOCK, true);
 }
 
 static void run_chunk(const struct backward *f, struct buffers *w, const struct task *t,
@@ -259,55 +265,58 @@ static bool sees_chunk(const struct backward *f, const struct task *t, const str
 /* ---- a task ---- */
 
 /* The tokens of a tile that exist, each times a factor. */
-CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct attention *a, const float *sums,
+CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct head *h, const float *sums,
                               float factor, int64_t n, char *to, int64_t step)
 {
     for (int64_t r = 0; r < n; r++, to += step)
-        for (int64_t i = 0; i < a->size; i += CPU_LANES)
-            v_put(dtype, to, i, a->size,
+        for (int64_t i = 0; i < h->size; i += CPU_LANES)
+            v_put(dtype, to, i, h->size,
                   v_load(sums + i / CPU_PANEL * CPU_BLOCK + r * CPU_PANEL + i % CPU_PANEL) *
                       factor);
 }
 
-static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                       int64_t group, int64_t tile, const float *sums, float factor)
+static void store_rows(const struct ct_tensor *t, const struct head *h, int64_t b, int64_t group,
+                       int64_t tile, const float *sums, float factor)
 {
     char *to = token_of(t, b, tile * TILE, group);
-    int64_t n = tokens_in(a->keys, tile), step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype);
+    int64_t n = tokens_in(t->shape[1], tile),
+            step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype);
 
-    sums += tile * TILE * a->width;
+    sums += tile * TILE * h->width;
     if (t->dtype == CT_F32)
-        store_rows_as(CT_F32, a, sums, factor, n, to, step);
+        store_rows_as(CT_F32, h, sums, factor, n, to, step);
     else
-        store_rows_as(CT_BF16, a, sums, factor, n, to, step);
+        store_rows_as(CT_BF16, h, sums, factor, n, to, step);
 }
 
 static void begin_keys(const struct backward *f, const struct buffers *w, const struct task *t)
 {
     const struct attention *a = &f->a;
-    int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
+    int64_t at = t->begin * TILE, n = (t->end - t->begin) * TILE;
 
     for (int64_t j = t->begin; j < t->end; j++) {
-        struct cpu_packed_from k = tokens_of(f->k, a, t->b, t->group, j),
-                               v = tokens_of(f->v, a, t->b, t->group, j);
+        struct cpu_packed_from k = tokens_of(f->k, t->b, t->group, j),
+                               v = tokens_of(f->v, t->b, t->group, j);
 
-        copy_rows(&k, a, w->k + j * TILE * a->width * 2);
-        copy_rows(&v, a, w->v + j * TILE * a->width * 2);
+        copy_rows(&k, &a->key, w->k + j * TILE * a->key.width * 2);
+        copy_rows(&v, &a->value, w->v + j * TILE * a->value.width * 2);
         if (t->queries)
             f->state->unit->pack_transposed(&k, w->k_across + step_of(0, a->padded, j),
                                             step_of(1, a->padded, 0));
     }
     if (!t->keys)
         return;
-    memset(w->dk + at, 0, (size_t)n * sizeof(float));
-    memset(w->dv + at, 0, (size_t)n * sizeof(float));
+    memset(w->dk + at * a->key.width, 0, (size_t)(n * a->key.width) * sizeof(float));
+    memset(w->dv + at * a->value.width, 0, (size_t)(n * a->value.width) * sizeof(float));
 }
 
 static void end_keys(const struct backward *f, const struct buffers *w, const struct task *t)
 {
+    const struct attention *a = &f->a;
+
     for (int64_t j = t->begin; t->keys && j < t->end; j++) {
-        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk, f->a.scale);
-        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv, 1);
+        store_rows(f->dk, &a->key, t->b, t->group, j, w->dk, a->scale);
+        store_rows(f->dv, &a->value, t->b, t->group, j, w->dv, 1);
     }
 }
 
@@ -319,14 +328,15 @@ static void run_queries(const struct backward *f, struct buffers *w, const struc
 
     for (int64_t i = 0; i < c.queries; i++)
         begin_tile(f, w, t, &c, i);
-    memset(w->dq, 0, (size_t)(c.queries * TILE * a->width) * sizeof(float));
+    memset(w->dq, 0, (size_t)(c.queries * TILE * a->key.width) * sizeof(float));
     for (c.key = t->begin; c.key < t->end; c.key += KEYS) {
         c.keys = least(KEYS, t->end - c.key);
         if (sees_chunk(f, t, &c))
             run_chunk(f, w, t, &c);
     }
     for (int64_t i = 0; t->queries && i < c.queries; i++)
-        unpack(f->dq, a, t->b, c.head, c.query + i, w->dq + i * TILE * a->width, w->scale);
+        unpack(f->dq, &a->key, t->b, c.head, c.query + i, w->dq + i * TILE * a->key.width,
+               w->scale);
 }
 
 static void run_task(const struct backward *f, struct buffers *w, const struct task *t)
@@ -357,7 +367,7 @@ bool CPU_ISA(cpu_attention_grad_bf16_accepts)(const struct ct_prepare *prepare)
         fits &= in[i].dtype == CT_BF16;
     for (int i = 0; i < 3; i++)
         fits &= cpu_is_compute_dtype(out[i].dtype);
-    return fits && in[3].shape[3] == in[1].shape[3];
+    return fits;
 }
 
 int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
@@ -365,7 +375,7 @@ int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
     struct state *s = ct_arena_new(prepare->arena, struct state);
     struct buffers w;
 
-    s->shape = bf16_attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
+    s->shape = attention_of(prepare->op, prepare->in + 1, CPU_PANEL);
     s->unit = cpu_attention_unit();
     s->threads = cpu_threads();
     s->parts = parts_for(&s->shape, s->threads, (s->shape.query_tiles + QUERIES - 1) / QUERIES);

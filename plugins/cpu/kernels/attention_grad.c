@@ -27,8 +27,8 @@ struct state {
 
 /* A thread's own memory. */
 struct buffers {
-    float *k, *v, *dk, *dv;       /* [padded][width] */
-    float *q, *o;                 /* rows of q and of do: [TILE][width] */
+    float *k, *v, *dk, *dv;       /* [padded][width of either] */
+    float *q, *o;                 /* rows of q and of do: [TILE][width of either] */
     float *q_columns, *o_columns; /* the same, [width][TILE] */
     float *dq;                    /* [width][TILE] */
     float *p, *ds;                /* [TILE][TILE] */
@@ -45,18 +45,18 @@ struct backward {
 
 static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers *w)
 {
-    int64_t sequence = a->padded * a->width, tile = TILE * a->width;
+    int64_t key = a->key.width, value = a->value.width;
     uintptr_t at = base;
 
-    w->k = carve_floats(&at, sequence);
-    w->v = carve_floats(&at, sequence);
-    w->dk = carve_floats(&at, sequence);
-    w->dv = carve_floats(&at, sequence);
-    w->q = carve_floats(&at, tile);
-    w->o = carve_floats(&at, tile);
-    w->q_columns = carve_floats(&at, tile);
-    w->o_columns = carve_floats(&at, tile);
-    w->dq = carve_floats(&at, tile);
+    w->k = carve_floats(&at, a->padded * key);
+    w->v = carve_floats(&at, a->padded * value);
+    w->dk = carve_floats(&at, a->padded * key);
+    w->dv = carve_floats(&at, a->padded * value);
+    w->q = carve_floats(&at, TILE * key);
+    w->o = carve_floats(&at, TILE * value);
+    w->q_columns = carve_floats(&at, TILE * key);
+    w->o_columns = carve_floats(&at, TILE * value);
+    w->dq = carve_floats(&at, TILE * key);
     w->p = carve_floats(&at, TILE * TILE);
     w->ds = carve_floats(&at, TILE * TILE);
     w->lse = carve_floats(&at, TILE);
@@ -69,16 +69,16 @@ static size_t lay_out(const struct attention *a, uintptr_t base, struct buffers 
  * d[query] = sum over the head of do o, in the order in which `multiply` sums do v: a query that
  * sees one key only gets a gradient of exactly 0. Rows of o that do not exist count as zeros.
  */
-CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct attention *a, const float *columns,
+CPU_INLINE void row_sums_as(enum ct_dtype dtype, const struct head *h, const float *columns,
                             const char *o, int64_t step, int64_t n, float *d)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         vf sum = {0};
 
-        for (int64_t i = 0; i < a->width; i += CPU_LANES) {
+        for (int64_t i = 0; i < h->width; i += CPU_LANES) {
             vf block[CPU_LANES] = {{0}};
             for (int64_t r = 0; r < CPU_LANES && q + r < n; r++)
-                block[r] = v_get(dtype, o + (q + r) * step, i, a->size);
+                block[r] = v_get(dtype, o + (q + r) * step, i, h->size);
             v_transpose(block);
             for (int64_t r = 0; r < CPU_LANES; r++)
                 sum += block[r] * v_load(columns + (i + r) * TILE + q);
@@ -96,9 +96,9 @@ static void row_sums(const struct backward *f, const struct buffers *w, int64_t 
             n = tokens_in(o->shape[1], tile);
 
     if (o->dtype == CT_F32)
-        row_sums_as(CT_F32, &f->a, w->o_columns, rows, step, n, w->d);
+        row_sums_as(CT_F32, &f->a.value, w->o_columns, rows, step, n, w->d);
     else
-        row_sums_as(CT_BF16, &f->a, w->o_columns, rows, step, n, w->d);
+        row_sums_as(CT_BF16, &f->a.value, w->o_columns, rows, step, n, w->d);
 }
 
 static void begin_queries(const struct backward *f, const struct buffers *w, int64_t b,
@@ -110,12 +110,12 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
     const float *from =
         (const float *)lse->data + b * lse->stride[0] + head * lse->stride[1] + tile * TILE;
 
-    pack(f->q, a, b, head, tile, w->q);
-    pack(f->grad, a, b, head, tile, w->o);
-    pack_columns(a, w->q, w->q_columns);
-    pack_columns(a, w->o, w->o_columns);
+    pack(f->q, &a->key, b, head, tile, w->q);
+    pack(f->grad, &a->value, b, head, tile, w->o);
+    pack_columns(&a->key, w->q, w->q_columns);
+    pack_columns(&a->value, w->o, w->o_columns);
     row_sums(f, w, b, head, tile);
-    memset(w->dq, 0, (size_t)(TILE * a->width) * sizeof(float));
+    memset(w->dq, 0, (size_t)(TILE * a->key.width) * sizeof(float));
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         vf lse_q = q < n ? v_get(CT_F32, from, q, n) : v_set(0);
 
@@ -142,8 +142,8 @@ static void weights(const struct attention *a, const struct buffers *w, bool dia
 }
 
 /* out[key][..] += sum over queries of weights[key][query] rows[query][..] */
-static void scatter(const struct attention *a, bool diagonal, const float *weights,
-                    const float *rows, float *out)
+static void scatter(const struct head *h, bool diagonal, const float *weights, const float *rows,
+                    float *out)
 {
     struct span spans[TILE / GRAIN];
     int count = spans_of(diagonal, spans);
@@ -151,15 +151,15 @@ static void scatter(const struct attention *a, bool diagonal, const float *weigh
     for (int i = 0; i < count; i++) {
         int64_t key = spans[i].key, query = spans[i].query;
 
-        multiply((struct product){.c = out + key * a->width,
-                                  .c_row = a->width,
+        multiply((struct product){.c = out + key * h->width,
+                                  .c_row = h->width,
                                   .a = weights + key * TILE + query,
                                   .row = TILE,
                                   .step = 1,
-                                  .b = rows + query * a->width,
-                                  .b_row = a->width,
+                                  .b = rows + query * h->width,
+                                  .b_row = h->width,
                                   .m = spans[i].keys,
-                                  .n = a->width,
+                                  .n = h->width,
                                   .k = TILE - query,
                                   .add = true});
     }
@@ -170,67 +170,69 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
 {
     const struct attention *a = &f->a;
     unsigned how = sight_between(&f->sight, t->b, tile, j);
-    int64_t at = j * TILE * a->width;
+    int64_t key = j * TILE * a->key.width, value = j * TILE * a->value.width;
     bool diagonal = how & DIAGONAL;
 
     if (how & HIDDEN)
         return;
-    score(a, diagonal, w->k + at, w->q_columns, w->p);
-    score(a, diagonal, w->v + at, w->o_columns, w->ds);
+    score(&a->key, diagonal, w->k + key, w->q_columns, w->p);
+    score(&a->value, diagonal, w->v + value, w->o_columns, w->ds);
     mask(&f->sight, t->b, tile, j, how, w->p);
     weights(a, w, diagonal);
     if (t->keys) {
-        scatter(a, diagonal, w->p, w->o, w->dv + at);
-        scatter(a, diagonal, w->ds, w->q, w->dk + at);
+        scatter(&a->value, diagonal, w->p, w->o, w->dv + value);
+        scatter(&a->key, diagonal, w->ds, w->q, w->dk + key);
     }
     if (t->queries)
-        gather(a, diagonal, w->k + at, w->ds, w->dq);
+        gather(&a->key, diagonal, w->k + key, w->ds, w->dq);
 }
 
 /* Packed rows of one head, times factor -> the tokens of a tile that exist. */
-CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct attention *a, const float *rows,
+CPU_INLINE void store_rows_as(enum ct_dtype dtype, const struct head *h, const float *rows,
                               float factor, int64_t n, char *to, int64_t step)
 {
     for (int64_t r = 0; r < n; r++, to += step)
-        for (int64_t i = 0; i < a->size; i += CPU_LANES)
-            v_put(dtype, to, i, a->size, v_load(rows + r * a->width + i) * factor);
+        for (int64_t i = 0; i < h->size; i += CPU_LANES)
+            v_put(dtype, to, i, h->size, v_load(rows + r * h->width + i) * factor);
 }
 
-static void store_rows(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                       int64_t head, int64_t tile, const float *rows, float factor)
+static void store_rows(const struct ct_tensor *t, const struct head *h, int64_t b, int64_t head,
+                       int64_t tile, const float *rows, float factor)
 {
     char *to = token_of(t, b, tile * TILE, head);
     int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
             n = tokens_in(t->shape[1], tile);
 
     if (t->dtype == CT_F32)
-        store_rows_as(CT_F32, a, rows, factor, n, to, step);
+        store_rows_as(CT_F32, h, rows, factor, n, to, step);
     else
-        store_rows_as(CT_BF16, a, rows, factor, n, to, step);
+        store_rows_as(CT_BF16, h, rows, factor, n, to, step);
 }
 
 static void begin_keys(const struct backward *f, const struct buffers *w, const struct task *t)
 {
     const struct attention *a = &f->a;
-    int64_t at = t->begin * TILE * a->width, n = (t->end - t->begin) * TILE * a->width;
+    int64_t at = t->begin * TILE, n = (t->end - t->begin) * TILE;
 
     for (int64_t j = t->begin; j < t->end; j++) {
         if (!is_seen(&f->sight, t->b, t->first, t->step, j))
             continue;
-        pack(f->k, a, t->b, t->group, j, w->k + j * TILE * a->width);
-        pack(f->v, a, t->b, t->group, j, w->v + j * TILE * a->width);
+        pack(f->k, &a->key, t->b, t->group, j, w->k + j * TILE * a->key.width);
+        pack(f->v, &a->value, t->b, t->group, j, w->v + j * TILE * a->value.width);
     }
     if (!t->keys)
         return;
-    memset(w->dk + at, 0, (size_t)n * sizeof(float));
-    memset(w->dv + at, 0, (size_t)n * sizeof(float));
+    memset(w->dk + at * a->key.width, 0, (size_t)(n * a->key.width) * sizeof(float));
+    memset(w->dv + at * a->value.width, 0, (size_t)(n * a->value.width) * sizeof(float));
 }
 
 static void end_keys(const struct backward *f, const struct buffers *w, const struct task *t)
 {
+    const struct attention *a = &f->a;
+
     for (int64_t j = t->begin; t->keys && j < t->end; j++) {
-        store_rows(f->dk, &f->a, t->b, t->group, j, w->dk + j * TILE * f->a.width, f->a.scale);
-        store_rows(f->dv, &f->a, t->b, t->group, j, w->dv + j * TILE * f->a.width, 1);
+        store_rows(f->dk, &a->key, t->b, t->group, j, w->dk + j * TILE * a->key.width, a->scale);
+        store_rows(f->dv, &a->value, t->b, t->group, j, w->dv + j * TILE * a->value.width, 1);
     }
 }
 
@@ -248,7 +250,7 @@ static void run_task(const struct backward *f, const struct buffers *w, const st
             for (int64_t j = t->begin; j < t->end; j++)
                 key_tile(f, w, t, tile, j);
             if (t->queries)
-                unpack(f->dq, a, t->b, head, tile, w->dq, w->scale);
+                unpack(f->dq, &a->key, t->b, head, tile, w->dq, w->scale);
         }
     end_keys(f, w, t);
 }
@@ -262,7 +264,7 @@ bool CPU_ISA(cpu_attention_grad_accepts)(const struct ct_prepare *prepare)
         same &= in[i].dtype == in[0].dtype;
     for (int i = 0; i < 3; i++)
         same &= cpu_is_compute_dtype(out[i].dtype);
-    return same && in[3].shape[3] == in[1].shape[3];
+    return same;
 }
 
 int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
@@ -270,7 +272,7 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
     struct state *s = ct_arena_new(prepare->arena, struct state);
     struct buffers w;
 
-    s->shape = attention_of(prepare->op, prepare->in + 1, prepare->in + 2);
+    s->shape = attention_of(prepare->op, prepare->in + 1, CPU_LANES);
     s->threads = cpu_threads();
     s->parts = parts_for(&s->shape, s->threads, s->shape.query_tiles);
     s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));

@@ -30,11 +30,11 @@ static inline void begin_running(const struct running *r)
 }
 
 /* o[size][TILE], by the factors of the newest scores. */
-static inline void rescale(const struct attention *a, const struct running *r, float *o)
+static inline void rescale(const struct head *h, const struct running *r, float *o)
 {
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         vf factor = v_load(r->rescale + q);
-        for (int64_t i = 0; i < a->size; i++)
+        for (int64_t i = 0; i < h->size; i++)
             v_store(o + i * TILE + q, v_load(o + i * TILE + q) * factor);
     }
 }

@@ -19,37 +19,37 @@
 
 /* Rows of one head as float32[TILE][width]; the rows beyond n are zero. */
 CPU_INLINE void pack_as(enum ct_dtype dtype, const char *from, int64_t step, int64_t n,
-                        const struct attention *a, float *to)
+                        const struct head *h, float *to)
 {
     for (int64_t r = 0; r < n; r++, from += step)
-        for (int64_t i = 0; i < a->width; i += CPU_LANES) {
+        for (int64_t i = 0; i < h->width; i += CPU_LANES) {
             __builtin_prefetch(from + AHEAD * step + i * (dtype == CT_F32 ? 4 : 2));
-            v_store(to + r * a->width + i, v_get(dtype, from, i, a->size));
+            v_store(to + r * h->width + i, v_get(dtype, from, i, h->size));
         }
-    memset(to + n * a->width, 0, (size_t)((TILE - n) * a->width) * sizeof(float));
+    memset(to + n * h->width, 0, (size_t)((TILE - n) * h->width) * sizeof(float));
 }
 
-static inline void pack(const struct ct_tensor *t, const struct attention *a, int64_t b,
-                        int64_t head, int64_t tile, float *to)
+static inline void pack(const struct ct_tensor *t, const struct head *h, int64_t b, int64_t head,
+                        int64_t tile, float *to)
 {
     const char *from = token_of(t, b, tile * TILE, head);
     int64_t step = t->stride[1] * (int64_t)ct_dtype_size(t->dtype),
             n = tokens_in(t->shape[1], tile);
 
     if (t->dtype == CT_F32)
-        pack_as(CT_F32, from, step, n, a, to);
+        pack_as(CT_F32, from, step, n, h, to);
     else
-        pack_as(CT_BF16, from, step, n, a, to);
+        pack_as(CT_BF16, from, step, n, h, to);
 }
 
 /* rows[TILE][width] -> columns[width][TILE] */
-static inline void pack_columns(const struct attention *a, const float *rows, float *columns)
+static inline void pack_columns(const struct head *h, const float *rows, float *columns)
 {
-    for (int64_t j = 0; j < a->width; j += CPU_LANES)
+    for (int64_t j = 0; j < h->width; j += CPU_LANES)
         for (int64_t i = 0; i < TILE; i += CPU_LANES) {
             vf block[CPU_LANES];
             for (int64_t r = 0; r < CPU_LANES; r++)
-                block[r] = v_load(rows + (i + r) * a->width + j);
+                block[r] = v_load(rows + (i + r) * h->width + j);
             v_transpose(block);
             for (int64_t r = 0; r < CPU_LANES; r++)
                 v_store(columns + (j + r) * TILE + i, block[r]);
@@ -140,7 +140,7 @@ static inline int spans_of(bool diagonal, struct span spans[TILE / GRAIN])
 }
 
 /* scores[key][query] = sum over the head of keys[key][..] columns[..][query] */
-static inline void score(const struct attention *a, bool diagonal, const float *keys,
+static inline void score(const struct head *h, bool diagonal, const float *keys,
                          const float *columns, float *scores)
 {
     struct span spans[TILE / GRAIN];
@@ -151,19 +151,19 @@ static inline void score(const struct attention *a, bool diagonal, const float *
 
         multiply((struct product){.c = scores + key * TILE + query,
                                   .c_row = TILE,
-                                  .a = keys + key * a->width,
-                                  .row = a->width,
+                                  .a = keys + key * h->width,
+                                  .row = h->width,
                                   .step = 1,
                                   .b = columns + query,
                                   .b_row = TILE,
                                   .m = spans[i].keys,
                                   .n = TILE - query,
-                                  .k = a->size});
+                                  .k = h->size});
     }
 }
 
 /* columns[..][query] += sum over keys of values[key][..] weights[key][query] */
-static inline void gather(const struct attention *a, bool diagonal, const float *values,
+static inline void gather(const struct head *h, bool diagonal, const float *values,
                           const float *weights, float *columns)
 {
     struct span spans[TILE / GRAIN];
@@ -174,12 +174,12 @@ static inline void gather(const struct attention *a, bool diagonal, const float 
 
         multiply((struct product){.c = columns + query,
                                   .c_row = TILE,
-                                  .a = values + key * a->width,
+                                  .a = values + key * h->width,
                                   .row = 1,
-                                  .step = a->width,
+                                  .step = h->width,
                                   .b = weights + key * TILE + query,
                                   .b_row = TILE,
-                                  .m = (a->size + 3) & ~(int64_t)3,
+                                  .m = (h->size + 3) & ~(int64_t)3,
                                   .n = TILE - query,
                                   .k = spans[i].keys,
                                   .add = true});
