@@ -161,21 +161,21 @@ static void attention(struct model *m)
                                         .original_max_position = 8};
     int64_t groups = 1 + random_below(&m->shape, 4),
             count = groups * (1 + random_below(&m->shape, 2));
-    int64_t size = 2 + 2 * random_below(&m->shape, 2);
+    int64_t size = 2 + 2 * random_below(&m->shape, 2), of_v = 1 + random_below(&m->shape, 4);
     bool documents = random_chance(&m->shape, 50), positions = random_chance(&m->shape, 50);
     struct ct_value *x = pick(m), *w[3], *y[3];
 
     for (int i = 0; i < 3; i++)
-        w[i] = weight(m, 2, (i ? groups : count) * size, features(x));
+        w[i] = weight(m, 2, (i ? groups : count) * (i < 2 ? size : of_v), features(x));
     ct_linears(&m->b, (const char *const[]){name(m, "q"), name(m, "k"), name(m, "v")}, x, w, 3, y);
     for (int i = 0; i < 3; i++)
-        y[i] = heads(m, y[i], i ? groups : count, size);
+        y[i] = heads(m, y[i], i ? groups : count, i < 2 ? size : of_v);
     for (int i = 0; i < 2; i++)
         y[i] = ct_rope(&m->b, name(m, "rope"), y[i], positions ? m->positions : NULL, &rope);
     x = ct_attention(&m->b, name(m, "attention"), y[0], y[1], y[2], documents ? m->documents : NULL,
                      NULL);
     keep(m,
-         ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * size}));
+         ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * of_v}));
 }
 
 static void (*const layers[])(struct model *) = {linear, linear, gated, norm,     norm,
