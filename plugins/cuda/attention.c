@@ -21,6 +21,11 @@ static const void *optional(const struct ct_launch *l, int i)
     return i < l->ins ? l->in[i].data : NULL;
 }
 
+static struct gpu_head head_of(const struct ct_tensor *t)
+{
+    return (struct gpu_head){(int32_t)t->shape[3], (int32_t)t->shape[3] + 1};
+}
+
 /* q is input `at`; documents and positions are the inputs from `more` on. */
 static struct gpu_attention arguments(const struct ct_launch *l, int at, int more)
 {
@@ -32,12 +37,12 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
                               .batch = q->shape[0],
                               .heads = (int32_t)q->shape[2],
                               .groups = (int32_t)k->shape[2],
-                              .size = (int32_t)q->shape[3],
-                              .padded = (int32_t)q->shape[3] + 1,
                               .causal = ct_op_bool(l->op, "causal"),
                               .window = ct_op_int(l->op, "window"),
                               .scale = (float)(scale > 0 ? scale : 1 / sqrt((double)q->shape[3]))};
 
+    a.key = head_of(q);
+    a.value = head_of(v);
     strides(a.q_stride, q);
     strides(a.k_stride, k);
     strides(a.v_stride, v);
@@ -62,8 +67,6 @@ static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    if (p->in[tensors == 3 ? 2 : 3].shape[3] != p->in[tensors == 3 ? 0 : 1].shape[3])
-        return gpu_refuse("heads of v have another size than those of q");
     return gpu_is_compute_dtype(p->in[0].dtype);
 }
 
@@ -72,7 +75,7 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 {
     if (!fits(p, tensors, outs, more))
         return false;
-    if (p->in[0].shape[3] > LARGEST_HEAD)
+    if (p->in[0].shape[3] > LARGEST_HEAD || p->in[2].shape[3] > LARGEST_HEAD)
         return gpu_refuse("heads are larger than %d", LARGEST_HEAD);
     if (p->in[0].dtype != CT_F32 && !strcmp(gpu_config.attention, "cudnn"))
         return gpu_refuse("[cuda] attention = cudnn leaves bfloat16 to cuDNN");
@@ -84,9 +87,12 @@ static unsigned tiles(int64_t tokens)
     return (unsigned)gpu_blocks(tokens, TILE);
 }
 
-static size_t shared_bytes(const struct ct_tensor *q)
+/* Tiles of q and k, and so many of values or their gradients and of scores. v is q[2]. */
+static size_t shared_bytes(const struct ct_tensor *q, int values)
 {
-    return (size_t)(3 * TILE * (q->shape[3] + 1) + TILE * TILE) * sizeof(float);
+    int32_t rows = 2 * head_of(q).padded + values * (head_of(q + 2).padded + TILE);
+
+    return (size_t)(TILE * rows) * sizeof(float);
 }
 
 static bool has_shared(const struct ct_prepare *p, size_t bytes)
@@ -96,7 +102,7 @@ static bool has_shared(const struct ct_prepare *p, size_t bytes)
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return suits(p, 3, 1, 3) && has_shared(p, shared_bytes(&p->in[0])) &&
+    return suits(p, 3, 1, 3) && has_shared(p, shared_bytes(&p->in[0], 1)) &&
            p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
 }
 
@@ -118,19 +124,14 @@ static int run(const struct ct_launch *l)
     return gpu_launch_as(
         l, "attention", l->in[0].dtype, false,
         (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
-        (struct gpu_size){THREADS, 1, 1}, shared_bytes(&l->in[0]), &a);
+        (struct gpu_size){THREADS, 1, 1}, shared_bytes(&l->in[0], 1), &a);
 }
 
 /* ---- the gradient ---- */
 
-static size_t shared_bytes_grad(const struct ct_tensor *q)
-{
-    return (size_t)(4 * TILE * (q->shape[3] + 1) + 2 * TILE * TILE) * sizeof(float);
-}
-
 static bool accepts_grad(const struct ct_prepare *p)
 {
-    return suits(p, 5, 3, 6) && has_shared(p, shared_bytes_grad(&p->in[1])) &&
+    return suits(p, 5, 3, 6) && has_shared(p, shared_bytes(&p->in[1], 2)) &&
            p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
@@ -175,7 +176,7 @@ static int run_grad(const struct ct_launch *l)
     struct gpu_attention a = gradient_arguments(l);
     enum ct_dtype dtype = l->in[1].dtype;
     struct gpu_size block = {THREADS, 1, 1};
-    size_t shared = shared_bytes_grad(&l->in[1]);
+    size_t shared = shared_bytes(&l->in[1], 2);
     int rc = make_delta(l, &a);
 
     if (rc == 0)
@@ -193,20 +194,27 @@ static int run_grad(const struct ct_launch *l)
 
 /* ---- on tensor cores ---- */
 
-#define VECTOR 8 /* elements that are moved at once */
-#define LARGEST_PADDED_HEAD 128
+#define VECTOR 8            /* elements that are moved at once */
 #define ROOM ((size_t)4096) /* of shared memory, for what kernels declare themselves */
 
-/* Columns of a head in shared memory. */
-static int padded_head(const struct ct_tensor *q)
+/* What there are kernels for: columns of heads of q and k, and of v and o, in shared memory. */
+static const struct columns {
+    int key, value;
+} columns[] = {{64, 64}, {128, 128}, {192, 128}};
+
+/* v is q[2]; NULL: heads are too large. */
+static const struct columns *columns_of(const struct ct_tensor *q)
 {
-    return q->shape[3] <= 64 ? 64 : LARGEST_PADDED_HEAD;
+    for (size_t i = 0; i < CT_COUNT(columns); i++)
+        if (q->shape[3] <= columns[i].key && q[2].shape[3] <= columns[i].value)
+            return &columns[i];
+    return NULL;
 }
 
-/* So many tiles of rows of heads. */
-static size_t tile_bytes(const struct ct_tensor *q, int count)
+/* Three tiles of q and k, and so many of v and o. */
+static size_t tile_bytes(const struct columns *c, int values)
 {
-    return (size_t)count * GPU_ATTENTION_ROWS * (size_t)padded_head(q) * sizeof(uint16_t);
+    return (size_t)(GPU_ATTENTION_ROWS * (3 * c->key + values * c->value)) * sizeof(uint16_t);
 }
 
 static bool in_vectors(const struct ct_tensor *t, int count)
@@ -218,45 +226,47 @@ static bool in_vectors(const struct ct_tensor *t, int count)
     return true;
 }
 
-/* held: tiles in shared memory */
-static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int more, int held)
+/* values: tiles in shared memory */
+static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int more, int values)
 {
     const struct ct_tensor *q = &p->in[outs == 1 ? 0 : 1];
+    const struct columns *c = columns_of(q);
 
     return strcmp(gpu_config.attention, "plain") && fits(p, tensors, outs, more) &&
            q->dtype == CT_BF16 && in_vectors(p->in, tensors) && in_vectors(p->out, outs) &&
-           q->shape[3] % VECTOR == 0 && q->shape[3] <= LARGEST_PADDED_HEAD &&
-           has_shared(p, tile_bytes(q, held) + ROOM);
+           q->shape[3] % VECTOR == 0 && q[2].shape[3] % VECTOR == 0 && c &&
+           has_shared(p, tile_bytes(c, values) + ROOM);
 }
 
 static bool tensor_accepts(const struct ct_prepare *p)
 {
-    return suits_tensor(p, 3, 1, 3, 5) && p->out[1].dtype == CT_F32 &&
+    return suits_tensor(p, 3, 1, 3, 2) && p->out[1].dtype == CT_F32 &&
            ct_tensor_is_dense(&p->out[1]);
 }
 
 static int launch_tensor(const struct ct_launch *l, const char *name, const struct ct_tensor *q,
-                         int64_t rows, int32_t heads, int held, const struct gpu_attention *a)
+                         int64_t rows, int32_t heads, int values, const struct gpu_attention *a)
 {
+    const struct columns *c = columns_of(q);
     struct gpu_size grid = {(unsigned)gpu_blocks(rows, GPU_ATTENTION_ROWS), (unsigned)heads,
                             (unsigned)a->batch};
     char full[64];
 
-    snprintf(full, sizeof(full), "%s_%d", name, padded_head(q));
+    snprintf(full, sizeof(full), "%s_%d", name, c->key);
     return gpu_launch(l, full, grid, (struct gpu_size){GPU_ATTENTION_THREADS, 1, 1},
-                      tile_bytes(q, held), a);
+                      tile_bytes(c, values), a);
 }
 
 static int tensor_run(const struct ct_launch *l)
 {
     struct gpu_attention a = forward_arguments(l);
 
-    return launch_tensor(l, "attention_tensor", &l->in[0], a.queries.tokens, a.heads, 5, &a);
+    return launch_tensor(l, "attention_tensor", &l->in[0], a.queries.tokens, a.heads, 2, &a);
 }
 
 static bool tensor_accepts_grad(const struct ct_prepare *p)
 {
-    return suits_tensor(p, 5, 3, 6, 6) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
+    return suits_tensor(p, 5, 3, 6, 3) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
 static int tensor_run_grad(const struct ct_launch *l)
@@ -265,9 +275,9 @@ static int tensor_run_grad(const struct ct_launch *l)
     int rc = make_delta(l, &a);
 
     if (rc == 0)
-        rc = launch_tensor(l, "attention_tensor_dq", &l->in[1], a.queries.tokens, a.heads, 6, &a);
+        rc = launch_tensor(l, "attention_tensor_dq", &l->in[1], a.queries.tokens, a.heads, 3, &a);
     return rc < 0 ? rc
-                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], a.keys.tokens, a.groups, 6,
+                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], a.keys.tokens, a.groups, 3,
                                   &a);
 }
 

@@ -323,6 +323,11 @@ struct gpu_side {
 #define GPU_ATTENTION_ROWS 64 /* of a block on tensor cores */
 #define GPU_ATTENTION_THREADS 128
 
+/* Elements of a token in one head. */
+struct gpu_head {
+    int32_t size, padded; /* padded: of a row in shared memory */
+};
+
 struct gpu_attention {
     void *o, *dq, *dk, *dv;
     float *lse, *delta;
@@ -332,8 +337,9 @@ struct gpu_attention {
     int64_t q_stride[3], k_stride[3], v_stride[3], o_stride[3], do_stride[3]; /* b, t, h */
     int64_t dq_stride[3], dk_stride[3], dv_stride[3], oin_stride[3];
     struct gpu_side queries, keys;
-    int64_t batch, window;               /* 0: none */
-    int32_t heads, groups, size, padded; /* padded: floats of a row in shared memory */
+    int64_t batch, window;      /* 0: none */
+    struct gpu_head key, value; /* of q and k; of v and o */
+    int32_t heads, groups;
     int32_t causal;
     int32_t out_kind[3];
     float scale;

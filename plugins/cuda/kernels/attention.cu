@@ -28,15 +28,15 @@ DEVICE int own_share()
 
 /* Rows [begin, begin + TILE) of one head, as float32; rows beyond the end are 0. */
 template <typename T>
-DEVICE void read_tile(const gpu_attention &a, const void *x, const int64_t *stride, int64_t b,
+DEVICE void read_tile(const gpu_head &h, const void *x, const int64_t *stride, int64_t b,
                       int64_t head, int64_t begin, int64_t tokens, float *tile)
 {
-    for (int i = (int)threadIdx.x; i < TILE * a.size; i += (int)blockDim.x) {
-        int64_t token = begin + i / a.size;
+    for (int i = (int)threadIdx.x; i < TILE * h.size; i += (int)blockDim.x) {
+        int64_t token = begin + i / h.size;
         const T *row = (const T *)x + b * stride[0] + token * stride[1] + head * stride[2];
 
-        tile[i / a.size * a.padded + i % a.size] =
-            token < tokens ? to_float(row[i % a.size]) : 0.0f;
+        tile[i / h.size * h.padded + i % h.size] =
+            token < tokens ? to_float(row[i % h.size]) : 0.0f;
     }
 }
 
@@ -46,11 +46,11 @@ DEVICE bool sees(const gpu_attention &a, const row_ids *q, int i, const row_ids 
            is_near(k->position[j], q->position[i], a.causal, a.window);
 }
 
-DEVICE float dot(const gpu_attention &a, const float *x, const float *y)
+DEVICE float dot(const gpu_head &h, const float *x, const float *y)
 {
     float sum = 0;
 
-    for (int i = 0; i < a.size; i++)
+    for (int i = 0; i < h.size; i++)
         sum += x[i] * y[i];
     return sum;
 }
@@ -81,7 +81,7 @@ DEVICE bool any_seen(const gpu_attention &a, const row_ids *q, const row_ids *k,
 }
 
 /* acc[column] += sum over the tile of weight[row][..] x[..][column], for the columns owned. */
-DEVICE void gather(const gpu_attention &a, const float *weights, const float *x, float *acc)
+DEVICE void gather(const gpu_head &h, const float *weights, const float *x, float *acc)
 {
     for (int j = 0; j < TILE; j++) {
         float weight = weights[own_row() * TILE + j];
@@ -90,14 +90,14 @@ DEVICE void gather(const gpu_attention &a, const float *weights, const float *x,
         for (int i = 0; i < OWNED; i++) {
             int column = own_share() + i * SHARE;
 
-            if (column < a.size)
-                acc[i] += weight * x[j * a.padded + column];
+            if (column < h.size)
+                acc[i] += weight * x[j * h.padded + column];
         }
     }
 }
 
-DEVICE void write_owned(const gpu_attention &a, void *out, const int64_t *stride, int kind,
-                        int64_t b, int64_t head, int64_t token, const float *acc, float scale)
+DEVICE void write_owned(const gpu_head &h, void *out, const int64_t *stride, int kind, int64_t b,
+                        int64_t head, int64_t token, const float *acc, float scale)
 {
     int64_t at = b * stride[0] + token * stride[1] + head * stride[2];
 
@@ -106,7 +106,7 @@ DEVICE void write_owned(const gpu_attention &a, void *out, const int64_t *stride
         int column = own_share() + i * SHARE;
         float x[1] = {acc[i] * scale};
 
-        if (column < a.size)
+        if (column < h.size)
             store_as<1>(kind, out, at + column, x);
     }
 }
@@ -120,9 +120,10 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
     int64_t group = head / (a.heads / a.groups), token = begin + own_row();
     float acc[OWNED] = {0}, top = -INFINITY, sum = 0;
     DYNAMIC_SHARED(float, q);
-    float *k = q + TILE * a.padded, *v = k + TILE * a.padded, *weights = v + TILE * a.padded;
+    float *k = q + TILE * a.key.padded, *v = k + TILE * a.key.padded;
+    float *weights = v + TILE * a.value.padded;
 
-    read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
+    read_tile<T>(a.key, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
     read_ids<TILE>(a.queries, b, begin, &q_ids);
     for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
         float s[TILE / SHARE], above, rescale, part = 0;
@@ -132,15 +133,15 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
-        read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
-        read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
+        read_tile<T>(a.key, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
+        read_tile<T>(a.value, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
         __syncthreads();
         above = top;
         for (int i = 0; i < TILE / SHARE; i++) {
             int key = own_share() + i * SHARE;
 
             s[i] = sees(a, &q_ids, own_row(), &k_ids, key)
-                       ? a.scale * dot(a, q + own_row() * a.padded, k + key * a.padded)
+                       ? a.scale * dot(a.key, q + own_row() * a.key.padded, k + key * a.key.padded)
                        : -INFINITY;
             above = fmaxf(above, s[i]);
         }
@@ -157,11 +158,11 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
         for (int i = 0; i < OWNED; i++)
             acc[i] *= rescale;
         __syncwarp();
-        gather(a, weights, v, acc);
+        gather(a.value, weights, v, acc);
     }
     if (token >= a.queries.tokens)
         return;
-    write_owned(a, a.o, a.o_stride, a.out_kind[0], b, head, token, acc,
+    write_owned(a.value, a.o, a.o_stride, a.out_kind[0], b, head, token, acc,
                 sum == 0 ? 0.0f : 1.0f / sum);
     if (own_share() == 0)
         a.lse[(b * a.heads + head) * a.queries.tokens + token] = top + logf(sum);
@@ -183,7 +184,7 @@ template <typename T> DEVICE void attention_delta(const gpu_attention &a)
 
     if (b >= a.batch)
         return;
-    for (int i = (int)threadIdx.x % 32; i < a.size; i += 32)
+    for (int i = (int)threadIdx.x % 32; i < a.value.size; i += 32)
         sum += to_float(d_o[i]) * to_float(o[i]);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
@@ -202,8 +203,8 @@ DEVICE pair pair_of(const gpu_attention &a, bool seen, const float *q, const flo
 
     if (!seen)
         return x;
-    x.p = expf(a.scale * dot(a, q, k) - lse);
-    x.ds = x.p * (dot(a, d_o, v) - delta) * a.scale;
+    x.p = expf(a.scale * dot(a.key, q, k) - lse);
+    x.ds = x.p * (dot(a.value, d_o, v) - delta) * a.scale;
     return x;
 }
 
@@ -225,14 +226,14 @@ template <typename T> DEVICE void attention_dq(const gpu_attention &a)
     __shared__ float lse[TILE], delta[TILE];
     int64_t begin = (int64_t)blockIdx.x * TILE, head = blockIdx.y, b = blockIdx.z;
     int64_t group = head / (a.heads / a.groups), token = begin + own_row();
-    int row = own_row() * a.padded;
     float acc[OWNED] = {0};
     DYNAMIC_SHARED(float, q);
-    float *d_o = q + TILE * a.padded, *k = d_o + TILE * a.padded, *v = k + TILE * a.padded;
-    float *weights = v + TILE * a.padded;
+    float *d_o = q + TILE * a.key.padded, *k = d_o + TILE * a.value.padded;
+    float *v = k + TILE * a.key.padded, *weights = v + TILE * a.value.padded;
+    int key_row = own_row() * a.key.padded, value_row = own_row() * a.value.padded;
 
-    read_tile<T>(a, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
-    read_tile<T>(a, a.d_o, a.do_stride, b, head, begin, a.queries.tokens, d_o);
+    read_tile<T>(a.key, a.q, a.q_stride, b, head, begin, a.queries.tokens, q);
+    read_tile<T>(a.value, a.d_o, a.do_stride, b, head, begin, a.queries.tokens, d_o);
     read_ids<TILE>(a.queries, b, begin, &q_ids);
     read_rows(a, b, head, begin, lse, delta);
     for (int64_t j = 0; j < a.keys.tokens; j += TILE) {
@@ -241,19 +242,20 @@ template <typename T> DEVICE void attention_dq(const gpu_attention &a)
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, true))
             continue;
-        read_tile<T>(a, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
-        read_tile<T>(a, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
+        read_tile<T>(a.key, a.k, a.k_stride, b, group, j, a.keys.tokens, k);
+        read_tile<T>(a.value, a.v, a.v_stride, b, group, j, a.keys.tokens, v);
         __syncthreads();
         for (int key = own_share(); key < TILE; key += SHARE)
             weights[own_row() * TILE + key] =
-                pair_of(a, sees(a, &q_ids, own_row(), &k_ids, key), q + row, k + key * a.padded,
-                        d_o + row, v + key * a.padded, lse[own_row()], delta[own_row()])
+                pair_of(a, sees(a, &q_ids, own_row(), &k_ids, key), q + key_row,
+                        k + key * a.key.padded, d_o + value_row, v + key * a.value.padded,
+                        lse[own_row()], delta[own_row()])
                     .ds;
         __syncwarp();
-        gather(a, weights, k, acc);
+        gather(a.key, weights, k, acc);
     }
     if (token < a.queries.tokens)
-        write_owned(a, a.dq, a.dq_stride, a.out_kind[0], b, head, token, acc, 1.0f);
+        write_owned(a.key, a.dq, a.dq_stride, a.out_kind[0], b, head, token, acc, 1.0f);
 }
 
 /* Rows are keys; all heads of the group, one after the other. */
@@ -264,14 +266,14 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
     int64_t begin = (int64_t)blockIdx.x * TILE, group = blockIdx.y, b = blockIdx.z;
     int64_t share = a.heads / a.groups, token = begin + own_row();
     int64_t tiles = (a.queries.tokens + TILE - 1) / TILE;
-    int row = own_row() * a.padded;
     float of_k[OWNED] = {0}, of_v[OWNED] = {0};
     DYNAMIC_SHARED(float, k);
-    float *v = k + TILE * a.padded, *q = v + TILE * a.padded, *d_o = q + TILE * a.padded;
-    float *p = d_o + TILE * a.padded, *ds = p + TILE * TILE;
+    float *v = k + TILE * a.key.padded, *q = v + TILE * a.value.padded;
+    float *d_o = q + TILE * a.key.padded, *p = d_o + TILE * a.value.padded, *ds = p + TILE * TILE;
+    int key_row = own_row() * a.key.padded, value_row = own_row() * a.value.padded;
 
-    read_tile<T>(a, a.k, a.k_stride, b, group, begin, a.keys.tokens, k);
-    read_tile<T>(a, a.v, a.v_stride, b, group, begin, a.keys.tokens, v);
+    read_tile<T>(a.key, a.k, a.k_stride, b, group, begin, a.keys.tokens, k);
+    read_tile<T>(a.value, a.v, a.v_stride, b, group, begin, a.keys.tokens, v);
     read_ids<TILE>(a.keys, b, begin, &k_ids);
     for (int64_t i = 0; i < share * tiles; i++) {
         int64_t head = group * share + i / tiles, from = i % tiles * TILE;
@@ -281,29 +283,30 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
         __syncthreads();
         if (!any_seen(a, &q_ids, &k_ids, false))
             continue;
-        read_tile<T>(a, a.q, a.q_stride, b, head, from, a.queries.tokens, q);
-        read_tile<T>(a, a.d_o, a.do_stride, b, head, from, a.queries.tokens, d_o);
+        read_tile<T>(a.key, a.q, a.q_stride, b, head, from, a.queries.tokens, q);
+        read_tile<T>(a.value, a.d_o, a.do_stride, b, head, from, a.queries.tokens, d_o);
         read_rows(a, b, head, from, lse, delta);
         __syncthreads();
         for (int query = own_share(); query < TILE; query += SHARE) {
             bool seen =
                 from + query < a.queries.tokens && sees(a, &q_ids, query, &k_ids, own_row());
-            pair x = pair_of(a, seen, q + query * a.padded, k + row, d_o + query * a.padded,
-                             v + row, lse[query], delta[query]);
+            pair x = pair_of(a, seen, q + query * a.key.padded, k + key_row,
+                             d_o + query * a.value.padded, v + value_row, lse[query], delta[query]);
 
             p[own_row() * TILE + query] = x.p;
             ds[own_row() * TILE + query] = x.ds;
         }
         __syncwarp();
-        gather(a, ds, q, of_k);
-        gather(a, p, d_o, of_v);
+        gather(a.key, ds, q, of_k);
+        gather(a.value, p, d_o, of_v);
     }
     if (token >= a.keys.tokens)
         return;
-    write_owned(a, a.dk, a.dk_stride, a.out_kind[1], b, group, token, of_k, 1.0f);
-    write_owned(a, a.dv, a.dv_stride, a.out_kind[2], b, group, token, of_v, 1.0f);
+    write_owned(a.key, a.dk, a.dk_stride, a.out_kind[1], b, group, token, of_k, 1.0f);
+    write_owned(a.value, a.dv, a.dv_stride, a.out_kind[2], b, group, token, of_v, 1.0f);
 }
 
+/* Three blocks of dq: left alone, ptxas aims at four, and spills. */
 #define ATTENTION(T, dtype)                                                                        \
     KERNEL(attention_##dtype, gpu_attention, 256)                                                  \
     {                                                                                              \
@@ -313,7 +316,7 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
     {                                                                                              \
         attention_delta<T>(a);                                                                     \
     }                                                                                              \
-    KERNEL(attention_dq_##dtype, gpu_attention, 256)                                               \
+    KERNEL(attention_dq_##dtype, gpu_attention, 256 COMMA 3)                                       \
     {                                                                                              \
         attention_dq<T>(a);                                                                        \
     }                                                                                              \

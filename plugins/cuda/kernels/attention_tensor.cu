@@ -6,7 +6,7 @@
  * A block of four warps has ROWS rows of its own, 16 for each warp: queries, or, for the gradients
  * of keys and values, keys. It walks over tiles of ROWS rows of the other side; the next one is
  * fetched meanwhile. Rows have HEAD columns in shared memory, those beyond the head's size are
- * zeros. Every sum has a fixed order.
+ * zeros: KEY of q and k, VALUE of v and o. Every sum has a fixed order.
  */
 #include "sight.cuh"
 #include "tensor.cuh"
@@ -128,7 +128,7 @@ DEVICE void add_product(float (&sum)[HEAD / 8][4], const pairs<COLUMNS> &c, cons
 
 /* Rows of x, scaled by one number for each half of the warp's rows. */
 template <int HEAD>
-DEVICE void write_rows(const gpu_attention &a, void *x, const int64_t *stride, int kind, int64_t b,
+DEVICE void write_rows(int32_t size, void *x, const int64_t *stride, int kind, int64_t b,
                        int64_t head, int64_t begin, int64_t tokens, const float (&sum)[HEAD / 8][4],
                        const float (&scale)[2])
 {
@@ -143,7 +143,7 @@ DEVICE void write_rows(const gpu_attention &a, void *x, const int64_t *stride, i
         for (int n = 0; n < HEAD / 8; n++) {
             float both[2] = {sum[n][2 * half] * scale[half], sum[n][2 * half + 1] * scale[half]};
 
-            if (n * 8 < a.size)
+            if (n * 8 < size)
                 store_as<2>(kind, x, at + own_column(n, 0), both);
         }
     }
@@ -281,7 +281,7 @@ DEVICE float row_max(float x)
 
 /* ---- a block's walk over tiles of two operands ---- */
 
-/* One side of one head: two operands with the same tokens. */
+/* One side of one head: q and do, or k and v. */
 struct side {
     const gpu_side *ids;
     const void *x, *y;
@@ -289,17 +289,17 @@ struct side {
 };
 
 /* Two slots of a tile of each operand, in turn. */
-template <int HEAD> struct tiles {
+template <int KEY, int VALUE> struct tiles {
     bfloat16 *memory;
     ids_of_tile *ids;
 
     DEVICE_MEMBER bfloat16 *x(int slot) const
     {
-        return memory + slot * 2 * ROWS * HEAD;
+        return memory + slot * ROWS * (KEY + VALUE);
     }
     DEVICE_MEMBER bfloat16 *y(int slot) const
     {
-        return x(slot) + ROWS * HEAD;
+        return x(slot) + ROWS * KEY;
     }
     DEVICE_MEMBER void fetch(const gpu_attention &a, const side &s, int64_t b, int j,
                              int slot) const
@@ -308,8 +308,8 @@ template <int HEAD> struct tiles {
 
         if (begin < s.ids->tokens) {
             read_ids<ROWS>(*s.ids, b, begin, &ids[slot]);
-            fetch_rows<HEAD>(x(slot), s.x, s.x_stride, begin, s.ids->tokens, a.size);
-            fetch_rows<HEAD>(y(slot), s.y, s.y_stride, begin, s.ids->tokens, a.size);
+            fetch_rows<KEY>(x(slot), s.x, s.x_stride, begin, s.ids->tokens, a.key.size);
+            fetch_rows<VALUE>(y(slot), s.y, s.y_stride, begin, s.ids->tokens, a.value.size);
         }
         commit_copies();
     }
@@ -354,7 +354,7 @@ DEVICE void take_scores(pairs<ROWS> &s, softmax_state &state, float scale, float
         }
 }
 
-template <int HEAD> DEVICE void forward(const gpu_attention &a)
+template <int KEY, int VALUE> DEVICE void forward(const gpu_attention &a)
 {
     __shared__ ids_of_tile q_ids, k_ids[2];
     __shared__ extent own;
@@ -363,14 +363,14 @@ template <int HEAD> DEVICE void forward(const gpu_attention &a)
     int64_t group = head / (a.heads / a.groups);
     side s = {&a.keys, head_of(a.k, a.k_stride, b, group), head_of(a.v, a.v_stride, b, group),
               a.k_stride[1], a.v_stride[1]};
-    tiles<HEAD> kv = {q + ROWS * HEAD, k_ids};
+    tiles<KEY, VALUE> kv = {q + ROWS * KEY, k_ids};
     softmax_state state = {{-INFINITY, -INFINITY}, {0, 0}};
-    float o[HEAD / 8][4] = {}, rescale[2];
+    float o[VALUE / 8][4] = {}, rescale[2];
     int next;
 
     read_ids<ROWS>(a.queries, b, begin, &q_ids);
-    fetch_rows<HEAD>(q, head_of(a.q, a.q_stride, b, head), a.q_stride[1], begin, a.queries.tokens,
-                     a.size);
+    fetch_rows<KEY>(q, head_of(a.q, a.q_stride, b, head), a.q_stride[1], begin, a.queries.tokens,
+                    a.key.size);
     find_extent(q_ids, &own);
     next = next_tile<true>(a, own, a.keys, b, 0);
     kv.fetch(a, s, b, next, 0);
@@ -381,16 +381,16 @@ template <int HEAD> DEVICE void forward(const gpu_attention &a)
         kv.fetch(a, s, b, next, slot ^ 1);
         await_copies<1>();
         __syncthreads();
-        multiply_rows<HEAD>(c, q, kv.x(slot), 0);
+        multiply_rows<KEY>(c, q, kv.x(slot), 0);
         if (is_partial<true>(a, own, k_ids[slot]))
             hide<true>(a, q_ids, k_ids[slot], c, 0);
         take_scores(c, state, a.scale * LOG2_E, rescale);
 #pragma unroll
-        for (int n = 0; n < HEAD / 8; n++)
+        for (int n = 0; n < VALUE / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o[n][e] *= rescale[e / 2];
-        add_product<HEAD>(o, c, kv.y(slot), 0);
+        add_product<VALUE>(o, c, kv.y(slot), 0);
         __syncthreads();
     }
     await_copies<0>();
@@ -404,33 +404,34 @@ template <int HEAD> DEVICE void forward(const gpu_attention &a)
             a.lse[(b * a.heads + head) * a.queries.tokens + token] =
                 state.top[half] * a.scale + logf(sum);
     }
-    write_rows<HEAD>(a, a.o, a.o_stride, a.out_kind[0], b, head, begin, a.queries.tokens, o,
-                     rescale);
+    write_rows<VALUE>(a.value.size, a.o, a.o_stride, a.out_kind[0], b, head, begin,
+                      a.queries.tokens, o, rescale);
 }
 
 /* ---- backward ---- */
 
-/* Rows are queries. */
-template <int HEAD> DEVICE void gradient_of_queries(const gpu_attention &a)
+/* Rows are queries, columns keys, PART at a time. */
+template <int KEY, int VALUE> DEVICE void gradient_of_queries(const gpu_attention &a)
 {
+    enum { PART = KEY <= 128 ? ROWS : ROWS / 2 }; /* what registers hold */
     __shared__ ids_of_tile q_ids, k_ids[2];
     __shared__ extent own;
     DYNAMIC_SHARED(bfloat16, q);
-    bfloat16 *d_o = q + ROWS * HEAD;
+    bfloat16 *d_o = q + ROWS * KEY;
     int64_t begin = (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS, head = blockIdx.y, b = blockIdx.z;
     int64_t group = head / (a.heads / a.groups);
     side s = {&a.keys, head_of(a.k, a.k_stride, b, group), head_of(a.v, a.v_stride, b, group),
               a.k_stride[1], a.v_stride[1]};
-    tiles<HEAD> kv = {d_o + ROWS * HEAD, k_ids};
-    float dq[HEAD / 8][4] = {}, lse[2], delta[2];
+    tiles<KEY, VALUE> kv = {d_o + ROWS * VALUE, k_ids};
+    float dq[KEY / 8][4] = {}, lse[2], delta[2];
     const float scales[2] = {a.scale, a.scale};
     int next;
 
     read_ids<ROWS>(a.queries, b, begin, &q_ids);
-    fetch_rows<HEAD>(q, head_of(a.q, a.q_stride, b, head), a.q_stride[1], begin, a.queries.tokens,
-                     a.size);
-    fetch_rows<HEAD>(d_o, head_of(a.d_o, a.do_stride, b, head), a.do_stride[1], begin,
-                     a.queries.tokens, a.size);
+    fetch_rows<KEY>(q, head_of(a.q, a.q_stride, b, head), a.q_stride[1], begin, a.queries.tokens,
+                    a.key.size);
+    fetch_rows<VALUE>(d_o, head_of(a.d_o, a.do_stride, b, head), a.do_stride[1], begin,
+                      a.queries.tokens, a.value.size);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t token = begin + warp_rows() + own_row(2 * half);
@@ -444,32 +445,38 @@ template <int HEAD> DEVICE void gradient_of_queries(const gpu_attention &a)
     next = next_tile<true>(a, own, a.keys, b, 0);
     kv.fetch(a, s, b, next, 0);
     for (int j = next, slot = 0; begin_of(j) < a.keys.tokens; j = next, slot ^= 1) {
-        pairs<ROWS> c, dp;
+        bool partial;
 
         next = next_tile<true>(a, own, a.keys, b, j + 1);
         kv.fetch(a, s, b, next, slot ^ 1);
         await_copies<1>();
         __syncthreads();
-        multiply_rows<HEAD>(c, q, kv.x(slot), 0);
-        if (is_partial<true>(a, own, k_ids[slot]))
-            hide<true>(a, q_ids, k_ids[slot], c, 0);
-        multiply_rows<HEAD>(dp, d_o, kv.y(slot), 0);
-#pragma unroll
-        for (int n = 0; n < ROWS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float p = c.at[n][e] == -INFINITY
-                              ? 0.0f
-                              : exp2f(fmaf(c.at[n][e], a.scale * LOG2_E, -lse[e / 2]));
+        partial = is_partial<true>(a, own, k_ids[slot]);
+#pragma unroll 1
+        for (int from = 0; from < ROWS; from += PART) {
+            pairs<PART> c, dp;
 
-                c.at[n][e] = p * (dp.at[n][e] - delta[e / 2]);
-            }
-        add_product<HEAD>(dq, c, kv.x(slot), 0);
+            multiply_rows<KEY>(c, q, kv.x(slot), from);
+            if (partial)
+                hide<true>(a, q_ids, k_ids[slot], c, from);
+            multiply_rows<VALUE>(dp, d_o, kv.y(slot), from);
+#pragma unroll
+            for (int n = 0; n < PART / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float p = c.at[n][e] == -INFINITY
+                                  ? 0.0f
+                                  : exp2f(fmaf(c.at[n][e], a.scale * LOG2_E, -lse[e / 2]));
+
+                    c.at[n][e] = p * (dp.at[n][e] - delta[e / 2]);
+                }
+            add_product<KEY>(dq, c, kv.x(slot), from);
+        }
         __syncthreads();
     }
     await_copies<0>();
-    write_rows<HEAD>(a, a.dq, a.dq_stride, a.out_kind[0], b, head, begin, a.queries.tokens, dq,
-                     scales);
+    write_rows<KEY>(a.key.size, a.dq, a.dq_stride, a.out_kind[0], b, head, begin, a.queries.tokens,
+                    dq, scales);
 }
 
 /* Of a tile of queries: their lse, times log2(e), and delta. */
@@ -489,25 +496,25 @@ DEVICE void read_values(const gpu_attention &a, int64_t b, int64_t head, int64_t
 }
 
 /* Rows are keys, columns queries, PART at a time; all heads of the group, one after the other. */
-template <int HEAD> DEVICE void gradient_of_keys(const gpu_attention &a)
+template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &a)
 {
-    enum { PART = HEAD == 64 ? ROWS : ROWS / 2 }; /* what registers hold */
+    enum { PART = KEY == 64 ? ROWS : KEY == 128 ? ROWS / 2 : ROWS / 4 }; /* what registers hold */
     __shared__ ids_of_tile k_ids, q_ids[2];
     __shared__ extent own;
     __shared__ row_values values[2];
     DYNAMIC_SHARED(bfloat16, k);
-    bfloat16 *v = k + ROWS * HEAD;
+    bfloat16 *v = k + ROWS * KEY;
     int64_t begin = (int64_t)blockIdx.x * ROWS, group = blockIdx.y, b = blockIdx.z;
     int64_t share = a.heads / a.groups;
-    tiles<HEAD> q_do = {v + ROWS * HEAD, q_ids};
-    float dk[HEAD / 8][4] = {}, dv[HEAD / 8][4] = {};
+    tiles<KEY, VALUE> q_do = {v + ROWS * VALUE, q_ids};
+    float dk[KEY / 8][4] = {}, dv[VALUE / 8][4] = {};
     const float scales[2] = {a.scale, a.scale}, ones[2] = {1, 1};
 
     read_ids<ROWS>(a.keys, b, begin, &k_ids);
-    fetch_rows<HEAD>(k, head_of(a.k, a.k_stride, b, group), a.k_stride[1], begin, a.keys.tokens,
-                     a.size);
-    fetch_rows<HEAD>(v, head_of(a.v, a.v_stride, b, group), a.v_stride[1], begin, a.keys.tokens,
-                     a.size);
+    fetch_rows<KEY>(k, head_of(a.k, a.k_stride, b, group), a.k_stride[1], begin, a.keys.tokens,
+                    a.key.size);
+    fetch_rows<VALUE>(v, head_of(a.v, a.v_stride, b, group), a.v_stride[1], begin, a.keys.tokens,
+                      a.value.size);
     find_extent(k_ids, &own);
     for (int64_t head = group * share; head < (group + 1) * share; head++) {
         side s = {&a.queries, head_of(a.q, a.q_stride, b, head),
@@ -530,7 +537,7 @@ template <int HEAD> DEVICE void gradient_of_keys(const gpu_attention &a)
                 const float *lse = values[slot].lse + from, *delta = values[slot].delta + from;
                 pairs<PART> c, dp;
 
-                multiply_rows<HEAD>(c, k, q_do.x(slot), from);
+                multiply_rows<KEY>(c, k, q_do.x(slot), from);
                 if (partial)
                     hide<false>(a, k_ids, q_ids[slot], c, from);
 #pragma unroll
@@ -541,37 +548,39 @@ template <int HEAD> DEVICE void gradient_of_keys(const gpu_attention &a)
                             c.at[n][e] == -INFINITY
                                 ? 0.0f
                                 : exp2f(fmaf(c.at[n][e], a.scale * LOG2_E, -lse[own_column(n, e)]));
-                add_product<HEAD>(dv, c, q_do.y(slot), from);
-                multiply_rows<HEAD>(dp, v, q_do.y(slot), from);
+                add_product<VALUE>(dv, c, q_do.y(slot), from);
+                multiply_rows<VALUE>(dp, v, q_do.y(slot), from);
 #pragma unroll
                 for (int n = 0; n < PART / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         c.at[n][e] *= dp.at[n][e] - delta[own_column(n, e)];
-                add_product<HEAD>(dk, c, q_do.x(slot), from);
+                add_product<KEY>(dk, c, q_do.x(slot), from);
             }
             __syncthreads();
         }
         await_copies<0>();
         __syncthreads();
     }
-    write_rows<HEAD>(a, a.dk, a.dk_stride, a.out_kind[1], b, group, begin, a.keys.tokens, dk,
-                     scales);
-    write_rows<HEAD>(a, a.dv, a.dv_stride, a.out_kind[2], b, group, begin, a.keys.tokens, dv, ones);
+    write_rows<KEY>(a.key.size, a.dk, a.dk_stride, a.out_kind[1], b, group, begin, a.keys.tokens,
+                    dk, scales);
+    write_rows<VALUE>(a.value.size, a.dv, a.dv_stride, a.out_kind[2], b, group, begin,
+                      a.keys.tokens, dv, ones);
 }
 
-#define ATTENTION(HEAD)                                                                            \
-    KERNEL(attention_tensor_##HEAD, gpu_attention, GPU_ATTENTION_THREADS)                          \
+#define ATTENTION(KEY, VALUE)                                                                      \
+    KERNEL(attention_tensor_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                           \
     {                                                                                              \
-        forward<HEAD>(a);                                                                          \
+        forward<KEY, VALUE>(a);                                                                    \
     }                                                                                              \
-    KERNEL(attention_tensor_dq_##HEAD, gpu_attention, GPU_ATTENTION_THREADS)                       \
+    KERNEL(attention_tensor_dq_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                        \
     {                                                                                              \
-        gradient_of_queries<HEAD>(a);                                                              \
+        gradient_of_queries<KEY, VALUE>(a);                                                        \
     }                                                                                              \
-    KERNEL(attention_tensor_dkv_##HEAD, gpu_attention, GPU_ATTENTION_THREADS)                      \
+    KERNEL(attention_tensor_dkv_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                       \
     {                                                                                              \
-        gradient_of_keys<HEAD>(a);                                                                 \
+        gradient_of_keys<KEY, VALUE>(a);                                                           \
     }
-ATTENTION(64)
-ATTENTION(128)
+ATTENTION(64, 64)
+ATTENTION(128, 128)
+ATTENTION(192, 128)
