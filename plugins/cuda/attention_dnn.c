@@ -18,6 +18,8 @@
 #include "sdpa.h"
 
 #define LARGEST_HEAD 128
+#define LATENT_HEAD 192 /* of q and k, with v of LARGEST_HEAD: */
+#define LATENT_SINCE 90 /* from this compute capability on */
 #define LANES 8
 
 struct plan {
@@ -74,6 +76,8 @@ static const char *known_fault(int version, const struct sdpa_shape *s)
         return "cuDNN before 9.6 requires zeroed sums";
     if (version == 91000 || version == 91001)
         return "cuDNN 9.10.0 and 9.10.1 give wrong results";
+    if (s->of_v != s->size && version < 91100)
+        return "cuDNN before 9.11 has no heads of 192 with values of 128";
     if (s->backward && s->keys % 128 && version <= 91500)
         return "cuDNN up to 9.15 requires a multiple of 128 keys";
     return s->queries < 2 || s->keys < 2 ? "cuDNN requires at least two tokens" : NULL;
@@ -94,10 +98,10 @@ static int make_plan(struct gpu_dnn *dnn, struct plan *p)
 static int bound_plan(struct plan *p)
 {
     const struct sdpa_shape *s = &p->shape;
-    int64_t queries = s->queries * s->heads, keys = 2 * s->keys * s->heads;
+    int64_t of_q = s->queries * s->size, of_k = s->keys * s->size, of_v = s->keys * s->of_v;
 
     if (s->backward)
-        p->graph.workspace = (size_t)(s->batch * (queries + keys) * s->size) * sizeof(float);
+        p->graph.workspace = (size_t)(s->batch * s->heads * (of_q + of_k + of_v)) * sizeof(float);
     return 0;
 }
 
@@ -168,6 +172,14 @@ static struct mask choose_mask(const struct ct_prepare *p, int at, int more)
     return m;
 }
 
+/* v is as large as q and k, but for latent attention (DeepSeek-V3). */
+static bool has_heads(const struct ct_prepare *p, const struct sdpa_shape *s)
+{
+    if (s->size == LATENT_HEAD && s->of_v == LARGEST_HEAD)
+        return gpu_of(p->device)->capability >= LATENT_SINCE;
+    return s->of_v == s->size && s->size % LANES == 0 && s->size <= LARGEST_HEAD;
+}
+
 /* q is input `at`, k and v the next; false: not for cuDNN. */
 static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
 {
@@ -182,6 +194,7 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     s->heads = q->shape[2];
     s->groups = k->shape[2];
     s->size = q->shape[3];
+    s->of_v = v->shape[3];
     s->causal = m.causal;
     s->window = m.window;
     for (int i = 0; i < 3; i++)
@@ -190,8 +203,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return m.known && v->shape[3] == s->size && s->size % LANES == 0 && s->size <= LARGEST_HEAD &&
-           take_strides(s->q, q) && take_strides(s->k, k) && take_strides(s->v, v);
+    return m.known && has_heads(p, s) && take_strides(s->q, q) && take_strides(s->k, k) &&
+           take_strides(s->v, v);
 }
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)

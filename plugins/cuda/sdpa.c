@@ -15,15 +15,16 @@ struct builder {
     dnn_tensor *given; /* by id: tensors that are described so far; several operations take one */
 };
 
-/* Tokens of heads as rows; transposed: as columns. */
+/* Tokens of heads, with so many elements, as rows; transposed: as columns. */
 static dnn_tensor operand(const struct builder *b, int64_t id, int type, int64_t heads,
-                          int64_t tokens, const int64_t stride[3], bool transposed)
+                          int64_t tokens, int64_t elements, const int64_t stride[3],
+                          bool transposed)
 {
-    int64_t size[4] = {b->s->batch, heads, tokens, b->s->size};
+    int64_t size[4] = {b->s->batch, heads, tokens, elements};
     int64_t step[4] = {stride[0], stride[2], stride[1], 1};
 
     if (transposed) {
-        size[2] = b->s->size;
+        size[2] = elements;
         size[3] = tokens;
         step[2] = 1;
         step[3] = stride[1];
@@ -83,8 +84,8 @@ static dnn_tensor apply(const struct builder *b, int mode, dnn_tensor x, dnn_ten
 static dnn_tensor scores(const struct builder *b)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->q, false);
-    dnn_tensor k = operand(b, SDPA_K, BF16, s->groups, s->keys, s->k, true);
+    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->size, s->q, false);
+    dnn_tensor k = operand(b, SDPA_K, BF16, s->groups, s->keys, s->size, s->k, true);
     dnn_tensor x = scores_like(b, FLOAT);
 
     dnn_matmul(b->g, q, k, x);
@@ -137,8 +138,9 @@ static dnn_tensor hide_unseen(const struct builder *b, dnn_tensor x)
 static void forward(const struct builder *b)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->v, false);
-    dnn_tensor o = operand(b, SDPA_O, s->o_float ? FLOAT : BF16, s->heads, s->queries, s->o, false);
+    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->of_v, s->v, false);
+    dnn_tensor o =
+        operand(b, SDPA_O, s->o_float ? FLOAT : BF16, s->heads, s->queries, s->of_v, s->o, false);
     dnn_tensor lse = lse_of(b), largest = per_row(b, SDPA_VIRTUAL);
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
     dnn_tensor p = scores_like(b, BF16), x = scores(b);
@@ -160,8 +162,9 @@ static void forward(const struct builder *b)
 static dnn_tensor row_products(const struct builder *b, dnn_tensor d_o)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor o = operand(b, SDPA_O, BF16, s->heads, s->queries, s->o, false);
-    dnn_tensor product = operand(b, SDPA_VIRTUAL, FLOAT, s->heads, s->queries, s->o, false);
+    dnn_tensor o = operand(b, SDPA_O, BF16, s->heads, s->queries, s->of_v, s->o, false);
+    dnn_tensor product =
+        operand(b, SDPA_VIRTUAL, FLOAT, s->heads, s->queries, s->of_v, s->o, false);
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), delta = per_row(b, SDPA_DELTA);
 
     dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, d_o, o, NULL, product, -1);
@@ -182,18 +185,18 @@ static dnn_tensor probabilities(const struct builder *b)
    have it: for float32, kernels for Blackwell do not compile (9.19), and Hopper's write twice as
    much. */
 static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x, int64_t id,
-                            const int64_t stride[3])
+                            int64_t elements, const int64_t stride[3])
 {
     const struct sdpa_shape *s = b->s;
     dnn_tensor transposed = turned(b, BF16, s->queries, s->keys), of_heads;
-    dnn_tensor out = operand(b, id, BF16, s->groups, s->keys, stride, false);
+    dnn_tensor out = operand(b, id, BF16, s->groups, s->keys, elements, stride, false);
 
     dnn_reshape(b->g, a, transposed);
     if (s->heads == s->groups) {
         dnn_matmul(b->g, transposed, x, out);
         return;
     }
-    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, s->size);
+    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, elements);
     dnn_matmul(b->g, transposed, x, of_heads);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, of_heads, out);
 }
@@ -201,12 +204,13 @@ static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x,
 static void product_by_queries(const struct builder *b, dnn_tensor ds)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor k = operand(b, SDPA_VIRTUAL, BF16, s->groups, s->keys, s->k, false), sum;
-    dnn_tensor dq = operand(b, SDPA_DQ, BF16, s->heads, s->queries, s->dq, false);
+    dnn_tensor k = operand(b, SDPA_VIRTUAL, BF16, s->groups, s->keys, s->size, s->k, false), sum;
+    dnn_tensor dq = operand(b, SDPA_DQ, BF16, s->heads, s->queries, s->size, s->dq, false);
 
-    dnn_reshape(b->g, operand(b, SDPA_K, BF16, s->groups, s->keys, s->k, true), k);
-    sum = s->dq_sum_placed ? operand(b, SDPA_DQ_SUM, FLOAT, s->heads, s->queries, s->dq, false)
-                           : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
+    dnn_reshape(b->g, operand(b, SDPA_K, BF16, s->groups, s->keys, s->size, s->k, true), k);
+    sum = s->dq_sum_placed
+              ? operand(b, SDPA_DQ_SUM, FLOAT, s->heads, s->queries, s->size, s->dq, false)
+              : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
     dnn_matmul(b->g, ds, k, sum);
     dnn_pointwise(b->g, CUDNN_POINTWISE_IDENTITY, FLOAT, sum, NULL, NULL, dq, -1);
 }
@@ -214,18 +218,18 @@ static void product_by_queries(const struct builder *b, dnn_tensor ds)
 static void backward(const struct builder *b)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor d_o = operand(b, SDPA_D_O, BF16, s->heads, s->queries, s->d_o, false);
-    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->v, true);
-    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->q, false);
+    dnn_tensor d_o = operand(b, SDPA_D_O, BF16, s->heads, s->queries, s->of_v, s->d_o, false);
+    dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->of_v, s->v, true);
+    dnn_tensor q = operand(b, SDPA_Q, BF16, s->heads, s->queries, s->size, s->q, false);
     dnn_tensor delta = row_products(b, d_o), p = probabilities(b);
     dnn_tensor dp = scores_like(b, FLOAT), ds = scores_like(b, BF16);
 
-    product_by_keys(b, p, d_o, SDPA_DV, s->dv);
+    product_by_keys(b, p, d_o, SDPA_DV, s->of_v, s->dv);
     dnn_matmul(b->g, d_o, v, dp);
     dp = apply(b, CUDNN_POINTWISE_SUB, dp, delta);
     dp = apply(b, CUDNN_POINTWISE_MUL, dp, p);
     dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, dp, b->scale, NULL, ds, -1);
-    product_by_keys(b, ds, q, SDPA_DK, s->dk);
+    product_by_keys(b, ds, q, SDPA_DK, s->size, s->dk);
     product_by_queries(b, ds);
 }
 

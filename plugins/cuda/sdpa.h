@@ -11,9 +11,10 @@
 
 /* What a plan is made for. Strides of batch, token, head; the last one is 1. */
 struct sdpa_shape {
-    int64_t batch, queries, keys, heads, groups, size;
-    int64_t rows;   /* of LSE for each head: the queries are some of these */
-    int64_t window; /* of causal: the keys that a query sees, itself among them; 0: all */
+    int64_t batch, queries, keys, heads, groups;
+    int64_t size, of_v; /* of a head of q and k; of v and o */
+    int64_t rows;       /* of LSE for each head: the queries are some of these */
+    int64_t window;     /* of causal: the keys that a query sees, itself among them; 0: all */
     int64_t q[3], k[3], v[3], o[3], d_o[3], dq[3], dk[3], dv[3];
     int32_t o_float;       /* o of the forward is float32 instead of bfloat16 */
     int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */
