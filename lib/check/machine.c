@@ -36,12 +36,14 @@ bool ct_sample_operand(const char **text, char word[32], int *ndim, int64_t *sha
 }
 
 /* What fills inputs: its name, whether it is floating-point, the dtype (CT_DTYPE_COUNT: the one
-   under test, or float32 if that is narrower and `wide`), and an element. */
+   under test, or float32 if that is narrower and `wide`), an element, and whether it is taken as
+   given: its gradient is no derivative. */
 struct fill {
     const char *name;
     bool real, wide;
     enum ct_dtype dtype;
     double (*element)(uint64_t stream, int64_t i);
+    bool given;
 };
 
 static double uniform(uint64_t stream, int64_t i)
@@ -90,6 +92,7 @@ static const struct fill fills[] = {
     {"real", true, false, CT_DTYPE_COUNT, normal},
     {"positive", true, false, CT_DTYPE_COUNT, positive},
     {"statistic", true, true, CT_DTYPE_COUNT, positive},
+    {"given", true, true, CT_DTYPE_COUNT, positive, true},
     {"square", true, false, CT_F64, positive},
     {"factor", true, false, CT_F32, positive},
     {"offloaded", true, false, CT_DTYPE_COUNT, positive},
@@ -112,7 +115,7 @@ bool fill_has_gradient(const char *name)
 {
     const struct fill *fill = fill_find(name);
 
-    return fill && fill->real && fill->dtype != CT_F32;
+    return fill && fill->real && fill->dtype != CT_F32 && !fill->given;
 }
 
 static enum ct_dtype dtype_of(const struct fill *fill, enum ct_dtype compute)

@@ -1,5 +1,8 @@
 /*
  * The choice of experts for each token of a mixture (Shazeer et al. 2017), and how even it is.
+ *
+ * A bias for the choice alone (Wang et al. 2024) and groups of experts are those of DeepSeek-V3
+ * (2024).
  */
 #include <math.h>
 
@@ -7,44 +10,157 @@
 
 #include "list.h"
 
+#define LEAST_SUM 1e-20 /* added to the sum of sigmoids, as in transformers */
+
 static const struct ct_option top_k_attrs[] = {
     CT_OPT_INT(struct ct_top_k, k, "k", "1", 1, 1 << 20, "Experts for each token"),
     CT_OPT_BOOL(struct ct_top_k, normalised, "normalised", "true", "Weights of a token sum to 1"),
     CT_OPT_FLOAT(struct ct_top_k, balance, "balance", "0", 0, 1e300,
                  "Factor of the loads of experts in the gradient; 0: they are not counted"),
+    CT_OPT_ENUM(struct ct_top_k, scores, "scores", "softmax", "softmax|sigmoid",
+                "Function of the logits that gives the scores"),
+    CT_OPT_INT(struct ct_top_k, groups, "groups", "0", 0, 1 << 20,
+               "Equal groups that experts are in; 0: none"),
+    CT_OPT_INT(struct ct_top_k, groups_chosen, "groups_chosen", "0", 0, 1 << 20,
+               "Groups whose experts can be chosen by a token"),
+    CT_OPT_FLOAT(struct ct_top_k, scale, "scale", "0", 0, 1e300, "Factor of the weights; 0: 1"),
     {0}};
 
-static void probabilities(const double *x, int64_t n, double *p)
+static double scale_of(const struct ct_top_k *a)
+{
+    return a->scale > 0 ? a->scale : 1;
+}
+
+static void softmax(const double *x, int64_t n, double *score)
 {
     double largest = -INFINITY, sum = 0;
 
     for (int64_t i = 0; i < n; i++)
         largest = fmax(largest, x[i]);
     for (int64_t i = 0; i < n; i++)
-        sum += p[i] = exp(x[i] - largest);
+        sum += score[i] = exp(x[i] - largest);
     for (int64_t i = 0; i < n; i++)
-        p[i] /= sum;
+        score[i] /= sum;
 }
 
-/* The logit that follows `last` in the order of size, then index; last -1: the largest. Logits are
-   ordered as their probabilities are, but do not round to equal ones. */
-static int64_t next_largest(const double *x, int64_t n, int64_t last)
+static void scores(const struct ct_top_k *a, const double *x, int64_t n, double *score)
+{
+    if (a->scores == CT_SCORES_SOFTMAX)
+        softmax(x, n, score);
+    else
+        for (int64_t i = 0; i < n; i++)
+            score[i] = 1 / (1 + exp(-x[i]));
+}
+
+/* ---- the choice ---- */
+
+/* Space for the choice of one token. */
+struct choice {
+    const struct ct_top_k *how;
+    const double *bias; /* NULL: none */
+    int64_t experts;
+    double *score, *rank, *group_rank;
+    bool *left, *group_left; /* may still be chosen */
+};
+
+static struct choice choice_begin(struct ct_reference *r, const struct ct_launch *l)
+{
+    int64_t n = ct_columns(&l->in[0]);
+
+    return (struct choice){.how = l->op->attrs,
+                           .bias = l->ins > 1 ? r->in[1] : NULL,
+                           .experts = n,
+                           .score = ct_arena_array(&r->arena, double, n),
+                           .rank = ct_arena_array(&r->arena, double, n),
+                           .group_rank = ct_arena_array(&r->arena, double, n),
+                           .left = ct_arena_array(&r->arena, bool, n),
+                           .group_left = ct_arena_array(&r->arena, bool, n)};
+}
+
+/* NaN comes last. */
+static double rank_of(double x)
+{
+    return isnan(x) ? -INFINITY : x;
+}
+
+/* The index of the highest rank that is left; it is left no longer. */
+static int64_t take(const double *rank, bool *left, int64_t n)
 {
     int64_t best = -1;
 
-    for (int64_t i = 0; i < n; i++) {
-        if (last >= 0 && (x[i] > x[last] || (x[i] == x[last] && i <= last)))
-            continue;
-        if (best < 0 || x[i] > x[best])
+    for (int64_t i = 0; i < n; i++)
+        if (left[i] && (best < 0 || rank[i] > rank[best]))
             best = i;
-    }
+    left[best] = false;
     return best;
+}
+
+/* A group ranks by the sum of its two highest ranks. */
+static void choose_groups(struct choice *c)
+{
+    int64_t groups = c->how->groups, each = c->experts / groups;
+
+    for (int64_t g = 0; g < groups; g++) {
+        double first = -INFINITY, second = -INFINITY;
+
+        for (int64_t i = g * each; i < (g + 1) * each; i++) {
+            second = fmax(second, fmin(first, c->rank[i]));
+            first = fmax(first, c->rank[i]);
+        }
+        c->group_rank[g] = rank_of(first + second);
+        c->group_left[g] = true;
+    }
+    for (int64_t i = 0; i < c->how->groups_chosen; i++) {
+        int64_t g = take(c->group_rank, c->group_left, groups);
+
+        for (int64_t e = g * each; e < (g + 1) * each; e++)
+            c->left[e] = true;
+    }
+}
+
+static void choose(struct choice *c, const double *x, double *ids)
+{
+    scores(c->how, x, c->experts, c->score);
+    for (int64_t i = 0; i < c->experts; i++) {
+        c->rank[i] = rank_of(c->score[i] + (c->bias ? c->bias[i] : 0));
+        c->left[i] = c->how->groups == 0;
+    }
+    if (c->how->groups > 0)
+        choose_groups(c);
+    /* Logits are ordered as their scores are, but do not round to equal ones. */
+    for (int64_t i = 0; !c->bias && i < c->experts; i++)
+        c->rank[i] = rank_of(x[i]);
+    for (int64_t k = 0; k < c->how->k; k++)
+        ids[k] = (double)take(c->rank, c->left, c->experts);
+}
+
+static int check_balance(const struct ct_top_k *a)
+{
+    if (a->balance > 0 && a->scores != CT_SCORES_SOFTMAX)
+        return ct_fail(CT_EINVAL, "balance needs scores=softmax: it is that of probabilities");
+    return 0;
+}
+
+static int check_groups(const struct ct_top_k *a, int64_t experts)
+{
+    if (a->groups > 0 && (experts % a->groups || experts / a->groups < 2))
+        return ct_fail(CT_EINVAL, "%lld experts are not %lld equal groups of at least 2",
+                       (long long)experts, (long long)a->groups);
+    if (a->groups_chosen > a->groups || (a->groups > 0 && !a->groups_chosen))
+        return ct_fail(CT_EINVAL, "groups_chosen = %lld of %lld groups",
+                       (long long)a->groups_chosen, (long long)a->groups);
+    if (a->groups > 0 && a->k > experts / a->groups * a->groups_chosen)
+        return ct_fail(CT_EINVAL, "k = %lld of the %lld experts in %lld groups", (long long)a->k,
+                       (long long)(experts / a->groups * a->groups_chosen),
+                       (long long)a->groups_chosen);
+    return 0;
 }
 
 static int top_k_infer(struct ct_op *op)
 {
     const struct ct_top_k *a = op->attrs;
     const struct ct_value *x = op->in[0];
+    int rc;
 
     if (a->balance > 0 && x->ndim != 3)
         return ct_fail(CT_EINVAL, "balance needs logits [b, t, e], but these have %d dimensions",
@@ -52,55 +168,66 @@ static int top_k_infer(struct ct_op *op)
     if (a->k > x->shape[x->ndim - 1])
         return ct_fail(CT_EINVAL, "k = %lld of %lld experts", (long long)a->k,
                        (long long)x->shape[x->ndim - 1]);
+    rc = check_balance(a);
+    rc = rc < 0 ? rc : check_groups(a, x->shape[x->ndim - 1]);
     for (int i = 0; i < 2; i++)
         op->out[i]->shape[x->ndim - 1] = a->k;
-    return 0;
+    return rc;
+}
+
+/* The sum that weights are divided by. */
+static double divisor(const struct ct_top_k *a, double sum)
+{
+    if (!a->normalised)
+        return 1;
+    return a->scores == CT_SCORES_SIGMOID ? sum + LEAST_SUM : sum;
 }
 
 static int top_k_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_top_k *a = l->op->attrs;
-    int64_t n = ct_columns(&l->in[0]);
-    double *p = ct_arena_array(&r.arena, double, n);
+    struct choice c = choice_begin(&r, l);
 
     for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
         double *weights = r.out[0] + row * a->k, *ids = r.out[1] + row * a->k, sum = 0;
-        const double *x = r.in[0] + row * n;
-        int64_t last = -1;
 
-        probabilities(x, n, p);
-        for (int64_t k = 0; k < a->k; k++) {
-            last = next_largest(x, n, last);
-            if (last < 0)
-                return ct_reference_end(&r, ct_fail(CT_EINVAL, "a logit of the router is NaN"));
-            ids[k] = (double)last;
-            sum += weights[k] = p[last];
-        }
-        for (int64_t k = 0; a->normalised && k < a->k; k++)
-            weights[k] /= sum;
+        choose(&c, r.in[0] + row * c.experts, ids);
+        for (int64_t k = 0; k < a->k; k++)
+            sum += weights[k] = c.score[(int64_t)ids[k]];
+        for (int64_t k = 0; k < a->k; k++)
+            weights[k] = weights[k] * scale_of(a) / divisor(a, sum);
     }
     return ct_reference_end(&r, 0);
 }
 
+/* The bias has no derivative: what an optimizer lowers it by is how often its expert is chosen. The
+   gradient of the logits that nobody wants is swept, but its op uses the one that arrives here. */
 static int top_k_vjp(struct ct_vjp *v)
 {
-    struct ct_value *in[] = {v->dout[0], v->op->out[1], v->op->in[0], NULL}, *total;
+    struct ct_value *x = v->op->in[0], *in[] = {v->dout[0], v->op->out[1], x, NULL}, *total;
     bool balanced = ((const struct ct_top_k *)v->op->attrs)->balance > 0;
+    bool biased = v->op->ins > 1 && v->wanted[1];
+    struct ct_op *op;
 
-    if (!v->dout[0] || !v->wanted[0])
+    if (!v->dout[0] || (!v->wanted[0] && !biased))
         return 0;
     if (balanced)
-        in[3] = ct_expert_load(v->b, "load", in[1], in[2], &total);
-    return ct_emit_gradients(v, balanced ? &ct_op_balanced_top_k_grad : &ct_op_top_k_grad, in,
-                             balanced ? 4 : 3, v->op->attrs, (int[]){0}, 1);
+        in[3] = ct_expert_load(v->b, "load", in[1], x, &total);
+    op = ct_emit_type(v->b, balanced ? &ct_op_balanced_top_k_grad : &ct_op_top_k_grad,
+                      ct_gradient_name(v, 0), in, balanced ? 4 : 3, v->op->attrs);
+    if (op && v->wanted[0])
+        v->din[0] = op->out[0];
+    if (biased)
+        v->din[1] = ct_expert_excess(v->b, ct_gradient_name(v, 1), in[1], x);
+    return v->b->status;
 }
 
 const struct ct_op_type ct_op_top_k = {
     .size = sizeof(struct ct_op_type),
     .name = "top_k",
-    .summary = "the k largest probabilities, and their indices; the lower index of equal ones",
-    .signature = "x[.E] T -> weights[.K] W, ids[.K] i",
+    .summary = "scores of the k experts that are chosen, and their indices",
+    .signature = "x[.E] T, ?bias[E] W -> weights[.K] W, ids[.K] i",
     .attrs = top_k_attrs,
     .attrs_size = sizeof(struct ct_top_k),
     .infer = top_k_infer,
@@ -108,14 +235,16 @@ const struct ct_op_type ct_op_top_k = {
     .reference = top_k_reference,
 };
 
-/* With p = softmax(x), s the chosen p's sum and w = p / s (or p): dp = (dw - sum(dw w)) / s at the
-   chosen (or dw), else 0; dx = p (dp - sum(dp p)). With loads, dp is balance times the load more.
- */
+/* ---- its gradient ---- */
+
+/* p: scores, s: the sum of the chosen ones, w = scale p / s (or scale p). At the chosen, dp =
+   scale (dw - sum(dw p) / s) / s (or scale dw), else 0. With loads, dp is balance times the load
+   more. softmax: dx = p (dp - sum(dp p)); sigmoid: dx = p (1 - p) dp. */
 static int top_k_grad_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_top_k *a = l->op->attrs;
-    bool normalised = a->normalised, balanced = l->ins > 3;
+    bool balanced = l->ins > 3, softmaxed = a->scores == CT_SCORES_SOFTMAX;
     int64_t k = ct_columns(&l->in[0]), n = ct_columns(&l->in[2]);
     double *p = ct_arena_array(&r.arena, double, n);
 
@@ -123,7 +252,7 @@ static int top_k_grad_reference(const struct ct_launch *l)
         const double *dw = r.in[0] + row * k, *ids = r.in[1] + row * k;
         double *dx = r.out[0] + row * n, sum = 0, mean = 0, dot = 0;
 
-        probabilities(r.in[2] + row * n, n, p);
+        scores(a, r.in[2] + row * n, n, p);
         for (int64_t i = 0; i < k; i++) {
             int rc = ct_checked_index(ids, i, n, "expert");
 
@@ -132,8 +261,9 @@ static int top_k_grad_reference(const struct ct_launch *l)
             sum += p[(int64_t)ids[i]];
             mean += dw[i] * p[(int64_t)ids[i]];
         }
+        sum = divisor(a, sum);
         for (int64_t i = 0; i < k; i++) {
-            double dp = normalised ? (dw[i] - mean / sum) / sum : dw[i];
+            double dp = scale_of(a) * (a->normalised ? (dw[i] - mean / sum) / sum : dw[i]);
 
             dx[(int64_t)ids[i]] += dp;
             dot += dp * p[(int64_t)ids[i]];
@@ -145,7 +275,7 @@ static int top_k_grad_reference(const struct ct_launch *l)
             dot += dp * p[e];
         }
         for (int64_t e = 0; e < n; e++)
-            dx[e] = p[e] * (dx[e] - dot);
+            dx[e] = softmaxed ? p[e] * (dx[e] - dot) : p[e] * (1 - p[e]) * dx[e];
     }
     return ct_reference_end(&r, 0);
 }
@@ -161,6 +291,11 @@ const struct ct_op_type ct_op_top_k_grad = {
     .reference = top_k_grad_reference,
 };
 
+static int balanced_infer(struct ct_op *op)
+{
+    return check_balance(op->attrs);
+}
+
 const struct ct_op_type ct_op_balanced_top_k_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "balanced_top_k_grad",
@@ -169,13 +304,16 @@ const struct ct_op_type ct_op_balanced_top_k_grad = {
     .flags = CT_OP_ANY_DTYPE,
     .attrs = top_k_attrs,
     .attrs_size = sizeof(struct ct_top_k),
+    .infer = balanced_infer,
     .reference = top_k_grad_reference,
 };
 
 struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
-                          const struct ct_top_k *attrs, struct ct_value **ids)
+                          struct ct_value *bias, const struct ct_top_k *attrs,
+                          struct ct_value **ids)
 {
-    struct ct_op *op = ct_emit_type(b, &ct_op_top_k, name, &x, 1, attrs);
+    struct ct_op *op =
+        ct_emit_type(b, &ct_op_top_k, name, (struct ct_value *[]){x, bias}, bias ? 2 : 1, attrs);
 
     *ids = op ? op->out[1] : NULL;
     return op ? op->out[0] : NULL;
@@ -200,7 +338,7 @@ static int expert_load_reference(const struct ct_launch *l)
 }
 
 /* Counts do not change with the logits. */
-static int expert_load_vjp(struct ct_vjp *v)
+static int no_gradient(struct ct_vjp *v)
 {
     (void)v;
     return 0;
@@ -211,7 +349,7 @@ const struct ct_op_type ct_op_expert_load = {
     .name = "expert_load",
     .summary = "number of choices of each expert, by sequence and of all",
     .signature = "ids[btK] i, x[btE] T -> load[bE] W, total[E] W",
-    .vjp = expert_load_vjp,
+    .vjp = no_gradient,
     .reference = expert_load_reference,
 };
 
@@ -223,4 +361,35 @@ struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct c
 
     *total = op ? op->out[1] : NULL;
     return op ? op->out[0] : NULL;
+}
+
+static int expert_excess_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[1]), choices = ct_tensor_count(&l->in[0]);
+    int rc = 0;
+
+    for (int64_t e = 0; e < n; e++)
+        r.out[0][e] = -(double)choices / (double)n;
+    for (int64_t i = 0; rc >= 0 && i < choices; i++) {
+        rc = ct_checked_index(r.in[0], i, n, "expert");
+        if (rc >= 0)
+            r.out[0][(int64_t)r.in[0][i]]++;
+    }
+    return ct_reference_end(&r, rc);
+}
+
+const struct ct_op_type ct_op_expert_excess = {
+    .size = sizeof(struct ct_op_type),
+    .name = "expert_excess",
+    .summary = "number of choices of each expert, less their mean",
+    .signature = "ids[.K] i, x[.E] T -> excess[E] W",
+    .vjp = no_gradient,
+    .reference = expert_excess_reference,
+};
+
+struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name, struct ct_value *ids,
+                                  struct ct_value *x)
+{
+    return ct_emit_type1(b, &ct_op_expert_excess, name, (struct ct_value *[]){ids, x}, 2, NULL);
 }

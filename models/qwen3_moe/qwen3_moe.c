@@ -152,7 +152,7 @@ static struct ct_value *mixture(struct ct_decoder *d, struct ct_value *x)
         return ct_decoder_feed_forward(d, x);
     h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
     logits = ct_decoder_linear(d, "router", h, "mlp.gate", m->experts, dim, 0.02);
-    weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits,
+    weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, NULL,
                        &(struct ct_top_k){m->chosen, m->normalised, m->balance}, &ids);
     if (config.log_load && !d->request->logits) {
         ct_expert_load(&d->b, ct_decoder_named(d, "load"), ids, logits, &load);

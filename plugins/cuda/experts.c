@@ -31,17 +31,26 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
 
 /* ---- the choice ---- */
 
+static bool is_plain_choice(const struct ct_prepare *p)
+{
+    const struct ct_top_k *a = p->op->attrs;
+
+    return a->scores == CT_SCORES_SOFTMAX && !a->groups && !(a->scale > 0);
+}
+
 static bool accepts_top_k(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == CT_F32;
+    return is_plain_choice(p) && p->ins == 1 && gpu_is_compute_dtype(p->in[0].dtype) &&
+           p->out[0].dtype == CT_F32;
 }
 
 enum { LOAD = 3 }; /* the operand of balanced_top_k_grad that top_k_grad lacks */
 
 static bool accepts_top_k_grad(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[2].dtype) && gpu_is_compute_dtype(p->out[0].dtype) &&
-           p->in[0].dtype == CT_F32 && (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
+    return is_plain_choice(p) && gpu_is_compute_dtype(p->in[2].dtype) &&
+           gpu_is_compute_dtype(p->out[0].dtype) && p->in[0].dtype == CT_F32 &&
+           (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
 }
 
 static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_tensor *x)

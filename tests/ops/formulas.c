@@ -392,6 +392,120 @@ static void cross_entropy_in_shards_equals_the_whole(void **state)
     check_shards("shards=6", 1);
 }
 
+/* ---- the choice of experts ---- */
+
+enum { TOKENS = 5, EXPERTS = 12, GROUPS = 4, EACH = EXPERTS / GROUPS, CHOSEN = 4 };
+
+static double score_at(const double *x, int e, bool sigmoid)
+{
+    double sum = 0;
+
+    for (int i = 0; i < EXPERTS; i++)
+        sum += exp(x[i]);
+    return sigmoid ? 0.5 + 0.5 * tanh(x[e] / 2) : exp(x[e]) / sum;
+}
+
+static double group_score(const double *rank, int group)
+{
+    double most = -INFINITY;
+
+    for (int i = group * EACH; i < (group + 1) * EACH; i++)
+        for (int j = group * EACH; j < i; j++)
+            most = fmax(most, rank[i] + rank[j]);
+    return most;
+}
+
+/* How many experts are chosen before expert e: -1 if its group is not one of the best two. */
+static int place_of(const double *rank, int e)
+{
+    bool best[GROUPS];
+    int place = 0;
+
+    for (int g = 0; g < GROUPS; g++) {
+        int above = 0;
+
+        for (int other = 0; other < GROUPS; other++)
+            above += group_score(rank, other) > group_score(rank, g);
+        best[g] = above < 2;
+    }
+    for (int i = 0; i < EXPERTS; i++)
+        place += best[i / EACH] && rank[i] > rank[e];
+    return best[e / EACH] ? place : -1;
+}
+
+static void check_choice(const char *attrs, bool sigmoid, bool biased, bool normalised)
+{
+    struct ct_trial m;
+    int excluded = 0;
+
+    create(&m, "top_k", attrs, biased ? "real[5,12] given[12]" : "real[5,12]");
+    run(&m);
+    for (int t = 0; t < TOKENS; t++) {
+        const double *x = in(&m, 0) + t * EXPERTS;
+        const int32_t *ids = (int32_t *)ct_trial_tensor(&m, m.op->out[1])->data + t * CHOSEN;
+        double rank[EXPERTS], sum = 0;
+
+        for (int e = 0; e < EXPERTS; e++)
+            rank[e] = score_at(x, e, sigmoid) + (biased ? in(&m, 1)[e] : 0);
+        for (int i = 0; i < CHOSEN; i++)
+            sum += score_at(x, ids[i], sigmoid);
+        for (int i = 0; i < CHOSEN; i++) {
+            assert_int_equal(place_of(rank, ids[i]), i);
+            near(out(&m, 0)[t * CHOSEN + i],
+                 2.5 * score_at(x, ids[i], sigmoid) / (normalised ? sum : 1));
+        }
+        for (int e = 0; e < EXPERTS; e++)
+            excluded += place_of(rank, e) < 0;
+    }
+    assert_int_equal(excluded, TOKENS * EXPERTS / 2);
+    ct_trial_finish(&m);
+}
+
+static void top_k_follows_its_formula(void **state)
+{
+    (void)state;
+    check_choice("k=4 groups=4 groups_chosen=2 scale=2.5 scores=sigmoid", true, true, true);
+    check_choice("k=4 groups=4 groups_chosen=2 scale=2.5 scores=sigmoid", true, false, true);
+    check_choice("k=4 groups=4 groups_chosen=2 scale=2.5", false, true, true);
+    check_choice("k=4 groups=4 groups_chosen=2 scale=2.5 normalised=false", false, false, false);
+}
+
+/* Equal ranks: the lower index, of groups and of experts; NaN comes last. */
+static void top_k_orders_equal_ranks(void **state)
+{
+    static const double logits[] = {NAN, -1, 2, 2, 2, 2, -INFINITY, -INFINITY};
+    static const int32_t want[] = {2, 3, 1, 0};
+    struct ct_trial m;
+
+    (void)state;
+    create(&m, "top_k", "k=4 groups=2 groups_chosen=1 scores=sigmoid", "real[1,8]");
+    memcpy(in(&m, 0), logits, sizeof(logits));
+    run(&m);
+    assert_memory_equal(ct_trial_tensor(&m, m.op->out[1])->data, want, sizeof(want));
+    assert_true(isnan(out(&m, 0)[0]));
+    ct_trial_finish(&m);
+}
+
+static void expert_excess_adds_up_to_nothing(void **state)
+{
+    struct ct_trial m;
+    double sum = 0;
+
+    (void)state;
+    create(&m, "expert_excess", NULL, "small[2,4,3] real[2,4,6]");
+    run(&m);
+    for (int e = 0; e < 6; e++) {
+        double choices = 0;
+
+        for (int i = 0; i < 24; i++)
+            choices += integers(&m, 0)[i] == e;
+        near(out(&m, 0)[e], choices - 4);
+        sum += out(&m, 0)[e];
+    }
+    near(sum, 0);
+    ct_trial_finish(&m);
+}
+
 /* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
 static void indices_out_of_range_are_refused(void **state)
 {
@@ -716,6 +830,9 @@ int main(void)
         cmocka_unit_test(linear_follows_its_formula),
         cmocka_unit_test(embedding_copies_rows),
         cmocka_unit_test(swiglu_follows_its_formula),
+        cmocka_unit_test(top_k_follows_its_formula),
+        cmocka_unit_test(top_k_orders_equal_ranks),
+        cmocka_unit_test(expert_excess_adds_up_to_nothing),
         cmocka_unit_test(clip_coefficient_follows_its_formula),
         cmocka_unit_test(squared_norm_follows_its_formula),
         cmocka_unit_test(init_normal_has_its_moments),

@@ -119,12 +119,48 @@ static void the_loss_in_shards_has_the_same_gradient(void **state)
     ct_trial_finish(&m);
 }
 
+/* The gradient of the bias is the excess of choices, whether or not the logits want theirs. */
+static void the_gradient_of_a_bias_is_the_excess(void **state)
+{
+    struct ct_sample s = {"top_k", "k=2 scores=sigmoid", "real[3,6] given[6]"};
+
+    (void)state;
+    for (int wanted = 0; wanted < 2; wanted++) {
+        struct ct_value *din[2] = {0}, *dout[2] = {0};
+        struct ct_builder b;
+        struct ct_trial m;
+        double sum = 0;
+
+        assert_int_equal(ct_trial_create(&m, &s, CT_F64), 0);
+        dout[0] = ct_graph_source(m.graph, CT_ROLE_INPUT, "dout", CT_F64, 2, m.op->out[0]->shape);
+        b = ct_builder_at_end(m.graph, CT_PART_I, "");
+        assert_int_equal(
+            m.op->type->vjp(&(struct ct_vjp){&b, m.op, dout, din, (const bool[]){wanted, true}}),
+            0);
+        assert_string_equal(din[1]->name, "d.in1");
+        assert_int_equal(din[0] != NULL, wanted);
+        assert_int_equal(dout[0]->use_count, 1);
+        assert_int_equal(ct_trial_run_from(&m, m.op), 0);
+        for (int e = 0; e < 6; e++) {
+            double choices = 0, got = ct_tensor_load(ct_trial_tensor(&m, din[1]), e);
+
+            for (int i = 0; i < 6; i++)
+                choices += ct_tensor_load(ct_trial_tensor(&m, m.op->out[1]), i) == e;
+            assert_true(got == choices - 1);
+            sum += fabs(got);
+        }
+        assert_true(sum > 0);
+        ct_trial_finish(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_emits_only_wanted_gradients),
         cmocka_unit_test(the_joined_gradient_gives_the_loss),
         cmocka_unit_test(the_loss_in_shards_has_the_same_gradient),
+        cmocka_unit_test(the_gradient_of_a_bias_is_the_excess),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

@@ -45,6 +45,7 @@
     X(top_k_grad)                                                                                  \
     X(balanced_top_k_grad)                                                                         \
     X(expert_load)                                                                                 \
+    X(expert_excess)                                                                               \
     X(experts)                                                                                     \
     X(experts_dx)                                                                                  \
     X(experts_dw)                                                                                  \
@@ -180,21 +181,38 @@ CT_API struct ct_value *ct_softmax(struct ct_builder *b, const char *name, struc
 CT_API struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct ct_value *gate,
                                   struct ct_value *up);
 
+enum ct_scores { CT_SCORES_SOFTMAX, CT_SCORES_SIGMOID };
 struct ct_top_k { /* and of top_k_grad */
     int64_t k;
-    bool normalised; /* weights are divided by their sum */
-    double balance;  /* above 0: x is [b, t, e] */
+    bool normalised; /* weights are divided by their sum; that of sigmoids and 1e-20 */
+    double balance;  /* above 0: x is [b, t, e], scores are softmax */
+    enum ct_scores scores;
+    int64_t groups, groups_chosen; /* 0: no groups */
+    double scale;                  /* of the weights; 0: 1 */
 };
-/* The k largest entries of p = softmax(x[.., e]) -> weights[.., k], float32, and their indices
-   ids[.., k], int32, largest first; of equal ones, the lower index. The gradient flows through the
-   weights. With `balance`, it is also that of a loss that is not computed: the sum over b, t and e
-   of balance load[b, e] p[b, t, e]; load, as in ct_expert_load, counts as constant. */
+/* The k experts of each token with the largest score + bias -> weights[.., k], float32, their
+   scores without the bias, and ids[.., k], int32. Largest first; of equal ones, the lower index.
+   Scores are softmax(x[.., e]), or sigmoid(x). bias[e], float32, may be NULL.
+
+   With groups, experts are in so many equal groups, in order. A group's score is the sum of its two
+   largest score + bias. Experts of the groups_chosen best groups can be chosen, others never
+   (DeepSeek-AI 2024).
+
+   The gradient flows through the weights. That of the bias is ct_expert_excess: descending its sign
+   makes choices even (Wang et al. 2024). With `balance`, the gradient of x is also that of a loss
+   that is not computed: the sum over b, t and e of balance load[b, e] p[b, t, e]; load, as in
+   ct_expert_load, counts as constant. */
 CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
-                                 const struct ct_top_k *attrs, struct ct_value **ids);
+                                 struct ct_value *bias, const struct ct_top_k *attrs,
+                                 struct ct_value **ids);
 /* How many choices ids[b, t, k] of the tokens of each sequence are each of the experts that x[b, t,
    e] has -> load[b, e], float32. *total: the same of all sequences, [e]. */
 CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct ct_value *ids,
                                        struct ct_value *x, struct ct_value **total);
+/* How many choices ids[.., k] are each of the experts that x[.., e] has, less the mean of that over
+   experts -> [e], float32. Excesses of parts of a batch add up to that of the whole. */
+CT_API struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name,
+                                         struct ct_value *ids, struct ct_value *x);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
    choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
    [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: such a
