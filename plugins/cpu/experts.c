@@ -613,6 +613,15 @@ static int run_dw(const struct ct_launch *l)
 
 /* ---- loads ---- */
 
+int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= experts)
+            return ct_fail(CT_EINVAL, "expert %d at position %lld is not below %lld", (int)ids[i],
+                           (long long)i, (long long)experts);
+    return 0;
+}
+
 static bool accepts_load(const struct ct_prepare *p)
 {
     return p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_F32;
@@ -624,21 +633,35 @@ static int run_load(const struct ct_launch *l)
     int64_t each = l->in[0].shape[1] * l->in[0].shape[2];
     const int32_t *ids = l->in[0].data;
     float *load = l->out[0].data, *total = l->out[1].data;
+    int rc = cpu_experts_check(ids, sequences * each, n);
 
     memset(load, 0, sizeof(*load) * (size_t)(sequences * n));
     memset(total, 0, sizeof(*total) * (size_t)n);
-    for (int64_t i = 0; i < sequences * each; i++) {
-        if (ids[i] < 0 || ids[i] >= n)
-            return ct_fail(CT_EINVAL, "expert %d at position %lld is not below %lld", (int)ids[i],
-                           (long long)i, (long long)n);
+    for (int64_t i = 0; rc >= 0 && i < sequences * each; i++) {
         load[i / each * n + ids[i]]++;
         total[ids[i]]++;
     }
-    return 0;
+    return rc;
+}
+
+static int run_excess(const struct ct_launch *l)
+{
+    int64_t n = l->out[0].shape[0], choices = ct_tensor_count(&l->in[0]);
+    const int32_t *ids = l->in[0].data;
+    float *excess = l->out[0].data;
+    int rc = cpu_experts_check(ids, choices, n);
+
+    memset(excess, 0, sizeof(*excess) * (size_t)n);
+    for (int64_t i = 0; rc >= 0 && i < choices; i++)
+        excess[ids[i]]++;
+    for (int64_t e = 0; e < n; e++)
+        excess[e] = (float)((double)excess[e] - (double)choices / (double)n);
+    return rc;
 }
 
 const struct ct_kernel cpu_experts_kernels[] = {
     CT_KERNEL("expert_load", "plain", 0, accepts_load, NULL, run_load),
+    CT_KERNEL("expert_excess", "plain", 0, accepts_load, NULL, run_excess),
     CT_KERNEL("experts", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,
               cpu_experts_unit_run),
     CT_KERNEL("experts_dx", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,

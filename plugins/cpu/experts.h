@@ -29,6 +29,9 @@ struct experts_choices {
     const int32_t *ids;
 };
 
+/* CT_EINVAL names an id that is none of the experts. */
+int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts);
+
 bool cpu_experts_accept(const struct ct_prepare *p);
 struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,

@@ -1,10 +1,6 @@
 #include "loops.h"
 
-#include "kernels/vector.h"
-
-#define HALF (CPU_LANES / 2)
-typedef float vhalf __attribute__((vector_size(4 * HALF)));
-typedef double vd __attribute__((vector_size(8 * HALF)));
+#include "kernels/double.h"
 
 static void widen(float *to, const uint16_t *from, int64_t n)
 {
@@ -51,16 +47,6 @@ static void dequantise(enum ct_dtype dtype, float *to, const uint8_t *from, cons
         dequantise_run(CT_E5M2, to, from, scale, 0, n);
 }
 
-CPU_INLINE vd v_double(vf a, int half)
-{
-    float lane[CPU_LANES];
-    vhalf part;
-
-    v_store(lane, a);
-    memcpy(&part, lane + half * HALF, sizeof(part));
-    return __builtin_convertvector(part, vd);
-}
-
 CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, struct ct_matrix rows)
 {
     vd sum[2] = {{0}, {0}};
@@ -80,7 +66,7 @@ CPU_INLINE double squares_of(enum ct_dtype dtype, const void *x, struct ct_matri
         }
     }
     sum[0] += sum[1];
-    for (int i = 0; i < HALF; i++)
+    for (int i = 0; i < CPU_HALF; i++)
         total += sum[0][i];
     return total;
 }

@@ -201,6 +201,28 @@
     "I - %dx3 = top_k_grad(%dw, %best2, %x) {k=" #k ", normalised=false} : T[" #b "," #t "," #e    \
     "]\n"
 
+/* With a bias and in groups. */
+#define BIASED_CHOICE(b, t, e, k, groups)                                                          \
+    "input %x : T[" #b "," #t "," #e "]\n"                                                         \
+    "input %bias : float32[" #e "]\n"                                                              \
+    "input %dw : float32[" #b "," #t "," #k "]\n"                                                  \
+    "F - %y, %best = top_k(%x, %bias) {k=" #k ", scores=\"sigmoid\", scale=2.5} : float32[" #b     \
+    "," #t "," #k "], int32[" #b "," #t "," #k "]\n"                                               \
+    "F - %y2, %best2 = top_k(%x, %bias) {k=" #k ", scores=\"sigmoid\", " groups "} : float32[" #b  \
+    "," #t "," #k "], int32[" #b "," #t "," #k "]\n"                                               \
+    "F - %y3, %best3 = top_k(%x) {k=" #k ", normalised=false, scale=0.5, " groups                  \
+    "} : float32[" #b "," #t "," #k "], int32[" #b "," #t "," #k "]\n"                             \
+    "F - %y4, %best4 = top_k(%x) {k=" #k ", scores=\"sigmoid\"} : float32[" #b "," #t "," #k       \
+    "], int32[" #b "," #t "," #k "]\n"                                                             \
+    "F - %y5, %best5 = top_k(%x, %bias) {k=" #k "} : float32[" #b "," #t "," #k "], int32[" #b     \
+    "," #t "," #k "]\n"                                                                            \
+    "I - %dx = top_k_grad(%dw, %best2, %x) {k=" #k ", scores=\"sigmoid\", scale=2.5} : T[" #b      \
+    "," #t "," #e "]\n"                                                                            \
+    "I - %dx2 = top_k_grad(%dw, %best3, %x) {k=" #k                                                \
+    ", normalised=false, scale=0.5} : float32![" #b "," #t "," #e "]\n"                            \
+    "I - %dx3 = top_k_grad(%dw, %best5, %x) {k=" #k ", scale=0.5} : T[" #b "," #t "," #e "]\n"     \
+    "W - %dbias = expert_excess(%best2, %x) : float32[" #e "]\n"
+
 #define LAYER_NORM(b, t, k)                                                                        \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %far : T[" #b "," #t "," #k "]\n"                                                       \
@@ -506,6 +528,10 @@ const struct conformance_case conformance_cases[] = {
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
     {"choice of experts, odd", CHOICE(3, 9, 5, 2), 5, true, true},
     {"choice of experts, several warps", CHOICE(2, 33, 70, 4), 70, true, true},
+    {"choice of experts, biased, odd", BIASED_CHOICE(3, 9, 6, 2, "groups=2, groups_chosen=1"), 6,
+     true, true},
+    {"choice of experts, biased", BIASED_CHOICE(2, 33, 72, 4, "groups=8, groups_chosen=3"), 72,
+     true},
     {"squared norm",
      "state %x : T[37]\nstate %y : float32[70001,3]\n"
      "post - %s = squared_norm(%x, %y) : float64[]\n"
@@ -597,6 +623,10 @@ const struct conformance_case bench_cases[] = {
     {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},
     {"embedding, 124M", EMBEDDING(4, 512, 32000, 768), 32000, false},
     {"experts, 8 of 32", EXPERTS(4, 512, 768, 384, 32, 8), 32, 3},
+    {"choice of 8 of 128", CHOICE(4, 512, 128, 8), 128, true, true},
+    {"choice of 8 of 256", CHOICE(4, 512, 256, 8), 256, true, true},
+    {"choice of 8 of 256, biased", BIASED_CHOICE(4, 512, 256, 8, "groups=8, groups_chosen=4"), 256,
+     true, true},
     {"adamw", ADAMW(8000000, 1000000, "clip"), 0, false},
     {"norm of gradients",
      "state %x : float32[20000000]\npost - %s = squared_norm(%x) : float64[]\n", 0, false},

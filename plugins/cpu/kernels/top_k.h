@@ -1,0 +1,36 @@
+/*
+ * What the choice of experts (top_k.c) and its gradient (top_k_grad.c) share.
+ */
+#ifndef CPU_KERNELS_TOP_K_H
+#define CPU_KERNELS_TOP_K_H
+
+#include <ctitan/lib/ops.h>
+
+#include "vector.h"
+
+#define CPU_LEAST_SUM 1e-20 /* as in the reference */
+
+static inline double top_k_scale(const struct ct_top_k *a)
+{
+    return a->scale > 0 ? a->scale : 1;
+}
+
+/* What weights are multiplied by, given the sum of the chosen scores. */
+static inline double top_k_factor(const struct ct_top_k *a, double sum)
+{
+    if (!a->normalised)
+        return top_k_scale(a);
+    return top_k_scale(a) / (a->scores == CT_SCORES_SIGMOID ? sum + CPU_LEAST_SUM : sum);
+}
+
+static inline void *top_k_row(const struct ct_tensor *t, int64_t row, int64_t columns)
+{
+    return (char *)t->data + row * columns * (int64_t)ct_dtype_size(t->dtype);
+}
+
+static inline float top_k_logit(enum ct_dtype dtype, const void *x, int64_t i)
+{
+    return dtype == CT_F32 ? ((const float *)x)[i] : ct_bf16_to_f32(((const uint16_t *)x)[i]);
+}
+
+#endif
