@@ -1,5 +1,5 @@
 /*
- * Mixtures of experts: the choice of experts, and the chosen layers as grouped products.
+ * Mixtures of experts: the chosen layers as grouped products.
  *
  * The products are this plugin's own. Those in bfloat16 run on tensor cores (experts_tensor.c);
  * those here in float32 on plain cores, many times slower. The host does not wait for the choices:
@@ -28,91 +28,6 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
 {
     return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
 }
-
-/* ---- the choice ---- */
-
-static bool is_plain_choice(const struct ct_prepare *p)
-{
-    const struct ct_top_k *a = p->op->attrs;
-
-    return a->scores == CT_SCORES_SOFTMAX && !a->groups && !(a->scale > 0);
-}
-
-static bool accepts_top_k(const struct ct_prepare *p)
-{
-    return is_plain_choice(p) && p->ins == 1 && gpu_is_compute_dtype(p->in[0].dtype) &&
-           p->out[0].dtype == CT_F32;
-}
-
-enum { LOAD = 3 }; /* the operand of balanced_top_k_grad that top_k_grad lacks */
-
-static bool accepts_top_k_grad(const struct ct_prepare *p)
-{
-    return is_plain_choice(p) && gpu_is_compute_dtype(p->in[2].dtype) &&
-           gpu_is_compute_dtype(p->out[0].dtype) && p->in[0].dtype == CT_F32 &&
-           (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
-}
-
-static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_tensor *x)
-{
-    const struct ct_top_k *attrs = l->op->attrs;
-
-    return (struct gpu_top_k){.x = x->data,
-                              .rows = rows_of(x),
-                              .experts = columns_of(x),
-                              .k = attrs->k,
-                              .kind = gpu_float_kind(x->dtype),
-                              .normalised = attrs->normalised,
-                              .fault = fault_of(l)};
-}
-
-static int run_top_k(const struct ct_launch *l)
-{
-    struct gpu_top_k a = choice_of(l, &l->in[0]);
-
-    a.weights = l->out[0].data;
-    a.ids = l->out[1].data;
-    return gpu_launch_rows(l, "top_k", a.rows, &a);
-}
-
-static int run_top_k_grad(const struct ct_launch *l)
-{
-    struct gpu_top_k a = choice_of(l, &l->in[2]);
-
-    a.k = columns_of(&l->in[0]);
-    a.dweights = l->in[0].data;
-    a.chosen = l->in[1].data;
-    a.dx = l->out[0].data;
-    a.out_kind = gpu_float_kind(l->out[0].dtype);
-    if (l->ins > LOAD) {
-        a.load = l->in[LOAD].data;
-        a.tokens = l->in[2].shape[1];
-        a.balance = (float)((const struct ct_top_k *)l->op->attrs)->balance;
-    }
-    return gpu_launch_rows(l, "top_k_grad", a.rows, &a);
-}
-
-static bool accepts_load(const struct ct_prepare *p)
-{
-    return p->out[0].dtype == CT_F32;
-}
-
-static int run_load(const struct ct_launch *l)
-{
-    struct gpu_expert_load a = {.load = l->out[0].data,
-                                .total = l->out[1].data,
-                                .ids = l->in[0].data,
-                                .sequences = l->in[0].shape[0],
-                                .choices = l->in[0].shape[1] * l->in[0].shape[2],
-                                .experts = l->out[1].shape[0],
-                                .k = l->in[0].shape[2],
-                                .fault = fault_of(l)};
-
-    return gpu_launch(l, "expert_load", (struct gpu_size){(unsigned)a.experts, 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &a);
-}
-
-/* ---- the experts ---- */
 
 bool gpu_experts_accept(const struct ct_prepare *p, int at)
 {
@@ -346,10 +261,6 @@ static int run_dw(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
-    CT_KERNEL("top_k", "rows", 0, accepts_top_k, NULL, run_top_k),
-    CT_KERNEL("top_k_grad", "rows", 0, accepts_top_k_grad, NULL, run_top_k_grad),
-    CT_KERNEL("balanced_top_k_grad", "rows", 0, accepts_top_k_grad, NULL, run_top_k_grad),
-    CT_KERNEL("expert_load", "blocks", 0, accepts_load, NULL, run_load),
     CT_KERNEL("experts", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
               gpu_experts_tensor_run),
     CT_KERNEL("experts_dx", "tensor", 0, gpu_experts_tensor_accept_grad,

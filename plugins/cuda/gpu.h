@@ -174,6 +174,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(layer_norm)                                                                                  \
     X(rope)                                                                                        \
     X(experts)                                                                                     \
+    X(top_k)                                                                                       \
     X(embedding)                                                                                   \
     X(loss)                                                                                        \
     X(loss_shards)                                                                                 \

@@ -211,14 +211,15 @@ struct gpu_top_k {
     const float *dweights;
     const int32_t *chosen;
     const void *x;
-    const float *load; /* of each sequence, or NULL */
+    const float *bias, *load; /* or NULL; load: of each sequence */
     int64_t rows, experts, k, tokens;
-    int32_t kind, out_kind, normalised;
-    float balance; /* what load counts in dp */
+    int64_t groups, groups_chosen; /* 0: none */
+    int32_t kind, out_kind, normalised, sigmoid;
+    float scale, balance; /* balance: what load counts in dp */
     struct gpu_fault *fault;
 };
 
-/* Of each expert, by sequence, and of all sequences. */
+/* Of each expert, by sequence, and of all sequences: the number, or the excess over the mean. */
 struct gpu_expert_load {
     float *load, *total;
     const int32_t *ids;
