@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/input.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
 
@@ -154,6 +155,46 @@ static void the_gradient_of_a_bias_is_the_excess(void **state)
     }
 }
 
+/* ---- a model with a bias for the choice of experts ---- */
+
+static int build(struct ct_model *model, struct ct_graph *graph,
+                 const struct ct_model_request *request)
+{
+    static const struct ct_top_k how = {.k = 2, .normalised = true, .scores = CT_SCORES_SIGMOID};
+    int64_t shape[] = {request->batch, request->seq_len}, sizes[] = {9, 6}, experts = 6, k = 2;
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "");
+    struct ct_value *x, *ids;
+
+    (void)model;
+    x = ct_embedding(&b, NULL, ct_input(&b, "tokens", shape),
+                     ct_parameter(&b, "table", 2, sizes, CT_INIT_STD(1)));
+    x = ct_top_k(&b, "choice", x, ct_parameter(&b, "bias", 1, &experts, CT_INIT_STD(1)), &how,
+                 &ids);
+    x = ct_linear_cross_entropy(
+        &b, "loss", x, ct_parameter(&b, "head", 2, (int64_t[]){sizes[0], k}, CT_INIT_STD(1)),
+        ct_input(&b, "labels", shape));
+    if (x)
+        ct_graph_fetch(graph, "loss", x);
+    return b.status;
+}
+
+static int64_t vocabulary(const struct ct_model *model)
+{
+    (void)model;
+    return 9;
+}
+
+/* The excess of choices is no derivative of the loss; the other gradients are. */
+static void a_model_may_have_a_bias_for_the_choice(void **state)
+{
+    static const struct ct_model_ops ops = {
+        .size = sizeof(struct ct_model_ops), .build = build, .vocabulary = vocabulary};
+
+    (void)state;
+    if (ct_check_model(&ops, NULL) != 2)
+        fail_msg("%s", ct_error_message());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +202,7 @@ int main(void)
         cmocka_unit_test(the_joined_gradient_gives_the_loss),
         cmocka_unit_test(the_loss_in_shards_has_the_same_gradient),
         cmocka_unit_test(the_gradient_of_a_bias_is_the_excess),
+        cmocka_unit_test(a_model_may_have_a_bias_for_the_choice),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

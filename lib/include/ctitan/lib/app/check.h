@@ -57,8 +57,8 @@ CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *ker
                            const struct ct_sample *sample);
 
 /* The gradient of a model's loss, in float64 by reference kernels, against central differences of
-   every parameter in a random direction; its names, and its shard plan. CT_EINVAL names the
-   parameter that is wrong. */
+   every parameter in a random direction, but those whose gradient is ct_expert_excess; its names,
+   and its shard plan. CT_EINVAL names the parameter that is wrong. */
 CT_API int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model);
 
 /* By reference kernels: every parameter is updated, and a step with a negative `clip` changes
