@@ -2,7 +2,8 @@
  * The choice of experts for each token of a mixture (Shazeer et al. 2017), and how even it is.
  *
  * A bias for the choice alone (Wang et al. 2024) and groups of experts are those of DeepSeek-V3
- * (2024).
+ * (2024). Some programs give experts of other groups the rank 0: with negative biases these could be
+ * chosen before those of the best groups. Here, and in transformers' deepseek_v3, they never are.
  */
 #include <math.h>
 
