@@ -81,11 +81,11 @@ CPU_INLINE void list_offer(struct entry *list, int64_t count, int64_t rank, int6
 /* e^a, 1 ulp, for a in [-700, 700]: what lies outside is taken for the nearest end. */
 CPU_INLINE vd exp_of(vd a)
 {
-    static const double inverse[] = {1. / 2,       1. / 6,        1. / 24,       1. / 120,
-                                     1. / 720,     1. / 5040,     1. / 40320,    1. / 362880,
-                                     1. / 3628800, 1. / 39916800, 1. / 479001600};
+    static const double inverse[] = {1. / 2,       1. / 6,        1. / 24,        1. / 120,
+                                     1. / 720,     1. / 5040,     1. / 40320,     1. / 362880,
+                                     1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
     const vd least = (vd){0} - 700.0, most = (vd){0} + 700.0;
-    vl below = a<least, above = a> most;
+    vl below = (a < least), above = (a > most);
     vd whole, r, p;
 
     a = (vd)(((vl)least & below) | ((vl)most & above) | ((vl)a & ~(below | above)));
