@@ -257,40 +257,10 @@ static ct_axes common_pending(const struct ct_op *op)
     ct_axes pending = ~(ct_axes)0;
 
     for (int i = 0; i < op->ins; i++)
-        pending &=
-            op->in[i]->sharding.reduction == CT_REDUCE_SUM ? op->in[i]->sharding.unreduced : 0;
+        if (op->in[i])
+            pending &=
+                op->in[i]->sharding.reduction == CT_REDUCE_SUM ? op->in[i]->sharding.unreduced : 0;
     return pending;
-}
-
-/* Linear ops pass on pending sums; the reduction happens once, later. */
-static void pass_pending(const struct propagation *p, const struct ct_op *op,
-                         const struct target *target, struct choice *best)
-{
-    ct_axes pending = op->type->flags & CT_OP_LINEAR ? common_pending(op) : 0;
-    struct ct_sharding out;
-    double cost;
-
-    if (!pending)
-        return;
-    out = unsplit(best->out[0], pending);
-    out.unreduced |= pending;
-    cost = target_cost(p, op->out[0], target, &out);
-    for (int i = 0; i < op->ins; i++) {
-        struct ct_sharding to = unsplit(best->in[i], pending);
-
-        if (ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
-            return;
-        to.unreduced = pending;
-        cost += move_cost(p, op, i, &to);
-    }
-    if (cost >= best->cost)
-        return;
-    best->cost = cost;
-    for (int i = 0; i < op->ins; i++) {
-        best->in[i] = unsplit(best->in[i], pending);
-        best->in[i].unreduced = pending;
-    }
-    best->out[0] = out;
 }
 
 static void choice_init(struct propagation *p, const struct ct_op *op, struct choice *choice)
@@ -298,6 +268,35 @@ static void choice_init(struct propagation *p, const struct ct_op *op, struct ch
     choice->cost = 1e301;
     choice->in = ct_arena_array(&p->scratch, struct ct_sharding, op->ins);
     choice->out = ct_arena_array(&p->scratch, struct ct_sharding, op->outs);
+}
+
+/* Linear ops pass on pending sums; the reduction happens once, later. */
+static void pass_pending(struct propagation *p, const struct ct_op *op,
+                         const struct target *targets, struct choice *best)
+{
+    ct_axes pending = op->type->flags & CT_OP_LINEAR ? common_pending(op) : 0;
+    struct choice with;
+
+    if (!pending)
+        return;
+    choice_init(p, op, &with);
+    with.cost = 0;
+    for (int i = 0; i < op->outs; i++) {
+        with.out[i] = unsplit(best->out[i], pending);
+        with.out[i].unreduced |= pending;
+        with.cost += target_cost(p, op->out[i], &targets[i], &with.out[i]);
+    }
+    for (int i = 0; i < op->ins; i++) {
+        if (!op->in[i])
+            continue;
+        if (ct_dtype_size(op->out[0]->dtype) < ct_dtype_size(op->in[i]->dtype))
+            return;
+        with.in[i] = unsplit(best->in[i], pending);
+        with.in[i].unreduced = pending;
+        with.cost += move_cost(p, op, i, &with.in[i]);
+    }
+    if (with.cost < best->cost)
+        *best = with;
 }
 
 /* The first to suggest a split: an input, or nobody, or a target. */

@@ -285,6 +285,51 @@ static void a_maximum_of_shards_is_reduced_to_the_largest(void **state)
     ct_arena_finish(&arena);
 }
 
+static int halves_infer(struct ct_op *op)
+{
+    op->out[0]->shape[1] = op->out[1]->shape[1] = op->in[0]->shape[1] / 2;
+    return 0;
+}
+
+static const struct ct_op_type halves = {
+    .size = sizeof(struct ct_op_type),
+    .name = "test_halves",
+    .summary = "two halves of the columns, less those of what may be absent",
+    .signature = "x[.M] F, ?less[.M] F -> y[.N] F, z[.N] F",
+    .flags = CT_OP_LINEAR,
+    .infer = halves_infer,
+};
+
+/* Each output of a linear op is a pending sum; an input that is absent is no reason against it. */
+static void a_linear_op_passes_sums_to_all_its_outputs(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph;
+
+    (void)state;
+    assert_ok(ct_op_need(&halves));
+    graph = parse(&arena, "graph \"halves\"\n"
+                          "mesh tp=4\n"
+                          "input %x : float32[8,16] [-, tp]\n"
+                          "param %w : float32[32,16] [-, tp]\n"
+                          "F - %s = linear(%x, %w) : float32[8,32]\n"
+                          "F - %y, %z = test_halves(%s, _) : float32[8,16], float32[8,16]\n"
+                          "fetch y = %y\n"
+                          "fetch z = %z\n");
+    assert_ok(ct_pass_propagate.apply(graph, NULL));
+    assert_ok(ct_graph_verify(graph, NULL));
+    for (int i = 0; i < 2; i++) {
+        const struct ct_value *part = ct_graph_find(graph, i ? "z" : "y");
+        const struct ct_op *op = part->producer;
+
+        if (op->type == &ct_op_all_reduce)
+            op = op->in[0]->producer;
+        assert_ptr_equal(op->type, &halves);
+        assert_int_equal(op->out[i]->sharding.unreduced, op->in[0]->sharding.unreduced);
+    }
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +343,7 @@ int main(void)
         cmocka_unit_test(one_redistribution_serves_all),
         cmocka_unit_test(sums_are_reduced_before_they_are_narrowed),
         cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
+        cmocka_unit_test(a_linear_op_passes_sums_to_all_its_outputs),
     };
     if (REGISTER_OPS("tp") < 0)
         return 1;
