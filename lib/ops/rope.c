@@ -1,37 +1,111 @@
 /*
- * Rotary position embedding (Su et al. 2021), rotate-half convention: pair i of a head is its
- * elements i and i + d/2, rotated by position * frequency(i). Frequencies may be stretched as in
- * Llama 3.1: kept if the wave is short against the original context, divided by a factor if it is
- * long, blended between.
+ * Rotary position embedding (Su et al. 2021): pair i of a head is rotated by position *
+ * frequency(i). Of the d features that are rotated, a pair is i and i + d/2 (rotate-half), or 2i and
+ * 2i + 1 (interleaved). Frequencies may be stretched: kept if the wave is short against the original
+ * context, divided by a factor if it is long, blended between. Llama 3.1 blends by frequency, YaRN
+ * (Peng et al. 2023) by the number of the pair.
  */
 #include <math.h>
+#include <string.h>
 
 #include "list.h"
 
-double ct_rope_frequency(const struct ct_rope *rope, int64_t head_size, int64_t pair)
-{
-    double frequency = pow(rope->theta, -2.0 * (double)pair / (double)head_size);
-    double waves = (double)rope->original_max_position * frequency / (2 * acos(-1));
-    double low = rope->low_freq_factor, high = rope->high_freq_factor, blend;
+#define TURN (2 * acos(-1))
 
-    if (rope->factor <= 1 || waves > high)
+/* Share of a frequency that is kept. */
+static double kept_by_llama3(const struct ct_rope *rope, double frequency)
+{
+    double waves = (double)rope->original_max_position * frequency / TURN;
+    double low = rope->low_freq_factor, high = rope->high_freq_factor;
+
+    return fmin(fmax((waves - low) / (high - low), 0), 1);
+}
+
+/* The pair, as a real number, whose wave fits so many times into the original context. */
+static double pair_of_waves(const struct ct_rope *rope, int64_t rotated, double waves)
+{
+    return (double)rotated * log((double)rope->original_max_position / (waves * TURN)) /
+           (2 * log(rope->theta));
+}
+
+static double beta_fast(const struct ct_rope *rope)
+{
+    return rope->beta_fast > 0 ? rope->beta_fast : 32;
+}
+
+static double beta_slow(const struct ct_rope *rope)
+{
+    return rope->beta_slow > 0 ? rope->beta_slow : 1;
+}
+
+/* As transformers does: from one whole pair to another, and the last one is that of `rotated`
+   features, not pairs. */
+static double kept_by_yarn(const struct ct_rope *rope, int64_t rotated, int64_t pair)
+{
+    double low = fmax(floor(pair_of_waves(rope, rotated, beta_fast(rope))), 0);
+    double high = fmin(ceil(pair_of_waves(rope, rotated, beta_slow(rope))), (double)(rotated - 1));
+
+    if (low == high)
+        high += 0.001;
+    return 1 - fmin(fmax(((double)pair - low) / (high - low), 0), 1);
+}
+
+double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int64_t pair)
+{
+    double frequency = pow(rope->theta, -2.0 * (double)pair / (double)rotated), kept;
+
+    if (rope->factor <= 1)
         return frequency;
-    if (waves < low)
-        return frequency / rope->factor;
-    blend = (waves - low) / (high - low);
-    return (1 - blend) * frequency / rope->factor + blend * frequency;
+    kept = rope->scaling == CT_ROPE_YARN ? kept_by_yarn(rope, rotated, pair)
+                                         : kept_by_llama3(rope, frequency);
+    return (1 - kept) * frequency / rope->factor + kept * frequency;
+}
+
+static int check_scaling(const struct ct_rope *rope)
+{
+    if (rope->scaling == CT_ROPE_LLAMA3 && rope->low_freq_factor >= rope->high_freq_factor)
+        return ct_fail(CT_EINVAL, "low_freq_factor %g is not below high_freq_factor %g",
+                       rope->low_freq_factor, rope->high_freq_factor);
+    if (rope->scaling == CT_ROPE_LLAMA3)
+        return 0;
+    if (beta_slow(rope) >= beta_fast(rope))
+        return ct_fail(CT_EINVAL, "beta_slow %g is not below beta_fast %g", beta_slow(rope),
+                       beta_fast(rope));
+    if (rope->theta <= 1 || rope->original_max_position < 1)
+        return ct_fail(CT_EINVAL,
+                       "yarn needs a theta above 1 and an original_max_position, not %g and %lld",
+                       rope->theta, (long long)rope->original_max_position);
+    return 0;
 }
 
 static int rope_infer(struct ct_op *op)
 {
     const struct ct_rope *rope = op->attrs;
+    long long size = op->in[0]->shape[3], first = rope->first;
 
-    if (op->in[0]->shape[3] % 2)
-        return ct_fail(CT_EINVAL, "the head size %lld is odd", (long long)op->in[0]->shape[3]);
-    if (rope->factor > 1 && rope->low_freq_factor >= rope->high_freq_factor)
-        return ct_fail(CT_EINVAL, "low_freq_factor %g is not below high_freq_factor %g",
-                       rope->low_freq_factor, rope->high_freq_factor);
-    return 0;
+    if (first >= size)
+        return ct_fail(CT_EINVAL, "the first rotated feature is %lld, but the head size %lld",
+                       first, size);
+    if ((size - first) % 2)
+        return first ? ct_fail(CT_EINVAL, "the head size %lld from feature %lld on is odd", size,
+                               first)
+                     : ct_fail(CT_EINVAL, "the head size %lld is odd", size);
+    return rope->factor > 1 ? check_scaling(rope) : 0;
+}
+
+static void rotate(const struct ct_rope *rope, int64_t rotated, double position, const double *x,
+                   double *y)
+{
+    int64_t step = rope->interleaved ? 2 : 1, other = rope->interleaved ? 1 : rotated / 2;
+
+    for (int64_t i = 0; i < rotated / 2; i++) {
+        double angle = position * ct_rope_frequency(rope, rotated, i);
+        double c = cos(angle), s = rope->inverse ? -sin(angle) : sin(angle);
+        double x1 = x[i * step], x2 = x[i * step + other];
+
+        y[i * step] = x1 * c - x2 * s;
+        y[i * step + other] = x2 * c + x1 * s;
+    }
 }
 
 static int rope_reference(const struct ct_launch *l)
@@ -47,13 +121,8 @@ static int rope_reference(const struct ct_launch *l)
         double position =
             r.in[1] ? r.in[1][token] : (double)ct_launch_position(l, l->op->in[0], 1, token % t);
 
-        for (int64_t i = 0; i < d / 2; i++) {
-            double angle = position * ct_rope_frequency(rope, d, i);
-            double c = cos(angle), s = rope->inverse ? -sin(angle) : sin(angle);
-
-            y[i] = x[i] * c - x[i + d / 2] * s;
-            y[i + d / 2] = x[i + d / 2] * c + x[i] * s;
-        }
+        memcpy(y, x, sizeof(*y) * (size_t)rope->first);
+        rotate(rope, d - rope->first, position, x + rope->first, y + rope->first);
     }
     return ct_reference_end(&r, 0);
 }
@@ -78,6 +147,16 @@ static const struct ct_option rope_attrs[] = {
                  "Wavelengths that fit into it more often than this are kept"),
     CT_OPT_INT(struct ct_rope, original_max_position, "original_max_position", "8192", 0, 0x1p53,
                "The original context, in tokens"),
+    CT_OPT_ENUM(struct ct_rope, scaling, "scaling", "llama3", "llama3|yarn",
+                "Which wavelengths are stretched: by frequency, or by the number of the pair"),
+    CT_OPT_FLOAT(struct ct_rope, beta_fast, "beta_fast", "0", 0, 1e6,
+                 "yarn: pairs are kept up to one that fits into it so many times; 0: 32"),
+    CT_OPT_FLOAT(struct ct_rope, beta_slow, "beta_slow", "0", 0, 1e6,
+                 "yarn: pairs are stretched fully from one that fits into it so many times; 0: 1"),
+    CT_OPT_INT(struct ct_rope, first, "first", "0", 0, 0x1p53,
+               "Features of a head before this one are copied"),
+    CT_OPT_BOOL(struct ct_rope, interleaved, "interleaved", "false",
+                "Pairs are features 2i and 2i + 1, not i and i + d/2"),
     CT_OPT_BOOL(struct ct_rope, inverse, "inverse", "false", "Turn backwards: the gradient"),
     {0},
 };

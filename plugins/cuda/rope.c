@@ -9,8 +9,11 @@
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
-           p->out[0].stride[3] == 1 && p->in[0].shape[3] <= 2 * GPU_ROPE_PAIRS;
+    const struct ct_rope *rope = p->op->attrs;
+
+    return !rope->first && !rope->interleaved && gpu_is_compute_dtype(p->in[0].dtype) &&
+           p->in[0].stride[3] == 1 && p->out[0].stride[3] == 1 &&
+           p->in[0].shape[3] <= 2 * GPU_ROPE_PAIRS;
 }
 
 static void find_turns(const struct ct_op *op, struct gpu_rope *a)

@@ -169,6 +169,30 @@ static void rope_is_a_rotation(void **state)
     ct_trial_finish(&m);
 }
 
+/* The pairs beside each other, from feature 2 on; what is before that is copied. */
+static void rope_rotates_neighbours(void **state)
+{
+    struct ct_trial m;
+
+    (void)state;
+    create(&m, "rope", "theta=100 first=2 interleaved=true", "real[2,4,2,8] position[2,4]");
+    run(&m);
+    for (int row = 0; row < 16; row++) {
+        const double *x = in(&m, 0) + row * 8, *y = out(&m, 0) + row * 8;
+
+        near(y[0], x[0]);
+        near(y[1], x[1]);
+        for (int i = 0; i < 3; i++) {
+            double angle = integers(&m, 1)[row / 2] / pow(100, i / 3.0);
+            double complex z = (x[2 + 2 * i] + I * x[3 + 2 * i]) * cexp(I * angle);
+
+            near(y[2 + 2 * i], creal(z));
+            near(y[3 + 2 * i], cimag(z));
+        }
+    }
+    ct_trial_finish(&m);
+}
+
 static void rope_counts_positions(void **state)
 {
     struct ct_trial given, counted;
@@ -231,11 +255,99 @@ static void rope_frequencies_equal_published_values(void **state)
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(known); i++) {
-        struct ct_rope rope = {500000, known[i].factor, 1, 4, 8192, false};
+        struct ct_rope rope = {.theta = 500000,
+                               .factor = known[i].factor,
+                               .low_freq_factor = 1,
+                               .high_freq_factor = 4,
+                               .original_max_position = 8192};
 
         near(ct_rope_frequency(&rope, known[i].head_size, known[i].pair) / known[i].frequency, 1);
     }
     near(ct_rope_frequency(&plain, 4, 1), 1 / sqrt(500000));
+}
+
+/* Values of transformers' _compute_yarn_parameters in float64: DeepSeek-V3's; limits that are cut
+   off at the first pair; and two that are one. */
+static void yarn_frequencies_equal_those_of_transformers(void **state)
+{
+    static const struct ct_rope v3 = {
+        .theta = 10000, .factor = 40, .original_max_position = 4096, .scaling = CT_ROPE_YARN};
+    static const struct ct_rope early = {.theta = 500,
+                                         .factor = 4,
+                                         .original_max_position = 3,
+                                         .scaling = CT_ROPE_YARN,
+                                         .beta_fast = 32,
+                                         .beta_slow = 1};
+    static const struct ct_rope sudden = {.theta = 10000,
+                                          .factor = 4,
+                                          .original_max_position = 32,
+                                          .scaling = CT_ROPE_YARN,
+                                          .beta_fast = 2,
+                                          .beta_slow = 1.9};
+    static const struct {
+        const struct ct_rope *rope;
+        int64_t rotated, pair;
+        double frequency;
+    } known[] = {
+        {&v3, 64, 0, 1.0},
+        {&v3, 64, 10, 0.056234132519034905},
+        {&v3, 64, 11, 0.03900692656714386},
+        {&v3, 64, 16, 0.0055},
+        {&v3, 64, 22, 0.0001778279410038922},
+        {&v3, 64, 23, 3.33380358040831e-05},
+        {&v3, 64, 31, 3.33380358040831e-06},
+        {&early, 16, 0, 1.0},
+        {&early, 16, 1, 0.11496582445669257},
+        {&early, 16, 7, 0.0010872796380204927},
+        {&sudden, 8, 0, 1.0},
+        {&sudden, 8, 1, 0.025},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(known); i++)
+        near(ct_rope_frequency(known[i].rope, known[i].rotated, known[i].pair) / known[i].frequency,
+             1);
+}
+
+/* ---- latent attention ---- */
+
+/* One head: [keys, values] and what is shared. */
+static void expand_latent_follows_its_formula(void **state)
+{
+    struct ct_trial m;
+
+    (void)state;
+    create(&m, "expand_latent", "keys=2", "real[2,3,4,5] real[2,3,2]");
+    run(&m);
+    for (int row = 0; row < 24; row++) {
+        const double *kv = in(&m, 0) + row * 5, *shared = in(&m, 1) + row / 4 * 2;
+
+        for (int i = 0; i < 2; i++) {
+            near(out(&m, 0)[row * 4 + i], kv[i]);
+            near(out(&m, 0)[row * 4 + 2 + i], shared[i]);
+        }
+        for (int i = 0; i < 3; i++)
+            near(out(&m, 1)[row * 3 + i], kv[2 + i]);
+    }
+    ct_trial_finish(&m);
+}
+
+static void split_is_undone_by_its_gradient(void **state)
+{
+    struct ct_trial m, back;
+
+    (void)state;
+    create(&m, "split", "widths=3,1,2", "real[2,4,6]");
+    create(&back, "split_grad", "widths=3,1,2", "real[2,4,3] real[2,4,1] real[2,4,2]");
+    run(&m);
+    near(out(&m, 1)[5], in(&m, 0)[5 * 6 + 3]);
+    for (int i = 0; i < 3; i++)
+        memcpy(in(&back, i), out(&m, i), sizeof(double) * 8 * (size_t)m.op->out[i]->shape[2]);
+    run(&back);
+    for (int i = 0; i < 48; i++)
+        near(out(&back, 0)[i], in(&m, 0)[i]);
+    ct_trial_finish(&m);
+    ct_trial_finish(&back);
 }
 
 /* ---- norms ---- */
@@ -810,9 +922,13 @@ int main(void)
         cmocka_unit_test(attention_is_stable),
         cmocka_unit_test(attention_on_equal_keys_is_a_mean),
         cmocka_unit_test(rope_is_a_rotation),
+        cmocka_unit_test(rope_rotates_neighbours),
         cmocka_unit_test(rope_counts_positions),
         cmocka_unit_test(rope_inverse_undoes_rope),
         cmocka_unit_test(rope_frequencies_equal_published_values),
+        cmocka_unit_test(yarn_frequencies_equal_those_of_transformers),
+        cmocka_unit_test(expand_latent_follows_its_formula),
+        cmocka_unit_test(split_is_undone_by_its_gradient),
         cmocka_unit_test(rms_norm_follows_its_formula),
         cmocka_unit_test(rms_norm_of_a_constant_is_its_weight),
         cmocka_unit_test(add_rms_norm_rounds_the_sum),

@@ -443,6 +443,7 @@ static void a_failed_builder_keeps_its_first_message(void **state)
     struct ct_graph *g = ct_graph_create(&arena, "failed");
     struct ct_builder b = ct_builder_at_end(g, CT_PART_F, "");
     struct ct_value *x = temp(g, CT_F32, 2, 6, 4), *y = ct_linear(&b, "y", x, x), *sum = x;
+    struct ct_value *parts[2] = {x, x};
     struct ct_rope rope = {.theta = 100, .factor = 1};
     size_t values = g->value_count;
 
@@ -457,6 +458,10 @@ static void a_failed_builder_keeps_its_first_message(void **state)
     assert_null(ct_add_rms_norm(&b, "e", NULL, NULL, NULL, 1e-5, &sum));
     assert_null(sum);
     assert_null(ct_rope(&b, "e", NULL, NULL, &rope));
+    ct_split(&b, (const char *[]){"e", "f"}, NULL, (const int64_t[]){2, 2}, 2, parts);
+    assert_null(parts[1]);
+    assert_null(ct_expand_latent(&b, (const char *[2]){"e", "f"}, NULL, NULL, 2, &sum));
+    assert_null(sum);
     assert_null(ct_attention(&b, "e", NULL, NULL, NULL, NULL, NULL));
     assert_null(ct_swiglu(&b, "e", NULL, NULL));
     assert_null(ct_view(&b, "e", NULL, 1, (int64_t[]){24}));

@@ -133,11 +133,12 @@ static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t, i
 bool CPU_ISA(cpu_rope_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *x = prepare->in;
+    const struct ct_rope *rope = prepare->op->attrs;
     bool positions = prepare->ins > 1 && prepare->present[1];
 
-    return cpu_is_compute_dtype(x->dtype) && prepare->out->dtype == x->dtype && x->ndim == 4 &&
-           x->shape[3] % 2 == 0 && x->shape[3] / 2 <= PAIRS &&
-           (!positions || prepare->in[1].dtype == CT_I32);
+    return !rope->first && !rope->interleaved && cpu_is_compute_dtype(x->dtype) &&
+           prepare->out->dtype == x->dtype && x->ndim == 4 && x->shape[3] % 2 == 0 &&
+           x->shape[3] / 2 <= PAIRS && (!positions || prepare->in[1].dtype == CT_I32);
 }
 
 int CPU_ISA(cpu_rope_prepare)(struct ct_prepare *prepare)

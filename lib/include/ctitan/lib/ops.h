@@ -29,6 +29,10 @@
     X(layer_norm)                                                                                  \
     X(layer_norm_grad)                                                                             \
     X(rope)                                                                                        \
+    X(split)                                                                                       \
+    X(split_grad)                                                                                  \
+    X(expand_latent)                                                                               \
+    X(expand_latent_grad)                                                                          \
     X(attention)                                                                                   \
     X(attention_grad)                                                                              \
     X(mul)                                                                                         \
@@ -110,18 +114,54 @@ CT_API struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, 
                                         struct ct_value *r, struct ct_value *w, double eps,
                                         struct ct_value **sum);
 
-/* Rotary embedding on x[b, t, h, d] in the rotate-half convention of Hugging Face (Su et al. 2021).
-   positions int32 [b, t], or NULL for 0, 1, 2, .. along t. Llama 3.1 scaling when factor > 1. */
+/*
+ * Rotary embedding on x[b, t, h, d] (Su et al. 2021). Pairs of features are rotated: i and i + d/2,
+ * as Hugging Face does, or 2i and 2i + 1. positions int32 [b, t], or NULL for 0, 1, 2, .. along t.
+ * With factor > 1, low frequencies are divided by it, as in Llama 3.1, or as in YaRN (Peng et al.
+ * 2023), there without a factor of attention.
+ */
 struct ct_rope {
     double theta;
     double factor, low_freq_factor, high_freq_factor;
     int64_t original_max_position;
-    bool inverse; /* rotate backwards: the gradient */
+    bool inverse;     /* rotate backwards: the gradient */
+    bool interleaved; /* pairs are features 2i and 2i + 1 */
+    enum ct_rope_scaling {
+        CT_ROPE_LLAMA3, /* by low_freq_factor and high_freq_factor */
+        CT_ROPE_YARN,   /* by beta_fast and beta_slow */
+    } scaling;
+    int64_t first;               /* features of a head before this one are copied, not rotated */
+    double beta_fast, beta_slow; /* 0: 32 and 1 */
+    double mscale_all_dim;       /* of config.json; 0: it has none. Not an attribute: the model
+                                    applies it to attention's scale */
 };
 CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *positions, const struct ct_rope *rope);
-/* Frequency of pair i of d/2, scaling applied. */
-CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t head_size, int64_t pair);
+/* Frequency of pair i of rotated/2, where `rotated` features are rotated; scaling applied. */
+CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int64_t pair);
+
+struct ct_split { /* and of split_grad */
+    struct ct_shape widths;
+};
+/* x[.., n] -> parts of the last dimension, y[i][.., widths[i]], in order; their sum is n. count: at
+   most CT_MAX_DIMS. names[i] names y[i]. */
+CT_API void ct_split(struct ct_builder *b, const char *const *names, struct ct_value *x,
+                     const int64_t *widths, int count, struct ct_value **y);
+
+struct ct_expand_latent {
+    int64_t keys;
+};
+struct ct_expand_latent_grad {
+    int64_t keys, values, shared; /* keys, v's features, and those of `shared` */
+};
+/*
+ * Keys and values of multi-head latent attention (DeepSeek-AI 2024). kv[b, t, h, keys + dv] has for
+ * each head the first features of its key, then its value; shared[b, t, r] the last features of the
+ * keys of all heads. -> k[b, t, h, keys + r], and *v[b, t, h, dv]. names: of k and of v.
+ */
+CT_API struct ct_value *ct_expand_latent(struct ct_builder *b, const char *const names[2],
+                                         struct ct_value *kv, struct ct_value *shared, int64_t keys,
+                                         struct ct_value **v);
 
 /*
  * Attention: softmax(scale q k^T) v over the keys that a query sees. q[b, t, h, d], k[b, t, g, d],
