@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -155,8 +156,18 @@ static int read_scaling_number(const json_t *scaling, const char *key, double *n
     return read_number(json_object_get(scaling, key), key, 0, number);
 }
 
-/* transformers prefers the original context of the config to that of the scaling. */
-static int read_llama3_scaling(const json_t *root, const json_t *scaling, struct ct_rope *rope)
+static int read_optional_number(const json_t *scaling, const char *key, double fallback,
+                                double *number)
+{
+    const json_t *value = json_object_get(scaling, key);
+
+    *number = fallback;
+    return absent(value) ? 0 : read_number(value, key, 0, number);
+}
+
+/* The factor, and the original context: transformers prefers that of the config to that of the
+   scaling. */
+static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope *rope)
 {
     static const char original_key[] = "original_max_position_embeddings";
     json_t *value = either(root, scaling, original_key);
@@ -166,22 +177,70 @@ static int read_llama3_scaling(const json_t *root, const json_t *scaling, struct
     if (absent(value))
         value = json_object_get(root, "max_position_embeddings");
     if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
-        (rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
-        (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0 ||
         (rc = read_number(value, original_key, 0, &original)) < 0)
         return rc;
     if (rope->factor < 1)
         return ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor);
-    if (rope->low_freq_factor >= rope->high_freq_factor)
-        return ct_fail(CT_ECONFIG, "low_freq_factor is not below high_freq_factor");
     rope->original_max_position = (int64_t)original;
     return 0;
+}
+
+static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
+{
+    int rc;
+
+    if ((rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
+        (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0)
+        return rc;
+    if (rope->low_freq_factor >= rope->high_freq_factor)
+        return ct_fail(CT_ECONFIG, "low_freq_factor is not below high_freq_factor");
+    return 0;
+}
+
+/* By what YaRN multiplies cosines and sines, for one mscale (Peng et al. 2023, section 3.4). */
+static double yarn_amplitude(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+static int check_amplitude(const json_t *scaling, const struct ct_rope *rope)
+{
+    double mscale, all = rope->mscale_all_dim, amplitude;
+    int rc = read_optional_number(scaling, "mscale", 0, &mscale);
+
+    amplitude = mscale > 0 && all > 0
+                    ? yarn_amplitude(rope->factor, mscale) / yarn_amplitude(rope->factor, all)
+                    : yarn_amplitude(rope->factor, 1);
+    if (rc == 0)
+        rc = read_optional_number(scaling, "attention_factor", amplitude, &amplitude);
+    if (rc == 0 && amplitude != 1)
+        rc = ct_fail(CT_ECONFIG,
+                     "yarn with an attention factor of %g is not supported: mscale and "
+                     "mscale_all_dim must be equal, or attention_factor 1",
+                     amplitude);
+    return rc;
+}
+
+static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
+{
+    static const struct ct_hf_fixed whole_pairs = {"truncate", "true", false};
+    int rc = check_value(json_object_get(scaling, whole_pairs.key), &whole_pairs);
+
+    rope->scaling = CT_ROPE_YARN;
+    if (rc < 0 || (rc = read_optional_number(scaling, "beta_fast", 32, &rope->beta_fast)) < 0 ||
+        (rc = read_optional_number(scaling, "beta_slow", 1, &rope->beta_slow)) < 0 ||
+        (rc = read_optional_number(scaling, "mscale_all_dim", 0, &rope->mscale_all_dim)) < 0)
+        return rc;
+    if (rope->beta_slow >= rope->beta_fast)
+        return ct_fail(CT_ECONFIG, "beta_slow is not below beta_fast");
+    return check_amplitude(scaling, rope);
 }
 
 static int read_rope_type(const json_t *root, const json_t *object, struct ct_rope *rope)
 {
     json_t *type = json_object_get(object, "rope_type"), *value;
     const char *key, *name;
+    int rc;
 
     json_object_foreach((json_t *)(uintptr_t)object, key, value) if (
         json_is_object(value)) return ct_fail(CT_ECONFIG,
@@ -195,12 +254,17 @@ static int read_rope_type(const json_t *root, const json_t *object, struct ct_ro
         return ct_fail(CT_ECONFIG, "rope_type is not a string");
     if (!strcmp(name, "default"))
         return 0;
-    if (strcmp(name, "llama3"))
-        return ct_fail(CT_ECONFIG, "rope_type %s is not supported; llama3 and default are", name);
-    return read_llama3_scaling(root, object, rope);
+    if (strcmp(name, "llama3") && strcmp(name, "yarn"))
+        return ct_fail(CT_ECONFIG, "rope_type %s is not supported; llama3, yarn and default are",
+                       name);
+    rc = read_factor(root, object, rope);
+    if (rc < 0)
+        return rc;
+    return *name == 'y' ? read_yarn_scaling(object, rope) : read_llama3_scaling(object, rope);
 }
 
-/* rope_theta, and what rope_scaling or rope_parameters says. */
+/* rope_theta, and what rope_scaling or rope_parameters says. Which features are rotated is not said
+   there. */
 static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
 {
     static const struct ct_hf_fixed whole = {"partial_rotary_factor", "1.0", false};
@@ -208,7 +272,7 @@ static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
     json_t *object;
     int rc = find_rope(root, &key, &object);
 
-    *rope = (struct ct_rope){.factor = 1};
+    *rope = (struct ct_rope){.factor = 1, .first = rope->first, .interleaved = rope->interleaved};
     if (rc == 0)
         rc = check_value(either(object, root, whole.key), &whole);
     if (rc == 0)
@@ -295,10 +359,33 @@ int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, voi
 
 /* ---- writing ---- */
 
+static void set_given(json_t *object, const char *key, double value)
+{
+    if (value > 0)
+        json_object_set_new(object, key, json_real(value));
+}
+
+/* Without mscales, transformers assumes an attention factor. */
+static json_t *yarn_scaling(const struct ct_rope *rope)
+{
+    json_t *scaling =
+        json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
+                  "original_max_position_embeddings", (json_int_t)rope->original_max_position);
+
+    set_given(scaling, "beta_fast", rope->beta_fast);
+    set_given(scaling, "beta_slow", rope->beta_slow);
+    set_given(scaling, "mscale", rope->mscale_all_dim);
+    set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
+    set_given(scaling, "attention_factor", rope->mscale_all_dim > 0 ? 0 : 1);
+    return scaling;
+}
+
 static json_t *rope_scaling(const struct ct_rope *rope)
 {
     if (rope->factor <= 1)
         return json_null();
+    if (rope->scaling == CT_ROPE_YARN)
+        return yarn_scaling(rope);
     return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
                      "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
                      rope->high_freq_factor, "original_max_position_embeddings",

@@ -26,7 +26,12 @@ static const struct ct_option options[] = {
         {                                                                                          \
             .flavor = name, .dim = d, .layers = l, .heads = h, .kv_heads = kv, .head_dim = head,   \
             .ffn_dim = ffn, .vocabulary = vocab, .max_position = 131072, .norm_eps = 1e-5,         \
-            .rope = {500000, scale, 1, 4, 8192, false}, .tied = t                                  \
+            .rope = {.theta = 500000,                                                              \
+                     .factor = scale,                                                              \
+                     .low_freq_factor = 1,                                                         \
+                     .high_freq_factor = 4,                                                        \
+                     .original_max_position = 8192},                                               \
+            .tied = t                                                                              \
         }                                                                                          \
     }
 

@@ -255,6 +255,8 @@ static void test_config_round_trip(void **state)
     "\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
     "\"num_hidden_layers\":1,\"num_attention_heads\":4"
 
+#define YARN "\"rope_type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":16"
+
 #define LLAMA3(factor)                                                                             \
     "\"rope_type\":\"llama3\",\"factor\":" factor ",\"low_freq_factor\":1,\"high_freq_factor\":4"
 
@@ -269,15 +271,32 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
          "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
          NULL},
-        {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+        {"{" SIZES ",\"max_position_embeddings\":9,"
+         "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
          "low_freq_factor is missing"},
         {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "linear"},
         {"{" SIZES ",\"rope_scaling\":{\"factor\":2}}", "no rope_type"},
         {"{" SIZES ",\"rope_scaling\":[2]}", "rope_scaling is not an object"},
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":1}}", "rope_scaling: rope_type is not a"},
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
-         "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
-         "rope_scaling: rope_type yarn"},
+         "\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}}",
+         "rope_scaling: rope_type dynamic is not supported; llama3, yarn and default are"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN "}}",
+         "rope_scaling: yarn with an attention factor of 1.36889 is not supported: mscale and "
+         "mscale_all_dim must be equal, or attention_factor 1"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale_all_dim\":1}}", "factor of 1.36889"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":0.5}}",
+         "factor of 1.15572"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":1,"
+         "\"attention_factor\":1.25}}",
+         "factor of 1.25"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":\"1\",\"mscale_all_dim\":1}}",
+         "mscale is not a positive number"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":1,\"truncate\":false}}",
+         "truncate = false is not supported"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":1,\"beta_slow\":32}}",
+         "beta_slow is not below beta_fast"},
+        {"{" SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"mscale\":1}}", "factor is missing"},
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}}",
          "rope_parameters: rope_type linear"},
         {"{" SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
@@ -345,18 +364,28 @@ static void test_config_fallbacks(void **state)
     ct_arena_finish(&arena);
 }
 
-static void check_rope(double theta, double factor, double original)
+struct rope_case {
+    const char *text;
+    double theta, factor, original;
+    double beta_fast, beta_slow, mscale_all_dim; /* of YaRN */
+};
+
+static void check_rope(const struct rope_case *c)
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph = build(&arena, (struct ct_model_request){.batch = 1, .seq_len = 8});
     int seen = 0;
 
     ct_for_each_op (op, graph) {
+        const struct ct_rope *rope = op->attrs;
+
         if (op->section->part != CT_PART_F || strcmp(op->type->name, "rope"))
             continue;
-        assert_true(ct_op_float(op, "theta") == theta);
-        assert_true(ct_op_float(op, "factor") == factor);
-        assert_int_equal(((const struct ct_rope *)op->attrs)->original_max_position, original);
+        assert_true(rope->theta == c->theta && rope->factor == c->factor);
+        assert_int_equal(rope->original_max_position, c->original);
+        assert_int_equal(rope->scaling, c->beta_fast > 0 ? CT_ROPE_YARN : CT_ROPE_LLAMA3);
+        assert_true(rope->beta_fast == c->beta_fast && rope->beta_slow == c->beta_slow);
+        assert_true(rope->mscale_all_dim == c->mscale_all_dim);
         seen++;
     }
     assert_int_equal(seen, 2);
@@ -366,10 +395,7 @@ static void check_rope(double theta, double factor, double original)
 /* The rope that transformers 5.24 makes of it; and what is written means the same. */
 static void rope_is_that_of_transformers(void **state)
 {
-    static const struct {
-        const char *text;
-        double theta, factor, original;
-    } cases[] = {
+    static const struct rope_case cases[] = {
         {"\"rope_theta\":777", 777, 1, 0},
         {"\"rope_theta\":777,\"rope_scaling\":{}", 777, 1, 0},
         {"\"rope_theta\":777,\"rope_parameters\":{}", 777, 1, 0},
@@ -388,6 +414,12 @@ static void rope_is_that_of_transformers(void **state)
              "8") ",\"original_max_position_embeddings\":16}",
          10000, 8, 64},
         {"\"max_position_embeddings\":32,\"rope_scaling\":{" LLAMA3("8") "}", 10000, 8, 32},
+        {"\"max_position_embeddings\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,"
+         "\"attention_factor\":1.0}",
+         10000, 2, 32, 32, 1, 0},
+        {"\"rope_parameters\":{" YARN ",\"rope_theta\":777,\"mscale\":0.7,\"mscale_all_dim\":0.7,"
+         "\"beta_fast\":8,\"beta_slow\":2}",
+         777, 40, 16, 8, 2, 0.7},
     };
 
     (void)state;
@@ -400,12 +432,12 @@ static void rope_is_that_of_transformers(void **state)
         snprintf(text, sizeof(text), "{" SIZES ",%s}", cases[i].text);
         write_config_text(text);
         configure("", folder);
-        check_rope(cases[i].theta, cases[i].factor, cases[i].original);
+        check_rope(&cases[i]);
         assert_int_equal(llama()->write_config(model, out), 0);
         fclose(out);
         write_config_text(written);
         configure("", folder);
-        check_rope(cases[i].theta, cases[i].factor, cases[i].original);
+        check_rope(&cases[i]);
         free(written);
     }
     TEST_OPTIONS(test_plugin("llama"), "rope_factor=0.5");

@@ -16,7 +16,8 @@ enum ct_hf_kind {
     CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required */
     CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
     CT_HF_BOOL,   /* bool */
-    CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters */
+    CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
+                     and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
 };
 
