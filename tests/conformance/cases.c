@@ -270,6 +270,31 @@
     "input %positions : int32[" #b "," #t "]\n"                                                    \
     "F - %y = rope(%x, " positions ") {" attrs "} : T[" #b "," #t "," #h "," #d "]\n"
 
+/* x[w0 + w1 + w2] in parts, and back, one of them absent; as keys and values, n of each head in kv,
+   and r that all share, and back. */
+#define SPLIT(b, t, n, w0, w1, w2)                                                                 \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "F - %p, %q, %s = split(%x) {widths=\"" #w0 "," #w1 "," #w2 "\"} : T[" #b "," #t "," #w0       \
+    "], T[" #b "," #t "," #w1 "], T[" #b "," #t "," #w2 "]\n"                                      \
+    "I - %dx = split_grad(%p, %q, %s) {widths=\"" #w0 "," #w1 "," #w2 "\"} : T[" #b "," #t "," #n  \
+    "]\n"                                                                                          \
+    "I - %dx2 = split_grad(_, %q, %s) {widths=\"" #w0 "," #w1 "," #w2 "\"} : T[" #b "," #t "," #n  \
+    "]\n"
+
+#define LATENT(b, t, h, keys, values, both, shared, whole)                                         \
+    "input %kv : T[" #b "," #t "," #h "," #both "]\n"                                              \
+    "input %shared : T[" #b "," #t "," #shared "]\n"                                               \
+    "input %dk : T[" #b "," #t "," #h "," #whole "]\n"                                             \
+    "input %dv : T[" #b "," #t "," #h "," #values "]\n"                                            \
+    "F - %k, %v = expand_latent(%kv, %shared) {keys=" #keys "} : T[" #b "," #t "," #h "," #whole   \
+    "], T[" #b "," #t "," #h "," #values "]\n"                                                     \
+    "I - %dkv, %dshared = expand_latent_grad(%dk, %dv) {keys=" #keys ", values=" #values           \
+    ", shared=" #shared "} : T[" #b "," #t "," #h "," #both "], T[" #b "," #t "," #shared "]\n"    \
+    "I - %dkv2, %dshared2 = expand_latent_grad(%dk, _) {keys=" #keys ", values=" #values           \
+    ", shared=" #shared "} : T[" #b "," #t "," #h "," #both "], T[" #b "," #t "," #shared "]\n"    \
+    "I - %dkv3, %dshared3 = expand_latent_grad(_, %dv) {keys=" #keys ", values=" #values           \
+    ", shared=" #shared "} : T[" #b "," #t "," #h "," #both "], T[" #b "," #t "," #shared "]\n"
+
 #define EMBEDDING(b, t, v, n)                                                                      \
     "input %tokens : int32[" #b "," #t "]\n"                                                       \
     "param %table : T[" #v "," #n "]\n"                                                            \
@@ -517,6 +542,21 @@ const struct conformance_case conformance_cases[] = {
           "theta=500000, factor=8, low_freq_factor=1, high_freq_factor=4, "
           "original_max_position=8192"),
      50, false},
+    {"rope, the last features", ROPE(2, 9, 3, 40, "%positions", "theta=10000, first=8"), 5000,
+     false},
+    {"rope, the last vector", ROPE(1, 9, 2, 21, "_", "theta=10000, first=5, inverse=true"), 50,
+     false},
+    {"rope, neighbours", ROPE(2, 9, 3, 14, "%positions", "theta=10000, interleaved=true"), 5000,
+     false},
+    {"rope, the last neighbours",
+     ROPE(1, 33, 2, 192, "_",
+          "theta=10000, factor=40, original_max_position=4096, scaling=yarn, first=128, "
+          "interleaved=true, inverse=true"),
+     50, false},
+    {"split, odd", SPLIT(2, 9, 12, 7, 1, 4), 0, false},
+    {"split", SPLIT(2, 33, 288, 192, 64, 32), 0, false, false, true},
+    {"latent attention, odd", LATENT(2, 9, 3, 5, 7, 12, 3, 8), 0, false},
+    {"latent attention", LATENT(1, 65, 4, 64, 32, 96, 32, 96), 0, false, false, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
     {"cache_write",
@@ -620,6 +660,10 @@ const struct conformance_case bench_cases[] = {
     {"attention, DeepSeek-V3", ATTENTION(1, 1024, 8, 8, 192, 128, "_"), 2, true, true},
     {"rope, debug", ROPE(8, 256, 16, 16, "_", "theta=500000"), 50, false},
     {"rope, 124M", ROPE(4, 512, 12, 64, "_", "theta=500000"), 50, false},
+    {"rope, latent attention",
+     ROPE(2, 512, 32, 192, "_", "theta=10000, first=128, interleaved=true"), 50, false},
+    {"split, latent attention", SPLIT(4, 2048, 608, 512, 64, 32), 0, false},
+    {"latent attention", LATENT(2, 512, 32, 128, 128, 256, 64, 192), 0, false},
     {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},
     {"embedding, 124M", EMBEDDING(4, 512, 32000, 768), 32000, false},
     {"experts, 8 of 32", EXPERTS(4, 512, 768, 384, 32, 8), 32, 3},

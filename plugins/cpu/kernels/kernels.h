@@ -22,6 +22,10 @@
     P(add_rms_norm, CPU_STRIDED, isa)                                                              \
     P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \
     P(rope, CPU_STRIDED, isa)                                                                      \
+    R(split, CPU_STRIDED, isa)                                                                     \
+    R(split_grad, CPU_STRIDED, isa)                                                                \
+    R(expand_latent, CPU_STRIDED, isa)                                                             \
+    R(expand_latent_grad, CPU_STRIDED, isa)                                                        \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

@@ -1,6 +1,6 @@
 /*
- * Rotary embedding, rotate-half: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), where x1 and x2 are the
- * halves of a head and c, s the cosine and sine of position times frequency (Su et al. 2021).
+ * Rotary embedding: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), where c and s are the cosine and sine of
+ * position times frequency (Su et al. 2021). x1 and x2 are the halves of a head, or neighbours.
  *
  * The angle is reduced in float64 and its sine and cosine are computed for each token; all heads of
  * the token share them. That costs less than reading a table would.
@@ -14,13 +14,21 @@
 #include "runs.h"
 #include "vector.h"
 
-#define PAIRS 1024 /* at most, in a head */
+#define ANGLES 2048 /* at most, in a head */
+
+/* What is rotated of a head. */
+enum form {
+    HALVES,
+    ONE_VECTOR, /* halves of one vector */
+    NEIGHBOURS,
+};
 
 struct state {
-    int64_t angles; /* pairs in a head; or, if a head is one vector, its elements */
-    bool vector;
-    double *turns; /* by angle: quarter turns per position; padded to whole vectors */
-    float *sign;   /* of the sine */
+    enum form form;
+    int64_t first, size; /* of the rotated elements of a head */
+    int64_t angles;      /* pairs; for one vector, its elements */
+    double *turns;       /* by angle: quarter turns per position; padded to whole vectors */
+    float *sign;         /* of the sine */
 };
 
 typedef double vd __attribute__((vector_size(8 * CPU_LANES)));
@@ -47,8 +55,39 @@ CPU_INLINE void sine_cosine(const double *turns, double position, vf *sine, vf *
 }
 
 struct angles {
-    float cosine[PAIRS], sine[PAIRS];
+    float cosine[ANGLES], sine[ANGLES]; /* by element for one vector and neighbours, else by pair */
 };
+
+/* Lanes of a vector that is the halves of a head, swapped; of neighbours, swapped; and those of
+   pairs, each twice, from the first and from the middle one on. */
+#if CPU_LANES == 16
+#define V_SWAP 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7
+#define V_NEIGHBOURS 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
+#define V_LOWER 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7
+#define V_UPPER 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15
+#elif CPU_LANES == 8
+#define V_SWAP 4, 5, 6, 7, 0, 1, 2, 3
+#define V_NEIGHBOURS 1, 0, 3, 2, 5, 4, 7, 6
+#define V_LOWER 0, 0, 1, 1, 2, 2, 3, 3
+#define V_UPPER 4, 4, 5, 5, 6, 6, 7, 7
+#else
+#define V_SWAP 2, 3, 0, 1
+#define V_NEIGHBOURS 1, 0, 3, 2
+#define V_LOWER 0, 0, 1, 1
+#define V_UPPER 2, 2, 3, 3
+#endif
+
+/* Angles of pairs from i on, for both elements of each; the first one's sine is negated. */
+CPU_INLINE void spread(struct angles *a, int64_t i, vf sine, vf cosine)
+{
+    vu first = (vu)(v_iota() + 1) << 31;
+
+    v_store(a->sine + 2 * i, (vf)((vu)__builtin_shufflevector(sine, sine, V_LOWER) ^ first));
+    v_store(a->sine + 2 * i + CPU_LANES,
+            (vf)((vu)__builtin_shufflevector(sine, sine, V_UPPER) ^ first));
+    v_store(a->cosine + 2 * i, __builtin_shufflevector(cosine, cosine, V_LOWER));
+    v_store(a->cosine + 2 * i + CPU_LANES, __builtin_shufflevector(cosine, cosine, V_UPPER));
+}
 
 static void turn(const struct state *s, int64_t position, struct angles *a)
 {
@@ -56,13 +95,18 @@ static void turn(const struct state *s, int64_t position, struct angles *a)
         vf sine, cosine;
 
         sine_cosine(s->turns + i, (double)position, &sine, &cosine);
-        v_store(a->sine + i, sine * v_load(s->sign + i));
+        sine *= v_load(s->sign + i);
+        if (s->form == NEIGHBOURS) {
+            spread(a, i, sine, cosine);
+            continue;
+        }
+        v_store(a->sine + i, sine);
         v_store(a->cosine + i, cosine);
     }
 }
 
-CPU_INLINE void rotate(enum ct_dtype dtype, const void *x, void *y, int64_t half,
-                       const struct angles *a)
+CPU_INLINE void rotate_halves(enum ct_dtype dtype, const void *x, void *y, int64_t half,
+                              const struct angles *a)
 {
     int64_t upper = half * (int64_t)(dtype == CT_F32 ? sizeof(float) : sizeof(uint16_t));
     const void *x_upper = (const char *)x + upper;
@@ -79,14 +123,6 @@ CPU_INLINE void rotate(enum ct_dtype dtype, const void *x, void *y, int64_t half
 
 /* A head that is one vector: y = x cosine + (halves of x swapped) sine, the first half of it
  * negated. */
-#if CPU_LANES == 16
-#define V_SWAP 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7
-#elif CPU_LANES == 8
-#define V_SWAP 4, 5, 6, 7, 0, 1, 2, 3
-#else
-#define V_SWAP 2, 3, 0, 1
-#endif
-
 CPU_INLINE void rotate_vector(enum ct_dtype dtype, const void *x, void *y, vf cosine, vf sine)
 {
     vf v = v_get(dtype, x, 0, CPU_LANES);
@@ -95,20 +131,45 @@ CPU_INLINE void rotate_vector(enum ct_dtype dtype, const void *x, void *y, vf co
     v_put(dtype, y, 0, CPU_LANES, v * cosine + swapped * sine);
 }
 
+CPU_INLINE void rotate_neighbours(enum ct_dtype dtype, const void *x, void *y, int64_t n,
+                                  const struct angles *a)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES) {
+        vf v = v_get(dtype, x, i, n);
+        vf swapped = __builtin_shufflevector(v, v, V_NEIGHBOURS);
+
+        v_put(dtype, y, i, n, v * v_load(a->cosine + i) + swapped * v_load(a->sine + i));
+    }
+}
+
+/* The first elements of each head, unless they are in place. */
+static void copy_heads(const char *from, int64_t x_step, char *to, int64_t y_step, int64_t heads,
+                       size_t bytes)
+{
+    for (int64_t h = 0; bytes && from != to && h < heads; h++)
+        memcpy(to + h * y_step, from + h * x_step, bytes);
+}
+
 CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const struct ct_tensor *x,
                              const struct ct_tensor *y, const char *from, char *to,
                              const struct angles *a)
 {
-    int64_t size = dtype == CT_F32 ? 4 : 2, heads = x->shape[2];
+    int64_t size = dtype == CT_F32 ? 4 : 2, heads = x->shape[2], first = s->first * size;
     int64_t x_step = x->stride[2] * size, y_step = y->stride[2] * size;
     vf cosine = v_load(a->cosine), sine = v_load(a->sine);
 
-    if (s->vector)
+    copy_heads(from, x_step, to, y_step, heads, (size_t)first);
+    from += first;
+    to += first;
+    if (s->form == ONE_VECTOR)
         for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
             rotate_vector(dtype, from, to, cosine, sine);
+    else if (s->form == NEIGHBOURS)
+        for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
+            rotate_neighbours(dtype, from, to, s->size, a);
     else
         for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
-            rotate(dtype, from, to, s->angles, a);
+            rotate_halves(dtype, from, to, s->angles, a);
 }
 
 /* first: position of token 0 where positions are counted. */
@@ -130,31 +191,37 @@ static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t, i
         rotate_heads(CT_BF16, s, x, y, from, to, &angles);
 }
 
+static int64_t rotated(const struct ct_prepare *prepare)
+{
+    return prepare->in->shape[3] - ((const struct ct_rope *)prepare->op->attrs)->first;
+}
+
 bool CPU_ISA(cpu_rope_accepts)(const struct ct_prepare *prepare)
 {
     const struct ct_tensor *x = prepare->in;
-    const struct ct_rope *rope = prepare->op->attrs;
     bool positions = prepare->ins > 1 && prepare->present[1];
 
-    return !rope->first && !rope->interleaved && cpu_is_compute_dtype(x->dtype) &&
-           prepare->out->dtype == x->dtype && x->ndim == 4 && x->shape[3] % 2 == 0 &&
-           x->shape[3] / 2 <= PAIRS && (!positions || prepare->in[1].dtype == CT_I32);
+    return cpu_is_compute_dtype(x->dtype) && prepare->out->dtype == x->dtype && x->ndim == 4 &&
+           rotated(prepare) % 2 == 0 && rotated(prepare) <= ANGLES &&
+           (!positions || prepare->in[1].dtype == CT_I32);
 }
 
 int CPU_ISA(cpu_rope_prepare)(struct ct_prepare *prepare)
 {
     struct state *s = ct_arena_new(prepare->arena, struct state);
     const struct ct_rope *rope = prepare->op->attrs;
-    int64_t size = prepare->in->shape[3], half = size / 2;
+    int64_t size = rotated(prepare), half = size / 2;
     float sign = rope->inverse ? -1 : 1;
 
-    s->vector = size == CPU_LANES;
-    s->angles = s->vector ? size : half;
+    s->form = rope->interleaved ? NEIGHBOURS : size == CPU_LANES ? ONE_VECTOR : HALVES;
+    s->first = rope->first;
+    s->size = size;
+    s->angles = s->form == ONE_VECTOR ? size : half;
     s->turns = ct_arena_array(prepare->arena, double, s->angles + CPU_LANES);
     s->sign = ct_arena_array(prepare->arena, float, s->angles + CPU_LANES);
     for (int64_t i = 0; i < s->angles; i++) {
         s->turns[i] = ct_rope_frequency(rope, size, i % half) * M_2_PI;
-        s->sign[i] = s->vector && i < half ? -sign : sign;
+        s->sign[i] = s->form == ONE_VECTOR && i < half ? -sign : sign;
     }
     prepare->state = s;
     return 0;

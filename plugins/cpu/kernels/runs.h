@@ -9,7 +9,7 @@
 
 #include <ctitan/tensor.h>
 
-#define CPU_OPERANDS 6
+#define CPU_OPERANDS (1 + CT_MAX_DIMS)
 
 struct cpu_runs {
     int rank; /* dimensions outside the runs */
