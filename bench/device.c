@@ -59,6 +59,22 @@ static const struct bench_case {
      "F - %dg#, %du# = swiglu_grad(%dz, %g, %u) : " WIDE ", " WIDE "\n", 0},
     {"rope", "input %x : bfloat16[4,4096,16,128]\n",
      "F - %y# = rope(%x, _) {theta=500000} : bfloat16[4,4096,16,128]\n", 0},
+    {"rope, latent", "input %x : bfloat16[2,4096,32,192]\n",
+     "F - %y# = rope(%x, _) {theta=10000, first=128, interleaved=true} : "
+     "bfloat16[2,4096,32,192]\n",
+     0},
+    {"split", "input %x : bfloat16[4,4096,576]\n",
+     "F - %p#, %q# = split(%x) {widths=\"512,64\"} : bfloat16[4,4096,512], bfloat16[4,4096,64]\n",
+     0},
+    {"expand_latent", "input %kv : bfloat16[2,4096,32,256]\ninput %s : bfloat16[2,4096,64]\n",
+     "F - %k#, %v# = expand_latent(%kv, %s) {keys=128} : bfloat16[2,4096,32,192], "
+     "bfloat16[2,4096,32,128]\n",
+     0},
+    {"expand_latent, backward",
+     "input %dk : bfloat16[2,4096,32,192]\ninput %dv : bfloat16[2,4096,32,128]\n",
+     "F - %dkv#, %ds# = expand_latent_grad(%dk, %dv) {keys=128, values=128, shared=64} : "
+     "bfloat16[2,4096,32,256], bfloat16[2,4096,64]\n",
+     0},
     {"embedding", "input %tokens : int32[4,4096]\nparam %t : bfloat16[128256,2048]\n",
      "F - %y# = embedding(%tokens, %t) : " ROWS "\n", 0},
     {"embedding, backward", "input %tokens : int32[4,4096]\ninput %dy : " ROWS "\n",

@@ -10,24 +10,11 @@
 #define THREADS 256
 #define OPERANDS 5
 
-static struct gpu_size blocks_for(const struct ct_matrix *rows, int64_t lanes,
-                                  struct gpu_size *block)
-{
-    int64_t vectors = gpu_blocks(rows->columns, lanes), across = 1, y;
-
-    while (across < THREADS && across < vectors)
-        across *= 2;
-    *block = (struct gpu_size){(unsigned)across, (unsigned)(THREADS / across), 1};
-    y = gpu_blocks(rows->rows, block->y);
-    return (struct gpu_size){(unsigned)gpu_blocks(vectors, across),
-                             (unsigned)(y < 65535 ? y : 65535), 1};
-}
-
 /* Launch `name`, or its variant for vectors. */
 static int launch_map(const struct ct_launch *l, const char *name, const struct ct_matrix *rows,
                       bool vector, int64_t lanes, struct gpu_map *a)
 {
-    struct gpu_size block, grid = blocks_for(rows, vector ? lanes : 1, &block);
+    struct gpu_size block, grid = gpu_cover(rows, vector ? lanes : 1, THREADS, &block);
     char full[80];
 
     a->rows = rows->rows;

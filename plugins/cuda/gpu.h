@@ -132,6 +132,11 @@ bool gpu_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix 
 bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows, int count,
                  int64_t elements);
 
+/* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or in
+   several. */
+struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
+                          struct gpu_size *block);
+
 static inline bool gpu_is_compute_dtype(enum ct_dtype dtype)
 {
     return dtype == CT_F32 || dtype == CT_BF16;
@@ -173,6 +178,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(norm)                                                                                        \
     X(layer_norm)                                                                                  \
     X(rope)                                                                                        \
+    X(latent)                                                                                      \
     X(experts)                                                                                     \
     X(top_k)                                                                                       \
     X(embedding)                                                                                   \

@@ -6,23 +6,25 @@
 #include "gpu.h"
 
 #define THREADS 256
+#define HEADS 16 /* of a thread */
+
+static int64_t rotated(const struct ct_prepare *p)
+{
+    return p->in[0].shape[3] - ((const struct ct_rope *)p->op->attrs)->first;
+}
 
 static bool accepts(const struct ct_prepare *p)
 {
-    const struct ct_rope *rope = p->op->attrs;
-
-    return !rope->first && !rope->interleaved && gpu_is_compute_dtype(p->in[0].dtype) &&
-           p->in[0].stride[3] == 1 && p->out[0].stride[3] == 1 &&
-           p->in[0].shape[3] <= 2 * GPU_ROPE_PAIRS;
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
+           p->out[0].stride[3] == 1 && rotated(p) <= 2 * GPU_ROPE_PAIRS;
 }
 
-static void find_turns(const struct ct_op *op, struct gpu_rope *a)
+static void find_turns(const struct ct_rope *rope, struct gpu_rope *a)
 {
-    const struct ct_rope *rope = op->attrs;
-
     for (int i = 0; i < a->pairs; i++)
         a->turns[i] = ct_rope_frequency(rope, 2 * a->pairs, i) / (2 * M_PI);
     a->inverse = rope->inverse;
+    a->unrotated = (int32_t)rope->first;
 }
 
 /* The pairs are fixed with the op: found once. */
@@ -34,29 +36,32 @@ static int prepare(struct ct_prepare *p)
     a->batch = x->shape[0];
     a->tokens = x->shape[1];
     a->heads = (int32_t)x->shape[2];
-    a->pairs = (int32_t)x->shape[3] / 2;
-    find_turns(p->op, a);
+    a->pairs = (int32_t)rotated(p) / 2;
+    find_turns(p->op->attrs, a);
     p->state = a;
     return 0;
 }
 
-static bool vectors(const struct ct_tensor *t, int64_t pairs)
+static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
 {
     int64_t lanes = gpu_lanes(t->dtype);
 
-    return pairs % lanes == 0 && (uintptr_t)t->data % 16 == 0 && t->stride[0] % lanes == 0 &&
-           t->stride[1] % lanes == 0 && t->stride[2] % lanes == 0;
+    return a->pairs % lanes == 0 && a->unrotated % lanes == 0 && (uintptr_t)t->data % 16 == 0 &&
+           t->stride[0] % lanes == 0 && t->stride[1] % lanes == 0 && t->stride[2] % lanes == 0;
 }
 
 static int run(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
     struct gpu_rope a = *(const struct gpu_rope *)l->state;
-    bool vector = vectors(x, a.pairs) && vectors(y, a.pairs);
-    int64_t items = a.batch * a.tokens * (a.pairs / (vector ? gpu_lanes(x->dtype) : 1));
+    bool vector = vectors(x, &a) && vectors(y, &a);
+    bool neighbours = ((const struct ct_rope *)l->op->attrs)->interleaved;
+    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1, items;
 
     a.x = x->data;
     a.y = y->data;
+    a.copied = a.x == a.y ? 0 : a.unrotated;
+    items = a.batch * a.tokens * (a.pairs / lanes + a.copied / lanes);
     memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
     a.first = ct_launch_offset(l, l->op->in[0], 1);
@@ -64,8 +69,9 @@ static int run(const struct ct_launch *l)
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
-    return gpu_launch_as(l, "rope", x->dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(items, THREADS), 1, 1},
+    return gpu_launch_as(l, neighbours ? "rope_neighbours" : "rope", x->dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(items, THREADS),
+                                           (unsigned)gpu_blocks(a.heads, HEADS), 1},
                          (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 

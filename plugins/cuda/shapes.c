@@ -30,3 +30,16 @@ bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows,
             return false;
     return true;
 }
+
+struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
+                          struct gpu_size *block)
+{
+    int64_t vectors = gpu_blocks(rows->columns, lanes), across = 1, y;
+
+    while (across < threads && across < vectors)
+        across *= 2;
+    *block = (struct gpu_size){(unsigned)across, (unsigned)(threads / across), 1};
+    y = gpu_blocks(rows->rows, block->y);
+    return (struct gpu_size){(unsigned)gpu_blocks(vectors, across),
+                             (unsigned)(y < 65535 ? y : 65535), 1};
+}

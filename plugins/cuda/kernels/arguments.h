@@ -100,7 +100,28 @@ struct gpu_rope {
     int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
     int64_t batch, tokens, first;
     int32_t heads, pairs, inverse;
+    int32_t unrotated, copied;    /* features before the pairs; copied: 0 where they are in place */
     double turns[GPU_ROPE_PAIRS]; /* of a pair, by position: frequency / 2 pi */
+};
+
+/* ---- latent ---- */
+
+#define GPU_PARTS 6
+
+/* The columns of a matrix, and matrices that are its parts. */
+struct gpu_parts {
+    void *whole, *part[GPU_PARTS];                /* NULL: zeros */
+    int64_t whole_stride, part_stride[GPU_PARTS]; /* of rows */
+    int64_t end[GPU_PARTS];                       /* of a part, as a column of the whole */
+    int64_t rows, columns;
+};
+
+/* Of each head: kv has keys, then values; k has keys, then what all heads share; v has values. */
+struct gpu_latent {
+    void *kv, *shared, *k, *v;                                        /* k, v: NULL for zeros */
+    int64_t kv_stride[3], k_stride[3], v_stride[3], shared_stride[3]; /* batch, token, head */
+    int64_t batch, tokens;
+    int32_t heads, keys, values, columns; /* columns: keys, values and what is shared */
 };
 
 /* ---- embedding ---- */

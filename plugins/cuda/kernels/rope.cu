@@ -1,43 +1,49 @@
 /*
- * Rotary embedding. A thread turns a vector of pairs of one token in every head: the angle is found
- * once. Angles count in turns and are reduced in double precision, as positions are large.
+ * Rotary embedding. A thread turns a vector of pairs of one token in several heads: the angle is
+ * found once. Angles count in turns and are reduced in double precision, as positions are large.
+ * Pairs are of the two halves, or of neighbours. Further threads copy what is not rotated.
  */
 #include "device.cuh"
 
-template <typename T, int W>
-DEVICE void turn(const gpu_rope &a, const T *x, T *y, const float (&c)[W], const float (&s)[W])
+DEVICE void turn(float &x, float &y, float c, float s)
 {
+    float turned = x * c - y * s;
+
+    y = y * c + x * s;
+    x = turned;
+}
+
+/* Element i of two vectors, one behind the other. */
+template <int W> DEVICE float &element(float (&low)[W], float (&high)[W], int i)
+{
+    return i < W ? low[i] : high[i - W];
+}
+
+template <typename T, int W, bool NEIGHBOURS>
+DEVICE void turn_pairs(const gpu_rope &a, const T *x, T *y, const float (&c)[W],
+                       const float (&s)[W])
+{
+    int other = NEIGHBOURS ? W : a.pairs;
     float low[W], high[W];
 
     load<W>(x, low);
-    load<W>(x + a.pairs, high);
+    load<W>(x + other, high);
 #pragma unroll
-    for (int i = 0; i < W; i++) {
-        float turned = low[i] * c[i] - high[i] * s[i];
-
-        high[i] = high[i] * c[i] + low[i] * s[i];
-        low[i] = turned;
-    }
+    for (int i = 0; i < W; i++)
+        if (NEIGHBOURS)
+            turn(element(low, high, 2 * i), element(low, high, 2 * i + 1), c[i], s[i]);
+        else
+            turn(low[i], high[i], c[i], s[i]);
     store<W>(y, low);
-    store<W>(y + a.pairs, high);
+    store<W>(y + other, high);
 }
 
-template <typename T, int W> DEVICE void rope(const gpu_rope &a)
+template <typename T, int W, bool NEIGHBOURS>
+DEVICE void rotate(const gpu_rope &a, const T *x, T *y, double position, int64_t pair)
 {
-    int64_t chunks = a.pairs / W, item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int64_t token = item / chunks, batch = token / a.tokens, pair = item % chunks * W;
+    int64_t at = a.unrotated + (NEIGHBOURS ? 2 * pair : pair);
     float c[W], s[W];
-    double position;
-    const T *x;
-    T *y;
 
-    if (batch >= a.batch)
-        return;
-    token %= a.tokens;
-    position =
-        a.positions
-            ? (double)a.positions[batch * a.position_stride[0] + token * a.position_stride[1]]
-            : (double)(a.first + token);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         double turns = position * a.turns[pair + i];
@@ -45,19 +51,53 @@ template <typename T, int W> DEVICE void rope(const gpu_rope &a)
         sincospif((float)(2 * (turns - rint(turns))), &s[i], &c[i]);
         s[i] = a.inverse ? -s[i] : s[i];
     }
-    x = (const T *)a.x + batch * a.x_stride[0] + token * a.x_stride[1] + pair;
-    y = (T *)a.y + batch * a.y_stride[0] + token * a.y_stride[1] + pair;
-    for (int head = 0; head < a.heads; head++)
-        turn<T, W>(a, x + head * a.x_stride[2], y + head * a.y_stride[2], c, s);
+    x += at;
+    y += at;
+    for (int head = (int)blockIdx.y; head < a.heads; head += (int)gridDim.y)
+        turn_pairs<T, W, NEIGHBOURS>(a, x + head * a.x_stride[2], y + head * a.y_stride[2], c, s);
 }
 
-#define ROPE(T, dtype)                                                                             \
-    KERNEL(rope_##dtype, gpu_rope, 256)                                                            \
+template <typename T, int W> DEVICE void copy(const gpu_rope &a, const T *x, T *y, int64_t at)
+{
+    for (int head = (int)blockIdx.y; head < a.heads; head += (int)gridDim.y)
+        *(vector<T, W> *)(y + head * a.y_stride[2] + at) =
+            *(const vector<T, W> *)(x + head * a.x_stride[2] + at);
+}
+
+template <typename T, int W, bool NEIGHBOURS> DEVICE void rope(const gpu_rope &a)
+{
+    int64_t rotated = a.pairs / W, chunks = rotated + a.copied / W;
+    int64_t item = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunk = item % chunks;
+    int64_t token = item / chunks, batch = token / a.tokens;
+    const T *x;
+    T *y;
+
+    if (batch >= a.batch)
+        return;
+    token %= a.tokens;
+    x = (const T *)a.x + batch * a.x_stride[0] + token * a.x_stride[1];
+    y = (T *)a.y + batch * a.y_stride[0] + token * a.y_stride[1];
+    if (chunk >= rotated)
+        copy<T, W>(a, x, y, (chunk - rotated) * W);
+    else
+        rotate<T, W, NEIGHBOURS>(
+            a, x, y,
+            a.positions
+                ? (double)a.positions[batch * a.position_stride[0] + token * a.position_stride[1]]
+                : (double)(a.first + token),
+            chunk * W);
+}
+
+#define ROPE_AT(T, W, suffix)                                                                      \
+    KERNEL(rope_##suffix, gpu_rope, 256)                                                           \
     {                                                                                              \
-        rope<T, 1>(a);                                                                             \
+        rope<T, W, false>(a);                                                                      \
     }                                                                                              \
-    KERNEL(rope_##dtype##_vector, gpu_rope, 256)                                                   \
+    KERNEL(rope_neighbours_##suffix, gpu_rope, 256)                                                \
     {                                                                                              \
-        rope<T, lanes<T>::of>(a);                                                                  \
+        rope<T, W, true>(a);                                                                       \
     }
+#define ROPE(T, dtype)                                                                             \
+    ROPE_AT(T, 1, dtype)                                                                           \
+    ROPE_AT(T, lanes<T>::of, dtype##_vector)
 FOR_DTYPES(ROPE)
