@@ -178,8 +178,48 @@ static void attention(struct model *m)
          ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * of_v}));
 }
 
-static void (*const layers[])(struct model *) = {linear, linear, gated, norm,     norm,
-                                                 add,    cast,   flat,  attention};
+/* Some parts may have no use, and no gradient. */
+static void parts(struct model *m)
+{
+    struct ct_value *x = pick(m), *y[2];
+    int64_t n = x ? features(x) : 1, widths[2] = {(n + 1) / 2, n / 2};
+
+    if (n < 2)
+        return;
+    ct_split(&m->b, (const char *const[]){name(m, "part"), name(m, "part")}, x, widths, 2, y);
+    keep(m, y[0]);
+    keep(m, y[1]);
+}
+
+/* Latent attention: keys and values of all heads from one normalised latent, and from what is
+   rotated for all heads at once. */
+static void latent(struct model *m)
+{
+    int64_t rotated = 2 + 2 * random_below(&m->shape, 2), keys = 1 + random_below(&m->shape, 3);
+    int64_t count = 1 + random_below(&m->shape, 4), n = 1 + random_below(&m->shape, 4);
+    int64_t key = keys + rotated;
+    const struct ct_rope rope = {.theta = 100, .factor = 1, .interleaved = true};
+    struct ct_rope of_query = rope;
+    struct ct_value *x = pick(m), *p[2], *q, *kv, *k, *v;
+
+    of_query.first = keys;
+    q = ct_linear(&m->b, name(m, "q"), x, weight(m, 2, count * key, features(x)));
+    q = ct_rope(&m->b, name(m, "q_rope"), heads(m, q, count, key), NULL, &of_query);
+    kv = ct_linear(&m->b, name(m, "kv_a"), x, weight(m, 2, n + rotated, features(x)));
+    ct_split(&m->b, (const char *const[]){name(m, "latent"), name(m, "shared")}, kv,
+             (const int64_t[]){n, rotated}, 2, p);
+    p[0] = ct_rms_norm(&m->b, name(m, "norm"), p[0], weight(m, 1, n, 0), 0.1);
+    kv = ct_linear(&m->b, name(m, "kv_b"), p[0], weight(m, 2, count * (keys + key), n));
+    p[1] = ct_rope(&m->b, name(m, "k_rope"), heads(m, p[1], 1, rotated), NULL, &rope);
+    p[1] = ct_view(&m->b, name(m, "k_rotated"), p[1], 3, (int64_t[]){m->batch, m->tokens, rotated});
+    k = ct_expand_latent(&m->b, (const char *const[]){name(m, "k"), name(m, "v")},
+                         heads(m, kv, count, keys + key), p[1], keys, &v);
+    x = ct_attention(&m->b, name(m, "attention"), q, k, v, NULL, NULL);
+    keep(m, ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * key}));
+}
+
+static void (*const layers[])(struct model *) = {linear, linear, gated,     norm,  norm,  add,
+                                                 cast,   flat,   attention, parts, latent};
 
 /* ---- ends ---- */
 

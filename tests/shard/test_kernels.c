@@ -47,7 +47,8 @@ static const char *const cases[] = {
     "input %positions : int32[2,13]\n"
     "F - %y = rope(%x, _) : T[2,13,4,16]\n"
     "F - %z = rope(%y, _) {inverse=true} : T[2,13,4,16]\n"
-    "F - %p = rope(%z, %positions) : T[2,13,4,16]\n",
+    "F - %p = rope(%z, %positions) : T[2,13,4,16]\n"
+    "F - %q = rope(%p, _) {first=6, interleaved=true} : T[2,13,4,16]\n",
 
     "input %logits : T[2,9,24]\n"
     "input %labels : int32[2,9]\n"
