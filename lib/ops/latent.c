@@ -88,6 +88,7 @@ const struct ct_op_type ct_op_split = {
     .infer = split_infer,
     .vjp = split_vjp,
     .reference = split_reference,
+    .samples = "@gradients=7 widths=3,1,2: real[2,4,6]; widths=2: real[2]",
 };
 
 /* ---- its gradient ---- */
@@ -183,6 +184,7 @@ const struct ct_op_type ct_op_split_grad = {
     .infer = split_grad_infer,
     .factors = split_grad_factors,
     .reference = split_grad_reference,
+    .samples = "widths=3,2: real[2,4,3] real[2,4,2]; widths=2,4: - real[2,4]",
 };
 
 void ct_split(struct ct_builder *b, const char *const *names, struct ct_value *x,
@@ -249,6 +251,7 @@ const struct ct_op_type ct_op_expand_latent = {
     .infer = expand_latent_infer,
     .vjp = expand_latent_vjp,
     .reference = expand_latent_reference,
+    .samples = "@gradients=3 keys=2: real[2,4,2,5] real[2,4,4]",
 };
 
 struct ct_value *ct_expand_latent(struct ct_builder *b, const char *const names[2],
@@ -326,4 +329,7 @@ const struct ct_op_type ct_op_expand_latent_grad = {
     .attrs_size = sizeof(struct ct_expand_latent_grad),
     .infer = expand_latent_grad_infer,
     .reference = expand_latent_grad_reference,
+    .samples = "keys=2 values=3 shared=4: real[2,4,2,6] real[2,4,2,3];"
+               "keys=2 values=3 shared=4: real[2,4,2,6] -;"
+               "keys=2 values=3 shared=4: - real[2,4,2,3]",
 };
