@@ -1,9 +1,9 @@
 /*
  * Rotary position embedding (Su et al. 2021): pair i of a head is rotated by position *
- * frequency(i). Of the d features that are rotated, a pair is i and i + d/2 (rotate-half), or 2i and
- * 2i + 1 (interleaved). Frequencies may be stretched: kept if the wave is short against the original
- * context, divided by a factor if it is long, blended between. Llama 3.1 blends by frequency, YaRN
- * (Peng et al. 2023) by the number of the pair.
+ * frequency(i). Of the d features that are rotated, a pair is i and i + d/2 (rotate-half), or 2i
+ * and 2i + 1 (interleaved). Frequencies may be stretched: kept if the wave is short against the
+ * first context, divided by a factor if it is long, blended between. Llama 3.1 blends by frequency,
+ * YaRN (Peng et al. 2023) by the number of the pair.
  */
 #include <math.h>
 #include <string.h>
@@ -68,8 +68,8 @@ static int check_scaling(const struct ct_rope *rope)
                        rope->low_freq_factor, rope->high_freq_factor);
     if (rope->scaling == CT_ROPE_LLAMA3)
         return 0;
-    if (beta_slow(rope) >= beta_fast(rope))
-        return ct_fail(CT_EINVAL, "beta_slow %g is not below beta_fast %g", beta_slow(rope),
+    if (beta_slow(rope) > beta_fast(rope))
+        return ct_fail(CT_EINVAL, "beta_slow %g is above beta_fast %g", beta_slow(rope),
                        beta_fast(rope));
     if (rope->theta <= 1 || rope->original_max_position < 1)
         return ct_fail(CT_EINVAL,

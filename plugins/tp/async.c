@@ -195,6 +195,14 @@ struct places {
     size_t count;
 };
 
+static bool uses(const struct ct_op *op, const struct ct_value *v)
+{
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] == v)
+            return true;
+    return false;
+}
+
 /* Does op multiply the rows of v, and take nothing else of v? */
 static bool multiplies(const struct ct_op *op, const struct ct_value *v)
 {
@@ -220,8 +228,29 @@ static bool can_run_at(const struct ct_op *op, const struct ct_op *first,
     return true;
 }
 
-static void find_products(struct tp_work *work, const struct places *places,
-                          struct ct_arena *scratch)
+/* Move the first product to where the gathered value is first used: its other users may be before
+   all products. False: it cannot run there. */
+static bool begin_at_first_use(struct tp_work *work, struct places *places, struct ct_op *product)
+{
+    const struct ct_value *whole = work->collective->out[0];
+    struct ct_op *user = work->collective->next;
+
+    while (user != product && !uses(user, whole))
+        user = user->next;
+    if (user == product)
+        return true;
+    if (user->section != product->section || user->outs == 0 || user->out[0]->id >= places->count ||
+        !can_run_at(product, user, places))
+        return false;
+    ct_op_move(work->graph, product, user);
+    for (int i = 0; i < product->outs; i++)
+        places->of[product->out[i]->id] = places->of[user->out[0]->id] - 1;
+    return true;
+}
+
+/* NULL, or why there are none. */
+static const char *find_products(struct tp_work *work, struct places *places,
+                                 struct ct_arena *scratch)
 {
     const struct ct_value *whole = work->collective->out[0];
     struct ct_op *first = NULL;
@@ -231,24 +260,26 @@ static void find_products(struct tp_work *work, const struct places *places,
         if (multiplies(use->op, whole) &&
             (!first || places->of[use->op->out[0]->id] < places->of[first->out[0]->id]))
             first = use->op;
-    if (first)
-        work->product[work->products++] = first;
+    if (!first)
+        return "no product takes it by rows";
+    if (!begin_at_first_use(work, places, first))
+        return "it is used before a product could be";
+    work->product[work->products++] = first;
     ct_for_each_use (use, whole)
         if (use->op != first && multiplies(use->op, whole) && can_run_at(use->op, first, places))
             work->product[work->products++] = use->op;
     for (int k = 0; k < work->products; k++)
         work->flops += ct_op_flops(work->graph, work->product[k], 0);
+    return NULL;
 }
 
-static int pipeline_gather(const struct model *m, const struct places *places,
-                           struct ct_arena *scratch)
+static int pipeline_gather(const struct model *m, struct places *places, struct ct_arena *scratch)
 {
     struct tp_work *work = m->work;
     const char *reason = find_rows(work, work->collective->in[0]);
 
-    find_products(work, places, scratch);
-    if (!reason && !work->products)
-        reason = "no product takes it by rows";
+    if (!reason)
+        reason = find_products(work, places, scratch);
     return pipeline(m, reason, true);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Rotary embedding: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), where c and s are the cosine and sine of
+ * Rotary embedding: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s). Here c and s are cosine and sine of
  * position times frequency (Su et al. 2021). x1 and x2 are the halves of a head, or neighbours.
  *
  * The angle is reduced in float64 and its sine and cosine are computed for each token; all heads of
