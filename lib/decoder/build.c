@@ -44,7 +44,7 @@ static struct ct_value *heads(struct ct_decoder *d, const char *name, struct ct_
                    (int64_t[]){d->request->batch, d->request->seq_len, count, d->sizes->head_dim});
 }
 
-static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
+struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_decoder_sizes *s = d->sizes;
     int64_t dim = s->dim, q_dim = s->heads * s->head_dim, kv_dim = s->kv_heads * s->head_dim;
@@ -69,16 +69,32 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
 }
 
+struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, struct ct_value *h,
+                                   const char *where, int64_t width)
+{
+    static const char *const names[] = {"gate", "up", "silu", "swiglu", "down"};
+    char name[CT_COUNT(names)][32], weight[3][64];
+    int64_t dim = d->sizes->dim;
+    struct ct_value *gate, *up;
+
+    for (size_t i = 0; i < CT_COUNT(names); i++)
+        snprintf(name[i], sizeof(name[i]), "%s%s", prefix, names[i]);
+    for (size_t i = 0; i < CT_COUNT(weight); i++)
+        snprintf(weight[i], sizeof(weight[i]), "%s.%s_proj", where,
+                 (const char *[]){"gate", "up", "down"}[i]);
+    gate = ct_decoder_linear(d, name[0], h, weight[0], width, dim, 0.02);
+    up = ct_decoder_linear(d, name[1], h, weight[1], width, dim, d->depth_std);
+    gate = ct_silu(&d->b, ct_decoder_named(d, name[2]), gate);
+    h = ct_mul(&d->b, ct_decoder_named(d, name[3]), gate, up);
+    return ct_decoder_linear(d, name[4], h, weight[2], dim, width, d->depth_std);
+}
+
 struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *x)
 {
-    int64_t dim = d->sizes->dim, ffn = d->sizes->ffn_dim;
-    struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
-    struct ct_value *gate = ct_decoder_linear(d, "gate", h, "mlp.gate_proj", ffn, dim, 0.02);
-    struct ct_value *up = ct_decoder_linear(d, "up", h, "mlp.up_proj", ffn, dim, d->depth_std);
+    struct ct_value *h =
+        ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", d->sizes->dim);
 
-    gate = ct_silu(&d->b, ct_decoder_named(d, "silu"), gate);
-    h = ct_mul(&d->b, ct_decoder_named(d, "swiglu"), gate, up);
-    h = ct_decoder_linear(d, "down", h, "mlp.down_proj", dim, ffn, d->depth_std);
+    h = ct_decoder_swiglu(d, "", h, "mlp", d->sizes->ffn_dim);
     return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, h);
 }
 
@@ -114,8 +130,8 @@ static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labe
 }
 
 int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
-                          const struct ct_model_request *request,
-                          ct_decoder_feed_forward_fn *feed_forward)
+                          const struct ct_model_request *request, ct_decoder_part_fn *attention,
+                          ct_decoder_part_fn *feed_forward)
 {
     int64_t shape[] = {request->batch, request->seq_len};
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
@@ -147,5 +163,6 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
 int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
                      const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, ct_decoder_feed_forward);
+    return ct_decoder_build_with(model, graph, request, ct_decoder_attention,
+                                 ct_decoder_feed_forward);
 }

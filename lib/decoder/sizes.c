@@ -64,7 +64,8 @@ static int check(const struct ct_decoder_sizes *s)
     return 0;
 }
 
-static int apply(const struct ct_decoder_options *o, struct ct_decoder_sizes *sizes)
+static int apply(const struct ct_decoder_family *f, const struct ct_decoder_options *o,
+                 struct ct_decoder_sizes *sizes)
 {
     if (o->n_heads || !sizes->kv_heads)
         sizes->kv_heads = o->n_heads ? o->n_heads : sizes->heads;
@@ -76,7 +77,7 @@ static int apply(const struct ct_decoder_options *o, struct ct_decoder_sizes *si
     if (o->dim)
         sizes->ffn_dim = usual_ffn_dim(o->dim);
     override(&sizes->ffn_dim, o->ffn_dim);
-    if ((o->dim || o->n_heads || !sizes->head_dim) && !o->head_dim) {
+    if (!f->own_heads && (o->dim || o->n_heads || !sizes->head_dim) && !o->head_dim) {
         if (sizes->dim % sizes->heads)
             return ct_fail(CT_ECONFIG, "a width of %lld does not divide by %lld heads",
                            (long long)sizes->dim, (long long)sizes->heads);
@@ -105,7 +106,7 @@ int ct_decoder_create(const struct ct_decoder_family *f, const struct ct_decoder
     memcpy(model, f->flavors, f->size);
     rc = *config->init_from ? ct_hf_read_config(f->config, config->init_from, model)
                             : take_flavor(f, config->flavor, model);
-    if (rc == 0 && (rc = apply(options, model)) < 0)
+    if (rc == 0 && (rc = apply(f, options, model)) < 0)
         rc = ct_context(rc, "[%s]", f->name);
     if (rc < 0)
         free(model);

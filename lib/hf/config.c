@@ -34,6 +34,17 @@ static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed
     return rc;
 }
 
+/* Whether text is one of the names "a|b". */
+static bool is_named(const char *text, const char *names)
+{
+    size_t size = strlen(text);
+
+    for (const char *at = names; *at; at += strcspn(at, "|"), at += *at != 0)
+        if (strcspn(at, "|") == size && !strncmp(at, text, size))
+            return true;
+    return false;
+}
+
 /* Whether value is one of the JSON values "a|b". */
 static bool is_one_of(const json_t *value, const char *values)
 {
@@ -64,7 +75,7 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
     const char *type = json_string_value(json_object_get(root, "model_type"));
     int rc = 0;
 
-    if (!type || strcmp(type, config->model_type))
+    if (!type || !is_named(type, config->model_type))
         return ct_fail(CT_ECONFIG, "model_type is %s; this plugin builds %s",
                        type ? type : "missing", config->model_type);
     for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
@@ -86,11 +97,12 @@ static int read_number(const json_t *value, const char *key, double fallback, do
     return 0;
 }
 
-static int read_size(const json_t *value, const char *key, double fallback, int64_t *size)
+static int read_size(const json_t *value, const char *key, double fallback, int64_t least,
+                     int64_t *size)
 {
     if (absent(value) && fallback >= 0)
         *size = (int64_t)fallback;
-    else if (json_is_integer(value) && json_integer_value(value) > 0 &&
+    else if (json_is_integer(value) && json_integer_value(value) >= least &&
              json_integer_value(value) < INT32_MAX)
         *size = json_integer_value(value);
     else
@@ -231,8 +243,8 @@ static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
         (rc = read_optional_number(scaling, "beta_slow", 1, &rope->beta_slow)) < 0 ||
         (rc = read_optional_number(scaling, "mscale_all_dim", 0, &rope->mscale_all_dim)) < 0)
         return rc;
-    if (rope->beta_slow >= rope->beta_fast)
-        return ct_fail(CT_ECONFIG, "beta_slow is not below beta_fast");
+    if (rope->beta_slow > rope->beta_fast)
+        return ct_fail(CT_ECONFIG, "beta_slow is above beta_fast");
     return check_amplitude(scaling, rope);
 }
 
@@ -313,7 +325,9 @@ static int read_key(const json_t *root, const struct ct_hf_key *k, void *sizes)
         return rc;
     switch (k->kind) {
     case CT_HF_SIZE:
-        return read_size(value, k->key, k->fallback, field);
+        return read_size(value, k->key, k->fallback, 1, field);
+    case CT_HF_COUNT:
+        return read_size(value, k->key, k->fallback, 0, field);
     case CT_HF_NUMBER:
         return read_number(value, k->key, k->fallback, field);
     case CT_HF_BOOL:
@@ -406,6 +420,8 @@ static json_t *value_of(const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
     case CT_HF_SIZE:
+        return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
+    case CT_HF_COUNT:
         return json_integer(*(const int64_t *)field);
     case CT_HF_NUMBER:
         return json_real(*(const double *)field);
@@ -455,9 +471,9 @@ static int set_key(json_t *root, const char *names, json_t *value)
 int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
 {
     json_t *root = first_config();
-    int failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
-                                                        config->architecture, "model_type",
-                                                        config->model_type));
+    int failed = json_object_update_new(
+        root, json_pack("{s:[s], s:s%}", "architectures", config->architecture, "model_type",
+                        config->model_type, strcspn(config->model_type, "|")));
 
     for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
         if (f->value)

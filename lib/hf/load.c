@@ -13,6 +13,8 @@
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 
+#define MOST_WARNINGS 4 /* of tensors that no parameter is read from */
+
 /* The tensor called name. Files of a base model lack the first part of the names. */
 static const struct ct_weight *find(const struct ct_weights *weights, const char *name)
 {
@@ -159,7 +161,7 @@ static int check_unused(const struct ct_run *run, const struct ct_weights *weigh
 {
     const struct ct_weight *embedding = find_embedding(weights);
     struct ct_arena arena = {0};
-    size_t count;
+    size_t count, unused = 0;
     const char **names = list_used(&arena, run, weights, &count);
     int rc = 0;
 
@@ -171,10 +173,13 @@ static int check_unused(const struct ct_run *run, const struct ct_weights *weigh
             continue;
         if (embedding && !strcmp(w->name, "lm_head.weight"))
             rc = check_head(w, embedding);
-        else
+        else if (unused++ < MOST_WARNINGS)
             ct_warn("%s: the model has no parameter for tensor %s, which is ignored", folder,
                     w->name);
     }
+    if (unused > MOST_WARNINGS)
+        ct_warn("%s: %zu more tensors are ignored, as the model has no parameters for them", folder,
+                unused - MOST_WARNINGS);
     ct_arena_finish(&arena);
     return rc;
 }

@@ -2,8 +2,9 @@
  * The choice of experts for each token of a mixture (Shazeer et al. 2017), and how even it is.
  *
  * A bias for the choice alone (Wang et al. 2024) and groups of experts are those of DeepSeek-V3
- * (2024). Some programs give experts of other groups the rank 0: with negative biases these could be
- * chosen before those of the best groups. Here, and in transformers' deepseek_v3, they never are.
+ * (2024). Some programs give experts of other groups the rank 0: with negative biases these could
+ * be chosen before those of the best groups. Here, and in transformers' deepseek_v3, they never
+ * are.
  */
 #include <math.h>
 
@@ -371,11 +372,11 @@ static int expert_excess_reference(const struct ct_launch *l)
     int rc = 0;
 
     for (int64_t e = 0; e < n; e++)
-        r.out[0][e] = -(double)choices / (double)n;
+        r.out[0][e] = -(double)choices;
     for (int64_t i = 0; rc >= 0 && i < choices; i++) {
         rc = ct_checked_index(r.in[0], i, n, "expert");
         if (rc >= 0)
-            r.out[0][(int64_t)r.in[0][i]]++;
+            r.out[0][(int64_t)r.in[0][i]] += (double)n;
     }
     return ct_reference_end(&r, rc);
 }
@@ -383,7 +384,7 @@ static int expert_excess_reference(const struct ct_launch *l)
 const struct ct_op_type ct_op_expert_excess = {
     .size = sizeof(struct ct_op_type),
     .name = "expert_excess",
-    .summary = "number of choices of each expert, less their mean",
+    .summary = "number of choices of each expert, less their mean; times the number of experts",
     .signature = "ids[.K] i, x[.E] T -> excess[E] W",
     .vjp = no_gradient,
     .reference = expert_excess_reference,

@@ -29,7 +29,7 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
     for (size_t i = 0; i < count; i++) {
         struct ct_value *param = graph->values[i], *copy;
 
-        if (param->role != CT_ROLE_PARAM || param->dtype == dtype)
+        if (param->role != CT_ROLE_PARAM || param->dtype == dtype || param->dtype_fixed)
             continue;
         copy =
             ct_cast(&b, ct_arena_printf(graph->arena, "%s.%s", param->name, ct_dtype_name(dtype)),
@@ -69,6 +69,21 @@ static struct ct_value *like_parameter(struct ct_builder *b, struct ct_value *pa
     return grad;
 }
 
+/* The first of the optimizers that takes a parameter. */
+static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
+                                                   const struct ct_value *param)
+{
+    const struct ct_offer *offer;
+
+    for (size_t i = 0; (offer = ct_offer_at(CT_OPTIMIZER, i)); i++) {
+        const struct ct_optimizer_ops *ops = offer->ops;
+
+        if (ops->takes && ops->takes(param))
+            return ops;
+    }
+    return run->optimizer;
+}
+
 /* Parameters held by the same ranks. */
 struct owned {
     struct ct_value **param;
@@ -77,7 +92,8 @@ struct owned {
 
 /* Squares are summed separately for each set of sharding axes, so that each sum is pending over its
    own axes and counts every element once. */
-static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_value **sums)
+static int emit_squares(struct ct_builder *b, const struct ct_run *run, const struct owned *o,
+                        struct ct_value **sums)
 {
     struct ct_arena *arena = b->graph->arena;
     struct ct_value **group = ct_arena_array(arena, struct ct_value *, o->count);
@@ -92,9 +108,14 @@ static int emit_squares(struct ct_builder *b, const struct owned *o, struct ct_v
             continue;
         for (size_t k = i; k < o->count; k++)
             if (!done[k] && ct_sharding_axes(&o->param[k]->sharding) == axes) {
-                group[n++] = like_parameter(b, o->param[k]);
+                struct ct_value *grad = like_parameter(b, o->param[k]);
+
+                if (!optimizer_of(run, o->param[k])->no_norm)
+                    group[n++] = grad;
                 done[k] = true;
             }
+        if (n == 0)
+            continue;
         sums[sum_count++] = ct_squared_norm(b, "grad_norm.squared", group, n);
     }
     return sum_count;
@@ -116,14 +137,15 @@ static int add_up(struct ct_builder *b, struct ct_value **sums, int count)
     return 1;
 }
 
-static struct ct_op *emit_norm(struct ct_builder *b, const struct owned *owned, size_t groups)
+static struct ct_op *emit_norm(struct ct_builder *b, const struct ct_run *run,
+                               const struct owned *owned, size_t groups)
 {
     struct ct_value **sums =
         ct_arena_array(b->graph->arena, struct ct_value *, b->graph->value_count);
     int count = 0;
 
     for (size_t i = 0; i < groups; i++)
-        count += emit_squares(b, &owned[i], sums + count);
+        count += emit_squares(b, run, &owned[i], sums + count);
     count = add_up(b, sums, count);
     return ct_clip_coefficient(b, "grad_norm", sums, count, ct_config.training.max_norm);
 }
@@ -160,21 +182,6 @@ static const char **regions(const struct ct_graph *graph, struct ct_arena *arena
             else if (op->in[i] && op->section->part == CT_PART_PRE && op->outs)
                 region[op->in[i]->id] = region[op->out[0]->id];
     return region;
-}
-
-/* The first of the optimizers that takes a parameter. */
-static const struct ct_optimizer_ops *optimizer_of(const struct ct_run *run,
-                                                   const struct ct_value *param)
-{
-    const struct ct_offer *offer;
-
-    for (size_t i = 0; (offer = ct_offer_at(CT_OPTIMIZER, i)); i++) {
-        const struct ct_optimizer_ops *ops = offer->ops;
-
-        if (ops->takes && ops->takes(param))
-            return ops;
-    }
-    return run->optimizer;
 }
 
 static bool is_updated(const struct ct_value *param)
@@ -248,7 +255,7 @@ static int update(struct ct_graph *graph, struct ct_run *run)
         rc = ct_graph_input(graph, "step", NULL, &step);
     if (rc < 0)
         return rc;
-    clip = emit_norm(&b, owned, groups);
+    clip = emit_norm(&b, run, owned, groups);
     if (!clip)
         return b.status;
     ct_graph_fetch(graph, "grad_norm", clip->out[0]);

@@ -1,42 +1,30 @@
 /*
  * Qwen3-MoE (Yang et al. 2025): Qwen3 whose feed-forward layers are mixtures of experts, except in
- * listed layers. The weights of a layer's experts are stacked; files have a tensor for each expert.
+ * listed layers.
  */
 #include <ctitan/error.h>
-#include <ctitan/lib/decoder.h>
+#include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
-#include "load.h"
-
 struct ct_model {
     struct ct_decoder_sizes sizes;
-    int64_t experts, chosen, expert_dim;
-    int64_t sparse_step; /* every so many layers is a mixture */
-    bool normalised;
+    struct ct_mixture mixture;
+    int64_t sparse_step;       /* every so many layers is a mixture */
     struct ct_hf_layers dense; /* layers that are no mixtures */
-    double balance;            /* of struct ct_top_k */
 };
 
 static struct config {
     struct ct_decoder_options decoder;
-    int64_t n_experts, n_chosen, expert_dim;
+    struct ct_mixture_options mixture;
     double aux_loss_coef;
-    int64_t log_load;
 } config;
 
 static const struct ct_option options[] = {
     CT_DECODER_OPTIONS(struct config, decoder),
-    CT_OPT_INT(struct config, n_experts, "n_experts", "0", 0, 1e6,
-               "Experts of a layer; 0: the flavor's"),
-    CT_OPT_INT(struct config, n_chosen, "n_chosen", "0", 0, 1e6,
-               "Experts that a token chooses; 0: the flavor's"),
-    CT_OPT_INT(struct config, expert_dim, "expert_dim", "0", 0, 1e7,
-               "Width of an expert; 0: the flavor's"),
+    CT_MIXTURE_OPTIONS(struct config, mixture),
     CT_OPT_FLOAT(struct config, aux_loss_coef, "router_aux_loss_coef", "0", 0, 1e6,
                  "Weight of the loss that evens out how often each expert is chosen; 0: none"),
-    CT_OPT_INT(struct config, log_load, "log_load", "0", 0, 1e15,
-               "Steps between two reports of how often each expert is chosen; 0: none"),
     {0}};
 
 #define FLAVOR(name, d, l, h, kv, ffn, vocab, e, expert)                                           \
@@ -53,7 +41,8 @@ static const struct ct_option options[] = {
                   .norm_eps = 1e-6,                                                                \
                   .rope = {.theta = 1000000, .factor = 1},                                         \
                   .qk_norm = true},                                                                \
-        .experts = e, .chosen = 8, .expert_dim = expert, .sparse_step = 1, .normalised = true      \
+        .mixture = {.experts = e, .expert_dim = expert, .choice = {.k = 8, .normalised = true}},   \
+        .sparse_step = 1                                                                           \
     }
 
 static const struct ct_model flavors[] = {
@@ -65,11 +54,11 @@ static const struct ct_model flavors[] = {
 
 static const struct ct_hf_key keys[] = {
     CT_DECODER_KEYS(struct ct_model),
-    {"num_experts|num_local_experts", CT_HF_SIZE, offsetof(struct ct_model, experts), -1},
-    {"num_experts_per_tok", CT_HF_SIZE, offsetof(struct ct_model, chosen), -1},
-    {"moe_intermediate_size", CT_HF_SIZE, offsetof(struct ct_model, expert_dim), -1},
+    {"num_experts|num_local_experts", CT_HF_SIZE, offsetof(struct ct_model, mixture.experts), -1},
+    {"num_experts_per_tok", CT_HF_SIZE, offsetof(struct ct_model, mixture.choice.k), -1},
+    {"moe_intermediate_size", CT_HF_SIZE, offsetof(struct ct_model, mixture.expert_dim), -1},
     {"decoder_sparse_step", CT_HF_SIZE, offsetof(struct ct_model, sparse_step), 1},
-    {"norm_topk_prob", CT_HF_BOOL, offsetof(struct ct_model, normalised), 0},
+    {"norm_topk_prob", CT_HF_BOOL, offsetof(struct ct_model, mixture.choice.normalised), 0},
     {"mlp_only_layers", CT_HF_LAYERS, offsetof(struct ct_model, dense), 0},
     {0},
 };
@@ -107,7 +96,7 @@ static double balance(const struct ct_run *run, const struct ct_model *m)
 
     for (int64_t layer = 0; layer < m->sizes.layers; layer++)
         mixtures += is_mixture(m, layer);
-    return mixtures ? config.aux_loss_coef * (double)m->experts /
+    return mixtures ? config.aux_loss_coef * (double)m->mixture.experts /
                           ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures)
                     : 0;
 }
@@ -119,71 +108,45 @@ static int create(struct ct_run *run, struct ct_model **out)
 
     if (rc < 0)
         return rc;
-    m->experts = config.n_experts ? config.n_experts : m->experts;
-    m->chosen = config.n_chosen ? config.n_chosen : m->chosen;
-    m->expert_dim = config.expert_dim ? config.expert_dim : m->expert_dim;
-    if (m->chosen > m->experts) {
-        rc = ct_fail(CT_ECONFIG, "[qwen3_moe] a token cannot choose %lld of %lld experts",
-                     (long long)m->chosen, (long long)m->experts);
+    rc = ct_mixture_apply(&config.mixture, &m->mixture);
+    if (rc < 0) {
         ct_decoder_destroy(m);
-        return rc;
+        return ct_context(rc, "[qwen3_moe]");
     }
-    m->balance = balance(run, m);
+    m->mixture.choice.balance = balance(run, m);
     *out = m;
     return 0;
 }
 
 /* ---- graph ---- */
 
-static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_model *m,
-                                      const char *what, int64_t rows, int64_t columns, double std)
-{
-    return ct_decoder_parameter(d, what, 3, (int64_t[]){m->experts, rows, columns},
-                                CT_INIT_STD(std));
-}
-
-static struct ct_value *mixture(struct ct_decoder *d, struct ct_value *x)
+static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = (const struct ct_model *)(const void *)d->sizes;
-    int64_t dim = d->sizes->dim, f = m->expert_dim;
-    struct ct_value *h, *logits, *weights, *ids, *gate, *up, *down, *load;
 
-    if (!is_mixture(m, d->layer))
-        return ct_decoder_feed_forward(d, x);
-    h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
-    logits = ct_decoder_linear(d, "router", h, "mlp.gate", m->experts, dim, 0.02);
-    weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, NULL,
-                       &(struct ct_top_k){m->chosen, m->normalised, m->balance}, &ids);
-    if (config.log_load && !d->request->logits) {
-        ct_expert_load(&d->b, ct_decoder_named(d, "load"), ids, logits, &load);
-        load_fetch(d->b.graph, d->layer, load);
-    }
-    gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
-    up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
-    down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
-    h = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down);
-    return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, h);
+    return is_mixture(m, d->layer) ? ct_decoder_mixture(d, x, &m->mixture)
+                                   : ct_decoder_feed_forward(d, x);
 }
 
 static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, mixture);
+    return ct_decoder_build_with(model, graph, request, ct_decoder_attention, feed_forward);
 }
 
 /* ---- facts ---- */
 
-/* Of a mixture, a token's products read the router and the chosen experts. */
 static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
                             double *halved)
 {
-    int64_t dim = m->sizes.dim, more = m->experts * dim + 3 * m->chosen * m->expert_dim * dim;
+    int64_t dim = m->sizes.dim;
+    double more = ct_mixture_flops(&m->mixture, dim) - 18 * (double)dim * (double)m->sizes.ffn_dim;
 
     ct_decoder_flops(m, seq_len, whole, halved);
     for (int64_t layer = 0; layer < m->sizes.layers; layer++)
         if (is_mixture(m, layer)) {
-            *whole += 6 * (double)(more - 3 * dim * m->sizes.ffn_dim);
-            *halved += 6 * (double)(more - 3 * dim * m->sizes.ffn_dim);
+            *whole += more;
+            *halved += more;
         }
 }
 
@@ -192,12 +155,7 @@ static int write_config(const struct ct_model *model, FILE *out)
     return ct_hf_write_config(&hf_config, model, out);
 }
 
-static const struct ct_stored_rule stored[] = {
-    {".experts.gate_proj.weight", ".experts.#.gate_proj.weight", false, 0, 0},
-    {".experts.up_proj.weight", ".experts.#.up_proj.weight", false, 0, 0},
-    {".experts.down_proj.weight", ".experts.#.down_proj.weight", false, 0, 0},
-    {0},
-};
+static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .create = create,
@@ -209,17 +167,10 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .write_config = write_config,
                                         .stored = stored};
 
-/* ---- how even the choices are ---- */
-
 static int step_end(const struct ct_event_data *data, void *context)
 {
-    int64_t step = data->result->step;
-
     (void)context;
-    if (!config.log_load || data->run->rank != 0 ||
-        (step != 1 && step % config.log_load && step != ct_config.training.steps))
-        return 0;
-    return load_report(data->run, step);
+    return ct_mixture_report(data, config.mixture.log_load);
 }
 
 static const struct ct_hook hook = {

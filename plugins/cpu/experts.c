@@ -624,7 +624,11 @@ int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts)
 
 static bool accepts_load(const struct ct_prepare *p)
 {
-    return p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_F32;
+    bool dense = ct_tensor_is_dense(&p->in[0]);
+
+    for (int i = 0; i < p->outs; i++)
+        dense = dense && ct_tensor_is_dense(&p->out[i]);
+    return dense && p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_F32;
 }
 
 static int run_load(const struct ct_launch *l)
@@ -655,13 +659,13 @@ static int run_excess(const struct ct_launch *l)
     for (int64_t i = 0; rc >= 0 && i < choices; i++)
         excess[ids[i]]++;
     for (int64_t e = 0; e < n; e++)
-        excess[e] = (float)((double)excess[e] - (double)choices / (double)n);
+        excess[e] = (float)((double)excess[e] * (double)n - (double)choices);
     return rc;
 }
 
 const struct ct_kernel cpu_experts_kernels[] = {
-    CT_KERNEL("expert_load", "plain", 0, accepts_load, NULL, run_load),
-    CT_KERNEL("expert_excess", "plain", 0, accepts_load, NULL, run_excess),
+    CT_KERNEL("expert_load", "plain", CT_KERNEL_STRIDED, accepts_load, NULL, run_load),
+    CT_KERNEL("expert_excess", "plain", CT_KERNEL_STRIDED, accepts_load, NULL, run_excess),
     CT_KERNEL("experts", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,
               cpu_experts_unit_run),
     CT_KERNEL("experts_dx", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,

@@ -132,8 +132,8 @@ bool gpu_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix 
 bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows, int count,
                  int64_t elements);
 
-/* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or in
-   several. */
+/* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or
+   in several. */
 struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
                           struct gpu_size *block);
 

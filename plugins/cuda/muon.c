@@ -1,7 +1,7 @@
 /*
- * Muon and the moving average of weights. The iteration of Muon is matrix products of float32 (TF32
- * with [cuda] tf32), or of operands rounded to bfloat16, with float32 sums: with A = x x^T, x
- * becomes 3.4445 x + (-4.775 A + 2.0315 A A) x, five times.
+ * Muon, descent by the sign, and the moving average of weights. The iteration of Muon is matrix
+ * products of float32 (TF32 with [cuda] tf32), or of operands rounded to bfloat16, with float32
+ * sums: with A = x x^T, x becomes 3.4445 x + (-4.775 A + 2.0315 A A) x, five times.
  */
 #include "blas.h"
 
@@ -47,6 +47,31 @@ static int run_average(const struct ct_launch *l)
                             .kind = gpu_float_kind(l->in[PARAM].dtype)};
 
     return over_elements(l, "moving_average", a.count, &a);
+}
+
+/* ---- descent by the sign ---- */
+
+static bool accepts_sign(const struct ct_prepare *p)
+{
+    return are_compute(p, 1) && p->in[0].dtype == CT_F32;
+}
+
+static int run_sign(const struct ct_launch *l)
+{
+    int rc = 0;
+
+    for (int i = 1; rc >= 0 && i < l->ins; i += 2) {
+        struct gpu_sign_step a = {
+            .p = l->in[i].data,
+            .g = l->in[i + 1].data,
+            .clip = l->in[0].data,
+            .count = ct_tensor_count(&l->in[i]),
+            .kind = {gpu_float_kind(l->in[i].dtype), gpu_float_kind(l->in[i + 1].dtype)},
+            .rate = (float)ct_op_float(l->op, "rate")};
+
+        rc = over_elements(l, "sign_step", a.count, &a);
+    }
+    return rc;
 }
 
 /* ---- momentum and update ---- */
@@ -271,6 +296,7 @@ static int run_orthogonal(const struct ct_launch *l)
 
 const struct ct_kernel gpu_muon_kernels[] = {
     CT_KERNEL("ema", "vector", 0, accepts_average, NULL, run_average),
+    CT_KERNEL("sign_step", "vector", 0, accepts_sign, NULL, run_sign),
     CT_KERNEL("muon.momentum", "vector", 0, accepts_momentum, NULL, run_momentum),
     CT_KERNEL("muon.orthogonal", "cublaslt", 0, accepts_orthogonal, prepare_orthogonal,
               run_orthogonal),

@@ -368,6 +368,14 @@
     "state %average : float32[" #n "," #k "]\n"                                                    \
     "post - ema(%step, %p, %average) {decay=0.9}\n"
 
+#define SIGN_STEP(clip)                                                                            \
+    "scalar %" clip " : float32[]\n"                                                               \
+    "param %p : float32[37]\n"                                                                     \
+    "state %g : float32[37]\n"                                                                     \
+    "param %p2 : float32[3,256]\n"                                                                 \
+    "state %g2 : float32[3,256]\n"                                                                 \
+    "post - sign_step(%" clip ", %p, %g, %p2, %g2) {rate=0.001}\n"
+
 #define MUON(s, n, k, clip, products)                                                              \
     "scalar %lr : float64[]\n"                                                                     \
     "scalar %" clip " : float32[]\n"                                                               \
@@ -592,6 +600,8 @@ const struct conformance_case conformance_cases[] = {
     {"adamw, 8 bits", ADAMW_FLOAT8(37, 64, 4, "clip"), 0, false},
     {"adamw, 8 bits, long blocks", ADAMW_FLOAT8(3, 512, 2, "clip"), 0, false},
     {"moving average", AVERAGE(37, 241), 0, false},
+    {"step by signs", SIGN_STEP("clip"), 0, false},
+    {"step by signs, skipped", SIGN_STEP("skip"), 0, false},
     {"muon, odd", MUON(2, 7, 19, "clip", "float32"), 0, false},
     {"muon, tall", MUON(1, 40, 16, "clip", "float32"), 0, false},
     {"muon in bfloat16, odd", MUON(2, 7, 19, "clip", "bfloat16"), 0, 3},

@@ -611,7 +611,7 @@ static void expert_excess_adds_up_to_nothing(void **state)
 
         for (int i = 0; i < 24; i++)
             choices += integers(&m, 0)[i] == e;
-        near(out(&m, 0)[e], choices - 4);
+        near(out(&m, 0)[e], 6 * choices - 24);
         sum += out(&m, 0)[e];
     }
     near(sum, 0);
@@ -733,6 +733,25 @@ static void clip_coefficient_follows_its_formula(void **state)
     check_clip(1, 0, 0, 0, 1);
     check_clip(1, INFINITY, 1, INFINITY, -1);
     check_clip(0, NAN, 1, NAN, -1);
+}
+
+static void sign_step_follows_its_formula(void **state)
+{
+    static const double before[] = {1, 2, 3}, g[] = {-5, 0, 0.125}, steps[] = {0.5, 0, -0.5};
+
+    (void)state;
+    for (int clip = 1; clip >= -1; clip -= 2) {
+        struct ct_trial m;
+
+        create(&m, "sign_step", "rate=0.5", "factor[] real[3] real[3]");
+        *(float *)(void *)in(&m, 0) = (float)clip;
+        memcpy(in(&m, 1), before, sizeof(before));
+        memcpy(in(&m, 2), g, sizeof(g));
+        run(&m);
+        for (int i = 0; i < 3; i++)
+            assert_true(in(&m, 1)[i] == before[i] + (clip > 0) * steps[i]);
+        ct_trial_finish(&m);
+    }
 }
 
 static void squared_norm_follows_its_formula(void **state)
@@ -950,6 +969,7 @@ int main(void)
         cmocka_unit_test(top_k_orders_equal_ranks),
         cmocka_unit_test(expert_excess_adds_up_to_nothing),
         cmocka_unit_test(clip_coefficient_follows_its_formula),
+        cmocka_unit_test(sign_step_follows_its_formula),
         cmocka_unit_test(squared_norm_follows_its_formula),
         cmocka_unit_test(init_normal_has_its_moments),
         cmocka_unit_test(init_constant_fills),

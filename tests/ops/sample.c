@@ -102,6 +102,7 @@ const struct ct_sample samples[] = {
     {"squared_norm", NULL, "real[4,6] real[2,2]"},
     {"clip_coefficient", "max_norm=0.5", "square[] square[]"},
     {"reciprocal", NULL, "positive[2,4]"},
+    {"sign_step", "rate=0.25", "factor[] real[2,4] real[2,4] real[3] real[3]"},
     {"offload", NULL, "real[2,4]"},
     {"init_normal", "std=2 truncate=1.5 seed=3", "real[4,6]"},
     {"init_constant", "value=2", "real[4,6]"},

@@ -90,6 +90,8 @@ struct ct_optimizer_ops {
        the first loaded optimizer that takes it. NULL: it updates the parameters that no other one
        takes; exactly one optimizer is such. */
     bool (*takes)(const struct ct_value *param);
+    /* What arrives as its parameters' gradients is something else: the norm leaves it out. */
+    bool no_norm;
 };
 
 struct ct_lr_schedule_ops {

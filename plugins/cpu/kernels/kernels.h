@@ -39,9 +39,9 @@
     R(float8_quantise, CPU_STRIDED, isa)                                                           \
     R(softmax, CPU_STRIDED, isa)                                                                   \
     R(softmax_grad, CPU_STRIDED, isa)                                                              \
-    P(top_k, 0, isa)                                                                               \
-    P(top_k_grad, 0, isa)                                                                          \
-    P(balanced_top_k_grad, 0, isa)                                                                 \
+    P(top_k, CPU_STRIDED, isa)                                                                     \
+    P(top_k_grad, CPU_STRIDED, isa)                                                                \
+    P(balanced_top_k_grad, CPU_STRIDED, isa)                                                       \
     R(mul, CPU_STRIDED, isa)                                                                       \
     R(scale, CPU_STRIDED, isa)                                                                     \
     R(silu, CPU_STRIDED, isa)                                                                      \

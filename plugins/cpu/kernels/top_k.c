@@ -171,8 +171,10 @@ static bool is_biased(const bool *present, int ins)
 bool CPU_ISA(cpu_top_k_accepts)(const struct ct_prepare *p)
 {
     return cpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == CT_F32 &&
-           p->out[1].dtype == CT_I32 &&
-           (!is_biased(p->present, p->ins) || p->in[1].dtype == CT_F32);
+           p->out[1].dtype == CT_I32 && ct_tensor_is_dense(&p->out[0]) &&
+           ct_tensor_is_dense(&p->out[1]) &&
+           (!is_biased(p->present, p->ins) ||
+            (p->in[1].dtype == CT_F32 && ct_tensor_is_dense(&p->in[1])));
 }
 
 int CPU_ISA(cpu_top_k_prepare)(struct ct_prepare *p)
@@ -302,9 +304,9 @@ int CPU_ISA(cpu_top_k_run)(const struct ct_launch *l)
         int32_t *ids = (int32_t *)l->out[1].data + row * k;
 
         if (x->dtype == CT_F32)
-            choose_row(&c, CT_F32, top_k_row(x, row, n), n, weights, ids);
+            choose_row(&c, CT_F32, top_k_row(x, row), n, weights, ids);
         else
-            choose_row(&c, CT_BF16, top_k_row(x, row, n), n, weights, ids);
+            choose_row(&c, CT_BF16, top_k_row(x, row), n, weights, ids);
     }
     return 0;
 }

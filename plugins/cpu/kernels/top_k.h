@@ -23,9 +23,16 @@ static inline double top_k_factor(const struct ct_top_k *a, double sum)
     return top_k_scale(a) / (a->scores == CT_SCORES_SIGMOID ? sum + CPU_LEAST_SUM : sum);
 }
 
-static inline void *top_k_row(const struct ct_tensor *t, int64_t row, int64_t columns)
+/* Logits may be some columns of a matrix, since routers are joined with other products. */
+static inline void *top_k_row(const struct ct_tensor *t, int64_t row)
 {
-    return (char *)t->data + row * columns * (int64_t)ct_dtype_size(t->dtype);
+    int64_t at = 0;
+
+    for (int d = t->ndim - 2; d >= 0; d--) {
+        at += row % t->shape[d] * t->stride[d];
+        row /= t->shape[d];
+    }
+    return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
 }
 
 static inline float top_k_logit(enum ct_dtype dtype, const void *x, int64_t i)

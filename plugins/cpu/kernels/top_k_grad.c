@@ -18,7 +18,8 @@ static bool accepts_gradient(const struct ct_prepare *p)
 {
     return cpu_is_compute_dtype(p->in[X].dtype) && cpu_is_compute_dtype(p->out[0].dtype) &&
            p->in[DWEIGHTS].dtype == CT_F32 && p->in[IDS].dtype == CT_I32 &&
-           (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
+           ct_tensor_is_dense(&p->in[DWEIGHTS]) && ct_tensor_is_dense(&p->in[IDS]) &&
+           (p->ins <= LOAD || (p->in[LOAD].dtype == CT_F32 && ct_tensor_is_dense(&p->in[LOAD])));
 }
 
 /* Two rows of numbers for each thread: scores, and their gradients. */
@@ -191,8 +192,8 @@ static int run_gradient(const struct ct_launch *l)
         struct row r = {.how = l->op->attrs,
                         .dw = (const float *)l->in[DWEIGHTS].data + row * k,
                         .ids = (const int32_t *)l->in[IDS].data + row * k,
-                        .x = top_k_row(x, row, n),
-                        .dx = top_k_row(dx, row, n),
+                        .x = top_k_row(x, row),
+                        .dx = top_k_row(dx, row),
                         .out = dx->dtype,
                         .n = n,
                         .k = k,

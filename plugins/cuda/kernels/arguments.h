@@ -468,6 +468,15 @@ struct gpu_average {
     int32_t kind;
 };
 
+struct gpu_sign_step {
+    void *p;
+    const void *g;
+    const float *clip;
+    int64_t count;
+    int32_t kind[2]; /* of p, g */
+    float rate;
+};
+
 struct gpu_muon {
     void *y, *m; /* m: the momentum, or the parameter */
     const void *x;

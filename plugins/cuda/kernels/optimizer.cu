@@ -337,6 +337,30 @@ KERNEL(moving_average, gpu_average, 256)
     over_elements(averaged{a, (float)keep}, a.count, is_aligned(a.p) && is_aligned(a.average));
 }
 
+/* ---- descent by the sign ---- */
+
+struct sign_stepped {
+    const gpu_sign_step &a;
+
+    template <int V> DEVICE_MEMBER void at(int64_t i) const
+    {
+        float p[V], g[V];
+
+        load_as<V>(a.kind[0], a.p, i, p);
+        load_as<V>(a.kind[1], a.g, i, g);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            p[k] -= a.rate * (float)((g[k] > 0) - (g[k] < 0));
+        store_as<V>(a.kind[0], a.p, i, p);
+    }
+};
+
+KERNEL(sign_step, gpu_sign_step, 256)
+{
+    if (*a.clip >= 0)
+        over_elements(sign_stepped{a}, a.count, is_aligned(a.p) && is_aligned(a.g));
+}
+
 /* ---- Muon ---- */
 
 struct with_momentum {

@@ -343,5 +343,5 @@ KERNEL(expert_excess, gpu_expert_load, 256)
             count += a.ids[i] == expert;
     count = block_sum(count);
     if (threadIdx.x == 0)
-        a.total[expert] = (float)((double)count - (double)a.choices / (double)a.experts);
+        a.total[expert] = (float)(count * a.experts - a.choices);
 }

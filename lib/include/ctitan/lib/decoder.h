@@ -63,16 +63,11 @@ struct ct_decoder_options {
 };
 
 /* Rows of an option table. T: a struct with a member m of the type above. */
-#define CT_DECODER_OPTIONS(T, m)                                                                   \
+#define CT_DECODER_SIZE_OPTIONS(T, m)                                                              \
     CT_OPT_INT(T, m.dim, "dim", "0", 0, 1e6, "Width of the model; 0: the flavor's"),               \
         CT_OPT_INT(T, m.n_layers, "n_layers", "0", 0, 1e4, "Number of layers; 0: the flavor's"),   \
         CT_OPT_INT(T, m.n_heads, "n_heads", "0", 0, 1e4,                                           \
                    "Number of attention heads; 0: the flavor's"),                                  \
-        CT_OPT_INT(T, m.n_kv_heads, "n_kv_heads", "0", 0, 1e4,                                     \
-                   "Number of key/value heads; 0: the flavor's, or n_heads where that is set"),    \
-        CT_OPT_INT(T, m.head_dim, "head_dim", "0", 0, 1e5,                                         \
-                   "Features of a head; 0: the flavor's, or dim / n_heads where one of these is "  \
-                   "set"),                                                                         \
         CT_OPT_INT(T, m.ffn_dim, "ffn_dim", "0", 0, 1e7,                                           \
                    "Width of the feed-forward layers; 0: the flavor's, or 8/3 dim, rounded up to " \
                    "a multiple of 256, where dim is set"),                                         \
@@ -85,11 +80,21 @@ struct ct_decoder_options {
         CT_OPT_CHOICE(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",            \
                       "Use the embedding as the head's weight; auto: as in the flavor")
 
+/* The same, and the sizes of heads. */
+#define CT_DECODER_OPTIONS(T, m)                                                                   \
+    CT_DECODER_SIZE_OPTIONS(T, m),                                                                 \
+        CT_OPT_INT(T, m.n_kv_heads, "n_kv_heads", "0", 0, 1e4,                                     \
+                   "Number of key/value heads; 0: the flavor's, or n_heads where that is set"),    \
+        CT_OPT_INT(T, m.head_dim, "head_dim", "0", 0, 1e5,                                         \
+                   "Features of a head; 0: the flavor's, or dim / n_heads where one of these is "  \
+                   "set")
+
 struct ct_decoder_family {
     const char *name; /* of the plugin */
     const struct ct_hf_config *config;
     const void *flavors; /* an array of struct ct_model, ended by one without a flavor */
     size_t size;         /* of struct ct_model */
+    bool own_heads;      /* sizes of heads do not follow from dim and n_heads */
 };
 
 /* A model of the size that the recipe asks for ([model] flavor or init_from, then options).
@@ -126,14 +131,19 @@ struct ct_decoder {
     char name[96];
 };
 
-/* The feed-forward part of the current layer: norm, layers, sum with x[b, t, n]. */
-typedef struct ct_value *ct_decoder_feed_forward_fn(struct ct_decoder *d, struct ct_value *x);
-CT_API ct_decoder_feed_forward_fn ct_decoder_feed_forward;
+/* One of the two parts of the current layer: norm, layers, sum with x[b, t, n]. */
+typedef struct ct_value *ct_decoder_part_fn(struct ct_decoder *d, struct ct_value *x);
+CT_API ct_decoder_part_fn ct_decoder_attention, ct_decoder_feed_forward;
 
-/* ct_decoder_build with another feed-forward part. */
+/* ct_decoder_build with other parts. */
 CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
                                  const struct ct_model_request *request,
-                                 ct_decoder_feed_forward_fn *feed_forward);
+                                 ct_decoder_part_fn *attention, ct_decoder_part_fn *feed_forward);
+
+/* SwiGLU of this width on h, with new weights "WHERE.gate_proj", "WHERE.up_proj" and
+   "WHERE.down_proj"; the values' names begin with `prefix`. */
+CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix,
+                                          struct ct_value *h, const char *where, int64_t width);
 
 /* "layers.3.WHAT", in d->name. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);

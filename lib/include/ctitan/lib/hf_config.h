@@ -13,7 +13,9 @@
 CT_BEGIN_DECLS
 
 enum ct_hf_kind {
-    CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required */
+    CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required, of 0: a size of 0
+                     is written as null */
+    CT_HF_COUNT,  /* int64_t, at least 0 */
     CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
     CT_HF_BOOL,   /* bool */
     CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
@@ -42,9 +44,10 @@ struct ct_hf_fixed {
 };
 
 struct ct_hf_config {
-    const char *model_type, *architecture; /* "llama", "LlamaForCausalLM" */
-    const struct ct_hf_key *keys;          /* ended by {0} */
-    const struct ct_hf_fixed *fixed;       /* ended by {0} */
+    const char *model_type;          /* "llama"; "a|b": also b, the first is written */
+    const char *architecture;        /* "LlamaForCausalLM" */
+    const struct ct_hf_key *keys;    /* ended by {0} */
+    const struct ct_hf_fixed *fixed; /* ended by {0} */
 };
 
 /* Fill sizes from folder/config.json; fields without a key are left as they are. CT_ECONFIG: a

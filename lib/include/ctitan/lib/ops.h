@@ -59,6 +59,7 @@
     X(cross_entropy_grad)                                                                          \
     X(squared_norm)                                                                                \
     X(clip_coefficient)                                                                            \
+    X(sign_step)                                                                                   \
     X(load)                                                                                        \
     X(store)                                                                                       \
     X(offload)                                                                                     \
@@ -250,7 +251,8 @@ CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct 
 CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct ct_value *ids,
                                        struct ct_value *x, struct ct_value **total);
 /* How many choices ids[.., k] are each of the experts that x[.., e] has, less the mean of that over
-   experts -> [e], float32. Excesses of parts of a batch add up to that of the whole. */
+   experts, times their number -> [e], float32. Excesses of parts of a batch add up to that of the
+   whole, exactly, since they are whole numbers. */
 CT_API struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name,
                                          struct ct_value *ids, struct ct_value *x);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
@@ -324,6 +326,10 @@ struct ct_clip_coefficient {
 /* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
 CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
                                          struct ct_value *const *sums, int count, double max_norm);
+
+struct ct_sign_step { /* clip, then parameters and gradients in turn */
+    double rate;
+};
 
 /* ---- parameters ---- */
 

@@ -4,7 +4,10 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/mixture.h>
 #include <ctitan/log.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
 
 #include "load.h"
 
@@ -59,7 +62,7 @@ static int write_line(const struct ct_run *run, int64_t step, const char *layers
     return fclose(out) ? ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno)) : 0;
 }
 
-int load_report(struct ct_run *run, int64_t step)
+static int report(struct ct_run *run, int64_t step)
 {
     struct ct_arena scratch = {0};
     struct load worst = {.layer = ""};
@@ -92,4 +95,14 @@ int load_report(struct ct_run *run, int64_t step)
     }
     ct_arena_finish(&scratch);
     return rc;
+}
+
+int ct_mixture_report(const struct ct_event_data *data, int64_t each)
+{
+    int64_t step = data->result->step;
+
+    if (!each || data->run->rank != 0 ||
+        (step != 1 && step % each && step != ct_config.training.steps))
+        return 0;
+    return report(data->run, step);
 }

@@ -1,0 +1,74 @@
+/*
+ * Mixtures of experts in the layers of a decoder. A model keeps a struct ct_mixture beside its
+ * sizes, and gives ct_decoder_build_with a part that calls ct_decoder_mixture where a layer is one.
+ *
+ * The weights of a layer's experts are stacked; files have a tensor for each expert. The step's
+ * loads, how often each expert is chosen, can be reported.
+ */
+#ifndef CT_MIXTURE_H
+#define CT_MIXTURE_H
+
+#include <ctitan/hook.h>
+#include <ctitan/lib/decoder.h>
+
+CT_BEGIN_DECLS
+
+struct ct_mixture {
+    int64_t experts, expert_dim;
+    int64_t shared;         /* SwiGLU of so many times expert_dim for every token; 0: none */
+    struct ct_top_k choice; /* choice.k experts for each token */
+    bool corrected; /* a parameter, mlp.gate.e_score_correction_bias, is added to the scores for the
+                       choice */
+    bool reported;  /* loads are fetched for ct_mixture_report */
+};
+
+/* The recipe's changes: options of the plugin's section. */
+struct ct_mixture_options {
+    int64_t n_experts, n_chosen, expert_dim, log_load;
+};
+
+/* Rows of an option table. T: a struct with a member m of the type above. */
+#define CT_MIXTURE_OPTIONS(T, m)                                                                   \
+    CT_OPT_INT(T, m.n_experts, "n_experts", "0", 0, 1e6, "Experts of a layer; 0: the flavor's"),   \
+        CT_OPT_INT(T, m.n_chosen, "n_chosen", "0", 0, 1e6,                                         \
+                   "Experts that a token chooses; 0: the flavor's"),                               \
+        CT_OPT_INT(T, m.expert_dim, "expert_dim", "0", 0, 1e7,                                     \
+                   "Width of an expert; 0: the flavor's"),                                         \
+        CT_OPT_INT(T, m.log_load, "log_load", "0", 0, 1e15,                                        \
+                   "Steps between two reports of how often each expert is chosen; 0: none")
+
+/* CT_ECONFIG: no mixture has these sizes; the message names them. */
+CT_API int ct_mixture_apply(const struct ct_mixture_options *options, struct ct_mixture *mixture);
+
+/* The feed-forward part of the current layer as a mixture: norm, experts, sum with x[b, t, n]. */
+CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
+                                           const struct ct_mixture *m);
+
+/*
+ * The corrections, for an optimizer with no_norm that takes them: what arrives as their gradients
+ * is by how much each expert was chosen more often than the mean. Each step takes `rate` from those
+ * above it, and adds it to those below, whatever the learning rate is; none where clip is negative.
+ */
+CT_API bool ct_mixture_is_correction(const struct ct_value *param);
+CT_API int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                              struct ct_value *clip, double rate);
+
+/* FLOPs per token, forward and backward, of the products: those of the router, the chosen and the
+   shared experts. */
+CT_API double ct_mixture_flops(const struct ct_mixture *m, int64_t dim);
+
+/* Rows of a table of struct ct_stored_rule. */
+#define CT_MIXTURE_STORED                                                                          \
+    {".experts.gate_proj.weight", ".experts.#.gate_proj.weight", false, 0, 0},                     \
+        {".experts.up_proj.weight", ".experts.#.up_proj.weight", false, 0, 0},                     \
+    {                                                                                              \
+        ".experts.down_proj.weight", ".experts.#.down_proj.weight", false, 0, 0                    \
+    }
+
+/* At the event CT_EVENT_STEP_END: after the first step, every `each` steps, and the last one, log
+   how even the step's choices are, and add a line to experts.jsonl. 0: never. */
+CT_API int ct_mixture_report(const struct ct_event_data *data, int64_t each);
+
+CT_END_DECLS
+
+#endif

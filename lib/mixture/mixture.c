@@ -1,0 +1,117 @@
+/* See mixture.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/mixture.h>
+
+#include "load.h"
+
+#define CORRECTION ".mlp.gate.e_score_correction_bias"
+
+int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
+{
+    const struct ct_top_k *choice = &m->choice;
+
+    m->experts = o->n_experts ? o->n_experts : m->experts;
+    m->choice.k = o->n_chosen ? o->n_chosen : m->choice.k;
+    m->expert_dim = o->expert_dim ? o->expert_dim : m->expert_dim;
+    m->reported = o->log_load > 0;
+    if (choice->k > m->experts)
+        return ct_fail(CT_ECONFIG, "a token cannot choose %lld of %lld experts",
+                       (long long)choice->k, (long long)m->experts);
+    if (!choice->groups)
+        return 0;
+    if (m->experts % choice->groups)
+        return ct_fail(CT_ECONFIG, "%lld experts are not %lld equal groups", (long long)m->experts,
+                       (long long)choice->groups);
+    if (choice->groups_chosen > choice->groups ||
+        choice->k > m->experts / choice->groups * choice->groups_chosen)
+        return ct_fail(CT_ECONFIG,
+                       "a token cannot choose %lld experts of %lld of %lld groups of %lld",
+                       (long long)choice->k, (long long)choice->groups_chosen,
+                       (long long)choice->groups, (long long)(m->experts / choice->groups));
+    return 0;
+}
+
+static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixture *m,
+                                      const char *what, int64_t rows, int64_t columns, double std)
+{
+    return ct_decoder_parameter(d, what, 3, (int64_t[]){m->experts, rows, columns},
+                                CT_INIT_STD(std));
+}
+
+/* In the dtype that it is stored in, whatever the forward pass computes in: an update moves it by
+   less than bfloat16 could tell. */
+static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture *m)
+{
+    struct ct_value *bias;
+
+    if (!m->corrected)
+        return NULL;
+    snprintf(d->name, sizeof(d->name), "model.layers.%lld" CORRECTION, (long long)d->layer);
+    bias = ct_parameter(&d->b, d->name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
+    if (bias)
+        bias->dtype_fixed = true;
+    return bias;
+}
+
+static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m,
+                               struct ct_value **ids)
+{
+    struct ct_value *logits, *weights, *bias, *load;
+
+    logits = ct_decoder_linear(d, "router", h, "mlp.gate", m->experts, d->sizes->dim, 0.02);
+    bias = correction(d, m);
+    weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, bias, &m->choice, ids);
+    if (m->reported && !d->request->logits) {
+        ct_expert_load(&d->b, ct_decoder_named(d, "load"), *ids, logits, &load);
+        load_fetch(d->b.graph, d->layer, load);
+    }
+    return weights;
+}
+
+struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
+                                    const struct ct_mixture *m)
+{
+    int64_t dim = d->sizes->dim, f = m->expert_dim;
+    struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
+    struct ct_value *weights, *ids, *gate, *up, *down, *sum;
+
+    weights = choose(d, h, m, &ids);
+    gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
+    up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
+    down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
+    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down);
+    if (m->shared) {
+        h = ct_decoder_swiglu(d, "shared_", h, "mlp.shared_experts", m->shared * f);
+        sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
+    }
+    return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, sum);
+}
+
+bool ct_mixture_is_correction(const struct ct_value *param)
+{
+    size_t size = strlen(param->name), end = strlen(CORRECTION);
+
+    return size > end && !strcmp(param->name + size - end, CORRECTION);
+}
+
+int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                       struct ct_value *clip, double rate)
+{
+    struct ct_value **in = ct_arena_array(b->graph->arena, struct ct_value *, 1 + 2 * count);
+
+    in[0] = clip;
+    for (size_t i = 0; i < count; i++) {
+        in[1 + 2 * i] = params[i];
+        in[2 + 2 * i] = params[i]->grad;
+    }
+    ct_emit_type(b, &ct_op_sign_step, NULL, in, (int)(1 + 2 * count), &(struct ct_sign_step){rate});
+    return b->status;
+}
+
+double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)
+{
+    return 6 * (double)dim * (double)(m->experts + 3 * (m->choice.k + m->shared) * m->expert_dim);
+}
