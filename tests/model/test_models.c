@@ -1,6 +1,6 @@
 /*
- * gpt2, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a config.json may
- * not ask for.
+ * deepseek_v3, gpt2, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a
+ * config.json may not ask for.
  */
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
@@ -41,10 +41,19 @@ static void sizes_equal_the_published_ones(void **state)
         const char *model, *flavor;
         int64_t parameters;
     } published[] = {
-        {"gpt2", "124M", 124439808},   {"gpt2", "355M", 354823168},  {"gpt2", "774M", 774030080},
-        {"gpt2", "1558M", 1557611200}, {"qwen3", "0.6B", 596049920}, {"qwen3", "1.7B", 1720574976},
-        {"qwen3", "4B", 4022468096},   {"qwen3", "8B", 8190735360},  {"qwen3", "14B", 14768307200},
+        {"gpt2", "124M", 124439808},
+        {"gpt2", "355M", 354823168},
+        {"gpt2", "774M", 774030080},
+        {"gpt2", "1558M", 1557611200},
+        {"qwen3", "0.6B", 596049920},
+        {"qwen3", "1.7B", 1720574976},
+        {"qwen3", "4B", 4022468096},
+        {"qwen3", "8B", 8190735360},
+        {"qwen3", "14B", 14768307200},
         {"qwen3", "32B", 32762123264},
+        {"deepseek_v3", "16B-A3B", 15960110208},
+        {"deepseek_v3", "671B-A37B", 671026419200},
+        {"deepseek_v3", "1T-A32B", 1026408232448},
     };
 
     (void)state;
@@ -71,6 +80,12 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
     return rc;
 }
 
+#define DEEPSEEK                                                                                   \
+    "\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2,"       \
+    "\"num_attention_heads\":4,\"qk_rope_head_dim\":4,\"qk_nope_head_dim\":8,\"v_head_dim\":8,"    \
+    "\"kv_lora_rank\":16,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"topk_group\":1,"       \
+    "\"moe_intermediate_size\":16"
+
 static void what_is_not_supported_is_refused(void **state)
 {
     static const struct {
@@ -94,6 +109,14 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3", "{\"model_type\":\"qwen3\"}", "vocab_size is missing"},
         {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"output_router_logits\":true}",
          "output_router_logits"},
+        {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"topk_method\":\"greedy\"}",
+         "topk_method"},
+        {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"num_key_value_heads\":2}",
+         "4 heads of queries, but 2 of keys and values"},
+        {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":3}",
+         "8 experts are not 3 equal groups"},
+        {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",
+         "cannot choose 2 experts of 1 of 8 groups of 1"},
     };
 
     (void)state;
