@@ -314,9 +314,10 @@ static int apply(const struct ct_plugin *plugin, const char *set, struct ct_aren
 }
 
 /* Names of sizes that models have; a plugin with such an option is tried in these sizes. */
-static const char *const small[] = {"dim=32",       "n_layers=2", "n_heads=4",
-                                    "n_kv_heads=2", "ffn_dim=48", "vocab_size=96",
-                                    "n_experts=4",  "n_chosen=2", "expert_dim=16"};
+static const char *const small[] = {"dim=32",       "n_layers=2",       "n_heads=4",
+                                    "n_kv_heads=2", "ffn_dim=48",       "vocab_size=96",
+                                    "n_experts=4",  "n_chosen=2",       "expert_dim=16",
+                                    "n_groups=2",   "n_groups_chosen=1"};
 
 static void choose_sizes(struct check *c, const struct ct_plugin *plugin)
 {

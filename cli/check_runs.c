@@ -47,13 +47,22 @@ struct outcome {
 
 /* ---- the recipe ---- */
 
+/* Whether a plugin offers all that a run needs of a kind. */
+static bool is_enough(const struct ct_plugin *plugin, enum ct_kind kind)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        if (o->kind == kind)
+            return kind != CT_OPTIMIZER || !((const struct ct_optimizer_ops *)o->ops)->takes;
+    return false;
+}
+
 /* The plugin (if it takes part), or one of --with, that offers a kind; else the usual one. */
 static const char *choose(const struct check *c, bool with, enum ct_kind kind, const char *usual)
 {
-    if (with && check_offers(c->plugin, kind))
+    if (with && is_enough(c->plugin, kind))
         return c->path;
     for (size_t i = 0; ct_plugin_at(i); i++)
-        if (ct_plugin_at(i) != c->plugin && check_offers(ct_plugin_at(i), kind))
+        if (ct_plugin_at(i) != c->plugin && is_enough(ct_plugin_at(i), kind))
             return ct_plugin_at(i)->name;
     return usual;
 }
