@@ -39,6 +39,8 @@
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
+#include <ctitan/lib/mixture.h>
+#include <ctitan/lib/numa.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/pipeline.h>
