@@ -11,6 +11,8 @@
 #include "runs.h"
 #include "vector.h"
 
+#define SHARED 1024 /* features that all heads share, at most */
+
 static bool all_compute(const struct ct_prepare *prepare)
 {
     return cpu_is_compute_dtype(prepare->out->dtype);
@@ -157,62 +159,60 @@ int CPU_ISA(cpu_expand_latent_run)(const struct ct_launch *launch)
 
 /* ---- its gradient ---- */
 
-/* Features from `from` to `to`, for each head; NULL: zeros. */
-static void copy_heads(struct token to, const struct token *from, int64_t heads, size_t bytes)
+static void copy_or_clear(char *to, const char *from, size_t bytes)
 {
-    for (int64_t h = 0; h < heads; h++)
-        if (from)
-            memcpy(to.at + h * to.step, from->at + h * from->step, bytes);
-        else
-            memset(to.at + h * to.step, 0, bytes);
-}
-
-CPU_INLINE void add_heads(enum ct_dtype dtype, char *to, struct token from, int64_t heads,
-                          int64_t n)
-{
-    for (int64_t i = 0; i < n; i += CPU_LANES) {
-        vf sum = {0};
-
-        for (int64_t h = 0; h < heads; h++)
-            sum += v_get(dtype, from.at + h * from.step, i, n);
-        v_put(dtype, to, i, n, sum);
-    }
-}
-
-/* dk, dv: NULL where there is none. */
-static void gather(enum ct_dtype dtype, const struct latent *l, struct token dkv, char *dshared,
-                   const struct token *dk, const struct token *dv)
-{
-    int64_t n = (int64_t)(l->shared / ct_dtype_size(dtype));
-
-    copy_heads(dkv, dk, l->heads, l->keys);
-    copy_heads((struct token){dkv.at + l->keys, dkv.step}, dv, l->heads, l->values);
-    if (!dk)
-        memset(dshared, 0, l->shared);
-    else if (dtype == CT_F32)
-        add_heads(CT_F32, dshared, (struct token){dk->at + l->keys, dk->step}, l->heads, n);
+    if (from)
+        memcpy(to, from, bytes);
     else
-        add_heads(CT_BF16, dshared, (struct token){dk->at + l->keys, dk->step}, l->heads, n);
+        memset(to, 0, bytes);
+}
+
+CPU_INLINE void add(enum ct_dtype dtype, float *sum, const char *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_F32, sum, i, n, v_get(CT_F32, sum, i, n) + v_get(dtype, from, i, n));
+}
+
+/* Head after head, as they lie in memory. dk, dv: at NULL where there is none. */
+CPU_INLINE void gather(enum ct_dtype dtype, const struct latent *l, struct token dkv, char *dshared,
+                       struct token dk, struct token dv)
+{
+    int64_t n = (int64_t)l->shared / (dtype == CT_F32 ? 4 : 2);
+    float sum[SHARED];
+
+    memset(sum, 0, (size_t)n * sizeof(*sum));
+    for (int64_t h = 0; h < l->heads; h++) {
+        const char *key = dk.at ? dk.at + h * dk.step : NULL;
+
+        copy_or_clear(dkv.at + h * dkv.step, key, l->keys);
+        if (key)
+            add(dtype, sum, key + l->keys, n);
+        copy_or_clear(dkv.at + h * dkv.step + l->keys, dv.at ? dv.at + h * dv.step : NULL,
+                      l->values);
+    }
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(dtype, dshared, i, n, v_get(CT_F32, sum, i, n));
 }
 
 static void gather_token(const struct ct_launch *launch, const struct latent *l, int64_t b,
                          int64_t i)
 {
     const struct ct_tensor *dk = launch->in, *dv = dk + 1, *dkv = launch->out, *dshared = dkv + 1;
-    bool values = launch->ins > 1 && dv->data;
     struct token key = {0}, value = {0};
 
     if (dk->data)
         key = token_of(dk, b, i);
-    if (values)
+    if (launch->ins > 1 && dv->data)
         value = token_of(dv, b, i);
-    gather(dkv->dtype, l, token_of(dkv, b, i), token_of(dshared, b, i).at, dk->data ? &key : NULL,
-           values ? &value : NULL);
+    if (dkv->dtype == CT_F32)
+        gather(CT_F32, l, token_of(dkv, b, i), token_of(dshared, b, i).at, key, value);
+    else
+        gather(CT_BF16, l, token_of(dkv, b, i), token_of(dshared, b, i).at, key, value);
 }
 
 bool CPU_ISA(cpu_expand_latent_grad_accepts)(const struct ct_prepare *prepare)
 {
-    return all_compute(prepare);
+    return all_compute(prepare) && prepare->out[1].shape[2] <= SHARED;
 }
 
 int CPU_ISA(cpu_expand_latent_grad_run)(const struct ct_launch *launch)

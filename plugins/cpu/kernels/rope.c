@@ -142,12 +142,15 @@ CPU_INLINE void rotate_neighbours(enum ct_dtype dtype, const void *x, void *y, i
     }
 }
 
-/* The first elements of each head, unless they are in place. */
-static void copy_heads(const char *from, int64_t x_step, char *to, int64_t y_step, int64_t heads,
-                       size_t bytes)
+CPU_INLINE void rotate_head(enum ct_dtype dtype, const struct state *s, const char *x, char *y,
+                            const struct angles *a)
 {
-    for (int64_t h = 0; bytes && from != to && h < heads; h++)
-        memcpy(to + h * y_step, from + h * x_step, bytes);
+    if (s->form == NEIGHBOURS)
+        rotate_neighbours(dtype, x, y, s->size, a);
+    else if (s->form == HALVES)
+        rotate_halves(dtype, x, y, s->angles, a);
+    else
+        rotate_vector(dtype, x, y, v_load(a->cosine), v_load(a->sine));
 }
 
 CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const struct ct_tensor *x,
@@ -158,18 +161,17 @@ CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const s
     int64_t x_step = x->stride[2] * size, y_step = y->stride[2] * size;
     vf cosine = v_load(a->cosine), sine = v_load(a->sine);
 
-    copy_heads(from, x_step, to, y_step, heads, (size_t)first);
-    from += first;
-    to += first;
-    if (s->form == ONE_VECTOR)
+    if (first && from != to)
+        for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step) {
+            memcpy(to, from, (size_t)first);
+            rotate_head(dtype, s, from + first, to + first, a);
+        }
+    else if (s->form == ONE_VECTOR)
         for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
-            rotate_vector(dtype, from, to, cosine, sine);
-    else if (s->form == NEIGHBOURS)
-        for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
-            rotate_neighbours(dtype, from, to, s->size, a);
+            rotate_vector(dtype, from + first, to + first, cosine, sine);
     else
         for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step)
-            rotate_halves(dtype, from, to, s->angles, a);
+            rotate_head(dtype, s, from + first, to + first, a);
 }
 
 /* first: position of token 0 where positions are counted. */
