@@ -16,6 +16,7 @@ for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
     offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
     ep) arguments=(--with qwen3_moe) ;;
     float8) arguments=(--tolerance 0.01 --mesh-tolerance 0.01) ;; # 8-bit products
+    lora) arguments=(--tolerance 1) ;; # trains other parameters
     *) arguments=() ;;
     esac
     if "$ctitan" check "$plugin" "${arguments[@]}" >"$scratch/log" 2>&1; then
