@@ -78,7 +78,7 @@ static int find_offers(struct ct_run *run, bool train)
 static void set_parameter_dtype(struct ct_graph *graph, enum ct_dtype dtype)
 {
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM)
+        if (graph->values[i]->role == CT_ROLE_PARAM && !graph->values[i]->dtype_fixed)
             graph->values[i]->dtype = dtype;
 }
 

@@ -86,7 +86,7 @@ struct ct_value {
     uint32_t id; /* dense, in order of creation; index for side tables */
     enum ct_role role;
     enum ct_dtype dtype;
-    bool dtype_fixed; /* chosen by a transform and kept by `infer`; for CT_OP_ANY_DTYPE */
+    bool dtype_fixed; /* kept by `infer`, where CT_OP_ANY_DTYPE; of a parameter: by all */
     int ndim;
     int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
