@@ -24,8 +24,33 @@ struct saving {
     struct ct_weight *weights; /* two of each layer */
 };
 
+static bool has_experts(const struct ct_run *run)
+{
+    for (size_t i = 0; i < run->state_count; i++) {
+        const struct ct_stored_rule *rule =
+            ct_stored_rule(run->model_ops->stored, run->states[i].name);
+
+        if (rule && rule->stored && strchr(rule->stored, '#'))
+            return true;
+    }
+    return false;
+}
+
+/* In models with experts, peft takes adapters of these names for those of the experts. */
+static bool is_named_as_of_experts(const char *module)
+{
+    static const char *const names[] = {".gate_proj", ".up_proj", ".down_proj"};
+    const char *last = strrchr(module, '.');
+
+    for (size_t i = 0; last && i < CT_COUNT(names); i++)
+        if (!strcmp(last, names[i]))
+            return true;
+    return false;
+}
+
 int lora_check_save(const struct ct_run *run)
 {
+    bool experts = has_experts(run);
     struct ct_arena scratch = {0};
     struct lora_layer *layers;
     size_t count;
@@ -38,6 +63,12 @@ int lora_check_save(const struct ct_run *run)
                          "model's files: merge the adapters instead ([model] save_to, or `ctitan "
                          "lora merge`)",
                          layers[i].w->name);
+        else if (experts && is_named_as_of_experts(layers[i].module))
+            rc = ct_fail(CT_ECONFIG,
+                         "peft takes adapters of %s for those of experts, as the model has "
+                         "experts: leave these layers out ([lora] modules), or merge the adapters "
+                         "instead ([model] save_to, or `ctitan lora merge`)",
+                         layers[i].module);
     ct_arena_finish(&scratch);
     return rc;
 }
