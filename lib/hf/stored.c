@@ -36,6 +36,13 @@ bool ct_stored_absent(const struct ct_stored_rule *rule)
     return rule && rule->stored && !*rule->stored;
 }
 
+enum ct_dtype ct_stored_dtype(const struct ct_stored_rule *rule, enum ct_dtype own, int files)
+{
+    if (files < 0 || !ct_dtype_is_float(own) || (rule && rule->whole_dtype))
+        return own;
+    return (enum ct_dtype)files;
+}
+
 static size_t count_rules(const struct ct_stored_rule *rules)
 {
     size_t count = 0;

@@ -7,8 +7,6 @@
 
 #include "load.h"
 
-#define CORRECTION ".mlp.gate.e_score_correction_bias"
-
 int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
 {
     const struct ct_top_k *choice = &m->choice;
@@ -22,9 +20,9 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
                        (long long)choice->k, (long long)m->experts);
     if (!choice->groups)
         return 0;
-    if (m->experts % choice->groups)
-        return ct_fail(CT_ECONFIG, "%lld experts are not %lld equal groups", (long long)m->experts,
-                       (long long)choice->groups);
+    if (m->experts % choice->groups || m->experts < 2 * choice->groups)
+        return ct_fail(CT_ECONFIG, "%lld experts are not %lld equal groups of at least 2",
+                       (long long)m->experts, (long long)choice->groups);
     if (choice->groups_chosen > choice->groups ||
         choice->k > m->experts / choice->groups * choice->groups_chosen)
         return ct_fail(CT_ECONFIG,
@@ -49,7 +47,8 @@ static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture
 
     if (!m->corrected)
         return NULL;
-    snprintf(d->name, sizeof(d->name), "model.layers.%lld" CORRECTION, (long long)d->layer);
+    snprintf(d->name, sizeof(d->name), "model.layers.%lld" CT_MIXTURE_CORRECTION,
+             (long long)d->layer);
     bias = ct_parameter(&d->b, d->name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
     if (bias)
         bias->dtype_fixed = true;
@@ -92,9 +91,9 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
 
 bool ct_mixture_is_correction(const struct ct_value *param)
 {
-    size_t size = strlen(param->name), end = strlen(CORRECTION);
+    size_t size = strlen(param->name), end = strlen(CT_MIXTURE_CORRECTION);
 
-    return size > end && !strcmp(param->name + size - end, CORRECTION);
+    return size > end && !strcmp(param->name + size - end, CT_MIXTURE_CORRECTION);
 }
 
 int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, size_t count,

@@ -96,7 +96,7 @@ static struct ct_state state_of(const struct export *x, const struct ckpt_tensor
     struct ct_state state = {.name = t->name + (x->prefix ? strlen(x->prefix) : 0),
                              .ndim = t->ndim};
 
-    state.dtype = x->dtype >= 0 && ct_dtype_is_float(t->dtype) ? (enum ct_dtype)x->dtype : t->dtype;
+    state.dtype = ct_stored_dtype(ct_stored_rule(x->rules, state.name), t->dtype, x->dtype);
     memcpy(state.shape, t->shape, sizeof(t->shape));
     return state;
 }

@@ -17,11 +17,11 @@
 
 #define SMALL ((size_t)64 << 10) /* bytes of a shard that one rank writes alone */
 
-static enum ct_dtype dtype_of(const struct ct_state *s, const struct ckpt_what *what)
+static enum ct_dtype dtype_of(const struct ct_run *run, const struct ct_state *s,
+                              const struct ckpt_what *what)
 {
-    return what->dtype >= 0 && s->role == CT_ROLE_PARAM && ct_dtype_is_float(s->dtype)
-               ? (enum ct_dtype)what->dtype
-               : s->dtype;
+    return ct_stored_dtype(ct_stored_rule(run->model_ops->stored, s->name), s->dtype,
+                           s->role == CT_ROLE_PARAM ? what->dtype : -1);
 }
 
 /* The rows of a state that rank writes, as a box; false: none. */
@@ -32,8 +32,8 @@ static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
     int64_t number, copies, rows, begin, end;
     size_t row;
 
-    *box =
-        (struct ckpt_box){.name = s->name, .dtype = dtype_of(s, what), .ndim = s->ndim, .state = s};
+    *box = (struct ckpt_box){
+        .name = s->name, .dtype = dtype_of(run, s, what), .ndim = s->ndim, .state = s};
     if ((what->model_only && s->role != CT_ROLE_PARAM) ||
         !ct_run_shard(run, s, rank, box->shape, box->offset))
         return false;
@@ -156,7 +156,7 @@ static void describe_tensors(const struct ct_run *run, const struct ckpt_what *w
 
         if (what->model_only && s->role != CT_ROLE_PARAM)
             continue;
-        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(s, what), s->ndim, {0}, false};
+        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(run, s, what), s->ndim, {0}, false};
         memcpy(t->shape, s->shape, sizeof(t->shape));
         t->absent = ct_stored_absent(ct_stored_rule(run->model_ops->stored, s->name));
         c->tensor_count++;

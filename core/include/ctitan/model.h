@@ -43,6 +43,7 @@ struct ct_stored_rule {
     /* The tensor is split into `parts` equal ranges along the parameter's dimension 0, and the
        parameter is the range `part`. 0: it is the whole. Rules with one tensor give all parts. */
     int part, parts;
+    bool whole_dtype; /* files of a narrower dtype have it in its own */
 };
 
 struct ct_model; /* one model, defined by the plugin: its sizes */

@@ -57,12 +57,14 @@ CT_API int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *para
    shared experts. */
 CT_API double ct_mixture_flops(const struct ct_mixture *m, int64_t dim);
 
+#define CT_MIXTURE_CORRECTION ".mlp.gate.e_score_correction_bias"
 /* Rows of a table of struct ct_stored_rule. */
 #define CT_MIXTURE_STORED                                                                          \
     {".experts.gate_proj.weight", ".experts.#.gate_proj.weight", false, 0, 0},                     \
         {".experts.up_proj.weight", ".experts.#.up_proj.weight", false, 0, 0},                     \
+        {".experts.down_proj.weight", ".experts.#.down_proj.weight", false, 0, 0},                 \
     {                                                                                              \
-        ".experts.down_proj.weight", ".experts.#.down_proj.weight", false, 0, 0                    \
+        CT_MIXTURE_CORRECTION, CT_MIXTURE_CORRECTION, .whole_dtype = true                          \
     }
 
 /* At the event CT_EVENT_STEP_END: after the first step, every `each` steps, and the last one, log

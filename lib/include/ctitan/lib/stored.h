@@ -18,6 +18,10 @@ CT_API bool ct_stored_absent(const struct ct_stored_rule *rule);
 /* For transforms that add parameters: let rules (ended by {0}, which live as long as the run) come
    in front of those of the run's model. The same rules are added once. */
 CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules);
+/* The dtype of a parameter's tensors, given that of the files' floating-point numbers (-1: each has
+   its parameter's), and the parameter's own. */
+CT_API enum ct_dtype ct_stored_dtype(const struct ct_stored_rule *rule, enum ct_dtype own,
+                                     int files);
 /* Number of tensors that hold the parameter. */
 CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param);
 /* Name, dtype and shape of tensor `index` of those. The name is in arena. */
