@@ -209,6 +209,11 @@ static int check_optimizer(struct check *c, const struct ct_offer *offer)
 
     if (rc < 0)
         return rc;
+    if (rc == 0) {
+        check_untried(c, ct_arena_printf(&c->arena, "optimizer %s", offer->name),
+                      "it takes no parameter of the trial; runs try it");
+        return 0;
+    }
     check_result(c, 0,
                  "optimizer %s: %d parameters are updated; a step that is skipped leaves no trace",
                  offer->name, rc);

@@ -58,6 +58,8 @@ static int check(const struct ct_decoder_sizes *s)
     if (s->heads % s->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
                        (long long)s->heads, (long long)s->kv_heads);
+    if (s->rope.factor > 1 && s->rope.scaling == CT_ROPE_YARN && s->rope.theta <= 1)
+        return ct_fail(CT_ECONFIG, "yarn needs a rope_theta above 1, not %g", s->rope.theta);
     if (s->head_dim % 2)
         return ct_fail(CT_ECONFIG, "a head of %lld features cannot be rotated in pairs",
                        (long long)s->head_dim);

@@ -34,17 +34,6 @@ static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed
     return rc;
 }
 
-/* Whether text is one of the names "a|b". */
-static bool is_named(const char *text, const char *names)
-{
-    size_t size = strlen(text);
-
-    for (const char *at = names; *at; at += strcspn(at, "|"), at += *at != 0)
-        if (strcspn(at, "|") == size && !strncmp(at, text, size))
-            return true;
-    return false;
-}
-
 /* Whether value is one of the JSON values "a|b". */
 static bool is_one_of(const json_t *value, const char *values)
 {
@@ -75,7 +64,7 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
     const char *type = json_string_value(json_object_get(root, "model_type"));
     int rc = 0;
 
-    if (!type || !is_named(type, config->model_type))
+    if (!type || strcmp(type, config->model_type))
         return ct_fail(CT_ECONFIG, "model_type is %s; this plugin builds %s",
                        type ? type : "missing", config->model_type);
     for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
@@ -114,7 +103,7 @@ static int read_bool(const json_t *value, const char *key, double fallback, bool
 {
     if (!absent(value) && !json_is_boolean(value))
         return ct_fail(CT_ECONFIG, "%s is neither true nor false", key);
-    *flag = absent(value) ? fallback > 0 : json_is_true(value);
+    *flag = value ? json_is_true(value) : fallback > 0;
     return 0;
 }
 
@@ -245,6 +234,8 @@ static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
         return rc;
     if (rope->beta_slow > rope->beta_fast)
         return ct_fail(CT_ECONFIG, "beta_slow is above beta_fast");
+    if (rope->theta <= 1)
+        return ct_fail(CT_ECONFIG, "yarn needs a rope_theta above 1, not %g", rope->theta);
     return check_amplitude(scaling, rope);
 }
 
@@ -297,7 +288,7 @@ static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
 
 /* ---- all keys ---- */
 
-/* The value of a key with the names "a|b"; NULL: it has none. */
+/* The value of a key with the names "a|b", null if it has no other; NULL: it has none. */
 static int find_key(const json_t *root, const char *names, json_t **found)
 {
     *found = NULL;
@@ -305,10 +296,10 @@ static int find_key(const json_t *root, const char *names, json_t **found)
         size_t size = strcspn(at, "|");
         json_t *value = json_object_getn(root, at, size);
 
-        if (*found && !absent(value) && !json_equal(value, *found))
+        if (!absent(*found) && !absent(value) && !json_equal(value, *found))
             return ct_fail(CT_ECONFIG, "%s: these names of one setting have different values",
                            names);
-        if (!absent(value))
+        if (!absent(value) || !*found)
             *found = value;
         at += size + (at[size] != 0);
     }
@@ -471,9 +462,9 @@ static int set_key(json_t *root, const char *names, json_t *value)
 int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
 {
     json_t *root = first_config();
-    int failed = json_object_update_new(
-        root, json_pack("{s:[s], s:s%}", "architectures", config->architecture, "model_type",
-                        config->model_type, strcspn(config->model_type, "|")));
+    int failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
+                                                        config->architecture, "model_type",
+                                                        config->model_type));
 
     for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
         if (f->value)

@@ -150,6 +150,16 @@ static struct ct_op *emit_norm(struct ct_builder *b, const struct ct_run *run,
     return ct_clip_coefficient(b, "grad_norm", sums, count, ct_config.training.max_norm);
 }
 
+/* Whether some parameter's gradient counts in the norm. */
+static bool has_norm(const struct ct_run *run, const struct owned *owned, size_t groups)
+{
+    for (size_t g = 0; g < groups; g++)
+        for (size_t i = 0; i < owned[g].count; i++)
+            if (!optimizer_of(run, owned[g].param[i])->no_norm)
+                return true;
+    return false;
+}
+
 /* The parameters updated by one optimizer op must be on the same ranks. */
 static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
 {
@@ -248,8 +258,9 @@ static int update(struct ct_graph *graph, struct ct_run *run)
     struct ct_op *clip;
     int rc = 0;
 
-    if (groups == 0)
-        return ct_fail(CT_ECONFIG, "no parameter has a gradient: there is nothing to train");
+    if (!has_norm(run, owned, groups))
+        return ct_fail(CT_ECONFIG, "no parameter has a gradient of the loss: there is nothing to "
+                                   "train");
     rc = ct_graph_input(graph, "lr", NULL, &lr);
     if (rc == 0)
         rc = ct_graph_input(graph, "step", NULL, &step);

@@ -226,8 +226,7 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {"deepseek_v3|kimi_k2", "DeepseekV3ForCausalLM", keys,
-                                              fixed};
+static const struct ct_hf_config hf_config = {"deepseek_v3", "DeepseekV3ForCausalLM", keys, fixed};
 
 static const struct ct_decoder_family family = {"deepseek_v3", &hf_config, flavors,
                                                 sizeof(struct ct_model), .own_heads = true};

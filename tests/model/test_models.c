@@ -114,9 +114,9 @@ static void what_is_not_supported_is_refused(void **state)
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"num_key_value_heads\":2}",
          "4 heads of queries, but 2 of keys and values"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":3}",
-         "8 experts are not 3 equal groups"},
+         "8 experts are not 3 equal groups of at least 2"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",
-         "cannot choose 2 experts of 1 of 8 groups of 1"},
+         "8 experts are not 8 equal groups of at least 2"},
     };
 
     (void)state;

@@ -17,7 +17,7 @@ enum ct_hf_kind {
                      is written as null */
     CT_HF_COUNT,  /* int64_t, at least 0 */
     CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
-    CT_HF_BOOL,   /* bool */
+    CT_HF_BOOL,   /* bool; null is false */
     CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
                      and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
@@ -44,10 +44,9 @@ struct ct_hf_fixed {
 };
 
 struct ct_hf_config {
-    const char *model_type;          /* "llama"; "a|b": also b, the first is written */
-    const char *architecture;        /* "LlamaForCausalLM" */
-    const struct ct_hf_key *keys;    /* ended by {0} */
-    const struct ct_hf_fixed *fixed; /* ended by {0} */
+    const char *model_type, *architecture; /* "llama", "LlamaForCausalLM" */
+    const struct ct_hf_key *keys;          /* ended by {0} */
+    const struct ct_hf_fixed *fixed;       /* ended by {0} */
 };
 
 /* Fill sizes from folder/config.json; fields without a key are left as they are. CT_ECONFIG: a

@@ -252,7 +252,7 @@ CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, s
                                        struct ct_value *x, struct ct_value **total);
 /* How many choices ids[.., k] are each of the experts that x[.., e] has, less the mean of that over
    experts, times their number -> [e], float32. Excesses of parts of a batch add up to that of the
-   whole, exactly, since they are whole numbers. */
+   whole: exactly, since they are whole numbers, as long as they are below 2^24. */
 CT_API struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name,
                                          struct ct_value *ids, struct ct_value *x);
 /* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
