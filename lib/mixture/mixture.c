@@ -1,6 +1,6 @@
 /* See mixture.h. */
+#include <fnmatch.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
@@ -18,18 +18,7 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
     if (choice->k > m->experts)
         return ct_fail(CT_ECONFIG, "a token cannot choose %lld of %lld experts",
                        (long long)choice->k, (long long)m->experts);
-    if (!choice->groups)
-        return 0;
-    if (m->experts % choice->groups || m->experts < 2 * choice->groups)
-        return ct_fail(CT_ECONFIG, "%lld experts are not %lld equal groups of at least 2",
-                       (long long)m->experts, (long long)choice->groups);
-    if (choice->groups_chosen > choice->groups ||
-        choice->k > m->experts / choice->groups * choice->groups_chosen)
-        return ct_fail(CT_ECONFIG,
-                       "a token cannot choose %lld experts of %lld of %lld groups of %lld",
-                       (long long)choice->k, (long long)choice->groups_chosen,
-                       (long long)choice->groups, (long long)(m->experts / choice->groups));
-    return 0;
+    return ct_top_k_check_groups(choice, m->experts) < 0 ? CT_ECONFIG : 0;
 }
 
 static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixture *m,
@@ -91,9 +80,7 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
 
 bool ct_mixture_is_correction(const struct ct_value *param)
 {
-    size_t size = strlen(param->name), end = strlen(CT_MIXTURE_CORRECTION);
-
-    return size > end && !strcmp(param->name + size - end, CT_MIXTURE_CORRECTION);
+    return !fnmatch("*" CT_MIXTURE_CORRECTION, param->name, 0);
 }
 
 int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, size_t count,

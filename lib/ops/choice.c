@@ -143,7 +143,7 @@ static int check_balance(const struct ct_top_k *a)
     return 0;
 }
 
-static int check_groups(const struct ct_top_k *a, int64_t experts)
+int ct_top_k_check_groups(const struct ct_top_k *a, int64_t experts)
 {
     if (a->groups > 0 && (experts % a->groups || experts / a->groups < 2))
         return ct_fail(CT_EINVAL, "%lld experts are not %lld equal groups of at least 2",
@@ -171,7 +171,7 @@ static int top_k_infer(struct ct_op *op)
         return ct_fail(CT_EINVAL, "k = %lld of %lld experts", (long long)a->k,
                        (long long)x->shape[x->ndim - 1]);
     rc = check_balance(a);
-    rc = rc < 0 ? rc : check_groups(a, x->shape[x->ndim - 1]);
+    rc = rc < 0 ? rc : ct_top_k_check_groups(a, x->shape[x->ndim - 1]);
     for (int i = 0; i < 2; i++)
         op->out[i]->shape[x->ndim - 1] = a->k;
     return rc;

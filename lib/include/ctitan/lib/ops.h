@@ -246,6 +246,8 @@ struct ct_top_k { /* and of top_k_grad */
 CT_API struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
                                  struct ct_value *bias, const struct ct_top_k *attrs,
                                  struct ct_value **ids);
+/* CT_EINVAL: so many experts are not in such groups, or fewer than k can be chosen. */
+CT_API int ct_top_k_check_groups(const struct ct_top_k *attrs, int64_t experts);
 /* How many choices ids[b, t, k] of the tokens of each sequence are each of the experts that x[b, t,
    e] has -> load[b, e], float32. *total: the same of all sequences, [e]. */
 CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct ct_value *ids,
