@@ -6,7 +6,7 @@
 
 #include <ctitan/lib/stored.h>
 
-static bool stacked(const struct ct_stored_rule *rule)
+bool ct_stored_stacked(const struct ct_stored_rule *rule)
 {
     return rule && rule->stored && strchr(rule->stored, '#');
 }
@@ -73,7 +73,7 @@ void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules)
 
 int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param)
 {
-    return stacked(rule) ? param->shape[0] : 1;
+    return ct_stored_stacked(rule) ? param->shape[0] : 1;
 }
 
 static void swap(int64_t *sizes, int ndim)
@@ -88,7 +88,7 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
                                   const struct ct_state *param, int64_t index)
 {
     struct ct_weight w = {.name = param->name, .dtype = param->dtype};
-    int first = stacked(rule);
+    int first = ct_stored_stacked(rule);
     size_t base, before;
 
     w.ndim = param->ndim - first;
@@ -111,7 +111,7 @@ struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
                                          const struct ct_state *param,
                                          const struct ct_stored_box *box)
 {
-    int first = stacked(rule);
+    int first = ct_stored_stacked(rule);
     struct ct_stored_box t = {.ndim = box->ndim - first};
 
     memcpy(t.shape, box->shape + first, sizeof(*t.shape) * (size_t)t.ndim);
@@ -129,7 +129,7 @@ bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state
                         int64_t index, const struct ct_stored_box *tensor,
                         struct ct_stored_box *box)
 {
-    int first = stacked(rule);
+    int first = ct_stored_stacked(rule);
 
     *box = (struct ct_stored_box){.ndim = param->ndim};
     if (first)

@@ -98,7 +98,7 @@ static int add_box(struct import *m, const struct ct_stored_rule *rule, const ch
 {
     struct ckpt_tensor *t = tensor_called(m, name);
     struct ckpt_file *file = file_of(m, (size_t)index);
-    bool stacked = rule && strchr(rule->stored, '#');
+    bool stacked = ct_stored_stacked(rule);
     struct ckpt_box b = {.name = name, .dtype = w->dtype, .ndim = w->ndim + stacked};
     int64_t *shape = b.shape + stacked;
 

@@ -26,13 +26,9 @@ struct saving {
 
 static bool has_experts(const struct ct_run *run)
 {
-    for (size_t i = 0; i < run->state_count; i++) {
-        const struct ct_stored_rule *rule =
-            ct_stored_rule(run->model_ops->stored, run->states[i].name);
-
-        if (rule && rule->stored && strchr(rule->stored, '#'))
+    for (size_t i = 0; i < run->state_count; i++)
+        if (ct_stored_stacked(ct_stored_rule(run->model_ops->stored, run->states[i].name)))
             return true;
-    }
     return false;
 }
 

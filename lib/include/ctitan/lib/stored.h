@@ -15,6 +15,8 @@ CT_API const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *
                                                    const char *name);
 /* Whether files lack the parameter: it keeps its initial value when they are read. */
 CT_API bool ct_stored_absent(const struct ct_stored_rule *rule);
+/* Whether each index of the parameter's first dimension is a tensor of its own. */
+CT_API bool ct_stored_stacked(const struct ct_stored_rule *rule);
 /* For transforms that add parameters: let rules (ended by {0}, which live as long as the run) come
    in front of those of the run's model. The same rules are added once. */
 CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules);
