@@ -33,7 +33,7 @@ static struct config {
     struct ct_decoder_options decoder;
     struct ct_mixture_options mixture;
     int64_t dense_layers, shared, groups, groups_chosen;
-    int64_t q_latent, kv_latent, key_dim, value_dim, rope_dim;
+    int64_t q_latent, kv_latent, key_dim, value_dim;
     double rate;
 } config;
 
@@ -45,7 +45,7 @@ static const struct ct_option options[] = {
                "Width of the vector that keys and values are made of; 0: the flavor's"),
     CT_OPT_INT(struct config, key_dim, "qk_nope_head_dim", "0", 0, 1e5,
                "Features of a head's query and key that are not rotated; 0: the flavor's"),
-    CT_OPT_INT(struct config, rope_dim, "qk_rope_head_dim", "0", 0, 1e5,
+    CT_OPT_INT(struct config, decoder.head_dim, "qk_rope_head_dim", "0", 0, 1e5,
                "Features of a head's query and key that are rotated; 0: the flavor's"),
     CT_OPT_INT(struct config, value_dim, "v_head_dim", "0", 0, 1e5,
                "Features of a head's value; 0: the flavor's"),
@@ -263,7 +263,6 @@ static int create(struct ct_run *run, struct ct_model **out)
     int rc;
 
     (void)run;
-    config.decoder.head_dim = config.rope_dim;
     rc = ct_decoder_create(&family, &config.decoder, &m);
     if (rc < 0)
         return rc;
