@@ -68,7 +68,6 @@ static struct rank start(int rank, int world, bool hosts, const char *job, doubl
         return r;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ignore}, NULL);
     if (nccl_store_open(&request, &store) < 0 || meet_all(store, rank, world) < 0)
         dprintf(out[1], "%s", ct_error_message());
     nccl_store_close(store);
@@ -262,6 +261,8 @@ int main(void)
         cmocka_unit_test(places_that_cannot_be_are_refused),
     };
 
+    /* ranks inherit it: a signal may come before they first run */
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ignore}, NULL);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     return cmocka_run_group_tests_name("rendezvous", tests, NULL, NULL);
 }
