@@ -3,6 +3,7 @@
 #include <dnnl.h>
 #include <fcntl.h>
 #include <math.h>
+#include <search.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,31 +22,33 @@
 #define KERNELS 8 /* rises when own kernels, or how they are timed, change: old facts are wrong */
 
 struct fact {
-    char name[LINE];
+    const char *name;
     double value;
-    struct fact *next;
 };
 
-static struct fact *facts;
+static void *facts; /* a tree of struct fact, by name */
 
-static struct fact *find(const char *name)
+static int compare(const void *a, const void *b)
 {
-    for (struct fact *f = facts; f; f = f->next)
-        if (!strcmp(f->name, name))
-            return f;
-    return NULL;
+    return strcmp(((const struct fact *)a)->name, ((const struct fact *)b)->name);
+}
+
+static const struct fact *find(const char *name)
+{
+    struct fact **f = tfind(&(struct fact){.name = name}, &facts, compare);
+
+    return f ? *f : NULL;
 }
 
 static double add(const char *name, double value)
 {
-    struct fact *f = calloc(1, sizeof(*f));
+    struct fact *f = malloc(sizeof(*f) + strlen(name) + 1);
 
     if (!f)
         return value;
-    snprintf(f->name, sizeof(f->name), "%s", name);
-    f->value = value;
-    f->next = facts;
-    facts = f;
+    *f = (struct fact){strcpy((char *)(f + 1), name), value};
+    if (!tsearch(f, &facts, compare))
+        free(f);
     return value;
 }
 
@@ -110,18 +113,25 @@ static int open_locked(bool *writable)
     return file >= 0 ? file : open(path, O_RDONLY | O_CLOEXEC);
 }
 
+/* Read the lines that came since the last call: the file only grows. */
 static void read_facts(int file)
 {
+    static long known; /* bytes */
     FILE *in = fdopen(dup(file), "r");
-    char line[LINE], name[LINE];
+    char *line = NULL, name[LINE];
+    size_t room = 0;
+    ssize_t n;
     double value;
 
     if (in)
-        rewind(in);
-    while (in && fgets(line, sizeof(line), in))
+        fseek(in, known, SEEK_SET);
+    while (in && (n = getline(&line, &room, in)) > 0 && line[n - 1] == '\n') {
+        known += n;
         if (sscanf(line, "%159s %lf", name, &value) == 2 && value > 0 && isfinite(value) &&
             !find(name))
             add(name, value);
+    }
+    free(line);
     if (in)
         fclose(in);
 }
