@@ -39,17 +39,17 @@ static int64_t rows_of(const struct ct_tensor *t)
 
 static struct ct_tensor row_of(const struct ct_tensor *t, int64_t row)
 {
-    int64_t columns = columns_of(t), offset = 0;
-    struct ct_tensor r;
+    int64_t offset = 0;
 
     for (int d = t->ndim - 2; d >= 0; d--) {
         offset += row % t->shape[d] * t->stride[d];
         row /= t->shape[d];
     }
-    r = ct_tensor_dense((char *)t->data + offset * (int64_t)ct_dtype_size(t->dtype), t->dtype, 1,
-                        &columns);
-    r.stride[0] = t->ndim ? t->stride[t->ndim - 1] : 1;
-    return r;
+    return (struct ct_tensor){.data = (char *)t->data + offset * (int64_t)ct_dtype_size(t->dtype),
+                              .dtype = t->dtype,
+                              .ndim = 1,
+                              .shape = {columns_of(t)},
+                              .stride = {t->ndim ? t->stride[t->ndim - 1] : 1}};
 }
 
 static void read_row(const struct ct_tensor *row, double *to)
@@ -83,6 +83,10 @@ static void write_row(const struct ct_tensor *row, const double *from)
     case CT_F32:
         for (int64_t i = 0; i < n; i++)
             ((float *)row->data)[i * stride] = (float)from[i];
+        break;
+    case CT_BF16:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)row->data)[i * stride] = ct_f64_to_bf16(from[i]);
         break;
     case CT_F64:
         for (int64_t i = 0; i < n; i++)
