@@ -9,7 +9,9 @@
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 
-#include <ctitan/lib/pipeline.h>
+#include "schedule_internal.h"
+
+_Thread_local struct ct_generation *ct_generation;
 
 static const char *const type_names[] = {
 #define X(id, text) text,
@@ -34,6 +36,8 @@ static bool takes_microbatch(enum ct_action_type type)
 
 void ct_action_append(struct ct_arena *arena, struct ct_action_list *list, struct ct_action action)
 {
+    if (ct_generation && list->count == ct_generation->most)
+        longjmp(ct_generation->stop, 1);
     list->item =
         ct_arena_grow(arena, list->item, &list->room, list->count + 1, sizeof(*list->item));
     list->item[list->count++] = action;

@@ -5,7 +5,12 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/pipeline.h>
+
+#include "schedule_internal.h"
+
+/* In a list, of each stage and microbatch. F, I and W are 3; what is repeated a few times has more
+   telling errors. */
+#define MOST_ACTIONS 64
 
 int ct_schedule_looped(int stage, int ranks, int stages)
 {
@@ -83,6 +88,25 @@ static int place_stages(const struct ct_schedule_ops *ops, const struct ct_sched
     return 0;
 }
 
+static int generate(const struct ct_schedule_ops *ops, const struct ct_schedule_request *r,
+                    struct ct_action_list *lists)
+{
+    struct ct_generation call = {.most =
+                                     (size_t)r->stages * (size_t)r->microbatches * MOST_ACTIONS};
+    int rc;
+
+    ct_generation = &call;
+    if (setjmp(call.stop))
+        rc = ct_fail(CT_EINVAL,
+                     "`generate` adds more than %zu actions to a list, and does not end: %d stages "
+                     "of %d microbatches have %d: F, I and W of each",
+                     call.most, r->stages, r->microbatches, 3 * r->stages * r->microbatches);
+    else
+        rc = ops->generate(r, lists);
+    ct_generation = NULL;
+    return rc;
+}
+
 int ct_schedule_generate(const struct ct_schedule_ops *ops, const char *name,
                          const struct ct_schedule_request *request, struct ct_schedule **schedule)
 {
@@ -97,7 +121,7 @@ int ct_schedule_generate(const struct ct_schedule_ops *ops, const char *name,
     if (rc < 0)
         return ct_context(rc, "%s", name);
     *schedule = make(request, name, rank_of);
-    rc = ops->generate(request, (*schedule)->lists);
+    rc = generate(ops, request, (*schedule)->lists);
     return rc < 0 ? ct_context(rc, "%s", name) : 0;
 }
 

@@ -4,9 +4,21 @@
 #ifndef CT_SCHEDULE_INTERNAL_H
 #define CT_SCHEDULE_INTERNAL_H
 
+#include <setjmp.h>
+
 #include <ctitan/lib/pipeline.h>
 
 #include "lanes.h"
+
+/* ---- generation ---- */
+
+/* A call of a plugin's `generate`, which ends where a list is to get more than `most` actions:
+   `generate` may add to it without end. NULL: none is going on in this thread. */
+struct ct_generation {
+    jmp_buf stop;
+    size_t most;
+};
+extern _Thread_local struct ct_generation *ct_generation;
 
 /* ---- actions ---- */
 

@@ -58,6 +58,7 @@
 #define LATE 36         /* a hook fails with the code of a refusal, in a step */
 #define NEEDED 37       /* it needs an offer of a kind that does not exist */
 #define END 38          /* every second sample behind the end is there */
+#define ENDLESS 39      /* a schedule adds actions without end */
 
 #define IS_KERNEL (FAULT == KERNEL || FAULT == OVERRUN || FAULT == WORKSPACE || FAULT == CRASH)
 #define IS_MODEL (FAULT == MODEL || FAULT == PLAN || FAULT == NAMES)
@@ -564,6 +565,23 @@ static const struct ct_schedule_ops schedule = {.size = sizeof(struct ct_schedul
                                                 .summary = "a backward before its forward",
                                                 .stages_per_rank_min = 1,
                                                 .stages_per_rank_max = 1,
+                                                .generate = generate};
+#define OFFERS                                                                                     \
+    {                                                                                              \
+        CT_SCHEDULE, TEXT(NAME), &schedule                                                         \
+    }
+#endif
+
+#if FAULT == ENDLESS
+static int generate(const struct ct_schedule_request *request, struct ct_action_list *lists)
+{
+    for (int m = 0; m < request->microbatches; m = (m + 1) % request->microbatches)
+        ct_schedule_add(request, &lists[0], CT_ACTION_F, 0, m);
+    return 0;
+}
+
+static const struct ct_schedule_ops schedule = {.size = sizeof(struct ct_schedule_ops),
+                                                .summary = "forwards without end",
                                                 .generate = generate};
 #define OFFERS                                                                                     \
     {                                                                                              \

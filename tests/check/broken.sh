@@ -38,6 +38,7 @@ lr_schedule|the factor of step 0 of 1 changes from call to call
 device|device broken_device.*data changed between `copy_in` and `copy_out`
 communicator|fsdp on 2 ranks, against one rank: it ended with status 1: .*the ranks cannot find each other
 schedule|schedule broken_schedule: 1 ranks, 1 stages, 1 microbatches: .*stage 0 microbatch 0: F
+endless|schedule broken_endless: 1 ranks, 1 stages, 1 microbatches: .*adds more than 64 actions to a list
 order|one rank, against a run without it: it ended with status 1: .*the order of the step never runs section I, microbatch 3
 axis|axis broken_axis: degree -2, place 150: .*it must be at least 1
 verb|verb broken_verb: .*it takes the argument --no-such-option

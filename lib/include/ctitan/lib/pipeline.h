@@ -74,7 +74,8 @@ struct ct_schedule_ops {
     int stages_per_rank_min, stages_per_rank_max; /* 0: no limit */
     /* Rank that holds a stage. NULL: stage % ranks (looped). */
     int (*placement)(int stage, int ranks, int stages);
-    /* Fill lists[rank] with compute actions. CT_ECONFIG says what the schedule cannot do. */
+    /* Fill lists[rank] with compute actions. CT_ECONFIG says what the schedule cannot do. A call
+       that adds actions without end is broken off, so memory comes from request->arena. */
     int (*generate)(const struct ct_schedule_request *request, struct ct_action_list *lists);
 };
 
