@@ -17,7 +17,10 @@ struct encoder {
     FILE *out;
     const struct ct_tokenizer_ops *tokenizer;
     struct encoded header;
-    XXH3_state_t *hash;
+    XXH3_state_t *hash; /* of the block that is being written */
+    size_t filled;      /* its bytes */
+    uint64_t *sums;     /* of the blocks before it */
+    size_t blocks, sum_room;
     int64_t *start; /* of each document, and the end of the last */
     size_t start_room;
     int32_t *tokens; /* of a part, before they are written */
@@ -28,8 +31,43 @@ struct encoder {
 
 static int put(struct encoder *e, const void *data, size_t size)
 {
-    XXH3_64bits_update(e->hash, data, size);
     return fwrite(data, 1, size, e->out) == size ? 0 : ct_fail(CT_EIO, "%s", strerror(errno));
+}
+
+static int end_block(struct encoder *e)
+{
+    size_t room = 2 * e->sum_room + 1024;
+    uint64_t *sums = e->sums;
+
+    if (e->blocks == e->sum_room) {
+        sums = realloc(sums, room * sizeof(*sums));
+        if (!sums)
+            return ct_fail(CT_ENOMEM, "checksums of %zu blocks", room);
+        e->sums = sums;
+        e->sum_room = room;
+    }
+    sums[e->blocks++] = XXH3_64bits_digest(e->hash);
+    XXH3_64bits_reset(e->hash);
+    e->filled = 0;
+    return 0;
+}
+
+/* Of the part of the file that is checked block by block. */
+static int put_checked(struct encoder *e, const void *data, size_t size)
+{
+    int rc = put(e, data, size);
+
+    for (const char *at = data, *end = at + size; rc == 0 && at < end;) {
+        size_t left = (size_t)(end - at), room = ENCODED_BLOCK - e->filled;
+        size_t n = left < room ? left : room;
+
+        XXH3_64bits_update(e->hash, at, n);
+        e->filled += n;
+        at += n;
+        if (e->filled == ENCODED_BLOCK)
+            rc = end_block(e);
+    }
+    return rc;
 }
 
 static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, bool trained)
@@ -44,8 +82,8 @@ static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, b
             narrow[k] = (uint16_t)tokens[i + k];
             wide[k] = trained ? tokens[i + k] : ~tokens[i + k];
         }
-        rc = e->header.width == 2 ? put(e, narrow, (size_t)n * sizeof(*narrow))
-                                  : put(e, wide, (size_t)n * sizeof(*wide));
+        rc = e->header.width == 2 ? put_checked(e, narrow, (size_t)n * sizeof(*narrow))
+                                  : put_checked(e, wide, (size_t)n * sizeof(*wide));
     }
     e->header.tokens += count;
     return rc;
@@ -141,16 +179,31 @@ static int take(void *context, const struct document *document)
     return 0;
 }
 
+/* The checksums of the blocks follow the documents; all that follows the tokens is hashed. */
+static int put_index(struct encoder *e)
+{
+    size_t starts = ((size_t)e->header.documents + 1) * sizeof(*e->start);
+    size_t sums = e->blocks * sizeof(*e->sums);
+    int rc = put(e, e->start, starts);
+
+    XXH3_64bits_update(e->hash, e->start, starts);
+    XXH3_64bits_update(e->hash, e->sums, sums);
+    e->header.hash = XXH3_64bits_digest(e->hash);
+    e->header.check = XXH3_64bits(&e->header, offsetof(struct encoded, check));
+    return rc == 0 ? put(e, e->sums, sums) : rc;
+}
+
 /* The header is written last, where zeros were. */
 static int finish(struct encoder *e)
 {
     static const char zeros[8];
     size_t tokens = (size_t)e->header.tokens * (size_t)e->header.width;
-    int rc = put(e, zeros, encoded_bytes(&e->header) - tokens);
+    int rc = put_checked(e, zeros, encoded_bytes(&e->header) - tokens);
 
+    if (rc == 0 && e->filled)
+        rc = end_block(e);
     if (rc == 0)
-        rc = put(e, e->start, ((size_t)e->header.documents + 1) * sizeof(*e->start));
-    e->header.hash = XXH3_64bits_digest(e->hash);
+        rc = put_index(e);
     if (rc == 0 && fseeko(e->out, 0, SEEK_SET) < 0)
         rc = ct_fail(CT_EIO, "%s", strerror(errno));
     if (rc == 0)
@@ -178,6 +231,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
         rc = finish(&e);
     free(e.tokens);
     free(e.start);
+    free(e.sums);
     XXH3_freeState(e.hash);
     return rc;
 }

@@ -16,16 +16,24 @@ struct encoded {
     int64_t width; /* bytes per token */
     int64_t documents, tokens;
     int64_t malformed; /* lines that were skipped */
-    uint64_t hash;     /* of the tokens and of where documents begin */
-    int64_t reserved[2];
+    uint64_t hash;     /* XXH3 of what follows the tokens, and so of them and of their documents */
+    uint64_t check;    /* XXH3 of what is above */
+    int64_t reserved;
 };
 
-#define ENCODED_MAGIC "ctokens3"
+#define ENCODED_MAGIC "ctokens4"
+#define ENCODED_BLOCK ((size_t)64 << 10) /* bytes of tokens with a checksum of their own */
 
 /* Bytes of tokens in the file, up to the offsets of documents. */
 static inline size_t encoded_bytes(const struct encoded *header)
 {
     return ((size_t)header->tokens * (size_t)header->width + 7) / 8 * 8;
+}
+
+/* Blocks of these bytes; the last may be shorter. */
+static inline size_t encoded_blocks(const struct encoded *header)
+{
+    return (encoded_bytes(header) + ENCODED_BLOCK - 1) / ENCODED_BLOCK;
 }
 
 /* Write all of the file: see store.h. CT_EIO: out takes no more; failures of corpus_read. */

@@ -11,14 +11,6 @@
 #define WINDOWS (UINT64_C(1) << 63) /* separates their random numbers from the documents' */
 #define HELD_OUT_SEED 0x68656c64u   /* makes the held-out part the same in every run */
 
-/* ---- tokens ---- */
-
-static int32_t token_at(const struct source *data, int64_t index)
-{
-    return data->store.width == 2 ? ((const uint16_t *)data->store.tokens)[index]
-                                  : ((const int32_t *)data->store.tokens)[index];
-}
-
 /* ---- documents ---- */
 
 /* Number of held-out documents among count. */
@@ -101,6 +93,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
 {
     int64_t epoch = index / data->samples, window = index % data->samples;
     int64_t first, document;
+    int rc = 0;
 
     if (epoch > 0 && !data->repeat)
         return 1;
@@ -110,7 +103,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
         window = (int64_t)permutation_at(&data->windows, (uint64_t)window);
     first = window * data->seq_len;
     document = document_at(data, first);
-    for (int64_t i = 0; i <= data->seq_len; i++) {
+    for (int64_t i = 0; rc == 0 && i <= data->seq_len; i++) {
         int64_t previous = document;
         int64_t at;
         int32_t token;
@@ -119,7 +112,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
         while (first + i >= data->begin[document + 1])
             document++;
         at = data->store.start[data->order[document]] + first + i - data->begin[document];
-        token = token_at(data, at);
+        rc = store_read(&data->store, at, &token);
         trained = token >= 0;
         token = trained ? token : ~token;
         if (i < data->seq_len) {
@@ -131,7 +124,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
             labels[i - 1] =
                 (data->document_mask && document != previous) || !trained ? IGNORED : token;
     }
-    return 0;
+    return rc;
 }
 
 /* ---- the whole ---- */

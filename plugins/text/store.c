@@ -106,21 +106,40 @@ static int find_path(struct store *s, const struct opening *o)
 
 /* ---- reading ---- */
 
+static size_t index_bytes(const struct encoded *h)
+{
+    return ((size_t)h->documents + 1) * sizeof(int64_t) + encoded_blocks(h) * sizeof(uint64_t);
+}
+
+/* All but the tokens. */
 static bool is_whole(const struct encoded *h, size_t size, int width)
 {
     size_t room = size - sizeof(*h);
     const int64_t *start;
 
-    if (size < sizeof(*h) || memcmp(h->magic, ENCODED_MAGIC, sizeof(h->magic)) ||
-        h->width != width || h->tokens < 0 || h->documents < 1 ||
-        (size_t)h->tokens > room / (size_t)width || (size_t)h->documents >= room / sizeof(*start) ||
-        encoded_bytes(h) + ((size_t)h->documents + 1) * sizeof(*start) != room)
+    if (memcmp(h->magic, ENCODED_MAGIC, sizeof(h->magic)) ||
+        h->check != XXH3_64bits(h, offsetof(struct encoded, check)) || h->width != width ||
+        h->tokens < 0 || h->documents < 1 || (size_t)h->tokens > room / (size_t)width ||
+        (size_t)h->documents >= room / sizeof(*start) || encoded_bytes(h) + index_bytes(h) != room)
         return false;
     start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
+    if (XXH3_64bits(start, index_bytes(h)) != h->hash)
+        return false;
     for (int64_t d = 0; d < h->documents; d++)
         if (start[d] > start[d + 1])
             return false;
     return start[0] == 0 && start[h->documents] == h->tokens;
+}
+
+static int use(struct store *s, const struct encoded *h)
+{
+    s->tokens = h + 1;
+    s->start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
+    s->count = h->documents;
+    s->sums = (const uint64_t *)(s->start + s->count + 1);
+    s->hash = h->hash;
+    s->checked = calloc(encoded_blocks(h) + 1, sizeof(*s->checked));
+    return s->checked ? 0 : ct_fail(CT_ENOMEM, "%zu blocks of tokens", encoded_blocks(h));
 }
 
 static int map(struct store *s, int fd)
@@ -137,16 +156,25 @@ static int map(struct store *s, int fd)
         return ct_fail(CT_EIO, "%zu bytes cannot be mapped: %s", s->size, strerror(errno));
     }
     h = s->base;
-    if (!is_whole(h, s->size, s->width)) {
-        munmap(s->base, s->size);
-        s->base = NULL;
-        return ct_fail(CT_EINVAL, "%s is damaged", s->path);
-    }
-    s->tokens = h + 1;
-    s->start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
-    s->count = h->documents;
-    s->hash = h->hash;
-    return 0;
+    if (is_whole(h, s->size, s->width))
+        return use(s, h);
+    munmap(s->base, s->size);
+    s->base = NULL;
+    return ct_fail(CT_EINVAL, "%s is damaged", s->path);
+}
+
+int store_check(struct store *s, size_t block)
+{
+    size_t at = block * ENCODED_BLOCK, left = encoded_bytes(s->base) - at;
+    size_t size = left < ENCODED_BLOCK ? left : ENCODED_BLOCK;
+
+    s->checked[block] = XXH3_64bits((const char *)s->tokens + at, size) == s->sums[block];
+    if (s->checked[block])
+        return 0;
+    return ct_fail(CT_EIO, "%s is damaged after byte %zu: %s",
+                   s->kept ? s->path : "the file in [text] spool_folder",
+                   sizeof(struct encoded) + at,
+                   s->kept ? "delete it, and the next run makes it again" : "start again");
 }
 
 /* 1: mapped; 0: there is none, or it is damaged. */
@@ -317,6 +345,7 @@ void store_close(struct store *s)
 {
     if (s->base)
         munmap(s->base, s->size);
+    free(s->checked);
     spool_close(&s->spool);
     *s = (struct store){0};
 }

@@ -1,7 +1,11 @@
 /*
  * The tokens of a corpus, in a mapped file.
  *
- *   header | tokens, two or four bytes each | where each document begins, int64, and their end
+ *   header | tokens, two or four bytes each | where each document begins, int64, and their end |
+ *   checksums of the blocks of tokens
+ *
+ * Opening a file reads and checks all but the tokens, of which each block is checked when its first
+ * token is read.
  *
  * Files are kept in a folder, under a hash of all that determines the tokens: the tokenizer, how
  * documents are found, and the path, size and times of each file. The first process that needs one
@@ -15,6 +19,7 @@
 #include <ctitan/lib/file.h>
 
 #include "corpus.h"
+#include "encode.h"
 #include "spool.h"
 
 struct ct_tokenizer_ops;
@@ -29,10 +34,12 @@ struct store {
     const void *tokens;   /* document d is tokens[start[d] .. start[d + 1]) */
     const int64_t *start; /* count + 1 */
     int64_t count;
-    uint64_t hash; /* of all tokens and of where documents begin */
-    int width;     /* bytes per token: 2, or 4, where ~token is a token that is no label */
-    size_t files;  /* of the corpus */
-    bool kept;     /* under `path` */
+    const uint64_t *sums; /* of the blocks */
+    bool *checked;        /* by block */
+    uint64_t hash;        /* of all tokens and of where documents begin */
+    int width;            /* bytes per token: 2, or 4, where ~token is a token that is no label */
+    size_t files;         /* of the corpus */
+    bool kept;            /* under `path` */
     char path[CT_PATH_ROOM];
     struct spool spool; /* unless kept */
     void *base;
@@ -42,6 +49,18 @@ struct store {
 /* paths: as in corpus.h. CT_ECONFIG: no documents, or a file changed meanwhile. CT_EIO: the folder
    cannot be written to. */
 int store_open(struct store *store, const struct store_request *request, const char *paths);
+/* CT_EIO: the block is damaged. */
+int store_check(struct store *store, size_t block);
+/* Set *token to number `index` of all. CT_EIO: its block is damaged. */
+static inline int store_read(struct store *store, int64_t index, int32_t *token)
+{
+    size_t block = (size_t)index * (size_t)store->width / ENCODED_BLOCK;
+    int rc = store->checked[block] ? 0 : store_check(store, block);
+
+    *token = store->width == 2 ? ((const uint16_t *)store->tokens)[index]
+                               : ((const int32_t *)store->tokens)[index];
+    return rc;
+}
 /* store may be zeros. */
 void store_close(struct store *store);
 

@@ -837,6 +837,48 @@ static void test_cache(void **state)
     }
 }
 
+/* Invert the byte of the file at `at`, from its end if that is negative. */
+static void damage(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+");
+    int byte;
+
+    assert_non_null(file);
+    assert_int_equal(fseek(file, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    byte = fgetc(file);
+    assert_int_equal(fseek(file, -1, SEEK_CUR), 0);
+    assert_int_not_equal(fputc(~byte & 255, file), EOF);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Wherever a byte changes: outside the tokens the file is made again, within them reading fails. */
+static void test_cache_damaged(void **state)
+{
+    static const long others[] = {33, 41, 49, -1, -9, -17}; /* header, checksum, documents */
+    int32_t tokens[2], labels[2];
+    struct ct_data *data;
+    char path[4096];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    check_first('a');
+    assert_int_equal(list_cache(path), 1);
+    for (size_t i = 0; i < CT_COUNT(others); i++) {
+        damage(path, others[i]);
+        check_first('a');
+    }
+    for (long at = 64; at < 64 + 2 * 5; at++) {
+        damage(path, at);
+        assert_int_equal(open_text(2, 1, false, &data), 0);
+        assert_int_equal(text()->read(data, 0, tokens, labels, NULL), CT_EIO);
+        assert_message("damaged after byte 64: delete it, and the next run makes it again");
+        text()->close(data);
+        damage(path, at);
+    }
+    check_first('a');
+}
+
 /* What a killed writer leaves is written again, and is no file of tokens. */
 static void test_cache_left(void **state)
 {
@@ -955,6 +997,7 @@ int main(void)
                                        TEST(test_mixture),
                                        TEST(test_mixture_ends),
                                        TEST(test_cache),
+                                       TEST(test_cache_damaged),
                                        TEST(test_cache_left),
                                        TEST(test_cache_shared),
                                        TEST(test_cache_failures),
