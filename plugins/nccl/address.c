@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cluster.h"
@@ -46,21 +47,63 @@ static void add_address(struct addresses *a, const struct addrinfo *found)
     a->list[a->count++].length = found->ai_addrlen;
 }
 
-static int look_up(const char *host, int port, struct addresses *a)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    char number[16];
+/* A question to the system, which may ask name servers, and has no time-out of its own. */
+struct question {
+    const char *host;
+    char port[16];
+    struct addrinfo *found;
     int code;
+};
 
-    snprintf(number, sizeof(number), "%d", port);
-    code = getaddrinfo(host, number, &hints, &found);
-    if (code)
-        return ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host, gai_strerror(code));
-    for (const struct addrinfo *f = found; f; f = f->ai_next)
+static void *ask(void *argument)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct question *q = argument;
+
+    q->code = getaddrinfo(q->host, q->port, &hints, &q->found);
+    return NULL;
+}
+
+/* On a thread of its own. CT_EPEER: it has no answer in time, and keeps q. */
+static int ask_within(struct question *q, double timeout)
+{
+    double until = ct_now() + timeout;
+    struct timespec at = {.tv_sec = (time_t)until,
+                          .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
+    pthread_t thread;
+
+    if (nccl_thread(&thread, ask, q))
+        return ct_fail(CT_ENOMEM, "no thread to look up MASTER_ADDR");
+    if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &at) == 0)
+        return 0;
+    pthread_detach(thread);
+    return ct_fail(CT_EPEER,
+                   "MASTER_ADDR = %s: no name server answers within %g s ([comm] timeout); give "
+                   "rank 0's number, like 10.0.0.1, or see /etc/resolv.conf",
+                   q->host, timeout);
+}
+
+static int look_up(const char *host, int port, double timeout, struct addresses *a)
+{
+    struct question *q = calloc(1, sizeof(*q));
+    int rc;
+
+    if (!q)
+        return ct_fail(CT_ENOMEM, "the rendezvous");
+    q->host = host;
+    snprintf(q->port, sizeof(q->port), "%d", port);
+    rc = ask_within(q, timeout);
+    if (rc == CT_EPEER)
+        return rc;
+    if (rc == 0 && q->code)
+        rc = ct_fail(CT_ECONFIG, "MASTER_ADDR = %s: %s", host, gai_strerror(q->code));
+    for (const struct addrinfo *f = q->found; rc == 0 && f; f = f->ai_next)
         add_address(a, f);
-    freeaddrinfo(found);
+    if (q->found)
+        freeaddrinfo(q->found);
+    free(q);
     snprintf(a->name, sizeof(a->name), "%s, port %d", host, port);
-    return 0;
+    return rc;
 }
 
 /* The port after MASTER_PORT, where torchrun's own store listens. */
@@ -91,7 +134,7 @@ int nccl_address_find(const struct ct_comm_request *request, struct addresses *a
                                    "[nccl] port, to find rank 0");
     if (!port)
         port = next_port(master);
-    return port < 0 ? port : look_up(host ? host : "127.0.0.1", port, a);
+    return port < 0 ? port : look_up(host ? host : "127.0.0.1", port, request->timeout, a);
 }
 
 /* ---- listening ---- */

@@ -22,7 +22,8 @@ struct addresses {
     char name[160]; /* for messages */
 };
 
-/* By the environment, [nccl] port and the job's name. CT_ECONFIG: they name no place. */
+/* By the environment, [nccl] port and the job's name. CT_ECONFIG: they name no place;
+   CT_EPEER: no name server answers within request->timeout. */
 int nccl_address_find(const struct ct_comm_request *request, struct addresses *addresses);
 /* Rank 0: returns a non-blocking socket that listens, or CT_ECONFIG if the place is taken. */
 int nccl_address_listen(const struct addresses *addresses, const struct ct_comm_request *request);

@@ -1,6 +1,6 @@
 /*
- * How ranks of nccl find each other: strangers at rank 0's port, signals, and places where rank 0
- * is not. No device is needed. Ranks are processes, which print why they failed.
+ * How ranks of nccl find each other: strangers at rank 0's port, signals, name servers that do not
+ * answer, and places where rank 0 is not. No device is needed. Ranks are processes, which print why they failed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -28,6 +30,20 @@ struct rank {
     pid_t pid;
     int out; /* a pipe */
 };
+
+#define SILENT "rank0.silent" /* of which no name server tells anything */
+
+/* In place of the C library's. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                struct addrinfo **found)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+    if (!strcmp(host, SILENT))
+        sleep(60);
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(host, port, hints, found);
+}
 
 static void ignore(int signal)
 {
@@ -187,6 +203,18 @@ static void a_host_that_never_answers_is_given_up(void **state)
     nccl_config.port = 0;
 }
 
+static void a_name_server_that_never_answers_is_given_up(void **state)
+{
+    (void)state;
+    nccl_config.port = 29500;
+    setenv("MASTER_ADDR", SILENT, 1);
+    for (int rank = 0; rank < 2; rank++)
+        finish(start(rank, 2, true, NULL, 0.2), 2,
+               "MASTER_ADDR = " SILENT ": no name server answers within 0.2 s ([comm] timeout)");
+    nccl_config.port = 0;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+}
+
 static void a_taken_port_is_named(void **state)
 {
     char words[96];
@@ -256,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_and_signals_stop_no_rank),
         cmocka_unit_test(a_host_that_never_answers_is_given_up),
+        cmocka_unit_test(a_name_server_that_never_answers_is_given_up),
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(another_program_is_told_from_rank_0),
         cmocka_unit_test(places_that_cannot_be_are_refused),
