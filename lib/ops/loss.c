@@ -179,7 +179,8 @@ const struct ct_op_type ct_op_linear_cross_entropy = {
     .reference = linear_cross_entropy_reference,
 };
 
-/* One token: d becomes the gradient of its logits, which is propagated to x and w. */
+/* One token: d becomes the gradient of its logits, which is propagated to x and w (dw NULL: to x
+   only). */
 static double token_gradients(const double *x, const double *w, int64_t k, int64_t v, int64_t label,
                               double dloss, double *d, double *dx, double *dw)
 {
@@ -192,7 +193,8 @@ static double token_gradients(const double *x, const double *w, int64_t k, int64
         d[n] = dloss * (exp(d[n] - lse) - (n == label));
         for (int64_t i = 0; i < k; i++) {
             dx[i] += d[n] * w[n * k + i];
-            dw[n * k + i] += d[n] * x[i];
+            if (dw)
+                dw[n * k + i] += d[n] * x[i];
         }
     }
     return loss;
@@ -202,14 +204,15 @@ static int linear_cross_entropy_grad_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t k = ct_columns(&l->in[1]), v = l->in[2].shape[0];
-    double *d = ct_arena_array(&r.arena, double, v);
+    double *d = ct_arena_array(&r.arena, double, v), *dw = l->outs > 2 ? r.out[1] : NULL;
     int rc = 0;
 
     for (int64_t i = 0; rc >= 0 && i < ct_rows(&l->in[1]); i++) {
         rc = counts(r.in[3], i, v);
         if (rc > 0)
-            *r.out[2] += token_gradients(r.in[1] + i * k, r.in[2], k, v, (int64_t)r.in[3][i],
-                                         *r.in[0], d, r.out[0] + i * k, r.out[1]);
+            *r.out[l->outs - 1] +=
+                token_gradients(r.in[1] + i * k, r.in[2], k, v, (int64_t)r.in[3][i], *r.in[0], d,
+                                r.out[0] + i * k, dw);
     }
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }
@@ -230,9 +233,59 @@ const struct ct_op_type ct_op_linear_cross_entropy_grad = {
     .reference = linear_cross_entropy_grad_reference,
 };
 
+static double linear_cross_entropy_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                            const struct ct_tensor *out)
+{
+    return 2 * linear_cross_entropy_flops(op, in + 1, out);
+}
+
+const struct ct_op_type ct_op_linear_cross_entropy_dx = {
+    .size = sizeof(struct ct_op_type),
+    .name = "linear_cross_entropy_dx",
+    .summary = "linear_cross_entropy_grad without the gradient of w",
+    .signature = "dloss[] F, x[.K] T, w[VK] T, labels[.] i -> dx[.K] T, loss[] W",
+    .flags = CT_OP_ANY_DTYPE,
+    .flops = linear_cross_entropy_dx_flops,
+    .reference = linear_cross_entropy_grad_reference,
+};
+
 struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char *name, struct ct_value *x,
                                          struct ct_value *w, struct ct_value *labels)
 {
     return ct_emit_type1(b, &ct_op_linear_cross_entropy, name, (struct ct_value *[]){x, w, labels},
                          3, NULL);
+}
+
+/* ---- gradients that nobody needs ---- */
+
+static int leave_out_weight(struct ct_graph *graph, struct ct_op *op)
+{
+    struct ct_builder b = ct_builder_before(graph, op);
+    struct ct_op *dx =
+        ct_emit_type(&b, &ct_op_linear_cross_entropy_dx, NULL, op->in, op->ins, NULL);
+
+    if (!dx)
+        return b.status;
+    dx->why = "nothing needs the gradient of w";
+    dx->marks = op->marks;
+    ct_op_set_output(dx, 0, op->out[0]);
+    ct_op_set_output(dx, 1, op->out[2]);
+    ct_graph_remove(graph, op);
+    return 0;
+}
+
+int ct_sweep_gradients(struct ct_graph *graph)
+{
+    int rc = 0;
+
+    ct_graph_sweep(graph);
+    ct_for_each_op_safe (op, graph) {
+        const struct ct_value *dw =
+            op->type == &ct_op_linear_cross_entropy_grad ? op->out[1] : NULL;
+
+        if (rc == 0 && dw && !dw->use_count && !dw->fetch_count && !dw->grad_of)
+            rc = leave_out_weight(graph, op);
+    }
+    ct_graph_sweep(graph);
+    return rc;
 }

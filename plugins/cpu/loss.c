@@ -87,7 +87,7 @@ bool cpu_head_accepts(const struct cpu_head *head, const struct cpu_head_operand
     if (!ok || !o->dloss)
         return ok;
     return cpu_is_compute_dtype(o->dx->dtype) && ct_tensor_as_matrix(o->dx, &rows) &&
-           cpu_is_compute_dtype(o->dw->dtype) && ct_tensor_as_matrix(o->dw, &rows);
+           (!o->dw || (cpu_is_compute_dtype(o->dw->dtype) && ct_tensor_as_matrix(o->dw, &rows)));
 }
 
 static int64_t chunk_tokens(int64_t tokens, int64_t vocabulary)
@@ -116,7 +116,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
 {
     const struct cpu_head *w = &h->weight;
     struct ct_matrix x = {0}, dx = {0}, dw = {0};
-    struct cpu_gemm_spec logits, back_x, back_w;
+    struct cpu_gemm_spec logits, back_x, back_w = {0};
     int rc;
 
     p->tokens = tokens;
@@ -137,7 +137,6 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
     if (rc < 0 || !o->dloss)
         return rc;
     ct_tensor_as_matrix(o->dx, &dx);
-    ct_tensor_as_matrix(o->dw, &dw);
     back_x = (struct cpu_gemm_spec){.m = tokens,
                                     .n = h->k,
                                     .k = w->vocabulary,
@@ -150,20 +149,21 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                                     .b_col = w->stride ? 1 : 0,
                                     .b_use = CPU_BACKWARD,
                                     .c_row = dx.stride};
-    back_w = (struct cpu_gemm_spec){.m = w->vocabulary,
-                                    .n = h->k,
-                                    .k = tokens,
-                                    .a_type = h->dlogits_type,
-                                    .b_type = o->x->dtype,
-                                    .c_type = h->round_dw ? CT_F32 : o->dw->dtype,
-                                    .a_row = 1,
-                                    .a_col = h->dlogits_row,
-                                    .b_row = x.stride,
-                                    .b_col = 1,
-                                    .c_row = h->round_dw ? h->k : dw.stride};
+    if (o->dw && ct_tensor_as_matrix(o->dw, &dw))
+        back_w = (struct cpu_gemm_spec){.m = w->vocabulary,
+                                        .n = h->k,
+                                        .k = tokens,
+                                        .a_type = h->dlogits_type,
+                                        .b_type = o->x->dtype,
+                                        .c_type = h->round_dw ? CT_F32 : o->dw->dtype,
+                                        .a_row = 1,
+                                        .a_col = h->dlogits_row,
+                                        .b_row = x.stride,
+                                        .b_col = 1,
+                                        .c_row = h->round_dw ? h->k : dw.stride};
     for (int accumulate = 0; rc >= 0 && accumulate < 2; accumulate++) {
         rc = prepare_one(back_x, accumulate, &p->dx[accumulate], workspace);
-        if (rc >= 0)
+        if (rc >= 0 && o->dw)
             rc = prepare_one(back_w, accumulate, &p->dw[accumulate], workspace);
     }
     return rc;
@@ -204,7 +204,7 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
     }
     h->dlogits_type = o->x->dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
     h->dlogits_row = head->vocabulary * (int64_t)(sizeof(float) / ct_dtype_size(h->dlogits_type));
-    h->round_dw = o->dloss && o->dw->dtype == CT_BF16 && chunk < x.rows;
+    h->round_dw = o->dw && o->dw->dtype == CT_BF16 && chunk < x.rows;
     rc = prepare_products(&h->main, h, chunk, o, &products);
     if (rc >= 0 && chunk && x.rows % chunk)
         rc = prepare_products(&h->tail, h, x.rows % chunk, o, &products);
@@ -246,7 +246,7 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
     const struct head *h = c->head;
     const struct cpu_head_operands *o = c->o;
     char *gemm = c->workspace + h->gemm_at;
-    void *dw = o->dloss ? h->round_dw ? c->workspace + h->dw_at : o->dw->data : NULL;
+    void *dw = o->dw ? h->round_dw ? c->workspace + h->dw_at : o->dw->data : NULL;
     bool add_dw = first > 0 || (c->accumulate & CPU_ACCUMULATE_DW && !h->round_dw);
     struct rows_call rows = {h,
                              (const int32_t *)o->labels->data + first,
@@ -264,7 +264,7 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
         return 0;
     rc = cpu_gemm_run(p->dx[c->accumulate & CPU_ACCUMULATE_DX], rows.logits, c->backward,
                       cpu_row(o->dx, first), gemm);
-    if (rc < 0)
+    if (rc < 0 || !o->dw)
         return rc;
     return run_dw(c, p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw,
                   first + p->tokens == c->tokens);
@@ -319,10 +319,16 @@ static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
 }
 
 static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out)
+                                              const struct ct_tensor *out, int outs)
 {
-    return (struct cpu_head_operands){in,  in + 1,  in + 3,  in[2].data, in[2].data,
-                                      out, out + 1, out + 2, NULL};
+    return (struct cpu_head_operands){.dloss = in,
+                                      .x = in + 1,
+                                      .labels = in + 3,
+                                      .forward = in[2].data,
+                                      .backward = in[2].data,
+                                      .dx = out,
+                                      .dw = outs > 2 ? out + 1 : NULL,
+                                      .loss = out + outs - 1};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)
@@ -351,7 +357,7 @@ static int run_loss(const struct ct_launch *l)
 static bool accepts_grad(const struct ct_prepare *p)
 {
     struct cpu_head head = plain_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out);
+    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
 
     return p->in[2].stride[1] == 1 && cpu_head_accepts(&head, &o);
 }
@@ -359,16 +365,16 @@ static bool accepts_grad(const struct ct_prepare *p)
 static int prepare_grad(struct ct_prepare *p)
 {
     struct cpu_head head = plain_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out);
+    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
 
     return cpu_head_prepare(p, &head, &o);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
-    struct cpu_head_operands o = grad_operands(l->in, l->out);
+    struct cpu_head_operands o = grad_operands(l->in, l->out, l->outs);
 
-    return cpu_head_run(l, &o, l->accumulate);
+    return cpu_head_run(l, &o, cpu_head_accumulate(l));
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
@@ -376,4 +382,5 @@ static int run_grad(const struct ct_launch *l)
 const struct ct_kernel cpu_loss_kernels[] = {
     CT_KERNEL("linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),
     CT_KERNEL("linear_cross_entropy_grad", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("linear_cross_entropy_dx", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
     {0}};

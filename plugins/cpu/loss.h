@@ -27,7 +27,7 @@ struct cpu_head {
 struct cpu_head_operands {
     const struct ct_tensor *dloss, *x, *labels; /* dloss NULL: compute the loss only */
     const void *forward, *backward;             /* the weight; the same pointer twice if unpacked */
-    const struct ct_tensor *dx, *dw, *loss;
+    const struct ct_tensor *dx, *dw, *loss;     /* dw NULL: compute dx and the loss */
     const struct ct_tensor *squares; /* of dw, in float32: the sum of its squares; or NULL */
 };
 
@@ -37,6 +37,12 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
 #define CPU_ACCUMULATE_DX 1u
 #define CPU_ACCUMULATE_DW 2u
 #define CPU_ACCUMULATE_LOSS 4u
+/* Of an op with outputs dx, dw, loss, or dx, loss. */
+static inline uint32_t cpu_head_accumulate(const struct ct_launch *l)
+{
+    return l->outs > 2 ? l->accumulate
+                       : (l->accumulate & CPU_ACCUMULATE_DX) | (l->accumulate & 2u) << 1;
+}
 /* launch provides state and workspace. */
 int cpu_head_run(const struct ct_launch *launch, const struct cpu_head_operands *operands,
                  uint32_t accumulate);

@@ -251,11 +251,12 @@ static void pack_loss(struct packer *p, struct ct_op *op)
 
 static void pack_loss_grad(struct packer *p, struct ct_op *op)
 {
+    bool dw = op->type == &ct_op_linear_cross_entropy_grad;
     struct ct_value *forward = packed_for(p, CPU_FORWARD, op->in + 2, 1);
     struct ct_value *backward = forward ? packed_for(p, CPU_BACKWARD, op->in + 2, 1) : NULL;
 
     if (backward)
-        become(p, op, &cpu_op_loss_grad,
+        become(p, op, dw ? &cpu_op_loss_grad : &cpu_op_loss_dx,
                (struct ct_value *[]){op->in[0], op->in[1], forward, backward, op->in[3]}, 5, NULL);
 }
 
@@ -343,7 +344,8 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
     } twins[] = {{&ct_op_linear, pack_linear},
                  {&ct_op_linear_dx, pack_linear_dx},
                  {&ct_op_linear_cross_entropy, pack_loss},
-                 {&ct_op_linear_cross_entropy_grad, pack_loss_grad}};
+                 {&ct_op_linear_cross_entropy_grad, pack_loss_grad},
+                 {&ct_op_linear_cross_entropy_dx, pack_loss_grad}};
     struct packer p = {graph, run, ct_builder_at_end(graph, CT_PART_PRE, "")};
     int rc;
 

@@ -194,6 +194,32 @@ static double loss_grad_flops(const struct ct_op *op, const struct ct_tensor *in
     return 3 * loss_flops(op, in + 1, out);
 }
 
+static int loss_dx_infer(struct ct_op *op)
+{
+    const struct ct_value *x = op->in[1];
+
+    op->out[0]->ndim = x->ndim;
+    memcpy(op->out[0]->shape, x->shape, sizeof(x->shape));
+    op->out[1]->ndim = 0;
+    return 0;
+}
+
+static double loss_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                            const struct ct_tensor *out)
+{
+    return 2 * loss_flops(op, in + 1, out);
+}
+
+const struct ct_op_type cpu_op_loss_dx = {
+    .size = sizeof(struct ct_op_type),
+    .name = "cpu.linear_cross_entropy_dx",
+    .summary = "linear_cross_entropy_dx on packed weights, for the forward and the backward",
+    .signature = "dloss F, x T, forward F, backward F, labels i -> dx T, loss W",
+    .flags = CT_OP_ANY_DTYPE,
+    .infer = loss_dx_infer,
+    .flops = loss_dx_flops,
+};
+
 const struct ct_op_type cpu_op_loss_grad = {
     .size = sizeof(struct ct_op_type),
     .name = "cpu.linear_cross_entropy_grad",

@@ -287,9 +287,17 @@ static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
 static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
                                               const struct ct_tensor *out, int outs)
 {
-    return (struct cpu_head_operands){in,         in + 1,     in + 4,
-                                      in[2].data, in[3].data, out,
-                                      out + 1,    out + 2,    outs > 3 ? out + 3 : NULL};
+    bool dw = outs > 2;
+
+    return (struct cpu_head_operands){in,
+                                      in + 1,
+                                      in + 4,
+                                      in[2].data,
+                                      in[3].data,
+                                      out,
+                                      dw ? out + 1 : NULL,
+                                      out + 1 + dw,
+                                      outs > 3 ? out + 3 : NULL};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)
@@ -345,7 +353,7 @@ static int run_grad(const struct ct_launch *l)
 {
     struct cpu_head_operands o = grad_operands(l->in, l->out, l->outs);
 
-    return cpu_head_run(l, &o, l->accumulate);
+    return cpu_head_run(l, &o, cpu_head_accumulate(l));
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
@@ -363,6 +371,7 @@ const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),
     CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", UNIT, pads_grad, prepare_grad, run_grad),
+    CT_KERNEL("cpu.linear_cross_entropy_dx", "unit", UNIT, pads_grad, prepare_grad, run_grad),
     CT_KERNEL(SQUARES_GRAD, "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS, pads_grad, prepare_grad,
               run_grad),
     CT_KERNEL(SQUARES_GRAD, "gemm", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
@@ -370,4 +379,5 @@ const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.linear_dx", "gemm", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),
     CT_KERNEL("cpu.linear_cross_entropy_grad", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("cpu.linear_cross_entropy_dx", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
     {0}};

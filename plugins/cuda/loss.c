@@ -146,15 +146,16 @@ static int run_grad(const struct ct_launch *l)
 /* ---- with the linear layer in front ---- */
 
 struct head {
-    const struct ct_tensor *dloss, *x, *w, *labels, *dx, *dw,
-        *loss; /* d..: NULL without backward */
+    const struct ct_tensor *dloss, *x, *w, *labels, *dx, *dw, *loss;
+    /* d..: NULL without backward; dw: if nothing needs it */
 };
 
 static struct head head_of(const struct ct_tensor *in, const struct ct_tensor *out, int outs)
 {
     if (outs == 1)
         return (struct head){.x = in, .w = in + 1, .labels = in + 2, .loss = out};
-    return (struct head){in, in + 1, in + 2, in + 3, out, out + 1, out + 2};
+    return (struct head){
+        in, in + 1, in + 2, in + 3, out, outs > 2 ? out + 1 : NULL, out + outs - 1};
 }
 
 /* What a call keeps in its workspace. */
@@ -193,8 +194,8 @@ static bool accepts_head(const struct ct_prepare *p)
            is_scalar_float(h.loss) && ct_tensor_as_matrix(h.x, &rows) &&
            ct_tensor_as_matrix(h.w, &rows) && ct_tensor_is_dense(h.labels) &&
            (!h.dx || (is_scalar_float(h.dloss) && h.dx->dtype == h.x->dtype &&
-                      gpu_is_compute_dtype(h.dw->dtype) && ct_tensor_as_matrix(h.dx, &rows) &&
-                      ct_tensor_is_dense(h.dw)));
+                      ct_tensor_as_matrix(h.dx, &rows))) &&
+           (!h.dw || (gpu_is_compute_dtype(h.dw->dtype) && ct_tensor_is_dense(h.dw)));
 }
 
 static int prepare_head(struct ct_prepare *p)
@@ -256,7 +257,7 @@ static int chunk_gradients(const struct call *c, int64_t first, int64_t count, c
                                                 .accumulate = c->accumulate & 1},
                           c->l->workspace);
 
-    if (rc < 0)
+    if (rc < 0 || !c->h.dw)
         return rc;
     return gpu_multiply(c->l,
                         &(struct gpu_product){.m = c->w.rows,
@@ -314,15 +315,16 @@ static int run_head(const struct ct_launch *l)
     int rc = 0;
 
     c.at = lay_out(&c.h, &bytes);
-    c.accumulate = c.h.dx ? l->accumulate : l->accumulate << 2;
+    c.accumulate = (l->accumulate & (c.h.dw ? 3 : !!c.h.dx)) | (l->accumulate >> (l->outs - 1))
+                                                                   << 2;
     ct_tensor_as_matrix(c.h.x, &c.x);
     ct_tensor_as_matrix(c.h.w, &c.w);
     tokens = rows_of(c.h.x);
-    if (c.h.dx) {
+    if (c.h.dx)
         ct_tensor_as_matrix(c.h.dx, &c.dx);
+    if (c.h.dw)
         c.dw = narrow ? ct_tensor_dense((char *)l->workspace + c.at.dw, CT_F32, 2, c.h.dw->shape)
                       : *c.h.dw;
-    }
     if (narrow && c.accumulate & 2)
         rc = gpu_cast(l, c.h.dw, &c.dw);
     for (int64_t first = 0; rc == 0 && first < tokens; first += c.at.chunk)
@@ -342,4 +344,5 @@ const struct ct_kernel gpu_loss_kernels[] = {
     CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad),
     CT_KERNEL("linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     CT_KERNEL("linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
+    CT_KERNEL("linear_cross_entropy_dx", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     {0}};

@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/graph.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/log.h>
 #include <ctitan/pass.h>
@@ -78,10 +79,9 @@ static int freeze_all(struct freezing *f, struct ct_graph *graph)
     if (!f->trained)
         return ct_fail(CT_ECONFIG, "%s freezes all %zu parameters: there is nothing to train",
                        f->option, f->count);
-    ct_graph_sweep(graph);
     ct_info("freeze: %zu of %zu parameters train, %lld of %lld elements", f->trained, f->count,
             (long long)f->trained_elements, (long long)f->elements);
-    return 0;
+    return ct_sweep_gradients(graph);
 }
 
 static int apply(struct ct_graph *graph, struct ct_run *run)

@@ -3,6 +3,7 @@
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "lora.h"
 
@@ -14,8 +15,7 @@ int lora_freeze(struct ct_graph *graph, struct ct_run *run)
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM && !(graph->values[i]->marks & adapter))
             ct_value_set_grad(graph->values[i], NULL);
-    ct_graph_sweep(graph);
-    return 0;
+    return ct_sweep_gradients(graph);
 }
 
 /* The cast of a parameter that all ops but those of init use; NULL: they use itself. */

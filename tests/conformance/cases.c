@@ -44,7 +44,9 @@
            "I - %dx = linear_dx(%dy0, %dy1, %w0, %w1) : T[" #b "," #t "," #k "]\n"                 \
            "F - %loss = linear_cross_entropy(%x, %w0, %labels) : float32[]\n"                      \
            "I - %dxl, %dwl, %loss2 = linear_cross_entropy_grad(%dloss, %x, %w0, %labels) : T[" #b  \
-           "," #t "," #k "], float32![" #n0 "," #k "], float32[]\n"
+           "," #t "," #k "], float32![" #n0 "," #k "], float32[]\n"                                \
+           "I - %dxf, %loss3 = linear_cross_entropy_dx(%dloss, %x, %w0, %labels) : T[" #b "," #t   \
+           "," #k "], float32[]\n"
 
 /* Gradients and their norms: of one product, of two, of products and others. Squares double the
    roundings of gradients. */
@@ -85,7 +87,9 @@
     "I - %dx, %dw, %loss2 = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : T[" #b "," #t     \
     "," #k "], float32![" #v "," #k "], float32[]\n"                                               \
     "I - %dx2, %dw2, %loss3 = linear_cross_entropy_grad(%dloss, %x, %w, %labels) : T[" #b "," #t   \
-    "," #k "], T[" #v "," #k "], float32[]\n"
+    "," #k "], T[" #v "," #k "], float32[]\n"                                                      \
+    "I - %dx3, %loss4 = linear_cross_entropy_dx(%dloss, %x, %w, %labels) : T[" #b "," #t "," #k    \
+    "], float32[]\n"
 
 #define LOGITS(b, t, v)                                                                            \
     "input %logits : T[" #b "," #t "," #v "]\n"                                                    \

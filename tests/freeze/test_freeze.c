@@ -55,11 +55,19 @@ static void the_backward_ends_where_all_before_is_frozen(void **state)
     check_layers("trains=c.w", "last.txt");
 }
 
+/* A head that is frozen has no gradient beside that of its input. */
+static void no_gradient_is_made_of_a_frozen_head(void **state)
+{
+    (void)state;
+    check_layers("parameters=c.w", "head.txt");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_flow_through_frozen_layers),
         cmocka_unit_test(the_backward_ends_where_all_before_is_frozen),
+        cmocka_unit_test(no_gradient_is_made_of_a_frozen_head),
     };
 
     if (ct_ops_register() < 0)

@@ -551,6 +551,7 @@ static void flops_are_counted(void **state)
     assert_true(flops_of("linear_dw", 2, 1, dw, &w) == 2 * 3 * 5 * 7);
     assert_true(flops_of("linear_cross_entropy", 3, 1, lin, &y) == 2 * 3 * 5 * 7);
     assert_true(flops_of("linear_cross_entropy_grad", 4, 3, loss, &y) == 6 * 3 * 5 * 7);
+    assert_true(flops_of("linear_cross_entropy_dx", 4, 2, loss, &y) == 4 * 3 * 5 * 7);
 }
 
 int main(void)

@@ -97,6 +97,7 @@ const struct ct_sample samples[] = {
     {"cast", "dtype=float64", "real[2,4]"},
     {"linear_cross_entropy", NULL, "real[2,4,4] real[6,4] label[2,4]"},
     {"linear_cross_entropy_grad", NULL, "positive[] real[2,4,4] real[6,4] label[2,4]"},
+    {"linear_cross_entropy_dx", NULL, "positive[] real[2,4,4] real[6,4] label[2,4]"},
     {"cross_entropy", NULL, "real[2,4,6] label[2,4]"},
     {"cross_entropy_grad", NULL, "positive[] real[2,4,6] label[2,4] statistic[2,4]"},
     {"squared_norm", NULL, "real[4,6] real[2,2]"},

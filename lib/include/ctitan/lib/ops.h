@@ -55,6 +55,7 @@
     X(experts_dw)                                                                                  \
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_grad)                                                                   \
+    X(linear_cross_entropy_dx)                                                                     \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
     X(squared_norm)                                                                                \
@@ -275,6 +276,10 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 /* The same on given logits[b, t, v]. */
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
+
+/* For transforms that drop the gradients of parameters (ct_value_set_grad): remove the ops that only
+   these needed, and let ops that give several gradients leave out those of weights. */
+CT_API int ct_sweep_gradients(struct ct_graph *graph);
 
 /* ---- host memory: between the device's memory and its larger, slower one ---- */
 
