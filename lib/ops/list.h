@@ -10,5 +10,7 @@
 
 /* Replace adjacent plain ops by one op that does all of them. */
 extern const struct ct_transform ct_join_pointwise, ct_join;
+/* Make casts of parameters that no step changes once. */
+extern const struct ct_transform ct_keep_casts;
 
 #endif

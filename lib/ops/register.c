@@ -29,8 +29,8 @@ int ct_ops_register(void)
         CT_LIB_OPS(X)
 #undef X
     };
-    static const struct ct_transform *const transforms[] = {&ct_pass_precision, &ct_join_pointwise,
-                                                            &ct_join, &ct_pass_update};
+    static const struct ct_transform *const transforms[] = {
+        &ct_pass_precision, &ct_join_pointwise, &ct_join, &ct_pass_update, &ct_keep_casts};
     static bool done;
     int rc = 0;
 

@@ -310,6 +310,5 @@ CT_PLUGIN(.name = "adamw", .version = "1.0", .summary = "Adam with decoupled wei
           .offers = CT_OFFERS({CT_OPTIMIZER, "adamw", &optimizer}, {CT_OP, "adamw", &adamw_type},
                               {CT_OP, "adamw.float8", &adamw_float8},
                               {CT_OP, "adamw.copies", &adamw_copies},
-                              {CT_OP, "adamw.copy", &adamw_copy},
                               {CT_KERNELS, "cpu", float8_kernels},
                               {CT_TRANSFORM, "adamw.copies", &write_copies}));

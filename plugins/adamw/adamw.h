@@ -17,9 +17,9 @@ enum { ADAMW_FIRST = 3, ADAMW_GROUP = 4 };
 /* ---- copies.c ---- */
 
 /* As adamw; after the v of each parameter come a copy of it in its shape, and copies in layouts of
-   the device; NULL: none. And copy = p. */
+   the device; NULL: none. */
 enum { ADAMW_PACKED = ADAMW_GROUP + 1, ADAMW_COPIES_GROUP = ADAMW_PACKED + 2 };
-extern const struct ct_op_type adamw_copies, adamw_copy;
+extern const struct ct_op_type adamw_copies;
 int adamw_copies_reference(const struct ct_launch *launch); /* in adamw.c */
 
 /* The types' write_copy: false where the run's device has no kernels for it, if so many copies are

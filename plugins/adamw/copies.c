@@ -14,7 +14,7 @@
  */
 #include <string.h>
 
-#include <ctitan/core_ops.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 
 #include "adamw.h"
@@ -39,34 +39,7 @@ const struct ct_op_type adamw_copies = {
     .write_copy = adamw_write_copy,
 };
 
-static int copy_reference(const struct ct_launch *l)
-{
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        ct_tensor_store(&l->in[0], i, ct_tensor_load(&l->in[1], i));
-    return 0;
-}
-
-const struct ct_op_type adamw_copy = {
-    .size = sizeof(struct ct_op_type),
-    .name = "adamw.copy",
-    .summary = "copy = p, in its dtype",
-    .signature = "!copy[.] F, p[.] F",
-    .reference = copy_reference,
-};
-
 /* ---- write_copy ---- */
-
-/* Has the run's device a kernel of this type, with these flags? */
-static bool has_kernel(const struct ct_op_type *type, unsigned flags)
-{
-    const struct ct_offer *device = ct_offer_at(CT_DEVICE, 0);
-    const struct ct_kernel *kernel;
-
-    for (size_t i = 0; device && (kernel = ct_kernel_at(device->name, i)); i++)
-        if (!strcmp(kernel->op, type->name) && (kernel->flags & flags) == flags)
-            return true;
-    return false;
-}
 
 /* The use of a parameter by the op of adamw that alone updates it after init, or NULL. */
 static const struct ct_use *update_of(const struct ct_value *param)
@@ -112,7 +85,7 @@ bool adamw_write_copy(struct ct_graph *graph, struct ct_op *op, struct ct_value 
 {
     bool opaque = copy->opaque_bytes;
 
-    if (!adamw_wants_copies() || !has_kernel(&adamw_copies, opaque ? CT_KERNEL_OPAQUE : 0))
+    if (!adamw_wants_copies() || !ct_device_runs(&adamw_copies, opaque ? CT_KERNEL_OPAQUE : 0))
         return false;
     for (int i = 0; i < count; i++) {
         const struct ct_use *update = update_of(params[i]);
@@ -137,34 +110,18 @@ struct copying {
 /* A cast of a parameter, in the place of which adamw can write a copy. */
 static bool is_cast(const struct ct_value *v)
 {
-    const struct ct_op *op = v->producer;
-    const struct ct_use *update;
+    const struct ct_use *update = ct_is_parameter_cast(v) ? update_of(v->producer->in[0]) : NULL;
 
-    if (!op || op->type != &ct_op_cast || op->section->part != CT_PART_PRE ||
-        op->in[0]->role != CT_ROLE_PARAM || op->in[0]->dtype != CT_F32 || v->dtype != CT_BF16 ||
-        !ct_sharding_equal(&v->sharding, &op->in[0]->sharding))
-        return false;
-    update = update_of(op->in[0]);
     return update && place_for(update, false) >= 0;
 }
 
 static int keep(struct copying *c, struct ct_value *cast)
 {
-    struct ct_op *op = cast->producer;
-    struct ct_value *p = op->in[0], *copy;
+    struct ct_value *p = cast->producer->in[0];
+    struct ct_value *copy =
+        ct_cast_once(&c->init, cast, ct_arena_printf(c->graph->arena, "adamw.copy.%s", p->name));
 
-    copy = ct_graph_source(c->graph, CT_ROLE_STATE,
-                           ct_arena_printf(c->graph->arena, "adamw.copy.%s", p->name), cast->dtype,
-                           p->ndim, p->shape);
-    copy->sharding = p->sharding;
-    copy->holders = p->holders;
-    copy->dtype_fixed = true;
     adamw_write_copy(c->graph, update_of(p)->op, &p, 1, copy);
-    ct_value_replace(c->graph, cast, copy);
-    if (c->init.before == op)
-        c->init.before = op->next;
-    ct_graph_remove(c->graph, op);
-    ct_emit_type(&c->init, &adamw_copy, NULL, (struct ct_value *[]){copy, p}, 2, NULL);
     return c->init.status;
 }
 
@@ -184,7 +141,8 @@ int adamw_write_copies(struct ct_graph *graph)
     int rc = 0;
 
     c.init.why = WHY;
-    if (!adamw_wants_copies() || !has_kernel(&adamw_copies, 0) || !has_kernel(&adamw_copy, 0))
+    if (!adamw_wants_copies() || !ct_device_runs(&adamw_copies, 0) ||
+        !ct_device_runs(&ct_op_cast_into, 0))
         return 0;
     ct_for_each_op_safe (op, graph)
         if (rc == 0)

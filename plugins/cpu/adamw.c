@@ -316,5 +316,5 @@ static int run_copy(const struct ct_launch *l)
 const struct ct_kernel cpu_adamw_kernels[] = {
     CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
     CT_KERNEL("adamw.copies", "vector", CT_KERNEL_OPAQUE, accepts_copies, prepare_copies, run),
-    CT_KERNEL("adamw.copy", "vector", 0, accepts_copy, NULL, run_copy),
+    CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     {0}};

@@ -7,11 +7,12 @@
  * reads the float32 parameter and rounds. The op that read the weight becomes its counterpart on
  * packed weights: linear -> cpu.linear.
  *
- * Where an optimizer's op can write copies (ct_op_type.write_copy), a packed matrix of parameters
- * that it alone updates becomes a state, which that op renews with the parameters and cpu.pack_into
- * makes in the init part. The others are packed in each step: weights that are gathered once a
- * step, those of other optimizers, and what is in no layout of lines (lines.h). Weights that are
- * gathered or loaded within a microbatch are not packed.
+ * A packed matrix of parameters that no step changes becomes a state, which cpu.pack_into makes in
+ * the init part. So does one of parameters that an optimizer's op alone updates, if that op can
+ * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed in
+ * each step: weights that are gathered once a step, those of other optimizers, and of these what is
+ * in no layout of lines (lines.h). Weights that are gathered or loaded within a microbatch are not
+ * packed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct packer {
     struct ct_graph *graph;
     struct ct_run *run;
     struct ct_builder before_microbatches;
+    bool trains; /* some parameters are updated; the others never change */
 };
 
 /* The value that is packed for a weight: the input of its cast in `pre`, or the weight itself. */
@@ -262,18 +264,25 @@ static void pack_loss_grad(struct packer *p, struct ct_op *op)
 
 /* ---- states ---- */
 
-/* True if the packed matrix is of parameters, each once, in a layout of lines. */
-static bool may_be_state(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
+/* True if the packed matrix is of parameters, each once. */
+static bool is_of_parameters(const struct ct_op *pack)
 {
-    int64_t local[CT_MAX_DIMS], n = 0;
-    struct cpu_lines lines;
-
     for (int i = 0; i < pack->ins; i++) {
         if (pack->in[i]->role != CT_ROLE_PARAM || pack->in[i]->space != CT_SPACE_DEVICE)
             return false;
         for (int k = 0; k < i; k++)
             if (pack->in[k] == pack->in[i])
                 return false;
+    }
+    return true;
+}
+
+static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
+{
+    int64_t local[CT_MAX_DIMS], n = 0;
+    struct cpu_lines lines;
+
+    for (int i = 0; i < pack->ins; i++) {
         cpu_local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
@@ -287,6 +296,15 @@ static struct ct_op *updater_of(const struct ct_value *param)
         if (use->op->section->part != CT_PART_INIT && ct_op_mutates(use->op, use->index))
             return use->op;
     return NULL;
+}
+
+/* A step changes no parameter of the packed matrix. */
+static bool is_frozen(const struct packer *p, const struct ct_op *pack)
+{
+    for (int i = 0; i < pack->ins; i++)
+        if (updater_of(pack->in[i]))
+            return false;
+    return p->trains;
 }
 
 static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pack,
@@ -303,21 +321,28 @@ static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pa
     return state;
 }
 
-/* Let the op that updates the parameters keep an output of pack, if it can. */
+/* Let the op that updates the parameters, if one does, write the state, too. */
+static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
+                  struct ct_value *state)
+{
+    struct ct_op *updater = is_in_lines(p, pack, use) ? updater_of(pack->in[0]) : NULL;
+    const struct ct_op_type *type = updater ? ct_op_type_whole(updater->type) : NULL;
+
+    return type && type->write_copy &&
+           type->write_copy(p->graph, updater, pack->in, pack->ins, state);
+}
+
+/* Make an output of pack a state, if it need not be packed in each step. */
 static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, int output)
 {
     struct cpu_pack_attrs attrs = *(const struct cpu_pack_attrs *)pack->attrs;
     struct ct_value *packed = pack->out[output], *in[CPU_MAX_WEIGHTS + 1];
-    struct ct_op *updater;
-    const struct ct_op_type *type;
 
     attrs.use = pack->outs > 1 ? (enum cpu_use)output : attrs.use;
-    updater = may_be_state(p, pack, attrs.use) ? updater_of(pack->in[0]) : NULL;
-    type = updater ? ct_op_type_whole(updater->type) : NULL;
-    if (!type || !type->write_copy)
+    if (!is_of_parameters(pack))
         return;
     in[0] = new_state(p->graph, pack, packed);
-    if (!type->write_copy(p->graph, updater, pack->in, pack->ins, in[0]))
+    if (!is_frozen(p, pack) && !renew(p, pack, attrs.use, in[0]))
         return;
     memcpy(in + 1, pack->in, sizeof(*in) * (size_t)pack->ins);
     ct_emit_type(init, &cpu_op_pack_into, NULL, in, pack->ins + 1, &attrs);
@@ -328,7 +353,9 @@ static int keep_states(struct packer *p)
 {
     struct ct_builder init = ct_init_builder(p->graph);
 
-    init.why = "the optimizer renews packed weights with the weights";
+    init.why = "packed weights are renewed with the weights, if these change";
+    for (size_t i = 0; !p->trains && i < p->graph->value_count; i++)
+        p->trains = p->graph->values[i]->role == CT_ROLE_PARAM && updater_of(p->graph->values[i]);
     ct_for_each_op (op, p->graph)
         if (op->type == &cpu_op_pack || op->type == &cpu_op_pack_both)
             for (int i = 0; i < op->outs; i++)
@@ -346,7 +373,9 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
                  {&ct_op_linear_cross_entropy, pack_loss},
                  {&ct_op_linear_cross_entropy_grad, pack_loss_grad},
                  {&ct_op_linear_cross_entropy_dx, pack_loss_grad}};
-    struct packer p = {graph, run, ct_builder_at_end(graph, CT_PART_PRE, "")};
+    struct packer p = {.graph = graph,
+                       .run = run,
+                       .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, "")};
     int rc;
 
     if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)

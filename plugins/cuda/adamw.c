@@ -192,6 +192,6 @@ static int run_codes(const struct ct_launch *l)
 const struct ct_kernel gpu_adamw_kernels[] = {
     CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
     CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare, run_copies),
-    CT_KERNEL("adamw.copy", "vector", 0, accepts_copy, NULL, run_copy),
+    CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare, run_codes),
     {0}};

@@ -349,7 +349,7 @@
     "state %variance0 : T[" #n0 "]\n"                                                              \
     "state %variance1 : float32[" #n1 ",3]\n"                                                      \
     "state %copy1 : bfloat16![" #n1 ",3]\n"                                                        \
-    "init - adamw.copy(%copy1, %p1)\n"                                                             \
+    "init - cast_into(%copy1, %p1)\n"                                                              \
     "post - adamw.copies(%lr, %step, %" clip ", %p0, %g0, %m0, %variance0, _, _, _, %p1, %g1, "    \
     "%m1, %variance1, %copy1, _, _) {weight_decay=0.5, lr_factor=0.25}\n"
 

@@ -107,6 +107,7 @@ const struct ct_sample samples[] = {
     {"offload", NULL, "real[2,4]"},
     {"init_normal", "std=2 truncate=1.5 seed=3", "real[4,6]"},
     {"init_constant", "value=2", "real[4,6]"},
+    {"cast_into", NULL, "real[4,6] real[4,6]"},
     {"init_uniform", "low=-1 high=2 seed=3", "real[4,6]"},
     {NULL},
 };

@@ -21,7 +21,7 @@ static int unused(const struct ct_launch *l)
 
 static const struct ct_kernel kernels[] = {
     CT_KERNEL("adamw.copies", "none", CT_KERNEL_OPAQUE, NULL, NULL, unused),
-    CT_KERNEL("adamw.copy", "none", 0, NULL, NULL, unused),
+    CT_KERNEL("cast_into", "none", 0, NULL, NULL, unused),
     {0},
 };
 static const struct ct_device_ops device = {.size = sizeof(struct ct_device_ops)};
@@ -433,7 +433,7 @@ static void copies_take_the_place_of_casts(void **state)
 
     (void)state;
     assert_int_equal(count(graph, CT_PART_PRE, "cast"), 0);
-    assert_int_equal(count(graph, CT_PART_INIT, "adamw.copy"), 1);
+    assert_int_equal(count(graph, CT_PART_INIT, "cast_into"), 1);
     assert_string_equal(graph->last->type->name, "adamw.copies");
     assert_int_equal(graph->last->ins, 10);
     copy = graph->last->in[7];
@@ -455,7 +455,7 @@ static void what_others_update_stays_cast(void **state)
 
     (void)state;
     assert_int_equal(count(graph, CT_PART_PRE, "cast"), 1);
-    assert_int_equal(count(graph, CT_PART_INIT, "adamw.copy"), 0);
+    assert_int_equal(count(graph, CT_PART_INIT, "cast_into"), 0);
     assert_int_equal(count(graph, CT_PART_POST, "adamw"), 1);
     assert_int_equal(count(graph, CT_PART_POST, "adamw.copies"), 0);
     ct_arena_finish(&arena);

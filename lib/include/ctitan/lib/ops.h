@@ -61,6 +61,7 @@
     X(squared_norm)                                                                                \
     X(clip_coefficient)                                                                            \
     X(sign_step)                                                                                   \
+    X(cast_into)                                                                                   \
     X(load)                                                                                        \
     X(store)                                                                                       \
     X(offload)                                                                                     \
@@ -337,6 +338,16 @@ CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
 struct ct_sign_step { /* clip, then parameters and gradients in turn */
     double rate;
 };
+
+/* ---- copies of parameters in another dtype ---- */
+
+/* Whether v is a cast of a parameter from float32 to bfloat16, once a step. */
+CT_API bool ct_is_parameter_cast(const struct ct_value *v);
+/* Replace such a cast by a state called name, which the init part makes (cast_into). */
+CT_API struct ct_value *ct_cast_once(struct ct_builder *init, struct ct_value *cast,
+                                     const char *name);
+/* Whether the run's device has a kernel of the type with these flags. */
+CT_API bool ct_device_runs(const struct ct_op_type *type, unsigned flags);
 
 /* ---- parameters ---- */
 
