@@ -327,6 +327,8 @@ static int read_key(const json_t *root, const struct ct_hf_key *k, void *sizes)
         return read_rope(root, k->fallback, field);
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
+    case CT_HF_PART:
+        return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, field);
     }
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
@@ -411,6 +413,7 @@ static json_t *value_of(const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
     case CT_HF_SIZE:
+    case CT_HF_PART:
         return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
     case CT_HF_COUNT:
         return json_integer(*(const int64_t *)field);

@@ -132,7 +132,13 @@ static void what_is_not_supported_is_refused(void **state)
     "\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
     "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":4"
 
-/* Other names and values of the same thing, as in transformers 5.24. */
+/* The least that a config.json of deepseek_v3 must say. */
+#define DEEPSEEK_WIDTHS                                                                            \
+    "\"model_type\":\"deepseek_v3\",\"vocab_size\":64,\"hidden_size\":32,"                         \
+    "\"intermediate_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4"
+
+/* Other names and values of the same thing, and what is meant where nothing is said, as in
+   transformers 5.24. */
 static void what_means_the_same_is_accepted(void **state)
 {
     static const struct {
@@ -150,6 +156,18 @@ static void what_means_the_same_is_accepted(void **state)
         {"qwen3", "{" QWEN3 ",\"use_sliding_window\":false,\"sliding_window\":4096}",
          "\"use_sliding_window\": false"},
         {"qwen3", "{" QWEN3 ",\"hidden_act\":\"swish\"}", "\"hidden_act\": \"silu\""},
+        {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":1}",
+         "\"q_lora_rank\": 1536,"},
+        {"deepseek_v3",
+         "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":1,\"q_lora_rank\":null}",
+         "\"q_lora_rank\": null,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"qk_rope_head_dim\": 64,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"qk_nope_head_dim\": 128,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"v_head_dim\": 128,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"kv_lora_rank\": 512,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"n_routed_experts\": 256,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"num_experts_per_tok\": 8,"},
+        {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"moe_intermediate_size\": 2048,"},
     };
 
     (void)state;

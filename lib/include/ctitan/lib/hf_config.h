@@ -21,6 +21,7 @@ enum ct_hf_kind {
     CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
                      and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
+    CT_HF_PART,   /* as CT_HF_SIZE, of a part that null leaves out: then 0 */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
@@ -33,7 +34,8 @@ struct ct_hf_key {
     const char *key; /* "a|b": names of it that agree; the first is written */
     enum ct_hf_kind kind;
     size_t offset;   /* of the field in the sizes */
-    double fallback; /* what transformers assumes where the key is absent or null */
+    double fallback; /* what transformers assumes where the key is absent, or null unless that means
+                        something of its own */
 };
 
 /* A key that must be absent, null, or equal to a value. */
