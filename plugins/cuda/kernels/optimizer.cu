@@ -221,8 +221,9 @@ DEVICE float quantised(float (&x)[EACH], int64_t count, uint32_t index, uint32_t
     by = scale > 0 ? 1 / scale : 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        float y = fmaxf(fminf(x[i] * by, LARGEST_CODE), -LARGEST_CODE);
+        float y = x[i] * by;
 
+        y = y > LARGEST_CODE ? LARGEST_CODE : y < -LARGEST_CODE ? -LARGEST_CODE : y; /* NaN stays */
         x[i] = rounded_randomly(y, random_bits(index + threadIdx.x % 32 + 32u * i, step));
     }
     return scale;
