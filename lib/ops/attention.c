@@ -228,11 +228,12 @@ static double attention_flops(const struct ct_op *op, const struct ct_tensor *in
 
 static int attention_vjp(struct ct_vjp *v)
 {
-    struct ct_value **in = v->op->in, **out = v->op->out;
-    struct ct_value *all[10] = {v->dout[0], in[0], in[1], in[2], out[0], out[1]};
+    struct ct_value **in = v->op->in;
+    struct ct_value *all[10] = {v->dout[0], in[0], in[1], in[2], NULL, v->op->out[1]};
+    int rc = ct_attention_result(v->op, &all[4]);
 
-    if (!v->dout[0])
-        return 0;
+    if (rc < 0 || !v->dout[0])
+        return rc;
     for (int i = 3; i < v->op->ins; i++)
         all[3 + i] = in[i];
     return ct_emit_gradients(v, &ct_op_attention_grad, all, v->op->ins + 3, v->op->attrs,

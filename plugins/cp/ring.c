@@ -53,13 +53,15 @@ static double attention_flops(const struct ct_op *op, const struct ct_tensor *in
 
 static int attention_vjp(struct ct_vjp *v)
 {
-    struct ct_value **in = v->op->in, **out = v->op->out;
+    struct ct_value **in = v->op->in, *o;
+    int rc = ct_attention_result(v->op, &o);
 
-    if (!v->dout[0])
-        return 0;
+    if (rc < 0 || !v->dout[0])
+        return rc;
     return ct_emit_gradients(v, &cp_ring_attention_grad,
-                             (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], out[0], out[1],
-                                                   ct_op_input(v->op, 3), ct_op_input(v->op, 4)},
+                             (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], o,
+                                                   v->op->out[1], ct_op_input(v->op, 3),
+                                                   ct_op_input(v->op, 4)},
                              8, v->op->attrs, (int[]){0, 1, 2}, 3);
 }
 

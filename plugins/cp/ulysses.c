@@ -6,6 +6,7 @@
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "cp.h"
 
@@ -51,21 +52,24 @@ static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const cha
 int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
 {
     struct places at = places_of(graph);
-    struct ct_builder before = ct_builder_before(graph, op), after = ct_builder_after(graph, op);
-    struct ct_value *o;
+    struct ct_builder before = ct_builder_before(graph, op), after;
+    struct ct_value *result, *o;
     int rc = check_heads(graph, op->in[0]->shape[2], "heads");
 
     if (rc == 0)
         rc = check_heads(graph, op->in[1]->shape[2], "key/value heads");
+    if (rc == 0)
+        rc = ct_attention_result(op, &result);
     if (rc < 0)
         return rc;
+    after = ct_builder_after(graph, result->producer);
     before.why = "cp: tokens are traded for heads";
     after.why = "cp: heads are traded for tokens";
     for (int i = 0; i < 3; i++)
         ct_op_set_input(op, i, move(&before, op->in[i], "heads", &at.by_head, &at.by_token));
-    o = move(&after, op->out[0], "tokens", &at.by_token, &at.by_head);
+    o = move(&after, result, "tokens", &at.by_token, &at.by_head);
     if (before.status < 0 || !o)
         return before.status < 0 ? before.status : after.status;
-    ct_value_replace(graph, op->out[0], o);
+    ct_value_replace(graph, result, o);
     return 0;
 }

@@ -59,9 +59,10 @@ static void near(double got, double want)
 
 enum { B = 2, T = 6, H = 4, G = 2, D = 4, V = 3 };
 
-/* softmax(mask + q k^T / root of d) v, with the whole matrix of weights made. */
-static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H][V],
-                            double lse[B][H][T])
+/* softmax(mask + q k^T / root of d) v, with the whole matrix of weights made. sink[h] is one more
+   score, which adds no value; NULL: there is none. */
+static void naive_attention(struct ct_trial *m, bool documents, const double *sink,
+                            double o[B][T][H][V], double lse[B][H][T])
 {
     double(*q)[T][H][D] = (void *)in(m, 0), (*k)[T][G][D] = (void *)in(m, 1);
     double(*v)[T][G][V] = (void *)in(m, 2);
@@ -69,7 +70,7 @@ static void naive_attention(struct ct_trial *m, bool documents, double o[B][T][H
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
             for (int i = 0; i < T; i++) {
-                double weight[T] = {0}, sum = 0;
+                double weight[T] = {0}, sum = sink ? exp(sink[h]) : 0;
 
                 for (int j = 0; j < T; j++) {
                     double score = 0;
@@ -96,7 +97,7 @@ static void check_attention(const char *inputs, bool documents)
 
     create(&m, "attention", NULL, inputs);
     run(&m);
-    naive_attention(&m, documents, o, lse);
+    naive_attention(&m, documents, NULL, o, lse);
     for (int i = 0; i < B * T * H * V; i++)
         near(out(&m, 0)[i], (&o[0][0][0][0])[i]);
     for (int i = 0; i < B * T * H; i++)
@@ -109,6 +110,51 @@ static void attention_follows_its_formula(void **state)
     (void)state;
     check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] -", false);
     check_attention("real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] document[2,6]", true);
+}
+
+/* A softmax over the scores and one more. */
+static void attention_sink_follows_its_formula(void **state)
+{
+    double o[B][T][H][V], lse[B][H][T];
+    struct ct_trial m, sink;
+
+    (void)state;
+    create(&m, "attention", NULL, "real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] document[2,6]");
+    create(&sink, "attention_sink", NULL, "real[2,6,4,3] given[2,4,6] real[4]");
+    run(&m);
+    naive_attention(&m, true, in(&sink, 2), o, lse);
+    memcpy(in(&sink, 0), out(&m, 0), sizeof(o));
+    memcpy(in(&sink, 1), out(&m, 1), sizeof(lse));
+    run(&sink);
+    for (int i = 0; i < B * T * H * V; i++)
+        near(out(&sink, 0)[i], (&o[0][0][0][0])[i]);
+    ct_trial_finish(&m);
+    ct_trial_finish(&sink);
+}
+
+/* Sinks far above and below all scores; a query that sees nothing. */
+static void attention_sink_is_stable(void **state)
+{
+    static const double lse[] = {0, 0, 1e5, -INFINITY}, sink[] = {1e5, -1e5, 1e5, -INFINITY};
+    static const double weight[] = {0, 1, 0.5, 0};
+    struct ct_trial m, grad;
+
+    (void)state;
+    create(&m, "attention_sink", NULL, "real[1,1,4,1] given[1,4,1] real[4]");
+    create(&grad, "attention_sink_grad", NULL, "real[1,1,4,1] real[1,1,4,1] given[1,4,1] real[4]");
+    memcpy(in(&m, 1), lse, sizeof(lse));
+    memcpy(in(&m, 2), sink, sizeof(sink));
+    memcpy(in(&grad, 2), lse, sizeof(lse));
+    memcpy(in(&grad, 3), sink, sizeof(sink));
+    run(&m);
+    run(&grad);
+    for (int i = 0; i < 4; i++) {
+        near(out(&m, 0)[i], weight[i] * in(&m, 0)[i]);
+        near(out(&grad, 0)[i], weight[i] * in(&grad, 0)[i]);
+        near(out(&grad, 1)[i], (weight[i] - 1) * in(&grad, 0)[i] * in(&grad, 1)[i]);
+    }
+    ct_trial_finish(&m);
+    ct_trial_finish(&grad);
 }
 
 /* Scores of 1e5 must not overflow, and pick the largest. */
@@ -938,6 +984,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_follows_its_formula),
+        cmocka_unit_test(attention_sink_follows_its_formula),
+        cmocka_unit_test(attention_sink_is_stable),
         cmocka_unit_test(attention_is_stable),
         cmocka_unit_test(attention_on_equal_keys_is_a_mean),
         cmocka_unit_test(rope_is_a_rotation),

@@ -195,6 +195,68 @@ static void a_model_may_have_a_bias_for_the_choice(void **state)
         fail_msg("%s", ct_error_message());
 }
 
+/* ---- a model with a sink in attention ---- */
+
+/* Grouped heads and a window; perhaps equal tokens are a document, or an op beside the sink uses the
+   o or lse of attention itself. */
+static enum { NOTHING, DOCUMENTS, READER_OF_O, READER_OF_LSE } beside;
+
+static int build_sink(struct ct_model *model, struct ct_graph *graph,
+                      const struct ct_model_request *request)
+{
+    static const struct ct_attention how = {.causal = true, .window = 5, .scale = 30};
+    int64_t b = request->batch, t = request->seq_len, shape[] = {b, t}, h = 4, n = 3;
+    struct ct_builder f = ct_builder_at_end(graph, CT_PART_F, "");
+    struct ct_value *sink = ct_parameter(&f, "sinks", 1, &h, CT_INIT_STD(1)), *x, *y[3], *w[3];
+    struct ct_value *tokens = ct_input(&f, "tokens", shape);
+
+    (void)model;
+    x = ct_embedding(&f, NULL, tokens,
+                     ct_parameter(&f, "table", 2, (int64_t[]){9, 6}, CT_INIT_STD(1)));
+    for (int i = 0; i < 3; i++)
+        w[i] = ct_parameter(&f, (const char *[]){"q", "k", "v"}[i], 2,
+                            (int64_t[]){(i ? 2 : h) * n, 6}, CT_INIT_STD(1));
+    ct_linears(&f, (const char *[]){"q", "k", "v"}, x, w, 3, y);
+    for (int i = 0; i < 3; i++)
+        y[i] = ct_view(&f, NULL, y[i], 4, (int64_t[]){b, t, i ? 2 : h, n});
+    x = ct_attention_with_sink(&f, "o", y[0], y[1], y[2], beside == DOCUMENTS ? tokens : NULL, sink,
+                               &how);
+    if (x && beside == READER_OF_O)
+        x = ct_add(&f, "sum", x, x->producer->in[0]);
+    if (x && beside == READER_OF_LSE)
+        x = ct_emit1(&f, "attention_sink", "again",
+                     (struct ct_value *[]){x, x->producer->in[1], sink}, 3, NULL);
+    x = ct_view(&f, NULL, x, 3, (int64_t[]){b, t, h * n});
+    x = ct_linear_cross_entropy(&f, "loss", x,
+                                ct_parameter(&f, "head", 2, (int64_t[]){9, h * n}, CT_INIT_STD(1)),
+                                ct_input(&f, "labels", shape));
+    if (x)
+        ct_graph_fetch(graph, "loss", x);
+    return f.status;
+}
+
+/* Attention's gradient knows of the sink, the gradient of the sink does not flow through lse. */
+static void a_sink_has_its_gradient(void **state)
+{
+    static const struct ct_model_ops ops = {
+        .size = sizeof(struct ct_model_ops), .build = build_sink, .vocabulary = vocabulary};
+
+    (void)state;
+    for (beside = NOTHING; beside <= DOCUMENTS; beside++)
+        if (ct_check_model(&ops, NULL) != 6)
+            fail_msg("%s", ct_error_message());
+    beside = READER_OF_O;
+    assert_int_equal(ct_check_model(&ops, NULL), CT_EINVAL);
+    assert_string_equal(ct_error_message(),
+                        "the gradient of %o.plain: %o.plain is used by add beside the "
+                        "attention_sink of %o: the gradient of attention with a sink needs all "
+                        "else to use what the sink gives");
+    beside = READER_OF_LSE;
+    assert_int_equal(ct_check_model(&ops, NULL), CT_EINVAL);
+    assert_string_equal(ct_error_message(), "the gradient of %again: %o.plain.lse is not of the "
+                                            "attention that computes %o");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +265,7 @@ int main(void)
         cmocka_unit_test(the_loss_in_shards_has_the_same_gradient),
         cmocka_unit_test(the_gradient_of_a_bias_is_the_excess),
         cmocka_unit_test(a_model_may_have_a_bias_for_the_choice),
+        cmocka_unit_test(a_sink_has_its_gradient),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

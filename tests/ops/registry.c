@@ -463,6 +463,7 @@ static void a_failed_builder_keeps_its_first_message(void **state)
     assert_null(ct_expand_latent(&b, (const char *[2]){"e", "f"}, NULL, NULL, 2, &sum));
     assert_null(sum);
     assert_null(ct_attention(&b, "e", NULL, NULL, NULL, NULL, NULL));
+    assert_null(ct_attention_with_sink(&b, "e", NULL, NULL, NULL, NULL, NULL, NULL));
     assert_null(ct_swiglu(&b, "e", NULL, NULL));
     assert_null(ct_view(&b, "e", NULL, 1, (int64_t[]){24}));
     assert_null(ct_cast(&b, "e", NULL, CT_BF16));

@@ -35,6 +35,8 @@
     X(expand_latent_grad)                                                                          \
     X(attention)                                                                                   \
     X(attention_grad)                                                                              \
+    X(attention_sink)                                                                              \
+    X(attention_sink_grad)                                                                         \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(silu)                                                                                        \
@@ -199,6 +201,20 @@ CT_API enum ct_seen ct_attention_seen(const struct ct_prepare *p, int at, int po
 CT_API struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,
                                      struct ct_value *k, struct ct_value *v,
                                      struct ct_value *documents, const struct ct_attention *how);
+/*
+ * Attention with a sink: the softmax of a query of head h has one more term, exp(sink[h]), which
+ * adds no value. Two ops: attention, and attention_sink, which multiplies its result by
+ * 1 / (1 + exp(sink - lse)). NAME is what the latter gives, NAME.plain what attention gives.
+ */
+CT_API struct ct_value *ct_attention_with_sink(struct ct_builder *b, const char *name,
+                                               struct ct_value *q, struct ct_value *k,
+                                               struct ct_value *v, struct ct_value *documents,
+                                               struct ct_value *sink,
+                                               const struct ct_attention *how);
+/* For the gradient of a type that stands for attention, and for transforms: the value that
+   attention_grad takes as `o`. It is the output of the attention_sink that takes the op's output 0,
+   if there is one, else output 0. CT_EINVAL: an attention_sink and others take output 0. */
+CT_API int ct_attention_result(const struct ct_op *attention, struct ct_value **result);
 
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
