@@ -70,7 +70,8 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
     gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
     down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
-    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down);
+    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down, NULL,
+                     NULL, NULL);
     if (m->shared) {
         h = ct_decoder_swiglu(d, "shared_", h, "mlp.shared_experts", m->shared * f);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);

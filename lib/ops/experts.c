@@ -9,36 +9,48 @@
 #include <math.h>
 #include <string.h>
 
+#include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 
 #include "list.h"
 
 /* ---- the experts ---- */
 
-/* The operands x, weights, ids, gate, up, down of an op, from input `at` on. */
+enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS, OPERANDS };
+
+/* The operands of an op, from input `at` on. */
 struct experts {
     int64_t tokens, k, n, f, count, first; /* experts of this rank, and the first one's number */
     const double *x, *weights, *ids, *gate, *up, *down;
-    double *g, *u, *h; /* [f] of one token and expert */
+    const double *gate_bias, *up_bias; /* NULL: none */
+    double alpha, limit, offset;       /* limit: infinite where there is none */
+    double *g, *u, *h;                 /* [f] of one token and expert; g and u before the limits */
 };
 
 static struct experts experts_of(const struct ct_launch *l, struct ct_reference *r, int at)
 {
-    int64_t f = l->in[at + 3].shape[1];
+    const struct ct_experts *how = l->op->attrs;
+    int64_t f = l->in[at + GATE].shape[1];
+    bool biased = l->ins > at + GATE_BIAS;
 
     return (struct experts){
         .tokens = ct_rows(&l->in[at]),
-        .k = ct_columns(&l->in[at + 1]),
+        .k = ct_columns(&l->in[at + WEIGHTS]),
         .n = ct_columns(&l->in[at]),
         .f = f,
-        .count = l->in[at + 3].shape[0],
-        .first = ct_launch_offset(l, l->op->in[at + 3], 0),
+        .count = l->in[at + GATE].shape[0],
+        .first = ct_launch_offset(l, l->op->in[at + GATE], 0),
         .x = r->in[at],
-        .weights = r->in[at + 1],
-        .ids = r->in[at + 2],
-        .gate = r->in[at + 3],
-        .up = r->in[at + 4],
-        .down = r->in[at + 5],
+        .weights = r->in[at + WEIGHTS],
+        .ids = r->in[at + IDS],
+        .gate = r->in[at + GATE],
+        .up = r->in[at + UP],
+        .down = r->in[at + DOWN],
+        .gate_bias = biased ? r->in[at + GATE_BIAS] : NULL,
+        .up_bias = biased ? r->in[at + UP_BIAS] : NULL,
+        .alpha = how->alpha != 0 ? how->alpha : 1,
+        .limit = how->limit > 0 ? how->limit : INFINITY,
+        .offset = how->offset,
         .g = ct_arena_array(&r->arena, double, f),
         .u = ct_arena_array(&r->arena, double, f),
         .h = ct_arena_array(&r->arena, double, f),
@@ -50,6 +62,17 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+/* NaN stays NaN. */
+static double at_most(double x, double limit)
+{
+    return x > limit ? limit : x;
+}
+
+static double within(double x, double limit)
+{
+    return x < -limit ? -limit : at_most(x, limit);
+}
+
 /* The hidden layer of choice i of a token: false if this rank has no expert for it. */
 static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
 {
@@ -59,14 +82,18 @@ static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
     if (s->ids[i] == CT_NO_EXPERT || e < 0 || e >= s->count)
         return false;
     for (int64_t j = 0; j < s->f; j++) {
-        const double *gate = s->gate + (e * s->f + j) * s->n, *up = s->up + (e * s->f + j) * s->n;
+        int64_t at = e * s->f + j;
+        const double *gate = s->gate + at * s->n, *up = s->up + at * s->n;
+        double g;
 
-        s->g[j] = s->u[j] = 0;
+        s->g[j] = s->gate_bias ? s->gate_bias[at] : 0;
+        s->u[j] = s->up_bias ? s->up_bias[at] : 0;
         for (int64_t n = 0; n < s->n; n++) {
             s->g[j] += gate[n] * x[n];
             s->u[j] += up[n] * x[n];
         }
-        s->h[j] = s->g[j] * sigmoid(s->g[j]) * s->u[j];
+        g = at_most(s->g[j], s->limit);
+        s->h[j] = g * sigmoid(s->alpha * g) * (within(s->u[j], s->limit) + s->offset);
     }
     *expert = e;
     return true;
@@ -78,7 +105,7 @@ static int check_ids(const struct ct_launch *l, const struct experts *s, int at)
 
     for (int64_t i = 0; rc == 0 && i < s->tokens * s->k; i++)
         if (s->ids[i] != CT_NO_EXPERT)
-            rc = ct_checked_index(s->ids, i, l->op->in[at + 3]->shape[0], "expert");
+            rc = ct_checked_index(s->ids, i, l->op->in[at + GATE]->shape[0], "expert");
     return rc;
 }
 
@@ -126,14 +153,17 @@ static int experts_reference(const struct ct_launch *l)
     return ct_reference_end(&r, rc);
 }
 
-/* With h = silu(g) u and dh of one choice: dg over g and du over u. */
+/* With h = g sigmoid(alpha g) (u + offset) and dh of one choice: dg over g and du over u. They are
+   0 beyond the limits. */
 static void hidden_gradients(const struct experts *s, const double *dh)
 {
     for (int64_t j = 0; j < s->f; j++) {
-        double g = s->g[j], a = sigmoid(g);
+        double g = at_most(s->g[j], s->limit), u = within(s->u[j], s->limit);
+        double a = sigmoid(s->alpha * g);
 
-        s->g[j] = dh[j] * s->u[j] * a * (1 + g * (1 - a));
-        s->u[j] = dh[j] * g * a;
+        s->g[j] =
+            s->g[j] > s->limit ? 0 : dh[j] * (u + s->offset) * a * (1 + s->alpha * g * (1 - a));
+        s->u[j] = fabs(s->u[j]) > s->limit ? 0 : dh[j] * g * a;
     }
 }
 
@@ -184,6 +214,10 @@ static int experts_dw_reference(const struct ct_launch *l)
         hidden_gradients(&s, dh);
         add_outer(r.out[0] + e * s.f * s.n, s.f, s.n, 1, s.g, x);
         add_outer(r.out[1] + e * s.f * s.n, s.f, s.n, 1, s.u, x);
+        for (int64_t j = 0; s.gate_bias && j < s.f; j++) {
+            r.out[3][e * s.f + j] += s.g[j];
+            r.out[4][e * s.f + j] += s.u[j];
+        }
     }
     return ct_reference_end(&r, rc);
 }
@@ -192,10 +226,11 @@ static int experts_dw_reference(const struct ct_launch *l)
    taken to be even. */
 static double flops_of(const struct ct_op *op, const struct ct_tensor *in, int at)
 {
-    double share = (double)in[at + 3].shape[0] / (double)op->in[at + 3]->shape[0];
+    const struct ct_tensor *gate = &in[at + GATE];
+    double share = (double)gate->shape[0] / (double)op->in[at + GATE]->shape[0];
 
-    return 2.0 * share * (double)ct_tensor_count(&in[at + 1]) * 3 * (double)in[at + 3].shape[1] *
-           (double)in[at + 3].shape[2];
+    return 2.0 * share * (double)ct_tensor_count(&in[at + WEIGHTS]) * 3 * (double)gate->shape[1] *
+           (double)gate->shape[2];
 }
 
 static double experts_flops(const struct ct_op *op, const struct ct_tensor *in,
@@ -215,20 +250,59 @@ static double experts_grad_flops(const struct ct_op *op, const struct ct_tensor 
 
 static int experts_vjp(struct ct_vjp *v)
 {
-    struct ct_value **in = v->op->in;
-    struct ct_value *all[7] = {v->dout[0], in[0], in[1], in[2], in[3], in[4], in[5]};
-    int rc = ct_emit_gradients(v, &ct_op_experts_dx, all, 7, NULL, (int[]){0, 1}, 2);
+    const struct ct_op *op = v->op;
+    struct ct_value *all[1 + OPERANDS] = {v->dout[0]};
+    int rc;
 
-    return rc < 0 ? rc : ct_emit_gradients(v, &ct_op_experts_dw, all, 7, NULL, (int[]){3, 4, 5}, 3);
+    memcpy(all + 1, op->in, (size_t)op->ins * sizeof(*all));
+    rc = ct_emit_gradients(v, &ct_op_experts_dx, all, 1 + op->ins, op->attrs, (int[]){X, WEIGHTS},
+                           2);
+    return rc < 0 ? rc
+                  : ct_emit_gradients(v, &ct_op_experts_dw, all, 1 + op->ins, op->attrs,
+                                      (int[]){GATE, UP, DOWN, GATE_BIAS, UP_BIAS}, op->ins - GATE);
 }
 
-#define OPERANDS "x[.N] T, weights[.K] W, ids[.K] i, gate[efN] T, up[efN] T, down[eNf] T"
+/* Inputs from `at` on are the operands. */
+static int check_biases(const struct ct_op *op, int at)
+{
+    if (op->ins > at + OPERANDS)
+        return ct_fail(CT_EINVAL, "takes gate_bias and up_bias once");
+    if (op->ins == at + OPERANDS && (!op->in[at + GATE_BIAS] || !op->in[at + UP_BIAS]))
+        return ct_fail(CT_EINVAL, "takes both gate_bias and up_bias, or none");
+    return 0;
+}
+
+static int experts_infer(struct ct_op *op)
+{
+    return check_biases(op, 0);
+}
+
+static int experts_grad_infer(struct ct_op *op)
+{
+    return check_biases(op, 1);
+}
+
+const struct ct_option ct_experts_attrs[] = {
+    CT_OPT_FLOAT(struct ct_experts, alpha, "alpha", "0", -1e300, 1e300,
+                 "Factor of the gate in the sigmoid; 0: 1"),
+    CT_OPT_FLOAT(struct ct_experts, limit, "limit", "0", 0, 1e300,
+                 "Upper limit of the gate, and of the other half's magnitude; 0: none"),
+    CT_OPT_FLOAT(struct ct_experts, offset, "offset", "0", -1e300, 1e300,
+                 "Added to the other half"),
+    {0}};
+
+#define INPUTS                                                                                     \
+    "x[.N] T, weights[.K] W, ids[.K] i, gate[efN] T, up[efN] T, down[eNf] T, "                     \
+    "*(?gate_bias[ef] T, ?up_bias[ef] T)"
 
 const struct ct_op_type ct_op_experts = {
     .size = sizeof(struct ct_op_type),
     .name = "experts",
     .summary = "sum over the chosen experts of weight * down (silu(gate x) * up x)",
-    .signature = OPERANDS " -> y[.N] T",
+    .signature = INPUTS " -> y[.N] T",
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_infer,
     .vjp = experts_vjp,
     .flops = experts_flops,
     .reference = experts_reference,
@@ -238,8 +312,11 @@ const struct ct_op_type ct_op_experts_dx = {
     .size = sizeof(struct ct_op_type),
     .name = "experts_dx",
     .summary = "gradient of experts towards tokens and weights of choices",
-    .signature = "dy[.N] T, " OPERANDS " -> dx[.N] T, dweights[.K] W",
+    .signature = "dy[.N] T, " INPUTS " -> dx[.N] T, dweights[.K] W",
     .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_grad_infer,
     .flops = experts_grad_flops,
     .reference = experts_dx_reference,
 };
@@ -248,16 +325,22 @@ const struct ct_op_type ct_op_experts_dw = {
     .size = sizeof(struct ct_op_type),
     .name = "experts_dw",
     .summary = "gradient of experts towards their weights",
-    .signature = "dy[.N] T, " OPERANDS " -> dgate[efN] T, dup[efN] T, ddown[eNf] T",
+    .signature = "dy[.N] T, " INPUTS " -> dgate[efN] T, dup[efN] T, ddown[eNf] T, "
+                 "*(dgate_bias[ef] T, dup_bias[ef] T)",
     .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_grad_infer,
     .flops = experts_grad_flops,
     .reference = experts_dw_reference,
 };
 
 struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
                             struct ct_value *weights, struct ct_value *ids, struct ct_value *gate,
-                            struct ct_value *up, struct ct_value *down)
+                            struct ct_value *up, struct ct_value *down, struct ct_value *gate_bias,
+                            struct ct_value *up_bias, const struct ct_experts *how)
 {
     return ct_emit_type1(b, &ct_op_experts, name,
-                         (struct ct_value *[]){x, weights, ids, gate, up, down}, 6, NULL);
+                         (struct ct_value *[]){x, weights, ids, gate, up, down, gate_bias, up_bias},
+                         gate_bias || up_bias ? OPERANDS : GATE_BIAS, how);
 }

@@ -167,11 +167,18 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
+static bool is_swiglu(const struct ct_experts *how)
+{
+    return (how->alpha == 0 || how->alpha == 1) && how->limit == 0 && how->offset == 0;
+}
+
 bool cpu_experts_accept(const struct ct_prepare *p)
 {
     int at = cpu_experts_x(p->outs);
     enum ct_dtype type = p->in[at].dtype;
 
+    if (p->ins > at + WEIGHTS || !is_swiglu(p->op->attrs))
+        return false;
     for (int i = 0; i < p->ins; i++)
         if (i != at + 1 && i != at + 2 && p->in[i].dtype != type)
             return false;

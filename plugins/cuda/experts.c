@@ -29,8 +29,15 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
     return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
 }
 
+static bool is_swiglu(const struct ct_experts *how)
+{
+    return (how->alpha == 0 || how->alpha == 1) && how->limit == 0 && how->offset == 0;
+}
+
 bool gpu_experts_accept(const struct ct_prepare *p, int at)
 {
+    if (p->ins > at + OPERANDS || !is_swiglu(p->op->attrs))
+        return false;
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
             return false;

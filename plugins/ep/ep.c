@@ -9,6 +9,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
@@ -74,15 +75,14 @@ static int split_weight(struct ct_value *weight, int ep)
 /* The mixture and its weights, which are its last inputs, are split. */
 static int split_mixture(struct ct_graph *graph, struct ct_op *op, int ep)
 {
+    struct ct_value *in[EP_INPUTS];
     int rc = 0;
 
-    for (int i = EP_GATE; rc == 0 && i < EP_INPUTS; i++)
+    memcpy(in, op->in, (size_t)op->ins * sizeof(*in));
+    for (int i = EP_GATE; rc == 0 && i < op->ins; i++)
         rc = split_weight(op->in[i], ep);
     if (rc == 0)
-        ct_op_become(
-            graph, op, &ep_experts,
-            (struct ct_value *[]){op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5]},
-            EP_INPUTS, NULL);
+        ct_op_become(graph, op, &ep_experts, in, op->ins, op->attrs);
     return rc;
 }
 

@@ -20,7 +20,7 @@ extern struct ep_config ep_config;
 extern const struct ct_op_type ep_experts, ep_experts_dx, ep_experts_dw;
 /* The first input that experts and its gradients have in common: x. */
 int ep_first_input(const struct ct_op *op);
-enum { EP_X, EP_WEIGHTS, EP_IDS, EP_GATE, EP_UP, EP_DOWN, EP_INPUTS };
+enum { EP_X, EP_WEIGHTS, EP_IDS, EP_GATE, EP_UP, EP_DOWN, EP_GATE_BIAS, EP_UP_BIAS, EP_INPUTS };
 
 /* ---- route.c, exchange.c: what a rank runs ---- */
 

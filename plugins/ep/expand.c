@@ -50,7 +50,8 @@ struct mixture {
     struct expansion *x;
     struct ct_builder b;
     struct ct_op *op;
-    struct ct_value **in; /* EP_INPUTS of them */
+    struct ct_value **in; /* from EP_X on */
+    int ins;
     struct ep_route route;
     struct ep_round round; /* of number 0 */
     int64_t rounds;
@@ -125,8 +126,13 @@ static int place(struct mixture *m)
 
 static int begin(struct expansion *x, struct ct_op *op, struct mixture *m)
 {
-    *m = (struct mixture){
-        .x = x, .b = ct_builder_before(x->graph, op), .op = op, .in = op->in + ep_first_input(op)};
+    int at = ep_first_input(op);
+
+    *m = (struct mixture){.x = x,
+                          .b = ct_builder_before(x->graph, op),
+                          .op = op,
+                          .in = op->in + at,
+                          .ins = op->ins - at};
     m->b.why = "ep: tokens go to the ranks of their experts, and their sums return";
     return place(m);
 }
@@ -279,16 +285,16 @@ static struct ct_op *run_experts(struct mixture *m, const struct ct_op_type *typ
         in[0] = send(m, "dy", m->op->in[0], round);
     for (int i = 0; i < EP_GATE; i++)
         in[at + i] = send(m, names[i], m->in[i], round);
-    memcpy(in + at + EP_GATE, m->in + EP_GATE, (EP_INPUTS - EP_GATE) * sizeof(*in));
+    memcpy(in + at + EP_GATE, m->in + EP_GATE, (size_t)(m->ins - EP_GATE) * sizeof(*in));
     op = m->b.status < 0
              ? NULL
-             : ct_emit_type(&m->b, type, name(m, "rows", round), in, at + EP_INPUTS, NULL);
+             : ct_emit_type(&m->b, type, name(m, "rows", round), in, at + m->ins, m->op->attrs);
     for (int i = 0; op && i < op->outs; i++) {
         const struct ct_value *old = m->op->out[i];
 
         op->out[i]->dtype = old->dtype;
         op->out[i]->dtype_fixed = old->dtype_fixed;
-        if (op->outs == 3)
+        if (type == &ct_op_experts_dw)
             op->out[i]->sharding = old->sharding;
         else
             placed(op->out[i], &m->there, m->tokens.unreduced);
@@ -318,12 +324,13 @@ static int expand_tokens(struct mixture *m, const struct ct_op_type *type)
 
 static int expand_weights(struct mixture *m)
 {
-    struct ct_value *result[3] = {NULL};
+    struct ct_value *result[EP_INPUTS - EP_GATE] = {NULL};
+    int outs = m->op->outs;
 
     for (int64_t round = 0; round < m->rounds && m->b.status == 0; round++) {
         struct ct_op *op = run_experts(m, &ct_op_experts_dw, round);
 
-        for (int i = 0; op && i < 3; i++) {
+        for (int i = 0; op && i < outs; i++) {
             struct ct_value *more =
                 round ? ct_add(&m->b, name(m, "sum", round), result[i], op->out[i]) : op->out[i];
 
@@ -332,7 +339,7 @@ static int expand_weights(struct mixture *m)
                      : NULL;
         }
     }
-    for (int i = 0; m->b.status == 0 && i < 3; i++)
+    for (int i = 0; m->b.status == 0 && i < outs; i++)
         deliver(m, result[i], m->op->out[i]);
     return m->b.status;
 }

@@ -13,7 +13,7 @@
 
 int ep_first_input(const struct ct_op *op)
 {
-    return op->ins - EP_INPUTS;
+    return op->type == &ep_experts ? 0 : 1;
 }
 
 /* ---- shardings ---- */
@@ -73,7 +73,7 @@ static int place(const struct ct_op *op, const struct ct_mesh *mesh, struct ct_s
     for (int i = 0; i < op->ins; i++)
         in[i] = i < at + EP_GATE ? tokens : i == at + EP_DOWN ? down : gate;
     for (int i = 0; i < op->outs; i++)
-        if (op->outs == 3) {
+        if (op->type == &ep_experts_dw) {
             out[i] = i == 2 ? down : gate;
             out[i].unreduced = ct_sharding_axes(&tokens) & ~experts;
         } else {
@@ -101,26 +101,47 @@ static int experts_dw_reference(const struct ct_launch *l)
     return ct_op_experts_dw.reference(l);
 }
 
+static int experts_infer(struct ct_op *op)
+{
+    return ct_op_experts.infer(op);
+}
+
+static int experts_grad_infer(struct ct_op *op)
+{
+    return ct_op_experts_dx.infer(op);
+}
+
 static int experts_vjp(struct ct_vjp *v)
 {
+    const struct ct_op *op = v->op;
     struct ct_value *in[1 + EP_INPUTS] = {v->dout[0]};
     int rc;
 
-    memcpy(in + 1, v->op->in, sizeof(*in) * EP_INPUTS);
-    rc =
-        ct_emit_gradients(v, &ep_experts_dx, in, 1 + EP_INPUTS, NULL, (int[]){EP_X, EP_WEIGHTS}, 2);
+    memcpy(in + 1, op->in, (size_t)op->ins * sizeof(*in));
+    rc = ct_emit_gradients(v, &ep_experts_dx, in, 1 + op->ins, op->attrs, (int[]){EP_X, EP_WEIGHTS},
+                           2);
     return rc < 0 ? rc
-                  : ct_emit_gradients(v, &ep_experts_dw, in, 1 + EP_INPUTS, NULL,
-                                      (int[]){EP_GATE, EP_UP, EP_DOWN}, 3);
+                  : ct_emit_gradients(v, &ep_experts_dw, in, 1 + op->ins, op->attrs,
+                                      (int[]){EP_GATE, EP_UP, EP_DOWN, EP_GATE_BIAS, EP_UP_BIAS},
+                                      op->ins - EP_GATE);
 }
 
-#define OPERANDS "x[.N] T, weights[.K] W, ids[.K] i, gate[EFN] T, up[EFN] T, down[ENF] T"
+#define INPUTS                                                                                     \
+    "x[.N] T, weights[.K] W, ids[.K] i, gate[EFN] T, up[EFN] T, down[ENF] T, "                     \
+    "*(?gate_bias[EF] T, ?up_bias[EF] T)"
+
+#define SAMPLES(dy) dy SAMPLE "; alpha=1.7 limit=1 offset=1: " dy SAMPLE " real[2,8] real[2,8]"
+#define SAMPLE "real[2,4,6] statistic[2,4,4] small[2,4,4] real[2,8,6] real[2,8,6] real[2,6,8]"
 
 const struct ct_op_type ep_experts = {
     .size = sizeof(struct ct_op_type),
     .name = "ep.experts",
     .summary = "experts whose ranks have different tokens",
-    .signature = OPERANDS " -> y[.N] T",
+    .signature = INPUTS " -> y[.N] T",
+    .samples = SAMPLES(""),
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_infer,
     .vjp = experts_vjp,
     .reference = experts_reference,
     .place = place,
@@ -130,8 +151,12 @@ const struct ct_op_type ep_experts_dx = {
     .size = sizeof(struct ct_op_type),
     .name = "ep.experts_dx",
     .summary = "gradient of ep.experts towards tokens and weights of choices",
-    .signature = "dy[.N] T, " OPERANDS " -> dx[.N] T, dweights[.K] W",
+    .signature = "dy[.N] T, " INPUTS " -> dx[.N] T, dweights[.K] W",
+    .samples = SAMPLES("real[2,4,6] "),
     .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_grad_infer,
     .reference = experts_dx_reference,
     .place = place,
 };
@@ -140,8 +165,13 @@ const struct ct_op_type ep_experts_dw = {
     .size = sizeof(struct ct_op_type),
     .name = "ep.experts_dw",
     .summary = "gradient of ep.experts towards their weights",
-    .signature = "dy[.N] T, " OPERANDS " -> dgate[EFN] T, dup[EFN] T, ddown[ENF] T",
+    .signature = "dy[.N] T, " INPUTS " -> dgate[EFN] T, dup[EFN] T, ddown[ENF] T, "
+                 "*(dgate_bias[EF] T, dup_bias[EF] T)",
+    .samples = SAMPLES("real[2,4,6] "),
     .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_grad_infer,
     .reference = experts_dw_reference,
     .place = place,
 };

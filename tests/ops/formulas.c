@@ -664,6 +664,105 @@ static void expert_excess_adds_up_to_nothing(void **state)
     ct_trial_finish(&m);
 }
 
+/* ---- experts ---- */
+
+/* Is x beyond the limits? They bind for about half of the hidden layers. */
+static bool clamp(double *x, double low, double high)
+{
+    double y = fmax(low, fmin(high, *x));
+    bool bound = y != *x;
+
+    *x = y;
+    return bound;
+}
+
+/* What choice i adds to feature c of its token, and how many limits bind. */
+static double expert_adds(struct ct_trial *m, int i, int c, int *bound)
+{
+    int e = integers(m, 2)[i];
+    const double *x = in(m, 0) + i / 2 * 4;
+    double sum = 0;
+
+    for (int j = 0; j < 3; j++) {
+        double g = in(m, 6)[e * 3 + j], u = in(m, 7)[e * 3 + j];
+
+        for (int n = 0; n < 4; n++) {
+            g += in(m, 3)[(e * 3 + j) * 4 + n] * x[n];
+            u += in(m, 4)[(e * 3 + j) * 4 + n] * x[n];
+        }
+        *bound += clamp(&g, -INFINITY, 0.75) + clamp(&u, -0.75, 0.75);
+        sum += in(m, 5)[(e * 4 + c) * 3 + j] * g / (1 + exp(-1.702 * g)) * (u + 1);
+    }
+    return in(m, 1)[i] * sum;
+}
+
+static void experts_follow_their_formula(void **state)
+{
+    struct ct_trial m;
+    int bound = 0;
+
+    (void)state;
+    create(&m, "experts", "alpha=1.702 limit=0.75 offset=1",
+           "real[5,4] statistic[5,2] index[5,2] real[6,3,4] real[6,3,4] real[6,4,3] real[6,3] "
+           "real[6,3]");
+    run(&m);
+    for (int i = 0; i < 20; i++)
+        near(out(&m, 0)[i], expert_adds(&m, i / 4 * 2, i % 4, &bound) +
+                                expert_adds(&m, i / 4 * 2 + 1, i % 4, &bound));
+    assert_in_range(bound, 60, 180);
+    ct_trial_finish(&m);
+}
+
+/* The gradient of one expert of width 1 with the limit 2, whose other numbers are 1. */
+static double limited_dx(double gate, double up)
+{
+    struct ct_trial m;
+    double dx;
+
+    create(&m, "experts_dx", "limit=2",
+           "real[1,1] real[1,1] statistic[1,1] index[1,1] real[6,1,1] real[6,1,1] real[6,1,1]");
+    for (int i = 0; i < m.op->ins; i++)
+        for (int j = 0; i != 3 && j < (i < 3 ? 1 : 6); j++)
+            in(&m, i)[j] = i == 4 ? gate : i == 5 ? up : 1;
+    run(&m);
+    dx = out(&m, 0)[0];
+    ct_trial_finish(&m);
+    return dx;
+}
+
+/* At a limit, but not beyond. */
+static void gradients_pass_limits(void **state)
+{
+    double s = 1 / (1 + exp(-2)), dg = s * (1 + 2 * (1 - s)), du = 2 * s;
+
+    (void)state;
+    near(limited_dx(2, 2), 2 * 2 * dg + 2 * du);
+    near(limited_dx(2, -2), 2 * -2 * dg - 2 * du);
+    near(limited_dx(3, -2), -2 * du);
+    near(limited_dx(2, -3), 2 * -2 * dg);
+    near(limited_dx(2, 3), 2 * 2 * dg);
+}
+
+static void expert_bias_follows_its_formula(void **state)
+{
+    struct ct_trial m;
+
+    (void)state;
+    create(&m, "expert_bias", NULL, "statistic[5,2] index[5,2] real[6,3]");
+    integers(&m, 1)[7] = CT_NO_EXPERT;
+    run(&m);
+    for (int t = 0; t < 5; t++)
+        for (int c = 0; c < 3; c++) {
+            int32_t first = integers(&m, 1)[2 * t], second = integers(&m, 1)[2 * t + 1];
+            double want = in(&m, 0)[2 * t] * in(&m, 2)[first * 3 + c];
+
+            if (t != 3)
+                want += in(&m, 0)[2 * t + 1] * in(&m, 2)[second * 3 + c];
+            near(out(&m, 0)[3 * t + c], want);
+        }
+    ct_trial_finish(&m);
+}
+
 /* Every kernel that takes labels or tokens refuses one that is outside, and names it. */
 static void indices_out_of_range_are_refused(void **state)
 {
@@ -692,6 +791,10 @@ static void indices_out_of_range_are_refused(void **state)
          3,
          -2,
          "label -2"},
+        {{"expert_bias", NULL, "real[2,2] index[2,2] real[6,3]"}, 1, 6, "expert 6 at position 2"},
+        {{"expert_bias", NULL, "real[2,2] index[2,2] real[6,3]"}, 1, -2, "expert -2"},
+        {{"expert_bias_dweights", NULL, "real[2,3] index[2,2] real[6,3]"}, 1, 6, "expert 6"},
+        {{"expert_bias_dbias", NULL, "real[2,3] real[2,2] index[2,2] real[6,3]"}, 2, 6, "expert 6"},
     };
 
     (void)state;
@@ -1016,6 +1119,9 @@ int main(void)
         cmocka_unit_test(top_k_follows_its_formula),
         cmocka_unit_test(top_k_orders_equal_ranks),
         cmocka_unit_test(expert_excess_adds_up_to_nothing),
+        cmocka_unit_test(experts_follow_their_formula),
+        cmocka_unit_test(gradients_pass_limits),
+        cmocka_unit_test(expert_bias_follows_its_formula),
         cmocka_unit_test(clip_coefficient_follows_its_formula),
         cmocka_unit_test(sign_step_follows_its_formula),
         cmocka_unit_test(squared_norm_follows_its_formula),

@@ -118,6 +118,14 @@ static const struct infer_case good[] = {
      "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
      "float32[5,4,8] float32[5,4,8] float32[5,8,4]"},
+    {"experts_dw", "limit=7",
+     "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4] float32[5,4] float32[5,4]",
+     "float32[5,4,8] float32[5,4,8] float32[5,8,4] float32[5,4] float32[5,4]"},
+    {"expert_bias", NULL, "float32[2,3,2] int32[2,3,2] bfloat16[5,8]", "bfloat16[2,3,8]"},
+    {"expert_bias_dweights", NULL, "bfloat16[2,3,8] int32[2,3,2] bfloat16[5,8]", "float32[2,3,2]"},
+    {"expert_bias_dbias", NULL, "bfloat16[2,3,8] float32[2,3,2] int32[2,3,2] bfloat16[5,8]",
+     "bfloat16[5,8]"},
     {"softmax", NULL, "bfloat16[2,3]", "bfloat16[2,3]"},
     {"softmax_grad", NULL, "float32[2,3] float32[2,3]", "float32[2,3]"},
     {"init_uniform", "low=-1", "bfloat16[2,3]", ""},
@@ -319,6 +327,24 @@ static const struct infer_case bad[] = {
      "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
      "experts_dw(%experts_dw): K is 2 in weights %c [2,2], but 3 in ids %d [2,3]"},
+    {"experts", NULL,
+     "float32[2,8] float32[2,3] int32[2,3] float32[5,4,8] float32[5,4,8] float32[5,8,4] "
+     "float32[5,4] -",
+     "experts(%experts): takes both gate_bias and up_bias, or none"},
+    {"experts", NULL,
+     "float32[2,8] float32[2,3] int32[2,3] float32[5,4,8] float32[5,4,8] float32[5,8,4] "
+     "float32[5,4] float32[5,4] float32[5,4] float32[5,4]",
+     "experts(%experts): takes gate_bias and up_bias once"},
+    {"experts_dw", NULL,
+     "float32[2,8] float32[2,8] float32[2,3] int32[2,3] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4] - float32[5,4]",
+     "experts_dw(%experts_dw): takes both gate_bias and up_bias, or none"},
+    {"expert_bias", NULL, "float32[2,3] int32[2,2] float32[5,8]",
+     "expert_bias(%expert_bias): K is 3 in weights %a [2,3], but 2 in ids %b [2,2]"},
+    {"expert_bias_dweights", NULL, "float32[2,8] int32[2,2] float32[5,4]",
+     "expert_bias_dweights(%expert_bias_dweights): N is 8 in dy %a [2,8], but 4 in bias %c [5,4]"},
+    {"expert_bias_dbias", NULL, "float32[2,8] float32[2,3] int32[2,2] float32[5,8]",
+     "expert_bias_dbias(%expert_bias_dbias): K is 3 in weights %b [2,3], but 2 in ids %c [2,2]"},
     {"softmax", NULL, "float32[]", "softmax(%softmax): x %a [] must have at least 1 dimension"},
     {"softmax_grad", NULL, "float32[2] float32[3]",
      "softmax_grad(%softmax_grad): K is 2 in dy %a [2], but 3 in y %b [3]"},

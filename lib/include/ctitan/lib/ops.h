@@ -55,6 +55,9 @@
     X(experts)                                                                                     \
     X(experts_dx)                                                                                  \
     X(experts_dw)                                                                                  \
+    X(expert_bias)                                                                                 \
+    X(expert_bias_dweights)                                                                        \
+    X(expert_bias_dbias)                                                                           \
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_grad)                                                                   \
     X(linear_cross_entropy_dx)                                                                     \
@@ -275,15 +278,32 @@ CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, s
    whole: exactly, since they are whole numbers, as long as they are below 2^24. */
 CT_API struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name,
                                          struct ct_value *ids, struct ct_value *x);
-/* A mixture of SwiGLU layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
-   choices i of weights[i] down[e] (silu(gate[e] x) * (up[e] x)), e = ids[i]. weights and ids are
-   [.., k], gate and up [experts, f, n], down [experts, n, f]. An id may be CT_NO_EXPERT: such a
-   choice adds nothing. Splitting experts or f leaves the result unreduced. */
+/* The gated layer of an expert, and attributes of experts and its gradients: with g = gate x and
+   u = up x, and biases added where there are any, g is at most `limit`, and u from -limit to limit;
+   h = g sigmoid(alpha g) (u + offset). Zeros are SwiGLU; gpt-oss (OpenAI 2025) has 1.702, 7, 1. The
+   gradient passes at a limit, and not beyond. */
+struct ct_experts {
+    double alpha; /* 0: 1 */
+    double limit; /* 0: none */
+    double offset;
+};
+CT_API extern const struct ct_option ct_experts_attrs[];
+/* A mixture of gated layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
+   choices i of weights[i] down[e] h[e], e = ids[i]. weights and ids are [.., k], gate and up
+   [experts, f, n], down [experts, n, f]; gate_bias and up_bias are [experts, f], or both NULL. how
+   NULL: SwiGLU, h = silu(gate[e] x) * (up[e] x). An id may be CT_NO_EXPERT: such a choice adds
+   nothing. Splitting experts or f leaves the result unreduced. */
 #define CT_NO_EXPERT (-1)
 CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
                                    struct ct_value *weights, struct ct_value *ids,
                                    struct ct_value *gate, struct ct_value *up,
-                                   struct ct_value *down);
+                                   struct ct_value *down, struct ct_value *gate_bias,
+                                   struct ct_value *up_bias, const struct ct_experts *how);
+/* Biases of the chosen layers: for each token, the sum over its choices i of weights[i]
+   bias[ids[i]], [.., n]. weights and ids are as above, bias is [experts, n]. */
+CT_API struct ct_value *ct_expert_bias(struct ct_builder *b, const char *name,
+                                       struct ct_value *weights, struct ct_value *ids,
+                                       struct ct_value *bias);
 
 /* Sum over tokens of -log softmax(x w^T)[label], float32 scalar; labels int32 [b, t], -100 masked.
    The logits are computed and consumed in shards. The sum is not scaled: the caller does that. */
