@@ -269,6 +269,18 @@
     "," #h "," #d "], float32![" #b "," #s "," #g "," #d "], float32![" #b "," #s "," #g "," #e    \
     "]\n"
 
+/* Rows of o times what the softmax leaves them beside a sink, and its gradient. */
+#define SINK(b, t, h, e)                                                                           \
+    "input %o : T[" #b "," #t "," #h "," #e "]\n"                                                  \
+    "input %dy : T[" #b "," #t "," #h "," #e "]\n"                                                 \
+    "input %lse : float32[" #b "," #h "," #t "]\n"                                                 \
+    "param %sink : T[" #h "]\n"                                                                    \
+    "F - %y = attention_sink(%o, %lse, %sink) : T[" #b "," #t "," #h "," #e "]\n"                  \
+    "I - %do, %dsink = attention_sink_grad(%dy, %y, %lse, %sink) : T[" #b "," #t "," #h "," #e     \
+    "], float32![" #h "]\n"                                                                        \
+    "I - %do2, %dsink2 = attention_sink_grad(%dy, %y, %lse, %sink) : T[" #b "," #t "," #h "," #e   \
+    "], T[" #h "]\n"
+
 #define ROPE(b, t, h, d, positions, attrs)                                                         \
     "input %x : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %positions : int32[" #b "," #t "]\n"                                                    \
@@ -547,6 +559,8 @@ const struct conformance_case conformance_cases[] = {
      true},
     {"attention, tiles, latent", ATTENTION(1, 128, 1, 1, 192, 128, "_"), 2, true, true},
     {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, 32, "window=100"), 2, true, true},
+    {"attention sink, odd", SINK(2, 37, 3, 5), 0, false, true},
+    {"attention sink, many heads", SINK(1, 33, 70, 64), 0, false, true, true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
     {"rope, scaled",
@@ -672,6 +686,7 @@ const struct conformance_case bench_cases[] = {
     {"attention, debug", ATTENTION(8, 256, 16, 16, 16, 16, "_"), 2, true, true},
     {"attention, 124M", ATTENTION(4, 512, 12, 12, 64, 64, "_"), 2, true, true},
     {"attention, DeepSeek-V3", ATTENTION(1, 1024, 8, 8, 192, 128, "_"), 2, true, true},
+    {"attention sink, gpt-oss", SINK(1, 2048, 64, 64), 0, false, true},
     {"rope, debug", ROPE(8, 256, 16, 16, "_", "theta=500000"), 50, false},
     {"rope, 124M", ROPE(4, 512, 12, 64, "_", "theta=500000"), 50, false},
     {"rope, latent attention",

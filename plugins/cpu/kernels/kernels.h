@@ -18,6 +18,8 @@
     P(attention, CPU_STRIDED, isa)                                                                 \
     P(attention_grad, CPU_STRIDED, isa)                                                            \
     R(attention_merge, CPU_STRIDED, isa)                                                           \
+    R(attention_sink, CPU_STRIDED, isa)                                                            \
+    P(attention_sink_grad, CPU_GRADIENT, isa)                                                      \
     P(rms_norm, CPU_STRIDED, isa)                                                                  \
     P(add_rms_norm, CPU_STRIDED, isa)                                                              \
     P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \
