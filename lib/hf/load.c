@@ -35,14 +35,49 @@ static int fail_shape(const struct ct_weight *is, const struct ct_weight *want)
                    want->name, text[0], text[1]);
 }
 
-/* Read a box of a parameter, which one tensor holds, to host; swap is scratch of the same size. */
+/* Room for a box of a tensor in another layout than the parameter's. */
+struct scratch {
+    void *memory;
+    size_t bytes;
+};
+
+/* Whether elements of the parameter are in the same order in the tensor, without others between. */
+static bool is_dense(const struct ct_stored_rule *rule)
+{
+    return !rule || (!rule->transposed && !rule->interleaved);
+}
+
+static int read_between(const struct ct_weight *w, const struct ct_stored_rule *rule,
+                        const struct ct_state *param, const struct ct_stored_box *box,
+                        const struct ct_stored_box *t, struct scratch *scratch, void *host)
+{
+    struct ct_stored_places places = ct_stored_places(rule, param, box, t);
+    size_t item = ct_dtype_size(param->dtype);
+    size_t bytes = (size_t)ct_shape_count(t->ndim, t->shape) * item;
+    int rc;
+
+    if (scratch->bytes < bytes) {
+        free(scratch->memory);
+        *scratch = (struct scratch){malloc(bytes), bytes};
+    }
+    if (!scratch->memory) {
+        scratch->bytes = 0;
+        return ct_fail(CT_ENOMEM, "%zu bytes to read %s in", bytes, w->name);
+    }
+    rc = ct_weights_read(w, t->offset, t->shape, param->dtype, scratch->memory);
+    if (rc == 0)
+        ct_stored_gather(&places, 0, ct_shape_count(box->ndim, box->shape), item, scratch->memory,
+                         host);
+    return rc;
+}
+
+/* Read a box of a parameter, which one tensor holds, to host. */
 static int read_box(const struct ct_run *run, const struct ct_weights *weights,
-                    const struct ct_state *param, const struct ct_stored_box *box, void *swap,
-                    void *host)
+                    const struct ct_state *param, const struct ct_stored_box *box,
+                    struct scratch *scratch, void *host)
 {
     const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
     struct ct_stored_box t = ct_stored_to_tensor(rule, param, box);
-    bool transposed = rule && rule->transposed;
     struct ct_arena arena = {0};
     struct ct_weight want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
     const struct ct_weight *w = find(weights, want.name);
@@ -53,10 +88,10 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     else if (w->ndim != want.ndim ||
              memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
         rc = fail_shape(w, &want);
+    else if (is_dense(rule))
+        rc = ct_weights_read(w, t.offset, t.shape, param->dtype, host);
     else
-        rc = ct_weights_read(w, t.offset, t.shape, param->dtype, transposed ? swap : host);
-    if (rc == 0 && transposed)
-        ct_stored_transpose(swap, t.shape, ct_dtype_size(param->dtype), host);
+        rc = read_between(w, rule, param, box, &t, scratch, host);
     ct_arena_finish(&arena);
     return rc;
 }
@@ -70,25 +105,27 @@ static bool is_in_files(const struct ct_run *run, const struct ct_state *state)
 static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
                           const struct ct_state *param)
 {
+    const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
     size_t bytes = ct_run_shard_bytes(run, param);
-    char *host = malloc(bytes + 1), *swap = malloc(bytes + 1);
     struct ct_stored_box box = {.ndim = param->ndim};
+    struct scratch scratch = {0};
+    char *host = malloc(bytes + 1);
     int64_t count = 1;
-    int rc = 0;
+    int rc = host ? 0 : ct_fail(CT_ENOMEM, "%zu bytes to read %s", bytes, param->name);
 
-    if (!host || !swap)
-        rc = ct_fail(CT_ENOMEM, "twice %zu bytes to read %s", bytes, param->name);
     ct_run_shard(run, param, run->rank, box.shape, box.offset);
-    if (ct_stored_count(ct_stored_rule(run->model_ops->stored, param->name), param) > 1) {
+    /* One index of the first dimension at a time: it may be a tensor, or need scratch. */
+    if (ct_stored_stacked(rule) || (!is_dense(rule) && box.ndim > 2)) {
         count = box.shape[0];
         box.shape[0] = 1;
     }
     for (int64_t i = 0; rc == 0 && i < count; i++, box.offset[0]++)
-        rc = read_box(run, weights, param, &box, swap, host + bytes / (size_t)count * (size_t)i);
+        rc =
+            read_box(run, weights, param, &box, &scratch, host + bytes / (size_t)count * (size_t)i);
     if (rc == 0)
         rc = ct_run_write(run, param, NULL, NULL, host);
     free(host);
-    free(swap);
+    free(scratch.memory);
     return rc;
 }
 

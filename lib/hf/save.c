@@ -154,8 +154,8 @@ static int gather_part(const struct save *s, const struct output *o, const struc
 {
     const struct ct_stored_rule *rule = ct_stored_rule(s->run->model_ops->stored, param->name);
     size_t item = ct_dtype_size(param->dtype);
-    struct ct_stored_box window, place;
-    const char *data = s->window;
+    struct ct_stored_places places;
+    struct ct_stored_box window;
     int rc;
 
     if (!ct_stored_to_param(rule, param, o->index, rows, &window))
@@ -163,12 +163,9 @@ static int gather_part(const struct save *s, const struct output *o, const struc
     rc = gather_window(s, param, &window);
     if (rc < 0 || s->run->rank)
         return rc;
-    place = ct_stored_to_tensor(rule, param, &window);
-    if (rule && rule->transposed) {
-        ct_stored_transpose(s->window, &window.shape[window.ndim - 2], item, s->box);
-        data = s->box;
-    }
-    place_box(s->rows, rows, data, &place, item);
+    places = ct_stored_places(rule, param, &window, rows);
+    ct_stored_scatter(&places, 0, ct_shape_count(window.ndim, window.shape), item, s->window,
+                      s->rows);
     return 0;
 }
 

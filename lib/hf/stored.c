@@ -1,6 +1,6 @@
 /*
  * Names and boxes by a model's rules. In a tensor a parameter has lost its first dimension if that
- * numbers tensors, begins at its part, and then has its two dimensions swapped.
+ * numbers tensors, is a part along one dimension, and then has its last two dimensions swapped.
  */
 #include <string.h>
 
@@ -14,6 +14,12 @@ bool ct_stored_stacked(const struct ct_stored_rule *rule)
 static bool transposed(const struct ct_stored_rule *rule)
 {
     return rule && rule->transposed;
+}
+
+/* The parameter's dimension along which the tensor has parts; -1: it has none. */
+static int part_dim(const struct ct_stored_rule *rule)
+{
+    return rule && rule->parts ? ct_stored_stacked(rule) + rule->interleaved : -1;
 }
 
 static bool has_suffix(const char *name, const char *suffix)
@@ -96,7 +102,7 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
     if (!rule)
         return w;
     if (rule->parts)
-        w.shape[0] *= rule->parts;
+        w.shape[part_dim(rule) - first] *= rule->parts;
     if (rule->transposed)
         swap(w.shape, w.ndim);
     base = strlen(param->name) - strlen(rule->suffix);
@@ -111,13 +117,17 @@ struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
                                          const struct ct_state *param,
                                          const struct ct_stored_box *box)
 {
-    int first = ct_stored_stacked(rule);
+    int first = ct_stored_stacked(rule), d = part_dim(rule) - first;
     struct ct_stored_box t = {.ndim = box->ndim - first};
 
     memcpy(t.shape, box->shape + first, sizeof(*t.shape) * (size_t)t.ndim);
     memcpy(t.offset, box->offset + first, sizeof(*t.offset) * (size_t)t.ndim);
-    if (rule && rule->parts)
-        t.offset[0] += rule->part * param->shape[first];
+    if (rule && rule->parts && rule->interleaved) {
+        t.offset[d] *= rule->parts;
+        t.shape[d] *= rule->parts;
+    } else if (rule && rule->parts) {
+        t.offset[d] += rule->part * param->shape[d + first];
+    }
     if (transposed(rule)) {
         swap(t.shape, t.ndim);
         swap(t.offset, t.ndim);
@@ -125,11 +135,17 @@ struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
     return t;
 }
 
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return a <= 0 ? 0 : (a + b - 1) / b;
+}
+
 bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state *param,
                         int64_t index, const struct ct_stored_box *tensor,
                         struct ct_stored_box *box)
 {
-    int first = ct_stored_stacked(rule);
+    int first = ct_stored_stacked(rule), d = part_dim(rule);
+    int64_t begin, end;
 
     *box = (struct ct_stored_box){.ndim = param->ndim};
     if (first)
@@ -140,23 +156,132 @@ bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state
         swap(box->shape, box->ndim);
         swap(box->offset, box->ndim);
     }
-    if (rule && rule->parts) {
-        int64_t begin = box->offset[first] - rule->part * param->shape[first];
-        int64_t end = begin + box->shape[first];
-
-        begin = begin < 0 ? 0 : begin;
-        end = end < param->shape[first] ? end : param->shape[first];
-        box->offset[first] = begin;
-        box->shape[first] = end - begin;
-        return begin < end;
+    if (d < 0)
+        return true;
+    begin = box->offset[d];
+    end = begin + box->shape[d];
+    if (rule->interleaved) {
+        begin = ceiling(begin - rule->part, rule->parts);
+        end = ceiling(end - rule->part, rule->parts);
+    } else {
+        begin -= rule->part * param->shape[d];
+        end -= rule->part * param->shape[d];
     }
-    return true;
+    begin = begin < 0 ? 0 : begin;
+    end = end < param->shape[d] ? end : param->shape[d];
+    box->offset[d] = begin;
+    box->shape[d] = end - begin;
+    return begin < end;
 }
 
-void ct_stored_transpose(const void *from, const int64_t shape[2], size_t item, void *to)
+/* ---- copying ---- */
+
+struct ct_stored_places ct_stored_places(const struct ct_stored_rule *rule,
+                                         const struct ct_state *param,
+                                         const struct ct_stored_box *box,
+                                         const struct ct_stored_box *tensor)
 {
-    for (int64_t i = 0; i < shape[0]; i++)
-        for (int64_t j = 0; j < shape[1]; j++)
-            memcpy((char *)to + (size_t)(j * shape[0] + i) * item,
-                   (const char *)from + (size_t)(i * shape[1] + j) * item, item);
+    struct ct_stored_box at = ct_stored_to_tensor(rule, param, box);
+    struct ct_stored_places p = {.ndim = box->ndim};
+    int first = ct_stored_stacked(rule), d = part_dim(rule);
+    int64_t stride = 1;
+
+    memcpy(p.shape, box->shape, sizeof(*p.shape) * (size_t)p.ndim);
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        p.first += (at.offset[i] - tensor->offset[i]) * stride;
+        p.stride[i + first] = stride;
+        stride *= tensor->shape[i];
+    }
+    if (transposed(rule))
+        swap(p.stride, p.ndim);
+    if (d >= 0 && rule->interleaved) {
+        p.first += rule->part * p.stride[d];
+        p.stride[d] *= rule->parts;
+    }
+    return p;
+}
+
+static void copy(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t count,
+                 size_t item)
+{
+    if (from_step == 1 && to_step == 1)
+        memcpy(to, from, (size_t)count * item);
+    else if (item == 2)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + i * to_step * 2, from + i * from_step * 2, 2);
+    else if (item == 4)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + i * to_step * 4, from + i * from_step * 4, 4);
+    else
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + (size_t)(i * to_step) * item, from + (size_t)(i * from_step) * item, item);
+}
+
+/* One of the two is dense, the other the tensor. */
+struct transfer {
+    const struct ct_stored_places *places;
+    const char *from;
+    char *to;
+    size_t item;
+    bool scatters;
+};
+
+static int64_t place_of_row(const struct ct_stored_places *p, int64_t row)
+{
+    int64_t place = p->first;
+
+    for (int d = p->ndim - 2; d >= 0; d--) {
+        place += row % p->shape[d] * p->stride[d];
+        row /= p->shape[d];
+    }
+    return place;
+}
+
+/* The columns [column, column + count) of some rows of the box, which begin at `at` in the dense
+   elements. Some columns of all rows at a time: of a transposed tensor, these are near. */
+static void move(const struct transfer *t, int64_t row, int64_t rows, int64_t column, int64_t count,
+                 int64_t at)
+{
+    const struct ct_stored_places *p = t->places;
+    int64_t step = p->ndim ? p->stride[p->ndim - 1] : 1, most = step == 1 ? count : 64;
+
+    for (int64_t c = 0; c < count; c += most)
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t place = place_of_row(p, row + r) + (column + c) * step;
+            int64_t dense = at + r * count + c, n = count - c < most ? count - c : most;
+
+            if (t->scatters)
+                copy(t->from + (size_t)dense * t->item, 1, t->to + (size_t)place * t->item, step, n,
+                     t->item);
+            else
+                copy(t->from + (size_t)place * t->item, step, t->to + (size_t)dense * t->item, 1, n,
+                     t->item);
+        }
+}
+
+static void move_range(const struct transfer *t, int64_t at, int64_t count)
+{
+    const struct ct_stored_places *p = t->places;
+    int64_t columns = p->ndim ? p->shape[p->ndim - 1] : 1, done = 0;
+
+    while (done < count) {
+        int64_t row = (at + done) / columns, column = (at + done) % columns, left = count - done;
+        int64_t rows = column || left < columns ? 1 : left / columns;
+        int64_t n = column + left < columns ? left : columns - column;
+
+        move(t, row, rows, column, n, done);
+        done += rows * n;
+    }
+}
+
+void ct_stored_gather(const struct ct_stored_places *places, int64_t at, int64_t count, size_t item,
+                      const void *tensor, void *dense)
+{
+    move_range(&(struct transfer){places, tensor, dense, item, false}, at, count);
+}
+
+void ct_stored_scatter(const struct ct_stored_places *places, int64_t at, int64_t count,
+                       size_t item, const void *dense, void *tensor)
+{
+    move_range(&(struct transfer){places, dense, tensor, item, true}, at, count);
 }

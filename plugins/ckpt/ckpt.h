@@ -45,7 +45,10 @@ struct ckpt_box {
     /* For writers: the state, and the first byte of the box in this rank's shard. */
     const struct ct_state *state;
     size_t from;
-    const char *data; /* the box itself, if there is no state */
+    /* If there is no state: the box itself; or, with places, the tensor of a model's files that it
+       is in. */
+    const char *data;
+    const struct ct_stored_places *places;
 };
 
 struct ckpt_file {

@@ -227,15 +227,17 @@ static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t
     return t && x->first[t - x->c->tensors] != SIZE_MAX;
 }
 
-/* Elements [at, at + count) of the rows [rows, columns] of a tensor, or of its transpose. */
-static void put_elements(char *tensor, const char *from, int64_t at, int64_t count, size_t item,
-                         int64_t rows, int64_t columns, bool transposed)
+/* Where the elements of a parameter are in its tensor, or in each of its tensors. */
+static struct ct_stored_places places_of(const struct ct_stored_rule *rule,
+                                         const struct ct_state *param, const struct ct_weight *w)
 {
-    if (!transposed)
-        memcpy(tensor + (size_t)at * item, from, (size_t)count * item);
-    for (int64_t i = 0; transposed && i < count; i++)
-        memcpy(tensor + (size_t)((at + i) % columns * rows + (at + i) / columns) * item,
-               from + (size_t)i * item, item);
+    struct ct_stored_box own = {.ndim = param->ndim}, whole = {.ndim = w->ndim};
+
+    memcpy(own.shape, param->shape, sizeof(own.shape));
+    memcpy(whole.shape, w->shape, sizeof(whole.shape));
+    if (ct_stored_stacked(rule))
+        own.shape[0] = 1;
+    return ct_stored_places(rule, param, &own, &whole);
 }
 
 static int write_part(void *context, size_t tensor, int64_t element, int64_t count,
@@ -247,9 +249,7 @@ static int write_part(void *context, size_t tensor, int64_t element, int64_t cou
     const struct ct_stored_rule *rule = ct_stored_rule(x->rules, state.name);
     const struct ct_weight *w = &x->all[x->first[tensor]];
     int64_t each = ct_shape_count(t->ndim, t->shape) / ct_stored_count(rule, &state), zero = 0;
-    bool transposed = rule && rule->transposed;
-    int64_t rows = transposed ? w->shape[w->ndim - 1] : 1;
-    int64_t columns = transposed ? w->shape[w->ndim - 2] : 1;
+    struct ct_stored_places places = places_of(rule, &state, w);
     size_t item = ct_dtype_size(w->dtype);
     struct ct_weight part = {t->name, t->dtype, 1, {count}, data};
     const char *from = x->block;
@@ -259,8 +259,8 @@ static int write_part(void *context, size_t tensor, int64_t element, int64_t cou
     while (rc == 0 && count) {
         int64_t at = element % each, n = each - at < count ? each - at : count;
 
-        put_elements(x->data[x->first[tensor] + (size_t)(element / each)], from,
-                     at + (rule ? rule->part * each : 0), n, item, rows, columns, transposed);
+        ct_stored_scatter(&places, at, n, item, from,
+                          x->data[x->first[tensor] + (size_t)(element / each)]);
         from += (size_t)n * item;
         element += n;
         count -= n;

@@ -1,7 +1,7 @@
 /*
- * A Hugging Face folder as a checkpoint. Boxes lie in the mapped files; only what is transposed
- * there is copied. Where each index of a parameter's first dimension is a tensor of its own, each
- * is a box in a file of its own, since a file has one box of a parameter.
+ * A Hugging Face folder as a checkpoint. Boxes are written from the mapped files. Where each index
+ * of a parameter's first dimension is a tensor of its own, each is a box in a file of its own,
+ * since a file has one box of a parameter.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,18 +79,39 @@ static struct ckpt_file *file_of(struct import *m, size_t index)
     return &c->files[index];
 }
 
-/* The part of a tensor that is a box, in the parameter's layout. */
-static const char *values_of(struct ct_arena *arena, const struct ct_stored_rule *rule,
-                             const struct ct_weight *w, size_t bytes)
+/* The box that a tensor has of a parameter. */
+static int make_box(struct import *m, const struct ct_stored_rule *rule, const char *name,
+                    const struct ct_weight *w, int64_t index, struct ckpt_box *b)
 {
-    size_t skipped = rule && rule->parts ? (size_t)rule->part * bytes : 0;
-    char *copy;
+    bool stacked = ct_stored_stacked(rule);
+    struct ct_stored_box whole = {.ndim = w->ndim}, own = {.ndim = w->ndim + stacked};
+    struct ct_state param = {.name = name, .ndim = own.ndim};
+    struct ct_stored_places places;
+    int d = stacked + (rule && rule->interleaved);
 
-    if (!rule || !rule->transposed)
-        return (const char *)w->data + skipped;
-    copy = ct_arena_alloc(arena, bytes * (size_t)(rule->parts ? rule->parts : 1));
-    ct_stored_transpose(w->data, w->shape, ct_dtype_size(w->dtype), copy);
-    return copy + skipped;
+    memcpy(whole.shape, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
+    memcpy(own.shape + stacked, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
+    if (rule && rule->transposed) {
+        own.shape[own.ndim - 2] = w->shape[w->ndim - 1];
+        own.shape[own.ndim - 1] = w->shape[w->ndim - 2];
+    }
+    if (rule && rule->parts && (own.ndim <= d || own.shape[d] % rule->parts))
+        return ct_fail(CT_ECONFIG, "%s does not have %d equal parts", w->name, rule->parts);
+    if (rule && rule->parts)
+        own.shape[d] /= rule->parts;
+    if (stacked) {
+        own.shape[0] = 1;
+        own.offset[0] = index;
+    }
+    memcpy(param.shape, own.shape, sizeof(own.shape));
+    places = ct_stored_places(rule, &param, &own, &whole);
+    *b = (struct ckpt_box){.name = name, .dtype = w->dtype, .ndim = own.ndim, .data = w->data};
+    memcpy(b->shape, own.shape, sizeof(own.shape));
+    memcpy(b->offset, own.offset, sizeof(own.offset));
+    b->bytes = (size_t)ct_shape_count(b->ndim, b->shape) * ct_dtype_size(b->dtype);
+    if (rule && (rule->parts || rule->transposed))
+        b->places = ct_arena_copy(m->c->arena, &places, sizeof(places));
+    return 0;
 }
 
 static int add_box(struct import *m, const struct ct_stored_rule *rule, const char *name,
@@ -99,26 +120,14 @@ static int add_box(struct import *m, const struct ct_stored_rule *rule, const ch
     struct ckpt_tensor *t = tensor_called(m, name);
     struct ckpt_file *file = file_of(m, (size_t)index);
     bool stacked = ct_stored_stacked(rule);
-    struct ckpt_box b = {.name = name, .dtype = w->dtype, .ndim = w->ndim + stacked};
-    int64_t *shape = b.shape + stacked;
+    struct ckpt_box b;
+    int rc = make_box(m, rule, name, w, index, &b);
 
-    memcpy(shape, w->shape, sizeof(*shape) * (size_t)w->ndim);
-    if (rule && rule->transposed) {
-        shape[0] = w->shape[1];
-        shape[1] = w->shape[0];
-    }
-    if (rule && rule->parts && (w->ndim < 1 || shape[0] % rule->parts))
-        return ct_fail(CT_ECONFIG, "%s does not have %d equal parts", w->name, rule->parts);
-    if (rule && rule->parts)
-        shape[0] /= rule->parts;
-    if (stacked) {
-        b.shape[0] = 1;
-        b.offset[0] = index;
-    }
-    b.bytes = (size_t)ct_shape_count(b.ndim, b.shape) * ct_dtype_size(b.dtype);
-    b.data = values_of(m->c->arena, rule, w, b.bytes);
-    if (t->ndim && (t->ndim != b.ndim || t->dtype != b.dtype ||
-                    memcmp(t->shape + 1, b.shape + 1, sizeof(*shape) * (size_t)(b.ndim - 1)) != 0))
+    if (rc < 0)
+        return rc;
+    if (t->ndim &&
+        (t->ndim != b.ndim || t->dtype != b.dtype ||
+         memcmp(t->shape + 1, b.shape + 1, sizeof(*b.shape) * (size_t)(b.ndim - 1)) != 0))
         return ct_fail(CT_ECONFIG, "%s has another shape than others of its kind", w->name);
     if (t->shape[0] < b.offset[0] + b.shape[0] || !t->ndim)
         memcpy(t->shape, b.shape, sizeof(b.shape));
@@ -144,7 +153,8 @@ static int take(struct import *m, const struct ct_weight *w)
         if (!r->stored || !matches(r, w->name, &base, &index))
             continue;
         known = true;
-        if (index >= MOST_FILES || (r->transposed && w->ndim != 2))
+        if (index >= MOST_FILES || (r->transposed && w->ndim < 2) ||
+            w->ndim + ct_stored_stacked(r) > CT_MAX_DIMS)
             return ct_fail(CT_ECONFIG, "%s is not what its name says", w->name);
         rc = add_box(m, r, ct_arena_printf(m->c->arena, "%.*s%s", (int)base, w->name, r->suffix), w,
                      index);

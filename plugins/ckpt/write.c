@@ -16,6 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
+#include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 
 #include "ckpt.h"
@@ -63,6 +64,11 @@ static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, siz
 {
     size_t item = ct_dtype_size(b->dtype);
 
+    if (b->places) {
+        ct_stored_gather(b->places, (int64_t)(begin / item), (int64_t)((end - begin) / item), item,
+                         b->data, to);
+        return 0;
+    }
     if (b->data) {
         memcpy(to, b->data + begin, end - begin);
         return 0;

@@ -39,11 +39,13 @@ struct ct_stored_rule {
        its own, and the index stands in the place of '#'. NULL: tensors of the files with this
        suffix are no parameters, and are ignored. "": files lack the parameter. */
     const char *stored;
-    bool transposed; /* the tensor's two dimensions are swapped */
+    bool transposed; /* the tensor's last two dimensions are swapped */
     /* The tensor is split into `parts` equal ranges along the parameter's dimension 0, and the
        parameter is the range `part`. 0: it is the whole. Rules with one tensor give all parts. */
     int part, parts;
     bool whole_dtype; /* files of a narrower dtype have it in its own */
+    /* Parts take turns along dimension 1 instead: index i of it is the tensor's i parts + part. */
+    bool interleaved;
 };
 
 struct ct_model; /* one model, defined by the plugin: its sizes */

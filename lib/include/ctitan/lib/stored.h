@@ -36,8 +36,9 @@ struct ct_stored_box {
     int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
 };
 
-/* The box of the tensor in which a box of the parameter is; one index where there are several
-   tensors. And the reverse, clipped to this parameter's part: false if nothing of it is there. */
+/* The box of the tensor in which a box of the parameter is, perhaps between elements of others; one
+   index where there are several tensors. And the reverse, clipped to this parameter's part: false if
+   nothing of it is there. */
 CT_API struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
                                                 const struct ct_state *param,
                                                 const struct ct_stored_box *box);
@@ -45,9 +46,24 @@ CT_API bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct c
                                int64_t index, const struct ct_stored_box *tensor,
                                struct ct_stored_box *box);
 
-/* Copy a dense box of a parameter (or of a tensor: the same copy) in the other's layout. shape: the
-   two last dimensions of `from`. */
-CT_API void ct_stored_transpose(const void *from, const int64_t shape[2], size_t item, void *to);
+/* Where the elements of a box of the parameter are in a dense box of the tensor: element
+   [i, j, ..] is number first + i stride[0] + j stride[1] + .. */
+struct ct_stored_places {
+    int ndim;
+    int64_t shape[CT_MAX_DIMS], stride[CT_MAX_DIMS], first;
+};
+
+/* box must be in the tensor's. */
+CT_API struct ct_stored_places ct_stored_places(const struct ct_stored_rule *rule,
+                                                const struct ct_state *param,
+                                                const struct ct_stored_box *box,
+                                                const struct ct_stored_box *tensor);
+/* Copy the elements [at, at + count) of the parameter's box, in its order, from their places or to
+   them. item: bytes of an element. */
+CT_API void ct_stored_gather(const struct ct_stored_places *places, int64_t at, int64_t count,
+                             size_t item, const void *tensor, void *dense);
+CT_API void ct_stored_scatter(const struct ct_stored_places *places, int64_t at, int64_t count,
+                              size_t item, const void *dense, void *tensor);
 
 CT_END_DECLS
 
