@@ -44,6 +44,13 @@ static struct ct_value *heads(struct ct_decoder *d, const char *name, struct ct_
                    (int64_t[]){d->request->batch, d->request->seq_len, count, d->sizes->head_dim});
 }
 
+double ct_decoder_scale(const struct ct_decoder_sizes *s)
+{
+    double amplitude = s->rope.amplitude > 0 ? s->rope.amplitude : 1;
+
+    return amplitude * amplitude / sqrt((double)s->head_dim);
+}
+
 struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_decoder_sizes *s = d->sizes;
@@ -52,7 +59,10 @@ struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
     struct ct_value *q = ct_decoder_linear(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02);
     struct ct_value *k = ct_decoder_linear(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02);
     struct ct_value *v = ct_decoder_linear(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02);
+    struct ct_attention how = {.causal = true};
 
+    if (s->rope.amplitude > 0)
+        how.scale = ct_decoder_scale(s);
     q = heads(d, "q_heads", q, s->heads);
     k = heads(d, "k_heads", k, s->kv_heads);
     v = heads(d, "v_heads", v, s->kv_heads);
@@ -62,7 +72,7 @@ struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
     }
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
-    h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, NULL);
+    h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, &how);
     h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, q_dim});
     h = ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, q_dim, d->depth_std);

@@ -204,7 +204,7 @@ static double yarn_amplitude(double factor, double mscale)
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
 
-static int check_amplitude(const json_t *scaling, const struct ct_rope *rope)
+static int read_amplitude(const json_t *scaling, struct ct_rope *rope)
 {
     double mscale, all = rope->mscale_all_dim, amplitude;
     int rc = read_optional_number(scaling, "mscale", 0, &mscale);
@@ -212,22 +212,18 @@ static int check_amplitude(const json_t *scaling, const struct ct_rope *rope)
     amplitude = mscale > 0 && all > 0
                     ? yarn_amplitude(rope->factor, mscale) / yarn_amplitude(rope->factor, all)
                     : yarn_amplitude(rope->factor, 1);
-    if (rc == 0)
-        rc = read_optional_number(scaling, "attention_factor", amplitude, &amplitude);
-    if (rc == 0 && amplitude != 1)
-        rc = ct_fail(CT_ECONFIG,
-                     "yarn with an attention factor of %g is not supported: mscale and "
-                     "mscale_all_dim must be equal, or attention_factor 1",
-                     amplitude);
-    return rc;
+    return rc < 0 ? rc
+                  : read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
 }
 
 static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
 {
-    static const struct ct_hf_fixed whole_pairs = {"truncate", "true", false};
-    int rc = check_value(json_object_get(scaling, whole_pairs.key), &whole_pairs);
+    const json_t *truncate = json_object_get(scaling, "truncate");
+    bool whole = true;
+    int rc = truncate ? read_bool(truncate, "truncate", 1, &whole) : 0;
 
     rope->scaling = CT_ROPE_YARN;
+    rope->fractional = !whole;
     if (rc < 0 || (rc = read_optional_number(scaling, "beta_fast", 32, &rope->beta_fast)) < 0 ||
         (rc = read_optional_number(scaling, "beta_slow", 1, &rope->beta_slow)) < 0 ||
         (rc = read_optional_number(scaling, "mscale_all_dim", 0, &rope->mscale_all_dim)) < 0)
@@ -236,7 +232,7 @@ static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
         return ct_fail(CT_ECONFIG, "beta_slow is above beta_fast");
     if (rope->theta <= 1)
         return ct_fail(CT_ECONFIG, "yarn needs a rope_theta above 1, not %g", rope->theta);
-    return check_amplitude(scaling, rope);
+    return read_amplitude(scaling, rope);
 }
 
 static int read_rope_type(const json_t *root, const json_t *object, struct ct_rope *rope)
@@ -372,9 +368,11 @@ static void set_given(json_t *object, const char *key, double value)
         json_object_set_new(object, key, json_real(value));
 }
 
-/* Without mscales, transformers assumes an attention factor. */
+/* An attention factor is written if it is not the one that transformers assumes. */
 static json_t *yarn_scaling(const struct ct_rope *rope)
 {
+    double amplitude = rope->amplitude > 0 ? rope->amplitude : 1;
+    double assumed = rope->mscale_all_dim > 0 ? 1 : yarn_amplitude(rope->factor, 1);
     json_t *scaling =
         json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
                   "original_max_position_embeddings", (json_int_t)rope->original_max_position);
@@ -383,7 +381,9 @@ static json_t *yarn_scaling(const struct ct_rope *rope)
     set_given(scaling, "beta_slow", rope->beta_slow);
     set_given(scaling, "mscale", rope->mscale_all_dim);
     set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
-    set_given(scaling, "attention_factor", rope->mscale_all_dim > 0 ? 0 : 1);
+    set_given(scaling, "attention_factor", amplitude != assumed ? amplitude : 0);
+    if (rope->fractional)
+        json_object_set_new(scaling, "truncate", json_false());
     return scaling;
 }
 

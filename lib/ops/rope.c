@@ -38,13 +38,15 @@ static double beta_slow(const struct ct_rope *rope)
     return rope->beta_slow > 0 ? rope->beta_slow : 1;
 }
 
-/* As transformers does: from one whole pair to another, and the last one is that of `rotated`
-   features, not pairs. */
+/* As transformers does: from one whole pair to another, unless fractional, and the last one is that
+   of `rotated` features, not pairs. */
 static double kept_by_yarn(const struct ct_rope *rope, int64_t rotated, int64_t pair)
 {
-    double low = fmax(floor(pair_of_waves(rope, rotated, beta_fast(rope))), 0);
-    double high = fmin(ceil(pair_of_waves(rope, rotated, beta_slow(rope))), (double)(rotated - 1));
+    double low = pair_of_waves(rope, rotated, beta_fast(rope));
+    double high = pair_of_waves(rope, rotated, beta_slow(rope));
 
+    low = fmax(rope->fractional ? low : floor(low), 0);
+    high = fmin(rope->fractional ? high : ceil(high), (double)(rotated - 1));
     if (low == high)
         high += 0.001;
     return 1 - fmin(fmax(((double)pair - low) / (high - low), 0), 1);
@@ -153,6 +155,8 @@ static const struct ct_option rope_attrs[] = {
                  "yarn: pairs are kept up to one that fits into it so many times; 0: 32"),
     CT_OPT_FLOAT(struct ct_rope, beta_slow, "beta_slow", "0", 0, 1e6,
                  "yarn: pairs are stretched fully from one that fits into it so many times; 0: 1"),
+    CT_OPT_BOOL(struct ct_rope, fractional, "fractional", "false",
+                "yarn: these pairs are real numbers, not rounded"),
     CT_OPT_INT(struct ct_rope, first, "first", "0", 0, 0x1p53,
                "Features of a head before this one are copied"),
     CT_OPT_BOOL(struct ct_rope, interleaved, "interleaved", "false",

@@ -254,6 +254,11 @@ static int apply(struct ct_model *m)
     if (s->kv_heads != s->heads)
         return ct_fail(CT_ECONFIG, "%lld heads of queries, but %lld of keys and values",
                        (long long)s->heads, (long long)s->kv_heads);
+    if (s->rope.amplitude > 0 && s->rope.amplitude != 1)
+        return ct_fail(CT_ECONFIG,
+                       "yarn with an attention factor of %g is not supported: mscale and "
+                       "mscale_all_dim must be equal, or attention_factor 1",
+                       s->rope.amplitude);
     return ct_mixture_apply(&config.mixture, &m->mixture);
 }
 

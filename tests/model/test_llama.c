@@ -281,19 +281,11 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
          "\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}}",
          "rope_scaling: rope_type dynamic is not supported; llama3, yarn and default are"},
-        {"{" SIZES ",\"rope_scaling\":{" YARN "}}",
-         "rope_scaling: yarn with an attention factor of 1.36889 is not supported: mscale and "
-         "mscale_all_dim must be equal, or attention_factor 1"},
-        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale_all_dim\":1}}", "factor of 1.36889"},
-        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":0.5}}",
-         "factor of 1.15572"},
-        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":1,"
-         "\"attention_factor\":1.25}}",
-         "factor of 1.25"},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":\"1\",\"mscale_all_dim\":1}}",
          "mscale is not a positive number"},
-        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":1,\"truncate\":false}}",
-         "truncate = false is not supported"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":\"1\"}}",
+         "attention_factor is not a positive number"},
+        {"{" SIZES ",\"rope_scaling\":{" YARN ",\"truncate\":0}}", "truncate is neither true nor"},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":1,\"beta_slow\":33}}",
          "beta_slow is above beta_fast"},
         {"{" SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"mscale\":1}}", "factor is missing"},
@@ -367,7 +359,8 @@ static void test_config_fallbacks(void **state)
 struct rope_case {
     const char *text;
     double theta, factor, original;
-    double beta_fast, beta_slow, mscale_all_dim; /* of YaRN */
+    double beta_fast, beta_slow, mscale_all_dim, amplitude; /* of YaRN */
+    bool fractional;
 };
 
 static void check_rope(const struct rope_case *c)
@@ -378,7 +371,10 @@ static void check_rope(const struct rope_case *c)
 
     ct_for_each_op (op, graph) {
         const struct ct_rope *rope = op->attrs;
+        double amplitude = c->amplitude > 0 ? c->amplitude : 1;
 
+        if (op->type == &ct_op_attention && op->section->part == CT_PART_F && c->amplitude > 0)
+            assert_float_equal(ct_op_float(op, "scale"), amplitude * amplitude / sqrt(8), 1e-6);
         if (op->section->part != CT_PART_F || strcmp(op->type->name, "rope"))
             continue;
         assert_true(rope->theta == c->theta && rope->factor == c->factor);
@@ -386,6 +382,7 @@ static void check_rope(const struct rope_case *c)
         assert_int_equal(rope->scaling, c->beta_fast > 0 ? CT_ROPE_YARN : CT_ROPE_LLAMA3);
         assert_true(rope->beta_fast == c->beta_fast && rope->beta_slow == c->beta_slow);
         assert_true(rope->mscale_all_dim == c->mscale_all_dim);
+        assert_true(rope->fractional == c->fractional);
         seen++;
     }
     assert_int_equal(seen, 2);
@@ -416,10 +413,17 @@ static void rope_is_that_of_transformers(void **state)
         {"\"max_position_embeddings\":32,\"rope_scaling\":{" LLAMA3("8") "}", 10000, 8, 32},
         {"\"max_position_embeddings\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,"
          "\"attention_factor\":1.0}",
-         10000, 2, 32, 32, 1, 0},
+         10000, 2, 32, 32, 1, 0, 1},
         {"\"rope_parameters\":{" YARN ",\"rope_theta\":777,\"mscale\":0.7,\"mscale_all_dim\":0.7,"
          "\"beta_fast\":8,\"beta_slow\":2}",
-         777, 40, 16, 8, 2, 0.7},
+         777, 40, 16, 8, 2, 0.7, 1},
+        {"\"rope_scaling\":{" YARN "}", 10000, 40, 16, 32, 1, 0, 1.368887945411394},
+        {"\"rope_scaling\":{" YARN ",\"mscale_all_dim\":1,\"truncate\":false}", 10000, 40, 16, 32,
+         1, 1, 1.368887945411394, true},
+        {"\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":0.5}", 10000, 40, 16, 32, 1,
+         0.5, 1.155723},
+        {"\"rope_scaling\":{" YARN ",\"mscale\":1,\"mscale_all_dim\":1,\"attention_factor\":1.25}",
+         10000, 40, 16, 32, 1, 1, 1.25},
     };
 
     (void)state;

@@ -113,6 +113,11 @@ static void what_is_not_supported_is_refused(void **state)
          "topk_method"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"num_key_value_heads\":2}",
          "4 heads of queries, but 2 of keys and values"},
+        {"deepseek_v3",
+         "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"rope_scaling\":{\"type\":\"yarn\","
+         "\"factor\":40,\"original_max_position_embeddings\":16}}",
+         "yarn with an attention factor of 1.36889 is not supported: mscale and "
+         "mscale_all_dim must be equal, or attention_factor 1"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":3}",
          "8 experts are not 3 equal groups of at least 2"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",

@@ -312,12 +312,17 @@ static void rope_frequencies_equal_published_values(void **state)
     near(ct_rope_frequency(&plain, 4, 1), 1 / sqrt(500000));
 }
 
-/* Values of transformers' _compute_yarn_parameters in float64: DeepSeek-V3's; limits that are cut
-   off at the first pair; and two that are one. */
+/* Values of transformers' _compute_yarn_parameters in float64: DeepSeek-V3's; gpt-oss's, whose
+   limits are not rounded; limits that are cut off at the first pair; and two that are one. */
 static void yarn_frequencies_equal_those_of_transformers(void **state)
 {
     static const struct ct_rope v3 = {
         .theta = 10000, .factor = 40, .original_max_position = 4096, .scaling = CT_ROPE_YARN};
+    static const struct ct_rope gpt_oss = {.theta = 150000,
+                                           .factor = 32,
+                                           .original_max_position = 4096,
+                                           .scaling = CT_ROPE_YARN,
+                                           .fractional = true};
     static const struct ct_rope early = {.theta = 500,
                                          .factor = 4,
                                          .original_max_position = 3,
@@ -342,6 +347,11 @@ static void yarn_frequencies_equal_those_of_transformers(void **state)
         {&v3, 64, 22, 0.0001778279410038922},
         {&v3, 64, 23, 3.33380358040831e-05},
         {&v3, 64, 31, 3.33380358040831e-06},
+        {&gpt_oss, 64, 8, 0.050813274815461475},
+        {&gpt_oss, 64, 9, 0.03170569618466377},
+        {&gpt_oss, 64, 12, 0.006794959489732219},
+        {&gpt_oss, 64, 17, 0.00012931870124506317},
+        {&gpt_oss, 64, 18, 3.8308812373753384e-05},
         {&early, 16, 0, 1.0},
         {&early, 16, 1, 0.11496582445669257},
         {&early, 16, 7, 0.0010872796380204927},

@@ -145,6 +145,10 @@ CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
 CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix,
                                           struct ct_value *h, const char *where, int64_t width);
 
+/* The scale of attention whose queries and keys are rotated whole: 1 / sqrt(head_dim), times the
+   square of rope's amplitude. */
+CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
+
 /* "layers.3.WHAT", in d->name. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
 /* A parameter of the current layer, "model.layers.3.WHAT.weight". */

@@ -126,7 +126,7 @@ CT_API struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, 
  * Rotary embedding on x[b, t, h, d] (Su et al. 2021). Pairs of features are rotated: i and i + d/2,
  * as Hugging Face does, or 2i and 2i + 1. positions int32 [b, t], or NULL for 0, 1, 2, .. along t.
  * With factor > 1, low frequencies are divided by it, as in Llama 3.1, or as in YaRN (Peng et al.
- * 2023), there without a factor of attention.
+ * 2023).
  */
 struct ct_rope {
     double theta;
@@ -140,8 +140,12 @@ struct ct_rope {
     } scaling;
     int64_t first;               /* features of a head before this one are copied, not rotated */
     double beta_fast, beta_slow; /* 0: 32 and 1 */
-    double mscale_all_dim;       /* of config.json; 0: it has none. Not an attribute: the model
-                                    applies it to attention's scale */
+    bool fractional; /* yarn: pairs are kept up to one that is a real number, and stretched fully
+                        from one; else these are rounded, away from each other */
+    /* Of config.json, and no attributes: the model applies them to attention's scale. 0: it has
+       none. */
+    double mscale_all_dim;
+    double amplitude; /* by what YaRN multiplies cosines and sines */
 };
 CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *positions, const struct ct_rope *rope);
