@@ -75,6 +75,15 @@ static const struct bench_case {
      "F - %dkv#, %ds# = expand_latent_grad(%dk, %dv) {keys=128, values=128, shared=64} : "
      "bfloat16[2,4096,32,256], bfloat16[2,4096,64]\n",
      0},
+    {"attention_sink",
+     "input %o : bfloat16[2,4096,64,64]\ninput %l : float32[2,64,4096]\nparam %s : bfloat16[64]\n",
+     "F - %y# = attention_sink(%o, %l, %s) : bfloat16[2,4096,64,64]\n", 0},
+    {"attention_sink, backward",
+     "input %dy : bfloat16[2,4096,64,64]\ninput %y : bfloat16[2,4096,64,64]\n"
+     "input %l : float32[2,64,4096]\nparam %s : bfloat16[64]\n",
+     "I - %do#, %ds# = attention_sink_grad(%dy, %y, %l, %s) : bfloat16[2,4096,64,64], "
+     "float32![64]\n",
+     0},
     {"embedding", "input %tokens : int32[4,4096]\nparam %t : bfloat16[128256,2048]\n",
      "F - %y# = embedding(%tokens, %t) : " ROWS "\n", 0},
     {"embedding, backward", "input %tokens : int32[4,4096]\ninput %dy : " ROWS "\n",

@@ -109,6 +109,12 @@ int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dty
 /* elementwise.c: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
 int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to);
 
+/* layer_norm.c: output `out` = the sum of the rows of x, dense; shares: memory of as many bytes as
+   gpu_column_shares says. Always in the same order. */
+size_t gpu_column_shares(int64_t rows, int64_t columns);
+int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t rows,
+                    int64_t columns, float *shares);
+
 /* attention_dnn.c */
 void gpu_dnn_close(struct gpu *gpu);
 
@@ -131,6 +137,9 @@ bool gpu_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix 
 /* May 16 bytes (or as many elements) be loaded at once everywhere? */
 bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows, int count,
                  int64_t elements);
+
+/* May 16 bytes be loaded at data and at multiples of the strides? true where data is NULL. */
+bool gpu_starts_vectors(const void *data, const int64_t *stride, int count, int64_t lanes);
 
 /* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or
    in several. */
@@ -186,6 +195,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(loss_shards)                                                                                 \
     X(attention_dnn)                                                                               \
     X(attention)                                                                                   \
+    X(sink)                                                                                        \
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
     X(muon)                                                                                        \

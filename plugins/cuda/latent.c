@@ -7,15 +7,6 @@
 
 #define THREADS 256
 
-static bool starts_vectors(const void *data, const int64_t *stride, int count, int64_t lanes)
-{
-    bool all = (uintptr_t)data % 16 == 0;
-
-    for (int d = 0; data && d < count; d++)
-        all = all && stride[d] % lanes == 0;
-    return all;
-}
-
 /* ---- split: parts of a matrix ---- */
 
 static bool are_matrices(const struct ct_tensor *t, int count, const bool *present)
@@ -48,7 +39,7 @@ static int run_parts(const struct ct_launch *l, const struct ct_tensor *whole,
     a.whole_stride = rows.stride;
     a.rows = rows.rows;
     a.columns = rows.columns;
-    vector = starts_vectors(a.whole, &a.whole_stride, 1, lanes);
+    vector = gpu_starts_vectors(a.whole, &a.whole_stride, 1, lanes);
     for (int i = 0; i < widths->ndim; i++) {
         a.end[i] = end += widths->size[i];
         if (part[i].data && ct_tensor_as_matrix(&part[i], &own)) {
@@ -56,7 +47,7 @@ static int run_parts(const struct ct_launch *l, const struct ct_tensor *whole,
             a.part_stride[i] = own.stride;
         }
         vector = vector && widths->size[i] % lanes == 0 &&
-                 starts_vectors(a.part[i], &a.part_stride[i], 1, lanes);
+                 gpu_starts_vectors(a.part[i], &a.part_stride[i], 1, lanes);
     }
     grid = gpu_cover(&rows, vector ? lanes : 1, THREADS, &block);
     return gpu_launch_as(l, l->op->type->name, whole->dtype, vector, grid, block, 0, &a);
@@ -85,7 +76,7 @@ static bool take(const struct ct_tensor *t, int64_t lanes, void **data, int64_t 
     *data = t->data;
     if (t->data)
         memcpy(stride, t->stride, (size_t)count * sizeof(*stride));
-    return starts_vectors(t->data, stride, count, lanes);
+    return gpu_starts_vectors(t->data, stride, count, lanes);
 }
 
 static int run_latent(const struct ct_launch *l, const struct ct_tensor *kv,

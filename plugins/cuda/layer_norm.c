@@ -65,12 +65,28 @@ static int sum_shares(const struct ct_launch *l, int out, const float *shares, i
                       (struct gpu_size){32, 8, 1}, 0, &a);
 }
 
-static int launch_shares(const struct ct_launch *l, const struct gpu_column_shares *a)
+static int launch_shares(const struct ct_launch *l, enum ct_dtype dtype,
+                         const struct gpu_column_shares *a)
 {
     return gpu_launch_as(
-        l, "column_shares", l->in[0].dtype, false,
+        l, "column_shares", dtype, false,
         (struct gpu_size){(unsigned)gpu_blocks(a->columns, 32), (unsigned)shares_of(a->rows), 1},
         (struct gpu_size){32, 8, 1}, 0, a);
+}
+
+size_t gpu_column_shares(int64_t rows, int64_t columns)
+{
+    return (size_t)(shares_of(rows) * columns) * sizeof(float);
+}
+
+int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t rows,
+                    int64_t columns, float *shares)
+{
+    struct gpu_column_shares s = {
+        .of_y = shares, .dy = x, .rows = rows, .columns = columns, .dy_stride = columns};
+    int rc = launch_shares(l, CT_F32, &s);
+
+    return rc < 0 ? rc : sum_shares(l, out, shares, shares_of(rows));
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -84,8 +100,7 @@ static bool accepts_grad(const struct ct_prepare *p)
 
 static int prepare_grad(struct ct_prepare *p)
 {
-    p->workspace =
-        (size_t)(2 * shares_of(rows_of(&p->in[0])) * columns_of(&p->in[0])) * sizeof(float);
+    p->workspace = 2 * gpu_column_shares(rows_of(&p->in[0]), columns_of(&p->in[0]));
     return 0;
 }
 
@@ -116,7 +131,7 @@ static int run_grad(const struct ct_launch *l)
                            (struct gpu_size){THREADS, 1, 1}, 0, &a);
 
     if (rc == 0)
-        rc = launch_shares(l, &s);
+        rc = launch_shares(l, dy->dtype, &s);
     if (rc == 0)
         rc = sum_shares(l, 1, s.of_z, shares);
     return rc < 0 ? rc : sum_shares(l, 2, s.of_y, shares);
@@ -132,7 +147,7 @@ static bool accepts_bias(const struct ct_prepare *p)
 
 static int prepare_bias(struct ct_prepare *p)
 {
-    p->workspace = (size_t)(shares_of(rows_of(&p->in[0])) * columns_of(&p->in[0])) * sizeof(float);
+    p->workspace = gpu_column_shares(rows_of(&p->in[0]), columns_of(&p->in[0]));
     return 0;
 }
 
@@ -146,7 +161,7 @@ static int run_bias(const struct ct_launch *l)
     s.rows = rows.rows;
     s.columns = rows.columns;
     s.dy_stride = rows.stride;
-    rc = launch_shares(l, &s);
+    rc = launch_shares(l, l->in[0].dtype, &s);
     return rc < 0 ? rc : sum_shares(l, 0, s.of_y, shares_of(s.rows));
 }
 

@@ -31,6 +31,15 @@ bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows,
     return true;
 }
 
+bool gpu_starts_vectors(const void *data, const int64_t *stride, int count, int64_t lanes)
+{
+    bool all = (uintptr_t)data % 16 == 0;
+
+    for (int d = 0; data && d < count; d++)
+        all = all && stride[d] % lanes == 0;
+    return all;
+}
+
 struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
                           struct gpu_size *block)
 {

@@ -394,6 +394,19 @@ struct gpu_attention_merge {
     int32_t a_kind, out_kind;
 };
 
+/* attention_sink, and its gradient */
+struct gpu_sink {
+    const void *x, *y; /* o; dy and y */
+    const float *lse;
+    const void *sink;
+    void *out;    /* y; do */
+    float *dsink; /* by row */
+    int64_t rows, tokens, heads;
+    int64_t x_stride[3], y_stride[3], out_stride[3], lse_stride[2];
+    int32_t size, lanes; /* lanes: threads of a row, a power of two */
+    int32_t accumulate;  /* into do */
+};
+
 /* ---- optimizer ---- */
 
 #define GPU_TENSORS 64 /* in one launch */

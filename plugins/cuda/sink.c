@@ -1,0 +1,100 @@
+/*
+ * A sink of attention, and its gradient. The gradient of the sink is made for each row of o first,
+ * and then summed over tokens in a fixed order.
+ */
+#include "gpu.h"
+
+#define THREADS 256
+
+/* Set what forward and gradient have alike; x is o, or dy. Returns whether vectors can be loaded. */
+static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struct ct_tensor *lse,
+                      const struct ct_tensor *sink, const struct ct_tensor *out)
+{
+    int64_t lanes = gpu_lanes(x->dtype);
+
+    *a = (struct gpu_sink){.x = x->data,
+                           .lse = lse->data,
+                           .sink = sink->data,
+                           .out = out->data,
+                           .rows = x->shape[0] * x->shape[1] * x->shape[2],
+                           .tokens = x->shape[1],
+                           .heads = x->shape[2],
+                           .size = (int32_t)x->shape[3]};
+    memcpy(a->x_stride, x->stride, sizeof(a->x_stride));
+    memcpy(a->out_stride, out->stride, sizeof(a->out_stride));
+    memcpy(a->lse_stride, lse->stride, sizeof(a->lse_stride));
+    return a->size % lanes == 0 && gpu_starts_vectors(a->x, a->x_stride, 3, lanes) &&
+           gpu_starts_vectors(a->out, a->out_stride, 3, lanes);
+}
+
+/* As many threads for a row as it has vectors, but a power of two and at most a warp. */
+static int launch(const struct ct_launch *l, struct gpu_sink *a, bool vector)
+{
+    int64_t vectors = a->size / (vector ? gpu_lanes(l->in[0].dtype) : 1);
+
+    a->lanes = 1;
+    while (a->lanes < 32 && a->lanes < vectors)
+        a->lanes *= 2;
+    return gpu_launch_as(l, l->op->type->name, l->in[0].dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(a->rows, THREADS / a->lanes), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+}
+
+static bool accepts(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    return gpu_is_compute_dtype(dtype) && p->in[1].dtype == CT_F32 && p->in[2].dtype == dtype &&
+           p->out[0].dtype == dtype;
+}
+
+static int run(const struct ct_launch *l)
+{
+    struct gpu_sink a;
+    bool vector = take_rows(&a, &l->in[0], &l->in[1], &l->in[2], &l->out[0]);
+
+    return launch(l, &a, vector);
+}
+
+static bool accepts_grad(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    return gpu_is_compute_dtype(dtype) && p->in[1].dtype == dtype && p->in[2].dtype == CT_F32 &&
+           p->in[3].dtype == dtype && p->out[0].dtype == dtype &&
+           gpu_is_compute_dtype(p->out[1].dtype);
+}
+
+static int prepare_grad(struct ct_prepare *p)
+{
+    const int64_t *shape = p->in[0].shape;
+
+    gpu_carve(&p->workspace, gpu_column_shares(shape[0] * shape[1], shape[2]));
+    gpu_carve(&p->workspace, (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float));
+    return 0;
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    const struct ct_tensor *y = &l->in[1];
+    int64_t tokens = y->shape[0] * y->shape[1], heads = y->shape[2];
+    size_t at = 0;
+    struct gpu_sink a;
+    bool vector = take_rows(&a, &l->in[0], &l->in[2], &l->in[3], &l->out[0]);
+    int rc;
+
+    gpu_carve(&at, gpu_column_shares(tokens, heads));
+    a.dsink = (float *)((char *)l->workspace + at);
+    a.y = y->data;
+    memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
+    vector = vector && gpu_starts_vectors(a.y, a.y_stride, 3, gpu_lanes(y->dtype));
+    a.accumulate = l->accumulate & 1;
+    rc = launch(l, &a, vector);
+    return rc < 0 ? rc : gpu_sum_columns(l, 1, a.dsink, tokens, heads, l->workspace);
+}
+
+const struct ct_kernel gpu_sink_kernels[] = {
+    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("attention_sink_grad", "rows", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
+              accepts_grad, prepare_grad, run_grad),
+    {0}};
