@@ -6,7 +6,7 @@
 
 #define THREADS 256
 
-/* Set what forward and gradient have alike; x is o, or dy. Returns whether vectors can be loaded. */
+/* Set what forward and gradient have alike; x is o, or dy. Can vectors be loaded? */
 static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struct ct_tensor *lse,
                       const struct ct_tensor *sink, const struct ct_tensor *out)
 {

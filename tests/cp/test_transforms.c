@@ -27,17 +27,21 @@ static int load(void **state)
     return ct_plugin_register(plugin);
 }
 
-static struct ct_graph *model(struct ct_arena *arena, int64_t tokens, int64_t kv_heads, int cp)
+static struct ct_graph *meshed(struct ct_graph *g, int cp)
 {
-    struct ct_graph *g = tiny_llama(arena, (struct tiny){.batch = 2,
-                                                         .tokens = tokens,
-                                                         .layers = 1,
-                                                         .heads = 4,
-                                                         .kv_heads = kv_heads,
-                                                         .documents = true});
-
     g->mesh = (struct ct_mesh){2, {{"cp", cp}, {"tp", 2}}};
     return g;
+}
+
+static struct ct_graph *model(struct ct_arena *arena, int64_t tokens, int64_t kv_heads, int cp)
+{
+    return meshed(tiny_llama(arena, (struct tiny){.batch = 2,
+                                                  .tokens = tokens,
+                                                  .layers = 1,
+                                                  .heads = 4,
+                                                  .kv_heads = kv_heads,
+                                                  .documents = true}),
+                  cp);
 }
 
 static int apply_both(struct ct_graph *g)
@@ -76,6 +80,40 @@ static void ulysses_trades_tokens_for_heads(void **state)
 {
     (void)state;
     check_method("ulysses");
+}
+
+/* A sink is at work where attention is: with ulysses on the rank's heads. The gradient of attention
+   takes what the sink gives as its o. */
+static void sinks_stay_with_attention(void **state)
+{
+    static const struct {
+        const char *method, *gradient;
+        bool moved;
+    } cases[] = {{"ring", "ring_attention_grad", false},
+                 {"allgather", "attention_grad", false},
+                 {"ulysses", "attention_grad", true}};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *g = meshed(
+            tiny_llama(
+                &arena,
+                (struct tiny){.tokens = 8, .layers = 1, .heads = 4, .kv_heads = 4, .sinks = true}),
+            2);
+        const struct ct_op *sink = find_op(g, "attention_sink", 0);
+        const char *user;
+
+        TEST_OPTIONS(plugin, "degree=2", ct_arena_printf(&arena, "method=%s", cases[i].method));
+        assert_ok(apply_both(g));
+        user = ct_value_only_user(sink->out[0])->type->name;
+        assert_string_equal(user, cases[i].moved ? "redistribute" : "view");
+        assert_ptr_equal(sink->in[0]->producer, sink->in[1]->producer);
+        assert_ok(ct_differentiate(g));
+        assert_ok(ct_graph_verify(g, NULL));
+        assert_ptr_equal(find_op(g, cases[i].gradient, 0)->in[4], sink->out[0]);
+        ct_arena_finish(&arena);
+    }
 }
 
 /* Two layers, so that what travels for both is seen to travel once; the values of one are the keys
@@ -206,6 +244,7 @@ int main(void)
         cmocka_unit_test(ring_attention_replaces_attention),
         cmocka_unit_test(allgather_gathers_keys_and_values),
         cmocka_unit_test(ulysses_trades_tokens_for_heads),
+        cmocka_unit_test(sinks_stay_with_attention),
         cmocka_unit_test(rings_expand_and_share_rotations),
         cmocka_unit_test(headtail_pairs_early_and_late_chunks),
         cmocka_unit_test(wrong_settings_are_refused),

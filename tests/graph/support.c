@@ -56,6 +56,14 @@ static struct ct_value *norm_of(struct model *m, const char *name)
     return ct_rms_norm(&m->b, full, m->x, w, 1e-5);
 }
 
+static struct ct_value *sinks_of(struct model *m)
+{
+    char full[64];
+
+    snprintf(full, sizeof(full), "%s.sinks", m->region);
+    return ct_parameter(&m->b, full, 1, &m->t.heads, CT_INIT_STD(1));
+}
+
 static void add(struct model *m, const char *name, struct ct_value *y)
 {
     char full[64];
@@ -84,7 +92,11 @@ static void attention_layer(struct model *m)
     y[0] = ct_rope(&m->b, "q.rope", ct_view(&m->b, "q.heads", y[0], 4, q_shape), NULL, &rope);
     y[1] = ct_rope(&m->b, "k.rope", ct_view(&m->b, "k.heads", y[1], 4, kv_shape), NULL, &rope);
     y[2] = ct_view(&m->b, "v.heads", y[2], 4, kv_shape);
-    x = ct_attention(&m->b, "attention", y[0], y[1], y[2], m->documents, NULL);
+    if (m->t.sinks)
+        x = ct_attention_with_sink(&m->b, "attention", y[0], y[1], y[2], m->documents, sinks_of(m),
+                                   NULL);
+    else
+        x = ct_attention(&m->b, "attention", y[0], y[1], y[2], m->documents, NULL);
     x = ct_view(&m->b, "attention.flat", x, 3, flat);
     add(m, "sum1", ct_linear(&m->b, "o", x, matrix(m, "wo", m->dim, q_dim)));
 }

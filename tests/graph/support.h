@@ -48,7 +48,7 @@ struct tiny {
     int64_t vocabulary, layers; /* 11, 2 */
     int64_t heads, kv_heads;    /* 2, 1; a head has 4 features */
     int64_t ffn;                /* 12 */
-    bool tied, documents, logits;
+    bool tied, documents, logits, sinks;
     bool plain;          /* as a model says it: join is not run */
     enum ct_dtype dtype; /* of parameters; 0 is float32 */
 };

@@ -197,8 +197,8 @@ static void a_model_may_have_a_bias_for_the_choice(void **state)
 
 /* ---- a model with a sink in attention ---- */
 
-/* Grouped heads and a window; perhaps equal tokens are a document, or an op beside the sink uses the
-   o or lse of attention itself. */
+/* Grouped heads and a window; perhaps equal tokens are a document, or an op beside the sink uses
+   the o or lse of attention itself. */
 static enum { NOTHING, DOCUMENTS, READER_OF_O, READER_OF_LSE } beside;
 
 static int build_sink(struct ct_model *model, struct ct_graph *graph,

@@ -416,6 +416,7 @@ static void budget_is_never_beaten(void **state)
         {.layers = 2, .tokens = 64, .heads = 4, .kv_heads = 2, .ffn = 24},
         {.layers = 2, .tokens = 9, .plain = true},
         {.layers = 4, .tokens = 12, .documents = true, .tied = true},
+        {.layers = 2, .tokens = 16, .heads = 4, .sinks = true},
     };
 
     (void)state;
@@ -505,7 +506,8 @@ static void recomputed_gradients_are_equal(void **state)
         check_correctness(tiny_sizes, cases[i][0], cases[i][1]);
         check_correctness((struct tiny){.tied = true, .documents = true, .dtype = CT_F64},
                           cases[i][0], cases[i][1]);
-        check_correctness((struct tiny){.plain = true, .dtype = CT_F64}, cases[i][0], cases[i][1]);
+        check_correctness((struct tiny){.plain = true, .sinks = true, .dtype = CT_F64}, cases[i][0],
+                          cases[i][1]);
     }
 }
 

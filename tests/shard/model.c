@@ -164,6 +164,7 @@ static void attention(struct model *m)
     int64_t size = 2 + 2 * random_below(&m->shape, 2), of_v = 1 + random_below(&m->shape, 4);
     bool documents = random_chance(&m->shape, 50), positions = random_chance(&m->shape, 50);
     struct ct_value *x = pick(m), *w[3], *y[3];
+    struct ct_value *ids = documents ? m->documents : NULL;
 
     for (int i = 0; i < 3; i++)
         w[i] = weight(m, 2, (i ? groups : count) * (i < 2 ? size : of_v), features(x));
@@ -172,8 +173,11 @@ static void attention(struct model *m)
         y[i] = heads(m, y[i], i ? groups : count, i < 2 ? size : of_v);
     for (int i = 0; i < 2; i++)
         y[i] = ct_rope(&m->b, name(m, "rope"), y[i], positions ? m->positions : NULL, &rope);
-    x = ct_attention(&m->b, name(m, "attention"), y[0], y[1], y[2], documents ? m->documents : NULL,
-                     NULL);
+    if (random_chance(&m->shape, 50))
+        x = ct_attention_with_sink(&m->b, name(m, "attention"), y[0], y[1], y[2], ids,
+                                   weight(m, 1, count, 0), NULL);
+    else
+        x = ct_attention(&m->b, name(m, "attention"), y[0], y[1], y[2], ids, NULL);
     keep(m,
          ct_view(&m->b, name(m, "concat"), x, 3, (int64_t[]){m->batch, m->tokens, count * of_v}));
 }
