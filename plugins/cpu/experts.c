@@ -11,6 +11,7 @@
  * their tokens, in the order of the tiles. In experts_dw a thread takes all tiles of an expert. The
  * order of all sums therefore depends on the choices alone.
  */
+#include <math.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -19,7 +20,6 @@
 #include "convert.h"
 #include "experts.h"
 #include "gemm.h"
-#include "loops.h"
 
 #define TILE 64
 #define TAIL 16
@@ -42,7 +42,7 @@ struct state {
     size_t tiles, rows; /* rows: those that a wave's tiles give */
     size_t lanes, lane_bytes;
     /* In a lane, which is a thread's own: */
-    size_t x, dy, g, u, h, dh, weight[WEIGHTS], scratch;
+    size_t x, dy, g, u, h, dh, weight[B_UP + 1], scratch;
 };
 
 /* One call: operands, and the addresses of the state's workspace. */
@@ -114,6 +114,12 @@ static int prepare_products(struct state *s, bool forward, bool dx)
     return rc;
 }
 
+/* Of one expert. */
+static size_t weight_elements(const struct experts_sizes *s, int which)
+{
+    return (size_t)(which < WEIGHTS ? s->f * s->n : s->f);
+}
+
 static void plan_workspace(struct ct_prepare *p, struct state *s)
 {
     const struct experts_sizes *sizes = &s->sizes;
@@ -128,21 +134,36 @@ static void plan_workspace(struct ct_prepare *p, struct state *s)
     s->u = cpu_carve(&lane, f);
     s->h = cpu_carve(&lane, f);
     s->dh = cpu_carve(&lane, f);
-    for (int i = W_GATE; i < WEIGHTS; i++)
-        s->weight[i] =
-            cpu_carve(&lane, s->widens ? (size_t)(sizes->f * sizes->n) * sizeof(float) : 0);
+    for (int i = W_GATE; i < p->ins - cpu_experts_x(p->outs); i++)
+        s->weight[i] = cpu_carve(&lane, s->widens ? weight_elements(sizes, i) * sizeof(float) : 0);
     s->scratch = cpu_carve(&lane, s->scratch_bytes);
     s->lane_bytes = lane;
     s->lanes = cpu_carve(size, lane * (size_t)s->threads);
 }
 
+/* NULL: SwiGLU, which has loops of its own. */
+static const struct cpu_gate *gate_of(const struct ct_prepare *p)
+{
+    const struct ct_experts *how = p->op->attrs;
+    struct cpu_gate gate = {.alpha = how->alpha != 0 ? (float)how->alpha : 1,
+                            .limit = how->limit > 0 ? (float)how->limit : INFINITY,
+                            .offset = (float)how->offset};
+
+    return gate.alpha == 1 && isinf(gate.limit) && gate.offset == 0
+               ? NULL
+               : ct_arena_copy(p->arena, &gate, sizeof(gate));
+}
+
 struct experts_sizes cpu_experts_sizes(struct ct_prepare *p)
 {
-    const struct ct_tensor *in = p->in + cpu_experts_x(p->outs);
+    int at = cpu_experts_x(p->outs);
+    const struct ct_tensor *in = p->in + at;
     struct experts_sizes s = {.n = in[W_GATE].shape[2],
                               .f = in[W_GATE].shape[1],
                               .count = in[W_GATE].shape[0],
-                              .k = in[1].shape[in[1].ndim - 1]};
+                              .k = in[1].shape[in[1].ndim - 1],
+                              .gate = gate_of(p),
+                              .biased = p->ins > at + B_GATE};
 
     s.tokens = ct_tensor_count(&in[1]) / s.k;
     s.order = cpu_carve(&p->workspace, (size_t)(s.tokens * s.k) * sizeof(int64_t));
@@ -167,24 +188,17 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-static bool is_swiglu(const struct ct_experts *how)
-{
-    return (how->alpha == 0 || how->alpha == 1) && how->limit == 0 && how->offset == 0;
-}
-
 bool cpu_experts_accept(const struct ct_prepare *p)
 {
     int at = cpu_experts_x(p->outs);
     enum ct_dtype type = p->in[at].dtype;
 
-    if (p->ins > at + WEIGHTS || !is_swiglu(p->op->attrs))
-        return false;
     for (int i = 0; i < p->ins; i++)
         if (i != at + 1 && i != at + 2 && p->in[i].dtype != type)
             return false;
     for (int i = 0; i < p->outs; i++)
         if (p->out[i].dtype != CT_F32 &&
-            (i > 0 || p->outs == 3 || !cpu_is_compute_dtype(p->out[i].dtype)))
+            (i > 0 || p->outs > 2 || !cpu_is_compute_dtype(p->out[i].dtype)))
             return false;
     return cpu_is_compute_dtype(type) && p->in[at + 1].dtype == CT_F32 &&
            ct_tensor_count(&p->in[at + 3]) > 0;
@@ -249,7 +263,7 @@ void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows
     for (int64_t r = 0; r < rows; r++, row += n) {
         int64_t choice = c->order[from + r];
 
-        cpu_loops()->add_scaled(sums + choice / c->sizes->k * n + columns.begin,
+        cpu_loops()->add_scaled(sums + choice / c->sizes->k * n + columns.begin, CT_F32,
                                 row + columns.begin, weighted ? c->weights[choice] : 1,
                                 columns.end - columns.begin);
     }
@@ -265,6 +279,15 @@ void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *s)
         memcpy(y->data, sums, (size_t)(s->tokens * s->n) * sizeof(*sums));
     else
         cpu_round_all(y->data, sums, rows, false);
+}
+
+void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert)
+{
+    const struct ct_tensor *t = &l->out[out];
+    int64_t each = ct_tensor_count(t) / t->shape[0];
+
+    if (!(l->accumulate >> out & 1))
+        memset((float *)t->data + expert * each, 0, (size_t)each * sizeof(float));
 }
 
 /* ---- tiles ---- */
@@ -313,18 +336,20 @@ static float *floats(const struct call *c, int lane, size_t offset)
 static const char *raw_weight(const struct call *c, int which, int64_t expert)
 {
     const struct ct_tensor *w = &c->l->in[c->at + which];
+    size_t elements = weight_elements(&c->s->sizes, which);
 
-    return (const char *)w->data + (size_t)(expert * c->f * c->n) * ct_dtype_size(w->dtype);
+    return (const char *)w->data + (size_t)expert * elements * ct_dtype_size(w->dtype);
 }
 
 /* Widen an expert's weights, unless the tile before was of the same expert. */
 static void widen_weights(const struct call *c, int lane, int64_t expert)
 {
-    int64_t n = c->f * c->n;
+    for (int i = W_GATE; c->s->widens && i < c->l->ins - c->at; i++) {
+        int64_t n = (int64_t)weight_elements(&c->s->sizes, i);
 
-    for (int i = W_GATE; c->s->widens && i < WEIGHTS; i++)
         cpu_widen(floats(c, lane, c->s->weight[i]), (const void *)raw_weight(c, i, expert),
                   (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+    }
 }
 
 static const float *weight(const struct call *c, int lane, int which, int64_t expert)
@@ -391,22 +416,29 @@ static void copy_rows(const struct call *c, const struct ct_tensor *from, const 
     memset(to + t->rows * n, 0, (size_t)((padded(t->rows) - t->rows) * n) * sizeof(*to));
 }
 
-/* The tile's rows of x; g = x gate^T and u = x up^T. */
-static int gate_and_up(const struct call *c, int lane, const struct tile *t)
+/* to = the tile's rows of x times a weight, and the bias after it. */
+static int half(const struct call *c, int lane, const struct tile *t, int weights, int biases,
+                float *to)
 {
-    const struct state *s = c->s;
-    float *x = floats(c, lane, s->x);
-    int rc;
+    int rc = multiply_rows(c, lane, GATE, t->rows, floats(c, lane, c->s->x), c->n,
+                           weight(c, lane, weights, t->expert), to, c->f);
 
-    copy_rows(c, &c->l->in[c->at], t, x);
-    rc = multiply_rows(c, lane, GATE, t->rows, x, c->n, weight(c, lane, W_GATE, t->expert),
-                       floats(c, lane, s->g), c->f);
-    return rc < 0 ? rc
-                  : multiply_rows(c, lane, GATE, t->rows, x, c->n, weight(c, lane, W_UP, t->expert),
-                                  floats(c, lane, s->u), c->f);
+    for (int64_t r = 0; rc >= 0 && c->s->sizes.biased && r < t->rows; r++)
+        cpu_loops()->add_scaled(to + r * c->f, CT_F32, weight(c, lane, biases, t->expert), 1, c->f);
+    return rc;
 }
 
-/* h = silu(g) u, times the choices' weights if `weighted`. */
+/* The tile's rows of x; g = x gate^T and u = x up^T, with their biases. */
+static int gate_and_up(const struct call *c, int lane, const struct tile *t)
+{
+    int rc;
+
+    copy_rows(c, &c->l->in[c->at], t, floats(c, lane, c->s->x));
+    rc = half(c, lane, t, W_GATE, B_GATE, floats(c, lane, c->s->g));
+    return rc < 0 ? rc : half(c, lane, t, W_UP, B_UP, floats(c, lane, c->s->u));
+}
+
+/* The hidden layer, times the choices' weights if `weighted`. */
 static void hidden(const struct call *c, int lane, const struct tile *t, bool weighted)
 {
     const struct state *s = c->s;
@@ -415,7 +447,7 @@ static void hidden(const struct call *c, int lane, const struct tile *t, bool we
     for (int64_t r = 0; r < padded(t->rows); r++) {
         bool scaled = weighted && r < t->rows;
 
-        cpu_loops()->gated(CT_F32, h + r * c->f, g + r * c->f, u + r * c->f,
+        cpu_loops()->gated(CT_F32, h + r * c->f, g + r * c->f, u + r * c->f, s->sizes.gate,
                            scaled ? c->choices.weights[c->choices.order[t->from + r]] : 1, c->f);
     }
 }
@@ -434,7 +466,7 @@ static int hidden_gradients(const struct call *c, int lane, const struct tile *t
     for (int64_t r = 0; rc >= 0 && r < t->rows; r++) {
         int64_t choice = c->choices.order[t->from + r], at = r * c->f;
         float dot = cpu_loops()->gated_grad(CT_F32, g + at, u + at, dh + at, g + at, u + at,
-                                            c->choices.weights[choice], c->f);
+                                            s->sizes.gate, c->choices.weights[choice], c->f);
 
         if (dweights)
             dweights[choice] = dot;
@@ -546,7 +578,16 @@ static int run_dx(const struct ct_launch *l)
 
 static float *gradient(const struct call *c, int i, int64_t expert)
 {
-    return (float *)c->l->out[i].data + expert * c->f * c->n;
+    const struct ct_tensor *t = &c->l->out[i];
+
+    return (float *)t->data + expert * (ct_tensor_count(t) / t->shape[0]);
+}
+
+/* to += the tile's rows */
+static void add_tile(const struct call *c, const struct tile *t, const float *rows, float *to)
+{
+    for (int64_t r = 0; r < t->rows; r++)
+        cpu_loops()->add_scaled(to, CT_F32, rows + r * c->f, 1, c->f);
 }
 
 static int dw_tile(const struct call *c, int lane, const struct tile *t)
@@ -562,6 +603,10 @@ static int dw_tile(const struct call *c, int lane, const struct tile *t)
         add[i] = later || c->l->accumulate >> i & 1;
     hidden(c, lane, t, true);
     rc = hidden_gradients(c, lane, t, NULL);
+    if (rc >= 0 && s->sizes.biased) {
+        add_tile(c, t, g, gradient(c, D_GATE_BIAS, t->expert));
+        add_tile(c, t, u, gradient(c, D_UP_BIAS, t->expert));
+    }
     if (rc >= 0)
         rc = add_product(c, lane, DDOWN + add[2], t->rows, floats(c, lane, s->dy), c->n,
                          floats(c, lane, s->h), c->f, gradient(c, 2, t->expert));
@@ -573,15 +618,14 @@ static int dw_tile(const struct call *c, int lane, const struct tile *t)
                                 gradient(c, 1, t->expert));
 }
 
+/* The first product of an expert with rows overwrites the weights' gradients. */
 static int dw_expert(const struct call *c, int lane, int64_t e)
 {
     int64_t from = c->choices.first[e], end = c->choices.first[e + 1];
     int rc = 0;
 
-    if (from == end)
-        for (int i = 0; i < 3; i++)
-            if (!(c->l->accumulate >> i & 1))
-                memset(gradient(c, i, e), 0, (size_t)(c->f * c->n) * sizeof(float));
+    for (int i = from == end ? 0 : D_GATE_BIAS; i < c->l->outs; i++)
+        cpu_experts_clear(c->l, i, e);
     if (from < end)
         widen_weights(c, lane, e);
     for (; rc >= 0 && from < end; from += TILE) {

@@ -6,10 +6,12 @@
 #define CPU_EXPERTS_H
 
 #include "cpu.h"
+#include "loops.h"
 
-enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS }; /* inputs of experts */
+/* Inputs of experts: weights, then biases if there are any. */
+enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS, B_GATE = WEIGHTS, B_UP };
 
-/* The op is a gradient if it has several outputs, and dw if it has three. Then x is input 1. */
+/* The op is a gradient if it has several outputs, and dx if it has two. Then x is input 1. */
 static inline int cpu_experts_x(int outs)
 {
     return outs == 1 ? 0 : 1;
@@ -17,6 +19,8 @@ static inline int cpu_experts_x(int outs)
 
 struct experts_sizes {
     int64_t tokens, k, n, f, count; /* experts of this rank */
+    const struct cpu_gate *gate;    /* NULL: silu(g) u */
+    bool biased;
     /* In the workspace: */
     size_t order, first, sum;
 };
@@ -43,6 +47,12 @@ void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows
                      bool weighted, struct cpu_range columns, float *sums);
 /* To output 0. */
 void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *sizes);
+
+/* Outputs of experts_dw that are biases' gradients. */
+enum { D_GATE_BIAS = 3, D_UP_BIAS };
+
+/* Zero an expert's part of output `out` of experts_dw, unless it is accumulated into. */
+void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert);
 
 /* ---- experts_unit.c ---- */
 

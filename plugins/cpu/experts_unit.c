@@ -9,8 +9,8 @@
 
 #include <ctitan/lib/ops.h>
 
+#include "convert.h"
 #include "experts.h"
-#include "loops.h"
 #include "products/product.h"
 
 #define ROWS 512
@@ -24,8 +24,8 @@ struct state {
     struct experts_sizes sizes;
     int threads;
     /* In the workspace. [ROWS][n]: x and dy in bfloat16, rows; [ROWS][f]: g, u and dh, and in
-       bfloat16 a (h or dg) and b (du). */
-    size_t x, dy, rows, g, u, dh, a, b, packed[PACKINGS], scratch;
+       bfloat16 a (h or dg) and b (du). [f]: an expert's biases. */
+    size_t x, dy, rows, g, u, dh, a, b, bias[2], packed[PACKINGS], scratch;
 };
 
 struct call {
@@ -103,6 +103,8 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     s->dh = cpu_carve(size, gradient ? f * sizeof(float) : 0);
     s->a = cpu_carve(size, f * sizeof(uint16_t));
     s->b = cpu_carve(size, gradient ? f * sizeof(uint16_t) : 0);
+    for (int i = 0; i < 2; i++)
+        s->bias[i] = cpu_carve(size, s->sizes.biased ? (size_t)s->sizes.f * sizeof(float) : 0);
     for (int i = 0; i < PACKINGS; i++) {
         int64_t rows = i == P_DOWN ? s->sizes.n : s->sizes.f;
         int64_t columns = i == P_DOWN ? s->sizes.f : s->sizes.n;
@@ -183,7 +185,7 @@ static void hidden(void *context, int thread, int threads)
         float factor = c->weighted ? 1 : c->choices.weights[c->choices.order[c->from + r]];
         int64_t f = r * c->s->sizes.f;
 
-        cpu_loops()->gated(CT_BF16, h + f, g + f, u + f, factor, c->s->sizes.f);
+        cpu_loops()->gated(CT_BF16, h + f, g + f, u + f, c->s->sizes.gate, factor, c->s->sizes.f);
     }
 }
 
@@ -197,8 +199,9 @@ static void hidden_gradients(void *context, int thread, int threads)
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
         int64_t choice = c->choices.order[c->from + r], f = r * c->s->sizes.f;
-        float dot = cpu_loops()->gated_grad(CT_BF16, dg + f, du + f, dh + f, g + f, u + f,
-                                            c->choices.weights[choice], c->s->sizes.f);
+        float dot =
+            cpu_loops()->gated_grad(CT_BF16, dg + f, du + f, dh + f, g + f, u + f, c->s->sizes.gate,
+                                    c->choices.weights[choice], c->s->sizes.f);
 
         if (c->dweights)
             c->dweights[choice] = dot;
@@ -214,11 +217,28 @@ static void add_rows(void *context, int thread, int threads)
     cpu_experts_add(&c->choices, c->from, c->count, at(c, c->s->rows), c->weighted, mine, c->sums);
 }
 
+/* The expert's biases, to the rows of g and u. */
+static void add_biases(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+    int64_t f = c->s->sizes.f;
+
+    for (int64_t r = mine.begin; r < mine.end; r++) {
+        cpu_loops()->add_scaled((float *)at(c, c->s->g) + r * f, CT_F32, at(c, c->s->bias[0]), 1,
+                                f);
+        cpu_loops()->add_scaled((float *)at(c, c->s->u) + r * f, CT_F32, at(c, c->s->bias[1]), 1,
+                                f);
+    }
+}
+
 static void gate_and_up(struct call *c)
 {
     cpu_parallel(gather, c);
     multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_GATE]), at(c, c->s->g), false);
     multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_UP]), at(c, c->s->u), false);
+    if (c->s->sizes.biased)
+        cpu_parallel(add_biases, c);
 }
 
 /* ---- experts ---- */
@@ -231,6 +251,14 @@ static int begin(const struct ct_launch *l, struct call *c)
     return cpu_experts_sort(l, &s->sizes, &c->choices);
 }
 
+static void widen_bias(const struct call *c, int i, int input)
+{
+    int64_t f = c->s->sizes.f;
+
+    cpu_widen(at(c, c->s->bias[i]), (const uint16_t *)c->in[input].data + c->expert * f,
+              (struct ct_matrix){.rows = 1, .columns = f, .stride = f});
+}
+
 /* Does the expert have rows? Then gate and up are packed, and down for `use`. */
 static bool begin_expert(struct call *c, int64_t expert, enum cpu_use use)
 {
@@ -241,6 +269,10 @@ static bool begin_expert(struct call *c, int64_t expert, enum cpu_use use)
     pack(c, P_GATE, W_GATE, CPU_FORWARD);
     pack(c, P_UP, W_UP, CPU_FORWARD);
     pack(c, P_DOWN, W_DOWN, use);
+    if (c->s->sizes.biased) {
+        widen_bias(c, 0, B_GATE);
+        widen_bias(c, 1, B_UP);
+    }
     return true;
 }
 
@@ -308,14 +340,25 @@ int cpu_experts_unit_run_dx(const struct ct_launch *l)
 
 static float *gradient(const struct call *c, int i)
 {
-    return (float *)c->l->out[i].data + c->expert * c->s->sizes.f * c->s->sizes.n;
+    const struct ct_tensor *t = &c->l->out[i];
+
+    return (float *)t->data + c->expert * (ct_tensor_count(t) / t->shape[0]);
 }
 
-static void clear_gradients(const struct call *c)
+/* Some columns of dg and du, to the gradients of the biases. */
+static void add_to_biases(void *context, int thread, int threads)
 {
-    for (int i = 0; i < 3; i++)
-        if (!(c->l->accumulate >> i & 1))
-            memset(gradient(c, i), 0, (size_t)(c->s->sizes.f * c->s->sizes.n) * sizeof(float));
+    const struct call *c = context;
+    int64_t f = c->s->sizes.f;
+    struct cpu_range mine = cpu_share(f, 32, thread, threads);
+    const uint16_t *dg = at(c, c->s->a), *du = at(c, c->s->b);
+
+    for (int64_t r = 0; r < c->count; r++) {
+        cpu_loops()->add_scaled(gradient(c, D_GATE_BIAS) + mine.begin, CT_BF16,
+                                dg + r * f + mine.begin, 1, mine.end - mine.begin);
+        cpu_loops()->add_scaled(gradient(c, D_UP_BIAS) + mine.begin, CT_BF16,
+                                du + r * f + mine.begin, 1, mine.end - mine.begin);
+    }
 }
 
 int cpu_experts_unit_run_dw(const struct ct_launch *l)
@@ -326,10 +369,12 @@ int cpu_experts_unit_run_dw(const struct ct_launch *l)
     if (rc < 0)
         return rc;
     for (int64_t e = 0; e < c.s->sizes.count; e++) {
-        if (!begin_expert(&c, e, CPU_BACKWARD)) {
-            clear_gradients(&c);
+        bool rows = begin_expert(&c, e, CPU_BACKWARD);
+
+        for (int i = rows ? D_GATE_BIAS : 0; i < l->outs; i++)
+            cpu_experts_clear(l, i, e);
+        if (!rows)
             continue;
-        }
         for (c.count = 0; next_rows(&c);) {
             bool later = c.from > c.choices.first[e];
 
@@ -343,6 +388,8 @@ int cpu_experts_unit_run_dw(const struct ct_launch *l)
                      later || l->accumulate & 1);
             multiply(&c, DW, at(&c, c.s->b), at(&c, c.s->x), gradient(&c, 1),
                      later || l->accumulate >> 1 & 1);
+            if (c.s->sizes.biased)
+                cpu_parallel(add_to_biases, &c);
         }
     }
     return 0;

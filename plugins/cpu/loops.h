@@ -25,6 +25,11 @@ struct cpu_normal {
     float std, truncate; /* truncate 0: no truncation */
 };
 
+/* The gated layer of experts (struct ct_experts). */
+struct cpu_gate {
+    float alpha, limit, offset; /* limit: infinite where there is none */
+};
+
 struct cpu_loops {
     void (*widen)(float *to, const uint16_t *from, int64_t n);
     void (*round)(uint16_t *to, const float *from, int64_t n);
@@ -56,15 +61,16 @@ struct cpu_loops {
     float (*softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                              float scale);
 
-    /* h = factor silu(g) u, in dtype; h may be g in float32. */
-    void (*gated)(enum ct_dtype dtype, void *h, const float *g, const float *u, float factor,
-                  int64_t n);
+    /* h = factor silu(g) u, in dtype, or the gated layer that `how` says, if it is not NULL; h may
+       be g in float32. */
+    void (*gated)(enum ct_dtype dtype, void *h, const float *g, const float *u,
+                  const struct cpu_gate *how, float factor, int64_t n);
     /* Its gradients in dtype, from factor dh; they may be g and u in float32. Returns the sum of
-       dh silu(g) u, in a fixed order. */
+       dh times the layer, in a fixed order. */
     float (*gated_grad)(enum ct_dtype dtype, void *dg, void *du, const float *dh, const float *g,
-                        const float *u, float factor, int64_t n);
+                        const float *u, const struct cpu_gate *how, float factor, int64_t n);
     /* to += factor x */
-    void (*add_scaled)(float *to, const float *x, float factor, int64_t n);
+    void (*add_scaled)(float *to, enum ct_dtype dtype, const void *x, float factor, int64_t n);
 
     /* m = keep m + rest clip g; direction = rest clip g + keep m. */
     void (*momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
@@ -97,11 +103,13 @@ void CPU_ISA(cpu_softmax)(enum ct_dtype out_dtype, void *out, enum ct_dtype dtyp
                           const void *logits, int64_t n, float log_sum, float scale, bool add);
 float CPU_ISA(cpu_softmax_consume)(enum ct_dtype out_dtype, void *out, float *logits, int64_t n,
                                    float scale);
-void CPU_ISA(cpu_gated)(enum ct_dtype dtype, void *h, const float *g, const float *u, float factor,
-                        int64_t n);
+void CPU_ISA(cpu_gated)(enum ct_dtype dtype, void *h, const float *g, const float *u,
+                        const struct cpu_gate *how, float factor, int64_t n);
 float CPU_ISA(cpu_gated_grad)(enum ct_dtype dtype, void *dg, void *du, const float *dh,
-                              const float *g, const float *u, float factor, int64_t n);
-void CPU_ISA(cpu_add_scaled)(float *to, const float *x, float factor, int64_t n);
+                              const float *g, const float *u, const struct cpu_gate *how,
+                              float factor, int64_t n);
+void CPU_ISA(cpu_add_scaled)(float *to, enum ct_dtype dtype, const void *x, float factor,
+                             int64_t n);
 void CPU_ISA(cpu_momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
                            float rest, float clip, int64_t n);
 void CPU_ISA(cpu_blend)(enum ct_dtype to_type, void *to, float of_to, enum ct_dtype x_type,

@@ -190,6 +190,35 @@
     "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
     "]\n"
 
+/* With biases and limits, and the biases of the results. */
+#define BIASED_EXPERTS(b, t, n, f, e, k, how)                                                      \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
+    "param %up : T[" #e "," #f "," #n "]\n"                                                        \
+    "param %down : T[" #e "," #n "," #f "]\n"                                                      \
+    "param %gb : T[" #e "," #f "]\n"                                                               \
+    "param %ub : T[" #e "," #f "]\n"                                                               \
+    "F - %y = experts(%x, %weights, %ids, %gate, %up, %down, %gb, %ub) {" how "} : T[" #b "," #t   \
+    "," #n "]\n"                                                                                   \
+    "I - %dx, %dweights = experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down, %gb, %ub) {" how  \
+    "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
+    "W - %dgate, %dup, %ddown, %dgb, %dub = experts_dw(%dy, %x, %weights, %ids, %gate, %up, "      \
+    "%down, %gb, %ub) {" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n      \
+    "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"
+
+#define EXPERT_BIAS(b, t, n, e, k)                                                                 \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "param %bias : T[" #e "," #n "]\n"                                                             \
+    "F - %y = expert_bias(%weights, %ids, %bias) : T[" #b "," #t "," #n "]\n"                      \
+    "I - %dw = expert_bias_dweights(%dy, %ids, %bias) : float32[" #b "," #t "," #k "]\n"           \
+    "W - %db = expert_bias_dbias(%dy, %weights, %ids, %bias) : T[" #e "," #n "]\n"                 \
+    "W - %db32 = expert_bias_dbias(%dy, %weights, %ids, %bias) : float32![" #e "," #n "]\n"
+
 #define CHOICE(b, t, e, k)                                                                         \
     "input %x : T[" #b "," #t "," #e "]\n"                                                         \
     "input %dw : float32[" #b "," #t "," #k "]\n"                                                  \
@@ -592,6 +621,14 @@ const struct conformance_case conformance_cases[] = {
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
+    {"experts, biased, odd", BIASED_EXPERTS(2, 9, 11, 7, 5, 2, "alpha=1.702, limit=2, offset=1"), 5,
+     3, true},
+    {"experts, biased, full tiles",
+     BIASED_EXPERTS(2, 70, 32, 24, 3, 2, "alpha=1.702, limit=7, offset=1"), 3, 3, true},
+    {"experts, biased, odd tiles", BIASED_EXPERTS(1, 170, 136, 72, 2, 2, "offset=-0.5"), 2, 3, true,
+     true},
+    {"biases of experts, odd", EXPERT_BIAS(2, 9, 11, 5, 3), 5, 0},
+    {"biases of experts", EXPERT_BIAS(1, 70, 1100, 3, 2), 3, 0},
     {"choice of experts, odd", CHOICE(3, 9, 5, 2), 5, true, true},
     {"choice of experts, several warps", CHOICE(2, 33, 70, 4), 70, true, true},
     {"choice of experts, biased, odd", BIASED_CHOICE(3, 9, 6, 2, "groups=2, groups_chosen=1"), 6,
@@ -696,6 +733,9 @@ const struct conformance_case bench_cases[] = {
     {"embedding, debug", EMBEDDING(8, 256, 2048, 256), 2048, false},
     {"embedding, 124M", EMBEDDING(4, 512, 32000, 768), 32000, false},
     {"experts, 8 of 32", EXPERTS(4, 512, 768, 384, 32, 8), 32, 3},
+    {"experts, biased, 4 of 32",
+     BIASED_EXPERTS(4, 512, 768, 768, 32, 4, "alpha=1.702, limit=7, offset=1"), 32, 3},
+    {"biases of experts, 4 of 32", EXPERT_BIAS(4, 512, 2880, 32, 4), 32, 0},
     {"choice of 8 of 128", CHOICE(4, 512, 128, 8), 128, true, true},
     {"choice of 8 of 256", CHOICE(4, 512, 256, 8), 256, true, true},
     {"choice of 8 of 256, biased", BIASED_CHOICE(4, 512, 256, 8, "groups=8, groups_chosen=4"), 256,

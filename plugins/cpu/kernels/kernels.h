@@ -32,6 +32,9 @@
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \
     P(embedding_grad, CPU_GRADIENT, isa)                                                           \
+    R(expert_bias, 0, isa)                                                                         \
+    R(expert_bias_dweights, 0, isa)                                                                \
+    P(expert_bias_dbias, CT_KERNEL_ACCUMULATES, isa)                                               \
     P(layer_norm, CPU_STRIDED, isa)                                                                \
     P(layer_norm_grad, CPU_GRADIENT, isa)                                                          \
     R(bias, CPU_STRIDED, isa)                                                                      \
