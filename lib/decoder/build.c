@@ -16,6 +16,13 @@ const char *ct_decoder_named(struct ct_decoder *d, const char *what)
 struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                       const int64_t *shape, struct ct_init init)
 {
+    snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s", (long long)d->layer, what);
+    return ct_parameter(&d->b, d->name, ndim, shape, init);
+}
+
+struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,
+                                   const int64_t *shape, struct ct_init init)
+{
     snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s.weight", (long long)d->layer, what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
@@ -24,15 +31,30 @@ struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name, struc
                                    const char *what, int64_t rows, int64_t columns, double std)
 {
     struct ct_value *w =
-        ct_decoder_parameter(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
+        ct_decoder_weight(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
 
     return ct_linear(&d->b, ct_decoder_named(d, name), x, w);
+}
+
+struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                   const char *what, int64_t rows, int64_t columns, double std,
+                                   double bias_std)
+{
+    char product[64], bias[64];
+    struct ct_init init = bias_std > 0 ? CT_INIT_STD(bias_std) : (struct ct_init){0};
+    struct ct_value *row;
+
+    snprintf(product, sizeof(product), "%s_product", name);
+    snprintf(bias, sizeof(bias), "%s.bias", what);
+    x = ct_decoder_linear(d, product, x, what, rows, columns, std);
+    row = ct_decoder_parameter(d, bias, 1, &rows, init);
+    return ct_bias(&d->b, ct_decoder_named(d, name), x, row);
 }
 
 struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                  const char *what, int64_t size)
 {
-    struct ct_value *w = ct_decoder_parameter(d, what, 1, &size, CT_INIT_ONE);
+    struct ct_value *w = ct_decoder_weight(d, what, 1, &size, CT_INIT_ONE);
 
     return ct_rms_norm(&d->b, ct_decoder_named(d, name), x, w, d->sizes->norm_eps);
 }

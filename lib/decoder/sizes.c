@@ -50,10 +50,10 @@ static int64_t usual_ffn_dim(int64_t dim)
     return (2 * 4 * dim / 3 + 255) / 256 * 256;
 }
 
-static int check(const struct ct_decoder_sizes *s)
+static int check(const struct ct_decoder_family *f, const struct ct_decoder_sizes *s)
 {
     if (s->dim < 1 || s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 ||
-        s->ffn_dim < 1 || s->vocabulary < 1)
+        (s->ffn_dim < 1 && !f->no_ffn) || s->vocabulary < 1)
         return ct_fail(CT_ECONFIG, "every size of the model must be at least 1");
     if (s->heads % s->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
@@ -92,7 +92,7 @@ static int apply(const struct ct_decoder_family *f, const struct ct_decoder_opti
         sizes->norm_eps = o->norm_eps;
     if (strcmp(o->tie_embeddings, "auto"))
         sizes->tied = !strcmp(o->tie_embeddings, "true");
-    return check(sizes);
+    return check(f, sizes);
 }
 
 int ct_decoder_create(const struct ct_decoder_family *f, const struct ct_decoder_options *options,

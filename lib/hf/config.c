@@ -124,6 +124,39 @@ static int read_layers(const json_t *value, const char *key, struct ct_hf_layers
     return 0;
 }
 
+static bool is_layer(const struct ct_hf_layers *layers, int64_t layer)
+{
+    return layers->bits[layer / 64] >> layer % 64 & 1;
+}
+
+static int read_sliding(const json_t *root, const json_t *value, const char *key,
+                        struct ct_hf_layers *layers)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+
+    for (size_t i = 0; i < CT_COUNT(layers->bits); i++)
+        layers->bits[i] = CT_HF_EVERY_SECOND;
+    if (absent(value))
+        return 0;
+    if (!json_is_array(value) || (json_int_t)json_array_size(value) != count ||
+        count > CT_HF_MAX_LAYERS)
+        return ct_fail(CT_ECONFIG, "%s is not a list of num_hidden_layers, at most %d, types", key,
+                       CT_HF_MAX_LAYERS);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const char *type = json_string_value(json_array_get(value, i));
+        bool slides = type && !strcmp(type, "sliding_attention");
+
+        if (!slides && (!type || strcmp(type, "full_attention")))
+            return ct_fail(CT_ECONFIG,
+                           "%s: layer %zu is %s; sliding_attention and full_attention are "
+                           "supported",
+                           key, i, type ? type : "no string");
+        layers->bits[i / 64] &= ~(UINT64_C(1) << i % 64);
+        layers->bits[i / 64] |= (uint64_t)slides << i % 64;
+    }
+    return 0;
+}
+
 /* ---- rope ---- */
 
 /* The value of a key in an object, or else in another one. */
@@ -264,7 +297,8 @@ static int read_rope_type(const json_t *root, const json_t *object, struct ct_ro
 
 /* rope_theta, and what rope_scaling or rope_parameters says. Which features are rotated is not said
    there. */
-static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
+static int read_rope(const json_t *root, double fallback, const struct ct_rope *assumed,
+                     struct ct_rope *rope)
 {
     static const struct ct_hf_fixed whole = {"partial_rotary_factor", "1.0", false};
     const char *key;
@@ -272,6 +306,8 @@ static int read_rope(const json_t *root, double fallback, struct ct_rope *rope)
     int rc = find_rope(root, &key, &object);
 
     *rope = (struct ct_rope){.factor = 1, .first = rope->first, .interleaved = rope->interleaved};
+    if (!object && assumed)
+        *rope = *assumed;
     if (rc == 0)
         rc = check_value(either(object, root, whole.key), &whole);
     if (rc == 0)
@@ -302,7 +338,8 @@ static int find_key(const json_t *root, const char *names, json_t **found)
     return 0;
 }
 
-static int read_key(const json_t *root, const struct ct_hf_key *k, void *sizes)
+static int read_key(const json_t *root, const struct ct_hf_config *config,
+                    const struct ct_hf_key *k, void *sizes)
 {
     void *field = (char *)sizes + k->offset;
     json_t *value;
@@ -320,11 +357,13 @@ static int read_key(const json_t *root, const struct ct_hf_key *k, void *sizes)
     case CT_HF_BOOL:
         return read_bool(value, k->key, k->fallback, field);
     case CT_HF_ROPE:
-        return read_rope(root, k->fallback, field);
+        return read_rope(root, k->fallback, config->rope, field);
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
     case CT_HF_PART:
         return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, field);
+    case CT_HF_SLIDING:
+        return read_sliding(root, value, k->key, field);
     }
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
@@ -337,7 +376,7 @@ static int read_root(const json_t *root, const struct ct_hf_config *config, void
         return ct_fail(CT_ECONFIG, "it is not a JSON object");
     rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)
-        rc = read_key(root, k, sizes);
+        rc = read_key(root, config, k, sizes);
     return rc;
 }
 
@@ -387,10 +426,10 @@ static json_t *yarn_scaling(const struct ct_rope *rope)
     return scaling;
 }
 
-static json_t *rope_scaling(const struct ct_rope *rope)
+static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
 {
     if (rope->factor <= 1)
-        return json_null();
+        return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
     if (rope->scaling == CT_ROPE_YARN)
         return yarn_scaling(rope);
     return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
@@ -404,12 +443,24 @@ static json_t *list_layers(const struct ct_hf_layers *layers)
     json_t *list = json_array();
 
     for (int i = 0; i < CT_HF_MAX_LAYERS; i++)
-        if (layers->bits[i / 64] >> i % 64 & 1)
+        if (is_layer(layers, i))
             json_array_append_new(list, json_integer(i));
     return list;
 }
 
-static json_t *value_of(const struct ct_hf_key *k, const void *field)
+static json_t *list_types(const json_t *root, const struct ct_hf_layers *sliding)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count; i++)
+        json_array_append_new(list, json_string(i < CT_HF_MAX_LAYERS && is_layer(sliding, i)
+                                                    ? "sliding_attention"
+                                                    : "full_attention"));
+    return list;
+}
+
+static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
     case CT_HF_SIZE:
@@ -425,6 +476,8 @@ static json_t *value_of(const struct ct_hf_key *k, const void *field)
         return json_real(((const struct ct_rope *)field)->theta);
     case CT_HF_LAYERS:
         return list_layers(field);
+    case CT_HF_SLIDING:
+        return list_types(root, field);
     }
     return NULL;
 }
@@ -476,9 +529,9 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
     for (const struct ct_hf_key *k = config->keys; k->key; k++) {
         const void *field = (const char *)sizes + k->offset;
 
-        failed |= set_key(root, k->key, value_of(k, field));
+        failed |= set_key(root, k->key, value_of(root, k, field));
         if (k->kind == CT_HF_ROPE)
-            failed |= json_object_set_new(root, "rope_scaling", rope_scaling(field));
+            failed |= json_object_set_new(root, "rope_scaling", rope_scaling(field, config->rope));
     }
     failed = failed || json_dumpf(root, out, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) ||
              fputc('\n', out) == EOF;

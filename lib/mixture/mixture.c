@@ -4,6 +4,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
+#include <ctitan/run.h>
 
 #include "load.h"
 
@@ -24,8 +25,7 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
 static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixture *m,
                                       const char *what, int64_t rows, int64_t columns, double std)
 {
-    return ct_decoder_parameter(d, what, 3, (int64_t[]){m->experts, rows, columns},
-                                CT_INIT_STD(std));
+    return ct_decoder_weight(d, what, 3, (int64_t[]){m->experts, rows, columns}, CT_INIT_STD(std));
 }
 
 /* In the dtype that it is stored in, whatever the forward pass computes in: an update moves it by
@@ -44,12 +44,30 @@ static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture
     return bias;
 }
 
+/* NULL: the mixture has none. */
+static struct ct_value *expert_bias(struct ct_decoder *d, const struct ct_mixture *m,
+                                    const char *what, int64_t size)
+{
+    return m->biased ? ct_decoder_parameter(d, what, 2, (int64_t[]){m->experts, size},
+                                            (struct ct_init){0})
+                     : NULL;
+}
+
+static struct ct_value *route(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m)
+{
+    const char *where = m->router ? m->router : "mlp.gate";
+
+    return m->biased
+               ? ct_decoder_biased(d, "router", h, where, m->experts, d->sizes->dim, 0.02, 0.02)
+               : ct_decoder_linear(d, "router", h, where, m->experts, d->sizes->dim, 0.02);
+}
+
 static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m,
                                struct ct_value **ids)
 {
     struct ct_value *logits, *weights, *bias, *load;
 
-    logits = ct_decoder_linear(d, "router", h, "mlp.gate", m->experts, d->sizes->dim, 0.02);
+    logits = route(d, h, m);
     bias = correction(d, m);
     weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, bias, &m->choice, ids);
     if (m->reported && !d->request->logits) {
@@ -64,14 +82,21 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
 {
     int64_t dim = d->sizes->dim, f = m->expert_dim;
     struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
-    struct ct_value *weights, *ids, *gate, *up, *down, *sum;
+    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum;
 
     weights = choose(d, h, m, &ids);
     gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
     down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
-    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down, NULL,
-                     NULL, NULL);
+    gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
+    up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
+    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down,
+                     gate_bias, up_bias, &m->activation);
+    bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
+    if (bias) {
+        bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
+        sum = ct_add(&d->b, ct_decoder_named(d, "experts_biased"), sum, bias);
+    }
     if (m->shared) {
         h = ct_decoder_swiglu(d, "shared_", h, "mlp.shared_experts", m->shared * f);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
@@ -96,6 +121,19 @@ int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, siz
     }
     ct_emit_type(b, &ct_op_sign_step, NULL, in, (int)(1 + 2 * count), &(struct ct_sign_step){rate});
     return b->status;
+}
+
+double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, int64_t mixtures,
+                          double weight)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
+    double sequences =
+        (double)(t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size);
+
+    return mixtures ? weight * (double)m->experts /
+                          ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures)
+                    : 0;
 }
 
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)

@@ -39,6 +39,7 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_DECODER_SIZE_OPTIONS(struct config, decoder),
+    CT_DECODER_FFN_OPTION(struct config, decoder),
     CT_OPT_INT(struct config, q_latent, "q_lora_rank", "-1", -1, 1e6,
                "Width of the vector that queries are made of; 0: none; -1: the flavor's"),
     CT_OPT_INT(struct config, kv_latent, "kv_lora_rank", "0", 0, 1e6,
@@ -290,7 +291,7 @@ static const struct ct_model *model_of(const struct ct_decoder *d)
 static struct ct_value *latent_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                     const char *what, int64_t size)
 {
-    struct ct_value *w = ct_decoder_parameter(d, what, 1, &size, CT_INIT_ONE);
+    struct ct_value *w = ct_decoder_weight(d, what, 1, &size, CT_INIT_ONE);
 
     return ct_rms_norm(&d->b, ct_decoder_named(d, name), x, w, LATENT_EPS);
 }

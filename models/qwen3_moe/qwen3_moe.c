@@ -20,12 +20,10 @@ static struct config {
     double aux_loss_coef;
 } config;
 
-static const struct ct_option options[] = {
-    CT_DECODER_OPTIONS(struct config, decoder),
-    CT_MIXTURE_OPTIONS(struct config, mixture),
-    CT_OPT_FLOAT(struct config, aux_loss_coef, "router_aux_loss_coef", "0", 0, 1e6,
-                 "Weight of the loss that evens out how often each expert is chosen; 0: none"),
-    {0}};
+static const struct ct_option options[] = {CT_DECODER_OPTIONS(struct config, decoder),
+                                           CT_MIXTURE_OPTIONS(struct config, mixture),
+                                           CT_MIXTURE_BALANCE_OPTION(struct config, aux_loss_coef),
+                                           {0}};
 
 #define FLAVOR(name, d, l, h, kv, ffn, vocab, e, expert)                                           \
     {                                                                                              \
@@ -81,24 +79,13 @@ static bool is_mixture(const struct ct_model *m, int64_t layer)
     return !dense && (layer + 1) % m->sparse_step == 0;
 }
 
-/*
- * The loss of one sequence and mixture is that of the Switch Transformer (Fedus et al. 2021), as in
- * transformers: E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token,
- * and P[e] its mean probability. Losses are averaged over mixtures and the step's sequences.
- * Sequences are never split into microbatches, so the gradient is the same however a step is.
- */
-static double balance(const struct ct_run *run, const struct ct_model *m)
+static int64_t count_mixtures(const struct ct_model *m)
 {
-    const struct ct_training_config *t = &ct_config.training;
-    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes), mixtures = 0;
-    double sequences =
-        (double)(t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size);
+    int64_t mixtures = 0;
 
     for (int64_t layer = 0; layer < m->sizes.layers; layer++)
         mixtures += is_mixture(m, layer);
-    return mixtures ? config.aux_loss_coef * (double)m->mixture.experts /
-                          ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures)
-                    : 0;
+    return mixtures;
 }
 
 static int create(struct ct_run *run, struct ct_model **out)
@@ -113,7 +100,8 @@ static int create(struct ct_run *run, struct ct_model **out)
         ct_decoder_destroy(m);
         return ct_context(rc, "[qwen3_moe]");
     }
-    m->mixture.choice.balance = balance(run, m);
+    m->mixture.choice.balance =
+        ct_mixture_balance(run, &m->mixture, count_mixtures(m), config.aux_loss_coef);
     *out = m;
     return 0;
 }

@@ -96,6 +96,8 @@ static const struct {
     const char *theirs, *ours[3];
 } split[] = {
     {".attn.c_attn.", {".attn.q.", ".attn.k.", ".attn.v."}},
+    {".experts.gate_up_proj_bias", {".experts.gate_proj.bias", ".experts.up_proj.bias"}},
+    {".experts.down_proj_bias", {".experts.down_proj.bias"}},
     {".experts.gate_up_proj", {".experts.gate_proj.weight", ".experts.up_proj.weight"}},
     {".experts.down_proj", {".experts.down_proj.weight"}},
 };

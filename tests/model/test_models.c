@@ -1,5 +1,5 @@
 /*
- * deepseek_v3, gpt2, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a
+ * deepseek_v3, gpt2, gpt_oss, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a
  * config.json may not ask for.
  */
 #include <ctitan/lib/ops.h>
@@ -54,6 +54,8 @@ static void sizes_equal_the_published_ones(void **state)
         {"deepseek_v3", "16B-A3B", 15960110208},
         {"deepseek_v3", "671B-A37B", 671026419200},
         {"deepseek_v3", "1T-A32B", 1026408232448},
+        {"gpt_oss", "20B", 20914757184},
+        {"gpt_oss", "120B", 116829156672},
     };
 
     (void)state;
@@ -85,6 +87,10 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
     "\"num_attention_heads\":4,\"qk_rope_head_dim\":4,\"qk_nope_head_dim\":8,\"v_head_dim\":8,"    \
     "\"kv_lora_rank\":16,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"topk_group\":1,"       \
     "\"moe_intermediate_size\":16"
+
+#define GPT_OSS                                                                                    \
+    "\"model_type\":\"gpt_oss\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"    \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_local_experts\":4"
 
 static void what_is_not_supported_is_refused(void **state)
 {
@@ -120,6 +126,15 @@ static void what_is_not_supported_is_refused(void **state)
          "mscale_all_dim must be equal, or attention_factor 1"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":3}",
          "8 experts are not 3 equal groups of at least 2"},
+        {"gpt_oss", "{" GPT_OSS ",\"attention_bias\":false}", "attention_bias = false"},
+        {"gpt_oss", "{" GPT_OSS ",\"layer_types\":[\"full_attention\"]}",
+         "layer_types is not a list of num_hidden_layers"},
+        {"gpt_oss",
+         "{" GPT_OSS ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"linear\"]}",
+         "layer_types: layer 2 is linear; sliding_attention and full_attention are supported"},
+        {"gpt_oss", "{" GPT_OSS ",\"num_experts\":5}", "have different values"},
+        {"gpt_oss", "{" GPT_OSS ",\"num_experts_per_tok\":5}",
+         "a token cannot choose 5 of 4 experts"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",
          "8 experts are not 8 equal groups of at least 2"},
     };
@@ -173,6 +188,15 @@ static void what_means_the_same_is_accepted(void **state)
         {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"n_routed_experts\": 256,"},
         {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"num_experts_per_tok\": 8,"},
         {"deepseek_v3", "{" DEEPSEEK_WIDTHS "}", "\"moe_intermediate_size\": 2048,"},
+        {"gpt_oss", "{" GPT_OSS "}",
+         "\"sliding_attention\",\n    \"full_attention\",\n    \"sliding_attention\"\n"},
+        {"gpt_oss",
+         "{" GPT_OSS ",\"layer_types\":[\"full_attention\",\"full_attention\","
+         "\"sliding_attention\"],\"sliding_window\":7}",
+         "\"full_attention\",\n    \"full_attention\",\n    \"sliding_attention\"\n"},
+        {"gpt_oss", "{" GPT_OSS ",\"rope_theta\":777}", "\"truncate\": false"},
+        {"gpt_oss", "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"default\"}}",
+         "\"rope_type\": \"default\""},
     };
 
     (void)state;

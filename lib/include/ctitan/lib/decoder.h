@@ -62,15 +62,12 @@ struct ct_decoder_options {
     const char *tie_embeddings;
 };
 
-/* Rows of an option table. T: a struct with a member m of the type above. */
+/* Rows of an option table, without those below. T: a struct with a member m of the type above. */
 #define CT_DECODER_SIZE_OPTIONS(T, m)                                                              \
     CT_OPT_INT(T, m.dim, "dim", "0", 0, 1e6, "Width of the model; 0: the flavor's"),               \
         CT_OPT_INT(T, m.n_layers, "n_layers", "0", 0, 1e4, "Number of layers; 0: the flavor's"),   \
         CT_OPT_INT(T, m.n_heads, "n_heads", "0", 0, 1e4,                                           \
                    "Number of attention heads; 0: the flavor's"),                                  \
-        CT_OPT_INT(T, m.ffn_dim, "ffn_dim", "0", 0, 1e7,                                           \
-                   "Width of the feed-forward layers; 0: the flavor's, or 8/3 dim, rounded up to " \
-                   "a multiple of 256, where dim is set"),                                         \
         CT_OPT_INT(T, m.vocab_size, "vocab_size", "0", 0, 1e8,                                     \
                    "Size of the vocabulary; 0: the flavor's"),                                     \
         CT_OPT_FLOAT(T, m.rope_theta, "rope_theta", "0", 0, 1e12,                                  \
@@ -80,14 +77,21 @@ struct ct_decoder_options {
         CT_OPT_CHOICE(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",            \
                       "Use the embedding as the head's weight; auto: as in the flavor")
 
-/* The same, and the sizes of heads. */
-#define CT_DECODER_OPTIONS(T, m)                                                                   \
-    CT_DECODER_SIZE_OPTIONS(T, m),                                                                 \
-        CT_OPT_INT(T, m.n_kv_heads, "n_kv_heads", "0", 0, 1e4,                                     \
-                   "Number of key/value heads; 0: the flavor's, or n_heads where that is set"),    \
+#define CT_DECODER_FFN_OPTION(T, m)                                                                \
+    CT_OPT_INT(T, m.ffn_dim, "ffn_dim", "0", 0, 1e7,                                               \
+               "Width of the feed-forward layers; 0: the flavor's, or 8/3 dim, rounded up to a "   \
+               "multiple of 256, where dim is set")
+
+#define CT_DECODER_HEAD_OPTIONS(T, m)                                                              \
+    CT_OPT_INT(T, m.n_kv_heads, "n_kv_heads", "0", 0, 1e4,                                         \
+               "Number of key/value heads; 0: the flavor's, or n_heads where that is set"),        \
         CT_OPT_INT(T, m.head_dim, "head_dim", "0", 0, 1e5,                                         \
                    "Features of a head; 0: the flavor's, or dim / n_heads where one of these is "  \
                    "set")
+
+/* All of them. */
+#define CT_DECODER_OPTIONS(T, m)                                                                   \
+    CT_DECODER_SIZE_OPTIONS(T, m), CT_DECODER_FFN_OPTION(T, m), CT_DECODER_HEAD_OPTIONS(T, m)
 
 struct ct_decoder_family {
     const char *name; /* of the plugin */
@@ -95,6 +99,7 @@ struct ct_decoder_family {
     const void *flavors; /* an array of struct ct_model, ended by one without a flavor */
     size_t size;         /* of struct ct_model */
     bool own_heads;      /* sizes of heads do not follow from dim and n_heads */
+    bool no_ffn;         /* no layer uses ffn_dim */
 };
 
 /* A model of the size that the recipe asks for ([model] flavor or init_from, then options).
@@ -151,13 +156,19 @@ CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
 
 /* "layers.3.WHAT", in d->name. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
-/* A parameter of the current layer, "model.layers.3.WHAT.weight". */
+/* A parameter of the current layer, "model.layers.3.WHAT", or "model.layers.3.WHAT.weight". */
 CT_API struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                              const int64_t *shape, struct ct_init init);
+CT_API struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,
+                                          const int64_t *shape, struct ct_init init);
 /* x times a new weight, `what`; the value is called `name`. */
 CT_API struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name,
                                           struct ct_value *x, const char *what, int64_t rows,
                                           int64_t columns, double std);
+/* The same plus a new bias, "WHAT.bias", of this standard deviation. */
+CT_API struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name,
+                                          struct ct_value *x, const char *what, int64_t rows,
+                                          int64_t columns, double std, double bias_std);
 /* RMS norm of x, over its last dimension, with a new weight. */
 CT_API struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                         const char *what, int64_t size);

@@ -12,6 +12,8 @@
 
 CT_BEGIN_DECLS
 
+struct ct_rope;
+
 enum ct_hf_kind {
     CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required, of 0: a size of 0
                      is written as null */
@@ -22,6 +24,9 @@ enum ct_hf_kind {
                      and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
     CT_HF_PART,   /* as CT_HF_SIZE, of a part that null leaves out: then 0 */
+    /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
+       second layer from 0 on. Behind the row of num_hidden_layers. */
+    CT_HF_SLIDING,
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
@@ -29,6 +34,8 @@ enum ct_hf_kind {
 struct ct_hf_layers {
     uint64_t bits[CT_HF_MAX_LAYERS / 64];
 };
+
+#define CT_HF_EVERY_SECOND 0x5555555555555555 /* of such bits, from layer 0 on */
 
 struct ct_hf_key {
     const char *key; /* "a|b": names of it that agree; the first is written */
@@ -49,6 +56,7 @@ struct ct_hf_config {
     const char *model_type, *architecture; /* "llama", "LlamaForCausalLM" */
     const struct ct_hf_key *keys;          /* ended by {0} */
     const struct ct_hf_fixed *fixed;       /* ended by {0} */
+    const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
 };
 
 /* Fill sizes from folder/config.json; fields without a key are left as they are. CT_ECONFIG: a

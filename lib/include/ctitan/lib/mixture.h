@@ -20,6 +20,9 @@ struct ct_mixture {
     bool corrected; /* a parameter, mlp.gate.e_score_correction_bias, is added to the scores for the
                        choice */
     bool reported;  /* loads are fetched for ct_mixture_report */
+    bool biased;    /* the router and the experts have biases */
+    const char *router;           /* where its weights are; NULL: "mlp.gate" */
+    struct ct_experts activation; /* of the experts */
 };
 
 /* The recipe's changes: options of the plugin's section. */
@@ -52,6 +55,19 @@ CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value
 CT_API bool ct_mixture_is_correction(const struct ct_value *param);
 CT_API int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, size_t count,
                               struct ct_value *clip, double rate);
+
+/*
+ * choice.balance for a loss of this weight. The loss of one sequence and mixture is that of the
+ * Switch Transformer (Fedus et al. 2021), as in transformers: E sum_e f[e] P[e], where f[e] is the
+ * number of choices of expert e for each token, and P[e] its mean probability. Losses are averaged
+ * over the model's mixtures and the step's sequences. Sequences are never split into microbatches,
+ * so the gradient is the same however a step is.
+ */
+CT_API double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m,
+                                 int64_t mixtures, double weight);
+#define CT_MIXTURE_BALANCE_OPTION(T, m)                                                            \
+    CT_OPT_FLOAT(T, m, "router_aux_loss_coef", "0", 0, 1e6,                                        \
+                 "Weight of the loss that evens out how often each expert is chosen; 0: none")
 
 /* FLOPs per token, forward and backward, of the products: those of the router, the chosen and the
    shared experts. */

@@ -1,0 +1,279 @@
+/*
+ * gpt-oss (OpenAI 2025): mixtures of experts with biases and a clamped SwiGLU, and attention with
+ * biases and a sink, which in every second layer sees a window only.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/mixture.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+
+struct ct_model {
+    struct ct_decoder_sizes sizes;
+    struct ct_mixture mixture;
+    int64_t window;
+    struct ct_hf_layers sliding; /* layers whose attention sees a window */
+};
+
+static struct config {
+    struct ct_decoder_options decoder;
+    struct ct_mixture_options mixture;
+    double aux_loss_coef;
+    int64_t window;
+} config;
+
+static const struct ct_option options[] = {
+    CT_DECODER_SIZE_OPTIONS(struct config, decoder),
+    CT_DECODER_HEAD_OPTIONS(struct config, decoder),
+    CT_OPT_INT(struct config, window, "sliding_window", "0", 0, 1e9,
+               "Tokens that attention sees in every second layer, from the first on; 0: the "
+               "flavor's"),
+    CT_MIXTURE_OPTIONS(struct config, mixture),
+    CT_MIXTURE_BALANCE_OPTION(struct config, aux_loss_coef),
+    {0}};
+
+#define ROPE(f)                                                                                    \
+    {                                                                                              \
+        .theta = 150000, .factor = f, .scaling = CT_ROPE_YARN, .original_max_position = 4096,      \
+        .beta_fast = 32, .beta_slow = 1, .fractional = true, .amplitude = 1.3465735902799727       \
+    }
+
+static const struct ct_rope rope = ROPE(32); /* where config.json has none */
+
+#define FLAVOR(name, d, l, h, kv, size, vocab, e, expert, w)                                       \
+    {                                                                                              \
+        .sizes = {.flavor = name,                                                                  \
+                  .dim = d,                                                                        \
+                  .layers = l,                                                                     \
+                  .heads = h,                                                                      \
+                  .kv_heads = kv,                                                                  \
+                  .head_dim = size,                                                                \
+                  .vocabulary = vocab,                                                             \
+                  .max_position = 131072,                                                          \
+                  .norm_eps = 1e-5,                                                                \
+                  .rope = ROPE(32)},                                                               \
+        .mixture = {.experts = e,                                                                  \
+                    .expert_dim = expert,                                                          \
+                    .choice = {.k = 4, .normalised = true},                                        \
+                    .biased = true,                                                                \
+                    .router = "mlp.router",                                                        \
+                    .activation = {.alpha = 1.702, .limit = 7, .offset = 1}},                      \
+        .window = w                                                                                \
+    }
+
+static const struct ct_model flavors[] = {
+    FLAVOR("debug", 256, 4, 8, 2, 32, 2048, 8, 256, 64),
+    FLAVOR("20B", 2880, 24, 64, 8, 64, 201088, 32, 2880, 128),
+    FLAVOR("120B", 2880, 36, 64, 8, 64, 201088, 128, 2880, 128),
+    {.sizes = {0}},
+};
+
+#define FIELD(f) offsetof(struct ct_model, f)
+
+static const struct ct_hf_key keys[] = {
+    {"vocab_size", CT_HF_SIZE, FIELD(sizes.vocabulary), -1},
+    {"hidden_size", CT_HF_SIZE, FIELD(sizes.dim), -1},
+    {"num_hidden_layers", CT_HF_SIZE, FIELD(sizes.layers), -1},
+    {"num_attention_heads", CT_HF_SIZE, FIELD(sizes.heads), -1},
+    {"num_key_value_heads", CT_HF_SIZE, FIELD(sizes.kv_heads), 8},
+    {"head_dim", CT_HF_SIZE, FIELD(sizes.head_dim), 64},
+    {"max_position_embeddings", CT_HF_SIZE, FIELD(sizes.max_position), 131072},
+    {"rms_norm_eps", CT_HF_NUMBER, FIELD(sizes.norm_eps), 1e-5},
+    {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
+    {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 150000},
+    {"sliding_window", CT_HF_SIZE, FIELD(window), 128},
+    {"layer_types", CT_HF_SLIDING, FIELD(sliding), 0},
+    {"num_local_experts|num_experts", CT_HF_SIZE, FIELD(mixture.experts), -1},
+    {"num_experts_per_tok", CT_HF_SIZE, FIELD(mixture.choice.k), 4},
+    {"intermediate_size", CT_HF_SIZE, FIELD(mixture.expert_dim), -1},
+    {"swiglu_alpha", CT_HF_NUMBER, FIELD(mixture.activation.alpha), 1.702},
+    {"swiglu_limit", CT_HF_NUMBER, FIELD(mixture.activation.limit), 7},
+    {0},
+};
+
+static const struct ct_hf_fixed fixed[] = {
+    {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "true", false},
+    {"output_router_logits", "false", false},    {"quantization_config", NULL, false},
+    {"attention_dropout", "0.0", true},          {0},
+};
+
+static const struct ct_hf_config hf_config = {"gpt_oss", "GptOssForCausalLM", keys, fixed, &rope};
+
+static const struct ct_decoder_family family = {"gpt_oss", &hf_config, flavors,
+                                                sizeof(struct ct_model), .no_ffn = true};
+
+/* ---- sizes ---- */
+
+static bool is_sliding(const struct ct_model *m, int64_t layer)
+{
+    return layer < CT_HF_MAX_LAYERS && m->sliding.bits[layer / 64] >> layer % 64 & 1;
+}
+
+static int apply(const struct ct_run *run, struct ct_model *m)
+{
+    int rc = ct_mixture_apply(&config.mixture, &m->mixture);
+
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; !*ct_config.model.init_from && i < CT_COUNT(m->sliding.bits); i++)
+        m->sliding.bits[i] = CT_HF_EVERY_SECOND;
+    if (config.window)
+        m->window = config.window;
+    if (config.aux_loss_coef > 0)
+        m->mixture.choice.balance =
+            ct_mixture_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
+    return 0;
+}
+
+static int create(struct ct_run *run, struct ct_model **out)
+{
+    struct ct_model *m;
+    int rc = ct_decoder_create(&family, &config.decoder, &m);
+
+    if (rc < 0)
+        return rc;
+    rc = apply(run, m);
+    if (rc < 0) {
+        ct_decoder_destroy(m);
+        return ct_context(rc, "[gpt_oss]");
+    }
+    *out = m;
+    return 0;
+}
+
+/* ---- graph ---- */
+
+static const struct ct_model *model_of(const struct ct_decoder *d)
+{
+    return (const struct ct_model *)(const void *)d->sizes;
+}
+
+/* The heads of q, k or v, one of the names below. */
+static struct ct_value *heads(struct ct_decoder *d, struct ct_value *h, const char *name,
+                              int64_t count)
+{
+    const struct ct_decoder_sizes *s = d->sizes;
+    char what[32], view[32];
+
+    snprintf(what, sizeof(what), "self_attn.%s_proj", name);
+    snprintf(view, sizeof(view), "%s_heads", name);
+    h = ct_decoder_biased(d, name, h, what, count * s->head_dim, s->dim, 0.02, 0);
+    return ct_view(&d->b, ct_decoder_named(d, view), h, 4,
+                   (int64_t[]){d->request->batch, d->request->seq_len, count, s->head_dim});
+}
+
+static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
+{
+    const struct ct_model *m = model_of(d);
+    const struct ct_decoder_sizes *s = d->sizes;
+    int64_t all = s->heads * s->head_dim;
+    struct ct_attention how = {.causal = true, .scale = ct_decoder_scale(s)};
+    struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", s->dim);
+    struct ct_value *q = heads(d, h, "q", s->heads), *k = heads(d, h, "k", s->kv_heads);
+    struct ct_value *v = heads(d, h, "v", s->kv_heads), *sink;
+
+    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
+    sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, CT_INIT_STD(0.02));
+    how.window = is_sliding(m, d->layer) ? m->window : 0;
+    h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,
+                               &how);
+    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
+                (int64_t[]){d->request->batch, d->request->seq_len, all});
+    h = ct_decoder_biased(d, "o", h, "self_attn.o_proj", s->dim, all, d->depth_std, 0);
+    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+}
+
+static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
+{
+    return ct_decoder_mixture(d, x, &model_of(d)->mixture);
+}
+
+static int build(struct ct_model *model, struct ct_graph *graph,
+                 const struct ct_model_request *request)
+{
+    return ct_decoder_build_with(model, graph, request, attention, feed_forward);
+}
+
+/* ---- facts ---- */
+
+/* Six per element of a weight that a token's products read, and for each key that a query sees 12
+   per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
+static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
+                            double *halved)
+{
+    const struct ct_decoder_sizes *s = &m->sizes;
+    int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    double w = (double)m->window, t = (double)seq_len, pairs = 0, seen = 0;
+    double products = 6 * (double)(s->vocabulary * s->dim + s->layers * s->dim * (2 * q + 2 * kv)) +
+                      (double)s->layers * ct_mixture_flops(&m->mixture, s->dim);
+
+    for (int64_t layer = 0; layer < s->layers; layer++) {
+        bool cut = is_sliding(m, layer) && w < t;
+
+        pairs += cut ? w : t;
+        seen += cut ? w - w * (w - 1) / (2 * t) : t / 2;
+    }
+    *whole = products + 12 * (double)q * pairs;
+    *halved = products + 12 * (double)q * seen;
+}
+
+static int write_config(const struct ct_model *model, FILE *out)
+{
+    return ct_hf_write_config(&hf_config, model, out);
+}
+
+static const struct ct_shard_rule shard_plan[] = {
+    {"model.embed_tokens.weight", CT_SHARD_VOCAB},
+    {"*.self_attn.[qkv]_proj.*", CT_SHARD_COLWISE},
+    {"*.self_attn.sinks", CT_SHARD_COLWISE},
+    {"*.self_attn.o_proj.weight", CT_SHARD_ROWWISE},
+    {"*.self_attn.o_proj.bias", CT_SHARD_REPLICATE},
+    {"*.experts.gate_proj.weight", CT_SHARD_COLWISE},
+    {"*.experts.up_proj.weight", CT_SHARD_COLWISE},
+    {"*.experts.down_proj.weight", CT_SHARD_ROWWISE},
+    {"*.experts.gate_proj.bias", CT_SHARD_ROWWISE}, /* its rows are experts */
+    {"*.experts.up_proj.bias", CT_SHARD_ROWWISE},
+    {"*.experts.down_proj.bias", CT_SHARD_REPLICATE},
+    {"*.mlp.router.*", CT_SHARD_REPLICATE},
+    {"*norm.weight", CT_SHARD_REPLICATE},
+    {"lm_head.weight", CT_SHARD_VOCAB},
+    {0},
+};
+
+/* Of all experts, inputs times outputs; gate's and up's outputs take turns. */
+static const struct ct_stored_rule stored[] = {
+    {".experts.gate_proj.weight", ".experts.gate_up_proj", true, 0, 2, .interleaved = true},
+    {".experts.up_proj.weight", ".experts.gate_up_proj", true, 1, 2, .interleaved = true},
+    {".experts.gate_proj.bias", ".experts.gate_up_proj_bias", false, 0, 2, .interleaved = true},
+    {".experts.up_proj.bias", ".experts.gate_up_proj_bias", false, 1, 2, .interleaved = true},
+    {".experts.down_proj.weight", ".experts.down_proj", true, 0, 0},
+    {".experts.down_proj.bias", ".experts.down_proj_bias", false, 0, 0},
+    {0},
+};
+
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .create = create,
+                                        .destroy = ct_decoder_destroy,
+                                        .build = build,
+                                        .vocabulary = ct_decoder_vocabulary,
+                                        .flops_per_token = flops_per_token,
+                                        .shard_plan = shard_plan,
+                                        .write_config = write_config,
+                                        .stored = stored};
+
+static int step_end(const struct ct_event_data *data, void *context)
+{
+    (void)context;
+    return ct_mixture_report(data, config.mixture.log_load);
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+
+CT_PLUGIN(.name = "gpt_oss", .version = "1.0", .summary = "Model: gpt-oss (debug, 20B, 120B)",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_MODEL, "gpt_oss", &ops}, {CT_HOOK, "gpt_oss", &hook}));
