@@ -5,6 +5,8 @@
  * those here in float32 on plain cores, many times slower. The host does not wait for the choices:
  * grids are as large as any choice needs, and blocks without work end at once.
  */
+#include <math.h>
+
 #include "experts.h"
 
 static int64_t rows_of(const struct ct_tensor *t)
@@ -29,15 +31,8 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
     return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
 }
 
-static bool is_swiglu(const struct ct_experts *how)
-{
-    return (how->alpha == 0 || how->alpha == 1) && how->limit == 0 && how->offset == 0;
-}
-
 bool gpu_experts_accept(const struct ct_prepare *p, int at)
 {
-    if (p->ins > at + OPERANDS || !is_swiglu(p->op->attrs))
-        return false;
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
             return false;
@@ -91,10 +86,21 @@ static int prepare_dw(struct ct_prepare *p)
     return gpu_experts_prepare(p, 1, sizeof(float), true, false);
 }
 
+static struct gpu_gate gate_of(const struct ct_experts *how)
+{
+    float limit = how->limit > 0 ? (float)how->limit : INFINITY;
+
+    return (struct gpu_gate){.alpha = how->alpha != 0 ? (float)how->alpha : 1,
+                             .limit = limit,
+                             .offset = (float)how->offset,
+                             .beyond = limit};
+}
+
 struct experts_call gpu_experts_call(const struct ct_launch *l, int at)
 {
     const struct experts_state *s = l->state;
     const struct ct_tensor *in = l->in + at;
+    bool biased = l->ins > at + GATE_BIAS;
     char *work = l->workspace;
 
     return (struct experts_call){
@@ -110,6 +116,9 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, int at)
                 .experts = in[GATE].shape[0],
                 .all = l->op->in[at + GATE]->shape[0],
                 .fault = fault_of(l)},
+        .how = gate_of(l->op->attrs),
+        .gate_bias = biased ? in[GATE_BIAS].data : NULL,
+        .up_bias = biased ? in[UP_BIAS].data : NULL,
         .tokens = rows_of(&in[X]),
         .n = columns_of(&in[X]),
         .f = in[GATE].shape[1],
@@ -120,16 +129,16 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, int at)
     };
 }
 
-int gpu_sort_choices(const struct experts_call *c)
+int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all)
 {
-    struct gpu_size experts = {(unsigned)c->all.experts, 1, 1}, block = {THREADS, 1, 1};
-    int rc = gpu_launch(c->l, "experts_clear",
-                        (struct gpu_size){(unsigned)gpu_blocks(c->all.choices, THREADS), 1, 1},
-                        block, 0, &c->all);
+    struct gpu_size experts = {(unsigned)all->experts, 1, 1}, block = {THREADS, 1, 1};
+    int rc = gpu_launch(l, "experts_clear",
+                        (struct gpu_size){(unsigned)gpu_blocks(all->choices, THREADS), 1, 1}, block,
+                        0, all);
 
     if (rc == 0)
-        rc = gpu_launch(c->l, "experts_count", experts, block, 0, &c->all);
-    return rc < 0 ? rc : gpu_launch(c->l, "experts_sort", experts, block, 0, &c->all);
+        rc = gpu_launch(l, "experts_count", experts, block, 0, all);
+    return rc < 0 ? rc : gpu_launch(l, "experts_sort", experts, block, 0, all);
 }
 
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t)
@@ -168,7 +177,7 @@ static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
 /* Sort the choices; g and u of each. */
 static int begin(const struct experts_call *c)
 {
-    int rc = gpu_sort_choices(c);
+    int rc = gpu_sort_choices(c->l, &c->all);
 
     if (rc == 0)
         rc = multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[GATE], false, false, c->g);
@@ -193,10 +202,25 @@ int gpu_combine_rows(const struct experts_call *c, const char *name, const float
     return gpu_launch_rows(c->l, name, a.tokens, &a);
 }
 
+static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
+{
+    return (struct gpu_experts_rows){.all = c->all,
+                                     .g = c->g,
+                                     .u = c->u,
+                                     .dh = c->dh,
+                                     .weights = c->in[WEIGHTS].data,
+                                     .gate_bias = c->gate_bias,
+                                     .up_bias = c->up_bias,
+                                     .f = c->f,
+                                     .how = c->how,
+                                     .bias_kind =
+                                         c->gate_bias ? gpu_float_kind(c->in[GATE_BIAS].dtype) : 0};
+}
+
 static int run(const struct ct_launch *l)
 {
     struct experts_call c = gpu_experts_call(l, 0);
-    struct gpu_experts_rows rows = {.all = c.all, .g = c.g, .u = c.u, .f = c.f};
+    struct gpu_experts_rows rows = rows_of_choices(&c);
     int rc = begin(&c);
 
     if (rc == 0)
@@ -209,15 +233,10 @@ static int run(const struct ct_launch *l)
 /* dg over g, du over u, the weighted hidden layer over dh. */
 static int hidden_gradients(const struct experts_call *c, float *dweights)
 {
-    struct gpu_experts_rows rows = {.all = c->all,
-                                    .g = c->g,
-                                    .u = c->u,
-                                    .dh = c->dh,
-                                    .dweights = dweights,
-                                    .weights = c->in[WEIGHTS].data,
-                                    .f = c->f};
+    struct gpu_experts_rows rows = rows_of_choices(c);
     int rc = begin(c);
 
+    rows.dweights = dweights;
     if (rc == 0)
         rc = multiply(c, gpu_rows_of_tokens(&c->l->in[0]), &c->in[DOWN], true, false, c->dh);
     return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
@@ -255,11 +274,42 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                       (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
+                    struct gpu_expert_rows rows, const float *weights, int out)
+{
+    const struct ct_tensor *t = &l->out[out];
+    struct gpu_experts_sum a = {.out = t->data,
+                                .in = rows,
+                                .weights = weights,
+                                .counts = all->counts,
+                                .order = all->order,
+                                .k = (int32_t)all->k,
+                                .kind = gpu_float_kind(t->dtype),
+                                .accumulate = l->accumulate >> out & 1};
+    bool vector = gpu_may_load_8(rows.x, rows.kind, rows.columns) &&
+                  gpu_may_load_8(t->data, a.kind, rows.columns);
+    int64_t columns = gpu_blocks(rows.columns, vector ? 8 * 32 : 32);
+
+    return gpu_launch(l, vector ? "experts_sum_vector" : "experts_sum",
+                      (struct gpu_size){(unsigned)columns, (unsigned)all->experts, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
+                   struct gpu_expert_rows du)
+{
+    int rc = c->gate_bias ? gpu_sum_experts(c->l, &c->all, dg, NULL, 3) : 0;
+
+    return rc < 0 || !c->gate_bias ? rc : gpu_sum_experts(c->l, &c->all, du, NULL, 4);
+}
+
 static int run_dw(const struct ct_launch *l)
 {
     struct experts_call c = gpu_experts_call(l, 1);
     int rc = hidden_gradients(&c, NULL);
 
+    if (rc == 0)
+        rc = gpu_sum_biases(&c, of_choices(c.g, c.f), of_choices(c.u, c.f));
     if (rc == 0)
         rc = outer(&c, of_choices(c.g, c.f), gpu_rows_of_tokens(&c.in[X]), 0);
     if (rc == 0)

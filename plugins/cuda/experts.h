@@ -1,6 +1,6 @@
 /*
  * Calls of experts, experts_dx and experts_dw: what plain kernels (experts.c) and those on tensor
- * cores (experts_tensor.c) share.
+ * cores (experts_tensor.c) share. Sorted choices, and sums of their rows: expert_bias.c, too.
  */
 #ifndef GPU_EXPERTS_H
 #define GPU_EXPERTS_H
@@ -12,7 +12,7 @@
 #define THREADS 256
 #define MOST_TILES ((int64_t)60000)
 
-enum { X, WEIGHTS, IDS, GATE, UP, DOWN, OPERANDS };
+enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS };
 
 /* Offsets in the workspace. */
 struct experts_state {
@@ -24,6 +24,8 @@ struct experts_call {
     const struct ct_launch *l;
     const struct ct_tensor *in; /* in[X] and so on */
     struct gpu_experts all;
+    struct gpu_gate how;
+    const void *gate_bias, *up_bias; /* NULL: none */
     int64_t tokens, n, f;
     void *g, *u, *dh, *rows;
 };
@@ -34,7 +36,7 @@ bool gpu_experts_accept(const struct ct_prepare *p, int at);
 int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradient, bool combines);
 struct experts_call gpu_experts_call(const struct ct_launch *l, int at);
 
-int gpu_sort_choices(const struct experts_call *c);
+int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all);
 /* A tensor's rows, those of the choices' tokens. */
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t);
 /* A warp for each row. */
@@ -43,6 +45,13 @@ int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
 /* Output 0, by kernel `name`: sums of c->rows by token. */
 int gpu_combine_rows(const struct experts_call *c, const char *name, const float *weights,
                      float *dweights);
+
+/* Output `out`: sums of rows by expert, weighted where weights are given. */
+int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
+                    struct gpu_expert_rows rows, const float *weights, int out);
+/* The gradients of the biases, outputs of experts_dw, from dg and du; nothing without biases. */
+int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
+                   struct gpu_expert_rows du);
 
 /* ---- experts_tensor.c ---- */
 

@@ -4,6 +4,9 @@
  * The gate's and the other half's products share a launch, which makes the hidden layer at once.
  * Gradients of x through both halves are one sum. Rows and hidden values are rounded to bfloat16.
  */
+#include <float.h>
+#include <math.h>
+
 #include "experts.h"
 
 /* Vectors are of 8 elements. */
@@ -65,12 +68,15 @@ static int begin(const struct experts_call *c, bool gradient)
                                   .in = gpu_rows_of_tokens(&c->in[X]),
                                   .gate = c->in[GATE].data,
                                   .up = c->in[UP].data,
+                                  .gate_bias = c->gate_bias,
+                                  .up_bias = c->up_bias,
+                                  .how = c->how,
                                   .counts = c->all.counts,
                                   .order = c->all.order,
                                   .experts = c->all.experts,
                                   .f = c->f,
                                   .k = (int32_t)c->all.k};
-    int rc = gpu_sort_choices(c);
+    int rc = gpu_sort_choices(c->l, &c->all);
 
     return rc < 0 ? rc
                   : gpu_launch(c->l, "experts_gated", tiles(c, c->f, GPU_TENSOR_TILE / 2), block, 0,
@@ -114,9 +120,12 @@ static int hidden_gradients(const struct experts_call *c, float *dweights)
                                     .dh = c->dh,
                                     .dweights = dweights,
                                     .weights = c->in[WEIGHTS].data,
-                                    .f = c->f};
+                                    .f = c->f,
+                                    .how = c->how};
     int rc = begin(c, true);
 
+    if (isfinite(c->how.limit)) /* what was beyond it is infinite now */
+        rows.how.beyond = FLT_MAX;
     if (rc == 0)
         rc = multiply(c, down, c->f, true, c->dh);
     return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_gated_grad", c->all.choices, &rows);
@@ -160,6 +169,8 @@ int gpu_experts_tensor_run_dw(const struct ct_launch *l)
     struct gpu_expert_rows x = gpu_rows_of_tokens(&c.in[X]), dy = gpu_rows_of_tokens(&l->in[0]);
     int rc = hidden_gradients(&c, NULL);
 
+    if (rc == 0)
+        rc = gpu_sum_biases(&c, of_choices(c.g, c.f), of_choices(c.u, c.f));
     if (rc == 0)
         rc = outer(&c, of_choices(c.g, c.f), x, 0);
     if (rc == 0)

@@ -165,6 +165,12 @@ static inline int64_t gpu_lanes(enum ct_dtype dtype)
     return 16 / (int64_t)ct_dtype_size(dtype);
 }
 
+/* Can kernels load 8 elements at a time from rows of so many columns? */
+static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
+{
+    return columns % 8 == 0 && (uintptr_t)rows % (kind == GPU_BF16 ? 16 : 32) == 0;
+}
+
 static inline int64_t gpu_blocks(int64_t count, int64_t per_block)
 {
     return (count + per_block - 1) / per_block;
@@ -188,6 +194,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(layer_norm)                                                                                  \
     X(rope)                                                                                        \
     X(latent)                                                                                      \
+    X(expert_bias)                                                                                 \
     X(experts)                                                                                     \
     X(top_k)                                                                                       \
     X(embedding)                                                                                   \

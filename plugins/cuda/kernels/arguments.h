@@ -273,13 +273,21 @@ struct gpu_experts_product {
     int32_t k, weight_kind, turned, accumulate;
 };
 
+/* The gated layer (struct ct_experts). limit: infinite where there is none. Values above `beyond`
+   are beyond the limit, also after they were rounded. */
+struct gpu_gate {
+    float alpha, limit, offset, beyond;
+};
+
 /* Operands in bfloat16. */
 struct gpu_experts_gated {
     void *h, *g, *u; /* h, or NULL and the others */
     struct gpu_expert_rows in;
-    const void *gate, *up; /* [experts][f][in.columns] */
+    const void *gate, *up;           /* [experts][f][in.columns] */
+    const void *gate_bias, *up_bias; /* [experts][f], or NULL */
     const int32_t *counts, *order;
     int64_t experts, f;
+    struct gpu_gate how;
     int32_t k;
 };
 
@@ -304,7 +312,30 @@ struct gpu_experts_rows {
     void *g, *u, *dh; /* float32, or bfloat16 for the kernels on tensor cores */
     float *dweights;  /* NULL: not wanted */
     const float *weights;
+    const void *gate_bias, *up_bias; /* to be added to g and u, or NULL */
     int64_t f;
+    struct gpu_gate how;
+    int32_t bias_kind;
+};
+
+/* Sums of each expert's rows. */
+struct gpu_experts_sum {
+    void *out; /* [experts][in.columns] */
+    struct gpu_expert_rows in;
+    const float *weights; /* of choices; NULL: 1 */
+    const int32_t *counts, *order;
+    int32_t k, kind, accumulate;
+};
+
+struct gpu_expert_bias {
+    void *y; /* from weights, or dweights from dy */
+    float *dweights;
+    const float *weights;
+    const void *dy, *bias;
+    const int32_t *ids;
+    int64_t tokens, columns, k, first, experts, all; /* experts: of this rank, from `first` on */
+    int32_t kind;                                    /* of y, dy and bias */
+    struct gpu_fault *fault;
 };
 
 struct gpu_experts_combine {

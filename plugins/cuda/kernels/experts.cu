@@ -174,16 +174,38 @@ KERNEL(experts_outer, gpu_experts_outer, 256)
 
 /* ---- rows of choices: a warp each ---- */
 
-/* g = silu(g) u */
+/* Of the row's expert, where its biases begin; 0 without biases. */
+DEVICE int64_t bias_of(const gpu_experts_rows &a, int64_t row)
+{
+    return a.gate_bias ? find_tile(a.all.counts, a.all.experts, (int32_t)row, 1).expert * a.f : 0;
+}
+
+DEVICE float biased(const gpu_experts_rows &a, const void *bias, float x, int64_t at)
+{
+    float b[1] = {0};
+
+    if (bias)
+        load_as<1>(a.bias_kind, bias, at, b);
+    return bias ? x + b[0] : x;
+}
+
+/* g = the gated layer of g and u */
 KERNEL(experts_hidden, gpu_experts_rows, 256)
 {
     float *g = (float *)a.g, *u = (float *)a.u;
-    int64_t row = warp_row();
+    int64_t row = warp_row(), bias;
 
     if (row >= rows_before(a.all.counts, a.all.experts))
         return;
-    for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32)
-        g[i] *= sigmoid(g[i]) * u[i];
+    bias = bias_of(a, row);
+    g += row * a.f;
+    u += row * a.f;
+    for (int64_t i = threadIdx.x % 32; i < a.f; i += 32) {
+        gated_layer l = gated(a.how, biased(a, a.gate_bias, g[i], bias + i),
+                              biased(a, a.up_bias, u[i], bias + i));
+
+        g[i] = l.g * (l.s * l.u);
+    }
 }
 
 /* Of dh, g and u: dg over g, du over u, the weighted hidden layer over dh, and the gradient of the
@@ -191,20 +213,27 @@ KERNEL(experts_hidden, gpu_experts_rows, 256)
 KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 {
     float *dg = (float *)a.g, *du = (float *)a.u, *wh = (float *)a.dh;
-    int64_t row = warp_row(), choice;
+    int64_t row = warp_row(), choice, bias;
     float weight, sum = 0;
 
     if (row >= rows_before(a.all.counts, a.all.experts))
         return;
+    bias = bias_of(a, row);
     choice = a.all.order[row];
     weight = a.weights[choice];
-    for (int64_t i = row * a.f + threadIdx.x % 32; i < (row + 1) * a.f; i += 32) {
-        float g = dg[i], u = du[i], s = sigmoid(g), dh = wh[i], h = g * s * u;
+    dg += row * a.f;
+    du += row * a.f;
+    wh += row * a.f;
+    for (int64_t i = threadIdx.x % 32; i < a.f; i += 32) {
+        float g = biased(a, a.gate_bias, dg[i], bias + i);
+        float u = biased(a, a.up_bias, du[i], bias + i);
+        gated_layer l = gated(a.how, g, u);
+        float dh = wh[i], h = l.g * l.s * l.u;
 
         sum += dh * h;
         dh *= weight;
-        dg[i] = dh * u * s * (1.0f + g * (1.0f - s));
-        du[i] = dh * g * s;
+        dg[i] = gradient_by_g(a.how, l, g, dh);
+        du[i] = gradient_by_u(a.how, l, u, dh);
         wh[i] = weight * h;
     }
     sum = warp_sum(sum);
@@ -216,4 +245,97 @@ KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 KERNEL(experts_combine, gpu_experts_combine, 256)
 {
     combine_rows<1>((const float *)a.rows, a);
+}
+
+/* ---- sums of rows by expert ---- */
+
+KERNEL(experts_sum, gpu_experts_sum, 256)
+{
+    sum_expert<1>(a);
+}
+
+KERNEL(experts_sum_vector, gpu_experts_sum, 256)
+{
+    sum_expert<8>(a);
+}
+
+/* ---- biases of results ---- */
+
+/* Of this rank's experts the one that a choice is; -1: it is none of them. */
+DEVICE int64_t bias_expert(const gpu_expert_bias &a, int64_t token, int64_t choice)
+{
+    int32_t id = a.ids[choice];
+
+    if (id == GPU_NO_EXPERT || !in_range(GPU_FAULT_EXPERT, id, token, a.all, a.fault))
+        return -1;
+    return id >= a.first && id < a.first + a.experts ? id - a.first : -1;
+}
+
+/* y[token] = the weighted sum of the biases of its choices; a warp for each token. */
+template <int W> DEVICE void add_biases(const gpu_expert_bias &a)
+{
+    int64_t token = warp_row();
+
+    if (token >= a.tokens)
+        return;
+    for (int64_t i = threadIdx.x % 32 * W; i < a.columns; i += 32 * W) {
+        float sum[W] = {}, more[W];
+
+        for (int64_t k = 0; k < a.k; k++) {
+            int64_t expert = bias_expert(a, token, token * a.k + k);
+            float weight = a.weights[token * a.k + k];
+
+            if (expert < 0)
+                continue;
+            load_as<W>(a.kind, a.bias, expert * a.columns + i, more);
+#pragma unroll
+            for (int w = 0; w < W; w++)
+                sum[w] += weight * more[w];
+        }
+        store_as<W>(a.kind, a.y, token * a.columns + i, sum);
+    }
+}
+
+/* dweights[choice] = its bias times its token's row of dy; a warp for each choice. */
+template <int W> DEVICE void bias_products(const gpu_expert_bias &a)
+{
+    int64_t choice = warp_row(), token, expert;
+    float sum = 0;
+
+    if (choice >= a.tokens * a.k)
+        return;
+    token = choice / a.k;
+    expert = bias_expert(a, token, choice);
+    for (int64_t i = threadIdx.x % 32 * W; expert >= 0 && i < a.columns; i += 32 * W) {
+        float dy[W], bias[W];
+
+        load_as<W>(a.kind, a.dy, token * a.columns + i, dy);
+        load_as<W>(a.kind, a.bias, expert * a.columns + i, bias);
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            sum += dy[w] * bias[w];
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        a.dweights[choice] = sum;
+}
+
+KERNEL(expert_bias, gpu_expert_bias, 256)
+{
+    add_biases<1>(a);
+}
+
+KERNEL(expert_bias_vector, gpu_expert_bias, 256)
+{
+    add_biases<8>(a);
+}
+
+KERNEL(expert_bias_dweights, gpu_expert_bias, 256)
+{
+    bias_products<1>(a);
+}
+
+KERNEL(expert_bias_dweights_vector, gpu_expert_bias, 256)
+{
+    bias_products<8>(a);
 }

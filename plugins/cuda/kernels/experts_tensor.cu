@@ -68,7 +68,37 @@ DEVICE loader_by_row gated_rows(const gpu_experts_gated &a, int64_t expert)
     return l;
 }
 
-/* h = silu(g) u, or g and u where h is not given */
+/* x[0] and x[1], and biases of the expert where there are any. */
+DEVICE void add_pair(const void *bias, int64_t at, float (&x)[2])
+{
+    float b[2];
+
+    if (!bias)
+        return;
+    load<2>((const bfloat16 *)bias + at, b);
+    x[0] += b[0];
+    x[1] += b[1];
+}
+
+DEVICE float layer_of(const gpu_gate &how, float g, float u)
+{
+    gated_layer l = gated(how, g, u);
+
+    return l.g * l.s * l.u;
+}
+
+/* What is beyond the limit becomes infinite, so that rounding brings nothing across the limit. */
+DEVICE float marked(float x, float limit)
+{
+    return x > limit ? INFINITY : x;
+}
+
+DEVICE float marked_twice(float x, float limit)
+{
+    return x < -limit ? -INFINITY : marked(x, limit);
+}
+
+/* h, the gated layer, or g and u where h is not given */
 KERNEL(experts_gated, gpu_experts_gated, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
@@ -88,15 +118,19 @@ KERNEL(experts_gated, gpu_experts_gated, GPU_TENSOR_THREADS)
                 tile_place p = pair_place(i, j, half);
                 int64_t column = (int64_t)blockIdx.x * GATED + p.column / 32 * 16 + p.column % 16;
                 int64_t at = (t.from + p.row) * a.f + column;
-                const float *g = &c[i][j][2 * half], *u = &c[i][j + 2][2 * half];
+                float g[2] = {c[i][j][2 * half], c[i][j][2 * half + 1]};
+                float u[2] = {c[i][j + 2][2 * half], c[i][j + 2][2 * half + 1]};
+                float limit = a.how.limit;
 
                 if (p.row >= t.rows || column >= a.f)
                     continue;
+                add_pair(a.gate_bias, t.expert * a.f + column, g);
+                add_pair(a.up_bias, t.expert * a.f + column, u);
                 if (a.h) {
-                    store_pair(a.h, at, g[0] * sigmoid(g[0]) * u[0], g[1] * sigmoid(g[1]) * u[1]);
+                    store_pair(a.h, at, layer_of(a.how, g[0], u[0]), layer_of(a.how, g[1], u[1]));
                 } else {
-                    store_pair(a.g, at, g[0], g[1]);
-                    store_pair(a.u, at, u[0], u[1]);
+                    store_pair(a.g, at, marked(g[0], limit), marked(g[1], limit));
+                    store_pair(a.u, at, marked_twice(u[0], limit), marked_twice(u[1], limit));
                 }
             }
 }
@@ -122,13 +156,13 @@ KERNEL(experts_gated_grad, gpu_experts_rows, 256)
         load<8>(dh_row + i, dh);
 #pragma unroll
         for (int w = 0; w < 8; w++) {
-            float s = sigmoid(g[w]), h = g[w] * s * u[w], d = weight * dh[w];
+            gated_layer l = gated(a.how, g[w], u[w]);
+            float h = l.g * l.s * l.u, d = weight * dh[w];
 
             sum += dh[w] * h;
             dh[w] = weight * h;
-            h = d * g[w] * s;
-            g[w] = d * u[w] * s * (1.0f + g[w] * (1.0f - s));
-            u[w] = h;
+            g[w] = gradient_by_g(a.how, l, g[w], d);
+            u[w] = gradient_by_u(a.how, l, u[w], d);
         }
         store<8>(g_row + i, g);
         store<8>(u_row + i, u);
