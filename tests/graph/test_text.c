@@ -26,8 +26,9 @@ static void assert_round_trip(const struct ct_graph *graph)
 
 static void models_round_trip(void **state)
 {
-    static const struct tiny sizes[] = {
-        {0}, {.tied = true, .documents = true}, {.logits = true, .layers = 1, .dtype = CT_BF16}};
+    static const struct tiny sizes[] = {{0},
+                                        {.tied = true, .documents = true, .sinks = true},
+                                        {.logits = true, .layers = 1, .dtype = CT_BF16}};
     struct ct_arena arena = {0};
 
     (void)state;
