@@ -37,17 +37,26 @@ def norm(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-gate, clamped = gpt_oss.GptOssExperts._apply_gate, []
+gate, clamped, margins = gpt_oss.GptOssExperts._apply_gate, [], []
 
 
 def count(self, gate_up):
     g, u = gate_up[..., ::2], gate_up[..., 1::2]
     clamped.append((g.gt(self.limit).double().mean().item() + u.abs().gt(self.limit).double().mean().item()) / 2)
+    margins.append(min((g - self.limit).abs().min().item(), (u.abs() - self.limit).abs().min().item()))
     return gate(self, gate_up)
+
+
+def route(module, args, out):
+    best = out[0].detach().sort(-1, descending=True).values
+    margins.append((best[:, module.top_k - 1] - best[:, module.top_k]).min().item())
 
 
 gpt_oss.GptOssRMSNorm.forward, gpt_oss.GptOssExperts._apply_gate = norm, count
 model = GptOssForCausalLM.from_pretrained(here + '/hf', dtype=torch.float64, attn_implementation='eager', experts_implementation='eager')
+for m in model.modules():
+    if isinstance(m, gpt_oss.GptOssTopKRouter):
+        m.register_forward_hook(route)
 ids = torch.from_numpy(numpy.fromfile(here + '/tokens.bin', '<u4').astype('int64'))
 prompt = json.load(open(here + '/../qwen3-moe-small/expected.json'))['greedy']['prompt']
 text = list(prompt)
@@ -60,6 +69,7 @@ greedy = {'prompt': prompt, 'continuation': text[len(prompt):], 'last_logits': f
 t = c['training']
 rates = json.load(open(here + '/../qwen3-moe-small/expected.json'))['steps']
 optimizer = torch.optim.AdamW(model.parameters(), lr=t['lr'], betas=(t['beta1'], t['beta2']), eps=t['eps'], weight_decay=t['weight_decay'])
+margins.clear()
 steps, norms = [], {}
 for step in range(1, t['steps'] + 1):
     windows = [ids[i * n:i * n + n + 1] for i in range((step - 1) * batch, step * batch)]
@@ -75,4 +85,4 @@ for step in range(1, t['steps'] + 1):
     optimizer.step()
     steps.append({'step': step, 'loss': loss.item(), 'grad_norm': norm, 'lr': lr})
 json.dump({'steps': steps, 'first_step_grad_norms': norms, 'greedy': greedy}, open(here + '/expected.json', 'w'), indent=1)
-print(steps[0], steps[-1], 'clamped:', sum(clamped) / len(clamped), norms)
+print(steps[0], steps[-1], 'clamped:', sum(clamped) / len(clamped), 'nearest to a limit or another choice:', min(margins))
