@@ -59,6 +59,17 @@ static int check_value(const json_t *value, const struct ct_hf_fixed *fixed)
     return fail_unsupported(value, fixed);
 }
 
+static int check_quantization(const json_t *root, const struct ct_hf_config *config)
+{
+    static const struct ct_hf_fixed none = {"quantization_config", NULL, false};
+    const json_t *value = json_object_get(root, none.key);
+    const char *method = json_string_value(json_object_get(value, "quant_method"));
+
+    if (method && config->quant_method && !strcmp(method, config->quant_method))
+        return 0;
+    return check_value(value, &none);
+}
+
 static int check_fixed(const json_t *root, const struct ct_hf_config *config)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
@@ -69,7 +80,7 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
                        type ? type : "missing", config->model_type);
     for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
         rc = check_value(json_object_get(root, f->key), f);
-    return rc;
+    return rc < 0 ? rc : check_quantization(root, config);
 }
 
 /* ---- one key ---- */
@@ -483,7 +494,8 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
 }
 
 /* The keys of the initial model's config.json that the table does not have, or nothing. The dtype
-   is that of its files, and rope_parameters is written as rope_theta and rope_scaling. */
+   is that of its files, which are not quantised, and rope_parameters is written as rope_theta and
+   rope_scaling. */
 static json_t *first_config(void)
 {
     char path[CT_PATH_ROOM];
@@ -499,6 +511,7 @@ static json_t *first_config(void)
     json_object_del(root, "dtype");
     json_object_del(root, "torch_dtype");
     json_object_del(root, "rope_parameters");
+    json_object_del(root, "quantization_config");
     return root;
 }
 

@@ -77,12 +77,19 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
                     struct scratch *scratch, void *host)
 {
     const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
-    struct ct_stored_box t = ct_stored_to_tensor(rule, param, box);
     struct ct_arena arena = {0};
     struct ct_weight want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
     const struct ct_weight *w = find(weights, want.name);
+    struct ct_stored_rule own;
+    struct ct_stored_box t;
     int rc;
 
+    if (rule && w) {
+        own = ct_stored_rule_for(rule, w);
+        rule = &own;
+        want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
+    }
+    t = ct_stored_to_tensor(rule, param, box);
     if (!w)
         rc = ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
     else if (w->ndim != want.ndim ||

@@ -315,6 +315,73 @@ static int open_folder(struct ct_weights *w, const char *folder)
     return 0;
 }
 
+/* ---- MXFP4 ---- */
+
+#define BLOCKS "_blocks"
+#define SCALES "_scales"
+#define BLOCK 32 /* numbers with one scale */
+
+/* The scales of a tensor that is blocks; NULL: it is not. */
+static const struct ct_weight *scales_of(const struct ct_weights *w, const struct ct_weight *blocks)
+{
+    size_t size = strlen(blocks->name), end = strlen(BLOCKS);
+    int last = blocks->ndim - 1;
+    const struct ct_weight *scales;
+    char name[512];
+
+    if (size <= end || size >= sizeof(name) || strcmp(blocks->name + size - end, BLOCKS) ||
+        blocks->dtype != CT_U8 || last < 1 || blocks->shape[last] != BLOCK / 2)
+        return NULL;
+    snprintf(name, sizeof(name), "%.*s" SCALES, (int)(size - end), blocks->name);
+    scales = ct_weights_find(w, name);
+    return scales && scales->dtype == CT_U8 && scales->ndim == last &&
+                   !memcmp(scales->shape, blocks->shape, sizeof(*scales->shape) * (size_t)last)
+               ? scales
+               : NULL;
+}
+
+static void join_pair(struct ct_weights *w, struct ct_weight *blocks,
+                      const struct ct_weight *scales)
+{
+    blocks->ndim = scales->ndim;
+    blocks->shape[blocks->ndim - 1] *= BLOCK;
+    blocks->shape[blocks->ndim] = 0;
+    blocks->dtype = CT_BF16;
+    blocks->scales = scales->data;
+    blocks->name = ct_arena_printf(&w->arena, "%.*s", (int)(strlen(scales->name) - strlen(SCALES)),
+                                   scales->name);
+}
+
+/* Make one weight of each pair. */
+static int join_pairs(struct ct_weights *w, const char *folder)
+{
+    bool *drop = ct_arena_array(&w->arena, bool, w->count + 1);
+    const struct ct_weight **scales =
+        ct_arena_array(&w->arena, const struct ct_weight *, w->count + 1);
+    size_t kept = 0;
+
+    for (size_t i = 0; i < w->count; i++) {
+        scales[i] = scales_of(w, &w->entries[i].weight);
+        if (scales[i])
+            drop[(const struct entry *)(const void *)scales[i] - w->entries] = true;
+    }
+    for (size_t i = 0; i < w->count; i++)
+        if (scales[i])
+            join_pair(w, &w->entries[i].weight, scales[i]);
+    for (size_t i = 0; i < w->count; i++)
+        if (!drop[i])
+            w->entries[kept++] = w->entries[i];
+    if (kept == w->count)
+        return 0;
+    w->count = kept;
+    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    for (size_t i = 1; i < w->count; i++)
+        if (!by_name(&w->entries[i - 1], &w->entries[i]))
+            return ct_fail(CT_ECONFIG, "%s: %s is there as a tensor and as blocks", folder,
+                           w->entries[i].weight.name);
+    return 0;
+}
+
 int ct_weights_open(const char *folder, struct ct_weights **weights)
 {
     struct ct_weights *w = calloc(1, sizeof(*w));
@@ -324,6 +391,8 @@ int ct_weights_open(const char *folder, struct ct_weights **weights)
     if (!w)
         return ct_fail(CT_ENOMEM, "weights of %s", folder);
     rc = open_folder(w, folder);
+    if (rc == 0)
+        rc = join_pairs(w, folder);
     if (rc < 0) {
         ct_weights_close(w);
         return rc;

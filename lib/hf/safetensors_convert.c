@@ -1,6 +1,7 @@
 /*
  * Copies a shard of a mapped tensor in contiguous runs, and converts its dtype.
  */
+#include <math.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -53,6 +54,40 @@ static void convert(const void *from, enum ct_dtype in, void *to, enum ct_dtype 
     }
 }
 
+/* Elements of MXFP4, at most SHARD. */
+static void unpack(const struct ct_weight *w, int64_t at, int64_t count, float *to)
+{
+    static const float numbers[16] = {0,     0.5F,  1,  1.5F,  2,  3,  4,  6,
+                                      -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+    const unsigned char *bytes = w->data;
+
+    for (int64_t i = at; i < at + count;) {
+        int64_t end = i / 32 * 32 + 32;
+        float scale = ldexpf(1, w->scales[i / 32] - 127);
+
+        for (end = end < at + count ? end : at + count; i < end; i++)
+            *to++ = numbers[i % 2 ? bytes[i / 2] >> 4 : bytes[i / 2] & 15] * scale;
+    }
+}
+
+void ct_weights_read_run(const struct ct_weight *weight, int64_t at, int64_t count,
+                         enum ct_dtype dtype, void *to)
+{
+    _Alignas(64) float single[SHARD];
+
+    if (!weight->scales) {
+        convert((const unsigned char *)weight->data + (size_t)at * ct_dtype_size(weight->dtype),
+                weight->dtype, to, dtype, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += SHARD) {
+        int64_t n = count - i < SHARD ? count - i : SHARD;
+
+        unpack(weight, at + i, n, single);
+        convert(single, CT_F32, (unsigned char *)to + (size_t)i * ct_dtype_size(dtype), dtype, n);
+    }
+}
+
 int ct_weights_read(const struct ct_weight *weight, const int64_t *offset, const int64_t *shape,
                     enum ct_dtype dtype, void *to)
 {
@@ -82,9 +117,8 @@ int ct_weights_read(const struct ct_weight *weight, const int64_t *offset, const
 
         for (int d = 0; d < weight->ndim; d++)
             at += (offset[d] + position[d]) * stride[d];
-        convert((const unsigned char *)weight->data + (size_t)at * ct_dtype_size(weight->dtype),
-                weight->dtype, (unsigned char *)to + (size_t)(i * run) * ct_dtype_size(dtype),
-                dtype, run);
+        ct_weights_read_run(weight, at, run, dtype,
+                            (unsigned char *)to + (size_t)(i * run) * ct_dtype_size(dtype));
         for (int d = outer - 1; d >= 0 && ++position[d] == shape[d]; d--)
             position[d] = 0;
     }

@@ -174,6 +174,15 @@ bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state
     return begin < end;
 }
 
+struct ct_stored_rule ct_stored_rule_for(const struct ct_stored_rule *rule,
+                                         const struct ct_weight *weight)
+{
+    struct ct_stored_rule own = *rule;
+
+    own.transposed &= !weight->scales;
+    return own;
+}
+
 /* ---- copying ---- */
 
 struct ct_stored_places ct_stored_places(const struct ct_stored_rule *rule,
@@ -284,4 +293,24 @@ void ct_stored_scatter(const struct ct_stored_places *places, int64_t at, int64_
                        size_t item, const void *dense, void *tensor)
 {
     move_range(&(struct transfer){places, dense, tensor, item, true}, at, count);
+}
+
+void ct_stored_read(const struct ct_stored_places *p, int64_t at, int64_t count,
+                    const struct ct_weight *weight, void *dense)
+{
+    int64_t columns = p->ndim ? p->shape[p->ndim - 1] : 1, done = 0;
+    size_t item = ct_dtype_size(weight->dtype);
+
+    if (!weight->scales) {
+        ct_stored_gather(p, at, count, item, weight->data, dense);
+        return;
+    }
+    while (done < count) {
+        int64_t column = (at + done) % columns, left = count - done;
+        int64_t n = column + left < columns ? left : columns - column;
+
+        ct_weights_read_run(weight, place_of_row(p, (at + done) / columns) + column, n,
+                            weight->dtype, (char *)dense + (size_t)done * item);
+        done += n;
+    }
 }

@@ -66,7 +66,6 @@ static const struct ct_hf_fixed fixed[] = {
     {"scale_attn_by_inverse_layer_idx", "false", false},
     {"add_cross_attention", "false", false},
     {"is_causal", "true", false},
-    {"quantization_config", NULL, false},
     {"attn_pdrop", "0.0", true},
     {"embd_pdrop", "0.0", true},
     {"resid_pdrop", "0.0", true},

@@ -95,12 +95,15 @@ static const struct ct_hf_key keys[] = {
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "true", false},
-    {"output_router_logits", "false", false},    {"quantization_config", NULL, false},
-    {"attention_dropout", "0.0", true},          {0},
+    {"hidden_act", "\"silu\"|\"swish\"", false},
+    {"attention_bias", "true", false},
+    {"output_router_logits", "false", false},
+    {"attention_dropout", "0.0", true},
+    {0},
 };
 
-static const struct ct_hf_config hf_config = {"gpt_oss", "GptOssForCausalLM", keys, fixed, &rope};
+static const struct ct_hf_config hf_config = {"gpt_oss", "GptOssForCausalLM", keys, fixed, "mxfp4",
+                                              &rope};
 
 static const struct ct_decoder_family family = {"gpt_oss", &hf_config, flavors,
                                                 sizeof(struct ct_model), .no_ffn = true};

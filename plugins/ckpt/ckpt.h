@@ -45,10 +45,11 @@ struct ckpt_box {
     /* For writers: the state, and the first byte of the box in this rank's shard. */
     const struct ct_state *state;
     size_t from;
-    /* If there is no state: the box itself; or, with places, the tensor of a model's files that it
-       is in. */
+    /* If there is no state: the box itself; or the tensor of a model's files that it is in, and
+       its places there. */
     const char *data;
     const struct ct_stored_places *places;
+    const struct ct_weight *weight;
 };
 
 struct ckpt_file {

@@ -3,6 +3,7 @@
  * of a parameter's first dimension is a tensor of its own, each is a box in a file of its own,
  * since a file has one box of a parameter.
  */
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,12 @@ static int make_box(struct import *m, const struct ct_stored_rule *rule, const c
     struct ct_state param = {.name = name, .ndim = own.ndim};
     struct ct_stored_places places;
     int d = stacked + (rule && rule->interleaved);
+    struct ct_stored_rule as_is;
+
+    if (rule) {
+        as_is = ct_stored_rule_for(rule, w);
+        rule = &as_is;
+    }
 
     memcpy(whole.shape, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
     memcpy(own.shape + stacked, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
@@ -109,8 +116,10 @@ static int make_box(struct import *m, const struct ct_stored_rule *rule, const c
     memcpy(b->shape, own.shape, sizeof(own.shape));
     memcpy(b->offset, own.offset, sizeof(own.offset));
     b->bytes = (size_t)ct_shape_count(b->ndim, b->shape) * ct_dtype_size(b->dtype);
-    if (rule && (rule->parts || rule->transposed))
+    if (w->scales || (rule && (rule->parts || rule->transposed))) {
         b->places = ct_arena_copy(m->c->arena, &places, sizeof(places));
+        b->weight = w;
+    }
     return 0;
 }
 
@@ -214,6 +223,28 @@ static int write_all(struct ckpt *c, const char *path)
     return rc < 0 ? rc : ckpt_publish(temporary, path);
 }
 
+/* config.json for tensors that are no longer quantised. */
+static char *config_without_quantization(struct ct_arena *arena, const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    char *plain, *copy;
+
+    json_object_del(root, "quantization_config");
+    plain = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    copy = ct_arena_strdup(arena, plain ? plain : text);
+    free(plain);
+    json_decref(root);
+    return copy;
+}
+
+static bool is_quantised(const struct ct_weights *weights)
+{
+    for (size_t i = 0; i < ct_weights_count(weights); i++)
+        if (ct_weights_at(weights, i)->scales)
+            return true;
+    return false;
+}
+
 static int import(struct ckpt *c, const struct ct_weights *weights, const char *folder,
                   const char *path)
 {
@@ -224,7 +255,7 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
 
     if (ct_file_read(c->arena, ct_arena_printf(c->arena, "%s/config.json", folder), 1 << 20,
                      &config, &size) == 0)
-        c->config = config;
+        c->config = is_quantised(weights) ? config_without_quantization(c->arena, config) : config;
     rc = ckpt_stored_rules(c->config, &m.rules);
     if (rc == 0)
         rc = take_weights(&m, weights);

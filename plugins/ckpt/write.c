@@ -64,9 +64,9 @@ static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, siz
 {
     size_t item = ct_dtype_size(b->dtype);
 
-    if (b->places) {
-        ct_stored_gather(b->places, (int64_t)(begin / item), (int64_t)((end - begin) / item), item,
-                         b->data, to);
+    if (b->weight) {
+        ct_stored_read(b->places, (int64_t)(begin / item), (int64_t)((end - begin) / item),
+                       b->weight, to);
         return 0;
     }
     if (b->data) {

@@ -1,12 +1,13 @@
 #!/bin/sh
-# test_folders.sh CTITAN SAME_WEIGHTS CASE..: each case's model is read by four ranks that hold shards of
+# test_folders.sh CTITAN SAME_WEIGHTS PACK_MXFP4 CASE..: each case's model is read by four ranks that hold shards of
 # it, and written: its tensors come back as they were, and what config.json says besides is kept. So do
 # they from a checkpoint of these ranks, in several files, and through an imported checkpoint. Folders
-# whose files do not fit their config.json, or are damaged, are wrong input.
+# whose files do not fit their config.json, or are damaged, are wrong input. The last case's model, with
+# experts in MXFP4, is read as the same numbers in float32.
 set -eu
 
-ctitan=$1 same=$2
-shift 2
+ctitan=$1 same=$2 pack=$3
+shift 3
 first=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -64,6 +65,23 @@ END
     [ "$(grep '"eos_token_id"' "$data/hf/config.json")" = "$(grep '"eos_token_id"' "$work/saved/config.json")" ]
     echo "$data: the same"
 done
+
+# Inner sizes are multiples of 32.
+"$ctitan" train "$work/recipe.ini" --without ckpt --without tp --without fsdp --set model.init_from= --set model.flavor=debug \
+    --set gpt_oss.n_layers=2 --set gpt_oss.dim=64 --set gpt_oss.n_heads=4 --set gpt_oss.expert_dim=96 --set gpt_oss.n_experts=3 \
+    --set gpt_oss.n_chosen=2 --set gpt_oss.vocab_size=288 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+rm -rf "$work/plain"
+mv "$work/saved" "$work/plain"
+"$pack" "$work/plain" "$work/packed" "$work/dense"
+sed '1s/{/{ "quantization_config": {"quant_method": "mxfp4"},/' "$work/plain/config.json" > "$work/packed/config.json"
+"$ctitan" train "$work/recipe.ini" -n 4 --set model.init_from="$work/packed" --without ckpt > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+if grep 'is ignored' "$work/log"; then exit 1; fi
+"$same" "$work/dense" "$work/saved"
+rm -rf "$work/imported" "$work/exported"
+"$ctitan" import "$work/packed" "$work/imported" > /dev/null
+"$ctitan" export "$work/imported" "$work/exported" --dtype float32 > /dev/null
+"$same" "$work/dense" "$work/exported"
+if grep quantization_config "$work/saved/config.json" "$work/exported/config.json"; then exit 1; fi
 
 # refused WORDS COMMAND..: it ends with status 2, and says so.
 refused() {

@@ -85,6 +85,41 @@ static void test_round_trip(void **state)
     ct_weights_close(w);
 }
 
+/* Blocks of MXFP4 and their scales are one weight; its numbers are those of the format. */
+static void test_mxfp4(void **state)
+{
+    unsigned char blocks[2 * 2 * 16], scales[] = {127, 126, 130, 0};
+    static const float numbers[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    const struct ct_weight weights[] = {{"w_blocks", CT_U8, 3, {2, 2, 16}, blocks},
+                                        {"w_scales", CT_U8, 2, {2, 2}, scales},
+                                        {"x_blocks", CT_U8, 2, {2, 2}, scales}};
+    const struct ct_weight *w;
+    struct ct_weights *all;
+    float back[2 * 3];
+
+    (void)state;
+    for (int i = 0; i < 64; i++)
+        blocks[i] = (unsigned char)(i * 37);
+    assert_int_equal(ct_safetensors_write(path, weights, 3), 0);
+    assert_int_equal(ct_weights_open(folder, &all), 0);
+    assert_int_equal(ct_weights_count(all), 2);
+    assert_non_null(ct_weights_find(all, "x_blocks"));
+    w = ct_weights_find(all, "w");
+    assert_true(w && w->ndim == 2 && w->shape[0] == 2 && w->shape[1] == 64);
+    for (int64_t at = 0; at < 62; at++) {
+        assert_int_equal(ct_weights_read(w, (int64_t[]){0, at}, (int64_t[]){2, 3}, CT_F32, back),
+                         0);
+        for (int i = 0; i < 6; i++) {
+            int64_t number = i / 3 * 64 + at + i % 3;
+            int code = blocks[number / 2] >> (number % 2 ? 4 : 0) & 15;
+            float want = ldexpf(numbers[code & 7], scales[number / 32] - 127);
+
+            assert_true(back[i] == (code & 8 ? -want : want));
+        }
+    }
+    ct_weights_close(all);
+}
+
 /* Every shard of a tensor, against its definition. */
 static void test_shards(void **state)
 {
@@ -396,10 +431,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_round_trip),     TEST(test_shards),
-        TEST(test_conversion),     TEST(test_partial_reads),
-        TEST(test_bad_headers),    TEST(test_mutations),
-        TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
+        TEST(test_round_trip), TEST(test_mxfp4),          TEST(test_shards),
+        TEST(test_conversion), TEST(test_partial_reads),  TEST(test_bad_headers),
+        TEST(test_mutations),  TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

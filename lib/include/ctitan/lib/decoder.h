@@ -50,7 +50,6 @@ struct ct_decoder_sizes {
 #define CT_DECODER_FIXED                                                                           \
     {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "false", false},               \
         {"is_causal", "true", false}, {"use_sliding_window", "false", false},                      \
-        {"quantization_config", NULL, false},                                                      \
     {                                                                                              \
         "attention_dropout", "0.0", true                                                           \
     }

@@ -56,6 +56,7 @@ struct ct_hf_config {
     const char *model_type, *architecture; /* "llama", "LlamaForCausalLM" */
     const struct ct_hf_key *keys;          /* ended by {0} */
     const struct ct_hf_fixed *fixed;       /* ended by {0} */
+    const char *quant_method;   /* of quantization_config; of files that are read; NULL: none */
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
 };
 

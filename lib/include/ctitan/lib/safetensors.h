@@ -2,6 +2,11 @@
  * safetensors: the file format of Hugging Face weights (8-byte length, JSON header, raw data), and
  * folders of them (model.safetensors, or shards with model.safetensors.index.json).
  *
+ * MXFP4: a tensor NAME_blocks, uint8 [.., g, 16], and NAME_scales, uint8 [.., g], are read as one
+ * weight NAME, [.., 32 g]. Each byte is two numbers of 4 bits (1 sign, 2 exponent, 1 mantissa), the
+ * lower half first; 32 numbers have a scale, the power of two of its byte - 127 (Open Compute
+ * Project, Microscaling formats 1.0).
+ *
  * Reading maps the files and checks every header: offsets inside the file, no overlap, sizes that
  * match shapes. A truncated or crafted file is CT_ECONFIG with the file and the tensor's name.
  */
@@ -20,7 +25,9 @@ struct ct_weight {
     enum ct_dtype dtype;
     int ndim;
     int64_t shape[CT_MAX_DIMS];
-    const void *data; /* mapped, valid until close; little endian; may be unaligned */
+    const void *data;            /* mapped, valid until close; little endian; may be unaligned */
+    const unsigned char *scales; /* of MXFP4, whose blocks are data; dtype is bfloat16. NULL: data
+                                    are numbers of the dtype */
 };
 
 /* Map the files of a folder, and check them. CT_ENOENT: it has none. */
@@ -36,6 +43,9 @@ CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights,
 /* Read the shard [offset, offset + shape) of a weight as dense dtype elements. */
 CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
                            const int64_t *shape, enum ct_dtype dtype, void *to);
+/* The same for the elements [at, at + count) of all, in order. */
+CT_API void ct_weights_read_run(const struct ct_weight *weight, int64_t at, int64_t count,
+                                enum ct_dtype dtype, void *to);
 
 /*
  * The first bytes of a file of these weights: length and JSON, padded so that the data begins at a

@@ -30,6 +30,11 @@ CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct c
 CT_API struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored_rule *rule,
                                          const struct ct_state *param, int64_t index);
 
+/* The rule for a tensor as it is: one in MXFP4 is not transposed, as its blocks lie along the
+   inputs. */
+CT_API struct ct_stored_rule ct_stored_rule_for(const struct ct_stored_rule *rule,
+                                                const struct ct_weight *weight);
+
 /* A box of a tensor or of a parameter. */
 struct ct_stored_box {
     int ndim;
@@ -64,6 +69,10 @@ CT_API void ct_stored_gather(const struct ct_stored_places *places, int64_t at, 
                              size_t item, const void *tensor, void *dense);
 CT_API void ct_stored_scatter(const struct ct_stored_places *places, int64_t at, int64_t count,
                               size_t item, const void *dense, void *tensor);
+/* The elements [at, at + count) of the box, read from the whole tensor that `places` is for, in its
+   dtype. */
+CT_API void ct_stored_read(const struct ct_stored_places *places, int64_t at, int64_t count,
+                           const struct ct_weight *weight, void *dense);
 
 CT_END_DECLS
 
