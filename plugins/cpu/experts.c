@@ -42,7 +42,7 @@ struct state {
     size_t tiles, rows; /* rows: those that a wave's tiles give */
     size_t lanes, lane_bytes;
     /* In a lane, which is a thread's own: */
-    size_t x, dy, g, u, h, dh, weight[B_UP + 1], scratch;
+    size_t x, dy, g, u, h, dh, weight[B_UP + 1], gradient[GRADIENTS], scratch;
 };
 
 /* One call: operands, and the addresses of the state's workspace. */
@@ -136,6 +136,8 @@ static void plan_workspace(struct ct_prepare *p, struct state *s)
     s->dh = cpu_carve(&lane, f);
     for (int i = W_GATE; i < p->ins - cpu_experts_x(p->outs); i++)
         s->weight[i] = cpu_carve(&lane, s->widens ? weight_elements(sizes, i) * sizeof(float) : 0);
+    for (int i = 0; i < GRADIENTS; i++)
+        s->gradient[i] = cpu_carve(&lane, cpu_experts_buffer_bytes(p, i));
     s->scratch = cpu_carve(&lane, s->scratch_bytes);
     s->lane_bytes = lane;
     s->lanes = cpu_carve(size, lane * (size_t)s->threads);
@@ -198,7 +200,7 @@ bool cpu_experts_accept(const struct ct_prepare *p)
             return false;
     for (int i = 0; i < p->outs; i++)
         if (p->out[i].dtype != CT_F32 &&
-            (i > 0 || p->outs > 2 || !cpu_is_compute_dtype(p->out[i].dtype)))
+            ((i == 1 && p->outs == 2) || !cpu_is_compute_dtype(p->out[i].dtype)))
             return false;
     return cpu_is_compute_dtype(type) && p->in[at + 1].dtype == CT_F32 &&
            ct_tensor_count(&p->in[at + 3]) > 0;
@@ -281,13 +283,66 @@ void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *s)
         cpu_round_all(y->data, sums, rows, false);
 }
 
+/* ---- sums of experts ---- */
+
+static int64_t elements_each(const struct ct_tensor *t)
+{
+    return ct_tensor_count(t) / t->shape[0];
+}
+
+static void *part_of(const struct ct_tensor *t, int64_t expert)
+{
+    return (char *)t->data + (size_t)(expert * elements_each(t)) * ct_dtype_size(t->dtype);
+}
+
+static bool accumulates(const struct ct_launch *l, int out)
+{
+    return l->accumulate >> out & 1;
+}
+
+size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int out)
+{
+    bool needed = p->outs > 2 && out < p->outs && p->out[out].dtype != CT_F32;
+
+    return needed ? (size_t)elements_each(&p->out[out]) * sizeof(float) : 0;
+}
+
+float *cpu_experts_gradient(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+{
+    return l->out[out].dtype == CT_F32 ? part_of(&l->out[out], expert) : buffer;
+}
+
+bool cpu_experts_continues(const struct ct_launch *l, int out)
+{
+    return accumulates(l, out) && l->out[out].dtype == CT_F32;
+}
+
+void cpu_experts_begin_sum(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+{
+    if (!cpu_experts_continues(l, out))
+        memset(cpu_experts_gradient(l, out, expert, buffer), 0,
+               (size_t)elements_each(&l->out[out]) * sizeof(float));
+}
+
+void cpu_experts_end_sum(const struct ct_launch *l, int out, int64_t expert, const float *buffer,
+                         bool all_threads)
+{
+    const struct ct_tensor *t = &l->out[out];
+    int64_t columns = t->shape[t->ndim - 1], rows = elements_each(t) / columns;
+
+    if (t->dtype != CT_F32)
+        (all_threads ? cpu_round_all : cpu_round)(
+            part_of(t, expert), buffer,
+            (struct ct_matrix){.rows = rows, .columns = columns, .stride = columns},
+            accumulates(l, out));
+}
+
 void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert)
 {
     const struct ct_tensor *t = &l->out[out];
-    int64_t each = ct_tensor_count(t) / t->shape[0];
 
-    if (!(l->accumulate >> out & 1))
-        memset((float *)t->data + expert * each, 0, (size_t)each * sizeof(float));
+    if (!accumulates(l, out))
+        memset(part_of(t, expert), 0, (size_t)elements_each(t) * ct_dtype_size(t->dtype));
 }
 
 /* ---- tiles ---- */
@@ -576,11 +631,14 @@ static int run_dx(const struct ct_launch *l)
 
 /* ---- gradients of weights ---- */
 
-static float *gradient(const struct call *c, int i, int64_t expert)
+static float *buffer(const struct call *c, int lane, int i)
 {
-    const struct ct_tensor *t = &c->l->out[i];
+    return floats(c, lane, c->s->gradient[i]);
+}
 
-    return (float *)t->data + expert * (ct_tensor_count(t) / t->shape[0]);
+static float *gradient(const struct call *c, int lane, int i, int64_t expert)
+{
+    return cpu_experts_gradient(c->l, i, expert, buffer(c, lane, i));
 }
 
 /* to += the tile's rows */
@@ -600,40 +658,49 @@ static int dw_tile(const struct call *c, int lane, const struct tile *t)
     if (rc < 0)
         return rc;
     for (int i = 0; i < 3; i++)
-        add[i] = later || c->l->accumulate >> i & 1;
+        add[i] = later || cpu_experts_continues(c->l, i);
     hidden(c, lane, t, true);
     rc = hidden_gradients(c, lane, t, NULL);
     if (rc >= 0 && s->sizes.biased) {
-        add_tile(c, t, g, gradient(c, D_GATE_BIAS, t->expert));
-        add_tile(c, t, u, gradient(c, D_UP_BIAS, t->expert));
+        add_tile(c, t, g, gradient(c, lane, D_GATE_BIAS, t->expert));
+        add_tile(c, t, u, gradient(c, lane, D_UP_BIAS, t->expert));
     }
     if (rc >= 0)
         rc = add_product(c, lane, DDOWN + add[2], t->rows, floats(c, lane, s->dy), c->n,
-                         floats(c, lane, s->h), c->f, gradient(c, 2, t->expert));
+                         floats(c, lane, s->h), c->f, gradient(c, lane, 2, t->expert));
     if (rc >= 0)
-        rc =
-            add_product(c, lane, DW + add[0], t->rows, g, c->f, x, c->n, gradient(c, 0, t->expert));
+        rc = add_product(c, lane, DW + add[0], t->rows, g, c->f, x, c->n,
+                         gradient(c, lane, 0, t->expert));
     return rc < 0 ? rc
                   : add_product(c, lane, DW + add[1], t->rows, u, c->f, x, c->n,
-                                gradient(c, 1, t->expert));
+                                gradient(c, lane, 1, t->expert));
 }
 
-/* The first product of an expert with rows overwrites the weights' gradients. */
-static int dw_expert(const struct call *c, int lane, int64_t e)
+static int sum_expert(const struct call *c, int lane, int64_t e)
 {
     int64_t from = c->choices.first[e], end = c->choices.first[e + 1];
     int rc = 0;
 
-    for (int i = from == end ? 0 : D_GATE_BIAS; i < c->l->outs; i++)
-        cpu_experts_clear(c->l, i, e);
-    if (from < end)
-        widen_weights(c, lane, e);
+    for (int i = D_GATE_BIAS; i < c->l->outs; i++)
+        cpu_experts_begin_sum(c->l, i, e, buffer(c, lane, i));
+    widen_weights(c, lane, e);
     for (; rc >= 0 && from < end; from += TILE) {
         struct tile t = tile_at(c, e, from);
 
         rc = dw_tile(c, lane, &t);
     }
+    for (int i = 0; rc >= 0 && i < c->l->outs; i++)
+        cpu_experts_end_sum(c->l, i, e, buffer(c, lane, i), false);
     return rc;
+}
+
+static int dw_expert(const struct call *c, int lane, int64_t e)
+{
+    if (c->choices.first[e] < c->choices.first[e + 1])
+        return sum_expert(c, lane, e);
+    for (int i = 0; i < c->l->outs; i++)
+        cpu_experts_clear(c->l, i, e);
+    return 0;
 }
 
 /* Threads take the next expert when they are ready. */

@@ -48,10 +48,23 @@ void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows
 /* To output 0. */
 void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *sizes);
 
-/* Outputs of experts_dw that are biases' gradients. */
-enum { D_GATE_BIAS = 3, D_UP_BIAS };
+/* Outputs of experts_dw; from D_GATE_BIAS on, gradients of biases. */
+enum { D_GATE_BIAS = 3, D_UP_BIAS, GRADIENTS };
 
-/* Zero an expert's part of output `out` of experts_dw, unless it is accumulated into. */
+/*
+ * An expert's part of output `out` of experts_dw is summed in float32: where it is, or in a buffer
+ * if the output is bfloat16.
+ */
+size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int out);
+float *cpu_experts_gradient(const struct ct_launch *l, int out, int64_t expert, float *buffer);
+/* Are products to be added to what is in the output? Else the first one overwrites. */
+bool cpu_experts_continues(const struct ct_launch *l, int out);
+/* Zeros before the first row, unless they are to be added to what is there. */
+void cpu_experts_begin_sum(const struct ct_launch *l, int out, int64_t expert, float *buffer);
+/* The buffer's sums go to the output; on the calling thread, or on all. */
+void cpu_experts_end_sum(const struct ct_launch *l, int out, int64_t expert, const float *buffer,
+                         bool all_threads);
+/* Of an expert without rows. */
 void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert);
 
 /* ---- experts_unit.c ---- */

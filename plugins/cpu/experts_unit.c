@@ -25,7 +25,7 @@ struct state {
     int threads;
     /* In the workspace. [ROWS][n]: x and dy in bfloat16, rows; [ROWS][f]: g, u and dh, and in
        bfloat16 a (h or dg) and b (du). [f]: an expert's biases. */
-    size_t x, dy, rows, g, u, dh, a, b, bias[2], packed[PACKINGS], scratch;
+    size_t x, dy, rows, g, u, dh, a, b, bias[2], packed[PACKINGS], gradient[GRADIENTS], scratch;
 };
 
 struct call {
@@ -115,6 +115,8 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
                       ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows, columns)
                       : 0);
     }
+    for (int i = 0; i < GRADIENTS; i++)
+        s->gradient[i] = cpu_carve(size, cpu_experts_buffer_bytes(p, i));
     s->scratch = cpu_carve(size, scratch_bytes(s, GATE, PRODUCTS));
     p->state = s;
     return 0;
@@ -340,9 +342,7 @@ int cpu_experts_unit_run_dx(const struct ct_launch *l)
 
 static float *gradient(const struct call *c, int i)
 {
-    const struct ct_tensor *t = &c->l->out[i];
-
-    return (float *)t->data + c->expert * (ct_tensor_count(t) / t->shape[0]);
+    return cpu_experts_gradient(c->l, i, c->expert, at(c, c->s->gradient[i]));
 }
 
 /* Some columns of dg and du, to the gradients of the biases. */
@@ -361,6 +361,33 @@ static void add_to_biases(void *context, int thread, int threads)
     }
 }
 
+/* The gradients of the weights of the expert, which has rows. */
+static void sum_expert(struct call *c)
+{
+    const struct ct_launch *l = c->l;
+
+    for (int i = D_GATE_BIAS; i < l->outs; i++)
+        cpu_experts_begin_sum(l, i, c->expert, at(c, c->s->gradient[i]));
+    for (c->count = 0; next_rows(c);) {
+        bool later = c->from > c->choices.first[c->expert];
+
+        gate_and_up(c);
+        multiply(c, DH, at(c, c->s->dy), at(c, c->s->packed[P_DOWN]), at(c, c->s->dh), false);
+        cpu_parallel(hidden, c);
+        multiply(c, DDOWN, at(c, c->s->dy), at(c, c->s->a), gradient(c, 2),
+                 later || cpu_experts_continues(l, 2));
+        cpu_parallel(hidden_gradients, c);
+        multiply(c, DW, at(c, c->s->a), at(c, c->s->x), gradient(c, 0),
+                 later || cpu_experts_continues(l, 0));
+        multiply(c, DW, at(c, c->s->b), at(c, c->s->x), gradient(c, 1),
+                 later || cpu_experts_continues(l, 1));
+        if (c->s->sizes.biased)
+            cpu_parallel(add_to_biases, c);
+    }
+    for (int i = 0; i < l->outs; i++)
+        cpu_experts_end_sum(l, i, c->expert, at(c, c->s->gradient[i]), true);
+}
+
 int cpu_experts_unit_run_dw(const struct ct_launch *l)
 {
     struct call c;
@@ -369,28 +396,12 @@ int cpu_experts_unit_run_dw(const struct ct_launch *l)
     if (rc < 0)
         return rc;
     for (int64_t e = 0; e < c.s->sizes.count; e++) {
-        bool rows = begin_expert(&c, e, CPU_BACKWARD);
-
-        for (int i = rows ? D_GATE_BIAS : 0; i < l->outs; i++)
-            cpu_experts_clear(l, i, e);
-        if (!rows)
+        if (begin_expert(&c, e, CPU_BACKWARD)) {
+            sum_expert(&c);
             continue;
-        for (c.count = 0; next_rows(&c);) {
-            bool later = c.from > c.choices.first[e];
-
-            gate_and_up(&c);
-            multiply(&c, DH, at(&c, c.s->dy), at(&c, c.s->packed[P_DOWN]), at(&c, c.s->dh), false);
-            cpu_parallel(hidden, &c);
-            multiply(&c, DDOWN, at(&c, c.s->dy), at(&c, c.s->a), gradient(&c, 2),
-                     later || l->accumulate >> 2 & 1);
-            cpu_parallel(hidden_gradients, &c);
-            multiply(&c, DW, at(&c, c.s->a), at(&c, c.s->x), gradient(&c, 0),
-                     later || l->accumulate & 1);
-            multiply(&c, DW, at(&c, c.s->b), at(&c, c.s->x), gradient(&c, 1),
-                     later || l->accumulate >> 1 & 1);
-            if (c.s->sizes.biased)
-                cpu_parallel(add_to_biases, &c);
         }
+        for (int i = 0; i < l->outs; i++)
+            cpu_experts_clear(l, i, e);
     }
     return 0;
 }

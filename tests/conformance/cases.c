@@ -207,7 +207,10 @@
     "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
     "W - %dgate, %dup, %ddown, %dgb, %dub = experts_dw(%dy, %x, %weights, %ids, %gate, %up, "      \
     "%down, %gb, %ub) {" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n      \
-    "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"
+    "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"        \
+    "W - %tgate, %tup, %tdown, %tgb, %tub = experts_dw(%dy, %x, %weights, %ids, %gate, %up, "      \
+    "%down, %gb, %ub) {" how "} : T[" #e "," #f "," #n "], T[" #e "," #f "," #n "], T[" #e "," #n  \
+    "," #f "], T[" #e "," #f "], T[" #e "," #f "]\n"
 
 #define EXPERT_BIAS(b, t, n, e, k)                                                                 \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
