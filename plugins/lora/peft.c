@@ -44,6 +44,14 @@ static bool is_named_as_of_experts(const char *module)
     return false;
 }
 
+/* transformers has gpt-oss's router as a module that peft does not know. */
+static bool is_router(const char *module)
+{
+    const char *last = strrchr(module, '.');
+
+    return last && !strcmp(last, ".router");
+}
+
 int lora_check_save(const struct ct_run *run)
 {
     bool experts = has_experts(run);
@@ -59,6 +67,12 @@ int lora_check_save(const struct ct_run *run)
                          "model's files: merge the adapters instead ([model] save_to, or `ctitan "
                          "lora merge`)",
                          layers[i].w->name);
+        else if (is_router(layers[i].module))
+            rc = ct_fail(CT_ECONFIG,
+                         "peft has no adapters for routers such as %s: leave it out ([lora] "
+                         "modules), or merge the adapters instead ([model] save_to, or `ctitan "
+                         "lora merge`)",
+                         layers[i].module);
         else if (experts && is_named_as_of_experts(layers[i].module))
             rc = ct_fail(CT_ECONFIG,
                          "peft takes adapters of %s for those of experts, as the model has "
