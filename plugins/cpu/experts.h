@@ -1,5 +1,5 @@
 /*
- * Mixtures of experts: what float32 products (experts.c) and those in bfloat16 (experts_unit.c)
+ * Mixtures of experts: what products in float32 (experts.c) and those in bfloat16 (experts_unit.c)
  * share.
  */
 #ifndef CPU_EXPERTS_H
@@ -32,6 +32,8 @@ struct experts_choices {
     const float *weights;
     const int32_t *ids;
 };
+
+/* ---- choices.c ---- */
 
 /* CT_EINVAL names an id that is none of the experts. */
 int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts);

@@ -208,6 +208,8 @@ static double integer(const struct conformance_case *test, const char *name, enu
         return (double)((index + 1) * 7 % (uint64_t)test->limit);
     if (!strcmp(name, "labels") && (fill == FILL_TINY || (fill == FILL_SPARSE && random % 3)))
         return MASKED;
+    if (!strcmp(name, "choices")) /* here and there none */
+        return (double)(random % (uint64_t)(test->limit + 1)) - 1;
     if (!strcmp(name, "outer")) /* the first and last of four chunks of a sequence */
         return (double)(index < count / 2 ? index : index + count);
     if (!strcmp(name, "inner")) /* those between */

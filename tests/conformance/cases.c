@@ -190,37 +190,37 @@
     "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
     "]\n"
 
-/* With biases and limits, and the biases of the results. */
+/* With biases and limits. */
 #define BIASED_EXPERTS(b, t, n, f, e, k, how)                                                      \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
-    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "input %choices : int32[" #b "," #t "," #k "]\n"                                               \
     "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
     "param %up : T[" #e "," #f "," #n "]\n"                                                        \
     "param %down : T[" #e "," #n "," #f "]\n"                                                      \
     "param %gb : T[" #e "," #f "]\n"                                                               \
     "param %ub : T[" #e "," #f "]\n"                                                               \
-    "F - %y = experts(%x, %weights, %ids, %gate, %up, %down, %gb, %ub) {" how "} : T[" #b "," #t   \
-    "," #n "]\n"                                                                                   \
-    "I - %dx, %dweights = experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down, %gb, %ub) {" how  \
-    "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
-    "W - %dgate, %dup, %ddown, %dgb, %dub = experts_dw(%dy, %x, %weights, %ids, %gate, %up, "      \
+    "F - %y = experts(%x, %weights, %choices, %gate, %up, %down, %gb, %ub) {" how "} : T[" #b      \
+    "," #t "," #n "]\n"                                                                            \
+    "I - %dx, %dweights = experts_dx(%dy, %x, %weights, %choices, %gate, %up, %down, %gb, %ub) "   \
+    "{" how "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                         \
+    "W - %dgate, %dup, %ddown, %dgb, %dub = experts_dw(%dy, %x, %weights, %choices, %gate, %up, "  \
     "%down, %gb, %ub) {" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n      \
     "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"        \
-    "W - %tgate, %tup, %tdown, %tgb, %tub = experts_dw(%dy, %x, %weights, %ids, %gate, %up, "      \
+    "W - %tgate, %tup, %tdown, %tgb, %tub = experts_dw(%dy, %x, %weights, %choices, %gate, %up, "  \
     "%down, %gb, %ub) {" how "} : T[" #e "," #f "," #n "], T[" #e "," #f "," #n "], T[" #e "," #n  \
     "," #f "], T[" #e "," #f "], T[" #e "," #f "]\n"
 
 #define EXPERT_BIAS(b, t, n, e, k)                                                                 \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
-    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "input %choices : int32[" #b "," #t "," #k "]\n"                                               \
     "param %bias : T[" #e "," #n "]\n"                                                             \
-    "F - %y = expert_bias(%weights, %ids, %bias) : T[" #b "," #t "," #n "]\n"                      \
-    "I - %dw = expert_bias_dweights(%dy, %ids, %bias) : float32[" #b "," #t "," #k "]\n"           \
-    "W - %db = expert_bias_dbias(%dy, %weights, %ids, %bias) : T[" #e "," #n "]\n"                 \
-    "W - %db32 = expert_bias_dbias(%dy, %weights, %ids, %bias) : float32![" #e "," #n "]\n"
+    "F - %y = expert_bias(%weights, %choices, %bias) : T[" #b "," #t "," #n "]\n"                  \
+    "I - %dw = expert_bias_dweights(%dy, %choices, %bias) : float32[" #b "," #t "," #k "]\n"       \
+    "W - %db = expert_bias_dbias(%dy, %weights, %choices, %bias) : T[" #e "," #n "]\n"             \
+    "W - %db32 = expert_bias_dbias(%dy, %weights, %choices, %bias) : float32![" #e "," #n "]\n"
 
 #define CHOICE(b, t, e, k)                                                                         \
     "input %x : T[" #b "," #t "," #e "]\n"                                                         \

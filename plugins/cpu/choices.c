@@ -1,0 +1,207 @@
+/*
+ * Mixtures of experts: a call's sizes, the choices of this rank's experts, and sums in float32 of
+ * their rows, by token and by expert.
+ */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
+
+#include "convert.h"
+#include "experts.h"
+
+bool cpu_experts_accept(const struct ct_prepare *p)
+{
+    int at = cpu_experts_x(p->outs);
+    enum ct_dtype type = p->in[at].dtype;
+
+    for (int i = 0; i < p->ins; i++)
+        if (i != at + 1 && i != at + 2 && p->in[i].dtype != type)
+            return false;
+    for (int i = 0; i < p->outs; i++)
+        if (p->out[i].dtype != CT_F32 &&
+            ((i == 1 && p->outs == 2) || !cpu_is_compute_dtype(p->out[i].dtype)))
+            return false;
+    return cpu_is_compute_dtype(type) && p->in[at + 1].dtype == CT_F32 &&
+           ct_tensor_count(&p->in[at + 3]) > 0;
+}
+
+/* NULL: SwiGLU, which has loops of its own. */
+static const struct cpu_gate *gate_of(const struct ct_prepare *p)
+{
+    const struct ct_experts *how = p->op->attrs;
+    struct cpu_gate gate = {.alpha = how->alpha != 0 ? (float)how->alpha : 1,
+                            .limit = how->limit > 0 ? (float)how->limit : INFINITY,
+                            .offset = (float)how->offset};
+
+    return gate.alpha == 1 && isinf(gate.limit) && gate.offset == 0
+               ? NULL
+               : ct_arena_copy(p->arena, &gate, sizeof(gate));
+}
+
+struct experts_sizes cpu_experts_sizes(struct ct_prepare *p)
+{
+    int at = cpu_experts_x(p->outs);
+    const struct ct_tensor *in = p->in + at;
+    struct experts_sizes s = {.n = in[W_GATE].shape[2],
+                              .f = in[W_GATE].shape[1],
+                              .count = in[W_GATE].shape[0],
+                              .k = in[1].shape[in[1].ndim - 1],
+                              .gate = gate_of(p),
+                              .biased = p->ins > at + B_GATE};
+
+    s.tokens = ct_tensor_count(&in[1]) / s.k;
+    s.order = cpu_carve(&p->workspace, (size_t)(s.tokens * s.k) * sizeof(int64_t));
+    s.first = cpu_carve(&p->workspace, (size_t)(s.count + 1) * sizeof(int64_t));
+    s.sum = cpu_carve(&p->workspace, p->outs < 3 ? (size_t)(s.tokens * s.n) * sizeof(float) : 0);
+    return s;
+}
+
+/* ---- choices ---- */
+
+int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= experts)
+            return ct_fail(CT_EINVAL, "expert %d at position %lld is not below %lld", (int)ids[i],
+                           (long long)i, (long long)experts);
+    return 0;
+}
+
+/* Those of this rank's experts, in the order of tokens. */
+int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
+                     struct experts_choices *c)
+{
+    int at = cpu_experts_x(l->outs);
+    const struct ct_value *gate = l->op->in[at + W_GATE];
+    int64_t from = ct_launch_offset(l, gate, 0), all = gate->shape[0], total = 0;
+
+    *c = (struct experts_choices){.sizes = s,
+                                  .order = (int64_t *)(void *)((char *)l->workspace + s->order),
+                                  .first = (int64_t *)(void *)((char *)l->workspace + s->first),
+                                  .weights = l->in[at + 1].data,
+                                  .ids = l->in[at + 2].data};
+    memset(c->first, 0, (size_t)(s->count + 1) * sizeof(*c->first));
+    for (int64_t i = 0; i < s->tokens * s->k; i++) {
+        int64_t e = c->ids[i] - from;
+
+        if (c->ids[i] < CT_NO_EXPERT || c->ids[i] >= all)
+            return ct_fail(CT_EINVAL, "expert %d at position %lld is not below %lld", c->ids[i],
+                           (long long)i, (long long)all);
+        if (c->ids[i] >= 0 && e >= 0 && e < s->count)
+            c->first[e]++;
+    }
+    for (int64_t e = 0; e <= s->count; e++) {
+        int64_t here = c->first[e];
+
+        c->first[e] = total;
+        total += here;
+    }
+    for (int64_t i = 0; i < s->tokens * s->k; i++) {
+        int64_t e = c->ids[i] - from;
+
+        if (c->ids[i] >= 0 && e >= 0 && e < s->count)
+            c->order[c->first[e]++] = i;
+    }
+    memmove(c->first + 1, c->first, (size_t)s->count * sizeof(*c->first));
+    c->first[0] = 0;
+    return 0;
+}
+
+/* ---- sums of tokens ---- */
+
+float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *s)
+{
+    float *sums = (float *)(void *)((char *)l->workspace + s->sum);
+
+    return memset(sums, 0, (size_t)(s->tokens * s->n) * sizeof(*sums));
+}
+
+void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows, const float *row,
+                     bool weighted, struct cpu_range columns, float *sums)
+{
+    int64_t n = c->sizes->n;
+
+    for (int64_t r = 0; r < rows; r++, row += n) {
+        int64_t choice = c->order[from + r];
+
+        cpu_loops()->add_scaled(sums + choice / c->sizes->k * n + columns.begin, CT_F32,
+                                row + columns.begin, weighted ? c->weights[choice] : 1,
+                                columns.end - columns.begin);
+    }
+}
+
+void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *s)
+{
+    const float *sums = (const float *)(const void *)((const char *)l->workspace + s->sum);
+    const struct ct_tensor *y = &l->out[0];
+    struct ct_matrix rows = {.rows = s->tokens, .columns = s->n, .stride = s->n};
+
+    if (y->dtype == CT_F32)
+        memcpy(y->data, sums, (size_t)(s->tokens * s->n) * sizeof(*sums));
+    else
+        cpu_round_all(y->data, sums, rows, false);
+}
+
+/* ---- sums of experts ---- */
+
+static int64_t elements_each(const struct ct_tensor *t)
+{
+    return ct_tensor_count(t) / t->shape[0];
+}
+
+static void *part_of(const struct ct_tensor *t, int64_t expert)
+{
+    return (char *)t->data + (size_t)(expert * elements_each(t)) * ct_dtype_size(t->dtype);
+}
+
+static bool accumulates(const struct ct_launch *l, int out)
+{
+    return l->accumulate >> out & 1;
+}
+
+size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int out)
+{
+    bool needed = p->outs > 2 && out < p->outs && p->out[out].dtype != CT_F32;
+
+    return needed ? (size_t)elements_each(&p->out[out]) * sizeof(float) : 0;
+}
+
+float *cpu_experts_gradient(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+{
+    return l->out[out].dtype == CT_F32 ? part_of(&l->out[out], expert) : buffer;
+}
+
+bool cpu_experts_continues(const struct ct_launch *l, int out)
+{
+    return accumulates(l, out) && l->out[out].dtype == CT_F32;
+}
+
+void cpu_experts_begin_sum(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+{
+    if (!cpu_experts_continues(l, out))
+        memset(cpu_experts_gradient(l, out, expert, buffer), 0,
+               (size_t)elements_each(&l->out[out]) * sizeof(float));
+}
+
+void cpu_experts_end_sum(const struct ct_launch *l, int out, int64_t expert, const float *buffer,
+                         bool all_threads)
+{
+    const struct ct_tensor *t = &l->out[out];
+    int64_t columns = t->shape[t->ndim - 1], rows = elements_each(t) / columns;
+
+    if (t->dtype != CT_F32)
+        (all_threads ? cpu_round_all : cpu_round)(
+            part_of(t, expert), buffer,
+            (struct ct_matrix){.rows = rows, .columns = columns, .stride = columns},
+            accumulates(l, out));
+}
+
+void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert)
+{
+    const struct ct_tensor *t = &l->out[out];
+
+    if (!accumulates(l, out))
+        memset(part_of(t, expert), 0, (size_t)elements_each(t) * ct_dtype_size(t->dtype));
+}
