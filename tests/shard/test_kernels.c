@@ -66,6 +66,14 @@ static const char *const cases[] = {
     "I - %dstats = cross_entropy_merge_grad(%dloss, %stats, %labels, %lse) : float32[2,9,12,3]\n"
     "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[2,9,25]\n",
 
+    "input %weights : float32[2,9,3]\n"
+    "input %ids : int32[2,9,3]\n"
+    "param %bias : T[24,10]\n"
+    "input %dy : T[2,9,10]\n"
+    "F - %y = expert_bias(%weights, %ids, %bias) : T[2,9,10]\n"
+    "I - %dweights = expert_bias_dweights(%dy, %ids, %bias) : float32[2,9,3]\n"
+    "W - %dbias = expert_bias_dbias(%dy, %weights, %ids, %bias) : float32![24,10]\n",
+
     "param %p : T[37,24]\n"
     "param %q : T[3,4,5,7]\n"
     "param %norm : T[5]\n"
