@@ -127,13 +127,14 @@ double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, 
                           double weight)
 {
     const struct ct_training_config *t = &ct_config.training;
-    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
-    double sequences =
-        (double)(t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size);
+    double sequences = (double)t->global_batch_size;
 
-    return mixtures ? weight * (double)m->experts /
-                          ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures)
-                    : 0;
+    if (!mixtures || weight <= 0)
+        return 0;
+    if (t->global_batch_size < 0)
+        sequences = (double)(t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes));
+    return weight * (double)m->experts /
+           ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures);
 }
 
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)

@@ -125,9 +125,8 @@ static int apply(const struct ct_run *run, struct ct_model *m)
         m->sliding.bits[i] = CT_HF_EVERY_SECOND;
     if (config.window)
         m->window = config.window;
-    if (config.aux_loss_coef > 0)
-        m->mixture.choice.balance =
-            ct_mixture_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
+    m->mixture.choice.balance =
+        ct_mixture_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
     return 0;
 }
 

@@ -66,6 +66,35 @@ static void sizes_equal_the_published_ones(void **state)
     }
 }
 
+/* A token's FLOPs are three times those of the forward's ops. */
+static void flops_are_those_of_the_graph(void **state)
+{
+    static const char *const models[] = {"gpt2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(models); i++) {
+        const struct ct_model_ops *ops = ops_of(models[i]);
+        struct ct_model_request request = {.batch = 2, .seq_len = 256};
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = ct_graph_create(&arena, models[i]);
+        double sum = 0, whole, halved;
+        struct ct_model *model;
+
+        TEST_OPTIONS(test_plugin(models[i]), "dim=0");
+        ct_config.model.flavor = "debug";
+        ct_config.model.init_from = "";
+        assert_int_equal(ops->create(NULL, &model), 0);
+        assert_int_equal(ops->build(model, graph, &request), 0);
+        ct_for_each_op (op, graph)
+            sum += op->section->part == CT_PART_F ? ct_op_flops(graph, op, 0) : 0;
+        ops->flops_per_token(model, request.seq_len, &whole, &halved);
+        assert_float_equal(3 * sum / (2 * 256) / halved, 1, 1e-3); /* weights of norms count */
+        assert_true(whole > halved);
+        ops->destroy(model);
+        ct_arena_finish(&arena);
+    }
+}
+
 /* Create a model by the text of a config.json. */
 static int create_from(const char *text, const char *name, struct ct_model **model)
 {
@@ -223,6 +252,7 @@ static void what_means_the_same_is_accepted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_equal_the_published_ones),
+                                       cmocka_unit_test(flops_are_those_of_the_graph),
                                        cmocka_unit_test(what_is_not_supported_is_refused),
                                        cmocka_unit_test(what_means_the_same_is_accepted)};
 
