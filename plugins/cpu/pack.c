@@ -9,10 +9,10 @@
  *
  * A packed matrix of parameters that no step changes becomes a state, which cpu.pack_into makes in
  * the init part. So does one of parameters that an optimizer's op alone updates, if that op can
- * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed in
- * each step: weights that are gathered once a step, those of other optimizers, and of these what is
- * in no layout of lines (lines.h). Weights that are gathered or loaded within a microbatch are not
- * packed.
+ * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed
+ * in each step: weights that are gathered once a step, those of other optimizers, and of these what
+ * is in no layout of lines (lines.h). Weights that are gathered or loaded within a microbatch are
+ * not packed.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /*
  * How ranks of nccl find each other: strangers at rank 0's port, signals, name servers that do not
- * answer, and places where rank 0 is not. No device is needed. Ranks are processes, which print why they failed.
+ * answer, and places where rank 0 is not. No device is needed. Ranks are processes, which print why
+ * they failed.
  */
 #include <setjmp.h>
 #include <stdarg.h>

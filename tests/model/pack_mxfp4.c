@@ -1,6 +1,6 @@
 /*
- * pack_mxfp4 FOLDER PACKED DENSE: writes a Hugging Face folder's tensors twice, with other numbers in
- * those of three dimensions: in PACKED these are MXFP4, as gpt-oss is published, blocks along
+ * pack_mxfp4 FOLDER PACKED DENSE: writes a Hugging Face folder's tensors twice, with other numbers
+ * in those of three dimensions: in PACKED these are MXFP4, as gpt-oss is published, blocks along
  * the last but one dimension; in DENSE the same numbers in float32. config.json is not written.
  */
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * deepseek_v3, gpt2, gpt_oss, qwen3 and qwen3_moe: published sizes, as graphs that take no memory; what a
- * config.json may not ask for.
+ * deepseek_v3, gpt2, gpt_oss, qwen3 and qwen3_moe: published sizes, as graphs that take no memory;
+ * what a config.json may not ask for.
  */
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>

@@ -318,8 +318,8 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
 
-/* For transforms that drop the gradients of parameters (ct_value_set_grad): remove the ops that only
-   these needed, and let ops that give several gradients leave out those of weights. */
+/* For transforms that drop the gradients of parameters (ct_value_set_grad): remove the ops that
+   only these needed, and let ops that give several gradients leave out those of weights. */
 CT_API int ct_sweep_gradients(struct ct_graph *graph);
 
 /* ---- host memory: between the device's memory and its larger, slower one ---- */

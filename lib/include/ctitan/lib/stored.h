@@ -42,8 +42,8 @@ struct ct_stored_box {
 };
 
 /* The box of the tensor in which a box of the parameter is, perhaps between elements of others; one
-   index where there are several tensors. And the reverse, clipped to this parameter's part: false if
-   nothing of it is there. */
+   index where there are several tensors. And the reverse, clipped to this parameter's part: false
+   if nothing of it is there. */
 CT_API struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
                                                 const struct ct_state *param,
                                                 const struct ct_stored_box *box);
