@@ -27,7 +27,7 @@ struct packer {
     struct ct_graph *graph;
     struct ct_run *run;
     struct ct_builder before_microbatches;
-    bool trains; /* some parameters are updated; the others never change */
+    bool trains; /* a step of training: parameters that it does not update never change */
 };
 
 /* The value that is packed for a weight: the input of its cast in `pre`, or the weight itself. */
@@ -354,8 +354,6 @@ static int keep_states(struct packer *p)
     struct ct_builder init = ct_init_builder(p->graph);
 
     init.why = "packed weights are renewed with the weights, if these change";
-    for (size_t i = 0; !p->trains && i < p->graph->value_count; i++)
-        p->trains = p->graph->values[i]->role == CT_ROLE_PARAM && updater_of(p->graph->values[i]);
     ct_for_each_op (op, p->graph)
         if (op->type == &cpu_op_pack || op->type == &cpu_op_pack_both)
             for (int i = 0; i < op->outs; i++)
@@ -375,7 +373,8 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
                  {&ct_op_linear_cross_entropy_dx, pack_loss_grad}};
     struct packer p = {.graph = graph,
                        .run = run,
-                       .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, "")};
+                       .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, ""),
+                       .trains = ct_graph_fetched(graph, "grad_norm") != NULL};
     int rc;
 
     if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)
