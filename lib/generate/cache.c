@@ -7,6 +7,8 @@
  * and the queries, which are given their positions, see the slots up to these. Slots after the last
  * token may hold anything, because no query sees them before they are written. Tokens of a sequence
  * have different positions, or equal vectors: which of those with one position is kept is not said.
+ * Documents that the graph computes, as chunks of a sequence, have caches, too; a sequence is one
+ * document as it is fed.
  */
 #include <string.h>
 
@@ -52,7 +54,7 @@ const struct ct_op_type ct_op_cache_write = {
     .size = sizeof(struct ct_op_type),
     .name = "cache_write",
     .summary = "writes the vectors of tokens into the slots of their positions",
-    .signature = "!cache[bSgd] T, x[btgd] T, positions[bt] i",
+    .signature = "!cache[bSgd] A, x[btgd] A, positions[bt] i",
     .flags = CT_OP_MOVES,
     .reference = write_reference,
 };
@@ -65,10 +67,12 @@ static struct ct_value *cached(struct ct_builder *b, struct ct_value *x, struct 
     struct ct_graph *graph = b->graph;
     struct ct_builder init = ct_init_builder(graph);
     int64_t shape[4] = {x->shape[0], ct_config.training.seq_len, x->shape[2], x->shape[3]};
-    struct ct_value *cache =
-        ct_graph_source(graph, CT_ROLE_STATE, ct_arena_printf(graph->arena, "cache.%s", x->name),
-                        x->dtype, 4, shape);
+    const char *name = ct_arena_printf(graph->arena, "cache.%s", x->name);
+    struct ct_value *cache = ct_graph_find(graph, name);
 
+    if (cache)
+        return cache;
+    cache = ct_graph_source(graph, CT_ROLE_STATE, name, x->dtype, 4, shape);
     init.why = "cache of keys and values";
     ct_init_constant(&init, cache, 0);
     ct_emit_type(b, &ct_op_cache_write, NULL, (struct ct_value *[]){cache, x, positions}, 3, NULL);
@@ -77,10 +81,24 @@ static struct ct_value *cached(struct ct_builder *b, struct ct_value *x, struct 
     return cache;
 }
 
+/* The documents of all slots. */
+static struct ct_value *cached_documents(struct ct_builder *b, struct ct_value *documents,
+                                         struct ct_value *positions)
+{
+    int64_t shape[4] = {documents->shape[0], documents->shape[1], 1, 1};
+    const char *name = ct_arena_printf(b->graph->arena, "%s.slots", documents->name);
+    struct ct_value *x = ct_graph_find(b->graph, name), *cache;
+
+    if (!x)
+        x = ct_view(b, name, documents, 4, shape);
+    cache = x ? cached(b, x, positions) : NULL;
+    return cache ? ct_view(b, NULL, cache, 2, cache->shape) : NULL;
+}
+
 static int change_attention(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions)
 {
     struct ct_builder b = ct_builder_before(graph, op);
-    struct ct_value *k, *v;
+    struct ct_value *documents = ct_op_input(op, 3), *k_documents = NULL, *k, *v;
 
     if (!((const struct ct_attention *)op->attrs)->causal)
         return ct_fail(CT_ECONFIG, "%s sees later tokens, which rules out a cache: use --no-cache",
@@ -88,7 +106,12 @@ static int change_attention(struct ct_graph *graph, struct ct_op *op, struct ct_
     b.why = "cache of keys and values";
     k = cached(&b, op->in[1], positions);
     v = cached(&b, op->in[2], positions);
-    ct_op_set_inputs(graph, op, (struct ct_value *[]){op->in[0], k, v, NULL, NULL, positions}, 6);
+    if (documents && documents->producer)
+        k_documents = cached_documents(&b, documents, positions);
+    else
+        documents = NULL;
+    ct_op_set_inputs(graph, op,
+                     (struct ct_value *[]){op->in[0], k, v, documents, k_documents, positions}, 6);
     return b.status;
 }
 
@@ -102,10 +125,8 @@ static int change_op(struct ct_graph *graph, struct ct_op *op, struct ct_value *
 
     if (op->type == &ct_op_attention)
         return change_attention(graph, op, positions);
-    if (op->type == &ct_op_rope) {
-        ct_op_set_inputs(graph, op, (struct ct_value *[]){op->in[0], positions}, 2);
+    if (ct_give_positions(graph, op, positions))
         return 0;
-    }
     rc = ct_rule_apply(op, &arena, &rule);
     for (int f = 0; rc == 0 && f < rule.count; f++)
         depends |= rule.factor[f].position;

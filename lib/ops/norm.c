@@ -10,7 +10,7 @@
 static const struct ct_option norm_attrs[] = {
     CT_OPT_FLOAT(struct ct_rms_norm, eps, "eps", "1e-05", 0, 1, "Added to the mean square"), {0}};
 
-/* y = x rstd w by rows; rstd[rows] */
+/* y = x rstd w by rows; rstd[rows]; w NULL: ones */
 static void norm(const double *x, const double *w, double eps, int64_t rows, int64_t n, double *y,
                  double *rstd)
 {
@@ -21,7 +21,7 @@ static void norm(const double *x, const double *w, double eps, int64_t rows, int
             square += x[k] * x[k];
         rstd[i] = 1 / sqrt(square / (double)n + eps);
         for (int64_t k = 0; k < n; k++)
-            y[k] = x[k] * rstd[i] * w[k];
+            y[k] = x[k] * rstd[i] * (w ? w[k] : 1);
     }
 }
 
@@ -61,6 +61,63 @@ const struct ct_op_type ct_op_rms_norm = {
     .vjp = rms_norm_vjp,
     .reference = rms_norm_reference,
     .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * w",
+};
+
+static int rms_norm_plain_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+
+    norm(r.in[0], NULL, eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
+         r.out[1]);
+    return ct_reference_end(&r, 0);
+}
+
+static int rms_norm_plain_vjp(struct ct_vjp *v)
+{
+    if (!v->dout[0])
+        return 0;
+    return ct_emit_gradients(v, &ct_op_rms_norm_plain_grad,
+                             (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->out[1]}, 3,
+                             NULL, (int[]){0}, 1);
+}
+
+const struct ct_op_type ct_op_rms_norm_plain = {
+    .size = sizeof(struct ct_op_type),
+    .name = "rms_norm_plain",
+    .summary = "y = x / root of the mean square of x",
+    .signature = "x[.K] T -> y[.K] T, rstd[.] W",
+    .attrs = norm_attrs,
+    .attrs_size = sizeof(struct ct_rms_norm),
+    .vjp = rms_norm_plain_vjp,
+    .reference = rms_norm_plain_reference,
+    .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd",
+};
+
+static int rms_norm_plain_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[0]);
+
+    for (int64_t i = 0; i < ct_rows(&l->in[0]); i++) {
+        const double *dy = r.in[0] + i * n, *x = r.in[1] + i * n;
+        double rstd = r.in[2][i], mean = 0;
+
+        for (int64_t k = 0; k < n; k++)
+            mean += dy[k] * x[k] * rstd / (double)n;
+        for (int64_t k = 0; k < n; k++)
+            r.out[0][i * n + k] = rstd * (dy[k] - x[k] * rstd * mean);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_rms_norm_plain_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "rms_norm_plain_grad",
+    .summary = "gradient of rms_norm_plain",
+    .signature = "dy[.K] T, x[.K] T, rstd[.] W -> dx[.K] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .reference = rms_norm_plain_grad_reference,
+    .pointwise = "z = x * rstd; dx = rstd * (dy - z * row_mean(dy * z))",
 };
 
 static int add_rms_norm_reference(const struct ct_launch *l)
@@ -158,6 +215,12 @@ struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_v
 {
     return ct_emit_type1(b, &ct_op_rms_norm, name, (struct ct_value *[]){x, w}, 2,
                          &(struct ct_rms_norm){eps});
+}
+
+struct ct_value *ct_rms_norm_plain(struct ct_builder *b, const char *name, struct ct_value *x,
+                                   double eps)
+{
+    return ct_emit_type1(b, &ct_op_rms_norm_plain, name, &x, 1, &(struct ct_rms_norm){eps});
 }
 
 struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,

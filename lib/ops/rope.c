@@ -18,6 +18,8 @@ static double kept_by_llama3(const struct ct_rope *rope, double frequency)
     double waves = (double)rope->original_max_position * frequency / TURN;
     double low = rope->low_freq_factor, high = rope->high_freq_factor;
 
+    if (low == high)
+        return waves >= low;
     return fmin(fmax((waves - low) / (high - low), 0), 1);
 }
 
@@ -65,8 +67,8 @@ double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int64_t pa
 
 static int check_scaling(const struct ct_rope *rope)
 {
-    if (rope->scaling == CT_ROPE_LLAMA3 && rope->low_freq_factor >= rope->high_freq_factor)
-        return ct_fail(CT_EINVAL, "low_freq_factor %g is not below high_freq_factor %g",
+    if (rope->scaling == CT_ROPE_LLAMA3 && rope->low_freq_factor > rope->high_freq_factor)
+        return ct_fail(CT_EINVAL, "low_freq_factor %g is above high_freq_factor %g",
                        rope->low_freq_factor, rope->high_freq_factor);
     if (rope->scaling == CT_ROPE_LLAMA3)
         return 0;

@@ -83,9 +83,7 @@ static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_v
 {
     struct ct_value *documents = ct_op_input(op, 3);
 
-    if (op->type == &ct_op_rope && !ct_op_input(op, 1))
-        ct_op_set_inputs(graph, op, (struct ct_value *[]){op->in[0], positions}, 2);
-    if (op->type != &ct_op_attention)
+    if (ct_give_positions(graph, op, positions) || op->type != &ct_op_attention)
         return;
     ((struct ct_attention *)op->attrs)->known = 1;
     ct_op_set_inputs(graph, op,

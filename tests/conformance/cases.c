@@ -125,6 +125,20 @@
     "I - %dx2, %dw2 = rms_norm_grad(%dy, %sum, %w, %rstd2, %r) : T[" #b "," #t "," #k "], T[" #k   \
     "]\n"
 
+/* Rows times a number each: one that is given, or the root of their mean square, inverted. */
+#define ROWS(b, t, k)                                                                              \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "input %w : float32[" #b "," #t "]\n"                                                          \
+    "input %ids : int32[" #b "," #t "]\n"                                                          \
+    "F - %y, %rstd = rms_norm_plain(%x) {eps=1e-5} : T[" #b "," #t "," #k "], float32[" #b "," #t  \
+    "]\n"                                                                                          \
+    "F - %z = scale_rows(%x, %w) : T[" #b "," #t "," #k "]\n"                                      \
+    "F - %one = ones(%ids) : float32[" #b "," #t "]\n"                                             \
+    "I - %dx = rms_norm_plain_grad(%dy, %x, %rstd) : T[" #b "," #t "," #k "]\n"                    \
+    "I - %dx2, %dw = scale_rows_grad(%dy, %x, %w) : T[" #b "," #t "," #k "], float32[" #b "," #t   \
+    "]\n"
+
 #define ELEMENTWISE(b, t, k)                                                                       \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %y : T[" #b "," #t "," #k "]\n"                                                         \
@@ -317,6 +331,19 @@
     "input %x : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %positions : int32[" #b "," #t "]\n"                                                    \
     "F - %y = rope(%x, " positions ") {" attrs "} : T[" #b "," #t "," #h "," #d "]\n"
+
+#define TEMPER(b, t, h, d, positions)                                                              \
+    "input %x : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %positions : int32[" #b "," #t "]\n"                                                    \
+    "F - %y = temper(%x, " positions ") {scale=0.3, every=7} : T[" #b "," #t "," #h "," #d "]\n"
+
+#define CHUNKS(b, t)                                                                               \
+    "input %tokens : int32[" #b "," #t "]\n"                                                       \
+    "input %positions : int32[" #b "," #t "]\n"                                                    \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "F - %y = document_chunks(%tokens) {tokens=5} : int32[" #b "," #t "]\n"                        \
+    "F - %y2 = document_chunks(%tokens, %positions, %documents) {tokens=3, most=9} : int32[" #b    \
+    "," #t "]\n"
 
 /* x[w0 + w1 + w2] in parts, and back, one of them absent; as keys and values, n of each head in kv,
    and r that all share, and back. */
@@ -611,6 +638,11 @@ const struct conformance_case conformance_cases[] = {
           "theta=10000, factor=40, original_max_position=4096, scaling=yarn, first=128, "
           "interleaved=true, inverse=true"),
      50, false},
+    {"temper", TEMPER(2, 9, 3, 19, "%positions"), 5000, 1},
+    {"temper, counted", TEMPER(2, 33, 2, 16, "_"), 50, 1},
+    {"document chunks", CHUNKS(3, 67), 5000, false},
+    {"rows, odd", ROWS(2, 9, 37), 50, false},
+    {"rows, long", ROWS(2, 3, 1032), 50, false},
     {"split, odd", SPLIT(2, 9, 12, 7, 1, 4), 0, false},
     {"split", SPLIT(2, 33, 288, 192, 64, 32), 0, false, false, true},
     {"latent attention, odd", LATENT(2, 9, 3, 5, 7, 12, 3, 8), 0, false},

@@ -38,6 +38,11 @@ static int32_t *integers(struct ct_trial *m, int i)
     return ct_trial_tensor(m, m->op->in[i])->data;
 }
 
+static int32_t *integers_out(struct ct_trial *m, int i)
+{
+    return ct_trial_tensor(m, m->op->out[i])->data;
+}
+
 static double *out(struct ct_trial *m, int i)
 {
     return numbers(m, m->op->out[i]);
@@ -257,6 +262,56 @@ static void rope_counts_positions(void **state)
     ct_trial_finish(&counted);
 }
 
+/* ---- other ops of positions ---- */
+
+static void temper_follows_its_formula(void **state)
+{
+    struct ct_trial given, counted;
+
+    (void)state;
+    create(&given, "temper", "scale=0.5 every=3", "real[2,4,2,3] position[2,4]");
+    create(&counted, "temper", "scale=0.5 every=3", "real[2,4,2,3] -");
+    for (int i = 0; i < 8; i++)
+        integers(&given, 1)[i] = 100 * i;
+    run(&given);
+    run(&counted);
+    for (int i = 0; i < 48; i++) {
+        int token = i / 6;
+
+        near(out(&given, 0)[i],
+             in(&given, 0)[i] * (1 + 0.5 * log(1 + floor((100 * token + 1) / 3.0))));
+        near(out(&counted, 0)[i],
+             in(&counted, 0)[i] * (1 + 0.5 * log(1 + floor((token % 4 + 1) / 3.0))));
+    }
+    ct_trial_finish(&given);
+    ct_trial_finish(&counted);
+}
+
+/* Documents of any number, the last of which is beyond what their product could hold. */
+static void document_chunks_differ_where_they_should(void **state)
+{
+    static const int32_t documents[] = {7, 7, 7, 7, 8, INT32_MAX, INT32_MAX, INT32_MAX};
+    static const int32_t positions[] = {0, 1, 2, 3, 0, 0, 1, 2};
+    static const int group[] = {0, 0, 1, 1, 2, 3, 3, 4};
+    struct ct_trial m, counted;
+
+    (void)state;
+    create(&m, "document_chunks", "tokens=2 most=4", "index[1,8] position[1,8] document[1,8]");
+    create(&counted, "document_chunks", "tokens=3", "index[2,4]");
+    memcpy(integers(&m, 1), positions, sizeof(positions));
+    memcpy(integers(&m, 2), documents, sizeof(documents));
+    run(&m);
+    run(&counted);
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 8; k++)
+            assert_int_equal(integers_out(&m, 0)[i] == integers_out(&m, 0)[k],
+                             group[i] == group[k]);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(integers_out(&counted, 0)[i], i % 4 / 3);
+    ct_trial_finish(&m);
+    ct_trial_finish(&counted);
+}
+
 static void rope_inverse_undoes_rope(void **state)
 {
     struct ct_trial m, back;
@@ -444,6 +499,43 @@ static void rms_norm_of_a_constant_is_its_weight(void **state)
 }
 
 /* In bfloat16 the norm is that of the sum as it is stored. */
+static void rms_norm_plain_is_rms_norm_of_ones(void **state)
+{
+    struct ct_trial m, plain;
+
+    (void)state;
+    create(&m, "rms_norm", "eps=0.01", "real[2,4,6] real[6]");
+    create(&plain, "rms_norm_plain", "eps=0.01", "real[2,4,6]");
+    for (int i = 0; i < 6; i++)
+        in(&m, 1)[i] = 1;
+    memcpy(in(&plain, 0), in(&m, 0), 48 * sizeof(double));
+    run(&m);
+    run(&plain);
+    for (int i = 0; i < 48; i++)
+        near(out(&plain, 0)[i], out(&m, 0)[i]);
+    for (int i = 0; i < 8; i++)
+        near(out(&plain, 1)[i], out(&m, 1)[i]);
+    ct_trial_finish(&m);
+    ct_trial_finish(&plain);
+}
+
+static void scale_rows_follows_its_formula(void **state)
+{
+    struct ct_trial m, ones;
+
+    (void)state;
+    create(&m, "scale_rows", NULL, "real[2,4,6] statistic[2,4]");
+    create(&ones, "ones", NULL, "index[2,4,1]");
+    run(&m);
+    run(&ones);
+    for (int i = 0; i < 48; i++)
+        near(out(&m, 0)[i], in(&m, 0)[i] * in(&m, 1)[i / 6]);
+    for (int i = 0; i < 8; i++)
+        near(ct_tensor_load(ct_trial_tensor(&ones, ones.op->out[0]), i), 1);
+    ct_trial_finish(&m);
+    ct_trial_finish(&ones);
+}
+
 static void add_rms_norm_rounds_the_sum(void **state)
 {
     struct ct_sample s = {"add_rms_norm", "eps=0", "real[1,2] real[1,2] real[2]"};
@@ -1105,12 +1197,16 @@ int main(void)
         cmocka_unit_test(rope_rotates_neighbours),
         cmocka_unit_test(rope_counts_positions),
         cmocka_unit_test(rope_inverse_undoes_rope),
+        cmocka_unit_test(temper_follows_its_formula),
+        cmocka_unit_test(document_chunks_differ_where_they_should),
         cmocka_unit_test(rope_frequencies_equal_published_values),
         cmocka_unit_test(yarn_frequencies_equal_those_of_transformers),
         cmocka_unit_test(expand_latent_follows_its_formula),
         cmocka_unit_test(split_is_undone_by_its_gradient),
         cmocka_unit_test(rms_norm_follows_its_formula),
         cmocka_unit_test(rms_norm_of_a_constant_is_its_weight),
+        cmocka_unit_test(rms_norm_plain_is_rms_norm_of_ones),
+        cmocka_unit_test(scale_rows_follows_its_formula),
         cmocka_unit_test(add_rms_norm_rounds_the_sum),
         cmocka_unit_test(cross_entropy_follows_its_formula),
         cmocka_unit_test(cross_entropy_of_equal_logits_is_a_logarithm),

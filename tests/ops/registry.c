@@ -457,7 +457,12 @@ static void a_failed_builder_keeps_its_first_message(void **state)
     assert_null(ct_rms_norm(&b, "e", NULL, NULL, 1e-5));
     assert_null(ct_add_rms_norm(&b, "e", NULL, NULL, NULL, 1e-5, &sum));
     assert_null(sum);
+    assert_null(ct_rms_norm_plain(&b, "e", NULL, 1e-5));
     assert_null(ct_rope(&b, "e", NULL, NULL, &rope));
+    assert_null(ct_temper(&b, "e", NULL, NULL, NULL));
+    assert_null(ct_document_chunks(&b, "e", NULL, NULL, NULL, NULL));
+    assert_null(ct_scale_rows(&b, "e", NULL, NULL));
+    assert_null(ct_ones(&b, "e", NULL));
     ct_split(&b, (const char *[]){"e", "f"}, NULL, (const int64_t[]){2, 2}, 2, parts);
     assert_null(parts[1]);
     assert_null(ct_expand_latent(&b, (const char *[2]){"e", "f"}, NULL, NULL, 2, &sum));

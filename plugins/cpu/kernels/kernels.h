@@ -23,7 +23,12 @@
     P(rms_norm, CPU_STRIDED, isa)                                                                  \
     P(add_rms_norm, CPU_STRIDED, isa)                                                              \
     P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \
+    P(rms_norm_plain, CPU_STRIDED, isa)                                                            \
+    R(rms_norm_plain_grad, CPU_GRADIENT, isa)                                                      \
     P(rope, CPU_STRIDED, isa)                                                                      \
+    R(temper, CPU_STRIDED, isa)                                                                    \
+    R(scale_rows, CPU_STRIDED, isa)                                                                \
+    R(scale_rows_grad, CPU_GRADIENT, isa)                                                          \
     R(split, CPU_STRIDED, isa)                                                                     \
     R(split_grad, CPU_STRIDED, isa)                                                                \
     R(expand_latent, CPU_STRIDED, isa)                                                             \

@@ -26,9 +26,13 @@
     X(rms_norm)                                                                                    \
     X(add_rms_norm)                                                                                \
     X(rms_norm_grad)                                                                               \
+    X(rms_norm_plain)                                                                              \
+    X(rms_norm_plain_grad)                                                                         \
     X(layer_norm)                                                                                  \
     X(layer_norm_grad)                                                                             \
     X(rope)                                                                                        \
+    X(temper)                                                                                      \
+    X(document_chunks)                                                                             \
     X(split)                                                                                       \
     X(split_grad)                                                                                  \
     X(expand_latent)                                                                               \
@@ -39,6 +43,9 @@
     X(attention_sink_grad)                                                                         \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
+    X(scale_rows)                                                                                  \
+    X(scale_rows_grad)                                                                             \
+    X(ones)                                                                                        \
     X(silu)                                                                                        \
     X(silu_grad)                                                                                   \
     X(gelu)                                                                                        \
@@ -104,13 +111,16 @@ CT_API void ct_linears(struct ct_builder *b, const char *const *names, struct ct
 CT_API struct ct_value *ct_bias(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *row);
 
-struct ct_rms_norm { /* and of add_rms_norm */
+struct ct_rms_norm { /* and of add_rms_norm and rms_norm_plain */
     double eps;
 };
 /* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich
    2019) */
 CT_API struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                     struct ct_value *w, double eps);
+/* The same without w. */
+CT_API struct ct_value *ct_rms_norm_plain(struct ct_builder *b, const char *name,
+                                          struct ct_value *x, double eps);
 struct ct_layer_norm {
     double eps;
 };
@@ -151,6 +161,29 @@ CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct c
                                 struct ct_value *positions, const struct ct_rope *rope);
 /* Frequency of pair i of rotated/2, where `rotated` features are rotated; scaling applied. */
 CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int64_t pair);
+
+struct ct_temper {
+    double scale;
+    int64_t every; /* tokens */
+};
+/* x[b, t, h, d] times 1 + scale log(1 + floor((position + 1) / every)): queries whose attention
+   shall not flatten in long sequences (Nakanishi 2025). positions are as those of rope. */
+CT_API struct ct_value *ct_temper(struct ct_builder *b, const char *name, struct ct_value *x,
+                                  struct ct_value *positions, const struct ct_temper *how);
+struct ct_document_chunks {
+    int64_t tokens; /* of a chunk */
+    int64_t most;   /* chunks of a document */
+};
+/* The documents for an attention within chunks of documents: documents * most + position / tokens,
+   modulo 2^32. tokens int32 [b, t] give the shape only; positions are as those of rope; documents
+   NULL are zeros. */
+CT_API struct ct_value *ct_document_chunks(struct ct_builder *b, const char *name,
+                                           struct ct_value *tokens, struct ct_value *positions,
+                                           struct ct_value *documents,
+                                           const struct ct_document_chunks *how);
+/* For transforms: give positions to a rope, temper or document_chunks that counts them. Returns
+   whether op is one of these types. */
+CT_API bool ct_give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions);
 
 struct ct_split { /* and of split_grad */
     struct ct_shape widths;
@@ -232,6 +265,11 @@ struct ct_scale {
 /* factor * x */
 CT_API struct ct_value *ct_scale(struct ct_builder *b, const char *name, struct ct_value *x,
                                  double factor);
+/* x[.., n] * w[..], a number for each row; w is float32 */
+CT_API struct ct_value *ct_scale_rows(struct ct_builder *b, const char *name, struct ct_value *x,
+                                      struct ct_value *w);
+/* Ones, float32, in the shape of x, which is int32. */
+CT_API struct ct_value *ct_ones(struct ct_builder *b, const char *name, struct ct_value *x);
 /* x / (1 + e^-x) */
 CT_API struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x);
 enum ct_gelu_kind { CT_GELU_EXACT, CT_GELU_TANH };
