@@ -135,13 +135,13 @@ static struct ct_init head_init(const struct ct_decoder *d)
     return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)d->sizes->dim), .truncate = 3};
 }
 
-static struct ct_value *embed(struct ct_decoder *d, struct ct_value *tokens)
+static struct ct_value *embed(struct ct_decoder *d)
 {
     d->b.region = "embedding";
     d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
                                 (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
                                 d->sizes->tied ? head_init(d) : CT_INIT_STD(1));
-    return ct_embedding(&d->b, "embedding", tokens, d->embedding);
+    return ct_embedding(&d->b, "embedding", d->tokens, d->embedding);
 }
 
 static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labels)
@@ -169,16 +169,16 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
                            .sizes = (const struct ct_decoder_sizes *)(const void *)model,
                            .request = request};
-    struct ct_value *tokens, *labels = NULL, *x;
+    struct ct_value *labels = NULL, *x;
 
-    tokens = ct_input(&d.b, "tokens", shape);
+    d.tokens = ct_input(&d.b, "tokens", shape);
     if (!request->logits)
         labels = ct_input(&d.b, "labels", shape);
     if (request->documents) {
         d.documents = ct_input(&d.b, "documents", shape);
         d.positions = ct_input(&d.b, "positions", shape);
     }
-    x = embed(&d, tokens);
+    x = embed(&d);
     for (d.layer = 0; d.layer < d.sizes->layers; d.layer++) {
         char region[32];
 

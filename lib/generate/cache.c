@@ -74,7 +74,8 @@ static struct ct_value *cached(struct ct_builder *b, struct ct_value *x, struct 
         return cache;
     cache = ct_graph_source(graph, CT_ROLE_STATE, name, x->dtype, 4, shape);
     init.why = "cache of keys and values";
-    ct_init_constant(&init, cache, 0);
+    if (ct_dtype_is_float(x->dtype))
+        ct_init_constant(&init, cache, 0);
     ct_emit_type(b, &ct_op_cache_write, NULL, (struct ct_value *[]){cache, x, positions}, 3, NULL);
     if (b->status == 0)
         b->status = init.status;

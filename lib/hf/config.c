@@ -120,7 +120,7 @@ static int read_bool(const json_t *value, const char *key, double fallback, bool
 
 static int read_layers(const json_t *value, const char *key, struct ct_hf_layers *layers)
 {
-    *layers = (struct ct_hf_layers){0};
+    *layers = (struct ct_hf_layers){.given = !absent(value)};
     if (!absent(value) && !json_is_array(value))
         return ct_fail(CT_ECONFIG, "%s is not a list", key);
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -140,30 +140,65 @@ static bool is_layer(const struct ct_hf_layers *layers, int64_t layer)
     return layers->bits[layer / 64] >> layer % 64 & 1;
 }
 
-static int read_sliding(const json_t *root, const json_t *value, const char *key,
-                        struct ct_hf_layers *layers)
+static void set_layer(struct ct_hf_layers *layers, size_t layer, bool in)
+{
+    layers->bits[layer / 64] &= ~(UINT64_C(1) << layer % 64);
+    layers->bits[layer / 64] |= (uint64_t)in << layer % 64;
+}
+
+/* Whether value is a list of as many entries as there are layers. */
+static bool lists_layers(const json_t *root, const json_t *value)
 {
     json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
 
-    for (size_t i = 0; i < CT_COUNT(layers->bits); i++)
-        layers->bits[i] = CT_HF_EVERY_SECOND;
-    if (absent(value))
+    return json_is_array(value) && (json_int_t)json_array_size(value) == count &&
+           count <= CT_HF_MAX_LAYERS;
+}
+
+/* The layers of a type; others have full_attention. */
+static int read_types(const json_t *root, const json_t *value, const char *key, const char *type,
+                      struct ct_hf_layers *layers)
+{
+    layers->given = !absent(value);
+    if (!layers->given)
         return 0;
-    if (!json_is_array(value) || (json_int_t)json_array_size(value) != count ||
-        count > CT_HF_MAX_LAYERS)
+    if (!lists_layers(root, value))
         return ct_fail(CT_ECONFIG, "%s is not a list of num_hidden_layers, at most %d, types", key,
                        CT_HF_MAX_LAYERS);
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *type = json_string_value(json_array_get(value, i));
-        bool slides = type && !strcmp(type, "sliding_attention");
+        const char *own = json_string_value(json_array_get(value, i));
 
-        if (!slides && (!type || strcmp(type, "full_attention")))
-            return ct_fail(CT_ECONFIG,
-                           "%s: layer %zu is %s; sliding_attention and full_attention are "
-                           "supported",
-                           key, i, type ? type : "no string");
-        layers->bits[i / 64] &= ~(UINT64_C(1) << i % 64);
-        layers->bits[i / 64] |= (uint64_t)slides << i % 64;
+        if (!own || (strcmp(own, type) && strcmp(own, "full_attention")))
+            return ct_fail(CT_ECONFIG, "%s: layer %zu is %s; %s and full_attention are supported",
+                           key, i, own ? own : "no string", type);
+        set_layer(layers, i, !strcmp(own, type));
+    }
+    return 0;
+}
+
+static int read_sliding(const json_t *root, const json_t *value, const char *key,
+                        struct ct_hf_layers *layers)
+{
+    for (size_t i = 0; i < CT_COUNT(layers->bits); i++)
+        layers->bits[i] = CT_HF_EVERY_SECOND;
+    return read_types(root, value, key, "sliding_attention", layers);
+}
+
+static int read_flags(const json_t *root, const json_t *value, const char *key,
+                      struct ct_hf_layers *layers)
+{
+    *layers = (struct ct_hf_layers){.given = json_array_size(value) > 0};
+    if (absent(value) || (json_is_array(value) && !layers->given))
+        return 0;
+    if (!lists_layers(root, value))
+        return ct_fail(CT_ECONFIG, "%s is not a list of num_hidden_layers, at most %d, numbers",
+                       key, CT_HF_MAX_LAYERS);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *flag = json_array_get(value, i);
+
+        if (!json_is_integer(flag) || json_integer_value(flag) / 2)
+            return ct_fail(CT_ECONFIG, "%s: entry %zu is neither 0 nor 1", key, i);
+        set_layer(layers, i, json_integer_value(flag));
     }
     return 0;
 }
@@ -237,8 +272,8 @@ static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
     if ((rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
         (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0)
         return rc;
-    if (rope->low_freq_factor >= rope->high_freq_factor)
-        return ct_fail(CT_ECONFIG, "low_freq_factor is not below high_freq_factor");
+    if (rope->low_freq_factor > rope->high_freq_factor)
+        return ct_fail(CT_ECONFIG, "low_freq_factor is above high_freq_factor");
     return 0;
 }
 
@@ -375,6 +410,11 @@ static int read_key(const json_t *root, const struct ct_hf_config *config,
         return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, field);
     case CT_HF_SLIDING:
         return read_sliding(root, value, k->key, field);
+    case CT_HF_CHUNKED:
+        *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
+        return read_types(root, value, k->key, "chunked_attention", field);
+    case CT_HF_FLAGS:
+        return read_flags(root, value, k->key, field);
     }
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
@@ -459,16 +499,31 @@ static json_t *list_layers(const struct ct_hf_layers *layers)
     return list;
 }
 
-static json_t *list_types(const json_t *root, const struct ct_hf_layers *sliding)
+static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *type)
 {
     json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
     json_t *list = json_array();
 
     for (int64_t i = 0; i < count; i++)
-        json_array_append_new(list, json_string(i < CT_HF_MAX_LAYERS && is_layer(sliding, i)
-                                                    ? "sliding_attention"
-                                                    : "full_attention"));
+        json_array_append_new(
+            list,
+            json_string(i < CT_HF_MAX_LAYERS && is_layer(layers, i) ? type : "full_attention"));
     return list;
+}
+
+static json_t *list_flags(const json_t *root, const struct ct_hf_layers *layers)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count && i < CT_HF_MAX_LAYERS; i++)
+        json_array_append_new(list, json_integer(is_layer(layers, i)));
+    return list;
+}
+
+static bool is_given(const void *layers)
+{
+    return ((const struct ct_hf_layers *)layers)->given;
 }
 
 static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
@@ -486,9 +541,13 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
     case CT_HF_ROPE:
         return json_real(((const struct ct_rope *)field)->theta);
     case CT_HF_LAYERS:
-        return list_layers(field);
+        return k->fallback < 0 && !is_given(field) ? json_null() : list_layers(field);
     case CT_HF_SLIDING:
-        return list_types(root, field);
+        return list_types(root, field, "sliding_attention");
+    case CT_HF_CHUNKED:
+        return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
+    case CT_HF_FLAGS:
+        return is_given(field) ? list_flags(root, field) : json_null();
     }
     return NULL;
 }

@@ -16,10 +16,13 @@ static bool transposed(const struct ct_stored_rule *rule)
     return rule && rule->transposed;
 }
 
-/* The parameter's dimension along which the tensor has parts; -1: it has none. */
-static int part_dim(const struct ct_stored_rule *rule)
+int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim)
 {
-    return rule && rule->parts ? ct_stored_stacked(rule) + rule->interleaved : -1;
+    bool stacked = ct_stored_stacked(rule);
+
+    if (!rule || !rule->parts)
+        return -1;
+    return stacked + (rule->interleaved || (!stacked && ndim == 3));
 }
 
 static bool has_suffix(const char *name, const char *suffix)
@@ -102,7 +105,7 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
     if (!rule)
         return w;
     if (rule->parts)
-        w.shape[part_dim(rule) - first] *= rule->parts;
+        w.shape[ct_stored_part_dim(rule, param->ndim) - first] *= rule->parts;
     if (rule->transposed)
         swap(w.shape, w.ndim);
     base = strlen(param->name) - strlen(rule->suffix);
@@ -117,7 +120,7 @@ struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
                                          const struct ct_state *param,
                                          const struct ct_stored_box *box)
 {
-    int first = ct_stored_stacked(rule), d = part_dim(rule) - first;
+    int first = ct_stored_stacked(rule), d = ct_stored_part_dim(rule, param->ndim) - first;
     struct ct_stored_box t = {.ndim = box->ndim - first};
 
     memcpy(t.shape, box->shape + first, sizeof(*t.shape) * (size_t)t.ndim);
@@ -144,7 +147,7 @@ bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state
                         int64_t index, const struct ct_stored_box *tensor,
                         struct ct_stored_box *box)
 {
-    int first = ct_stored_stacked(rule), d = part_dim(rule);
+    int first = ct_stored_stacked(rule), d = ct_stored_part_dim(rule, param->ndim);
     int64_t begin, end;
 
     *box = (struct ct_stored_box){.ndim = param->ndim};
@@ -192,7 +195,7 @@ struct ct_stored_places ct_stored_places(const struct ct_stored_rule *rule,
 {
     struct ct_stored_box at = ct_stored_to_tensor(rule, param, box);
     struct ct_stored_places p = {.ndim = box->ndim};
-    int first = ct_stored_stacked(rule), d = part_dim(rule);
+    int first = ct_stored_stacked(rule), d = ct_stored_part_dim(rule, param->ndim);
     int64_t stride = 1;
 
     memcpy(p.shape, box->shape, sizeof(*p.shape) * (size_t)p.ndim);

@@ -19,13 +19,20 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
     if (choice->k > m->experts)
         return ct_fail(CT_ECONFIG, "a token cannot choose %lld of %lld experts",
                        (long long)choice->k, (long long)m->experts);
+    if (m->scaled_inputs && choice->k != 1)
+        return ct_fail(CT_ECONFIG,
+                       "a token chooses %lld experts, but one alone can have its input scaled",
+                       (long long)choice->k);
     return ct_top_k_check_groups(choice, m->experts) < 0 ? CT_ECONFIG : 0;
 }
 
 static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixture *m,
                                       const char *what, int64_t rows, int64_t columns, double std)
 {
-    return ct_decoder_weight(d, what, 3, (int64_t[]){m->experts, rows, columns}, CT_INIT_STD(std));
+    char name[64];
+
+    snprintf(name, sizeof(name), "%s.%s", m->where ? m->where : "mlp.experts", what);
+    return ct_decoder_weight(d, name, 3, (int64_t[]){m->experts, rows, columns}, CT_INIT_STD(std));
 }
 
 /* In the dtype that it is stored in, whatever the forward pass computes in: an update moves it by
@@ -77,20 +84,32 @@ static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const s
     return weights;
 }
 
+/* h times the weights of the choices, which become ones. */
+static struct ct_value *scale_inputs(struct ct_decoder *d, struct ct_value *h, struct ct_value *ids,
+                                     struct ct_value **weights)
+{
+    struct ct_value *scores = ct_view(&d->b, ct_decoder_named(d, "scores"), *weights, 2, h->shape);
+
+    h = ct_scale_rows(&d->b, ct_decoder_named(d, "experts_input"), h, scores);
+    *weights = ct_ones(&d->b, ct_decoder_named(d, "experts_weights"), ids);
+    return h;
+}
+
 struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
                                     const struct ct_mixture *m)
 {
     int64_t dim = d->sizes->dim, f = m->expert_dim;
     struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
-    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum;
+    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *input;
 
     weights = choose(d, h, m, &ids);
-    gate = expert_weight(d, m, "mlp.experts.gate_proj", f, dim, 0.02);
-    up = expert_weight(d, m, "mlp.experts.up_proj", f, dim, d->depth_std);
-    down = expert_weight(d, m, "mlp.experts.down_proj", dim, f, d->depth_std);
+    input = m->scaled_inputs && h ? scale_inputs(d, h, ids, &weights) : h;
+    gate = expert_weight(d, m, "gate_proj", f, dim, 0.02);
+    up = expert_weight(d, m, "up_proj", f, dim, d->depth_std);
+    down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);
     gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
     up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
-    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down,
+    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), input, weights, ids, gate, up, down,
                      gate_bias, up_bias, &m->activation);
     bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
     if (bias) {
@@ -98,7 +117,9 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_biased"), sum, bias);
     }
     if (m->shared) {
-        h = ct_decoder_swiglu(d, "shared_", h, "mlp.shared_experts", m->shared * f);
+        h = ct_decoder_swiglu(d, "shared_", h,
+                              m->shared_where ? m->shared_where : "mlp.shared_experts",
+                              m->shared * f);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
     }
     return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, sum);

@@ -22,12 +22,25 @@
 
 /* ---- the model's rules ---- */
 
+/* The plugin of a model_type: "llama4" of "llama4_text", too, which is what transformers calls the
+   part for text. */
+static int find_plugin(const char *model, char *path, size_t size)
+{
+    char name[64];
+    size_t length = strlen(model);
+
+    if (length > 5 && !strcmp(model + length - 5, "_text"))
+        length -= 5;
+    snprintf(name, sizeof(name), "%.*s", (int)length, model);
+    return ct_plugin_path(name, path, size);
+}
+
 static int rules_of(const char *model, const struct ct_stored_rule **rules)
 {
     const struct ct_plugin *plugin;
     const void *ops = NULL;
     char path[PATH_MAX];
-    int rc = ct_plugin_path(model, path, sizeof(path));
+    int rc = find_plugin(model, path, sizeof(path));
 
     if (rc == 0)
         rc = ct_plugin_open(path, &plugin);

@@ -88,7 +88,7 @@ static int make_box(struct import *m, const struct ct_stored_rule *rule, const c
     struct ct_stored_box whole = {.ndim = w->ndim}, own = {.ndim = w->ndim + stacked};
     struct ct_state param = {.name = name, .ndim = own.ndim};
     struct ct_stored_places places;
-    int d = stacked + (rule && rule->interleaved);
+    int d = ct_stored_part_dim(rule, own.ndim);
     struct ct_stored_rule as_is;
 
     if (rule) {

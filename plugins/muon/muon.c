@@ -36,7 +36,7 @@ struct hyper {
 enum products { FLOAT32, BFLOAT16 };
 
 /* Names that not every model has. */
-#define USUAL "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight, *mlp.router.weight, *.bias"
+#define USUAL "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight, *.router.weight, *.bias"
 
 static struct config {
     struct hyper hyper;

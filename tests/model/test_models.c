@@ -1,6 +1,6 @@
 /*
- * deepseek_v3, gpt2, gpt_oss, qwen3 and qwen3_moe: published sizes, as graphs that take no memory;
- * what a config.json may not ask for.
+ * deepseek_v3, gpt2, gpt_oss, llama4, qwen3 and qwen3_moe: published sizes, as graphs that take no
+ * memory; what a config.json may not ask for.
  */
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
@@ -56,6 +56,8 @@ static void sizes_equal_the_published_ones(void **state)
         {"deepseek_v3", "1T-A32B", 1026408232448},
         {"gpt_oss", "20B", 20914757184},
         {"gpt_oss", "120B", 116829156672},
+        {"llama4", "17Bx16E", 107769861120},
+        {"llama4", "17Bx128E", 400711848960},
     };
 
     (void)state;
@@ -121,6 +123,9 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
     "\"model_type\":\"gpt_oss\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"    \
     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_local_experts\":4"
 
+#define LLAMA4                                                                                     \
+    "\"model_type\":\"llama4_text\",\"vocab_size\":64,\"hidden_size\":32,\"num_hidden_layers\":3"
+
 static void what_is_not_supported_is_refused(void **state)
 {
     static const struct {
@@ -164,6 +169,18 @@ static void what_is_not_supported_is_refused(void **state)
         {"gpt_oss", "{" GPT_OSS ",\"num_experts\":5}", "have different values"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts_per_tok\":5}",
          "a token cannot choose 5 of 4 experts"},
+        {"llama4", "{" LLAMA4 ",\"num_experts_per_tok\":2}",
+         "a token chooses 2 experts, but one alone can have its input scaled"},
+        {"llama4", "{" LLAMA4 ",\"attention_bias\":true}", "attention_bias = true"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[1,0]}",
+         "no_rope_layers is not a list of num_hidden_layers"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[1,0,2]}",
+         "no_rope_layers: entry 2 is neither 0 nor 1"},
+        {"llama4",
+         "{" LLAMA4 ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
+         "\"full_attention\"]}",
+         "layer 1 is sliding_attention; chunked_attention and full_attention are supported"},
+        {"llama4", "{" LLAMA4 ",\"moe_layers\":[-1]}", "moe_layers: entry 0 is not a layer"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",
          "8 experts are not 8 equal groups of at least 2"},
     };
@@ -226,6 +243,20 @@ static void what_means_the_same_is_accepted(void **state)
         {"gpt_oss", "{" GPT_OSS ",\"rope_theta\":777}", "\"truncate\": false"},
         {"gpt_oss", "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"default\"}}",
          "\"rope_type\": \"default\""},
+        {"llama4", "{" LLAMA4 "}", "\"moe_layers\": null,"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[]}", "\"no_rope_layers\": null,"},
+        {"llama4", "{" LLAMA4 ",\"moe_layers\":[]}", "\"moe_layers\": [],"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[0,1,1]}",
+         "\"no_rope_layers\": [\n    0,\n    1,\n    1\n"},
+        {"llama4",
+         "{" LLAMA4 ",\"layer_types\":[\"chunked_attention\",\"full_attention\","
+         "\"chunked_attention\"]}",
+         "\"chunked_attention\",\n    \"full_attention\",\n    \"chunked_attention\"\n"},
+        {"llama4",
+         "{" LLAMA4 ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":16,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":1,"
+         "\"original_max_position_embeddings\":8192}}",
+         "\"high_freq_factor\": 1.0"},
     };
 
     (void)state;

@@ -128,6 +128,7 @@ struct ct_decoder {
     struct ct_builder b;
     const struct ct_decoder_sizes *sizes;
     const struct ct_model_request *request;
+    struct ct_value *tokens;
     struct ct_value *documents, *positions; /* NULL: none */
     struct ct_value *embedding;             /* its table */
     int64_t layer;                          /* the current one */

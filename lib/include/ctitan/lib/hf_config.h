@@ -22,17 +22,23 @@ enum ct_hf_kind {
     CT_HF_BOOL,   /* bool; null is false */
     CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
                      and interleaved are left as they are */
-    CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers */
+    CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers; one that is not given is written as null
+                     where the fallback is below 0 */
     CT_HF_PART,   /* as CT_HF_SIZE, of a part that null leaves out: then 0 */
     /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
        second layer from 0 on. Behind the row of num_hidden_layers. */
     CT_HF_SLIDING,
+    CT_HF_CHUNKED, /* struct ct_hf_layers: those that layer_types calls chunked_attention; without
+                      the list, none are given */
+    CT_HF_FLAGS,   /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
+                    given. Both behind the row of num_hidden_layers. */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
 #define CT_HF_MAX_LAYERS 1024
 struct ct_hf_layers {
     uint64_t bits[CT_HF_MAX_LAYERS / 64];
+    bool given; /* by the file */
 };
 
 #define CT_HF_EVERY_SECOND 0x5555555555555555 /* of such bits, from layer 0 on */

@@ -21,7 +21,11 @@ struct ct_mixture {
                        choice */
     bool reported;  /* loads are fetched for ct_mixture_report */
     bool biased;    /* the router and the experts have biases */
+    /* The experts' inputs are multiplied by their scores, not their results; choice.k is 1. */
+    bool scaled_inputs;
     const char *router;           /* where its weights are; NULL: "mlp.gate" */
+    const char *where;            /* the weights of the experts; NULL: "mlp.experts" */
+    const char *shared_where;     /* of the shared ones; NULL: "mlp.shared_experts" */
     struct ct_experts activation; /* of the experts */
 };
 

@@ -17,6 +17,8 @@ CT_API const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *
 CT_API bool ct_stored_absent(const struct ct_stored_rule *rule);
 /* Whether each index of the parameter's first dimension is a tensor of its own. */
 CT_API bool ct_stored_stacked(const struct ct_stored_rule *rule);
+/* The dimension of a parameter of `ndim` along which its tensor has parts; -1: it has none. */
+CT_API int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim);
 /* For transforms that add parameters: let rules (ended by {0}, which live as long as the run) come
    in front of those of the run's model. The same rules are added once. */
 CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules);
