@@ -84,6 +84,20 @@ static const struct bench_case {
      "I - %do#, %ds# = attention_sink_grad(%dy, %y, %l, %s) : bfloat16[2,4096,64,64], "
      "float32![64]\n",
      0},
+    {"rms_norm_plain", "input %x : bfloat16[2,4096,40,128]\n",
+     "F - %y#, %r# = rms_norm_plain(%x) : bfloat16[2,4096,40,128], float32[2,4096,40]\n", 0},
+    {"rms_norm_plain, backward",
+     "input %x : bfloat16[2,4096,40,128]\ninput %dy : bfloat16[2,4096,40,128]\n"
+     "input %r : float32[2,4096,40]\n",
+     "I - %dx# = rms_norm_plain_grad(%dy, %x, %r) : bfloat16[2,4096,40,128]\n", 0},
+    {"temper", "input %x : bfloat16[2,4096,40,128]\n",
+     "F - %y# = temper(%x) : bfloat16[2,4096,40,128]\n", 0},
+    {"scale_rows", "input %x : bfloat16[2,4096,5120]\ninput %w : float32[2,4096]\n",
+     "F - %y# = scale_rows(%x, %w) : bfloat16[2,4096,5120]\n", 0},
+    {"scale_rows, backward",
+     "input %x : bfloat16[2,4096,5120]\ninput %dy : bfloat16[2,4096,5120]\n"
+     "input %w : float32[2,4096]\n",
+     "I - %dx#, %dw# = scale_rows_grad(%dy, %x, %w) : bfloat16[2,4096,5120], float32[2,4096]\n", 0},
     {"embedding", "input %tokens : int32[4,4096]\nparam %t : bfloat16[128256,2048]\n",
      "F - %y# = embedding(%tokens, %t) : " ROWS "\n", 0},
     {"embedding, backward", "input %tokens : int32[4,4096]\ninput %dy : " ROWS "\n",

@@ -141,6 +141,9 @@ bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows,
 /* May 16 bytes be loaded at data and at multiples of the strides? true where data is NULL. */
 bool gpu_starts_vectors(const void *data, const int64_t *stride, int count, int64_t lanes);
 
+/* As many threads for a row as it has vectors, but a power of two and at most a warp. */
+int32_t gpu_threads_of_row(int64_t columns, int64_t lanes);
+
 /* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or
    in several. */
 struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
@@ -193,6 +196,8 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(norm)                                                                                        \
     X(layer_norm)                                                                                  \
     X(rope)                                                                                        \
+    X(position)                                                                                    \
+    X(scale_rows)                                                                                  \
     X(latent)                                                                                      \
     X(expert_bias)                                                                                 \
     X(experts)                                                                                     \

@@ -40,6 +40,15 @@ bool gpu_starts_vectors(const void *data, const int64_t *stride, int count, int6
     return all;
 }
 
+int32_t gpu_threads_of_row(int64_t columns, int64_t lanes)
+{
+    int32_t threads = 1;
+
+    while (threads < 32 && threads < columns / lanes)
+        threads *= 2;
+    return threads;
+}
+
 struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
                           struct gpu_size *block)
 {

@@ -27,14 +27,9 @@ static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struc
            gpu_starts_vectors(a->out, a->out_stride, 3, lanes);
 }
 
-/* As many threads for a row as it has vectors, but a power of two and at most a warp. */
 static int launch(const struct ct_launch *l, struct gpu_sink *a, bool vector)
 {
-    int64_t vectors = a->size / (vector ? gpu_lanes(l->in[0].dtype) : 1);
-
-    a->lanes = 1;
-    while (a->lanes < 32 && a->lanes < vectors)
-        a->lanes *= 2;
+    a->lanes = gpu_threads_of_row(a->size, vector ? gpu_lanes(l->in[0].dtype) : 1);
     return gpu_launch_as(l, l->op->type->name, l->in[0].dtype, vector,
                          (struct gpu_size){(unsigned)gpu_blocks(a->rows, THREADS / a->lanes), 1, 1},
                          (struct gpu_size){THREADS, 1, 1}, 0, a);

@@ -104,6 +104,41 @@ struct gpu_rope {
     double turns[GPU_ROPE_PAIRS]; /* of a pair, by position: frequency / 2 pi */
 };
 
+struct gpu_temper {
+    void *y;
+    const void *x;
+    const int32_t *positions;                             /* NULL: in order, from first on */
+    int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
+    int64_t rows, tokens, heads, first, every;
+    int32_t size, lanes; /* lanes: threads of a row, a power of two */
+    float scale;
+};
+
+struct gpu_document_chunks {
+    int32_t *out;
+    const int32_t *positions, *documents; /* NULL: in order, from first on; zeros */
+    int64_t out_stride[2], position_stride[2], document_stride[2];
+    int64_t count, tokens, first, of_chunk, most; /* count: of tokens in all sequences */
+};
+
+/* ---- rows times a number each ---- */
+
+struct gpu_scale_rows {
+    void *out; /* y; dx */
+    const void *x, *dy;
+    const float *w; /* by row: a factor, or rstd */
+    float *of_row;  /* rstd; dw */
+    int64_t rows, columns;
+    float eps;
+    int32_t lanes; /* threads of a row, a power of two */
+    uint32_t accumulate;
+};
+
+struct gpu_ones {
+    float *out;
+    int64_t count;
+};
+
 /* ---- latent ---- */
 
 #define GPU_PARTS 6

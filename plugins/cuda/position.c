@@ -1,0 +1,73 @@
+/* Ops of the positions of tokens, beside rope. */
+#include <ctitan/lib/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+
+static bool accepts_temper(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+
+    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->in[0].stride[3] == 1 &&
+           p->out[0].stride[3] == 1;
+}
+
+static int run_temper(const struct ct_launch *l)
+{
+    const struct ct_temper *how = l->op->attrs;
+    const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
+    int64_t lanes = gpu_lanes(x->dtype);
+    struct gpu_temper a = {.y = y->data,
+                           .x = x->data,
+                           .rows = x->shape[0] * x->shape[1] * x->shape[2],
+                           .tokens = x->shape[1],
+                           .heads = x->shape[2],
+                           .first = ct_launch_offset(l, l->op->in[0], 1),
+                           .every = how->every,
+                           .size = (int32_t)x->shape[3],
+                           .scale = (float)how->scale};
+    bool vector = a.size % lanes == 0 && gpu_starts_vectors(x->data, x->stride, 3, lanes) &&
+                  gpu_starts_vectors(y->data, y->stride, 3, lanes);
+
+    memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
+    memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
+    if (l->ins > 1 && l->in[1].data) {
+        a.positions = l->in[1].data;
+        memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
+    }
+    a.lanes = gpu_threads_of_row(a.size, vector ? lanes : 1);
+    return gpu_launch_as(l, "temper", x->dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(a.rows, THREADS / a.lanes), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+static int run_chunks(const struct ct_launch *l)
+{
+    const struct ct_document_chunks *how = l->op->attrs;
+    const struct ct_tensor *out = &l->out[0];
+    struct gpu_document_chunks a = {.out = out->data,
+                                    .out_stride = {out->stride[0], out->stride[1]},
+                                    .count = ct_tensor_count(out),
+                                    .tokens = out->shape[1],
+                                    .first = ct_launch_offset(l, l->op->in[0], 1),
+                                    .of_chunk = how->tokens,
+                                    .most = how->most};
+
+    if (l->ins > 1 && l->in[1].data) {
+        a.positions = l->in[1].data;
+        memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
+    }
+    if (l->ins > 2 && l->in[2].data) {
+        a.documents = l->in[2].data;
+        memcpy(a.document_stride, l->in[2].stride, sizeof(a.document_stride));
+    }
+    return gpu_launch(l, "document_chunks",
+                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+const struct ct_kernel gpu_position_kernels[] = {
+    CT_KERNEL("temper", "rows", CT_KERNEL_STRIDED, accepts_temper, NULL, run_temper),
+    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, NULL, NULL, run_chunks),
+    {0}};

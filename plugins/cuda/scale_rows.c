@@ -1,0 +1,81 @@
+/* Rows times a number each, norms without a weight, and ones, on dense tensors. */
+#include <ctitan/lib/ops.h>
+
+#include "gpu.h"
+
+#define THREADS 256
+
+/* All operands with columns are of one dtype; those by row are float32. */
+static bool accepts(const struct ct_prepare *p)
+{
+    enum ct_dtype dtype = p->in[0].dtype;
+    int ndim = p->in[0].ndim;
+
+    for (int i = 0; i < p->ins; i++)
+        if (p->in[i].dtype != (p->in[i].ndim == ndim ? dtype : CT_F32))
+            return false;
+    for (int i = 0; i < p->outs; i++)
+        if (p->out[i].dtype != (p->out[i].ndim == ndim ? dtype : CT_F32))
+            return false;
+    return gpu_is_compute_dtype(dtype);
+}
+
+static int launch(const struct ct_launch *l, struct gpu_scale_rows *a)
+{
+    const struct ct_tensor *x = &l->in[0];
+    int64_t lanes = gpu_lanes(x->dtype);
+    bool vector;
+
+    a->columns = x->shape[x->ndim - 1];
+    a->rows = ct_shape_count(x->ndim - 1, x->shape);
+    a->out = l->out[0].data;
+    a->of_row = l->outs > 1 ? l->out[1].data : NULL;
+    a->accumulate = l->accumulate;
+    vector = a->columns % lanes == 0 && gpu_starts_vectors(a->x, NULL, 0, lanes) &&
+             gpu_starts_vectors(a->dy, NULL, 0, lanes) &&
+             gpu_starts_vectors(a->out, NULL, 0, lanes);
+    a->lanes = gpu_threads_of_row(a->columns, vector ? lanes : 1);
+    return gpu_launch_as(l, l->op->type->name, x->dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(a->rows, THREADS / a->lanes), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+}
+
+static int run_scale(const struct ct_launch *l)
+{
+    return launch(l, &(struct gpu_scale_rows){.x = l->in[0].data, .w = l->in[1].data});
+}
+
+static int run_norm(const struct ct_launch *l)
+{
+    const struct ct_rms_norm *norm = l->op->attrs;
+
+    return launch(l, &(struct gpu_scale_rows){.x = l->in[0].data, .eps = (float)norm->eps});
+}
+
+/* Of both: dy, x, and a number of each row. */
+static int run_grad(const struct ct_launch *l)
+{
+    return launch(
+        l, &(struct gpu_scale_rows){.dy = l->in[0].data, .x = l->in[1].data, .w = l->in[2].data});
+}
+
+static bool accepts_ones(const struct ct_prepare *p)
+{
+    return p->out[0].dtype == CT_F32;
+}
+
+static int run_ones(const struct ct_launch *l)
+{
+    struct gpu_ones a = {.out = l->out[0].data, .count = ct_tensor_count(&l->out[0])};
+
+    return gpu_launch(l, "ones", (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
+                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
+const struct ct_kernel gpu_scale_rows_kernels[] = {
+    CT_KERNEL("scale_rows", "rows", 0, accepts, NULL, run_scale),
+    CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
+    CT_KERNEL("rms_norm_plain", "rows", 0, accepts, NULL, run_norm),
+    CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
+    CT_KERNEL("ones", "plain", 0, accepts_ones, NULL, run_ones),
+    {0}};
