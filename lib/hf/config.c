@@ -419,13 +419,26 @@ static int read_key(const json_t *root, const struct ct_hf_config *config,
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
 
-static int read_root(const json_t *root, const struct ct_hf_config *config, void *sizes)
+/* The part for text of a model for several kinds of input; of another model, all of it. */
+static json_t *part_for_text(json_t *root, const struct ct_hf_config *config)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    json_t *text = json_object_get(root, "text_config");
+
+    return config->outer && type && !strcmp(type, config->outer) && json_is_object(text) ? text
+                                                                                         : root;
+}
+
+static int read_root(json_t *root, const struct ct_hf_config *config, void *sizes)
 {
     int rc;
 
     if (!json_is_object(root))
         return ct_fail(CT_ECONFIG, "it is not a JSON object");
-    rc = check_fixed(root, config);
+    rc = check_quantization(root, config);
+    root = part_for_text(root, config);
+    if (rc == 0)
+        rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)
         rc = read_key(root, config, k, sizes);
     return rc;
@@ -555,7 +568,7 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
 /* The keys of the initial model's config.json that the table does not have, or nothing. The dtype
    is that of its files, which are not quantised, and rope_parameters is written as rope_theta and
    rope_scaling. */
-static json_t *first_config(void)
+static json_t *first_config(const struct ct_hf_config *config)
 {
     char path[CT_PATH_ROOM];
     json_t *root = NULL;
@@ -566,6 +579,12 @@ static json_t *first_config(void)
     if (!json_is_object(root)) {
         json_decref(root);
         return json_object();
+    }
+    if (part_for_text(root, config) != root) {
+        json_t *text = json_incref(part_for_text(root, config));
+
+        json_decref(root);
+        root = text;
     }
     json_object_del(root, "dtype");
     json_object_del(root, "torch_dtype");
@@ -589,7 +608,7 @@ static int set_key(json_t *root, const char *names, json_t *value)
 
 int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
 {
-    json_t *root = first_config();
+    json_t *root = first_config(config);
     int failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
                                                         config->architecture, "model_type",
                                                         config->model_type));

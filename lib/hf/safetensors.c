@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/log.h>
 
 #include "safetensors_format.h"
 
@@ -382,6 +383,27 @@ static int join_pairs(struct ct_weights *w, const char *folder)
     return 0;
 }
 
+/* ---- models for several kinds of input ---- */
+
+#define TEXT "language_model."
+
+/* If there are weights of a part for text, keep these alone, by their names in it. */
+static void keep_text(struct ct_weights *w, const char *folder)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < w->count; i++) {
+        if (strncmp(w->entries[i].weight.name, TEXT, strlen(TEXT)) != 0)
+            continue;
+        w->entries[kept] = w->entries[i];
+        w->entries[kept++].weight.name += strlen(TEXT);
+    }
+    if (kept && kept < w->count)
+        ct_warn("%s: only the part for text, " TEXT "*, is read: %zu tensors are ignored", folder,
+                w->count - kept);
+    w->count = kept ? kept : w->count;
+}
+
 int ct_weights_open(const char *folder, struct ct_weights **weights)
 {
     struct ct_weights *w = calloc(1, sizeof(*w));
@@ -393,6 +415,8 @@ int ct_weights_open(const char *folder, struct ct_weights **weights)
     rc = open_folder(w, folder);
     if (rc == 0)
         rc = join_pairs(w, folder);
+    if (rc == 0)
+        keep_text(w, folder);
     if (rc < 0) {
         ct_weights_close(w);
         return rc;

@@ -120,7 +120,8 @@ static const struct ct_hf_fixed fixed[] = {
     {"attention_dropout", "0.0", true},          {0},
 };
 
-static const struct ct_hf_config hf_config = {"llama4_text", "Llama4ForCausalLM", keys, fixed};
+static const struct ct_hf_config hf_config = {"llama4_text", "Llama4ForCausalLM", keys, fixed,
+                                              .outer = "llama4"};
 
 static const struct ct_decoder_family family = {"llama4", &hf_config, flavors,
                                                 sizeof(struct ct_model)};

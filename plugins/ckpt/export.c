@@ -68,6 +68,9 @@ int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules)
         rc = ct_fail(CT_ECONFIG, "config.json:%d: %s", error.line, error.text);
     else if (config && !model)
         rc = ct_fail(CT_ECONFIG, "config.json has no model_type");
+    else if (json_is_object(json_object_get(root, "text_config")))
+        rc = ct_fail(CT_ECONFIG, "config.json has a text_config: such a model is read by [model] "
+                                 "init_from, and not imported");
     else if (model)
         rc = rules_of(model, rules);
     json_decref(root);

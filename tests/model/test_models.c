@@ -71,18 +71,27 @@ static void sizes_equal_the_published_ones(void **state)
 /* A token's FLOPs are three times those of the forward's ops. */
 static void flops_are_those_of_the_graph(void **state)
 {
-    static const char *const models[] = {"gpt2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"};
+    static const struct {
+        const char *name, *option;
+    } models[] = {
+        {"gpt2", "dim=0"},
+        {"qwen3", "dim=0"},
+        {"qwen3_moe", "dim=0"},
+        {"deepseek_v3", "dim=0"},
+        {"gpt_oss", "dim=0"},
+        {"llama4", "attention_chunk_size=256"}, /* ops do not know of chunks */
+    };
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(models); i++) {
-        const struct ct_model_ops *ops = ops_of(models[i]);
+        const struct ct_model_ops *ops = ops_of(models[i].name);
         struct ct_model_request request = {.batch = 2, .seq_len = 256};
         struct ct_arena arena = {0};
-        struct ct_graph *graph = ct_graph_create(&arena, models[i]);
+        struct ct_graph *graph = ct_graph_create(&arena, models[i].name);
         double sum = 0, whole, halved;
         struct ct_model *model;
 
-        TEST_OPTIONS(test_plugin(models[i]), "dim=0");
+        TEST_OPTIONS(test_plugin(models[i].name), models[i].option);
         ct_config.model.flavor = "debug";
         ct_config.model.init_from = "";
         assert_int_equal(ops->create(NULL, &model), 0);
@@ -180,6 +189,11 @@ static void what_is_not_supported_is_refused(void **state)
          "{" LLAMA4 ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
          "\"full_attention\"]}",
          "layer 1 is sliding_attention; chunked_attention and full_attention are supported"},
+        {"llama4",
+         "{\"model_type\":\"llama4\",\"quantization_config\":{\"quant_method\":\"fp8\"},"
+         "\"text_config\":{" LLAMA4 "}}",
+         "quantization_config"},
+        {"llama4", "{\"model_type\":\"llama4\"}", "model_type is llama4; this plugin builds"},
         {"llama4", "{" LLAMA4 ",\"moe_layers\":[-1]}", "moe_layers: entry 0 is not a layer"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"n_group\":8}",
          "8 experts are not 8 equal groups of at least 2"},
@@ -244,6 +258,10 @@ static void what_means_the_same_is_accepted(void **state)
         {"gpt_oss", "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"default\"}}",
          "\"rope_type\": \"default\""},
         {"llama4", "{" LLAMA4 "}", "\"moe_layers\": null,"},
+        {"llama4",
+         "{\"model_type\":\"llama4\",\"vision_config\":{},\"text_config\":{" LLAMA4
+         ",\"floor_scale\":9}}",
+         "\"floor_scale\": 9,"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[]}", "\"no_rope_layers\": null,"},
         {"llama4", "{" LLAMA4 ",\"moe_layers\":[]}", "\"moe_layers\": [],"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[0,1,1]}",

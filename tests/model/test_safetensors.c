@@ -85,6 +85,27 @@ static void test_round_trip(void **state)
     ct_weights_close(w);
 }
 
+/* Only the part for text of a model for several kinds of input is read. */
+static void test_text(void **state)
+{
+    float numbers[2] = {1, 2};
+    const struct ct_weight weights[] = {
+        {"language_model.model.norm.weight", CT_F32, 1, {2}, numbers},
+        {"vision_model.layernorm.weight", CT_F32, 1, {2}, numbers},
+        {"language_model.lm_head.weight", CT_F32, 1, {1}, numbers + 1},
+    };
+    struct ct_weights *w;
+
+    (void)state;
+    assert_int_equal(ct_safetensors_write(path, weights, 3), 0);
+    assert_int_equal(ct_weights_open(folder, &w), 0);
+    assert_int_equal(ct_weights_count(w), 2);
+    assert_non_null(ct_weights_find(w, "model.norm.weight"));
+    assert_non_null(ct_weights_find(w, "lm_head.weight"));
+    assert_null(ct_weights_find(w, "vision_model.layernorm.weight"));
+    ct_weights_close(w);
+}
+
 /* Blocks of MXFP4 and their scales are one weight; its numbers are those of the format. */
 static void test_mxfp4(void **state)
 {
@@ -431,9 +452,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_round_trip), TEST(test_mxfp4),          TEST(test_shards),
-        TEST(test_conversion), TEST(test_partial_reads),  TEST(test_bad_headers),
-        TEST(test_mutations),  TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
+        TEST(test_round_trip),     TEST(test_mxfp4),
+        TEST(test_text),           TEST(test_shards),
+        TEST(test_conversion),     TEST(test_partial_reads),
+        TEST(test_bad_headers),    TEST(test_mutations),
+        TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,9 +64,10 @@ struct ct_hf_config {
     const struct ct_hf_fixed *fixed;       /* ended by {0} */
     const char *quant_method;   /* of quantization_config; of files that are read; NULL: none */
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
+    const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
 };
 
-/* Fill sizes from folder/config.json; fields without a key are left as they are. CT_ECONFIG: a
+/* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they are. CT_ECONFIG: a
    setting is missing, malformed or unsupported; the message names file and key. */
 CT_API int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, void *sizes);
 /* Write a config.json that ct_hf_read_config and transformers read. All other keys are those of

@@ -7,6 +7,9 @@
  * lower half first; 32 numbers have a scale, the power of two of its byte - 127 (Open Compute
  * Project, Microscaling formats 1.0).
  *
+ * A model for several kinds of input: where weights are called language_model.NAME, these alone are
+ * read, as NAME.
+ *
  * Reading maps the files and checks every header: offsets inside the file, no overlap, sizes that
  * match shapes. A truncated or crafted file is CT_ECONFIG with the file and the tensor's name.
  */
