@@ -51,6 +51,14 @@ static const struct formula {
     {"rms_norm_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %w : T[37]\n"
                       "input %r : W[5]\ninput %e : T[5,37]\n"
                       "F - %z, %y = rms_norm_grad(%d, %x, %w, %r, %e) : T[5,37], T[37]\n"},
+    {"rms_norm_plain", "input %x : T[5,37]\n"
+                       "F - %z, %r = rms_norm_plain(%x) {eps=0.1} : T[5,37], W[5]\n"},
+    {"rms_norm_plain_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %r : W[5]\n"
+                            "F - %z = rms_norm_plain_grad(%d, %x, %r) : T[5,37]\n"},
+    {"scale_rows", "input %x : T[5,37]\ninput %w : W[5]\n"
+                   "F - %z = scale_rows(%x, %w) : T[5,37]\n"},
+    {"scale_rows_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %w : W[5]\n"
+                        "F - %z, %y = scale_rows_grad(%d, %x, %w) : T[5,37], W[5]\n"},
     {"layer_norm", "input %x : T[5,37]\ninput %w : T[37]\n"
                    "F - %z, %m, %r = layer_norm(%x, %w) : T[5,37], W[5], W[5]\n"},
     {"layer_norm", "input %x : T[2,3,37]\ninput %w : T[37]\ninput %b : T[37]\n"

@@ -119,6 +119,13 @@ static void norm(struct model *m)
         keep(m, ct_rms_norm(&m->b, name(m, "norm"), x, w, 0.1));
         return;
     }
+    if (random_chance(&m->shape, 30)) {
+        r = ct_linear(&m->b, name(m, "score"), x, weight(m, 2, 1, features(x)));
+        r = ct_view(&m->b, name(m, "scores"), r, 2, (int64_t[]){m->batch, m->tokens});
+        x = ct_rms_norm_plain(&m->b, name(m, "plain"), x, 0.1);
+        keep(m, ct_scale_rows(&m->b, name(m, "scaled"), x, r));
+        return;
+    }
     x = ct_add_rms_norm(&m->b, name(m, "norm"), x, r, w, 0.1, &sum);
     keep(m, sum);
     keep(m, x);
@@ -173,6 +180,12 @@ static void attention(struct model *m)
         y[i] = heads(m, y[i], i ? groups : count, i < 2 ? size : of_v);
     for (int i = 0; i < 2; i++)
         y[i] = ct_rope(&m->b, name(m, "rope"), y[i], positions ? m->positions : NULL, &rope);
+    if (random_chance(&m->shape, 30))
+        y[0] = ct_temper(&m->b, name(m, "temper"), y[0], positions ? m->positions : NULL,
+                         &(struct ct_temper){0.5, 2});
+    if (random_chance(&m->shape, 30))
+        ids = ct_document_chunks(&m->b, name(m, "chunks"), m->ids, positions ? m->positions : NULL,
+                                 ids, &(struct ct_document_chunks){3, 9});
     if (random_chance(&m->shape, 50))
         x = ct_attention_with_sink(&m->b, name(m, "attention"), y[0], y[1], y[2], ids,
                                    weight(m, 1, count, 0), NULL);

@@ -48,7 +48,11 @@ static const char *const cases[] = {
     "F - %y = rope(%x, _) : T[2,13,4,16]\n"
     "F - %z = rope(%y, _) {inverse=true} : T[2,13,4,16]\n"
     "F - %p = rope(%z, %positions) : T[2,13,4,16]\n"
-    "F - %q = rope(%p, _) {first=6, interleaved=true} : T[2,13,4,16]\n",
+    "F - %q = rope(%p, _) {first=6, interleaved=true} : T[2,13,4,16]\n"
+    "F - %t = temper(%q, _) {every=3} : T[2,13,4,16]\n"
+    "F - %t2 = temper(%t, %positions) {every=3} : T[2,13,4,16]\n"
+    "F - %c = document_chunks(%positions, _, %positions) {tokens=4, most=6} : int32[2,13]\n"
+    "F - %c2 = document_chunks(%c, %positions) {tokens=4} : int32[2,13]\n",
 
     "input %logits : T[2,9,24]\n"
     "input %labels : int32[2,9]\n"
