@@ -85,13 +85,13 @@ static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const s
 }
 
 /* h times the weights of the choices, which become ones. */
-static struct ct_value *scale_inputs(struct ct_decoder *d, struct ct_value *h, struct ct_value *ids,
+static struct ct_value *scale_inputs(struct ct_decoder *d, struct ct_value *h,
                                      struct ct_value **weights)
 {
     struct ct_value *scores = ct_view(&d->b, ct_decoder_named(d, "scores"), *weights, 2, h->shape);
 
     h = ct_scale_rows(&d->b, ct_decoder_named(d, "experts_input"), h, scores);
-    *weights = ct_ones(&d->b, ct_decoder_named(d, "experts_weights"), ids);
+    *weights = ct_ones(&d->b, ct_decoder_named(d, "experts_weights"), *weights);
     return h;
 }
 
@@ -103,7 +103,7 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
     struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *input;
 
     weights = choose(d, h, m, &ids);
-    input = m->scaled_inputs && h ? scale_inputs(d, h, ids, &weights) : h;
+    input = m->scaled_inputs && h ? scale_inputs(d, h, &weights) : h;
     gate = expert_weight(d, m, "gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "up_proj", f, dim, d->depth_std);
     down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);

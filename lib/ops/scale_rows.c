@@ -63,11 +63,18 @@ static int ones_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
+/* Zeros: x has no part in the result. */
+static int ones_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &ct_op_scale, v->dout, 1, &(struct ct_scale){0}, (int[]){0}, 1);
+}
+
 const struct ct_op_type ct_op_ones = {
     .size = sizeof(struct ct_op_type),
     .name = "ones",
-    .summary = "ones, in the shape of x",
-    .signature = "x[.] i -> y[.] f",
+    .summary = "ones, in the shape and dtype of x",
+    .signature = "x[.] T -> y[.] T",
+    .vjp = ones_vjp,
     .reference = ones_reference,
 };
 

@@ -35,7 +35,7 @@ static struct config {
 
 static const struct ct_option options[] = {
     CT_DECODER_OPTIONS(struct config, decoder),
-    CT_MIXTURE_OPTIONS(struct config, mixture),
+    CT_MIXTURE_SIZE_OPTIONS(struct config, mixture),
     CT_OPT_INT(struct config, mixture_step, "interleave_moe_layer_step", "0", 0, 1e4,
                "Every so many layers is a mixture; 0: as in the flavor"),
     CT_OPT_INT(struct config, whole_step, "no_rope_layer_interval", "0", 0, 1e4,

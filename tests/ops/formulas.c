@@ -525,7 +525,7 @@ static void scale_rows_follows_its_formula(void **state)
 
     (void)state;
     create(&m, "scale_rows", NULL, "real[2,4,6] statistic[2,4]");
-    create(&ones, "ones", NULL, "index[2,4,1]");
+    create(&ones, "ones", NULL, "real[2,4,1]");
     run(&m);
     run(&ones);
     for (int i = 0; i < 48; i++)

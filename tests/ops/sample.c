@@ -16,7 +16,7 @@ const struct ct_sample samples[] = {
     {"rms_norm_plain_grad", NULL, "real[2,4,6] real[2,4,6] statistic[2,4]"},
     {"scale_rows", NULL, "real[2,4,6] statistic[2,4]"},
     {"scale_rows_grad", NULL, "real[2,4,6] real[2,4,6] statistic[2,4]"},
-    {"ones", NULL, "index[2,4,1]"},
+    {"ones", NULL, "statistic[2,4,1]"},
     {"temper", "scale=0.5 every=2", "real[2,4,2,6] position[2,4]"},
     {"temper", "scale=0.5 every=3", "real[2,4,2,6] -"},
     {"document_chunks", "tokens=2 most=4", "index[2,4] position[2,4] document[2,4]"},

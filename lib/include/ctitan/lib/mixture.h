@@ -36,9 +36,13 @@ struct ct_mixture_options {
 
 /* Rows of an option table. T: a struct with a member m of the type above. */
 #define CT_MIXTURE_OPTIONS(T, m)                                                                   \
+    CT_OPT_INT(T, m.n_chosen, "n_chosen", "0", 0, 1e6,                                             \
+               "Experts that a token chooses; 0: the flavor's"),                                   \
+        CT_MIXTURE_SIZE_OPTIONS(T, m)
+
+/* The same where a token chooses as many experts as in every flavor. */
+#define CT_MIXTURE_SIZE_OPTIONS(T, m)                                                              \
     CT_OPT_INT(T, m.n_experts, "n_experts", "0", 0, 1e6, "Experts of a layer; 0: the flavor's"),   \
-        CT_OPT_INT(T, m.n_chosen, "n_chosen", "0", 0, 1e6,                                         \
-                   "Experts that a token chooses; 0: the flavor's"),                               \
         CT_OPT_INT(T, m.expert_dim, "expert_dim", "0", 0, 1e7,                                     \
                    "Width of an expert; 0: the flavor's"),                                         \
         CT_OPT_INT(T, m.log_load, "log_load", "0", 0, 1e15,                                        \

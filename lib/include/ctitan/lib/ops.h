@@ -268,7 +268,7 @@ CT_API struct ct_value *ct_scale(struct ct_builder *b, const char *name, struct 
 /* x[.., n] * w[..], a number for each row; w is float32 */
 CT_API struct ct_value *ct_scale_rows(struct ct_builder *b, const char *name, struct ct_value *x,
                                       struct ct_value *w);
-/* Ones, float32, in the shape of x, which is int32. */
+/* Ones, in the shape and dtype of x, whose gradient is 0. */
 CT_API struct ct_value *ct_ones(struct ct_builder *b, const char *name, struct ct_value *x);
 /* x / (1 + e^-x) */
 CT_API struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x);
