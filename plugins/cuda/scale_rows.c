@@ -1,4 +1,5 @@
-/* Rows times a number each, norms without a weight, and ones, on dense tensors. */
+/* Rows times a number each, norms without a weight, ones, and all numbers times one, on dense
+   tensors. */
 #include <ctitan/lib/ops.h>
 
 #include "gpu.h"
@@ -72,10 +73,28 @@ static int run_ones(const struct ct_launch *l)
                       (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
+static bool accepts_all(const struct ct_prepare *p)
+{
+    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
+}
+
+static int run_all(const struct ct_launch *l)
+{
+    struct gpu_scale a = {.out = l->out[0].data,
+                          .x = l->in[0].data,
+                          .count = ct_tensor_count(&l->in[0]),
+                          .factor = (float)((const struct ct_scale *)l->op->attrs)->factor};
+
+    return gpu_launch_as(l, "scale", l->in[0].dtype, false,
+                         (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
+                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+}
+
 const struct ct_kernel gpu_scale_rows_kernels[] = {
     CT_KERNEL("scale_rows", "rows", 0, accepts, NULL, run_scale),
     CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
     CT_KERNEL("rms_norm_plain", "rows", 0, accepts, NULL, run_norm),
     CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
     CT_KERNEL("ones", "plain", 0, accepts_ones, NULL, run_ones),
+    CT_KERNEL("scale", "plain", 0, accepts_all, NULL, run_all),
     {0}};

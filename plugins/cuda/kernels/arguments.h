@@ -139,6 +139,13 @@ struct gpu_ones {
     int64_t count;
 };
 
+struct gpu_scale {
+    void *out;
+    const void *x;
+    int64_t count;
+    float factor;
+};
+
 /* ---- latent ---- */
 
 #define GPU_PARTS 6

@@ -1,6 +1,6 @@
 /*
  * Rows times a number each: one that is given, or the inverse of the root of their mean square; the
- * gradients, and ones. A row has `lanes` threads of one warp.
+ * gradients; ones, and all numbers times one. A row has `lanes` threads of one warp.
  */
 #include "device.cuh"
 
@@ -130,3 +130,13 @@ KERNEL(ones, gpu_ones, 256)
     if (i < a.count)
         a.out[i] = 1.0f;
 }
+
+#define SCALE(T, dtype)                                                                            \
+    KERNEL(scale_##dtype, gpu_scale, 256)                                                          \
+    {                                                                                              \
+        int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;                                \
+                                                                                                   \
+        if (i < a.count)                                                                           \
+            ((T *)a.out)[i] = from_float<T>(a.factor * to_float(((const T *)a.x)[i]));             \
+    }
+FOR_DTYPES(SCALE)
