@@ -352,7 +352,7 @@ static int read_rope(const json_t *root, double fallback, const struct ct_rope *
     int rc = find_rope(root, &key, &object);
 
     *rope = (struct ct_rope){.factor = 1, .first = rope->first, .interleaved = rope->interleaved};
-    if (!object && assumed)
+    if (!object && assumed && absent(json_object_get(root, "rope_parameters")))
         *rope = *assumed;
     if (rc == 0)
         rc = check_value(either(object, root, whole.key), &whole);
@@ -492,7 +492,9 @@ static json_t *yarn_scaling(const struct ct_rope *rope)
 
 static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
 {
-    if (rope->factor <= 1)
+    bool amplified = rope->amplitude > 0 && rope->amplitude != 1;
+
+    if (rope->factor <= 1 && !amplified)
         return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
     if (rope->scaling == CT_ROPE_YARN)
         return yarn_scaling(rope);

@@ -56,6 +56,8 @@ static int read_between(const struct ct_weight *w, const struct ct_stored_rule *
     size_t bytes = (size_t)ct_shape_count(t->ndim, t->shape) * item;
     int rc;
 
+    if (!bytes)
+        return 0;
     if (scratch->bytes < bytes) {
         free(scratch->memory);
         *scratch = (struct scratch){malloc(bytes), bytes};

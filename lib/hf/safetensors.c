@@ -323,22 +323,37 @@ static int open_folder(struct ct_weights *w, const char *folder)
 #define BLOCK 32 /* numbers with one scale */
 
 /* The scales of a tensor that is blocks; NULL: it is not. */
-static const struct ct_weight *scales_of(const struct ct_weights *w, const struct ct_weight *blocks)
+static bool ends_with(const struct ct_weight *w, const char *suffix)
 {
-    size_t size = strlen(blocks->name), end = strlen(BLOCKS);
-    int last = blocks->ndim - 1;
-    const struct ct_weight *scales;
-    char name[512];
+    size_t size = strlen(w->name), end = strlen(suffix);
 
-    if (size <= end || size >= sizeof(name) || strcmp(blocks->name + size - end, BLOCKS) ||
-        blocks->dtype != CT_U8 || last < 1 || blocks->shape[last] != BLOCK / 2)
-        return NULL;
-    snprintf(name, sizeof(name), "%.*s" SCALES, (int)(size - end), blocks->name);
-    scales = ct_weights_find(w, name);
-    return scales && scales->dtype == CT_U8 && scales->ndim == last &&
-                   !memcmp(scales->shape, blocks->shape, sizeof(*scales->shape) * (size_t)last)
-               ? scales
-               : NULL;
+    return w->dtype == CT_U8 && size > end && !strcmp(w->name + size - end, suffix);
+}
+
+static bool are_pair(const struct ct_weight *blocks, const struct ct_weight *scales)
+{
+    int last = blocks->ndim - 1;
+    int64_t size;
+
+    return scales && scales->dtype == CT_U8 && last >= 1 && blocks->shape[last] == BLOCK / 2 &&
+           scales->ndim == last &&
+           !memcmp(scales->shape, blocks->shape, sizeof(*scales->shape) * (size_t)last) &&
+           !__builtin_mul_overflow(blocks->shape[last - 1], (int64_t)BLOCK, &size);
+}
+
+/* The scales of blocks. CT_ECONFIG: none fit. */
+static int find_scales(struct ct_weights *w, const char *folder, const struct ct_weight *blocks,
+                       const struct ct_weight **scales)
+{
+    const char *name = ct_arena_printf(
+        &w->arena, "%.*s" SCALES, (int)(strlen(blocks->name) - strlen(BLOCKS)), blocks->name);
+
+    *scales = ct_weights_find(w, name);
+    if (are_pair(blocks, *scales))
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s: %s is not MXFP4: it needs blocks of %d bytes, and in %s a byte for each",
+                   folder, blocks->name, BLOCK / 2, name);
 }
 
 static void join_pair(struct ct_weights *w, struct ct_weight *blocks,
@@ -360,12 +375,20 @@ static int join_pairs(struct ct_weights *w, const char *folder)
     const struct ct_weight **scales =
         ct_arena_array(&w->arena, const struct ct_weight *, w->count + 1);
     size_t kept = 0;
+    int rc = 0;
 
-    for (size_t i = 0; i < w->count; i++) {
-        scales[i] = scales_of(w, &w->entries[i].weight);
-        if (scales[i])
-            drop[(const struct entry *)(const void *)scales[i] - w->entries] = true;
-    }
+    for (size_t i = 0; rc == 0 && i < w->count; i++)
+        if (ends_with(&w->entries[i].weight, BLOCKS)) {
+            rc = find_scales(w, folder, &w->entries[i].weight, &scales[i]);
+            if (rc == 0)
+                drop[(const struct entry *)(const void *)scales[i] - w->entries] = true;
+        }
+    for (size_t i = 0; rc == 0 && i < w->count; i++)
+        if (ends_with(&w->entries[i].weight, SCALES) && !drop[i])
+            rc = ct_fail(CT_ECONFIG, "%s: there are no blocks of MXFP4 to %s", folder,
+                         w->entries[i].weight.name);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < w->count; i++)
         if (scales[i])
             join_pair(w, &w->entries[i].weight, scales[i]);

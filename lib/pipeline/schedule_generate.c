@@ -93,6 +93,7 @@ static int generate(const struct ct_schedule_ops *ops, const struct ct_schedule_
 {
     struct ct_generation call = {.most =
                                      (size_t)r->stages * (size_t)r->microbatches * MOST_ACTIONS};
+    struct ct_generation *outer = ct_generation; /* `generate` may call that of another schedule */
     int rc;
 
     ct_generation = &call;
@@ -103,7 +104,7 @@ static int generate(const struct ct_schedule_ops *ops, const struct ct_schedule_
                      call.most, r->stages, r->microbatches, 3 * r->stages * r->microbatches);
     else
         rc = ops->generate(r, lists);
-    ct_generation = NULL;
+    ct_generation = outer;
     return rc;
 }
 

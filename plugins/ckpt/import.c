@@ -257,6 +257,9 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
                      &config, &size) == 0)
         c->config = is_quantised(weights) ? config_without_quantization(c->arena, config) : config;
     rc = ckpt_stored_rules(c->config, &m.rules);
+    if (rc == 0 && is_quantised(weights) && !m.rules)
+        rc = ct_fail(CT_ECONFIG, "tensors in MXFP4 need the config.json of their model, which says "
+                                 "how they lie");
     if (rc == 0)
         rc = take_weights(&m, weights);
     return rc < 0 ? rc : write_all(c, path);

@@ -17,9 +17,10 @@ struct encoder {
     FILE *out;
     const struct ct_tokenizer_ops *tokenizer;
     struct encoded header;
-    XXH3_state_t *hash; /* of the block that is being written */
-    size_t filled;      /* its bytes */
-    uint64_t *sums;     /* of the blocks before it */
+    XXH3_state_t *hash;  /* for the header */
+    XXH3_state_t *block; /* of the block that is being written */
+    size_t filled;       /* its bytes */
+    uint64_t *sums;      /* of the blocks before it */
     size_t blocks, sum_room;
     int64_t *start; /* of each document, and the end of the last */
     size_t start_room;
@@ -46,8 +47,8 @@ static int end_block(struct encoder *e)
         e->sums = sums;
         e->sum_room = room;
     }
-    sums[e->blocks++] = XXH3_64bits_digest(e->hash);
-    XXH3_64bits_reset(e->hash);
+    sums[e->blocks++] = XXH3_64bits_digest(e->block);
+    XXH3_64bits_reset(e->block);
     e->filled = 0;
     return 0;
 }
@@ -57,11 +58,12 @@ static int put_checked(struct encoder *e, const void *data, size_t size)
 {
     int rc = put(e, data, size);
 
+    XXH3_64bits_update(e->hash, data, size);
     for (const char *at = data, *end = at + size; rc == 0 && at < end;) {
         size_t left = (size_t)(end - at), room = ENCODED_BLOCK - e->filled;
         size_t n = left < room ? left : room;
 
-        XXH3_64bits_update(e->hash, at, n);
+        XXH3_64bits_update(e->block, at, n);
         e->filled += n;
         at += n;
         if (e->filled == ENCODED_BLOCK)
@@ -179,7 +181,7 @@ static int take(void *context, const struct document *document)
     return 0;
 }
 
-/* The checksums of the blocks follow the documents; all that follows the tokens is hashed. */
+/* The checksums of the blocks follow the documents. */
 static int put_index(struct encoder *e)
 {
     size_t starts = ((size_t)e->header.documents + 1) * sizeof(*e->start);
@@ -187,8 +189,10 @@ static int put_index(struct encoder *e)
     int rc = put(e, e->start, starts);
 
     XXH3_64bits_update(e->hash, e->start, starts);
-    XXH3_64bits_update(e->hash, e->sums, sums);
     e->header.hash = XXH3_64bits_digest(e->hash);
+    XXH3_64bits_update(e->block, e->start, starts);
+    XXH3_64bits_update(e->block, e->sums, sums);
+    e->header.index = XXH3_64bits_digest(e->block);
     e->header.check = XXH3_64bits(&e->header, offsetof(struct encoded, check));
     return rc == 0 ? put(e, e->sums, sums) : rc;
 }
@@ -214,12 +218,20 @@ static int finish(struct encoder *e)
 int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struct corpus *corpus)
 {
     struct encoder e = {
-        .out = out, .tokenizer = tokenizer, .hash = XXH3_createState(), .began = ct_now()};
+        .out = out,
+        .tokenizer = tokenizer,
+        .hash = XXH3_createState(),
+        .block = XXH3_createState(),
+        .began = ct_now()};
     int rc;
 
-    if (!e.hash)
+    if (!e.hash || !e.block) {
+        XXH3_freeState(e.hash);
+        XXH3_freeState(e.block);
         return ct_fail(CT_ENOMEM, "a hash");
+    }
     XXH3_64bits_reset(e.hash);
+    XXH3_64bits_reset(e.block);
     rc = put(&e, &e.header, sizeof(e.header));
     e.reported = e.began;
     memcpy(e.header.magic, ENCODED_MAGIC, sizeof(e.header.magic));
@@ -233,5 +245,6 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
     free(e.start);
     free(e.sums);
     XXH3_freeState(e.hash);
+    XXH3_freeState(e.block);
     return rc;
 }

@@ -16,9 +16,9 @@ struct encoded {
     int64_t width; /* bytes per token */
     int64_t documents, tokens;
     int64_t malformed; /* lines that were skipped */
-    uint64_t hash;     /* XXH3 of what follows the tokens, and so of them and of their documents */
+    uint64_t hash;     /* XXH3 of the tokens and of the offsets of documents */
+    uint64_t index;    /* XXH3 of all that follows the tokens */
     uint64_t check;    /* XXH3 of what is above */
-    int64_t reserved;
 };
 
 #define ENCODED_MAGIC "ctokens4"

@@ -123,7 +123,7 @@ static bool is_whole(const struct encoded *h, size_t size, int width)
         (size_t)h->documents >= room / sizeof(*start) || encoded_bytes(h) + index_bytes(h) != room)
         return false;
     start = (const int64_t *)(const void *)((const char *)(h + 1) + encoded_bytes(h));
-    if (XXH3_64bits(start, index_bytes(h)) != h->hash)
+    if (XXH3_64bits(start, index_bytes(h)) != h->index)
         return false;
     for (int64_t d = 0; d < h->documents; d++)
         if (start[d] > start[d + 1])
