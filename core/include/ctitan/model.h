@@ -41,7 +41,8 @@ struct ct_stored_rule {
     const char *stored;
     bool transposed; /* the tensor's last two dimensions are swapped */
     /* The tensor is split into `parts` equal ranges along the parameter's dimension 0 (1 of three,
-       or where 0 numbers tensors), and the parameter is the range `part`. 0: it is the whole. Rules with one tensor give all parts. */
+       or where 0 numbers tensors), and the parameter is the range `part`. 0: it is the whole. Rules
+       with one tensor give all parts. */
     int part, parts;
     bool whole_dtype; /* files of a narrower dtype have it in its own */
     /* Parts take turns along dimension 1 instead: index i of it is the tensor's i parts + part. */

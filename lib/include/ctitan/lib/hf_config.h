@@ -67,8 +67,9 @@ struct ct_hf_config {
     const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
 };
 
-/* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they are. CT_ECONFIG: a
-   setting is missing, malformed or unsupported; the message names file and key. */
+/* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they
+   are. CT_ECONFIG: a setting is missing, malformed or unsupported; the message names file and
+   key. */
 CT_API int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, void *sizes);
 /* Write a config.json that ct_hf_read_config and transformers read. All other keys are those of
    [model] init_from's, where the run has one. */
