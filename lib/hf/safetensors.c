@@ -345,8 +345,8 @@ static bool are_pair(const struct ct_weight *blocks, const struct ct_weight *sca
 static int find_scales(struct ct_weights *w, const char *folder, const struct ct_weight *blocks,
                        const struct ct_weight **scales)
 {
-    const char *name = ct_arena_printf(
-        &w->arena, "%.*s" SCALES, (int)(strlen(blocks->name) - strlen(BLOCKS)), blocks->name);
+    const char *name = ct_arena_printf(&w->arena, "%.*s" SCALES,
+                                       (int)(strlen(blocks->name) - strlen(BLOCKS)), blocks->name);
 
     *scales = ct_weights_find(w, name);
     if (are_pair(blocks, *scales))

@@ -217,12 +217,11 @@ static int finish(struct encoder *e)
 
 int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struct corpus *corpus)
 {
-    struct encoder e = {
-        .out = out,
-        .tokenizer = tokenizer,
-        .hash = XXH3_createState(),
-        .block = XXH3_createState(),
-        .began = ct_now()};
+    struct encoder e = {.out = out,
+                        .tokenizer = tokenizer,
+                        .hash = XXH3_createState(),
+                        .block = XXH3_createState(),
+                        .began = ct_now()};
     int rc;
 
     if (!e.hash || !e.block) {

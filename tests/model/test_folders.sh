@@ -102,6 +102,9 @@ llama() {
         "$work/recipe.ini" > "$work/bad.ini"
 }
 
+cp -r "$work/packed" "$work/nameless"
+rm "$work/nameless/config.json"
+refused 'need the config.json of their model' "$ctitan" import "$work/nameless" "$work/imported_bad"
 llama 's/\("intermediate_size": *\)[0-9]*/\17/'
 refused 'gate_proj.weight is \[[0-9]*,[0-9]*\], .* is \[7,[0-9]*\]' "$ctitan" train "$work/bad.ini"
 llama 's/\("tie_word_embeddings": *\)false/\1true/'

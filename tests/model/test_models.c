@@ -257,6 +257,12 @@ static void what_means_the_same_is_accepted(void **state)
         {"gpt_oss", "{" GPT_OSS ",\"rope_theta\":777}", "\"truncate\": false"},
         {"gpt_oss", "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"default\"}}",
          "\"rope_type\": \"default\""},
+        {"gpt_oss", "{" GPT_OSS ",\"rope_parameters\":{}}", "\"rope_type\": \"default\""},
+        {"gpt_oss", "{" GPT_OSS ",\"rope_parameters\":null}", "\"truncate\": false"},
+        {"gpt_oss",
+         "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":1,"
+         "\"original_max_position_embeddings\":64,\"attention_factor\":1.25}}",
+         "\"attention_factor\": 1.25"},
         {"llama4", "{" LLAMA4 "}", "\"moe_layers\": null,"},
         {"llama4",
          "{\"model_type\":\"llama4\",\"vision_config\":{},\"text_config\":{" LLAMA4

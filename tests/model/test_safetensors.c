@@ -112,8 +112,7 @@ static void test_mxfp4(void **state)
     unsigned char blocks[2 * 2 * 16], scales[] = {127, 126, 130, 0};
     static const float numbers[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
     const struct ct_weight weights[] = {{"w_blocks", CT_U8, 3, {2, 2, 16}, blocks},
-                                        {"w_scales", CT_U8, 2, {2, 2}, scales},
-                                        {"x_blocks", CT_U8, 2, {2, 2}, scales}};
+                                        {"w_scales", CT_U8, 2, {2, 2}, scales}};
     const struct ct_weight *w;
     struct ct_weights *all;
     float back[2 * 3];
@@ -121,10 +120,9 @@ static void test_mxfp4(void **state)
     (void)state;
     for (int i = 0; i < 64; i++)
         blocks[i] = (unsigned char)(i * 37);
-    assert_int_equal(ct_safetensors_write(path, weights, 3), 0);
+    assert_int_equal(ct_safetensors_write(path, weights, 2), 0);
     assert_int_equal(ct_weights_open(folder, &all), 0);
-    assert_int_equal(ct_weights_count(all), 2);
-    assert_non_null(ct_weights_find(all, "x_blocks"));
+    assert_int_equal(ct_weights_count(all), 1);
     w = ct_weights_find(all, "w");
     assert_true(w && w->ndim == 2 && w->shape[0] == 2 && w->shape[1] == 64);
     for (int64_t at = 0; at < 62; at++) {
@@ -139,6 +137,32 @@ static void test_mxfp4(void **state)
         }
     }
     ct_weights_close(all);
+}
+
+/* Blocks or scales alone, and such that do not fit. */
+static void test_damaged_mxfp4(void **state)
+{
+    unsigned char bytes[2 * 2 * 32] = {0};
+    const struct ct_weight cases[][2] = {
+        {{"w_blocks", CT_U8, 3, {2, 2, 16}, bytes}, {"x", CT_U8, 1, {1}, bytes}},
+        {{"w_blocks", CT_U8, 3, {2, 2, 16}, bytes}, {"w_scales", CT_U8, 2, {2, 1}, bytes}},
+        {{"w_blocks", CT_U8, 3, {2, 2, 16}, bytes}, {"w_scales", CT_U8, 3, {2, 2, 1}, bytes}},
+        {{"w_blocks", CT_U8, 3, {2, 2, 16}, bytes}, {"w_scales", CT_F32, 2, {2, 2}, bytes}},
+        {{"w_blocks", CT_U8, 3, {2, 4, 8}, bytes}, {"w_scales", CT_U8, 2, {2, 4}, bytes}},
+        {{"w_blocks", CT_U8, 1, {16}, bytes}, {"w_scales", CT_U8, 0, {0}, bytes}},
+        {{"w_blocks", CT_U8, 3, {0, (int64_t)1 << 59, 16}, bytes},
+         {"w_scales", CT_U8, 2, {0, (int64_t)1 << 59}, bytes}},
+        {{"w_scales", CT_U8, 2, {2, 2}, bytes}, {"x", CT_U8, 1, {1}, bytes}},
+    };
+    struct ct_weights *all;
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        assert_int_equal(ct_safetensors_write(path, cases[i], 2), 0);
+        assert_int_equal(ct_weights_open(folder, &all), CT_ECONFIG);
+        assert_non_null(strstr(ct_error_message(), cases[i][0].name));
+        assert_non_null(strstr(ct_error_message(), "MXFP4"));
+    }
 }
 
 /* Every shard of a tensor, against its definition. */
@@ -451,12 +475,17 @@ static void a_tied_head_must_be_the_embedding(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_round_trip),     TEST(test_mxfp4),
-        TEST(test_text),           TEST(test_shards),
-        TEST(test_conversion),     TEST(test_partial_reads),
-        TEST(test_bad_headers),    TEST(test_mutations),
-        TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
+    const struct CMUnitTest tests[] = {TEST(test_round_trip),
+                                       TEST(test_mxfp4),
+                                       TEST(test_damaged_mxfp4),
+                                       TEST(test_text),
+                                       TEST(test_shards),
+                                       TEST(test_conversion),
+                                       TEST(test_partial_reads),
+                                       TEST(test_bad_headers),
+                                       TEST(test_mutations),
+                                       TEST(test_write_is_whole),
+                                       TEST(a_tied_head_must_be_the_embedding)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
