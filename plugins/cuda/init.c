@@ -58,6 +58,18 @@ static int run_normal(const struct ct_launch *l)
     return launch(l, "init_normal", &a);
 }
 
+static int run_uniform(const struct ct_launch *l)
+{
+    const struct ct_init_uniform *attrs = l->op->attrs;
+    struct gpu_init a = shard(l);
+
+    a.seed = (uint64_t)attrs->seed;
+    a.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    a.value = attrs->low;
+    a.std = attrs->high - attrs->low;
+    return launch(l, "init_uniform", &a);
+}
+
 static int run_constant(const struct ct_launch *l)
 {
     struct gpu_init a = shard(l);
@@ -72,5 +84,6 @@ static int run_constant(const struct ct_launch *l)
 
 const struct ct_kernel gpu_init_kernels[] = {
     CT_KERNEL("init_normal", "philox", 0, accepts, NULL, run_normal),
+    CT_KERNEL("init_uniform", "philox", 0, accepts, NULL, run_uniform),
     CT_KERNEL("init_constant", "fill", 0, accepts_constant, NULL, run_constant),
     {0}};

@@ -633,7 +633,7 @@ struct gpu_init {
     void *out;
     int64_t count, size[6], offset[6], global[6];
     uint64_t seed, stream;
-    double std, truncate, value;
+    double std, truncate, value; /* of uniform numbers: value the smallest, std their range */
     int32_t rank, kind;
 };
 

@@ -76,6 +76,19 @@ KERNEL(init_normal, gpu_init, 256)
     put(a, i, a.std * (double)n);
 }
 
+KERNEL(init_uniform, gpu_init, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t index;
+    philox c;
+
+    if (i >= a.count)
+        return;
+    index = global_index(a, i);
+    c = draw(a.seed, a.stream, index / 4);
+    put(a, i, a.value + a.std * (double)uniform(c.v[index % 4]));
+}
+
 KERNEL(init_constant, gpu_init, 256)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
