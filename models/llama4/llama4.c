@@ -46,8 +46,7 @@ static const struct ct_option options[] = {
                "Tokens after which the temperature of layers without rope rises; 0: the flavor's"),
     {0}};
 
-#define FLAVOR(name, d, l, h, kv, size, ffn, vocab, position, factor_, e, expert, step, norms,     \
-               tokens)                                                                             \
+#define FLAVOR(name, d, l, h, kv, size, ffn, vocab, most, f, e, x, step, norms, near)              \
     {                                                                                              \
         .sizes = {.flavor = name,                                                                  \
                   .dim = d,                                                                        \
@@ -57,24 +56,24 @@ static const struct ct_option options[] = {
                   .head_dim = size,                                                                \
                   .ffn_dim = ffn,                                                                  \
                   .vocabulary = vocab,                                                             \
-                  .max_position = position,                                                        \
+                  .max_position = most,                                                            \
                   .norm_eps = 1e-5,                                                                \
                   .rope = {.theta = 500000,                                                        \
-                           .factor = factor_,                                                      \
+                           .factor = f,                                                            \
                            .low_freq_factor = 1,                                                   \
                            .high_freq_factor = 1,                                                  \
                            .original_max_position = 8192,                                          \
                            .interleaved = true}},                                                  \
         .mixture = {.experts = e,                                                                  \
-                    .expert_dim = expert,                                                          \
+                    .expert_dim = x,                                                               \
                     .shared = 1,                                                                   \
                     .choice = {.k = 1, .scores = CT_SCORES_SIGMOID},                               \
                     .scaled_inputs = true,                                                         \
                     .router = "feed_forward.router",                                               \
                     .where = "feed_forward.experts",                                               \
                     .shared_where = "feed_forward.shared_expert"},                                 \
-        .mixture_step = step, .whole_step = 4, .chunk = tokens, .normed = norms, .tempered = true, \
-        .every = tokens, .temperature = 0.1                                                        \
+        .mixture_step = step, .whole_step = 4, .chunk = near, .normed = norms, .tempered = true,   \
+        .every = near, .temperature = 0.1                                                          \
     }
 
 static const struct ct_model flavors[] = {
