@@ -80,13 +80,18 @@ KERNEL(init_uniform, gpu_init, 256)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint64_t index;
+    uint32_t bits;
     philox c;
 
     if (i >= a.count)
         return;
     index = global_index(a, i);
     c = draw(a.seed, a.stream, index / 4);
-    put(a, i, a.value + a.std * (double)uniform(c.v[index % 4]));
+    if (index & 2)
+        bits = index & 1 ? c.v[3] : c.v[2];
+    else
+        bits = index & 1 ? c.v[1] : c.v[0];
+    put(a, i, a.value + a.std * (double)uniform(bits));
 }
 
 KERNEL(init_constant, gpu_init, 256)
