@@ -187,16 +187,19 @@ static int read_sliding(const json_t *root, const json_t *value, const char *key
 static int read_flags(const json_t *root, const json_t *value, const char *key,
                       struct ct_hf_layers *layers)
 {
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+
     *layers = (struct ct_hf_layers){.given = json_array_size(value) > 0};
     if (absent(value) || (json_is_array(value) && !layers->given))
         return 0;
-    if (!lists_layers(root, value))
+    if (!json_is_array(value) || (json_int_t)json_array_size(value) < count ||
+        count > CT_HF_MAX_LAYERS)
         return ct_fail(CT_ECONFIG, "%s is not a list of num_hidden_layers, at most %d, numbers",
                        key, CT_HF_MAX_LAYERS);
-    for (size_t i = 0; i < json_array_size(value); i++) {
+    for (size_t i = 0; i < (size_t)count; i++) {
         const json_t *flag = json_array_get(value, i);
 
-        if (!json_is_integer(flag) || json_integer_value(flag) / 2)
+        if (!json_is_integer(flag) || json_integer_value(flag) < 0 || json_integer_value(flag) > 1)
             return ct_fail(CT_ECONFIG, "%s: entry %zu is neither 0 nor 1", key, i);
         set_layer(layers, i, json_integer_value(flag));
     }

@@ -20,7 +20,7 @@ struct ct_model {
     struct ct_hf_layers mixtures; /* layers that are mixtures */
     struct ct_hf_layers rotated;  /* layers with rope */
     struct ct_hf_layers chunked; /* layers with attention within chunks; not given: all with rope */
-    int64_t chunk;               /* tokens */
+    int64_t chunk;               /* tokens; 0: none are chunked */
     bool normed;                 /* queries and keys with rope are normalised */
     bool tempered;               /* queries without rope have a temperature */
     int64_t every;               /* tokens: its ct_temper */
@@ -106,7 +106,7 @@ static const struct ct_hf_key keys[] = {
     {"no_rope_layer_interval", CT_HF_SIZE, FIELD(whole_step), 4},
     {"no_rope_layers", CT_HF_FLAGS, FIELD(rotated), 0},
     {"layer_types", CT_HF_CHUNKED, FIELD(chunked), 0},
-    {"attention_chunk_size", CT_HF_SIZE, FIELD(chunk), 8192},
+    {"attention_chunk_size", CT_HF_PART, FIELD(chunk), 8192},
     {"attn_temperature_tuning", CT_HF_BOOL, FIELD(tempered), 1},
     {"floor_scale", CT_HF_SIZE, FIELD(every), 8192},
     {"attn_scale", CT_HF_NUMBER, FIELD(temperature), 0.1},
@@ -144,12 +144,45 @@ static bool is_rotated(const struct ct_model *m, int64_t layer)
 
 static bool is_chunked(const struct ct_model *m, int64_t layer)
 {
-    return m->chunked.given ? lists(&m->chunked, layer) : is_rotated(m, layer);
+    return m->chunk && (m->chunked.given ? lists(&m->chunked, layer) : is_rotated(m, layer));
+}
+
+static bool any(const struct ct_model *m, bool (*is)(const struct ct_model *m, int64_t layer))
+{
+    for (int64_t layer = 0; layer < m->sizes.layers; layer++)
+        if (is(m, layer))
+            return true;
+    return false;
+}
+
+static bool is_listed(const struct ct_model *m, int64_t layer)
+{
+    return m->chunked.given && lists(&m->chunked, layer);
+}
+
+/* Options that would change nothing are refused. */
+static int check(const struct ct_model *m)
+{
+    if (!m->chunk && any(m, is_listed))
+        return ct_fail(CT_ECONFIG, "layer_types has chunked_attention, but attention_chunk_size is "
+                                   "null");
+    if (config.chunk && !any(m, is_chunked))
+        return ct_fail(CT_ECONFIG, "attention_chunk_size = %lld: no layer is chunked",
+                       (long long)config.chunk);
+    if (config.every && !m->tempered)
+        return ct_fail(CT_ECONFIG, "floor_scale = %lld: attn_temperature_tuning is false",
+                       (long long)config.every);
+    if (config.mixture.log_load && !any(m, is_mixture))
+        return ct_fail(CT_ECONFIG, "log_load = %lld: no layer is a mixture",
+                       (long long)config.mixture.log_load);
+    return 0;
 }
 
 /* The recipe's steps hold in the place of config.json's lists. */
 static int apply(struct ct_model *m)
 {
+    int rc;
+
     if (config.mixture_step) {
         m->mixture_step = config.mixture_step;
         m->mixtures.given = false;
@@ -162,7 +195,8 @@ static int apply(struct ct_model *m)
         m->chunk = config.chunk;
     if (config.every)
         m->every = config.every;
-    return ct_mixture_apply(&config.mixture, &m->mixture);
+    rc = check(m);
+    return rc < 0 ? rc : ct_mixture_apply(&config.mixture, &m->mixture);
 }
 
 static int create(struct ct_run *run, struct ct_model **out)
@@ -225,13 +259,17 @@ static struct ct_value *heads(struct ct_decoder *d, struct ct_value *h, const ch
                    (int64_t[]){d->request->batch, d->request->seq_len, count, s->head_dim});
 }
 
-/* Rotated, and perhaps normalised; q or k, one of the names below. */
+/* Rotated, and perhaps normalised; q or k, one of the names below. The norm is of x times rope's
+   amplitude, which its eps stands for. */
 static struct ct_value *rotate(struct ct_decoder *d, struct ct_value *x, const char *rope,
                                const char *norm)
 {
+    double amplitude = d->sizes->rope.amplitude > 0 ? d->sizes->rope.amplitude : 1;
+
     x = ct_rope(&d->b, ct_decoder_named(d, rope), x, d->positions, &d->sizes->rope);
     if (model_of(d)->normed)
-        x = ct_rms_norm_plain(&d->b, ct_decoder_named(d, norm), x, d->sizes->norm_eps);
+        x = ct_rms_norm_plain(&d->b, ct_decoder_named(d, norm), x,
+                              d->sizes->norm_eps / (amplitude * amplitude));
     return x;
 }
 

@@ -181,6 +181,12 @@ static void what_is_not_supported_is_refused(void **state)
         {"llama4", "{" LLAMA4 ",\"num_experts_per_tok\":2}",
          "a token chooses 2 experts, but one alone can have its input scaled"},
         {"llama4", "{" LLAMA4 ",\"attention_bias\":true}", "attention_bias = true"},
+        {"llama4",
+         "{" LLAMA4 ",\"attention_chunk_size\":null,\"layer_types\":[\"chunked_attention\","
+         "\"full_attention\",\"full_attention\"]}",
+         "attention_chunk_size is null"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[1,0,-1]}",
+         "no_rope_layers: entry 2 is neither 0 nor 1"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[1,0]}",
          "no_rope_layers is not a list of num_hidden_layers"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[1,0,2]}",
@@ -268,6 +274,10 @@ static void what_means_the_same_is_accepted(void **state)
          "{\"model_type\":\"llama4\",\"vision_config\":{},\"text_config\":{" LLAMA4
          ",\"floor_scale\":9}}",
          "\"floor_scale\": 9,"},
+        {"llama4", "{" LLAMA4 ",\"attention_chunk_size\":null}", "\"attention_chunk_size\": null,"},
+        {"llama4", "{" LLAMA4 "}", "\"attention_chunk_size\": 8192,"},
+        {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[0,1,1,0]}",
+         "\"no_rope_layers\": [\n    0,\n    1,\n    1\n  ]"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[]}", "\"no_rope_layers\": null,"},
         {"llama4", "{" LLAMA4 ",\"moe_layers\":[]}", "\"moe_layers\": [],"},
         {"llama4", "{" LLAMA4 ",\"no_rope_layers\":[0,1,1]}",
