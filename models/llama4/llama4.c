@@ -234,11 +234,12 @@ static int64_t longest(const struct ct_decoder *d)
 /* What a layer's attention takes for documents. Chunks are made once, for all layers. */
 static struct ct_value *documents_of(struct ct_decoder *d)
 {
-    int64_t size = model_of(d)->chunk, most = (longest(d) + size - 1) / size;
+    int64_t size = model_of(d)->chunk, most;
     struct ct_value *made;
 
-    if (!is_chunked(model_of(d), d->layer) || most <= 1)
+    if (!is_chunked(model_of(d), d->layer) || size >= longest(d))
         return d->documents;
+    most = (longest(d) + size - 1) / size;
     made = ct_graph_find(d->b.graph, "document_chunks");
     return made ? made
                 : ct_document_chunks(&d->b, "document_chunks", d->tokens, d->positions,
