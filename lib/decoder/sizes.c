@@ -95,8 +95,8 @@ static int apply(const struct ct_decoder_family *f, const struct ct_decoder_opti
     return check(f, sizes);
 }
 
-int ct_decoder_create(const struct ct_decoder_family *f, const struct ct_decoder_options *options,
-                      struct ct_model **out)
+int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *f,
+                      const struct ct_decoder_options *options, struct ct_model **out)
 {
     const struct ct_model_config *config = &ct_config.model;
     void *model = calloc(1, f->size);
@@ -108,8 +108,13 @@ int ct_decoder_create(const struct ct_decoder_family *f, const struct ct_decoder
     memcpy(model, f->flavors, f->size);
     rc = *config->init_from ? ct_hf_read_config(f->config, config->init_from, model)
                             : take_flavor(f, config->flavor, model);
-    if (rc == 0 && (rc = apply(f, options, model)) < 0)
-        rc = ct_context(rc, "[%s]", f->name);
+    if (rc == 0) {
+        rc = apply(f, options, model);
+        if (rc == 0 && f->apply)
+            rc = f->apply(run, model);
+        if (rc < 0)
+            ct_context(rc, "[%s]", f->name);
+    }
     if (rc < 0)
         free(model);
     else

@@ -97,8 +97,9 @@ static int report(struct ct_run *run, int64_t step)
     return rc;
 }
 
-int ct_mixture_report(const struct ct_event_data *data, int64_t each)
+int ct_mixture_report(const struct ct_event_data *data, void *options)
 {
+    int64_t each = ((const struct ct_mixture_options *)options)->log_load;
     int64_t step = data->result->step;
 
     if (!each || data->run->rank != 0 ||

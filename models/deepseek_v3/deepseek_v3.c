@@ -229,9 +229,6 @@ static const struct ct_hf_fixed fixed[] = {
 
 static const struct ct_hf_config hf_config = {"deepseek_v3", "DeepseekV3ForCausalLM", keys, fixed};
 
-static const struct ct_decoder_family family = {"deepseek_v3", &hf_config, flavors,
-                                                sizeof(struct ct_model), .own_heads = true};
-
 /* ---- sizes ---- */
 
 static void override(int64_t *size, int64_t value, int64_t unset)
@@ -240,10 +237,11 @@ static void override(int64_t *size, int64_t value, int64_t unset)
         *size = value;
 }
 
-static int apply(struct ct_model *m)
+static int apply(const struct ct_run *run, struct ct_model *m)
 {
     const struct ct_decoder_sizes *s = &m->sizes;
 
+    (void)run;
     override(&m->q_latent, config.q_latent, -1);
     override(&m->kv_latent, config.kv_latent, 0);
     override(&m->key_dim, config.key_dim, 0);
@@ -263,22 +261,12 @@ static int apply(struct ct_model *m)
     return ct_mixture_apply(&config.mixture, &m->mixture);
 }
 
+static const struct ct_decoder_family family = {
+    "deepseek_v3", &hf_config, flavors, sizeof(struct ct_model), .own_heads = true, .apply = apply};
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    struct ct_model *m;
-    int rc;
-
-    (void)run;
-    rc = ct_decoder_create(&family, &config.decoder, &m);
-    if (rc < 0)
-        return rc;
-    rc = apply(m);
-    if (rc < 0) {
-        ct_decoder_destroy(m);
-        return ct_context(rc, "[deepseek_v3]");
-    }
-    *out = m;
-    return 0;
+    return ct_decoder_create(run, &family, &config.decoder, out);
 }
 
 /* ---- graph ---- */
@@ -463,14 +451,10 @@ static const struct ct_optimizer_ops corrects = {.size = sizeof(struct ct_optimi
                                                  .takes = ct_mixture_is_correction,
                                                  .no_norm = true};
 
-static int step_end(const struct ct_event_data *data, void *context)
-{
-    (void)context;
-    return ct_mixture_report(data, config.mixture.log_load);
-}
-
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END,
+                                    .call = ct_mixture_report,
+                                    .context = &config.mixture};
 
 CT_PLUGIN(.name = "deepseek_v3", .version = "1.0",
           .summary = "Model: DeepSeek-V3 (debug, 16B-A3B, 671B-A37B, 1T-A32B)", .options = options,

@@ -105,9 +105,6 @@ static const struct ct_hf_fixed fixed[] = {
 static const struct ct_hf_config hf_config = {"gpt_oss", "GptOssForCausalLM", keys, fixed, "mxfp4",
                                               &rope};
 
-static const struct ct_decoder_family family = {"gpt_oss", &hf_config, flavors,
-                                                sizeof(struct ct_model), .no_ffn = true};
-
 /* ---- sizes ---- */
 
 static bool is_sliding(const struct ct_model *m, int64_t layer)
@@ -130,20 +127,12 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     return 0;
 }
 
+static const struct ct_decoder_family family = {
+    "gpt_oss", &hf_config, flavors, sizeof(struct ct_model), .no_ffn = true, .apply = apply};
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    struct ct_model *m;
-    int rc = ct_decoder_create(&family, &config.decoder, &m);
-
-    if (rc < 0)
-        return rc;
-    rc = apply(run, m);
-    if (rc < 0) {
-        ct_decoder_destroy(m);
-        return ct_context(rc, "[gpt_oss]");
-    }
-    *out = m;
-    return 0;
+    return ct_decoder_create(run, &family, &config.decoder, out);
 }
 
 /* ---- graph ---- */
@@ -267,14 +256,10 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .write_config = write_config,
                                         .stored = stored};
 
-static int step_end(const struct ct_event_data *data, void *context)
-{
-    (void)context;
-    return ct_mixture_report(data, config.mixture.log_load);
-}
-
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END,
+                                    .call = ct_mixture_report,
+                                    .context = &config.mixture};
 
 CT_PLUGIN(.name = "gpt_oss", .version = "1.0", .summary = "Model: gpt-oss (debug, 20B, 120B)",
           .options = options, .config = &config, .config_size = sizeof(config),

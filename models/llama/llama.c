@@ -63,9 +63,8 @@ static const struct ct_decoder_family family = {"llama", &hf_config, flavors,
 static int create(struct ct_run *run, struct ct_model **out)
 {
     struct ct_model *model;
-    int rc = ct_decoder_create(&family, &config.decoder, &model);
+    int rc = ct_decoder_create(run, &family, &config.decoder, &model);
 
-    (void)run;
     if (rc < 0)
         return rc;
     if (config.rope_factor > 0 && config.rope_factor < 1) {

@@ -122,9 +122,6 @@ static const struct ct_hf_fixed fixed[] = {
 static const struct ct_hf_config hf_config = {"llama4_text", "Llama4ForCausalLM", keys, fixed,
                                               .outer = "llama4"};
 
-static const struct ct_decoder_family family = {"llama4", &hf_config, flavors,
-                                                sizeof(struct ct_model)};
-
 /* ---- sizes ---- */
 
 static bool lists(const struct ct_hf_layers *layers, int64_t layer)
@@ -179,10 +176,11 @@ static int check(const struct ct_model *m)
 }
 
 /* The recipe's steps hold in the place of config.json's lists. */
-static int apply(struct ct_model *m)
+static int apply(const struct ct_run *run, struct ct_model *m)
 {
     int rc;
 
+    (void)run;
     if (config.mixture_step) {
         m->mixture_step = config.mixture_step;
         m->mixtures.given = false;
@@ -199,21 +197,12 @@ static int apply(struct ct_model *m)
     return rc < 0 ? rc : ct_mixture_apply(&config.mixture, &m->mixture);
 }
 
+static const struct ct_decoder_family family = {"llama4", &hf_config, flavors,
+                                                sizeof(struct ct_model), .apply = apply};
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    struct ct_model *m;
-    int rc = ct_decoder_create(&family, &config.decoder, &m);
-
-    (void)run;
-    if (rc < 0)
-        return rc;
-    rc = apply(m);
-    if (rc < 0) {
-        ct_decoder_destroy(m);
-        return ct_context(rc, "[llama4]");
-    }
-    *out = m;
-    return 0;
+    return ct_decoder_create(run, &family, &config.decoder, out);
 }
 
 /* ---- graph ---- */
@@ -382,14 +371,10 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .write_config = write_config,
                                         .stored = stored};
 
-static int step_end(const struct ct_event_data *data, void *context)
-{
-    (void)context;
-    return ct_mixture_report(data, config.mixture.log_load);
-}
-
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END,
+                                    .call = ct_mixture_report,
+                                    .context = &config.mixture};
 
 CT_PLUGIN(.name = "llama4", .version = "1.0",
           .summary = "Model: Llama 4 (debug, 17Bx16E, 17Bx128E)", .options = options,

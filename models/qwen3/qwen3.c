@@ -46,8 +46,7 @@ static const struct ct_decoder_family family = {"qwen3", &hf_config, flavors,
 
 static int create(struct ct_run *run, struct ct_model **model)
 {
-    (void)run;
-    return ct_decoder_create(&family, &config.decoder, model);
+    return ct_decoder_create(run, &family, &config.decoder, model);
 }
 
 static int write_config(const struct ct_model *model, FILE *out)

@@ -69,9 +69,6 @@ static const struct ct_hf_fixed fixed[] = {
 
 static const struct ct_hf_config hf_config = {"qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed};
 
-static const struct ct_decoder_family family = {"qwen3_moe", &hf_config, flavors,
-                                                sizeof(struct ct_model)};
-
 static bool is_mixture(const struct ct_model *m, int64_t layer)
 {
     bool dense = layer < CT_HF_MAX_LAYERS && m->dense.bits[layer / 64] >> layer % 64 & 1;
@@ -88,22 +85,22 @@ static int64_t count_mixtures(const struct ct_model *m)
     return mixtures;
 }
 
+static int apply(const struct ct_run *run, struct ct_model *m)
+{
+    int rc = ct_mixture_apply(&config.mixture, &m->mixture);
+
+    if (rc == 0)
+        m->mixture.choice.balance =
+            ct_mixture_balance(run, &m->mixture, count_mixtures(m), config.aux_loss_coef);
+    return rc;
+}
+
+static const struct ct_decoder_family family = {"qwen3_moe", &hf_config, flavors,
+                                                sizeof(struct ct_model), .apply = apply};
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    struct ct_model *m;
-    int rc = ct_decoder_create(&family, &config.decoder, &m);
-
-    if (rc < 0)
-        return rc;
-    rc = ct_mixture_apply(&config.mixture, &m->mixture);
-    if (rc < 0) {
-        ct_decoder_destroy(m);
-        return ct_context(rc, "[qwen3_moe]");
-    }
-    m->mixture.choice.balance =
-        ct_mixture_balance(run, &m->mixture, count_mixtures(m), config.aux_loss_coef);
-    *out = m;
-    return 0;
+    return ct_decoder_create(run, &family, &config.decoder, out);
 }
 
 /* ---- graph ---- */
@@ -155,14 +152,10 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .write_config = write_config,
                                         .stored = stored};
 
-static int step_end(const struct ct_event_data *data, void *context)
-{
-    (void)context;
-    return ct_mixture_report(data, config.mixture.log_load);
-}
-
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END, .call = step_end};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END,
+                                    .call = ct_mixture_report,
+                                    .context = &config.mixture};
 
 CT_PLUGIN(.name = "qwen3_moe", .version = "1.0",
           .summary = "Model: Qwen3-MoE (debug, 30B-A3B, 235B-A22B)", .options = options,

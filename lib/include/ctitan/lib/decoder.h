@@ -99,11 +99,13 @@ struct ct_decoder_family {
     size_t size;         /* of struct ct_model */
     bool own_heads;      /* sizes of heads do not follow from dim and n_heads */
     bool no_ffn;         /* no layer uses ffn_dim */
+    /* Set, and check, what the options do not: the plugin's own. NULL: nothing. */
+    int (*apply)(const struct ct_run *run, struct ct_model *model);
 };
 
-/* A model of the size that the recipe asks for ([model] flavor or init_from, then options).
-   CT_ECONFIG: no model has these sizes; the message names them. */
-CT_API int ct_decoder_create(const struct ct_decoder_family *family,
+/* A model of the size that the recipe asks for ([model] flavor or init_from, then options, then
+   apply). CT_ECONFIG: no model has these sizes; the message names them. */
+CT_API int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *family,
                              const struct ct_decoder_options *options, struct ct_model **model);
 
 /* ---- the members of struct ct_model_ops ---- */

@@ -91,9 +91,10 @@ CT_API double ct_mixture_flops(const struct ct_mixture *m, int64_t dim);
         CT_MIXTURE_CORRECTION, CT_MIXTURE_CORRECTION, .whole_dtype = true                          \
     }
 
-/* At the event CT_EVENT_STEP_END: after the first step, every `each` steps, and the last one, log
-   how even the step's choices are, and add a line to experts.jsonl. 0: never. */
-CT_API int ct_mixture_report(const struct ct_event_data *data, int64_t each);
+/* For a hook on CT_EVENT_STEP_END, whose context is a struct ct_mixture_options: after the first
+   step, every log_load steps, and the last one, log how even the step's choices are, and add a line
+   to experts.jsonl. 0: never. */
+CT_API int ct_mixture_report(const struct ct_event_data *data, void *options);
 
 CT_END_DECLS
 
