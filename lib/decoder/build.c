@@ -66,6 +66,31 @@ static struct ct_value *heads(struct ct_decoder *d, const char *name, struct ct_
                    (int64_t[]){d->request->batch, d->request->seq_len, count, d->sizes->head_dim});
 }
 
+struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, const char *what,
+                                  int64_t count, bool biased)
+{
+    int64_t rows = count * d->sizes->head_dim, dim = d->sizes->dim;
+    char weight[32], view[32];
+
+    snprintf(weight, sizeof(weight), "self_attn.%s_proj", what);
+    snprintf(view, sizeof(view), "%s_heads", what);
+    h = biased ? ct_decoder_biased(d, what, h, weight, rows, dim, 0.02, 0)
+               : ct_decoder_linear(d, what, h, weight, rows, dim, 0.02);
+    return heads(d, view, h, count);
+}
+
+struct ct_value *ct_decoder_attention_sum(struct ct_decoder *d, struct ct_value *x,
+                                          struct ct_value *h, bool biased)
+{
+    int64_t dim = d->sizes->dim, all = h ? h->shape[2] * h->shape[3] : 0;
+
+    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
+                (int64_t[]){d->request->batch, d->request->seq_len, all});
+    h = biased ? ct_decoder_biased(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std, 0)
+               : ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std);
+    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+}
+
 double ct_decoder_scale(const struct ct_decoder_sizes *s)
 {
     double amplitude = s->rope.amplitude > 0 ? s->rope.amplitude : 1;
@@ -95,10 +120,7 @@ struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, &how);
-    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
-                (int64_t[]){d->request->batch, d->request->seq_len, q_dim});
-    h = ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, q_dim, d->depth_std);
-    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+    return ct_decoder_attention_sum(d, x, h, false);
 }
 
 struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, struct ct_value *h,

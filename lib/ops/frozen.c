@@ -62,18 +62,18 @@ bool ct_is_parameter_cast(const struct ct_value *v)
            ct_sharding_equal(&v->sharding, &op->in[0]->sharding);
 }
 
-static bool is_updated(const struct ct_value *param)
+struct ct_op *ct_updater(const struct ct_value *param)
 {
     ct_for_each_use (use, param)
         if (use->op->section->part != CT_PART_INIT && ct_op_mutates(use->op, use->index))
-            return true;
-    return false;
+            return use->op;
+    return NULL;
 }
 
 static bool is_kept(const struct ct_value *v)
 {
     return v && ct_is_parameter_cast(v) && v->producer->in[0]->space == CT_SPACE_DEVICE &&
-           !is_updated(v->producer->in[0]);
+           !ct_updater(v->producer->in[0]);
 }
 
 /* In the order of their use: the weights of one product then lie one after the other. */

@@ -358,15 +358,12 @@ static double scale(const struct ct_model *m)
 static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = model_of(d);
-    int64_t dim = m->sizes.dim, all = m->sizes.heads * m->value_dim;
     struct ct_attention how = {.causal = true, .scale = scale(m)};
-    struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", dim);
+    struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", m->sizes.dim);
     struct ct_value *q = queries(d, h), *v, *k = keys_and_values(d, h, &v);
 
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, &how);
-    h = flat(d, "attention_flat", h, all);
-    h = ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std);
-    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+    return ct_decoder_attention_sum(d, x, h, false);
 }
 
 static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)

@@ -2,10 +2,6 @@
  * gpt-oss (OpenAI 2025): mixtures of experts with biases and a clamped SwiGLU, and attention with
  * biases and a sink, which in every second layer sees a window only.
  */
-#include <math.h>
-#include <stdio.h>
-
-#include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
@@ -142,29 +138,15 @@ static const struct ct_model *model_of(const struct ct_decoder *d)
     return (const struct ct_model *)(const void *)d->sizes;
 }
 
-/* The heads of q, k or v, one of the names below. */
-static struct ct_value *heads(struct ct_decoder *d, struct ct_value *h, const char *name,
-                              int64_t count)
-{
-    const struct ct_decoder_sizes *s = d->sizes;
-    char what[32], view[32];
-
-    snprintf(what, sizeof(what), "self_attn.%s_proj", name);
-    snprintf(view, sizeof(view), "%s_heads", name);
-    h = ct_decoder_biased(d, name, h, what, count * s->head_dim, s->dim, 0.02, 0);
-    return ct_view(&d->b, ct_decoder_named(d, view), h, 4,
-                   (int64_t[]){d->request->batch, d->request->seq_len, count, s->head_dim});
-}
-
 static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = model_of(d);
     const struct ct_decoder_sizes *s = d->sizes;
-    int64_t all = s->heads * s->head_dim;
     struct ct_attention how = {.causal = true, .scale = ct_decoder_scale(s)};
     struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", s->dim);
-    struct ct_value *q = heads(d, h, "q", s->heads), *k = heads(d, h, "k", s->kv_heads);
-    struct ct_value *v = heads(d, h, "v", s->kv_heads), *sink;
+    struct ct_value *q = ct_decoder_heads(d, h, "q", s->heads, true);
+    struct ct_value *k = ct_decoder_heads(d, h, "k", s->kv_heads, true);
+    struct ct_value *v = ct_decoder_heads(d, h, "v", s->kv_heads, true), *sink;
 
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
@@ -172,10 +154,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     how.window = is_sliding(m, d->layer) ? m->window : 0;
     h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,
                                &how);
-    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
-                (int64_t[]){d->request->batch, d->request->seq_len, all});
-    h = ct_decoder_biased(d, "o", h, "self_attn.o_proj", s->dim, all, d->depth_std, 0);
-    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+    return ct_decoder_attention_sum(d, x, h, true);
 }
 
 static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)

@@ -235,20 +235,6 @@ static struct ct_value *documents_of(struct ct_decoder *d)
                                      d->documents, &(struct ct_document_chunks){size, most});
 }
 
-/* The heads of q, k or v, one of the names below. */
-static struct ct_value *heads(struct ct_decoder *d, struct ct_value *h, const char *name,
-                              int64_t count)
-{
-    const struct ct_decoder_sizes *s = d->sizes;
-    char what[32], view[32];
-
-    snprintf(what, sizeof(what), "self_attn.%s_proj", name);
-    snprintf(view, sizeof(view), "%s_heads", name);
-    h = ct_decoder_linear(d, name, h, what, count * s->head_dim, s->dim, 0.02);
-    return ct_view(&d->b, ct_decoder_named(d, view), h, 4,
-                   (int64_t[]){d->request->batch, d->request->seq_len, count, s->head_dim});
-}
-
 /* Rotated, and perhaps normalised; q or k, one of the names below. The norm is of x times rope's
    amplitude, which its eps stands for. */
 static struct ct_value *rotate(struct ct_decoder *d, struct ct_value *x, const char *rope,
@@ -267,10 +253,11 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = model_of(d);
     const struct ct_decoder_sizes *s = d->sizes;
-    int64_t all = s->heads * s->head_dim;
     struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", s->dim);
-    struct ct_value *q = heads(d, h, "q", s->heads), *k = heads(d, h, "k", s->kv_heads);
-    struct ct_value *v = heads(d, h, "v", s->kv_heads), *documents = documents_of(d);
+    struct ct_value *q = ct_decoder_heads(d, h, "q", s->heads, false);
+    struct ct_value *k = ct_decoder_heads(d, h, "k", s->kv_heads, false);
+    struct ct_value *v = ct_decoder_heads(d, h, "v", s->kv_heads, false);
+    struct ct_value *documents = documents_of(d);
     struct ct_attention how = {.causal = true};
 
     if (is_rotated(m, d->layer)) {
@@ -283,10 +270,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     if (s->rope.amplitude > 0 && is_rotated(m, d->layer) && !m->normed)
         how.scale = ct_decoder_scale(s);
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, documents, &how);
-    h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
-                (int64_t[]){d->request->batch, d->request->seq_len, all});
-    h = ct_decoder_linear(d, "o", h, "self_attn.o_proj", s->dim, all, d->depth_std);
-    return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
+    return ct_decoder_attention_sum(d, x, h, false);
 }
 
 static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)

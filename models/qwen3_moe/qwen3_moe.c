@@ -2,7 +2,6 @@
  * Qwen3-MoE (Yang et al. 2025): Qwen3 whose feed-forward layers are mixtures of experts, except in
  * listed layers.
  */
-#include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>

@@ -290,19 +290,11 @@ static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum c
 }
 
 /* An op that updates a parameter in a step; which one does not matter if there are several. */
-static struct ct_op *updater_of(const struct ct_value *param)
-{
-    ct_for_each_use (use, param)
-        if (use->op->section->part != CT_PART_INIT && ct_op_mutates(use->op, use->index))
-            return use->op;
-    return NULL;
-}
-
 /* A step changes no parameter of the packed matrix. */
 static bool is_frozen(const struct packer *p, const struct ct_op *pack)
 {
     for (int i = 0; i < pack->ins; i++)
-        if (updater_of(pack->in[i]))
+        if (ct_updater(pack->in[i]))
             return false;
     return p->trains;
 }
@@ -325,7 +317,7 @@ static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pa
 static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
                   struct ct_value *state)
 {
-    struct ct_op *updater = is_in_lines(p, pack, use) ? updater_of(pack->in[0]) : NULL;
+    struct ct_op *updater = is_in_lines(p, pack, use) ? ct_updater(pack->in[0]) : NULL;
     const struct ct_op_type *type = updater ? ct_op_type_whole(updater->type) : NULL;
 
     return type && type->write_copy &&

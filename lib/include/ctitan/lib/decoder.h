@@ -171,6 +171,13 @@ CT_API struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name
 CT_API struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name,
                                           struct ct_value *x, const char *what, int64_t rows,
                                           int64_t columns, double std, double bias_std);
+/* h times a new weight, "self_attn.WHAT_proj", as heads: [b, t, count, head_dim]. `what` is q, k or
+   v, and the values' name. */
+CT_API struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, const char *what,
+                                         int64_t count, bool biased);
+/* What attention gives, h[b, t, heads, any], times a new weight, "self_attn.o_proj", plus x. */
+CT_API struct ct_value *ct_decoder_attention_sum(struct ct_decoder *d, struct ct_value *x,
+                                                 struct ct_value *h, bool biased);
 /* RMS norm of x, over its last dimension, with a new weight. */
 CT_API struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                         const char *what, int64_t size);

@@ -419,6 +419,8 @@ struct ct_sign_step { /* clip, then parameters and gradients in turn */
 
 /* ---- copies of parameters in another dtype ---- */
 
+/* The first op behind init that updates a parameter; NULL: no step changes it. */
+CT_API struct ct_op *ct_updater(const struct ct_value *param);
 /* Whether v is a cast of a parameter from float32 to bfloat16, once a step. */
 CT_API bool ct_is_parameter_cast(const struct ct_value *v);
 /* Replace such a cast by a state called name, which the init part makes (cast_into). */
