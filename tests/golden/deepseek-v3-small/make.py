@@ -1,13 +1,15 @@
 """make.py: writes hf/ and expected.json. Needs torch, transformers and numpy; float64, but for the router and the angles of rope,
 which transformers computes in float32. Between steps, each expert's bias moves by 1e-3 against the sign of its excess of choices."""
-import json, os
-import numpy, torch
+import json, os, sys
+import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
 here = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(here + '/..')
+import oracle
+
 c = json.load(open(here + '/case.json'))
-n, batch = c['training']['seq_len'], c['training']['global_batch_size']
 torch.set_num_threads(1)
 torch.manual_seed(c['seed'])
 config = DeepseekV3Config(
@@ -32,29 +34,17 @@ model.save_pretrained(here + '/hf')
 os.remove(here + '/hf/generation_config.json')
 model = DeepseekV3ForCausalLM.from_pretrained(here + '/hf', dtype=torch.float64, attn_implementation='eager', experts_implementation='eager')
 routers = [m for m in model.modules() if isinstance(m, DeepseekV3TopkRouter)]
-ids = torch.from_numpy(numpy.fromfile(here + '/tokens.bin', '<u4').astype('int64'))
-t = c['training']
-rates = json.load(open(here + '/../qwen3-moe-small/expected.json'))['steps']
-optimizer = torch.optim.AdamW(model.parameters(), lr=t['lr'], betas=(t['beta1'], t['beta2']), eps=t['eps'], weight_decay=t['weight_decay'])
 chosen = {}
 for i, r in enumerate(routers):
     r.register_forward_hook(lambda module, args, out, i=i: chosen.__setitem__(i, out[2].detach()))
-steps, norms = [], {}
-for step in range(1, t['steps'] + 1):
-    windows = [ids[i * n:i * n + n + 1] for i in range((step - 1) * batch, step * batch)]
-    x, y = torch.stack([w[:-1] for w in windows]), torch.stack([w[1:] for w in windows])
-    loss = torch.nn.functional.cross_entropy(model(input_ids=x, use_cache=False).logits.flatten(0, 1), y.flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    if step == 1:
-        norms = {name: p.grad.norm().item() for name, p in model.named_parameters()}
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), t['max_norm']).item()
-    lr = rates[step - 1]['lr']
-    optimizer.param_groups[0]['lr'] = lr
-    optimizer.step()
+
+
+def correct():
     for i, r in enumerate(routers):
         load = torch.bincount(chosen[i].flatten(), minlength=config.n_routed_experts)
         r.e_score_correction_bias -= 1e-3 * torch.sign(load - load.double().mean())
-    steps.append({'step': step, 'loss': loss.item(), 'grad_norm': norm, 'lr': lr})
-json.dump({'steps': steps, 'first_step_grad_norms': norms}, open(here + '/expected.json', 'w'), indent=1)
-print(steps[0], steps[-1], [r.e_score_correction_bias.tolist() for r in routers])
+
+
+expected = oracle.train(model, here, after_step=correct)
+json.dump(expected, open(here + '/expected.json', 'w'), indent=1)
+print(expected['steps'][0], expected['steps'][-1], [r.e_score_correction_bias.tolist() for r in routers])

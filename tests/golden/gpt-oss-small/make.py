@@ -1,13 +1,15 @@
 """make.py: writes hf/ and expected.json. Needs torch, transformers and numpy; float64, but for the angles of rope, which
 transformers computes in float32."""
-import json, os
-import numpy, torch
+import json, os, sys
+import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 
 here = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(here + '/..')
+import oracle
+
 c = json.load(open(here + '/case.json'))
-n, batch = c['training']['seq_len'], c['training']['global_batch_size']
 torch.set_num_threads(1)
 torch.manual_seed(c['seed'])
 config = GptOssConfig(
@@ -57,32 +59,8 @@ model = GptOssForCausalLM.from_pretrained(here + '/hf', dtype=torch.float64, att
 for m in model.modules():
     if isinstance(m, gpt_oss.GptOssTopKRouter):
         m.register_forward_hook(route)
-ids = torch.from_numpy(numpy.fromfile(here + '/tokens.bin', '<u4').astype('int64'))
-prompt = json.load(open(here + '/../qwen3-moe-small/expected.json'))['greedy']['prompt']
-text = list(prompt)
-with torch.no_grad():
-    for i in range(24):
-        logits = model(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
-        first = logits if i == 0 else first
-        text.append(logits.argmax().item())
-greedy = {'prompt': prompt, 'continuation': text[len(prompt):], 'last_logits': first.tolist()}
-t = c['training']
-rates = json.load(open(here + '/../qwen3-moe-small/expected.json'))['steps']
-optimizer = torch.optim.AdamW(model.parameters(), lr=t['lr'], betas=(t['beta1'], t['beta2']), eps=t['eps'], weight_decay=t['weight_decay'])
+expected = oracle.write_text(model)
 margins.clear()
-steps, norms = [], {}
-for step in range(1, t['steps'] + 1):
-    windows = [ids[i * n:i * n + n + 1] for i in range((step - 1) * batch, step * batch)]
-    x, y = torch.stack([w[:-1] for w in windows]), torch.stack([w[1:] for w in windows])
-    loss = torch.nn.functional.cross_entropy(model(input_ids=x, use_cache=False).logits.flatten(0, 1), y.flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    if step == 1:
-        norms = {name: p.grad.norm().item() for name, p in model.named_parameters()}
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), t['max_norm']).item()
-    lr = rates[step - 1]['lr']
-    optimizer.param_groups[0]['lr'] = lr
-    optimizer.step()
-    steps.append({'step': step, 'loss': loss.item(), 'grad_norm': norm, 'lr': lr})
-json.dump({'steps': steps, 'first_step_grad_norms': norms, 'greedy': greedy}, open(here + '/expected.json', 'w'), indent=1)
-print(steps[0], steps[-1], 'clamped:', sum(clamped) / len(clamped), 'nearest to a limit or another choice:', min(margins))
+expected = {**oracle.train(model, here), **expected}
+json.dump(expected, open(here + '/expected.json', 'w'), indent=1)
+print(expected['steps'][0], expected['steps'][-1], 'clamped:', sum(clamped) / len(clamped), 'nearest to a limit or another choice:', min(margins))
