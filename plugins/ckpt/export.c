@@ -22,8 +22,8 @@
 
 /* ---- the model's rules ---- */
 
-/* The plugin of a model_type: "llama4" of "llama4_text", too, which is what transformers calls the
-   part for text. */
+/* The plugin of a model_type: NAME of "NAME_text", too, which is what transformers calls the part
+   for text of model NAME. */
 static int find_plugin(const char *model, char *path, size_t size)
 {
     char name[64];
