@@ -1,13 +1,14 @@
 /*
  * A whole training step of one model against the machine's own matrix products.
  *
- * Usage: step debug|124m|1b-layer float32|bfloat16 [--steps N] [--json | --products]
- *             [section.key=value]...
+ * Usage: step MODEL float32|bfloat16 [--steps N] [--json | --products] [section.key=value]...
  *
  * Trains on random tokens and prints the median step, tokens per second, where the time goes by op
  * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
  * time for each shape, measured in the same run. Attention is not a product in that sense.
- * "1b-layer" is one layer of a model of 1B parameters, and its head.
+ * "debug" and "124m" are Llamas; "1b-layer" is one layer of one of 1B parameters, and its head. The
+ * other models are named by their plugins, and have four layers of width 512 and heads of 64; of
+ * mixtures, the products of experts are taken to be even.
  *
  * --products: a row for each distinct product, the worst first, against the processor's peak. The
  * cores are probed before and after each (probe.h); products beside a slow probe are left out.
@@ -32,25 +33,39 @@
 #define WARMUP 3
 
 static const char *const common = "[job]\nname = bench\ndump_folder = %s\n"
-                                  "[plugins]\nload = cpu, llama, tokens, adamw\n"
+                                  "[plugins]\nload = cpu, %s, tokens, adamw\n"
                                   "[tokens]\npath = %s/tokens.bin\nrepeat = true\n"
                                   "[adamw]\nlr = 1e-3\n"
-                                  "[model]\nname = llama\nflavor = debug\n"
+                                  "[model]\nname = %s\nflavor = debug\n"
                                   "[training]\nmixed_precision_param = %s\nsteps = %d\n"
                                   "seq_len = %d\nlocal_batch_size = %d\n"
-                                  "[llama]\n%s\n";
+                                  "[%s]\n%s\n";
 
 static const struct model {
-    const char *name;
+    const char *name, *plugin;
     int sequence, batch, vocabulary, steps;
     const char *sizes;
 } models[] = {
-    {"debug", 256, 8, 2048, 30,
+    {"debug", "llama", 256, 8, 2048, 30,
      "dim = 256\nn_layers = 6\nn_heads = 16\nffn_dim = 768\nvocab_size = 2048"},
-    {"124m", 512, 4, 32000, 5,
+    {"124m", "llama", 512, 4, 32000, 5,
      "dim = 768\nn_layers = 12\nn_heads = 12\nffn_dim = 2048\nvocab_size = 32000"},
-    {"1b-layer", 512, 2, 128256, 3,
+    {"1b-layer", "llama", 512, 2, 128256, 3,
      "dim = 2048\nn_layers = 1\nn_heads = 16\nffn_dim = 8192\nvocab_size = 128256"},
+#define SMALL "dim = 512\nn_layers = 4\nn_heads = 8\nvocab_size = 8192\n"
+#define MIXTURE "n_experts = 16\nexpert_dim = 512\n"
+    {"gpt2", "gpt2", 512, 4, 8192, 8, SMALL "ffn_dim = 2048"},
+    {"qwen3", "qwen3", 512, 4, 8192, 8, SMALL "ffn_dim = 1536\nn_kv_heads = 2\nhead_dim = 64"},
+    {"qwen3_moe", "qwen3_moe", 512, 4, 8192, 8,
+     SMALL MIXTURE "n_kv_heads = 2\nhead_dim = 64\nn_chosen = 4"},
+    {"gpt_oss", "gpt_oss", 512, 4, 8192, 8,
+     SMALL MIXTURE "n_kv_heads = 2\nhead_dim = 64\nn_chosen = 4"},
+    {"llama4", "llama4", 512, 4, 8192, 8,
+     SMALL MIXTURE "n_kv_heads = 2\nhead_dim = 64\ninterleave_moe_layer_step = 1"},
+    {"deepseek_v3", "deepseek_v3", 512, 4, 8192, 8,
+     SMALL MIXTURE "ffn_dim = 1536\nq_lora_rank = 256\nkv_lora_rank = 128\nqk_nope_head_dim = "
+                   "64\nqk_rope_head_dim = 32\nv_head_dim = 64\nn_chosen = 4\nn_groups = 4\n"
+                   "n_groups_chosen = 2\nn_shared_experts = 1\nn_dense_layers = 1"},
 };
 
 /* ---- time by op type ---- */
@@ -90,6 +105,11 @@ static double probe_before;
 static bool is_product(const struct ct_instruction *i)
 {
     return strstr(i->op->type->name, "linear") && i->op->type->flops;
+}
+
+static bool is_mixture(const struct ct_instruction *i)
+{
+    return !strncmp(i->op->type->name, "experts", strlen("experts"));
 }
 
 static void sample(const struct ct_instruction *i, double seconds)
@@ -148,12 +168,40 @@ static struct product product_of(const struct ct_instruction *i)
     return p;
 }
 
+/* Those that a mixture needs: three forward, and two gradients of each. */
+static double products_of_experts(const struct ct_instruction *i, enum ct_dtype dtype)
+{
+    const char *type = i->op->type->name;
+    const struct ct_tensor *weights, *gate;
+    int64_t experts, rows, f, n;
+    double forward, dx, dw;
+
+    weights = &i->launch.in[strcmp(type, "experts") ? 2 : 1];
+    gate = weights + 2;
+    experts = gate->shape[0];
+    f = gate->shape[1];
+    n = gate->shape[2];
+    rows = (ct_tensor_count(weights) + experts - 1) / experts;
+    forward = 2 * machine_product(MACHINE_FORWARD, rows, f, n, dtype) +
+              machine_product(MACHINE_FORWARD, rows, n, f, dtype);
+    dx = 2 * machine_product(MACHINE_DX, rows, f, n, dtype) +
+         machine_product(MACHINE_DX, rows, n, f, dtype);
+    dw = 2 * machine_product(MACHINE_DW, rows, f, n, dtype) +
+         machine_product(MACHINE_DW, rows, n, f, dtype);
+    return (double)experts * (!strcmp(type, "experts")      ? forward
+                              : !strcmp(type, "experts_dx") ? dx
+                              : !strcmp(type, "experts_dw") ? dw
+                                                            : dx + dw);
+}
+
 /* Seconds of oneDNN alone for what an instruction multiplies; 0 for others. */
 static double products(const struct ct_instruction *i, enum ct_dtype dtype)
 {
     const char *type = i->op->type->name;
     struct product p;
 
+    if (is_mixture(i))
+        return products_of_experts(i, dtype);
     if (!is_product(i))
         return 0;
     p = product_of(i);
@@ -357,9 +405,9 @@ static int bench(struct bench *b, int argc, char **argv)
     struct ct_arena arena = {0};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
-    const char *text =
-        ct_arena_printf(&arena, common, b->folder, b->folder, b->dtype, b->steps + WARMUP,
-                        b->model->sequence, b->model->batch, b->model->sizes);
+    const char *text = ct_arena_printf(
+        &arena, common, b->folder, b->model->plugin, b->folder, b->model->plugin, b->dtype,
+        b->steps + WARMUP, b->model->sequence, b->model->batch, b->model->plugin, b->model->sizes);
     int rc = ct_recipe_parse(&arena, "bench", text, &recipe);
 
     for (int i = 0; rc == 0 && i < argc; i++)
@@ -383,8 +431,11 @@ static int bench(struct bench *b, int argc, char **argv)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: step debug|124m|1b-layer float32|bfloat16 [--steps N] "
-                    "[--json | --products] [section.key=value]...\n");
+    fprintf(stderr, "usage: step MODEL float32|bfloat16 [--steps N] [--json | --products] "
+                    "[section.key=value]...\nmodels:");
+    for (size_t i = 0; i < CT_COUNT(models); i++)
+        fprintf(stderr, " %s", models[i].name);
+    fprintf(stderr, "\n");
     return 2;
 }
 

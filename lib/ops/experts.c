@@ -167,59 +167,82 @@ static void hidden_gradients(const struct experts *s, const double *dh)
     }
 }
 
-/* Inputs are dy, then those of experts. */
-static int experts_dx_reference(const struct ct_launch *l)
+/* Where gradients go: NULL where they are not wanted. */
+struct gradients {
+    double *x, *weights;                            /* of tokens */
+    double *gate, *up, *down, *gate_bias, *up_bias; /* of the experts' weights */
+};
+
+/* The gradients of choice i of a token, with its hidden layer in s; dh[f] is scratch. */
+static void add_gradients(const struct experts *s, int64_t i, int64_t e, const double *dy,
+                          double *dh, const struct gradients *d)
+{
+    const double *x = s->x + i / s->k * s->n;
+
+    memset(dh, 0, sizeof(*dh) * (size_t)s->f);
+    multiply_transposed(s->down + e * s->n * s->f, s->n, s->f, dy, 1, dh);
+    if (d->down)
+        add_outer(d->down + e * s->n * s->f, s->n, s->f, s->weights[i], dy, s->h);
+    for (int64_t j = 0; j < s->f; j++) {
+        if (d->x)
+            d->weights[i] += dh[j] * s->h[j];
+        dh[j] *= s->weights[i];
+    }
+    hidden_gradients(s, dh);
+    if (d->x) {
+        multiply_transposed(s->gate + e * s->f * s->n, s->f, s->n, s->g, 1, d->x + i / s->k * s->n);
+        multiply_transposed(s->up + e * s->f * s->n, s->f, s->n, s->u, 1, d->x + i / s->k * s->n);
+    }
+    if (d->down) {
+        add_outer(d->gate + e * s->f * s->n, s->f, s->n, 1, s->g, x);
+        add_outer(d->up + e * s->f * s->n, s->f, s->n, 1, s->u, x);
+    }
+    for (int64_t j = 0; d->down && s->gate_bias && j < s->f; j++) {
+        d->gate_bias[e * s->f + j] += s->g[j];
+        d->up_bias[e * s->f + j] += s->u[j];
+    }
+}
+
+/* Inputs are dy, then those of experts. Outputs: gradients of tokens, of weights, or both. */
+static int gradients_reference(const struct ct_launch *l, bool tokens, bool weights)
 {
     struct ct_reference r = ct_reference_begin(l);
     struct experts s = experts_of(l, &r, 1);
-    double *dh = ct_arena_array(&r.arena, double, s.f);
+    double **out = r.out, *dh = ct_arena_array(&r.arena, double, s.f);
+    struct gradients d = {0};
     int rc = check_ids(l, &s, 1);
     int64_t e;
 
-    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++) {
-        const double *dy = r.in[0] + i / s.k * s.n;
-        double *dx = r.out[0] + i / s.k * s.n;
-
-        if (!hidden(&s, i, &e))
-            continue;
-        memset(dh, 0, sizeof(*dh) * (size_t)s.f);
-        multiply_transposed(s.down + e * s.n * s.f, s.n, s.f, dy, 1, dh);
-        for (int64_t j = 0; j < s.f; j++) {
-            r.out[1][i] += dh[j] * s.h[j];
-            dh[j] *= s.weights[i];
-        }
-        hidden_gradients(&s, dh);
-        multiply_transposed(s.gate + e * s.f * s.n, s.f, s.n, s.g, 1, dx);
-        multiply_transposed(s.up + e * s.f * s.n, s.f, s.n, s.u, 1, dx);
+    if (tokens) {
+        d.x = *out++;
+        d.weights = *out++;
     }
+    if (weights) {
+        d.gate = *out++;
+        d.up = *out++;
+        d.down = *out++;
+        d.gate_bias = s.gate_bias ? *out++ : NULL;
+        d.up_bias = s.gate_bias ? *out : NULL;
+    }
+    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++)
+        if (hidden(&s, i, &e))
+            add_gradients(&s, i, e, r.in[0] + i / s.k * s.n, dh, &d);
     return ct_reference_end(&r, rc);
+}
+
+static int experts_dx_reference(const struct ct_launch *l)
+{
+    return gradients_reference(l, true, false);
 }
 
 static int experts_dw_reference(const struct ct_launch *l)
 {
-    struct ct_reference r = ct_reference_begin(l);
-    struct experts s = experts_of(l, &r, 1);
-    double *dh = ct_arena_array(&r.arena, double, s.f);
-    int rc = check_ids(l, &s, 1);
-    int64_t e;
+    return gradients_reference(l, false, true);
+}
 
-    for (int64_t i = 0; rc == 0 && i < s.tokens * s.k; i++) {
-        const double *dy = r.in[0] + i / s.k * s.n, *x = s.x + i / s.k * s.n;
-
-        if (!hidden(&s, i, &e))
-            continue;
-        memset(dh, 0, sizeof(*dh) * (size_t)s.f);
-        multiply_transposed(s.down + e * s.n * s.f, s.n, s.f, dy, s.weights[i], dh);
-        add_outer(r.out[2] + e * s.n * s.f, s.n, s.f, s.weights[i], dy, s.h);
-        hidden_gradients(&s, dh);
-        add_outer(r.out[0] + e * s.f * s.n, s.f, s.n, 1, s.g, x);
-        add_outer(r.out[1] + e * s.f * s.n, s.f, s.n, 1, s.u, x);
-        for (int64_t j = 0; s.gate_bias && j < s.f; j++) {
-            r.out[3][e * s.f + j] += s.g[j];
-            r.out[4][e * s.f + j] += s.u[j];
-        }
-    }
-    return ct_reference_end(&r, rc);
+static int experts_grad_reference(const struct ct_launch *l)
+{
+    return gradients_reference(l, true, true);
 }
 
 /* Two per element of the three weights, for each choice of an expert on this rank; choices are
@@ -240,12 +263,27 @@ static double experts_flops(const struct ct_op *op, const struct ct_tensor *in,
     return flops_of(op, in, 0);
 }
 
-/* gate and up are multiplied again. */
+/* gate and up are multiplied again; then there are dh, and two products for x. */
+static double experts_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                               const struct ct_tensor *out)
+{
+    (void)out;
+    return 5.0 / 3 * flops_of(op, in, 1);
+}
+
+/* The same, with three for the weights. */
+static double experts_dw_flops(const struct ct_op *op, const struct ct_tensor *in,
+                               const struct ct_tensor *out)
+{
+    (void)out;
+    return 2 * flops_of(op, in, 1);
+}
+
 static double experts_grad_flops(const struct ct_op *op, const struct ct_tensor *in,
                                  const struct ct_tensor *out)
 {
     (void)out;
-    return 5.0 / 3 * flops_of(op, in, 1);
+    return 8.0 / 3 * flops_of(op, in, 1);
 }
 
 static int experts_vjp(struct ct_vjp *v)
@@ -317,7 +355,7 @@ const struct ct_op_type ct_op_experts_dx = {
     .attrs = ct_experts_attrs,
     .attrs_size = sizeof(struct ct_experts),
     .infer = experts_grad_infer,
-    .flops = experts_grad_flops,
+    .flops = experts_dx_flops,
     .reference = experts_dx_reference,
 };
 
@@ -331,8 +369,22 @@ const struct ct_op_type ct_op_experts_dw = {
     .attrs = ct_experts_attrs,
     .attrs_size = sizeof(struct ct_experts),
     .infer = experts_grad_infer,
-    .flops = experts_grad_flops,
+    .flops = experts_dw_flops,
     .reference = experts_dw_reference,
+};
+
+const struct ct_op_type ct_op_experts_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "experts_grad",
+    .summary = "experts_dx and experts_dw in one",
+    .signature = "dy[.N] T, " INPUTS " -> dx[.N] T, dweights[.K] W, dgate[efN] T, dup[efN] T, "
+                 "ddown[eNf] T, *(dgate_bias[ef] T, dup_bias[ef] T)",
+    .flags = CT_OP_ANY_DTYPE,
+    .attrs = ct_experts_attrs,
+    .attrs_size = sizeof(struct ct_experts),
+    .infer = experts_grad_infer,
+    .flops = experts_grad_flops,
+    .reference = experts_grad_reference,
 };
 
 struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,

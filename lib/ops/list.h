@@ -10,6 +10,8 @@
 
 /* Replace adjacent plain ops by one op that does all of them. */
 extern const struct ct_transform ct_join_pointwise, ct_join;
+/* Replace gradients that begin with the same work by one op. */
+extern const struct ct_transform ct_join_gradients;
 /* Make casts of parameters that no step changes once. */
 extern const struct ct_transform ct_keep_casts;
 

@@ -29,8 +29,9 @@ int ct_ops_register(void)
         CT_LIB_OPS(X)
 #undef X
     };
-    static const struct ct_transform *const transforms[] = {
-        &ct_pass_precision, &ct_join_pointwise, &ct_join, &ct_pass_update, &ct_keep_casts};
+    static const struct ct_transform *const transforms[] = {&ct_pass_precision, &ct_join_pointwise,
+                                                            &ct_join,           &ct_pass_update,
+                                                            &ct_join_gradients, &ct_keep_casts};
     static bool done;
     int rc = 0;
 

@@ -13,16 +13,18 @@
 
 bool cpu_experts_accept(const struct ct_prepare *p)
 {
-    int at = cpu_experts_x(p->outs);
+    int at = cpu_experts_x(p->op);
     enum ct_dtype type = p->in[at].dtype;
 
     for (int i = 0; i < p->ins; i++)
         if (i != at + 1 && i != at + 2 && p->in[i].dtype != type)
             return false;
-    for (int i = 0; i < p->outs; i++)
-        if (p->out[i].dtype != CT_F32 &&
-            ((i == 1 && p->outs == 2) || !cpu_is_compute_dtype(p->out[i].dtype)))
+    for (int i = 0; i < p->outs; i++) {
+        bool dweights = i == 1 && i < cpu_experts_first_gradient(p->op);
+
+        if (p->out[i].dtype != CT_F32 && (dweights || !cpu_is_compute_dtype(p->out[i].dtype)))
             return false;
+    }
     return cpu_is_compute_dtype(type) && p->in[at + 1].dtype == CT_F32 &&
            ct_tensor_count(&p->in[at + 3]) > 0;
 }
@@ -42,7 +44,7 @@ static const struct cpu_gate *gate_of(const struct ct_prepare *p)
 
 struct experts_sizes cpu_experts_sizes(struct ct_prepare *p)
 {
-    int at = cpu_experts_x(p->outs);
+    int at = cpu_experts_x(p->op);
     const struct ct_tensor *in = p->in + at;
     struct experts_sizes s = {.n = in[W_GATE].shape[2],
                               .f = in[W_GATE].shape[1],
@@ -54,7 +56,9 @@ struct experts_sizes cpu_experts_sizes(struct ct_prepare *p)
     s.tokens = ct_tensor_count(&in[1]) / s.k;
     s.order = cpu_carve(&p->workspace, (size_t)(s.tokens * s.k) * sizeof(int64_t));
     s.first = cpu_carve(&p->workspace, (size_t)(s.count + 1) * sizeof(int64_t));
-    s.sum = cpu_carve(&p->workspace, p->outs < 3 ? (size_t)(s.tokens * s.n) * sizeof(float) : 0);
+    s.sum =
+        cpu_carve(&p->workspace,
+                  cpu_experts_sums_tokens(p->op) ? (size_t)(s.tokens * s.n) * sizeof(float) : 0);
     return s;
 }
 
@@ -73,7 +77,7 @@ int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts)
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
                      struct experts_choices *c)
 {
-    int at = cpu_experts_x(l->outs);
+    int at = cpu_experts_x(l->op);
     const struct ct_value *gate = l->op->in[at + W_GATE];
     int64_t from = ct_launch_offset(l, gate, 0), all = gate->shape[0], total = 0;
 
@@ -138,10 +142,23 @@ void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *s)
     const struct ct_tensor *y = &l->out[0];
     struct ct_matrix rows = {.rows = s->tokens, .columns = s->n, .stride = s->n};
 
-    if (y->dtype == CT_F32)
-        memcpy(y->data, sums, (size_t)(s->tokens * s->n) * sizeof(*sums));
+    bool add = l->accumulate & 1;
+
+    if (y->dtype != CT_F32)
+        cpu_round_all(y->data, sums, rows, add);
+    else if (add)
+        cpu_loops()->add_scaled(y->data, CT_F32, sums, 1, s->tokens * s->n);
     else
-        cpu_round_all(y->data, sums, rows, false);
+        memcpy(y->data, sums, (size_t)(s->tokens * s->n) * sizeof(*sums));
+}
+
+float *cpu_experts_dweights(const struct ct_launch *l)
+{
+    const struct ct_tensor *dweights = &l->out[1];
+
+    if (!(l->accumulate >> 1 & 1))
+        memset(dweights->data, 0, (size_t)ct_tensor_count(dweights) * sizeof(float));
+    return dweights->data;
 }
 
 /* ---- sums of experts ---- */
@@ -156,52 +173,63 @@ static void *part_of(const struct ct_tensor *t, int64_t expert)
     return (char *)t->data + (size_t)(expert * elements_each(t)) * ct_dtype_size(t->dtype);
 }
 
-static bool accumulates(const struct ct_launch *l, int out)
+static const struct ct_tensor *output(const struct ct_launch *l, int gradient)
 {
-    return l->accumulate >> out & 1;
+    return &l->out[cpu_experts_first_gradient(l->op) + gradient];
 }
 
-size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int out)
+static bool accumulates(const struct ct_launch *l, int gradient)
 {
-    bool needed = p->outs > 2 && out < p->outs && p->out[out].dtype != CT_F32;
-
-    return needed ? (size_t)elements_each(&p->out[out]) * sizeof(float) : 0;
+    return l->accumulate >> (cpu_experts_first_gradient(l->op) + gradient) & 1;
 }
 
-float *cpu_experts_gradient(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int gradient)
 {
-    return l->out[out].dtype == CT_F32 ? part_of(&l->out[out], expert) : buffer;
+    int out = cpu_experts_first_gradient(p->op) + gradient;
+
+    return out < p->outs && p->out[out].dtype != CT_F32
+               ? (size_t)elements_each(&p->out[out]) * sizeof(float)
+               : 0;
 }
 
-bool cpu_experts_continues(const struct ct_launch *l, int out)
+float *cpu_experts_gradient(const struct ct_launch *l, int gradient, int64_t expert, float *buffer)
 {
-    return accumulates(l, out) && l->out[out].dtype == CT_F32;
+    const struct ct_tensor *t = output(l, gradient);
+
+    return t->dtype == CT_F32 ? part_of(t, expert) : buffer;
 }
 
-void cpu_experts_begin_sum(const struct ct_launch *l, int out, int64_t expert, float *buffer)
+bool cpu_experts_continues(const struct ct_launch *l, int gradient)
 {
-    if (!cpu_experts_continues(l, out))
-        memset(cpu_experts_gradient(l, out, expert, buffer), 0,
-               (size_t)elements_each(&l->out[out]) * sizeof(float));
+    return accumulates(l, gradient) && output(l, gradient)->dtype == CT_F32;
 }
 
-void cpu_experts_end_sum(const struct ct_launch *l, int out, int64_t expert, const float *buffer,
-                         bool all_threads)
+void cpu_experts_begin_sum(const struct ct_launch *l, int gradient, int64_t expert, float *buffer)
 {
-    const struct ct_tensor *t = &l->out[out];
+    if (!cpu_experts_continues(l, gradient))
+        memset(cpu_experts_gradient(l, gradient, expert, buffer), 0,
+               (size_t)elements_each(output(l, gradient)) * sizeof(float));
+}
+
+void cpu_experts_end_sum(const struct ct_launch *l, int gradient, int64_t expert,
+                         const float *buffer, bool all_threads)
+{
+    const struct ct_tensor *t = output(l, gradient);
     int64_t columns = t->shape[t->ndim - 1], rows = elements_each(t) / columns;
 
     if (t->dtype != CT_F32)
         (all_threads ? cpu_round_all : cpu_round)(
             part_of(t, expert), buffer,
             (struct ct_matrix){.rows = rows, .columns = columns, .stride = columns},
-            accumulates(l, out));
+            accumulates(l, gradient));
 }
 
-void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert)
+void cpu_experts_clear(const struct ct_launch *l, int64_t expert)
 {
-    const struct ct_tensor *t = &l->out[out];
+    for (int i = 0; cpu_experts_first_gradient(l->op) + i < l->outs; i++) {
+        const struct ct_tensor *t = output(l, i);
 
-    if (!accumulates(l, out))
-        memset(part_of(t, expert), 0, (size_t)elements_each(t) * ct_dtype_size(t->dtype));
+        if (!accumulates(l, i))
+            memset(part_of(t, expert), 0, (size_t)elements_each(t) * ct_dtype_size(t->dtype));
+    }
 }

@@ -1,6 +1,6 @@
 /*
- * experts, experts_dx and experts_dw: grouped matrix products. In bfloat16, where own kernels
- * multiply (experts_unit.c); here in float32, with weights widened where they are bfloat16.
+ * experts and their gradients: grouped matrix products. In bfloat16, where own kernels multiply
+ * (experts_unit.c); here in float32, with weights widened where they are bfloat16.
  *
  * The choices of experts are sorted by expert, and split into tiles of up to TILE rows. One thread
  * computes a tile: it copies the rows of its tokens, and multiplies them in blocks of TILE or of
@@ -8,8 +8,9 @@
  * are prepared once.
  *
  * experts and experts_dx run a wave of tiles at a time, and then add the tiles' rows to those of
- * their tokens, in the order of the tiles. In experts_dw a thread takes all tiles of an expert. The
- * order of all sums therefore depends on the choices alone.
+ * their tokens, in the order of the tiles. In experts_dw and experts_grad a thread takes all tiles
+ * of an expert; rows for tokens are added at the end. The order of all sums therefore depends on
+ * the choices alone.
  */
 #include <string.h>
 
@@ -38,7 +39,7 @@ struct state {
     struct cpu_gemm *product[PRODUCTS][2]; /* of TILE and of TAIL rows */
     size_t scratch_bytes;                  /* of a product */
     /* In the workspace: */
-    size_t tiles, rows; /* rows: those that a wave's tiles give */
+    size_t tiles, rows; /* rows: those that the tiles of a wave, or of all experts, give */
     size_t lanes, lane_bytes;
     /* In a lane, which is a thread's own: */
     size_t x, dy, g, u, h, dh, weight[B_UP + 1], gradient[GRADIENTS], scratch;
@@ -52,9 +53,9 @@ struct call {
     int64_t n, f;
     struct experts_choices choices;
     struct tile *tiles;
-    int64_t tile_count, wave; /* wave: the first tile of the one that runs */
-    float *rows, *sums;
-    bool weighted; /* rows of tokens are sums of weighted rows of tiles */
+    int64_t tile_count, wave;      /* wave: the first tile of the one that runs */
+    float *rows, *sums, *dweights; /* NULL: not wanted */
+    bool weighted;                 /* rows of tokens are sums of weighted rows of tiles */
     int (*run_tile)(const struct call *c, int lane, const struct tile *t, float *rows);
     _Atomic int status;
     _Atomic int64_t next; /* expert */
@@ -93,23 +94,28 @@ static int product(struct state *s, int which, int64_t m, int64_t n, int64_t k, 
     return rc;
 }
 
-static int prepare_products(struct state *s, bool forward, bool dx)
+static bool sums_experts(const struct ct_op *op)
+{
+    return cpu_experts_first_gradient(op) < op->outs;
+}
+
+static int prepare_products(struct state *s, const struct ct_op *op)
 {
     int64_t n = s->sizes.n, f = s->sizes.f;
     int rc = product(s, GATE, 0, f, n, false, true, false);
 
-    if (rc >= 0 && forward)
+    if (rc >= 0 && !cpu_experts_is_gradient(op))
         return product(s, DOWN, 0, n, f, false, true, false);
     if (rc >= 0)
         rc = product(s, DH, 0, f, n, false, false, false);
-    for (int more = 0; rc >= 0 && more < 2; more++)
-        if (dx)
+    for (int more = 0; more < 2; more++) {
+        if (rc >= 0 && cpu_experts_sums_tokens(op))
             rc = product(s, DX + more, 0, n, f, false, false, more);
-        else {
+        if (rc >= 0 && sums_experts(op))
             rc = product(s, DW + more, f, n, 0, true, false, more);
-            if (rc >= 0)
-                rc = product(s, DDOWN + more, n, f, 0, true, false, more);
-        }
+        if (rc >= 0 && sums_experts(op))
+            rc = product(s, DDOWN + more, n, f, 0, true, false, more);
+    }
     return rc;
 }
 
@@ -123,17 +129,19 @@ static void plan_workspace(struct ct_prepare *p, struct state *s)
 {
     const struct experts_sizes *sizes = &s->sizes;
     size_t *size = &p->workspace, lane = 0, choices = (size_t)(sizes->tokens * sizes->k);
+    size_t wave = sums_experts(p->op) ? choices : (size_t)(WAVE * TILE * s->threads);
     size_t n = TILE * (size_t)sizes->n * sizeof(float), f = TILE * (size_t)sizes->f * sizeof(float);
 
     s->tiles = cpu_carve(size, (choices / TILE + (size_t)sizes->count) * sizeof(struct tile));
-    s->rows = cpu_carve(size, p->outs < 3 ? (size_t)(WAVE * s->threads) * n : 0);
+    s->rows = cpu_carve(
+        size, cpu_experts_sums_tokens(p->op) ? wave * (size_t)sizes->n * sizeof(float) : 0);
     s->x = cpu_carve(&lane, n);
     s->dy = cpu_carve(&lane, n);
     s->g = cpu_carve(&lane, f);
     s->u = cpu_carve(&lane, f);
     s->h = cpu_carve(&lane, f);
     s->dh = cpu_carve(&lane, f);
-    for (int i = W_GATE; i < p->ins - cpu_experts_x(p->outs); i++)
+    for (int i = W_GATE; i < p->ins - cpu_experts_x(p->op); i++)
         s->weight[i] = cpu_carve(&lane, s->widens ? weight_elements(sizes, i) * sizeof(float) : 0);
     for (int i = 0; i < GRADIENTS; i++)
         s->gradient[i] = cpu_carve(&lane, cpu_experts_buffer_bytes(p, i));
@@ -150,7 +158,7 @@ static int prepare(struct ct_prepare *p)
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
     s->widens = p->in[0].dtype == CT_BF16;
-    rc = prepare_products(s, p->outs == 1, p->outs == 2);
+    rc = prepare_products(s, p->op);
     if (rc < 0)
         return rc;
     plan_workspace(p, s);
@@ -167,7 +175,7 @@ static int begin(const struct ct_launch *l, struct call *c)
 
     *c = (struct call){.s = s,
                        .l = l,
-                       .at = cpu_experts_x(l->outs),
+                       .at = cpu_experts_x(l->op),
                        .n = s->sizes.n,
                        .f = s->sizes.f,
                        .tiles = (struct tile *)(void *)(w + s->tiles),
@@ -320,8 +328,8 @@ static void hidden(const struct call *c, int lane, const struct tile *t, bool we
     }
 }
 
-/* The tile's rows of dy; dg over g and du over u; gradients of choices' weights if asked for. */
-static int hidden_gradients(const struct call *c, int lane, const struct tile *t, float *dweights)
+/* The tile's rows of dy; dg over g and du over u; gradients of choices' weights if wanted. */
+static int hidden_gradients(const struct call *c, int lane, const struct tile *t)
 {
     const struct state *s = c->s;
     float *dy = floats(c, lane, s->dy), *dh = floats(c, lane, s->dh);
@@ -336,8 +344,8 @@ static int hidden_gradients(const struct call *c, int lane, const struct tile *t
         float dot = cpu_loops()->gated_grad(CT_F32, g + at, u + at, dh + at, g + at, u + at,
                                             s->sizes.gate, c->choices.weights[choice], c->f);
 
-        if (dweights)
-            dweights[choice] = dot;
+        if (c->dweights)
+            c->dweights[choice] += dot;
     }
     return rc;
 }
@@ -353,19 +361,25 @@ static int forward_tile(const struct call *c, int lane, const struct tile *t, fl
                          weight(c, lane, W_DOWN, t->expert), rows, c->n);
 }
 
-static int dx_tile(const struct call *c, int lane, const struct tile *t, float *rows)
+/* rows = dg gate + du up */
+static int dx_rows(const struct call *c, int lane, const struct tile *t, float *rows)
 {
     const struct state *s = c->s;
-    int rc = gate_and_up(c, lane, t);
-
-    if (rc >= 0)
-        rc = hidden_gradients(c, lane, t, c->l->out[1].data);
-    if (rc >= 0)
-        rc = multiply_rows(c, lane, DX, t->rows, floats(c, lane, s->g), c->f,
+    int rc = multiply_rows(c, lane, DX, t->rows, floats(c, lane, s->g), c->f,
                            weight(c, lane, W_GATE, t->expert), rows, c->n);
+
     return rc < 0 ? rc
                   : multiply_rows(c, lane, DX_MORE, t->rows, floats(c, lane, s->u), c->f,
                                   weight(c, lane, W_UP, t->expert), rows, c->n);
+}
+
+static int dx_tile(const struct call *c, int lane, const struct tile *t, float *rows)
+{
+    int rc = gate_and_up(c, lane, t);
+
+    if (rc >= 0)
+        rc = hidden_gradients(c, lane, t);
+    return rc < 0 ? rc : dx_rows(c, lane, t, rows);
 }
 
 /* ---- waves: rows of tokens ---- */
@@ -437,8 +451,8 @@ static int run_dx(const struct ct_launch *l)
     struct call c;
     int rc = begin(l, &c);
 
-    memset(l->out[1].data, 0, (size_t)ct_tensor_count(&l->out[1]) * sizeof(float));
     c.run_tile = dx_tile;
+    c.dweights = cpu_experts_dweights(l);
     return rc < 0 ? rc : run_waves(&c);
 }
 
@@ -461,40 +475,56 @@ static void add_tile(const struct call *c, const struct tile *t, const float *ro
         cpu_loops()->add_scaled(to, CT_F32, rows + r * c->f, 1, c->f);
 }
 
+/* A product over the tile's rows, to gradient i of its expert. */
+static int add_gradient(const struct call *c, int lane, int i, int which, const struct tile *t,
+                        const float *a, int64_t a_columns, const float *b, int64_t b_columns)
+{
+    bool add = t->from > c->choices.first[t->expert] || cpu_experts_continues(c->l, i);
+
+    return add_product(c, lane, which + add, t->rows, a, a_columns, b, b_columns,
+                       gradient(c, lane, i, t->expert));
+}
+
+/* The tile's rows for its tokens, in the place of its rows of dy. */
+static int keep_rows(const struct call *c, int lane, const struct tile *t)
+{
+    float *rows = floats(c, lane, c->s->dy);
+    int rc = dx_rows(c, lane, t, rows);
+
+    memcpy(c->rows + t->from * c->n, rows, (size_t)(t->rows * c->n) * sizeof(*rows));
+    return rc;
+}
+
 static int dw_tile(const struct call *c, int lane, const struct tile *t)
 {
     const struct state *s = c->s;
     const float *x = floats(c, lane, s->x), *g = floats(c, lane, s->g), *u = floats(c, lane, s->u);
-    bool later = t->from > c->choices.first[t->expert];
-    int add[3], rc = gate_and_up(c, lane, t);
+    int rc = gate_and_up(c, lane, t);
 
     if (rc < 0)
         return rc;
-    for (int i = 0; i < 3; i++)
-        add[i] = later || cpu_experts_continues(c->l, i);
     hidden(c, lane, t, true);
-    rc = hidden_gradients(c, lane, t, NULL);
+    rc = hidden_gradients(c, lane, t);
     if (rc >= 0 && s->sizes.biased) {
         add_tile(c, t, g, gradient(c, lane, D_GATE_BIAS, t->expert));
         add_tile(c, t, u, gradient(c, lane, D_UP_BIAS, t->expert));
     }
     if (rc >= 0)
-        rc = add_product(c, lane, DDOWN + add[2], t->rows, floats(c, lane, s->dy), c->n,
-                         floats(c, lane, s->h), c->f, gradient(c, lane, 2, t->expert));
+        rc = add_gradient(c, lane, D_DOWN, DDOWN, t, floats(c, lane, s->dy), c->n,
+                          floats(c, lane, s->h), c->f);
     if (rc >= 0)
-        rc = add_product(c, lane, DW + add[0], t->rows, g, c->f, x, c->n,
-                         gradient(c, lane, 0, t->expert));
-    return rc < 0 ? rc
-                  : add_product(c, lane, DW + add[1], t->rows, u, c->f, x, c->n,
-                                gradient(c, lane, 1, t->expert));
+        rc = add_gradient(c, lane, D_GATE, DW, t, g, c->f, x, c->n);
+    if (rc >= 0)
+        rc = add_gradient(c, lane, D_UP, DW, t, u, c->f, x, c->n);
+    return rc >= 0 && c->sums ? keep_rows(c, lane, t) : rc;
 }
 
 static int sum_expert(const struct call *c, int lane, int64_t e)
 {
     int64_t from = c->choices.first[e], end = c->choices.first[e + 1];
-    int rc = 0;
+    int gradients = c->s->sizes.biased ? GRADIENTS : D_GATE_BIAS, rc = 0;
 
-    for (int i = D_GATE_BIAS; i < c->l->outs; i++)
+    for (int i = D_GATE_BIAS; i < gradients; i++)
         cpu_experts_begin_sum(c->l, i, e, buffer(c, lane, i));
     widen_weights(c, lane, e);
     for (; rc >= 0 && from < end; from += TILE) {
@@ -502,18 +532,9 @@ static int sum_expert(const struct call *c, int lane, int64_t e)
 
         rc = dw_tile(c, lane, &t);
     }
-    for (int i = 0; rc >= 0 && i < c->l->outs; i++)
+    for (int i = 0; rc >= 0 && i < gradients; i++)
         cpu_experts_end_sum(c->l, i, e, buffer(c, lane, i), false);
     return rc;
-}
-
-static int dw_expert(const struct call *c, int lane, int64_t e)
-{
-    if (c->choices.first[e] < c->choices.first[e + 1])
-        return sum_expert(c, lane, e);
-    for (int i = 0; i < c->l->outs; i++)
-        cpu_experts_clear(c->l, i, e);
-    return 0;
 }
 
 /* Threads take the next expert when they are ready. */
@@ -523,22 +544,42 @@ static void run_experts(void *context, int thread, int threads)
     int64_t e;
 
     (void)threads;
-    while (c->status >= 0 && (e = c->next++) < c->s->sizes.count) {
-        int rc = dw_expert(c, thread, e);
+    while (c->status >= 0 && (e = c->next++) < c->s->sizes.count)
+        if (c->choices.first[e] == c->choices.first[e + 1]) {
+            cpu_experts_clear(c->l, e);
+        } else {
+            int rc = sum_expert(c, thread, e);
 
-        if (rc < 0)
-            c->status = rc;
-    }
+            if (rc < 0)
+                c->status = rc;
+        }
 }
 
-static int run_dw(const struct ct_launch *l)
+/* Add some columns of the rows of all choices. */
+static void add_all(void *context, int thread, int threads)
+{
+    struct call *c = context;
+
+    cpu_experts_add(&c->choices, 0, c->choices.first[c->s->sizes.count], c->rows, false,
+                    cpu_share(c->n, 16, thread, threads), c->sums);
+}
+
+static int run_weights(const struct ct_launch *l)
 {
     struct call c;
     int rc = begin(l, &c);
 
     if (rc < 0)
         return rc;
+    if (cpu_experts_sums_tokens(l->op)) {
+        c.dweights = cpu_experts_dweights(l);
+        c.sums = cpu_experts_sums(l, &c.s->sizes);
+    }
     cpu_parallel(run_experts, &c);
+    if (c.sums && c.status >= 0) {
+        cpu_parallel(add_all, &c);
+        cpu_experts_store(l, &c.s->sizes);
+    }
     return failure(&c);
 }
 
@@ -593,9 +634,14 @@ const struct ct_kernel cpu_experts_kernels[] = {
     CT_KERNEL("experts_dx", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,
               cpu_experts_unit_run_dx),
     CT_KERNEL("experts_dw", "unit", CT_KERNEL_ACCUMULATES, cpu_experts_unit_accept,
-              cpu_experts_unit_prepare, cpu_experts_unit_run_dw),
+              cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
+    CT_KERNEL("experts_grad", "unit", CT_KERNEL_ACCUMULATES, cpu_experts_unit_accept,
+              cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
     CT_KERNEL("experts", "onednn", 0, cpu_experts_accept, prepare, run_forward),
     CT_KERNEL("experts_dx", "onednn", 0, cpu_experts_accept, prepare, run_dx),
-    CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare, run_dw),
+    CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
+              run_weights),
+    CT_KERNEL("experts_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
+              run_weights),
     {0},
 };

@@ -5,16 +5,36 @@
 #ifndef CPU_EXPERTS_H
 #define CPU_EXPERTS_H
 
+#include <ctitan/lib/ops.h>
+
 #include "cpu.h"
 #include "loops.h"
 
 /* Inputs of experts: weights, then biases if there are any. */
 enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS, B_GATE = WEIGHTS, B_UP };
 
-/* The op is a gradient if it has several outputs, and dx if it has two. Then x is input 1. */
-static inline int cpu_experts_x(int outs)
+/* What an op of experts is told apart by. */
+static inline bool cpu_experts_is_gradient(const struct ct_op *op)
 {
-    return outs == 1 ? 0 : 1;
+    return op->type != &ct_op_experts;
+}
+
+/* The input x. */
+static inline int cpu_experts_x(const struct ct_op *op)
+{
+    return cpu_experts_is_gradient(op) ? 1 : 0;
+}
+
+/* Are there outputs by token: y, or dx and dweights? */
+static inline bool cpu_experts_sums_tokens(const struct ct_op *op)
+{
+    return op->type != &ct_op_experts_dw;
+}
+
+/* The first output that is a gradient of the experts' weights; outs: none. */
+static inline int cpu_experts_first_gradient(const struct ct_op *op)
+{
+    return op->type == &ct_op_experts_dw ? 0 : op->type == &ct_op_experts_grad ? 2 : op->outs;
 }
 
 struct experts_sizes {
@@ -49,25 +69,27 @@ void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows
                      bool weighted, struct cpu_range columns, float *sums);
 /* To output 0. */
 void cpu_experts_store(const struct ct_launch *l, const struct experts_sizes *sizes);
+/* Gradients of the choices' weights, to be added to: 0 for experts of other ranks. */
+float *cpu_experts_dweights(const struct ct_launch *l);
 
-/* Outputs of experts_dw; from D_GATE_BIAS on, gradients of biases. */
-enum { D_GATE_BIAS = 3, D_UP_BIAS, GRADIENTS };
+/* Gradients of the experts' weights; from D_GATE_BIAS on, of biases. */
+enum { D_GATE, D_UP, D_DOWN, D_GATE_BIAS, D_UP_BIAS, GRADIENTS };
 
 /*
- * An expert's part of output `out` of experts_dw is summed in float32: where it is, or in a buffer
- * if the output is bfloat16.
+ * An expert's part of a gradient is summed in float32: where it is, or in a buffer if the output is
+ * bfloat16.
  */
-size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int out);
-float *cpu_experts_gradient(const struct ct_launch *l, int out, int64_t expert, float *buffer);
+size_t cpu_experts_buffer_bytes(const struct ct_prepare *p, int gradient);
+float *cpu_experts_gradient(const struct ct_launch *l, int gradient, int64_t expert, float *buffer);
 /* Are products to be added to what is in the output? Else the first one overwrites. */
-bool cpu_experts_continues(const struct ct_launch *l, int out);
+bool cpu_experts_continues(const struct ct_launch *l, int gradient);
 /* Zeros before the first row, unless they are to be added to what is there. */
-void cpu_experts_begin_sum(const struct ct_launch *l, int out, int64_t expert, float *buffer);
+void cpu_experts_begin_sum(const struct ct_launch *l, int gradient, int64_t expert, float *buffer);
 /* The buffer's sums go to the output; on the calling thread, or on all. */
-void cpu_experts_end_sum(const struct ct_launch *l, int out, int64_t expert, const float *buffer,
-                         bool all_threads);
-/* Of an expert without rows. */
-void cpu_experts_clear(const struct ct_launch *l, int out, int64_t expert);
+void cpu_experts_end_sum(const struct ct_launch *l, int gradient, int64_t expert,
+                         const float *buffer, bool all_threads);
+/* All gradients of an expert without rows. */
+void cpu_experts_clear(const struct ct_launch *l, int64_t expert);
 
 /* ---- experts_unit.c ---- */
 
@@ -75,6 +97,6 @@ bool cpu_experts_unit_accept(const struct ct_prepare *p);
 int cpu_experts_unit_prepare(struct ct_prepare *p);
 int cpu_experts_unit_run(const struct ct_launch *l);
 int cpu_experts_unit_run_dx(const struct ct_launch *l);
-int cpu_experts_unit_run_dw(const struct ct_launch *l);
+int cpu_experts_unit_run_weights(const struct ct_launch *l); /* experts_dw, experts_grad */
 
 #endif

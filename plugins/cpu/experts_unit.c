@@ -1,5 +1,5 @@
 /*
- * experts, experts_dx and experts_dw in bfloat16, by own kernels (products/).
+ * experts and their gradients in bfloat16, by own kernels (products/).
  *
  * One expert after the other: its weights are packed, and up to ROWS of its rows are multiplied at
  * a time, each product by all threads. g, u and dh stay float32; h, dg and du are rounded to
@@ -35,7 +35,7 @@ struct call {
     const struct ct_tensor *in;  /* of experts */
     int64_t expert, from, count; /* the rows at work */
     float *sums, *dweights;
-    bool weighted, twice; /* twice: x and dy are wanted, else x alone */
+    bool gradient; /* dy is wanted, too */
 };
 
 bool cpu_experts_unit_accept(const struct ct_prepare *p)
@@ -89,7 +89,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
 {
     struct state *s = ct_arena_new(p->arena, struct state);
     size_t *size = &p->workspace, n, f;
-    bool gradient = p->outs > 1, sums = p->outs < 3;
+    bool gradient = cpu_experts_is_gradient(p->op), sums = cpu_experts_sums_tokens(p->op);
 
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
@@ -111,7 +111,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
         bool back = i > P_DOWN || (i == P_DOWN && gradient);
 
         s->packed[i] = cpu_carve(
-            size, i <= P_DOWN || p->outs == 2
+            size, i <= P_DOWN || (gradient && sums)
                       ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows, columns)
                       : 0);
     }
@@ -169,7 +169,7 @@ static void gather(void *context, int thread, int threads)
 
         memcpy((char *)at(c, c->s->x) + (size_t)r * bytes, (const char *)c->in[0].data + token,
                bytes);
-        if (c->twice)
+        if (c->gradient)
             memcpy((char *)at(c, c->s->dy) + (size_t)r * bytes,
                    (const char *)c->l->in[0].data + token, bytes);
     }
@@ -184,7 +184,7 @@ static void hidden(void *context, int thread, int threads)
     uint16_t *h = at(c, c->s->a);
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
-        float factor = c->weighted ? 1 : c->choices.weights[c->choices.order[c->from + r]];
+        float factor = c->gradient ? c->choices.weights[c->choices.order[c->from + r]] : 1;
         int64_t f = r * c->s->sizes.f;
 
         cpu_loops()->gated(CT_BF16, h + f, g + f, u + f, c->s->sizes.gate, factor, c->s->sizes.f);
@@ -206,7 +206,7 @@ static void hidden_gradients(void *context, int thread, int threads)
                                     c->choices.weights[choice], c->s->sizes.f);
 
         if (c->dweights)
-            c->dweights[choice] = dot;
+            c->dweights[choice] += dot;
     }
 }
 
@@ -216,7 +216,7 @@ static void add_rows(void *context, int thread, int threads)
     const struct call *c = context;
     struct cpu_range mine = cpu_share(c->s->sizes.n, 16, thread, threads);
 
-    cpu_experts_add(&c->choices, c->from, c->count, at(c, c->s->rows), c->weighted, mine, c->sums);
+    cpu_experts_add(&c->choices, c->from, c->count, at(c, c->s->rows), !c->gradient, mine, c->sums);
 }
 
 /* The expert's biases, to the rows of g and u. */
@@ -249,7 +249,14 @@ static int begin(const struct ct_launch *l, struct call *c)
 {
     const struct state *s = l->state;
 
-    *c = (struct call){.s = s, .l = l, .in = l->in + cpu_experts_x(l->outs), .twice = l->outs > 1};
+    *c = (struct call){.s = s,
+                       .l = l,
+                       .in = l->in + cpu_experts_x(l->op),
+                       .gradient = cpu_experts_is_gradient(l->op)};
+    if (cpu_experts_sums_tokens(l->op))
+        c->sums = cpu_experts_sums(l, &s->sizes);
+    if (c->gradient && c->sums)
+        c->dweights = cpu_experts_dweights(l);
     return cpu_experts_sort(l, &s->sizes, &c->choices);
 }
 
@@ -261,8 +268,8 @@ static void widen_bias(const struct call *c, int i, int input)
               (struct ct_matrix){.rows = 1, .columns = f, .stride = f});
 }
 
-/* Does the expert have rows? Then gate and up are packed, and down for `use`. */
-static bool begin_expert(struct call *c, int64_t expert, enum cpu_use use)
+/* Does the expert have rows? Then its weights are packed. */
+static bool begin_expert(struct call *c, int64_t expert)
 {
     c->expert = expert;
     c->from = c->choices.first[expert];
@@ -270,7 +277,11 @@ static bool begin_expert(struct call *c, int64_t expert, enum cpu_use use)
         return false;
     pack(c, P_GATE, W_GATE, CPU_FORWARD);
     pack(c, P_UP, W_UP, CPU_FORWARD);
-    pack(c, P_DOWN, W_DOWN, use);
+    pack(c, P_DOWN, W_DOWN, c->gradient ? CPU_BACKWARD : CPU_FORWARD);
+    if (c->gradient && c->sums) {
+        pack(c, P_GATE_BACK, W_GATE, CPU_BACKWARD);
+        pack(c, P_UP_BACK, W_UP, CPU_BACKWARD);
+    }
     if (c->s->sizes.biased) {
         widen_bias(c, 0, B_GATE);
         widen_bias(c, 1, B_UP);
@@ -296,10 +307,8 @@ int cpu_experts_unit_run(const struct ct_launch *l)
 
     if (rc < 0)
         return rc;
-    c.weighted = true;
-    c.sums = cpu_experts_sums(l, &c.s->sizes);
     for (int64_t e = 0; e < c.s->sizes.count; e++)
-        if (begin_expert(&c, e, CPU_FORWARD))
+        if (begin_expert(&c, e))
             for (c.count = 0; next_rows(&c);) {
                 gate_and_up(&c);
                 cpu_parallel(hidden, &c);
@@ -311,6 +320,21 @@ int cpu_experts_unit_run(const struct ct_launch *l)
     return 0;
 }
 
+/* g, u and dh of the rows at work. */
+static void begin_rows(struct call *c)
+{
+    gate_and_up(c);
+    multiply(c, DH, at(c, c->s->dy), at(c, c->s->packed[P_DOWN]), at(c, c->s->dh), false);
+}
+
+/* The rows' gradients of tokens, from dg and du. */
+static void add_tokens(struct call *c)
+{
+    multiply(c, DX, at(c, c->s->a), at(c, c->s->packed[P_GATE_BACK]), at(c, c->s->rows), false);
+    multiply(c, DX, at(c, c->s->b), at(c, c->s->packed[P_UP_BACK]), at(c, c->s->rows), true);
+    cpu_parallel(add_rows, c);
+}
+
 int cpu_experts_unit_run_dx(const struct ct_launch *l)
 {
     struct call c;
@@ -318,24 +342,13 @@ int cpu_experts_unit_run_dx(const struct ct_launch *l)
 
     if (rc < 0)
         return rc;
-    c.dweights = memset(l->out[1].data, 0, (size_t)ct_tensor_count(&l->out[1]) * sizeof(float));
-    c.sums = cpu_experts_sums(l, &c.s->sizes);
-    for (int64_t e = 0; e < c.s->sizes.count; e++) {
-        if (!begin_expert(&c, e, CPU_BACKWARD))
-            continue;
-        pack(&c, P_GATE_BACK, W_GATE, CPU_BACKWARD);
-        pack(&c, P_UP_BACK, W_UP, CPU_BACKWARD);
-        for (c.count = 0; next_rows(&c);) {
-            gate_and_up(&c);
-            multiply(&c, DH, at(&c, c.s->dy), at(&c, c.s->packed[P_DOWN]), at(&c, c.s->dh), false);
-            cpu_parallel(hidden_gradients, &c);
-            multiply(&c, DX, at(&c, c.s->a), at(&c, c.s->packed[P_GATE_BACK]), at(&c, c.s->rows),
-                     false);
-            multiply(&c, DX, at(&c, c.s->b), at(&c, c.s->packed[P_UP_BACK]), at(&c, c.s->rows),
-                     true);
-            cpu_parallel(add_rows, &c);
-        }
-    }
+    for (int64_t e = 0; e < c.s->sizes.count; e++)
+        if (begin_expert(&c, e))
+            for (c.count = 0; next_rows(&c);) {
+                begin_rows(&c);
+                cpu_parallel(hidden_gradients, &c);
+                add_tokens(&c);
+            }
     cpu_experts_store(l, &c.s->sizes);
     return 0;
 }
@@ -343,6 +356,14 @@ int cpu_experts_unit_run_dx(const struct ct_launch *l)
 static float *gradient(const struct call *c, int i)
 {
     return cpu_experts_gradient(c->l, i, c->expert, at(c, c->s->gradient[i]));
+}
+
+/* A product over the rows at work, to a gradient. */
+static void add_gradient(const struct call *c, int i, int which, const void *a, const void *b)
+{
+    bool later = c->from > c->choices.first[c->expert];
+
+    multiply(c, which, a, b, gradient(c, i), later || cpu_experts_continues(c->l, i));
 }
 
 /* Some columns of dg and du, to the gradients of the biases. */
@@ -361,47 +382,44 @@ static void add_to_biases(void *context, int thread, int threads)
     }
 }
 
-/* The gradients of the weights of the expert, which has rows. */
+/* The gradients of the weights of the expert, which has rows; those of its tokens if they are
+   wanted. */
 static void sum_expert(struct call *c)
 {
-    const struct ct_launch *l = c->l;
+    const struct state *s = c->s;
+    int gradients = s->sizes.biased ? GRADIENTS : D_GATE_BIAS;
 
-    for (int i = D_GATE_BIAS; i < l->outs; i++)
-        cpu_experts_begin_sum(l, i, c->expert, at(c, c->s->gradient[i]));
+    for (int i = D_GATE_BIAS; i < gradients; i++)
+        cpu_experts_begin_sum(c->l, i, c->expert, at(c, s->gradient[i]));
     for (c->count = 0; next_rows(c);) {
-        bool later = c->from > c->choices.first[c->expert];
-
-        gate_and_up(c);
-        multiply(c, DH, at(c, c->s->dy), at(c, c->s->packed[P_DOWN]), at(c, c->s->dh), false);
+        begin_rows(c);
         cpu_parallel(hidden, c);
-        multiply(c, DDOWN, at(c, c->s->dy), at(c, c->s->a), gradient(c, 2),
-                 later || cpu_experts_continues(l, 2));
+        add_gradient(c, D_DOWN, DDOWN, at(c, s->dy), at(c, s->a));
         cpu_parallel(hidden_gradients, c);
-        multiply(c, DW, at(c, c->s->a), at(c, c->s->x), gradient(c, 0),
-                 later || cpu_experts_continues(l, 0));
-        multiply(c, DW, at(c, c->s->b), at(c, c->s->x), gradient(c, 1),
-                 later || cpu_experts_continues(l, 1));
-        if (c->s->sizes.biased)
+        add_gradient(c, D_GATE, DW, at(c, s->a), at(c, s->x));
+        add_gradient(c, D_UP, DW, at(c, s->b), at(c, s->x));
+        if (s->sizes.biased)
             cpu_parallel(add_to_biases, c);
+        if (c->sums)
+            add_tokens(c);
     }
-    for (int i = 0; i < l->outs; i++)
-        cpu_experts_end_sum(l, i, c->expert, at(c, c->s->gradient[i]), true);
+    for (int i = 0; i < gradients; i++)
+        cpu_experts_end_sum(c->l, i, c->expert, at(c, s->gradient[i]), true);
 }
 
-int cpu_experts_unit_run_dw(const struct ct_launch *l)
+int cpu_experts_unit_run_weights(const struct ct_launch *l)
 {
     struct call c;
     int rc = begin(l, &c);
 
     if (rc < 0)
         return rc;
-    for (int64_t e = 0; e < c.s->sizes.count; e++) {
-        if (begin_expert(&c, e, CPU_BACKWARD)) {
+    for (int64_t e = 0; e < c.s->sizes.count; e++)
+        if (begin_expert(&c, e))
             sum_expert(&c);
-            continue;
-        }
-        for (int i = 0; i < l->outs; i++)
-            cpu_experts_clear(l, i, e);
-    }
+        else
+            cpu_experts_clear(l, e);
+    if (c.sums)
+        cpu_experts_store(l, &c.s->sizes);
     return 0;
 }

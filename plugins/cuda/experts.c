@@ -31,8 +31,35 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
     return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
 }
 
-bool gpu_experts_accept(const struct ct_prepare *p, int at)
+/* ---- what an op of experts is told apart by ---- */
+
+/* The input x. */
+static int x_of(const struct ct_op *op)
 {
+    return op->type == &ct_op_experts ? 0 : 1;
+}
+
+static bool sums_tokens(const struct ct_op *op)
+{
+    return op->type != &ct_op_experts_dw;
+}
+
+int gpu_first_gradient(const struct ct_op *op)
+{
+    return op->type == &ct_op_experts_dw ? 0 : 2;
+}
+
+float *gpu_dweights(const struct ct_launch *l)
+{
+    return x_of(l->op) && sums_tokens(l->op) ? l->out[1].data : NULL;
+}
+
+/* ---- calls ---- */
+
+bool gpu_experts_accept(const struct ct_prepare *p)
+{
+    int at = x_of(p->op);
+
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
             return false;
@@ -43,19 +70,10 @@ bool gpu_experts_accept(const struct ct_prepare *p, int at)
            ct_tensor_count(&p->in[at + WEIGHTS]) <= MOST_TILES * GPU_EXPERTS_TILE;
 }
 
-static bool accepts(const struct ct_prepare *p)
-{
-    return gpu_experts_accept(p, 0);
-}
-
-static bool accepts_grad(const struct ct_prepare *p)
-{
-    return gpu_experts_accept(p, 1);
-}
-
-int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradient, bool combines)
+int gpu_experts_prepare(struct ct_prepare *p, size_t element)
 {
     struct experts_state *s = ct_arena_new(p->arena, struct experts_state);
+    int at = x_of(p->op);
     size_t choices = (size_t)ct_tensor_count(&p->in[at + WEIGHTS]);
     size_t f = choices * (size_t)p->in[at + GATE].shape[1] * element;
 
@@ -63,27 +81,18 @@ int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradi
     s->order = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->place = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->g = gpu_carve(&p->workspace, f);
-    s->u = gpu_carve(&p->workspace, gradient || element == sizeof(float) ? f : 0);
-    s->dh = gpu_carve(&p->workspace, gradient ? f : 0);
-    s->rows = gpu_carve(&p->workspace,
-                        combines ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
+    s->u = gpu_carve(&p->workspace, at > 0 || element == sizeof(float) ? f : 0);
+    s->dh = gpu_carve(&p->workspace, at > 0 ? f : 0);
+    s->rows =
+        gpu_carve(&p->workspace,
+                  sums_tokens(p->op) ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
     p->state = s;
     return 0;
 }
 
 static int prepare(struct ct_prepare *p)
 {
-    return gpu_experts_prepare(p, 0, sizeof(float), false, true);
-}
-
-static int prepare_dx(struct ct_prepare *p)
-{
-    return gpu_experts_prepare(p, 1, sizeof(float), true, true);
-}
-
-static int prepare_dw(struct ct_prepare *p)
-{
-    return gpu_experts_prepare(p, 1, sizeof(float), true, false);
+    return gpu_experts_prepare(p, sizeof(float));
 }
 
 static struct gpu_gate gate_of(const struct ct_experts *how)
@@ -96,9 +105,10 @@ static struct gpu_gate gate_of(const struct ct_experts *how)
                              .beyond = limit};
 }
 
-struct experts_call gpu_experts_call(const struct ct_launch *l, int at)
+struct experts_call gpu_experts_call(const struct ct_launch *l)
 {
     const struct experts_state *s = l->state;
+    int at = x_of(l->op);
     const struct ct_tensor *in = l->in + at;
     bool biased = l->ins > at + GATE_BIAS;
     char *work = l->workspace;
@@ -184,14 +194,14 @@ static int begin(const struct experts_call *c)
     return rc < 0 ? rc : multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[UP], false, false, c->u);
 }
 
-int gpu_combine_rows(const struct experts_call *c, const char *name, const float *weights,
-                     float *dweights)
+int gpu_combine_rows(const struct experts_call *c, const char *name)
 {
     const struct ct_tensor *y = &c->l->out[0];
+    bool gradient = x_of(c->l->op) > 0, adds = c->l->accumulate >> 1 & 1;
     struct gpu_experts_combine a = {.y = y->data,
-                                    .dweights = dweights,
+                                    .dweights = adds ? NULL : gpu_dweights(c->l),
                                     .rows = c->rows,
-                                    .weights = weights,
+                                    .weights = gradient ? NULL : c->in[WEIGHTS].data,
                                     .place = c->all.place,
                                     .tokens = c->tokens,
                                     .columns = c->n,
@@ -219,7 +229,7 @@ static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
 
 static int run(const struct ct_launch *l)
 {
-    struct experts_call c = gpu_experts_call(l, 0);
+    struct experts_call c = gpu_experts_call(l);
     struct gpu_experts_rows rows = rows_of_choices(&c);
     int rc = begin(&c);
 
@@ -227,36 +237,38 @@ static int run(const struct ct_launch *l)
         rc = gpu_launch_rows(l, "experts_hidden", c.all.choices, &rows);
     if (rc == 0)
         rc = multiply(&c, of_choices(c.g, c.f), &c.in[DOWN], false, false, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine", c.in[WEIGHTS].data, NULL);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine");
 }
 
+/* ---- gradients ---- */
+
 /* dg over g, du over u, the weighted hidden layer over dh. */
-static int hidden_gradients(const struct experts_call *c, float *dweights)
+static int hidden_gradients(const struct experts_call *c)
 {
     struct gpu_experts_rows rows = rows_of_choices(c);
     int rc = begin(c);
 
-    rows.dweights = dweights;
+    rows.dweights = gpu_dweights(c->l);
+    rows.accumulate = c->l->accumulate >> 1 & 1;
     if (rc == 0)
         rc = multiply(c, gpu_rows_of_tokens(&c->l->in[0]), &c->in[DOWN], true, false, c->dh);
     return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
 }
 
-static int run_dx(const struct ct_launch *l)
+static int sum_tokens(const struct experts_call *c)
 {
-    struct experts_call c = gpu_experts_call(l, 1);
-    int rc = hidden_gradients(&c, l->out[1].data);
+    int rc = multiply(c, of_choices(c->g, c->f), &c->in[GATE], true, false, c->rows);
 
     if (rc == 0)
-        rc = multiply(&c, of_choices(c.g, c.f), &c.in[GATE], true, false, c.rows);
-    if (rc == 0)
-        rc = multiply(&c, of_choices(c.u, c.f), &c.in[UP], true, true, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine", NULL, l->out[1].data);
+        rc = multiply(c, of_choices(c->u, c->f), &c->in[UP], true, true, c->rows);
+    return rc < 0 ? rc : gpu_combine_rows(c, "experts_combine");
 }
 
+/* Gradient number i of the experts' weights. */
 static int outer(const struct experts_call *c, struct gpu_expert_rows left,
-                 struct gpu_expert_rows right, int out)
+                 struct gpu_expert_rows right, int i)
 {
+    int out = gpu_first_gradient(c->l->op) + i;
     const struct ct_tensor *t = &c->l->out[out];
     struct gpu_experts_outer a = {.out = t->data,
                                   .left = left,
@@ -298,33 +310,48 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du)
 {
-    int rc = c->gate_bias ? gpu_sum_experts(c->l, &c->all, dg, NULL, 3) : 0;
+    int first = gpu_first_gradient(c->l->op);
+    int rc = c->gate_bias ? gpu_sum_experts(c->l, &c->all, dg, NULL, first + 3) : 0;
 
-    return rc < 0 || !c->gate_bias ? rc : gpu_sum_experts(c->l, &c->all, du, NULL, 4);
+    return rc < 0 || !c->gate_bias ? rc : gpu_sum_experts(c->l, &c->all, du, NULL, first + 4);
 }
 
-static int run_dw(const struct ct_launch *l)
+static int sum_weights(const struct experts_call *c)
 {
-    struct experts_call c = gpu_experts_call(l, 1);
-    int rc = hidden_gradients(&c, NULL);
+    struct gpu_expert_rows x = gpu_rows_of_tokens(&c->in[X]), dg = of_choices(c->g, c->f);
+    struct gpu_expert_rows du = of_choices(c->u, c->f);
+    int rc = gpu_sum_biases(c, dg, du);
 
     if (rc == 0)
-        rc = gpu_sum_biases(&c, of_choices(c.g, c.f), of_choices(c.u, c.f));
+        rc = outer(c, dg, x, 0);
     if (rc == 0)
-        rc = outer(&c, of_choices(c.g, c.f), gpu_rows_of_tokens(&c.in[X]), 0);
-    if (rc == 0)
-        rc = outer(&c, of_choices(c.u, c.f), gpu_rows_of_tokens(&c.in[X]), 1);
-    return rc < 0 ? rc : outer(&c, gpu_rows_of_tokens(&l->in[0]), of_choices(c.dh, c.f), 2);
+        rc = outer(c, du, x, 1);
+    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->l->in[0]), of_choices(c->dh, c->f), 2);
+}
+
+static int run_gradients(const struct ct_launch *l)
+{
+    struct experts_call c = gpu_experts_call(l);
+    int rc = hidden_gradients(&c);
+
+    if (rc == 0 && l->op->type != &ct_op_experts_dx)
+        rc = sum_weights(&c);
+    return rc == 0 && sums_tokens(l->op) ? sum_tokens(&c) : rc;
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
     CT_KERNEL("experts", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
               gpu_experts_tensor_run),
-    CT_KERNEL("experts_dx", "tensor", 0, gpu_experts_tensor_accept_grad,
-              gpu_experts_tensor_prepare_dx, gpu_experts_tensor_run_dx),
-    CT_KERNEL("experts_dw", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept_grad,
-              gpu_experts_tensor_prepare_dw, gpu_experts_tensor_run_dw),
-    CT_KERNEL("experts", "plain", 0, accepts, prepare, run),
-    CT_KERNEL("experts_dx", "plain", 0, accepts_grad, prepare_dx, run_dx),
-    CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_dw, run_dw),
+    CT_KERNEL("experts_dx", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
+              gpu_experts_tensor_run_gradients),
+    CT_KERNEL("experts_dw", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept,
+              gpu_experts_tensor_prepare, gpu_experts_tensor_run_gradients),
+    CT_KERNEL("experts_grad", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept,
+              gpu_experts_tensor_prepare, gpu_experts_tensor_run_gradients),
+    CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare, run),
+    CT_KERNEL("experts_dx", "plain", 0, gpu_experts_accept, prepare, run_gradients),
+    CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
+              run_gradients),
+    CT_KERNEL("experts_grad", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
+              run_gradients),
     {0}};

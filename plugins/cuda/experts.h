@@ -1,6 +1,6 @@
 /*
- * Calls of experts, experts_dx and experts_dw: what plain kernels (experts.c) and those on tensor
- * cores (experts_tensor.c) share. Sorted choices, and sums of their rows: expert_bias.c, too.
+ * Calls of experts and of their gradients: what plain kernels (experts.c) and those on tensor cores
+ * (experts_tensor.c) share. Sorted choices, and sums of their rows: expert_bias.c, too.
  */
 #ifndef GPU_EXPERTS_H
 #define GPU_EXPERTS_H
@@ -30,11 +30,10 @@ struct experts_call {
     void *g, *u, *dh, *rows;
 };
 
-/* Input `at` is x: 0 of experts, 1 of its gradients. */
-bool gpu_experts_accept(const struct ct_prepare *p, int at);
+bool gpu_experts_accept(const struct ct_prepare *p);
 /* element: bytes of an inner value. */
-int gpu_experts_prepare(struct ct_prepare *p, int at, size_t element, bool gradient, bool combines);
-struct experts_call gpu_experts_call(const struct ct_launch *l, int at);
+int gpu_experts_prepare(struct ct_prepare *p, size_t element);
+struct experts_call gpu_experts_call(const struct ct_launch *l);
 
 int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all);
 /* A tensor's rows, those of the choices' tokens. */
@@ -42,26 +41,26 @@ struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t);
 /* A warp for each row. */
 int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
                     const void *arguments);
-/* Output 0, by kernel `name`: sums of c->rows by token. */
-int gpu_combine_rows(const struct experts_call *c, const char *name, const float *weights,
-                     float *dweights);
+/* The gradients of the choices' weights: output 1 of experts_dx and experts_grad; else NULL. */
+float *gpu_dweights(const struct ct_launch *l);
+/* Output 0, by kernel `name`: sums of c->rows by token. Weighted where it is y; where it is dx,
+   gradients of choices' weights that other ranks compute become 0. */
+int gpu_combine_rows(const struct experts_call *c, const char *name);
+/* The first output that is a gradient of the experts' weights. */
+int gpu_first_gradient(const struct ct_op *op);
 
 /* Output `out`: sums of rows by expert, weighted where weights are given. */
 int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
                     struct gpu_expert_rows rows, const float *weights, int out);
-/* The gradients of the biases, outputs of experts_dw, from dg and du; nothing without biases. */
+/* The gradients of the biases, from dg and du; nothing without biases. */
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du);
 
 /* ---- experts_tensor.c ---- */
 
 bool gpu_experts_tensor_accept(const struct ct_prepare *p);
-bool gpu_experts_tensor_accept_grad(const struct ct_prepare *p);
 int gpu_experts_tensor_prepare(struct ct_prepare *p);
-int gpu_experts_tensor_prepare_dx(struct ct_prepare *p);
-int gpu_experts_tensor_prepare_dw(struct ct_prepare *p);
 int gpu_experts_tensor_run(const struct ct_launch *l);
-int gpu_experts_tensor_run_dx(const struct ct_launch *l);
-int gpu_experts_tensor_run_dw(const struct ct_launch *l);
+int gpu_experts_tensor_run_gradients(const struct ct_launch *l);
 
 #endif

@@ -10,38 +10,20 @@
 #include "experts.h"
 
 /* Vectors are of 8 elements. */
-static bool accept(const struct ct_prepare *p, int at)
+bool gpu_experts_tensor_accept(const struct ct_prepare *p)
 {
+    int at = p->op->type == &ct_op_experts ? 0 : 1;
+
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && p->in[i].dtype != CT_BF16)
             return false;
-    return gpu_experts_accept(p, at) && p->in[at + GATE].shape[1] % 8 == 0 &&
+    return gpu_experts_accept(p) && p->in[at + GATE].shape[1] % 8 == 0 &&
            p->in[at + GATE].shape[2] % 8 == 0;
-}
-
-bool gpu_experts_tensor_accept(const struct ct_prepare *p)
-{
-    return accept(p, 0);
-}
-
-bool gpu_experts_tensor_accept_grad(const struct ct_prepare *p)
-{
-    return accept(p, 1);
 }
 
 int gpu_experts_tensor_prepare(struct ct_prepare *p)
 {
-    return gpu_experts_prepare(p, 0, sizeof(uint16_t), false, true);
-}
-
-int gpu_experts_tensor_prepare_dx(struct ct_prepare *p)
-{
-    return gpu_experts_prepare(p, 1, sizeof(uint16_t), true, true);
-}
-
-int gpu_experts_tensor_prepare_dw(struct ct_prepare *p)
-{
-    return gpu_experts_prepare(p, 1, sizeof(uint16_t), true, false);
+    return gpu_experts_prepare(p, sizeof(uint16_t));
 }
 
 static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
@@ -99,18 +81,18 @@ static int multiply(const struct experts_call *c, struct gpu_experts_tensor part
 
 int gpu_experts_tensor_run(const struct ct_launch *l)
 {
-    struct experts_call c = gpu_experts_call(l, 0);
+    struct experts_call c = gpu_experts_call(l);
     struct gpu_experts_tensor down = {
         .in = {of_choices(c.g, c.f)}, .weight = {c.in[DOWN].data}, .parts = 1};
     int rc = begin(&c, false);
 
     if (rc == 0)
         rc = multiply(&c, down, c.n, false, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor", c.in[WEIGHTS].data, NULL);
+    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor");
 }
 
 /* dg over g, du over u, the weighted hidden layer over dh. */
-static int hidden_gradients(const struct experts_call *c, float *dweights)
+static int hidden_gradients(const struct experts_call *c)
 {
     struct gpu_experts_tensor down = {
         .in = {gpu_rows_of_tokens(&c->l->in[0])}, .weight = {c->in[DOWN].data}, .parts = 1};
@@ -118,10 +100,11 @@ static int hidden_gradients(const struct experts_call *c, float *dweights)
                                     .g = c->g,
                                     .u = c->u,
                                     .dh = c->dh,
-                                    .dweights = dweights,
+                                    .dweights = gpu_dweights(c->l),
                                     .weights = c->in[WEIGHTS].data,
                                     .f = c->f,
-                                    .how = c->how};
+                                    .how = c->how,
+                                    .accumulate = c->l->accumulate >> 1 & 1};
     int rc = begin(c, true);
 
     if (isfinite(c->how.limit)) /* what was beyond it is infinite now */
@@ -131,22 +114,21 @@ static int hidden_gradients(const struct experts_call *c, float *dweights)
     return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_gated_grad", c->all.choices, &rows);
 }
 
-int gpu_experts_tensor_run_dx(const struct ct_launch *l)
+static int sum_tokens(const struct experts_call *c)
 {
-    struct experts_call c = gpu_experts_call(l, 1);
-    struct gpu_experts_tensor halves = {.in = {of_choices(c.g, c.f), of_choices(c.u, c.f)},
-                                        .weight = {c.in[GATE].data, c.in[UP].data},
+    struct gpu_experts_tensor halves = {.in = {of_choices(c->g, c->f), of_choices(c->u, c->f)},
+                                        .weight = {c->in[GATE].data, c->in[UP].data},
                                         .parts = 2};
-    int rc = hidden_gradients(&c, l->out[1].data);
+    int rc = multiply(c, halves, c->n, true, c->rows);
 
-    if (rc == 0)
-        rc = multiply(&c, halves, c.n, true, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor", NULL, l->out[1].data);
+    return rc < 0 ? rc : gpu_combine_rows(c, "experts_combine_tensor");
 }
 
+/* Gradient number i of the experts' weights. */
 static int outer(const struct experts_call *c, struct gpu_expert_rows left,
-                 struct gpu_expert_rows right, int out)
+                 struct gpu_expert_rows right, int i)
 {
+    int out = gpu_first_gradient(c->l->op) + i;
     const struct ct_tensor *t = &c->l->out[out];
     struct gpu_experts_outer a = {.out = t->data,
                                   .left = left,
@@ -163,17 +145,25 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
     return gpu_launch(c->l, "experts_outer_tensor", grid, block, 0, &a);
 }
 
-int gpu_experts_tensor_run_dw(const struct ct_launch *l)
+static int sum_weights(const struct experts_call *c)
 {
-    struct experts_call c = gpu_experts_call(l, 1);
-    struct gpu_expert_rows x = gpu_rows_of_tokens(&c.in[X]), dy = gpu_rows_of_tokens(&l->in[0]);
-    int rc = hidden_gradients(&c, NULL);
+    struct gpu_expert_rows x = gpu_rows_of_tokens(&c->in[X]), dg = of_choices(c->g, c->f);
+    struct gpu_expert_rows du = of_choices(c->u, c->f);
+    int rc = gpu_sum_biases(c, dg, du);
 
     if (rc == 0)
-        rc = gpu_sum_biases(&c, of_choices(c.g, c.f), of_choices(c.u, c.f));
+        rc = outer(c, dg, x, 0);
     if (rc == 0)
-        rc = outer(&c, of_choices(c.g, c.f), x, 0);
-    if (rc == 0)
-        rc = outer(&c, of_choices(c.u, c.f), x, 1);
-    return rc < 0 ? rc : outer(&c, dy, of_choices(c.dh, c.f), 2);
+        rc = outer(c, du, x, 1);
+    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->l->in[0]), of_choices(c->dh, c->f), 2);
+}
+
+int gpu_experts_tensor_run_gradients(const struct ct_launch *l)
+{
+    struct experts_call c = gpu_experts_call(l);
+    int rc = hidden_gradients(&c);
+
+    if (rc == 0 && l->op->type != &ct_op_experts_dx)
+        rc = sum_weights(&c);
+    return rc == 0 && l->op->type != &ct_op_experts_dw ? sum_tokens(&c) : rc;
 }

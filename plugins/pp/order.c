@@ -52,17 +52,34 @@ static int read_schedule(const struct pp_stages *stages, const struct ct_schedul
     return rc < 0 ? ct_context(rc, "[pp] schedule_csv = %s", pp_config.schedule_csv) : 0;
 }
 
-static int make_schedule(const struct pp_stages *stages, const struct ct_schedule_request *request,
+static struct ct_schedule_request request_for(const struct pp_stages *stages, int microbatches,
+                                              struct ct_arena *arena)
+{
+    return (struct ct_schedule_request){.ranks = stages->ranks,
+                                        .stages = stages->count,
+                                        .microbatches = microbatches,
+                                        .arena = arena};
+}
+
+/* Of a training step's batch, before communication is added. */
+static int make_schedule(const struct pp_stages *stages, int microbatches, struct ct_arena *arena,
                          struct ct_schedule **schedule)
 {
+    struct ct_schedule_request request = request_for(stages, microbatches, arena);
     const struct ct_schedule_ops *ops;
     int rc = pp_find_schedule(&ops);
 
     if (rc < 0)
         return rc;
     return *pp_config.schedule_csv
-               ? read_schedule(stages, request, schedule)
-               : ct_schedule_generate(ops, pp_config.schedule, request, schedule);
+               ? read_schedule(stages, &request, schedule)
+               : ct_schedule_generate(ops, pp_config.schedule, &request, schedule);
+}
+
+/* Of one batch in training, without accumulation. */
+static int batch_microbatches(void)
+{
+    return (int)(ct_config.training.local_batch_size / pp_config.microbatch_size);
 }
 
 /* If a rank has more stages than this, not all are kept gathered all the time, as in torch. */
@@ -153,11 +170,8 @@ static void append_times(const struct ct_graph *graph, const struct ct_action_li
 static int schedule_of(const struct ct_run *run, const struct pp_stages *stages, int microbatches,
                        bool training, struct ct_arena *arena, struct ct_schedule **schedule)
 {
-    struct ct_schedule_request request = {.ranks = stages->ranks,
-                                          .stages = stages->count,
-                                          .microbatches = microbatches,
-                                          .arena = arena};
-    int rc = training ? make_schedule(stages, &request, schedule)
+    struct ct_schedule_request request = request_for(stages, microbatches, arena);
+    int rc = training ? make_schedule(stages, microbatches, arena, schedule)
                       : ct_schedule_forward_only(&request, stages->rank_of, schedule);
 
     if (rc == 0)
@@ -179,7 +193,7 @@ static int make_order(const struct ct_run *run, struct ct_graph *graph, int micr
     }
     rc = pp_stages_of(graph, arena, &stages);
     if (training)
-        each = (int)(ct_config.training.local_batch_size / pp_config.microbatch_size);
+        each = batch_microbatches();
     if (rc == 0)
         rc = schedule_of(run, &stages, each, training, arena, &schedule);
     if (rc < 0)
@@ -189,8 +203,37 @@ static int make_order(const struct ct_run *run, struct ct_graph *graph, int micr
     return 0;
 }
 
+static bool has_weights_alone(const struct ct_schedule *schedule)
+{
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        for (size_t i = 0; i < schedule->lists[rank].count; i++)
+            if (schedule->lists[rank].item[i].type == CT_ACTION_W)
+                return true;
+    return false;
+}
+
+static int splits_backward(struct ct_graph *graph, bool *splits)
+{
+    struct ct_arena scratch = {0};
+    struct pp_stages stages;
+    struct ct_schedule *schedule;
+    int rc;
+
+    *splits = false;
+    if (graph->partition_axis < 0)
+        return 0;
+    rc = pp_stages_of(graph, &scratch, &stages);
+    if (rc == 0)
+        rc = make_schedule(&stages, batch_microbatches(), &scratch, &schedule);
+    if (rc == 0)
+        *splits = has_weights_alone(schedule);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 const struct ct_order_ops pp_order = {
     .size = sizeof(struct ct_order_ops),
     .microbatch_size = microbatch_size,
     .order = make_order,
+    .splits_backward = splits_backward,
 };

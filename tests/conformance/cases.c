@@ -201,7 +201,10 @@
     "," #n "], float32[" #b "," #t "," #k "]\n"                                                    \
     "W - %dgate, %dup, %ddown = experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) : "         \
     "float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n "," #f   \
-    "]\n"
+    "]\n"                                                                                          \
+    "I - %ax, %aweights, %agate, %aup, %adown = experts_grad(%dy, %x, %weights, %ids, %gate, "     \
+    "%up, %down) : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "], T[" #e "," #f "," #n    \
+    "], T[" #e "," #f "," #n "], T[" #e "," #n "," #f "]\n"
 
 /* With biases and limits. */
 #define BIASED_EXPERTS(b, t, n, f, e, k, how)                                                      \
@@ -223,7 +226,11 @@
     "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"        \
     "W - %tgate, %tup, %tdown, %tgb, %tub = experts_dw(%dy, %x, %weights, %choices, %gate, %up, "  \
     "%down, %gb, %ub) {" how "} : T[" #e "," #f "," #n "], T[" #e "," #f "," #n "], T[" #e "," #n  \
-    "," #f "], T[" #e "," #f "], T[" #e "," #f "]\n"
+    "," #f "], T[" #e "," #f "], T[" #e "," #f "]\n"                                               \
+    "I - %ax, %aweights, %agate, %aup, %adown, %agb, %aub = experts_grad(%dy, %x, %weights, "      \
+    "%choices, %gate, %up, %down, %gb, %ub) {" how "} : T[" #b "," #t "," #n "], float32[" #b      \
+    "," #t "," #k "], float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n                  \
+    "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"
 
 #define EXPERT_BIAS(b, t, n, e, k)                                                                 \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \

@@ -241,6 +241,66 @@ static void many_linears_become_a_few(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- gradients that begin with the same work ---- */
+
+#define MIXTURE                                                                                    \
+    "graph \"mixture\"\n"                                                                          \
+    "input %x : bfloat16[2,3,4]\ninput %dy : bfloat16[2,3,4]\n"                                    \
+    "input %weights : float32[2,3,2]\ninput %ids : int32[2,3,2]\n"                                 \
+    "param %gate : bfloat16[6,8,4]\nparam %up : bfloat16[6,8,4]\n"                                 \
+    "param %down : bfloat16[6,4,8]\n"
+#define OPERANDS "%x, %weights, %ids, %gate, %up, %down"
+#define DX(dy, of)                                                                                 \
+    "I - %dx, %dweights = experts_dx(" dy ", " of ") : bfloat16[2,3,4], float32[2,3,2]\n"
+#define DW(dy, how)                                                                                \
+    "W - %dgate, %dup, %ddown = experts_dw(" dy ", " OPERANDS ")" how                              \
+    " : float32![6,8,4], float32![6,8,4], bfloat16[6,4,8]\nfetch dup = %dup\nfetch dx = %dx\n"
+
+static struct ct_graph *with_joined_gradients(struct ct_arena *arena, const char *text)
+{
+    struct ct_graph *graph = parse(arena, text);
+    const struct ct_transform *t;
+
+    for (size_t i = 0; (t = ct_transform_at(i)) && strcmp(t->name, "join_gradients");)
+        i++;
+    assert_ok(ct_graph_verify(graph, NULL));
+    assert_ok(t->apply(graph, NULL));
+    assert_ok(ct_graph_verify(graph, NULL));
+    return graph;
+}
+
+static void gradients_of_experts_become_one_op(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        with_joined_gradients(&arena, MIXTURE DX("%dy", OPERANDS) DW("%dy", ""));
+    const struct ct_op *op = find_op(graph, "experts_grad", 0);
+
+    (void)state;
+    assert_int_equal(count_ops(graph, "experts_dx") + count_ops(graph, "experts_dw"), 0);
+    assert_ptr_equal(ct_graph_fetched(graph, "dx"), op->out[0]);
+    assert_ptr_equal(ct_graph_fetched(graph, "dup"), op->out[3]);
+    assert_string_equal(op->out[4]->name, "ddown");
+    assert_int_equal(op->out[3]->dtype, CT_F32);
+    assert_int_equal(op->out[4]->dtype, CT_BF16);
+    ct_arena_finish(&arena);
+}
+
+static void gradients_of_other_operands_are_left(void **state)
+{
+    static const char *const texts[] = {
+        MIXTURE DX("%x", OPERANDS) DW("%dy", ""),
+        MIXTURE DX("%dy", "%dy, %weights, %ids, %gate, %up, %down") DW("%dy", ""),
+        MIXTURE DX("%dy", OPERANDS) DW("%dy", " {limit=7}"),
+    };
+    struct ct_arena arena = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(texts); i++)
+        assert_int_equal(count_ops(with_joined_gradients(&arena, texts[i]), "experts_grad"), 0);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +314,8 @@ int main(void)
         cmocka_unit_test(sums_that_are_used_before_the_norm_are_left),
         cmocka_unit_test(losses_and_gradients_are_those_of_the_plain_graph),
         cmocka_unit_test(many_linears_become_a_few),
+        cmocka_unit_test(gradients_of_experts_become_one_op),
+        cmocka_unit_test(gradients_of_other_operands_are_left),
     };
 
     if (ct_ops_register() < 0)

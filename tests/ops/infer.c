@@ -130,6 +130,15 @@ static const struct infer_case good[] = {
      "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4] float32[5,4] float32[5,4]",
      "float32[5,4,8] float32[5,4,8] float32[5,8,4] float32[5,4] float32[5,4]"},
+    {"experts_grad", NULL,
+     "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4]",
+     "float32[2,3,8] float32[2,3,2] float32[5,4,8] float32[5,4,8] float32[5,8,4]"},
+    {"experts_grad", "limit=7",
+     "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4] float32[5,4] float32[5,4]",
+     "float32[2,3,8] float32[2,3,2] float32[5,4,8] float32[5,4,8] float32[5,8,4] float32[5,4] "
+     "float32[5,4]"},
     {"expert_bias", NULL, "float32[2,3,2] int32[2,3,2] bfloat16[5,8]", "bfloat16[2,3,8]"},
     {"expert_bias_dweights", NULL, "bfloat16[2,3,8] int32[2,3,2] bfloat16[5,8]", "float32[2,3,2]"},
     {"expert_bias_dbias", NULL, "bfloat16[2,3,8] float32[2,3,2] int32[2,3,2] bfloat16[5,8]",
@@ -348,6 +357,10 @@ static const struct infer_case bad[] = {
      "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
      "experts_dw(%experts_dw): K is 2 in weights %c [2,2], but 3 in ids %d [2,3]"},
+    {"experts_grad", NULL,
+     "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4]",
+     "experts_grad(%experts_grad): K is 2 in weights %c [2,2], but 3 in ids %d [2,3]"},
     {"experts", NULL,
      "float32[2,8] float32[2,3] int32[2,3] float32[5,4,8] float32[5,4,8] float32[5,8,4] "
      "float32[5,4] -",

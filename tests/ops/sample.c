@@ -102,6 +102,11 @@ const struct ct_sample samples[] = {
     {"experts_dw", "alpha=1.702 limit=1 offset=1",
      "real[3,4] real[3,4] statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] "
      "real[6,2]"},
+    {"experts_grad", NULL,
+     "real[3,4] real[3,4] statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2]"},
+    {"experts_grad", "alpha=1.702 limit=1 offset=1",
+     "real[3,4] real[3,4] statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] "
+     "real[6,2]"},
     {"expert_bias", NULL, "statistic[2,3,2] index[2,3,2] real[6,4]"},
     {"expert_bias_dweights", NULL, "real[2,3,4] index[2,3,2] real[6,4]"},
     {"expert_bias_dbias", NULL, "real[2,3,4] statistic[2,3,2] index[2,3,2] real[6,4]"},

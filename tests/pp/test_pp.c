@@ -17,7 +17,7 @@ static const struct ct_transform *partition, *localise;
 
 static int load(void **state)
 {
-    static const char *const schedules[] = {"1f1b", "interleaved_1f1b", "zbv"};
+    static const char *const schedules[] = {"1f1b", "interleaved_1f1b", "zb1p", "zbv"};
 
     (void)state;
     for (size_t i = 0; i < CT_COUNT(schedules); i++)
@@ -375,6 +375,47 @@ static void programs_are_proven_and_deadlocks_found(void **state)
     ct_arena_finish(&arena);
 }
 
+/* ---- gradients of experts ---- */
+
+static const char mixtures[] =
+    "graph \"mixtures\"\nmesh pp=2\npartition pp\n"
+    "input %x : float32[2,3,4]\ninput %dy : float32[2,3,4]\n"
+    "input %weights : float32[2,3,2]\ninput %ids : int32[2,3,2]\n"
+    "param %gate : float32[6,8,4]\nparam %up : float32[6,8,4]\nparam %down : float32[6,4,8]\n"
+    "0F a %y = experts(%x, %weights, %ids, %gate, %up, %down) : float32[2,3,4]\n"
+    "1F b %z = silu(%y) : float32[2,3,4]\n"
+    "0I a %dx, %dk = experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down) : float32[2,3,4], "
+    "float32[2,3,2]\n"
+    "0W a %dg, %du, %dd = experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) : "
+    "float32[6,8,4], float32[6,8,4], float32[6,4,8]\n"
+    "fetch z = %z\nfetch dx = %dx\nfetch dg = %dg\n";
+
+/* Those that a schedule runs apart stay apart. */
+static void gradients_are_joined_if_they_run_together(void **state)
+{
+    static const struct {
+        const char *schedule;
+        size_t joined;
+    } cases[] = {{"1f1b", 1}, {"zb1p", 0}};
+    const struct ct_transform *t;
+    struct ct_arena arena = {0};
+
+    (void)state;
+    for (size_t i = 0; (t = ct_transform_at(i)) && strcmp(t->name, "join_gradients");)
+        i++;
+    ct_config.training.local_batch_size = 4;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_graph *g = parse(&arena, mixtures);
+
+        TEST_OPTIONS(plugin, "degree=2", "microbatch_size=1",
+                     ct_arena_printf(&arena, "schedule=%s", cases[i].schedule));
+        assert_ok(t->apply(g, NULL));
+        assert_ok(ct_graph_verify(g, NULL));
+        assert_int_equal(count_ops(g, "experts_grad"), cases[i].joined);
+    }
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +429,7 @@ int main(void)
         cmocka_unit_test(tied_parameters_are_shared_between_stages),
         cmocka_unit_test(values_do_not_go_back),
         cmocka_unit_test(programs_are_proven_and_deadlocks_found),
+        cmocka_unit_test(gradients_are_joined_if_they_run_together),
     };
 
     if (ct_ops_register() < 0)

@@ -186,6 +186,8 @@ struct ct_order_ops {
        these may be several accumulated batches. Allocate in arena. */
     int (*order)(const struct ct_run *run, struct ct_graph *graph, int microbatches, bool training,
                  struct ct_arena *arena, struct ct_order *order);
+    /* Does a rank run the I of a microbatch before other sections, and its W later? NULL: some. */
+    int (*splits_backward)(struct ct_graph *graph, bool *splits);
 };
 
 /* ---- verbs ---- */

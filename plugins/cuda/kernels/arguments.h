@@ -357,7 +357,7 @@ struct gpu_experts_rows {
     const void *gate_bias, *up_bias; /* to be added to g and u, or NULL */
     int64_t f;
     struct gpu_gate how;
-    int32_t bias_kind;
+    int32_t bias_kind, accumulate; /* dweights */
 };
 
 /* Sums of each expert's rows. */

@@ -238,7 +238,7 @@ KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
     }
     sum = warp_sum(sum);
     if (a.dweights && threadIdx.x % 32 == 0)
-        a.dweights[choice] = sum;
+        a.dweights[choice] = a.accumulate ? a.dweights[choice] + sum : sum;
 }
 
 /* y[token] = sum of the rows of its choices, weighted where weights are given. */

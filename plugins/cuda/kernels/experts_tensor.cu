@@ -170,7 +170,7 @@ KERNEL(experts_gated_grad, gpu_experts_rows, 256)
     }
     sum = warp_sum(sum);
     if (a.dweights && threadIdx.x % 32 == 0)
-        a.dweights[choice] = sum;
+        a.dweights[choice] = a.accumulate ? a.dweights[choice] + sum : sum;
 }
 
 /* ---- rows times weights ---- */

@@ -62,6 +62,7 @@
     X(experts)                                                                                     \
     X(experts_dx)                                                                                  \
     X(experts_dw)                                                                                  \
+    X(experts_grad)                                                                                \
     X(expert_bias)                                                                                 \
     X(expert_bias_dweights)                                                                        \
     X(expert_bias_dbias)                                                                           \
@@ -87,9 +88,9 @@ CT_LIB_OPS(X)
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header, the transforms "join", "precision" and "update",
-   lib/collective.h for the core's collectives, and lib's diagnostics (app/diagnose.h). A program
-   calls it before it opens a run; a second call does nothing. */
+/* Register the op types of this header, the transforms of every run, lib/collective.h for the
+   core's collectives, and lib's diagnostics (app/diagnose.h). A program calls it before it opens a
+   run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */

@@ -1,0 +1,104 @@
+/*
+ * The transform "join_gradients": experts_dx and experts_dw of the same operands become
+ * experts_grad, which computes the hidden layers once.
+ *
+ * It runs when everything else has been decided, so that ops are told apart as long as it matters
+ * what is a gradient of weights. Where a rank may run W later than I (zero-bubble schedules), they
+ * stay apart: nothing has to be kept from one to the other.
+ */
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/plugin.h>
+
+#include "list.h"
+
+static int backward_is_split(struct ct_graph *graph, bool *split)
+{
+    const struct ct_offer *offer = ct_offer_at(CT_ORDER, 0);
+    const struct ct_order_ops *ops;
+    int rc = offer ? ct_offer_find(CT_ORDER, NULL, &offer) : 0;
+
+    *split = false;
+    if (rc < 0 || !offer)
+        return rc;
+    ops = offer->ops;
+    *split = true;
+    return ops->splits_backward ? ops->splits_backward(graph, split) : 0;
+}
+
+static bool same_operands(const struct ct_op *a, const struct ct_op *b)
+{
+    return a->ins == b->ins && !memcmp(a->in, b->in, (size_t)a->ins * sizeof(*a->in)) &&
+           !memcmp(a->attrs, b->attrs, a->type->attrs_size) &&
+           a->section->group == b->section->group;
+}
+
+/* The gradients of tokens that go with those of weights; NULL: there are none. */
+static struct ct_op *partner_of(const struct ct_op *dw)
+{
+    ct_for_each_use (use, dw->in[0])
+        if (use->op->type == &ct_op_experts_dx && same_operands(use->op, dw))
+            return use->op;
+    return NULL;
+}
+
+/* `by` takes the place of `old`: its users, its name and all that is known of it. */
+static void take_over(struct ct_graph *graph, struct ct_value *old, struct ct_value *by)
+{
+    const char *name = old->name;
+
+    by->dtype = old->dtype;
+    by->dtype_fixed = old->dtype_fixed;
+    by->sharding = old->sharding;
+    by->marks = old->marks;
+    ct_value_replace(graph, old, by);
+    ct_value_rename(graph, old, ct_arena_printf(graph->arena, "%s.joined", name));
+    ct_value_rename(graph, by, name);
+}
+
+static int join(struct ct_graph *graph, struct ct_op *dx, struct ct_op *dw)
+{
+    struct ct_builder b = ct_builder_before(graph, dx);
+    struct ct_op *op = ct_emit_type(&b, &ct_op_experts_grad, NULL, dx->in, dx->ins, dx->attrs);
+
+    for (int i = 0; op && i < op->outs; i++)
+        take_over(graph, i < dx->outs ? dx->out[i] : dw->out[i - dx->outs], op->out[i]);
+    if (op) {
+        ct_graph_remove(graph, dx);
+        ct_graph_remove(graph, dw);
+    }
+    return b.status;
+}
+
+static int join_gradients(struct ct_graph *graph, struct ct_run *run)
+{
+    bool split = false, asked = false;
+    int rc = 0;
+
+    (void)run;
+    ct_for_each_op_safe (op, graph) {
+        struct ct_op *dx = op->type == &ct_op_experts_dw ? partner_of(op) : NULL;
+
+        if (!dx)
+            continue;
+        if (!asked)
+            rc = backward_is_split(graph, &split);
+        asked = true;
+        if (rc == 0 && !split)
+            rc = join(graph, dx, op);
+        if (rc < 0 || split)
+            break;
+    }
+    return rc;
+}
+
+const struct ct_transform ct_join_gradients = {
+    .size = sizeof(struct ct_transform),
+    .name = "join_gradients",
+    .summary = "gradients of experts towards tokens and weights become one op",
+    .phase = CT_PHASE_FUSE,
+    .after = (const char *const[]){"preferred", NULL},
+    .apply = join_gradients,
+};
