@@ -115,11 +115,26 @@ int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
 
 /* ---- sums of tokens ---- */
 
+struct cleared {
+    float *at;
+    int64_t count;
+};
+
+static void clear_share(void *context, int thread, int threads)
+{
+    const struct cleared *c = context;
+    struct cpu_range mine = cpu_share(c->count, 1024, thread, threads);
+
+    if (mine.end > mine.begin)
+        memset(c->at + mine.begin, 0, (size_t)(mine.end - mine.begin) * sizeof(*c->at));
+}
+
 float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *s)
 {
-    float *sums = (float *)(void *)((char *)l->workspace + s->sum);
+    struct cleared all = {(float *)(void *)((char *)l->workspace + s->sum), s->tokens * s->n};
 
-    return memset(sums, 0, (size_t)(s->tokens * s->n) * sizeof(*sums));
+    cpu_parallel(clear_share, &all);
+    return all.at;
 }
 
 void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows, const float *row,

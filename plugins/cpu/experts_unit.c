@@ -289,14 +289,16 @@ static bool begin_expert(struct call *c, int64_t expert)
     return true;
 }
 
-/* The expert's next rows, after those at work. */
+/* The expert's next rows, after those at work: in equal parts. */
 static bool next_rows(struct call *c)
 {
-    int64_t left;
+    int64_t first = c->choices.first[c->expert], end = c->choices.first[c->expert + 1];
+    int64_t rows = end - first, parts = (rows + ROWS - 1) / ROWS, left;
+    int64_t part = ((rows + parts - 1) / parts + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
 
     c->from += c->count;
-    left = c->choices.first[c->expert + 1] - c->from;
-    c->count = left < ROWS ? left : ROWS;
+    left = end - c->from;
+    c->count = left < part ? left : part;
     return left > 0;
 }
 

@@ -215,32 +215,64 @@ static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *
     op->why = "weights are packed once per step";
 }
 
+/* The largest power of two that divides the rows of this rank's part of a weight. */
+static int64_t whole_rows(const struct packer *p, const struct ct_value *w)
+{
+    int64_t local[CT_MAX_DIMS];
+
+    cpu_local_shape(p->graph, p->run, w, local);
+    return local[0] & -local[0];
+}
+
+/* The order in which weights lie side by side: only the last may end within a panel. */
+static void order_weights(const struct packer *p, struct ct_value *const *w, int count, int *order)
+{
+    for (int i = 0; i < count; i++) {
+        int at = i;
+
+        for (; at > 0 && whole_rows(p, w[i]) > whole_rows(p, w[order[at - 1]]); at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
 static void pack_linear(struct packer *p, struct ct_op *op)
 {
     struct cpu_linear_attrs attrs = {.widths = {.ndim = op->outs}};
-    struct ct_value *packed;
+    struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *out[CPU_MAX_WEIGHTS], *packed;
+    int count = op->ins - 1, order[CPU_MAX_WEIGHTS];
 
-    if (op->outs > CT_MAX_DIMS)
+    if (count > CPU_MAX_WEIGHTS || count > CT_MAX_DIMS)
         return;
-    packed = packed_for(p, CPU_FORWARD, op->in + 1, op->ins - 1);
+    order_weights(p, op->in + 1, count, order);
+    for (int i = 0; i < count; i++) {
+        w[i] = op->in[1 + order[i]];
+        out[i] = op->out[order[i]];
+        attrs.widths.size[i] = out[i]->shape[out[i]->ndim - 1];
+    }
+    packed = packed_for(p, CPU_FORWARD, w, count);
     if (!packed)
         return;
-    for (int i = 0; i < op->outs; i++)
-        attrs.widths.size[i] = op->out[i]->shape[op->out[i]->ndim - 1];
     become(p, op, &cpu_op_linear, (struct ct_value *[]){op->in[0], packed}, 2, &attrs);
+    for (int i = 0; i < count; i++)
+        ct_op_set_output(op, i, out[i]);
 }
 
 static void pack_linear_dx(struct packer *p, struct ct_op *op)
 {
-    int count = op->ins / 2;
-    struct ct_value *in[CPU_MAX_WEIGHTS + 1];
-    struct ct_value *packed = packed_for(p, CPU_BACKWARD, op->in + count, count);
+    int count = op->ins / 2, order[CPU_MAX_WEIGHTS];
+    struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *in[CPU_MAX_WEIGHTS + 1];
 
-    if (!packed)
+    if (count > CPU_MAX_WEIGHTS)
         return;
-    memcpy(in, op->in, sizeof(*in) * (size_t)count);
-    in[count] = packed;
-    become(p, op, &cpu_op_linear_dx, in, count + 1, NULL);
+    order_weights(p, op->in + count, count, order);
+    for (int i = 0; i < count; i++) {
+        in[i] = op->in[order[i]];
+        w[i] = op->in[count + order[i]];
+    }
+    in[count] = packed_for(p, CPU_BACKWARD, w, count);
+    if (in[count])
+        become(p, op, &cpu_op_linear_dx, in, count + 1, NULL);
 }
 
 static void pack_loss(struct packer *p, struct ct_op *op)
@@ -289,7 +321,6 @@ static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum c
     return cpu_packed_lines(use, n, local[1], pack->out[0]->dtype, &lines) > 0;
 }
 
-/* An op that updates a parameter in a step; which one does not matter if there are several. */
 /* A step changes no parameter of the packed matrix. */
 static bool is_frozen(const struct packer *p, const struct ct_op *pack)
 {

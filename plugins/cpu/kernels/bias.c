@@ -3,13 +3,16 @@
  * does not depend on their number.
  */
 #include <omp.h>
+#include <string.h>
 
 #include "../cpu.h"
 #include "kernels.h"
 #include "runs.h"
 #include "vector.h"
 
-#define STRIP (4 * CPU_LANES) /* columns that are summed at once */
+#define VECTORS (CPU_LANES > 8 ? 16 : 8) /* of a row: as many as stay in registers */
+#define STRIP (VECTORS * CPU_LANES)
+#define ROWS 64 /* whose addresses are known at a time */
 
 static char *run_at(const struct ct_tensor *t, const struct cpu_runs *runs, int operand, int64_t r)
 {
@@ -47,17 +50,36 @@ int CPU_ISA(cpu_bias_run)(const struct ct_launch *l)
     return 0;
 }
 
-/* Columns first .. of all rows, fewer than a strip at the end. */
-CPU_INLINE void sum_strip(enum ct_dtype dtype, const struct ct_tensor *dy,
-                          const struct cpu_runs *runs, int64_t first, vf sum[4])
+/* `vectors` of some rows, in registers where `vectors` is a constant. */
+CPU_INLINE void sum_rows(enum ct_dtype dtype, const char *const *rows, int count, int64_t n,
+                         int vectors, vf sum[VECTORS])
 {
-    int64_t n = runs->length;
+    vf total[VECTORS];
 
-    for (int64_t r = 0; r < runs->count; r++) {
-        const char *row = run_at(dy, runs, 0, r);
+    memcpy(total, sum, sizeof(total));
+    for (int r = 0; r < count; r++)
+        for (int s = 0; s < vectors; s++)
+            total[s] += v_get(dtype, rows[r], s * CPU_LANES, n);
+    memcpy(sum, total, sizeof(total));
+}
 
-        for (int s = 0; s < 4 && first + s * CPU_LANES < n; s++)
-            sum[s] += v_get(dtype, row, first + s * CPU_LANES, n);
+/* Columns first .. of all rows, at most a strip. */
+CPU_INLINE void sum_strip(enum ct_dtype dtype, const struct ct_tensor *dy,
+                          const struct cpu_runs *runs, int64_t first, vf sum[VECTORS])
+{
+    int64_t left = runs->length - first, at = first * (int64_t)ct_dtype_size(dtype);
+    const char *rows[ROWS];
+
+    memset(sum, 0, sizeof(*sum) * VECTORS);
+    for (int64_t from = 0; from < runs->count; from += ROWS) {
+        int count = (int)(runs->count - from < ROWS ? runs->count - from : ROWS);
+
+        for (int r = 0; r < count; r++)
+            rows[r] = run_at(dy, runs, 0, from + r) + at;
+        if (left >= STRIP)
+            sum_rows(dtype, rows, count, STRIP, VECTORS, sum);
+        else
+            sum_rows(dtype, rows, count, left, (int)((left + CPU_LANES - 1) / CPU_LANES), sum);
     }
 }
 
@@ -74,13 +96,13 @@ int CPU_ISA(cpu_bias_grad_run)(const struct ct_launch *l)
 
 #pragma omp parallel for if (cpu_worth_threads(runs.count * n))
     for (int64_t first = 0; first < n; first += STRIP) {
-        vf sum[4] = {{0}};
+        vf sum[VECTORS];
 
         if (dy->dtype == CT_F32)
             sum_strip(CT_F32, dy, &runs, first, sum);
         else
             sum_strip(CT_BF16, dy, &runs, first, sum);
-        for (int64_t s = 0, i = first; s < 4 && i < n; s++, i += CPU_LANES) {
+        for (int64_t s = 0, i = first; s < VECTORS && i < n; s++, i += CPU_LANES) {
             vf old = l->accumulate & 1 ? v_get(out->dtype, out->data, i, n) : v_set(0);
 
             v_put(out->dtype, out->data, i, n, old + sum[s]);
