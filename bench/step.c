@@ -2,6 +2,7 @@
  * A whole training step of one model against the machine's own matrix products.
  *
  * Usage: step MODEL float32|bfloat16 [--steps N] [--json | --products] [section.key=value]...
+ *        step MODEL --config
  *
  * Trains on random tokens and prints the median step, tokens per second, where the time goes by op
  * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
@@ -10,6 +11,7 @@
  * other models are named by their plugins, and have four layers of width 512 and heads of 64; of
  * mixtures, the products of experts are taken to be even.
  *
+ * --config prints the model's config.json and trains nothing.
  * --products: a row for each distinct product, the worst first, against the processor's peak. The
  * cores are probed before and after each (probe.h); products beside a slow probe are left out.
  */
@@ -109,7 +111,7 @@ static bool is_product(const struct ct_instruction *i)
 
 static bool is_mixture(const struct ct_instruction *i)
 {
-    return !strncmp(i->op->type->name, "experts", strlen("experts"));
+    return strstr(i->op->type->name, "experts") != NULL;
 }
 
 static void sample(const struct ct_instruction *i, double seconds)
@@ -171,17 +173,18 @@ static struct product product_of(const struct ct_instruction *i)
 /* Those that a mixture needs: three forward, and two gradients of each. */
 static double products_of_experts(const struct ct_instruction *i, enum ct_dtype dtype)
 {
-    const char *type = i->op->type->name;
-    const struct ct_tensor *weights, *gate;
+    const char *type = strstr(i->op->type->name, "experts");
+    const struct ct_tensor *ids = i->launch.in, *gate;
     int64_t experts, rows, f, n;
     double forward, dx, dw;
 
-    weights = &i->launch.in[strcmp(type, "experts") ? 2 : 1];
-    gate = weights + 2;
+    while (ids->dtype != CT_I32)
+        ids++;
+    gate = ids + 1;
     experts = gate->shape[0];
     f = gate->shape[1];
     n = gate->shape[2];
-    rows = (ct_tensor_count(weights) + experts - 1) / experts;
+    rows = (ct_tensor_count(ids) + experts - 1) / experts;
     forward = 2 * machine_product(MACHINE_FORWARD, rows, f, n, dtype) +
               machine_product(MACHINE_FORWARD, rows, n, f, dtype);
     dx = 2 * machine_product(MACHINE_DX, rows, f, n, dtype) +
@@ -230,7 +233,7 @@ struct bench {
     const struct model *model;
     const char *dtype;
     int steps;
-    bool json, products;
+    bool json, products, config;
     char folder[64];
     double step[1024];
     int count;
@@ -420,9 +423,11 @@ static int bench(struct bench *b, int argc, char **argv)
         rc = ct_hook_register(&steps, NULL);
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
-    if (rc == 0)
+    if (rc == 0 && b->config)
+        rc = run->model_ops->write_config(run->model, stdout);
+    else if (rc == 0)
         rc = ct_run_train(run);
-    if (rc == 0)
+    if (rc == 0 && !b->config)
         report(b, run);
     ct_run_close(run);
     ct_arena_finish(&arena);
@@ -432,7 +437,7 @@ static int bench(struct bench *b, int argc, char **argv)
 static int usage(void)
 {
     fprintf(stderr, "usage: step MODEL float32|bfloat16 [--steps N] [--json | --products] "
-                    "[section.key=value]...\nmodels:");
+                    "[section.key=value]...\n       step MODEL --config\nmodels:");
     for (size_t i = 0; i < CT_COUNT(models); i++)
         fprintf(stderr, " %s", models[i].name);
     fprintf(stderr, "\n");
@@ -453,7 +458,8 @@ int main(int argc, char **argv)
     if (ct_ops_register() < 0)
         return 1;
     setenv("GOMP_SPINCOUNT", "2000", 0); /* as the ctitan program does */
-    b.dtype = argv[2];
+    b.config = !strcmp(argv[2], "--config");
+    b.dtype = b.config ? "float32" : argv[2];
     b.steps = b.model->steps;
     for (; at < argc && argv[at][0] == '-'; at++) {
         if (!strcmp(argv[at], "--json"))

@@ -61,8 +61,10 @@ static void take_over(struct ct_graph *graph, struct ct_value *old, struct ct_va
 static int join(struct ct_graph *graph, struct ct_op *dx, struct ct_op *dw)
 {
     struct ct_builder b = ct_builder_before(graph, dx);
-    struct ct_op *op = ct_emit_type(&b, &ct_op_experts_grad, NULL, dx->in, dx->ins, dx->attrs);
+    struct ct_op *op;
 
+    b.why = "gradients of tokens and of weights begin with the same work";
+    op = ct_emit_type(&b, &ct_op_experts_grad, NULL, dx->in, dx->ins, dx->attrs);
     for (int i = 0; op && i < op->outs; i++)
         take_over(graph, i < dx->outs ? dx->out[i] : dw->out[i - dx->outs], op->out[i]);
     if (op) {
@@ -99,6 +101,6 @@ const struct ct_transform ct_join_gradients = {
     .name = "join_gradients",
     .summary = "gradients of experts towards tokens and weights become one op",
     .phase = CT_PHASE_FUSE,
-    .after = (const char *const[]){"preferred", NULL},
+    .gives = (const char *const[]){"joined_gradients", NULL},
     .apply = join_gradients,
 };

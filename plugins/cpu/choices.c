@@ -16,11 +16,12 @@ bool cpu_experts_accept(const struct ct_prepare *p)
     int at = cpu_experts_x(p->op);
     enum ct_dtype type = p->in[at].dtype;
 
-    for (int i = 0; i < p->ins; i++)
+    for (int i = at ? at - 1 : 0; i < p->ins; i++)
         if (i != at + 1 && i != at + 2 && p->in[i].dtype != type)
             return false;
     for (int i = 0; i < p->outs; i++) {
-        bool dweights = i == 1 && i < cpu_experts_first_gradient(p->op);
+        bool dweights =
+            i == 1 && i < cpu_experts_first_gradient(p->op) && cpu_experts_is_gradient(p->op);
 
         if (p->out[i].dtype != CT_F32 && (dweights || !cpu_is_compute_dtype(p->out[i].dtype)))
             return false;
@@ -111,6 +112,49 @@ int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
     memmove(c->first + 1, c->first, (size_t)s->count * sizeof(*c->first));
     c->first[0] = 0;
     return 0;
+}
+
+/* ---- what is kept ---- */
+
+const struct ct_tensor *cpu_experts_kept(const struct ct_launch *l)
+{
+    return l->op->type == &cpu_op_experts        ? &l->out[1]
+           : l->op->type == &cpu_op_experts_grad ? &l->in[0]
+                                                 : NULL;
+}
+
+static void *kept_rows(const struct ct_tensor *kept, const struct experts_sizes *s, bool other,
+                       int64_t from)
+{
+    int64_t row = other ? s->tokens * s->k + from : from;
+
+    return (char *)kept->data + (size_t)(row * s->f) * ct_dtype_size(kept->dtype);
+}
+
+void cpu_experts_keep(const struct ct_launch *l, const struct experts_sizes *s, bool other,
+                      int64_t from, int64_t rows, const float *values)
+{
+    const struct ct_tensor *kept = cpu_experts_kept(l);
+    void *to = kept_rows(kept, s, other, from);
+    int64_t n = rows * s->f;
+
+    if (kept->dtype == CT_F32)
+        memcpy(to, values, (size_t)n * sizeof(*values));
+    else
+        cpu_round(to, values, (struct ct_matrix){.rows = 1, .columns = n, .stride = n}, false);
+}
+
+void cpu_experts_load(const struct ct_launch *l, const struct experts_sizes *s, bool other,
+                      int64_t from, int64_t rows, float *values)
+{
+    const struct ct_tensor *kept = cpu_experts_kept(l);
+    const void *at = kept_rows(kept, s, other, from);
+    int64_t n = rows * s->f;
+
+    if (kept->dtype == CT_F32)
+        memcpy(values, at, (size_t)n * sizeof(*values));
+    else
+        cpu_widen(values, at, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
 }
 
 /* ---- sums of tokens ---- */

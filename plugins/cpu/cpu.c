@@ -38,6 +38,9 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct cpu_config, pad_rows, "pad_rows", "true",
                 "Pad rows of activations that own kernels read, where they lie a multiple of 2 KB "
                 "apart"),
+    CT_OPT_BOOL(struct cpu_config, keep_hidden, "keep_hidden", "true",
+                "Keep the hidden layers of experts for their gradients, instead of multiplying "
+                "them again"),
     CT_OPT_BOOL(struct cpu_config, epilogues, "epilogues", "true",
                 "Products compute SwiGLU and squares of gradients from results in the caches"),
     {0}};
@@ -76,8 +79,11 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_OP, "cpu.squares.linear_dw", &cpu_op_dw_squares},
               {CT_OP, "cpu.squares.linear_cross_entropy_grad", &cpu_op_loss_grad_squares},
               {CT_OP, "cpu.add_squares", &cpu_op_add_squares},
+              {CT_OP, "cpu.experts", &cpu_op_experts},
+              {CT_OP, "cpu.experts_grad", &cpu_op_experts_grad},
               {CT_OP, "cpu.swiglu.linear", &cpu_op_swiglu_linear},
               {CT_OP, "cpu.swiglu_grad.linear_dx", &cpu_op_swiglu_linear_dx},
               {CT_TRANSFORM, "pack_weights", &cpu_pack_weights},
+              {CT_TRANSFORM, "keep_hidden", &cpu_keep_hidden},
               {CT_TRANSFORM, "squares_in_products", &cpu_squares_in_products},
               {CT_TRANSFORM, "swiglu_in_products", &cpu_swiglu_in_products}));

@@ -157,7 +157,7 @@ static int prepare(struct ct_prepare *p)
 
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
-    s->widens = p->in[0].dtype == CT_BF16;
+    s->widens = p->in[cpu_experts_x(p->op)].dtype == CT_BF16;
     rc = prepare_products(s, p->op);
     if (rc < 0)
         return rc;
@@ -304,14 +304,34 @@ static int half(const struct call *c, int lane, const struct tile *t, int weight
     return rc;
 }
 
+/* The tile's rows that were kept; then zeros. */
+static void load_kept(const struct call *c, const struct tile *t, bool other, float *to)
+{
+    cpu_experts_load(c->l, &c->s->sizes, other, t->from, t->rows, to);
+    memset(to + t->rows * c->f, 0, (size_t)((padded(t->rows) - t->rows) * c->f) * sizeof(*to));
+}
+
 /* The tile's rows of x; g = x gate^T and u = x up^T, with their biases. */
 static int gate_and_up(const struct call *c, int lane, const struct tile *t)
 {
-    int rc;
+    float *g = floats(c, lane, c->s->g), *u = floats(c, lane, c->s->u);
+    bool kept = cpu_experts_kept(c->l) != NULL;
+    int rc = 0;
 
     copy_rows(c, &c->l->in[c->at], t, floats(c, lane, c->s->x));
-    rc = half(c, lane, t, W_GATE, B_GATE, floats(c, lane, c->s->g));
-    return rc < 0 ? rc : half(c, lane, t, W_UP, B_UP, floats(c, lane, c->s->u));
+    if (kept && cpu_experts_is_gradient(c->l->op)) {
+        load_kept(c, t, false, g);
+        load_kept(c, t, true, u);
+        return 0;
+    }
+    rc = half(c, lane, t, W_GATE, B_GATE, g);
+    if (rc >= 0)
+        rc = half(c, lane, t, W_UP, B_UP, u);
+    if (rc >= 0 && kept) {
+        cpu_experts_keep(c->l, &c->s->sizes, false, t->from, t->rows, g);
+        cpu_experts_keep(c->l, &c->s->sizes, true, t->from, t->rows, u);
+    }
+    return rc;
 }
 
 /* The hidden layer, times the choices' weights if `weighted`. */
@@ -336,7 +356,7 @@ static int hidden_gradients(const struct call *c, int lane, const struct tile *t
     float *g = floats(c, lane, s->g), *u = floats(c, lane, s->u);
     int rc;
 
-    copy_rows(c, &c->l->in[0], t, dy);
+    copy_rows(c, &c->l->in[c->at - 1], t, dy);
     rc =
         multiply_rows(c, lane, DH, t->rows, dy, c->n, weight(c, lane, W_DOWN, t->expert), dh, c->f);
     for (int64_t r = 0; rc >= 0 && r < t->rows; r++) {
@@ -637,6 +657,13 @@ const struct ct_kernel cpu_experts_kernels[] = {
               cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
     CT_KERNEL("experts_grad", "unit", CT_KERNEL_ACCUMULATES, cpu_experts_unit_accept,
               cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
+    CT_KERNEL("cpu.experts", "unit", 0, cpu_experts_unit_accept, cpu_experts_unit_prepare,
+              cpu_experts_unit_run),
+    CT_KERNEL("cpu.experts_grad", "unit", CT_KERNEL_ACCUMULATES, cpu_experts_unit_accept,
+              cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
+    CT_KERNEL("cpu.experts", "onednn", 0, cpu_experts_accept, prepare, run_forward),
+    CT_KERNEL("cpu.experts_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
+              run_weights),
     CT_KERNEL("experts", "onednn", 0, cpu_experts_accept, prepare, run_forward),
     CT_KERNEL("experts_dx", "onednn", 0, cpu_experts_accept, prepare, run_dx),
     CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,

@@ -16,13 +16,13 @@ enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS, B_GATE = WEIGHTS, B_UP };
 /* What an op of experts is told apart by. */
 static inline bool cpu_experts_is_gradient(const struct ct_op *op)
 {
-    return op->type != &ct_op_experts;
+    return op->type != &ct_op_experts && op->type != &cpu_op_experts;
 }
 
-/* The input x. */
+/* The input x, which is behind dy. */
 static inline int cpu_experts_x(const struct ct_op *op)
 {
-    return cpu_experts_is_gradient(op) ? 1 : 0;
+    return op->type == &cpu_op_experts_grad ? 2 : cpu_experts_is_gradient(op) ? 1 : 0;
 }
 
 /* Are there outputs by token: y, or dx and dweights? */
@@ -34,7 +34,9 @@ static inline bool cpu_experts_sums_tokens(const struct ct_op *op)
 /* The first output that is a gradient of the experts' weights; outs: none. */
 static inline int cpu_experts_first_gradient(const struct ct_op *op)
 {
-    return op->type == &ct_op_experts_dw ? 0 : op->type == &ct_op_experts_grad ? 2 : op->outs;
+    bool all = op->type == &ct_op_experts_grad || op->type == &cpu_op_experts_grad;
+
+    return op->type == &ct_op_experts_dw ? 0 : all ? 2 : op->outs;
 }
 
 struct experts_sizes {
@@ -62,6 +64,14 @@ bool cpu_experts_accept(const struct ct_prepare *p);
 struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,
                      struct experts_choices *choices);
+
+/* What the forward keeps for the gradients (kept.c): NULL: nothing. */
+const struct ct_tensor *cpu_experts_kept(const struct ct_launch *l);
+/* Rows of the sorted choices, `from` on, to and from it: the gate's, or those of the other half. */
+void cpu_experts_keep(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
+                      int64_t from, int64_t rows, const float *values);
+void cpu_experts_load(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
+                      int64_t from, int64_t rows, float *values);
 
 /* Sums of tokens, in float32. A thread adds some columns of the rows of choices `from` on. */
 float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *sizes);

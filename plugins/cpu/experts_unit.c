@@ -36,11 +36,13 @@ struct call {
     int64_t expert, from, count; /* the rows at work */
     float *sums, *dweights;
     bool gradient; /* dy is wanted, too */
+    bool kept;     /* g and u are kept, or were */
 };
 
 bool cpu_experts_unit_accept(const struct ct_prepare *p)
 {
-    return cpu_unit() && cpu_bf16_native() && p->in[0].dtype == CT_BF16 && cpu_experts_accept(p);
+    return cpu_unit() && cpu_bf16_native() && p->in[cpu_experts_x(p->op)].dtype == CT_BF16 &&
+           cpu_experts_accept(p);
 }
 
 /* ---- products ---- */
@@ -171,7 +173,7 @@ static void gather(void *context, int thread, int threads)
                bytes);
         if (c->gradient)
             memcpy((char *)at(c, c->s->dy) + (size_t)r * bytes,
-                   (const char *)c->l->in[0].data + token, bytes);
+                   (const char *)c->in[-1].data + token, bytes);
     }
 }
 
@@ -234,13 +236,40 @@ static void add_biases(void *context, int thread, int threads)
     }
 }
 
+/* g and u of some rows, from what was kept, or to be kept. */
+static void load_kept(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+
+    for (int other = 0; other < 2; other++)
+        cpu_experts_load(c->l, &c->s->sizes, other, c->from + mine.begin, mine.end - mine.begin,
+                         (float *)at(c, other ? c->s->u : c->s->g) + mine.begin * c->s->sizes.f);
+}
+
+static void store_kept(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    struct cpu_range mine = share(c, thread, threads);
+
+    for (int other = 0; other < 2; other++)
+        cpu_experts_keep(c->l, &c->s->sizes, other, c->from + mine.begin, mine.end - mine.begin,
+                         (float *)at(c, other ? c->s->u : c->s->g) + mine.begin * c->s->sizes.f);
+}
+
 static void gate_and_up(struct call *c)
 {
     cpu_parallel(gather, c);
+    if (c->gradient && c->kept) {
+        cpu_parallel(load_kept, c);
+        return;
+    }
     multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_GATE]), at(c, c->s->g), false);
     multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_UP]), at(c, c->s->u), false);
     if (c->s->sizes.biased)
         cpu_parallel(add_biases, c);
+    if (c->kept)
+        cpu_parallel(store_kept, c);
 }
 
 /* ---- experts ---- */
@@ -252,7 +281,8 @@ static int begin(const struct ct_launch *l, struct call *c)
     *c = (struct call){.s = s,
                        .l = l,
                        .in = l->in + cpu_experts_x(l->op),
-                       .gradient = cpu_experts_is_gradient(l->op)};
+                       .gradient = cpu_experts_is_gradient(l->op),
+                       .kept = cpu_experts_kept(l) != NULL};
     if (cpu_experts_sums_tokens(l->op))
         c->sums = cpu_experts_sums(l, &s->sizes);
     if (c->gradient && c->sums)
@@ -275,8 +305,10 @@ static bool begin_expert(struct call *c, int64_t expert)
     c->from = c->choices.first[expert];
     if (c->from == c->choices.first[expert + 1])
         return false;
-    pack(c, P_GATE, W_GATE, CPU_FORWARD);
-    pack(c, P_UP, W_UP, CPU_FORWARD);
+    if (!c->gradient || !c->kept) {
+        pack(c, P_GATE, W_GATE, CPU_FORWARD);
+        pack(c, P_UP, W_UP, CPU_FORWARD);
+    }
     pack(c, P_DOWN, W_DOWN, c->gradient ? CPU_BACKWARD : CPU_FORWARD);
     if (c->gradient && c->sums) {
         pack(c, P_GATE_BACK, W_GATE, CPU_BACKWARD);
