@@ -28,11 +28,44 @@ static int backward_is_split(struct ct_graph *graph, bool *split)
     return ops->splits_backward ? ops->splits_backward(graph, split) : 0;
 }
 
+static int place_of(const struct ct_value *v)
+{
+    int i = 0;
+
+    while (v->producer->out[i] != v)
+        i++;
+    return i;
+}
+
+/* An op whose outputs are its inputs, elsewhere or in another dtype. */
+static bool copies(const struct ct_op *op)
+{
+    return op && op->ins == op->outs &&
+           (op->type == &ct_op_all_gather || op->type == &ct_op_cast ||
+            op->type->flags & CT_OP_SPACES);
+}
+
+bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
+{
+    while (a && b && a != b && copies(a->producer) && copies(b->producer) &&
+           a->producer->type == b->producer->type) {
+        const struct ct_value *from = a->producer->in[place_of(a)];
+
+        b = b->producer->in[place_of(b)];
+        a = from;
+    }
+    return a == b;
+}
+
 static bool same_operands(const struct ct_op *a, const struct ct_op *b)
 {
-    return a->ins == b->ins && !memcmp(a->in, b->in, (size_t)a->ins * sizeof(*a->in)) &&
-           !memcmp(a->attrs, b->attrs, a->type->attrs_size) &&
-           a->section->group == b->section->group;
+    if (a->ins != b->ins || memcmp(a->attrs, b->attrs, a->type->attrs_size) ||
+        a->section->group != b->section->group)
+        return false;
+    for (int i = 0; i < a->ins; i++)
+        if (!ct_copies_of_one(a->in[i], b->in[i]))
+            return false;
+    return true;
 }
 
 /* The gradients of tokens that go with those of weights; NULL: there are none. */

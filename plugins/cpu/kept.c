@@ -96,19 +96,47 @@ const struct ct_op_type cpu_op_experts_grad = {
 
 /* ---- the transform ---- */
 
+/* grad's inputs are dy, then those of forward. */
 static bool same(const struct ct_op *forward, const struct ct_op *grad)
 {
-    return forward->ins == grad->ins - 1 &&
-           !memcmp(forward->in, grad->in + 1, (size_t)forward->ins * sizeof(*forward->in)) &&
-           !memcmp(forward->attrs, grad->attrs, forward->type->attrs_size);
+    if (forward->ins != grad->ins - 1 ||
+        memcmp(forward->attrs, grad->attrs, forward->type->attrs_size))
+        return false;
+    for (int i = 0; i < forward->ins; i++)
+        if (!ct_copies_of_one(forward->in[i], grad->in[1 + i]))
+            return false;
+    return true;
 }
 
-static struct ct_op *forward_of(const struct ct_op *grad)
+/* The experts of the forward, one for each mixture. */
+struct forwards {
+    struct ct_op **op;
+    size_t count;
+};
+
+static struct forwards find_forwards(const struct ct_graph *graph, struct ct_arena *scratch)
 {
-    ct_for_each_use (use, grad->in[1])
-        if (use->op->type == &ct_op_experts && use->op->section->part == CT_PART_F &&
-            same(use->op, grad))
-            return use->op;
+    struct forwards f = {0};
+    size_t room = 0;
+
+    ct_for_each_op (op, graph)
+        if (op->type == &ct_op_experts && op->section->part == CT_PART_F) {
+            f.op = ct_arena_grow(scratch, f.op, &room, f.count + 1, sizeof(*f.op));
+            f.op[f.count++] = op;
+        }
+    return f;
+}
+
+/* Takes it out of the list. NULL: there is none, or not on these operands. */
+static struct ct_op *take_forward(struct forwards *f, const struct ct_op *grad)
+{
+    for (size_t i = f->count; i-- > 0;) /* gradients come last to first */
+        if (same(f->op[i], grad)) {
+            struct ct_op *found = f->op[i];
+
+            f->op[i] = f->op[--f->count];
+            return found;
+        }
     return NULL;
 }
 
@@ -189,16 +217,21 @@ static int keep(struct ct_graph *graph, const struct ct_run *run, struct ct_op *
 
 static int keep_hidden(struct ct_graph *graph, struct ct_run *run)
 {
+    struct ct_arena scratch = {0};
+    struct forwards forwards;
     int rc = 0;
 
     if (!cpu_config.keep_hidden || run->device_ops->open != cpu_device_ops.open)
         return 0;
+    forwards = find_forwards(graph, &scratch);
     ct_for_each_op_safe (op, graph) {
-        struct ct_op *forward = op->type == &ct_op_experts_grad ? forward_of(op) : NULL;
+        struct ct_op *forward =
+            op->type == &ct_op_experts_grad ? take_forward(&forwards, op) : NULL;
 
         if (rc == 0 && forward && is_taken(forward, op))
             rc = keep(graph, run, forward, op);
     }
+    ct_arena_finish(&scratch);
     return rc;
 }
 

@@ -93,6 +93,9 @@ CT_BEGIN_DECLS
    run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
+/* Whether two values are the same, or copies that were gathered, cast or loaded alike. */
+CT_API bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b);
+
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
 CT_API struct ct_value *ct_embedding(struct ct_builder *b, const char *name,
                                      struct ct_value *tokens, struct ct_value *table);
