@@ -45,10 +45,15 @@ static bool copies(const struct ct_op *op)
             op->type->flags & CT_OP_SPACES);
 }
 
+static bool alike(const struct ct_value *a, const struct ct_value *b)
+{
+    return a->dtype == b->dtype && ct_sharding_equal(&a->sharding, &b->sharding) &&
+           copies(a->producer) && copies(b->producer) && a->producer->type == b->producer->type;
+}
+
 bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
 {
-    while (a && b && a != b && copies(a->producer) && copies(b->producer) &&
-           a->producer->type == b->producer->type) {
+    while (a && b && a != b && alike(a, b)) {
         const struct ct_value *from = a->producer->in[place_of(a)];
 
         b = b->producer->in[place_of(b)];
@@ -91,6 +96,7 @@ static void take_over(struct ct_graph *graph, struct ct_value *old, struct ct_va
     ct_value_rename(graph, by, name);
 }
 
+/* dx comes before dw, and so do the operands. */
 static int join(struct ct_graph *graph, struct ct_op *dx, struct ct_op *dw)
 {
     struct ct_builder b = ct_builder_before(graph, dx);
@@ -126,6 +132,8 @@ static int join_gradients(struct ct_graph *graph, struct ct_run *run)
         if (rc < 0 || split)
             break;
     }
+    if (rc == 0 && asked)
+        ct_graph_sweep(graph); /* of dw's own copies of its operands */
     return rc;
 }
 

@@ -286,6 +286,31 @@ static void gradients_of_experts_become_one_op(void **state)
     ct_arena_finish(&arena);
 }
 
+/* What gathers or casts them may be there twice, but must do the same. */
+static void gradients_of_copies_become_one_op(void **state)
+{
+#define CAST(name, dtype) "I - %" name " = cast(%other) {dtype=\"" dtype "\"} : " dtype "[6,8,4]\n"
+#define OF(gate) "%x, %weights, %ids, %" gate ", %up, %down"
+#define DW_OF(gate)                                                                                \
+    "W - %dgate, %dup, %ddown = experts_dw(%dy, " OF(                                              \
+        gate) ") : float32![6,8,4], float32![6,8,4],"                                              \
+              " float32![6,4,8]\nfetch dup = %dup\nfetch dx = %dx\n"
+    static const char start[] = MIXTURE "param %other : float32[6,8,4]\n" CAST("a", "bfloat16");
+    struct ct_arena arena = {0};
+    const char *text =
+        ct_arena_printf(&arena, "%s%s", start, CAST("b", "bfloat16") DX("%dy", OF("a")) DW_OF("b"));
+    struct ct_graph *graph = with_joined_gradients(&arena, text);
+
+    (void)state;
+    assert_int_equal(count_ops(graph, "experts_grad"), 1);
+    assert_int_equal(count_ops(graph, "cast"), 1);
+    text =
+        ct_arena_printf(&arena, "%s%s", start,
+                        "I - %b = silu(%gate) : bfloat16[6,8,4]\n" DX("%dy", OF("a")) DW_OF("b"));
+    assert_int_equal(count_ops(with_joined_gradients(&arena, text), "experts_grad"), 0);
+    ct_arena_finish(&arena);
+}
+
 static void gradients_of_other_operands_are_left(void **state)
 {
     static const char *const texts[] = {
@@ -315,6 +340,7 @@ int main(void)
         cmocka_unit_test(losses_and_gradients_are_those_of_the_plain_graph),
         cmocka_unit_test(many_linears_become_a_few),
         cmocka_unit_test(gradients_of_experts_become_one_op),
+        cmocka_unit_test(gradients_of_copies_become_one_op),
         cmocka_unit_test(gradients_of_other_operands_are_left),
     };
 
