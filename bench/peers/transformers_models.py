@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """A model of transformers, trained by PyTorch: the peer of bench/step's other models.
 
-    python3 bench/peers/transformers_models.py CONFIG NAME float32|bfloat16 --threads N [--steps N] [--rounds N --beside COMMAND]
+    python3 bench/peers/transformers_models.py CONFIG NAME float32|bfloat16 --threads N [--way WAY] [--steps N]
+        [--rounds N --beside COMMAND]
 
 CONFIG is a folder with a config.json, as `bench/step NAME --config` prints it. Tokens, AdamW, clipping, turns and output are those
-of torch_llama.py. bfloat16 runs on bfloat16 copies of float32 weights, or under autocast; experts run one after the other
-(eager) or as grouped products. Each way trains two steps first, and the fastest is compared; "way" in the output names it.
+of torch_llama.py. A way is two words with a comma between: bfloat16 runs on bfloat16 `copies` of float32 weights or under
+`autocast`; experts run one after the other (`eager`), or as grouped products (`grouped_mm`). Without --way each trains three
+steps first, in a process of its own, and the fastest is taken. It is named on stderr.
 """
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 
 import torch
@@ -26,7 +30,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, folder, experts):
         super().__init__()
-        self.inner = None
+        self.inner = failure = None
         for attention in ('sdpa', 'eager'):  # not every model has both, or ways to run experts
             try:
                 config = AutoConfig.from_pretrained(folder)
@@ -45,9 +49,9 @@ class Model(torch.nn.Module):
 
 
 class Run(peer.Run):
-    def __init__(self, a, way):
-        copies, experts = way
-        narrow = a.dtype == 'bfloat16'
+    def __init__(self, a):
+        weights, experts = a.way.split(',')
+        copies, narrow = weights == 'copies', a.dtype == 'bfloat16'
         self.model = Model(a.config, experts)
         self.weights = peer.Weights(self.model, narrow and copies)
         self.optimizer = torch.optim.AdamW(self.weights.kept, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -56,27 +60,20 @@ class Run(peer.Run):
         self.microbatch, self.autocast = SIZE['batch'], narrow and not copies
         self.loss = None
         self.steps(1)
-        self.usual = min(self.steps(2))
 
 
-def fastest(a):
-    mixture = any(key in AutoConfig.from_pretrained(a.config).to_dict()
-                  for key in ('num_experts', 'num_local_experts', 'n_routed_experts'))
-    ways = [(copies, experts) for copies in ((True, False) if a.dtype == 'bfloat16' else (False,))
-            for experts in (('eager', 'grouped_mm') if mixture else (None,))]
-    best = None
-    for way in ways:
-        try:
-            run = Run(a, way)
-        except ValueError:
-            continue
-        if best is None or run.usual < best[0].usual:
-            best = run, way
-    a.compile = False
-    a.model = a.name
-    print('way: ' + ' '.join(filter(None, ['copies' if best[1][0] else 'autocast' if a.dtype == 'bfloat16' else '', best[1][1] or ''])),
-          file=sys.stderr)
-    return best[0]
+def ways_of(a):
+    config = AutoConfig.from_pretrained(a.config).to_dict()
+    mixture = any(key in config for key in ('num_experts', 'num_local_experts', 'n_routed_experts'))
+    return [f'{weights},{experts}' for weights in (('copies', 'autocast') if a.dtype == 'bfloat16' else ('',))
+            for experts in (('eager', 'grouped_mm') if mixture else ('',))]
+
+
+def seconds_of(a, way):
+    """Of a step; infinite if the model cannot run so."""
+    command = [sys.executable, __file__, a.config, a.name, a.dtype, '--threads', str(a.threads), '--way', way, '--steps', '2']
+    out = subprocess.run(command, capture_output=True, text=True)
+    return json.loads(out.stdout)['step_seconds'] if out.returncode == 0 else float('inf')
 
 
 def main():
@@ -88,11 +85,15 @@ def main():
     ap.add_argument('--steps', type=int, default=3)
     ap.add_argument('--rounds', type=int, default=1)
     ap.add_argument('--beside')
+    ap.add_argument('--way')
     a = ap.parse_args()
-    a.device = 'cpu'
+    a.device, a.compile, a.model = 'cpu', False, a.name
+    if not a.way:
+        a.way = min(ways_of(a), key=lambda way: seconds_of(a, way))
+        print('way: ' + a.way, file=sys.stderr)
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    run = fastest(a)
+    run = Run(a)
     if a.beside:
         peer.take_turns(a, SIZE, run)
     else:

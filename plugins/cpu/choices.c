@@ -116,45 +116,14 @@ int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
 
 /* ---- what is kept ---- */
 
-const struct ct_tensor *cpu_experts_kept(const struct ct_launch *l)
+float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *s, bool other,
+                        int64_t from)
 {
-    return l->op->type == &cpu_op_experts        ? &l->out[1]
-           : l->op->type == &cpu_op_experts_grad ? &l->in[0]
-                                                 : NULL;
-}
+    const struct ct_tensor *kept = l->op->type == &cpu_op_experts        ? &l->out[1]
+                                   : l->op->type == &cpu_op_experts_grad ? &l->in[0]
+                                                                         : NULL;
 
-static void *kept_rows(const struct ct_tensor *kept, const struct experts_sizes *s, bool other,
-                       int64_t from)
-{
-    int64_t row = other ? s->tokens * s->k + from : from;
-
-    return (char *)kept->data + (size_t)(row * s->f) * ct_dtype_size(kept->dtype);
-}
-
-void cpu_experts_keep(const struct ct_launch *l, const struct experts_sizes *s, bool other,
-                      int64_t from, int64_t rows, const float *values)
-{
-    const struct ct_tensor *kept = cpu_experts_kept(l);
-    void *to = kept_rows(kept, s, other, from);
-    int64_t n = rows * s->f;
-
-    if (kept->dtype == CT_F32)
-        memcpy(to, values, (size_t)n * sizeof(*values));
-    else
-        cpu_round(to, values, (struct ct_matrix){.rows = 1, .columns = n, .stride = n}, false);
-}
-
-void cpu_experts_load(const struct ct_launch *l, const struct experts_sizes *s, bool other,
-                      int64_t from, int64_t rows, float *values)
-{
-    const struct ct_tensor *kept = cpu_experts_kept(l);
-    const void *at = kept_rows(kept, s, other, from);
-    int64_t n = rows * s->f;
-
-    if (kept->dtype == CT_F32)
-        memcpy(values, at, (size_t)n * sizeof(*values));
-    else
-        cpu_widen(values, at, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+    return kept ? (float *)kept->data + (other ? s->tokens * s->k + from : from) * s->f : NULL;
 }
 
 /* ---- sums of tokens ---- */

@@ -307,15 +307,22 @@ static int half(const struct call *c, int lane, const struct tile *t, int weight
 /* The tile's rows that were kept; then zeros. */
 static void load_kept(const struct call *c, const struct tile *t, bool other, float *to)
 {
-    cpu_experts_load(c->l, &c->s->sizes, other, t->from, t->rows, to);
+    memcpy(to, cpu_experts_kept(c->l, &c->s->sizes, other, t->from),
+           (size_t)(t->rows * c->f) * sizeof(*to));
     memset(to + t->rows * c->f, 0, (size_t)((padded(t->rows) - t->rows) * c->f) * sizeof(*to));
+}
+
+static void store_kept(const struct call *c, const struct tile *t, bool other, const float *from)
+{
+    memcpy(cpu_experts_kept(c->l, &c->s->sizes, other, t->from), from,
+           (size_t)(t->rows * c->f) * sizeof(*from));
 }
 
 /* The tile's rows of x; g = x gate^T and u = x up^T, with their biases. */
 static int gate_and_up(const struct call *c, int lane, const struct tile *t)
 {
     float *g = floats(c, lane, c->s->g), *u = floats(c, lane, c->s->u);
-    bool kept = cpu_experts_kept(c->l) != NULL;
+    bool kept = cpu_experts_kept(c->l, &c->s->sizes, false, 0) != NULL;
     int rc = 0;
 
     copy_rows(c, &c->l->in[c->at], t, floats(c, lane, c->s->x));
@@ -328,8 +335,8 @@ static int gate_and_up(const struct call *c, int lane, const struct tile *t)
     if (rc >= 0)
         rc = half(c, lane, t, W_UP, B_UP, u);
     if (rc >= 0 && kept) {
-        cpu_experts_keep(c->l, &c->s->sizes, false, t->from, t->rows, g);
-        cpu_experts_keep(c->l, &c->s->sizes, true, t->from, t->rows, u);
+        store_kept(c, t, false, g);
+        store_kept(c, t, true, u);
     }
     return rc;
 }

@@ -65,13 +65,10 @@ struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,
                      struct experts_choices *choices);
 
-/* What the forward keeps for the gradients (kept.c): NULL: nothing. */
-const struct ct_tensor *cpu_experts_kept(const struct ct_launch *l);
-/* Rows of the sorted choices, `from` on, to and from it: the gate's, or those of the other half. */
-void cpu_experts_keep(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
-                      int64_t from, int64_t rows, const float *values);
-void cpu_experts_load(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
-                      int64_t from, int64_t rows, float *values);
+/* What the forward keeps for the gradients (kept.c): rows of the sorted choices, `from` on, of the
+   gate or of the other half. NULL: nothing. */
+float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
+                        int64_t from);
 
 /* Sums of tokens, in float32. A thread adds some columns of the rows of choices `from` on. */
 float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *sizes);

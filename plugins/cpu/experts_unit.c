@@ -92,6 +92,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     struct state *s = ct_arena_new(p->arena, struct state);
     size_t *size = &p->workspace, n, f;
     bool gradient = cpu_experts_is_gradient(p->op), sums = cpu_experts_sums_tokens(p->op);
+    bool kept = p->op->type == &cpu_op_experts || p->op->type == &cpu_op_experts_grad;
 
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
@@ -100,8 +101,8 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     s->x = cpu_carve(size, n * sizeof(uint16_t));
     s->dy = cpu_carve(size, gradient ? n * sizeof(uint16_t) : 0);
     s->rows = cpu_carve(size, sums ? n * sizeof(float) : 0);
-    s->g = cpu_carve(size, f * sizeof(float));
-    s->u = cpu_carve(size, f * sizeof(float));
+    s->g = cpu_carve(size, kept ? 0 : f * sizeof(float));
+    s->u = cpu_carve(size, kept ? 0 : f * sizeof(float));
     s->dh = cpu_carve(size, gradient ? f * sizeof(float) : 0);
     s->a = cpu_carve(size, f * sizeof(uint16_t));
     s->b = cpu_carve(size, gradient ? f * sizeof(uint16_t) : 0);
@@ -127,6 +128,13 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
 static void *at(const struct call *c, size_t offset)
 {
     return (char *)c->l->workspace + offset;
+}
+
+/* g of the rows at work, or u: in the workspace, or where they are kept. */
+static float *half(const struct call *c, bool other)
+{
+    return c->kept ? cpu_experts_kept(c->l, &c->s->sizes, other, c->from)
+                   : at(c, other ? c->s->u : c->s->g);
 }
 
 static void multiply(const struct call *c, int which, const void *a, const void *b, void *to,
@@ -182,7 +190,7 @@ static void hidden(void *context, int thread, int threads)
 {
     const struct call *c = context;
     struct cpu_range mine = share(c, thread, threads);
-    const float *g = at(c, c->s->g), *u = at(c, c->s->u);
+    const float *g = half(c, false), *u = half(c, true);
     uint16_t *h = at(c, c->s->a);
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
@@ -198,7 +206,7 @@ static void hidden_gradients(void *context, int thread, int threads)
 {
     const struct call *c = context;
     struct cpu_range mine = share(c, thread, threads);
-    const float *g = at(c, c->s->g), *u = at(c, c->s->u), *dh = at(c, c->s->dh);
+    const float *g = half(c, false), *u = half(c, true), *dh = at(c, c->s->dh);
     uint16_t *dg = at(c, c->s->a), *du = at(c, c->s->b);
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
@@ -229,47 +237,20 @@ static void add_biases(void *context, int thread, int threads)
     int64_t f = c->s->sizes.f;
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
-        cpu_loops()->add_scaled((float *)at(c, c->s->g) + r * f, CT_F32, at(c, c->s->bias[0]), 1,
-                                f);
-        cpu_loops()->add_scaled((float *)at(c, c->s->u) + r * f, CT_F32, at(c, c->s->bias[1]), 1,
-                                f);
+        cpu_loops()->add_scaled(half(c, false) + r * f, CT_F32, at(c, c->s->bias[0]), 1, f);
+        cpu_loops()->add_scaled(half(c, true) + r * f, CT_F32, at(c, c->s->bias[1]), 1, f);
     }
-}
-
-/* g and u of some rows, from what was kept, or to be kept. */
-static void load_kept(void *context, int thread, int threads)
-{
-    const struct call *c = context;
-    struct cpu_range mine = share(c, thread, threads);
-
-    for (int other = 0; other < 2; other++)
-        cpu_experts_load(c->l, &c->s->sizes, other, c->from + mine.begin, mine.end - mine.begin,
-                         (float *)at(c, other ? c->s->u : c->s->g) + mine.begin * c->s->sizes.f);
-}
-
-static void store_kept(void *context, int thread, int threads)
-{
-    const struct call *c = context;
-    struct cpu_range mine = share(c, thread, threads);
-
-    for (int other = 0; other < 2; other++)
-        cpu_experts_keep(c->l, &c->s->sizes, other, c->from + mine.begin, mine.end - mine.begin,
-                         (float *)at(c, other ? c->s->u : c->s->g) + mine.begin * c->s->sizes.f);
 }
 
 static void gate_and_up(struct call *c)
 {
     cpu_parallel(gather, c);
-    if (c->gradient && c->kept) {
-        cpu_parallel(load_kept, c);
+    if (c->gradient && c->kept)
         return;
-    }
-    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_GATE]), at(c, c->s->g), false);
-    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_UP]), at(c, c->s->u), false);
+    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_GATE]), half(c, false), false);
+    multiply(c, GATE, at(c, c->s->x), at(c, c->s->packed[P_UP]), half(c, true), false);
     if (c->s->sizes.biased)
         cpu_parallel(add_biases, c);
-    if (c->kept)
-        cpu_parallel(store_kept, c);
 }
 
 /* ---- experts ---- */
@@ -282,7 +263,7 @@ static int begin(const struct ct_launch *l, struct call *c)
                        .l = l,
                        .in = l->in + cpu_experts_x(l->op),
                        .gradient = cpu_experts_is_gradient(l->op),
-                       .kept = cpu_experts_kept(l) != NULL};
+                       .kept = cpu_experts_kept(l, &s->sizes, false, 0) != NULL};
     if (cpu_experts_sums_tokens(l->op))
         c->sums = cpu_experts_sums(l, &s->sizes);
     if (c->gradient && c->sums)

@@ -9,8 +9,8 @@
  *   dx, .. = experts_grad    dx, .. = cpu.experts_grad(kept, ..)
  *
  * kept has a row for each choice: all rows of the gate, then those of the other half, in the order
- * in which the kernels sort the choices. They are rounded to the dtype of the activations, unless
- * there are limits, which a rounding could cross.
+ * in which the kernels sort the choices. It is float32, so that no bit depends on whether layers
+ * were kept.
  */
 #include <string.h>
 
@@ -34,8 +34,7 @@ static int experts_infer(struct ct_op *op)
     take_shape(op->out[0], op->in[0]);
     take_shape(op->out[1], op->in[2]);
     op->out[1]->shape[op->out[1]->ndim - 1] *= 2 * op->in[W_GATE]->shape[1];
-    op->out[1]->dtype =
-        ((const struct ct_experts *)op->attrs)->limit > 0 ? CT_F32 : op->in[0]->dtype;
+    op->out[1]->dtype = CT_F32;
     return ct_op_experts.infer(op);
 }
 
