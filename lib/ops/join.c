@@ -65,14 +65,13 @@ static bool together(const struct ct_op *a, const struct ct_op *b)
     return a->section == b->section;
 }
 
-/* Replace old by `by`, which takes its name. */
-static void take_over(struct join *j, struct ct_value *old, struct ct_value *by)
+void ct_take_over(struct ct_graph *graph, struct ct_value *old, struct ct_value *by)
 {
     const char *name = old->name;
 
-    ct_value_replace(j->graph, old, by);
-    ct_value_rename(j->graph, old, ct_arena_printf(j->graph->arena, "%s.joined", name));
-    ct_value_rename(j->graph, by, name);
+    ct_value_replace(graph, old, by);
+    ct_value_rename(graph, old, ct_arena_printf(graph->arena, "%s.joined", name));
+    ct_value_rename(graph, by, name);
 }
 
 static void drop(struct join *j, struct ct_op *op)
@@ -133,9 +132,9 @@ static int join_norm(struct join *j, struct ct_op *norm)
     joined = ct_emit_type(&b, &ct_op_add_rms_norm, NULL, in, 3, norm->attrs);
     if (!joined)
         return b.status;
-    take_over(j, norm->out[0], joined->out[0]);
-    take_over(j, x, joined->out[1]);
-    take_over(j, norm->out[1], joined->out[2]);
+    ct_take_over(j->graph, norm->out[0], joined->out[0]);
+    ct_take_over(j->graph, x, joined->out[1]);
+    ct_take_over(j->graph, norm->out[1], joined->out[2]);
     drop(j, add);
     drop(j, norm);
     return 0;
@@ -167,7 +166,7 @@ static int make_one_linear(struct join *j, struct ct_op *const *ops, int count)
     }
     joined = ct_emit_type(&b, &ct_op_linear, NULL, in, count + 1, NULL);
     for (int i = 0; joined && i < count; i++) {
-        take_over(j, ops[i]->out[0], joined->out[i]);
+        ct_take_over(j->graph, ops[i]->out[0], joined->out[i]);
         drop(j, ops[i]);
     }
     return b.status;
@@ -206,7 +205,7 @@ static int join_silu(struct join *j, struct ct_op *mul)
     joined = ct_swiglu(&b, NULL, silu->in[0], mul->in[1 - gate]);
     if (!joined)
         return b.status;
-    take_over(j, mul->out[0], joined);
+    ct_take_over(j->graph, mul->out[0], joined);
     drop(j, silu);
     drop(j, mul);
     return 0;
@@ -226,7 +225,7 @@ static int join_loss(struct join *j, struct ct_op *loss)
     joined = ct_linear_cross_entropy(&b, NULL, linear->in[0], linear->in[1], loss->in[1]);
     if (!joined)
         return b.status;
-    take_over(j, loss->out[0], joined);
+    ct_take_over(j->graph, loss->out[0], joined);
     drop(j, linear);
     drop(j, loss);
     return 0;

@@ -82,18 +82,14 @@ static struct ct_op *partner_of(const struct ct_op *dw)
     return NULL;
 }
 
-/* `by` takes the place of `old`: its users, its name and all that is known of it. */
+/* The same with all that is known of `old` by now. */
 static void take_over(struct ct_graph *graph, struct ct_value *old, struct ct_value *by)
 {
-    const char *name = old->name;
-
     by->dtype = old->dtype;
     by->dtype_fixed = old->dtype_fixed;
     by->sharding = old->sharding;
     by->marks = old->marks;
-    ct_value_replace(graph, old, by);
-    ct_value_rename(graph, old, ct_arena_printf(graph->arena, "%s.joined", name));
-    ct_value_rename(graph, by, name);
+    ct_take_over(graph, old, by);
 }
 
 /* dx comes before dw, and so do the operands. */

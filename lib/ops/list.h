@@ -10,6 +10,8 @@
 
 /* Replace adjacent plain ops by one op that does all of them. */
 extern const struct ct_transform ct_join_pointwise, ct_join;
+/* `by` takes the place of `old`: its users and its name. */
+void ct_take_over(struct ct_graph *graph, struct ct_value *old, struct ct_value *by);
 /* Replace gradients that begin with the same work by one op. */
 extern const struct ct_transform ct_join_gradients;
 /* Make casts of parameters that no step changes once. */

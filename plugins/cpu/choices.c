@@ -119,11 +119,9 @@ int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
 float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *s, bool other,
                         int64_t from)
 {
-    const struct ct_tensor *kept = l->op->type == &cpu_op_experts        ? &l->out[1]
-                                   : l->op->type == &cpu_op_experts_grad ? &l->in[0]
-                                                                         : NULL;
+    const struct ct_tensor *kept = cpu_experts_is_gradient(l->op) ? &l->in[0] : &l->out[1];
 
-    return kept ? (float *)kept->data + (other ? s->tokens * s->k + from : from) * s->f : NULL;
+    return (float *)kept->data + (other ? s->tokens * s->k + from : from) * s->f;
 }
 
 /* ---- sums of tokens ---- */

@@ -322,7 +322,7 @@ static void store_kept(const struct call *c, const struct tile *t, bool other, c
 static int gate_and_up(const struct call *c, int lane, const struct tile *t)
 {
     float *g = floats(c, lane, c->s->g), *u = floats(c, lane, c->s->u);
-    bool kept = cpu_experts_kept(c->l, &c->s->sizes, false, 0) != NULL;
+    bool kept = cpu_experts_keeps(c->l->op);
     int rc = 0;
 
     copy_rows(c, &c->l->in[c->at], t, floats(c, lane, c->s->x));

@@ -19,6 +19,12 @@ static inline bool cpu_experts_is_gradient(const struct ct_op *op)
     return op->type != &ct_op_experts && op->type != &cpu_op_experts;
 }
 
+/* Hidden layers are kept, or were (kept.c). */
+static inline bool cpu_experts_keeps(const struct ct_op *op)
+{
+    return op->type == &cpu_op_experts || op->type == &cpu_op_experts_grad;
+}
+
 /* The input x, which is behind dy. */
 static inline int cpu_experts_x(const struct ct_op *op)
 {
@@ -65,8 +71,8 @@ struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,
                      struct experts_choices *choices);
 
-/* What the forward keeps for the gradients (kept.c): rows of the sorted choices, `from` on, of the
-   gate or of the other half. NULL: nothing. */
+/* What the forward keeps for the gradients: rows of the sorted choices, `from` on, of the gate or
+   of the other half. Of an op that keeps. */
 float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
                         int64_t from);
 

@@ -92,7 +92,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     struct state *s = ct_arena_new(p->arena, struct state);
     size_t *size = &p->workspace, n, f;
     bool gradient = cpu_experts_is_gradient(p->op), sums = cpu_experts_sums_tokens(p->op);
-    bool kept = p->op->type == &cpu_op_experts || p->op->type == &cpu_op_experts_grad;
+    bool kept = cpu_experts_keeps(p->op);
 
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
@@ -263,7 +263,7 @@ static int begin(const struct ct_launch *l, struct call *c)
                        .l = l,
                        .in = l->in + cpu_experts_x(l->op),
                        .gradient = cpu_experts_is_gradient(l->op),
-                       .kept = cpu_experts_kept(l, &s->sizes, false, 0) != NULL};
+                       .kept = cpu_experts_keeps(l->op)};
     if (cpu_experts_sums_tokens(l->op))
         c->sums = cpu_experts_sums(l, &s->sizes);
     if (c->gradient && c->sums)
