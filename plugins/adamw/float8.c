@@ -55,7 +55,8 @@ static uint32_t random_bits(uint32_t index, uint32_t step)
     return (h ^ h >> 16) >> 9;
 }
 
-/* |x| <= LARGEST, rounded up or down to a code's value, nearer ones with higher probability. */
+/* |x| <= LARGEST, rounded up or down to a code's value, nearer ones with higher probability. NaN
+   stays, whatever its bits. */
 static float rounded(float x, uint32_t random)
 {
     uint32_t bits = ct_float_bits(x), magnitude = bits & 0x7fffffffu;
@@ -64,6 +65,7 @@ static float rounded(float x, uint32_t random)
     uint32_t normal = (magnitude + (random >> 3)) & ~0xfffffu;
 
     normal = magnitude < ct_float_bits(NORMAL) ? ct_float_bits(small) : normal;
+    normal = magnitude > ct_float_bits(LARGEST) ? magnitude : normal;
     return ct_float_of(normal | (bits & 0x80000000u));
 }
 

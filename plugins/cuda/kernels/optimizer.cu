@@ -181,7 +181,7 @@ DEVICE uint32_t random_bits(uint32_t index, uint32_t step)
     return (h ^ h >> 16) >> 9;
 }
 
-/* Rounded up or down to the value of a code, nearer ones with higher probability. */
+/* Rounded up or down to the value of a code, nearer ones with higher probability. NaN stays. */
 DEVICE float rounded_randomly(float x, uint32_t random)
 {
     uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
@@ -190,6 +190,8 @@ DEVICE float rounded_randomly(float x, uint32_t random)
 
     if (magnitude < __float_as_uint(0x1p-6f))
         normal = __float_as_uint(small * 0x1p-9f);
+    if (magnitude > __float_as_uint(LARGEST_CODE)) /* a GPU's NaN would overflow */
+        normal = magnitude;
     return __uint_as_float(normal | (bits & 0x80000000u));
 }
 
