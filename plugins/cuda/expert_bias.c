@@ -86,7 +86,7 @@ static int run_dweights(const struct ct_launch *l)
 
 /* Offsets in the workspace. */
 struct state {
-    size_t counts, order, place;
+    size_t counts, order, tokens, place;
 };
 
 static int prepare_dbias(struct ct_prepare *p)
@@ -96,6 +96,7 @@ static int prepare_dbias(struct ct_prepare *p)
 
     s->counts = gpu_carve(&p->workspace, (size_t)p->in[3].shape[0] * sizeof(int32_t));
     s->order = gpu_carve(&p->workspace, choices);
+    s->tokens = gpu_carve(&p->workspace, choices);
     s->place = gpu_carve(&p->workspace, choices);
     p->state = s;
     return 0;
@@ -110,6 +111,7 @@ static int run_dbias(const struct ct_launch *l)
 
     all.counts = (int32_t *)(work + s->counts);
     all.order = (int32_t *)(work + s->order);
+    all.tokens = (int32_t *)(work + s->tokens);
     all.place = (int32_t *)(work + s->place);
     rc = gpu_sort_choices(l, &all);
     return rc < 0 ? rc : gpu_sum_experts(l, &all, gpu_rows_of_tokens(&l->in[0]), l->in[1].data, 0);

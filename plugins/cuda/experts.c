@@ -79,6 +79,7 @@ int gpu_experts_prepare(struct ct_prepare *p, size_t element)
 
     s->counts = gpu_carve(&p->workspace, (size_t)p->in[at + GATE].shape[0] * sizeof(int32_t));
     s->order = gpu_carve(&p->workspace, choices * sizeof(int32_t));
+    s->tokens = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->place = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->g = gpu_carve(&p->workspace, f);
     s->u = gpu_carve(&p->workspace, at > 0 || element == sizeof(float) ? f : 0);
@@ -118,6 +119,7 @@ struct experts_call gpu_experts_call(const struct ct_launch *l)
         .in = in,
         .all = {.counts = (int32_t *)(work + s->counts),
                 .order = (int32_t *)(work + s->order),
+                .tokens = (int32_t *)(work + s->tokens),
                 .place = (int32_t *)(work + s->place),
                 .ids = in[IDS].data,
                 .choices = ct_tensor_count(&in[WEIGHTS]),
@@ -142,13 +144,14 @@ struct experts_call gpu_experts_call(const struct ct_launch *l)
 int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all)
 {
     struct gpu_size experts = {(unsigned)all->experts, 1, 1}, block = {THREADS, 1, 1};
+    struct gpu_size sorting = {GPU_SORT_THREADS, 1, 1};
     int rc = gpu_launch(l, "experts_clear",
                         (struct gpu_size){(unsigned)gpu_blocks(all->choices, THREADS), 1, 1}, block,
                         0, all);
 
     if (rc == 0)
-        rc = gpu_launch(l, "experts_count", experts, block, 0, all);
-    return rc < 0 ? rc : gpu_launch(l, "experts_sort", experts, block, 0, all);
+        rc = gpu_launch(l, "experts_count", experts, sorting, 0, all);
+    return rc < 0 ? rc : gpu_launch(l, "experts_sort", experts, sorting, 0, all);
 }
 
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t)
@@ -169,10 +172,9 @@ static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
                                     .in = rows,
                                     .weight = weight->data,
                                     .counts = c->all.counts,
-                                    .order = c->all.order,
+                                    .tokens = c->all.tokens,
                                     .experts = c->all.experts,
                                     .columns = weight->shape[turned ? 2 : 1],
-                                    .k = (int32_t)c->all.k,
                                     .weight_kind = gpu_float_kind(weight->dtype),
                                     .turned = turned,
                                     .accumulate = accumulate};
@@ -274,8 +276,7 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                   .left = left,
                                   .right = right,
                                   .counts = c->all.counts,
-                                  .order = c->all.order,
-                                  .k = (int32_t)c->all.k,
+                                  .tokens = c->all.tokens,
                                   .kind = gpu_float_kind(t->dtype),
                                   .accumulate = c->l->accumulate >> out & 1};
 
@@ -295,7 +296,7 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
                                 .weights = weights,
                                 .counts = all->counts,
                                 .order = all->order,
-                                .k = (int32_t)all->k,
+                                .tokens = all->tokens,
                                 .kind = gpu_float_kind(t->dtype),
                                 .accumulate = l->accumulate >> out & 1};
     bool vector = gpu_may_load_8(rows.x, rows.kind, rows.columns) &&
@@ -340,14 +341,6 @@ static int run_gradients(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
-    CT_KERNEL("experts", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
-              gpu_experts_tensor_run),
-    CT_KERNEL("experts_dx", "tensor", 0, gpu_experts_tensor_accept, gpu_experts_tensor_prepare,
-              gpu_experts_tensor_run_gradients),
-    CT_KERNEL("experts_dw", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept,
-              gpu_experts_tensor_prepare, gpu_experts_tensor_run_gradients),
-    CT_KERNEL("experts_grad", "tensor", CT_KERNEL_ACCUMULATES, gpu_experts_tensor_accept,
-              gpu_experts_tensor_prepare, gpu_experts_tensor_run_gradients),
     CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare, run),
     CT_KERNEL("experts_dx", "plain", 0, gpu_experts_accept, prepare, run_gradients),
     CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,

@@ -16,7 +16,7 @@ enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS };
 
 /* Offsets in the workspace. */
 struct experts_state {
-    size_t counts, order, place, g, u, dh, rows;
+    size_t counts, order, tokens, place, g, u, dh, rows;
 };
 
 /* One call. Inner values, [choices][..] by expert: float32, or bfloat16 on tensor cores. */
@@ -28,6 +28,7 @@ struct experts_call {
     const void *gate_bias, *up_bias; /* NULL: none */
     int64_t tokens, n, f;
     void *g, *u, *dh, *rows;
+    const struct tiles *tiles; /* on tensor cores */
 };
 
 bool gpu_experts_accept(const struct ct_prepare *p);
@@ -55,12 +56,5 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
 /* The gradients of the biases, from dg and du; nothing without biases. */
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du);
-
-/* ---- experts_tensor.c ---- */
-
-bool gpu_experts_tensor_accept(const struct ct_prepare *p);
-int gpu_experts_tensor_prepare(struct ct_prepare *p);
-int gpu_experts_tensor_run(const struct ct_launch *l);
-int gpu_experts_tensor_run_gradients(const struct ct_launch *l);
 
 #endif

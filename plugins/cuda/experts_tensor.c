@@ -1,16 +1,30 @@
 /*
- * Mixtures of experts in bfloat16: grouped products on tensor cores (kernels/experts_tensor.cu).
+ * Mixtures of experts in bfloat16: grouped products on tensor cores, on Hopper by wgmma
+ * (kernels/experts_wgmma.cu), elsewhere by mma.sync (kernels/experts_tensor.cu).
  *
  * The gate's and the other half's products share a launch, which makes the hidden layer at once.
  * Gradients of x through both halves are one sum. Rows and hidden values are rounded to bfloat16.
  */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "experts.h"
 
+#define HOPPER 90 /* the only compute capability that has wgmma */
+
+/* The tiles of a kind of products: kernels' names end with `name`. */
+struct tiles {
+    const char *name;
+    int rows, columns;
+    size_t shared;
+};
+
+static const struct tiles by_mma = {"mma", GPU_TENSOR_TILE, GPU_TENSOR_TILE, 0};
+static const struct tiles by_wgmma = {"wgmma", GPU_WGMMA_ROWS, GPU_WGMMA_COLUMNS, GPU_WGMMA_SHARED};
+
 /* Vectors are of 8 elements. */
-bool gpu_experts_tensor_accept(const struct ct_prepare *p)
+static bool accept(const struct ct_prepare *p)
 {
     int at = p->op->type == &ct_op_experts ? 0 : 1;
 
@@ -21,7 +35,12 @@ bool gpu_experts_tensor_accept(const struct ct_prepare *p)
            p->in[at + GATE].shape[2] % 8 == 0;
 }
 
-int gpu_experts_tensor_prepare(struct ct_prepare *p)
+static bool accept_wgmma(const struct ct_prepare *p)
+{
+    return gpu_of(p->device)->capability == HOPPER && accept(p);
+}
+
+static int prepare(struct ct_prepare *p)
 {
     return gpu_experts_prepare(p, sizeof(uint16_t));
 }
@@ -31,15 +50,24 @@ static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
     return (struct gpu_expert_rows){x, columns, GPU_BF16, false};
 }
 
-/* A block for each tile of the rows, however the choices fall. */
-static struct gpu_size tiles(const struct experts_call *c, int64_t columns, int64_t each)
+/* A kernel of products, NAME_mma or NAME_wgmma, with a block for each tile of its grid. */
+static int launch_tiles(const struct experts_call *c, const char *name, struct gpu_size grid,
+                        const void *arguments)
 {
-    int64_t rows = gpu_blocks(c->all.choices, GPU_TENSOR_TILE) + c->all.experts;
+    char full[40];
 
-    return (struct gpu_size){(unsigned)gpu_blocks(columns, each), (unsigned)rows, 1};
+    snprintf(full, sizeof(full), "%s_%s", name, c->tiles->name);
+    return gpu_launch(c->l, full, grid, (struct gpu_size){GPU_TENSOR_THREADS, 1, 1},
+                      c->tiles->shared, arguments);
 }
 
-static const struct gpu_size block = {GPU_TENSOR_THREADS, 1, 1};
+/* Tiles of the rows, however the choices fall, and of `columns`. */
+static struct gpu_size tiles_of(const struct experts_call *c, int64_t columns)
+{
+    int64_t rows = gpu_blocks(c->all.choices, c->tiles->rows) + c->all.experts;
+
+    return (struct gpu_size){(unsigned)gpu_blocks(columns, c->tiles->columns), (unsigned)rows, 1};
+}
 
 /* Sort the choices; h of each, or g and u. */
 static int begin(const struct experts_call *c, bool gradient)
@@ -54,15 +82,12 @@ static int begin(const struct experts_call *c, bool gradient)
                                   .up_bias = c->up_bias,
                                   .how = c->how,
                                   .counts = c->all.counts,
-                                  .order = c->all.order,
+                                  .tokens = c->all.tokens,
                                   .experts = c->all.experts,
-                                  .f = c->f,
-                                  .k = (int32_t)c->all.k};
+                                  .f = c->f};
     int rc = gpu_sort_choices(c->l, &c->all);
 
-    return rc < 0 ? rc
-                  : gpu_launch(c->l, "experts_gated", tiles(c, c->f, GPU_TENSOR_TILE / 2), block, 0,
-                               &a);
+    return rc < 0 ? rc : launch_tiles(c, "experts_gated", tiles_of(c, 2 * c->f), &a);
 }
 
 /* to = the sum of the parts' rows times the experts' weights; turned: by their transposes. */
@@ -71,17 +96,23 @@ static int multiply(const struct experts_call *c, struct gpu_experts_tensor part
 {
     parts.c = to;
     parts.counts = c->all.counts;
-    parts.order = c->all.order;
+    parts.tokens = c->all.tokens;
     parts.experts = c->all.experts;
     parts.columns = columns;
-    parts.k = (int32_t)c->all.k;
-    return gpu_launch(c->l, turned ? "experts_tensor_turned" : "experts_tensor",
-                      tiles(c, columns, GPU_TENSOR_TILE), block, 0, &parts);
+    return launch_tiles(c, turned ? "experts_turned" : "experts_product", tiles_of(c, columns),
+                        &parts);
 }
 
-int gpu_experts_tensor_run(const struct ct_launch *l)
+static struct experts_call call_by(const struct ct_launch *l, const struct tiles *tiles)
 {
     struct experts_call c = gpu_experts_call(l);
+
+    c.tiles = tiles;
+    return c;
+}
+
+static int run(struct experts_call c)
+{
     struct gpu_experts_tensor down = {
         .in = {of_choices(c.g, c.f)}, .weight = {c.in[DOWN].data}, .parts = 1};
     int rc = begin(&c, false);
@@ -134,15 +165,14 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                   .left = left,
                                   .right = right,
                                   .counts = c->all.counts,
-                                  .order = c->all.order,
-                                  .k = (int32_t)c->all.k,
+                                  .tokens = c->all.tokens,
                                   .kind = gpu_float_kind(t->dtype),
                                   .accumulate = c->l->accumulate >> out & 1};
-    struct gpu_size grid = {(unsigned)gpu_blocks(right.columns, GPU_TENSOR_TILE),
-                            (unsigned)gpu_blocks(left.columns, GPU_TENSOR_TILE),
+    struct gpu_size grid = {(unsigned)gpu_blocks(right.columns, c->tiles->columns),
+                            (unsigned)gpu_blocks(left.columns, c->tiles->rows),
                             (unsigned)c->all.experts};
 
-    return gpu_launch(c->l, "experts_outer_tensor", grid, block, 0, &a);
+    return launch_tiles(c, "experts_outer", grid, &a);
 }
 
 static int sum_weights(const struct experts_call *c)
@@ -158,12 +188,34 @@ static int sum_weights(const struct experts_call *c)
     return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->l->in[0]), of_choices(c->dh, c->f), 2);
 }
 
-int gpu_experts_tensor_run_gradients(const struct ct_launch *l)
+static int run_gradients(struct experts_call c)
 {
-    struct experts_call c = gpu_experts_call(l);
     int rc = hidden_gradients(&c);
 
-    if (rc == 0 && l->op->type != &ct_op_experts_dx)
+    if (rc == 0 && c.l->op->type != &ct_op_experts_dx)
         rc = sum_weights(&c);
-    return rc == 0 && l->op->type != &ct_op_experts_dw ? sum_tokens(&c) : rc;
+    return rc == 0 && c.l->op->type != &ct_op_experts_dw ? sum_tokens(&c) : rc;
 }
+
+#define BY(which)                                                                                  \
+    static int run_##which(const struct ct_launch *l)                                              \
+    {                                                                                              \
+        return run(call_by(l, &by_##which));                                                       \
+    }                                                                                              \
+    static int run_gradients_##which(const struct ct_launch *l)                                    \
+    {                                                                                              \
+        return run_gradients(call_by(l, &by_##which));                                             \
+    }
+BY(mma)
+BY(wgmma)
+
+#define KERNELS(which, accept)                                                                     \
+    CT_KERNEL("experts", #which, 0, accept, prepare, run_##which),                                 \
+        CT_KERNEL("experts_dx", #which, 0, accept, prepare, run_gradients_##which),                \
+        CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                    \
+                  run_gradients_##which),                                                          \
+        CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                  \
+                  run_gradients_##which)
+
+const struct ct_kernel gpu_experts_tensor_kernels[] = {
+    KERNELS(wgmma, accept_wgmma), KERNELS(mma, accept), {0}};

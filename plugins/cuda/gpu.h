@@ -200,6 +200,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(scale_rows)                                                                                  \
     X(latent)                                                                                      \
     X(expert_bias)                                                                                 \
+    X(experts_tensor)                                                                              \
     X(experts)                                                                                     \
     X(top_k)                                                                                       \
     X(embedding)                                                                                   \

@@ -662,6 +662,7 @@ const struct conformance_case conformance_cases[] = {
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
+    {"experts, several slices", EXPERTS(1, 270, 328, 264, 2, 2), 2, 3, false, true},
     {"experts, biased, odd", BIASED_EXPERTS(2, 9, 11, 7, 5, 2, "alpha=1.702, limit=2, offset=1"), 5,
      3, true},
     {"experts, biased, full tiles",

@@ -262,10 +262,14 @@ struct gpu_column_shares {
 
 /* ---- mixtures of experts ---- */
 
-#define GPU_NO_EXPERT (-1)  /* a choice that is not one */
+#define GPU_NO_EXPERT (-1) /* a choice that is not one */
+#define GPU_SORT_THREADS 1024
 #define GPU_EXPERTS_TILE 64 /* rows and columns of a tile of a product */
 #define GPU_TENSOR_TILE 128 /* those on tensor cores; by so many threads: */
 #define GPU_TENSOR_THREADS 256
+#define GPU_WGMMA_ROWS 128 /* those on Hopper's, by as many threads */
+#define GPU_WGMMA_COLUMNS 256
+#define GPU_WGMMA_SHARED 197632
 
 struct gpu_top_k {
     float *weights;
@@ -290,10 +294,10 @@ struct gpu_expert_load {
     struct gpu_fault *fault;
 };
 
-/* Choices sorted by expert: `order` lists them, `place` says where each is, -1: its expert is not
-   here. */
+/* Choices sorted by expert: `order` lists them, `tokens` whose they are; `place` says where each is,
+   -1: its expert is not here. */
 struct gpu_experts {
-    int32_t *counts, *order, *place;
+    int32_t *counts, *order, *tokens, *place;
     const int32_t *ids;
     int64_t choices, k, first, experts, all; /* experts: of this rank, from number `first` on */
     struct gpu_fault *fault;
@@ -310,9 +314,9 @@ struct gpu_experts_product {
     float *c;
     struct gpu_expert_rows in;
     const void *weight; /* [experts][columns][in.columns]; turned: the last two swapped */
-    const int32_t *counts, *order;
+    const int32_t *counts, *tokens;
     int64_t experts, columns;
-    int32_t k, weight_kind, turned, accumulate;
+    int32_t weight_kind, turned, accumulate;
 };
 
 /* The gated layer (struct ct_experts). limit: infinite where there is none. Values above `beyond`
@@ -327,26 +331,25 @@ struct gpu_experts_gated {
     struct gpu_expert_rows in;
     const void *gate, *up;           /* [experts][f][in.columns] */
     const void *gate_bias, *up_bias; /* [experts][f], or NULL */
-    const int32_t *counts, *order;
+    const int32_t *counts, *tokens;
     int64_t experts, f;
     struct gpu_gate how;
-    int32_t k;
 };
 
 struct gpu_experts_tensor {
     void *c; /* sum of the parts' products */
     struct gpu_expert_rows in[2];
     const void *weight[2]; /* as those of gpu_experts_product */
-    const int32_t *counts, *order;
+    const int32_t *counts, *tokens;
     int64_t experts, columns;
-    int32_t k, parts;
+    int32_t parts;
 };
 
 struct gpu_experts_outer {
     void *out;
     struct gpu_expert_rows left, right;
-    const int32_t *counts, *order;
-    int32_t k, kind, accumulate;
+    const int32_t *counts, *tokens;
+    int32_t kind, accumulate;
 };
 
 struct gpu_experts_rows {
@@ -365,8 +368,8 @@ struct gpu_experts_sum {
     void *out; /* [experts][in.columns] */
     struct gpu_expert_rows in;
     const float *weights; /* of choices; NULL: 1 */
-    const int32_t *counts, *order;
-    int32_t k, kind, accumulate;
+    const int32_t *counts, *order, *tokens;
+    int32_t kind, accumulate;
 };
 
 struct gpu_expert_bias {

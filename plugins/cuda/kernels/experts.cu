@@ -13,45 +13,94 @@
 
 /* ---- choices by expert ---- */
 
-/* Block e counts the choices of expert first + e. */
-KERNEL(experts_count, gpu_experts, 256)
-{
-    int64_t count = 0, expert = a.first + blockIdx.x;
+#define SORTED 8 /* choices that a thread looks at at a time */
 
-    for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
-        if (a.ids[i] != GPU_NO_EXPERT &&
-            in_range(GPU_FAULT_EXPERT, a.ids[i], i / a.k, a.all, a.fault))
-            count += a.ids[i] == expert;
+struct sorted_ids {
+    int32_t at[SORTED];
+};
+
+/* Of choices [from, from + SORTED); beyond the last one there is no expert. */
+DEVICE sorted_ids load_ids(const gpu_experts &a, int64_t from)
+{
+    bool aligned = (uintptr_t)a.ids % sizeof(vector<int32_t, 4>) == 0;
+    sorted_ids ids;
+
+#pragma unroll
+    for (int i = 0; i < SORTED; i += 4)
+        if (aligned && from + i + 4 <= a.choices) {
+            vector<int32_t, 4> four = *(const vector<int32_t, 4> *)(a.ids + from + i);
+
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                ids.at[i + j] = four.at[j];
+        } else {
+            for (int j = 0; j < 4; j++)
+                ids.at[i + j] = from + i + j < a.choices ? a.ids[from + i + j] : GPU_NO_EXPERT;
+        }
+    return ids;
+}
+
+/* Block e counts the choices of expert first + e. */
+KERNEL(experts_count, gpu_experts, GPU_SORT_THREADS)
+{
+    int64_t count = 0, expert = a.first + blockIdx.x, step = blockDim.x * SORTED;
+
+    for (int64_t from = threadIdx.x * SORTED; from < a.choices; from += step) {
+        sorted_ids ids = load_ids(a, from);
+
+#pragma unroll
+        for (int i = 0; i < SORTED; i++)
+            if (ids.at[i] != GPU_NO_EXPERT &&
+                in_range(GPU_FAULT_EXPERT, ids.at[i], (from + i) / a.k, a.all, a.fault))
+                count += ids.at[i] == expert;
+    }
     count = block_sum(count);
     if (threadIdx.x == 0)
         a.counts[blockIdx.x] = (int32_t)count;
 }
 
-/* Block e lists the choices of expert first + e, in order. */
-KERNEL(experts_sort, gpu_experts, 256)
+/* The sum of x over the threads before this one; *sum: over all. */
+DEVICE int32_t sum_before_thread(int32_t x, int32_t *sum)
 {
     __shared__ int32_t of_warp[32];
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    int32_t to = sum_up_to_lane(x), before = to - x;
+
+    __syncthreads();
+    if (threadIdx.x % 32 == 31)
+        of_warp[warp] = to;
+    __syncthreads();
+    *sum = 0;
+    for (int w = 0; w < warps; w++) {
+        before += w < warp ? of_warp[w] : 0;
+        *sum += of_warp[w];
+    }
+    return before;
+}
+
+/* Block e lists the choices of expert first + e, in order. */
+KERNEL(experts_sort, gpu_experts, GPU_SORT_THREADS)
+{
     int64_t expert = a.first + blockIdx.x, at = rows_before(a.counts, blockIdx.x);
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
-    for (int64_t from = 0; from < a.choices; from += blockDim.x) {
-        int64_t i = from + threadIdx.x, place;
-        bool here = i < a.choices && a.ids[i] == expert;
-        uint32_t mine = __ballot_sync(ALL_LANES, here);
+    for (int64_t begin = 0; begin < a.choices; begin += blockDim.x * SORTED) {
+        int64_t from = begin + threadIdx.x * SORTED;
+        sorted_ids ids = load_ids(a, from);
+        int32_t mine = 0, all;
+        int64_t place;
 
-        __syncthreads();
-        if (lane == 0)
-            of_warp[warp] = __popc(mine);
-        __syncthreads();
-        place = at + __popc(mine & ((1u << lane) - 1));
-        for (int w = 0; w < (int)blockDim.x / 32; w++) {
-            place += w < warp ? of_warp[w] : 0;
-            at += of_warp[w];
-        }
-        if (here) {
-            a.order[place] = (int32_t)i;
-            a.place[i] = (int32_t)place;
-        }
+#pragma unroll
+        for (int i = 0; i < SORTED; i++)
+            mine += ids.at[i] == expert;
+        place = at + sum_before_thread(mine, &all);
+        at += all;
+#pragma unroll
+        for (int i = 0; i < SORTED; i++)
+            if (ids.at[i] == expert) {
+                a.order[place] = (int32_t)(from + i);
+                a.tokens[place] = (int32_t)((from + i) / a.k);
+                a.place[from + i] = (int32_t)place++;
+            }
     }
 }
 
@@ -66,12 +115,12 @@ KERNEL(experts_clear, gpu_experts, 256)
 /* ---- products ---- */
 
 /* Row `row` of the sorted choices: of its token, or its own. */
-DEVICE float row_element(const gpu_expert_rows &r, const int32_t *order, int32_t k, int64_t row,
+DEVICE float row_element(const gpu_expert_rows &r, const int32_t *tokens, int64_t row,
                          int64_t column)
 {
     float x[1];
 
-    load_as<1>(r.kind, r.x, (r.of_tokens ? order[row] / k : row) * r.columns + column, x);
+    load_as<1>(r.kind, r.x, (r.of_tokens ? tokens[row] : row) * r.columns + column, x);
     return x[0];
 }
 
@@ -94,7 +143,7 @@ KERNEL(experts_product, gpu_experts_product, 256)
             int64_t row = i / DEPTH, at = from + i % DEPTH;
 
             x[i % DEPTH][row] =
-                row < t.rows && at < depth ? row_element(a.in, a.order, a.k, t.from + row, at) : 0;
+                row < t.rows && at < depth ? row_element(a.in, a.tokens, t.from + row, at) : 0;
         }
         for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += (int)blockDim.x) {
             int64_t c = a.turned ? i % TILE : i / DEPTH, at = a.turned ? i / TILE : i % DEPTH;
@@ -142,10 +191,10 @@ KERNEL(experts_outer, gpu_experts_outer, 256)
             bool here = row < rows;
 
             x[i / TILE][at] = here && i0 + at < a.left.columns
-                                  ? row_element(a.left, a.order, a.k, first + row, i0 + at)
+                                  ? row_element(a.left, a.tokens, first + row, i0 + at)
                                   : 0;
             y[i / TILE][at] = here && j0 + at < a.right.columns
-                                  ? row_element(a.right, a.order, a.k, first + row, j0 + at)
+                                  ? row_element(a.right, a.tokens, first + row, j0 + at)
                                   : 0;
         }
         __syncthreads();

@@ -151,7 +151,7 @@ template <int W> DEVICE void sum_expert(const gpu_experts_sum &a)
     float sum[W] = {}, more[W];
 
     for (int64_t r = first + warp; column < a.in.columns && r < first + rows; r += 8) {
-        int64_t row = a.in.of_tokens ? a.order[r] / a.k : r;
+        int64_t row = a.in.of_tokens ? a.tokens[r] : r;
         float weight = a.weights ? a.weights[a.order[r]] : 1.0f;
 
         load_as<W>(a.in.kind, a.in.x, row * a.in.columns + column, more);

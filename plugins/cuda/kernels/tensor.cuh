@@ -1,16 +1,16 @@
 /*
- * Products of tiles on tensor cores: bfloat16 operands, float32 sums.
+ * Products of tiles on tensor cores: bfloat16 operands, float32 sums. For all devices, by mma.sync;
+ * Hopper's own are in wgmma.cuh.
  *
  * A block of GPU_TENSOR_THREADS threads makes C[128, 128] = A[128, depth] B[128, depth]^T. Both
- * operands go through shared memory in slices of DEPTH, STAGES slices under way. A loader says
- * where a thread's 16 bytes of a slice come from. Operands are stored by row, with the depth
- * contiguous, or turned: by depth, with the rows contiguous. Chunks of 8 elements are permuted so
- * that the 8 rows which an 8 x 8 matrix is read from lie in different banks.
+ * operands go through shared memory in slices of DEPTH, STAGES slices under way. Chunks of 8
+ * elements are permuted so that the 8 rows which an 8 x 8 matrix is read from lie in different
+ * banks.
  */
 #ifndef GPU_TENSOR_CUH
 #define GPU_TENSOR_CUH
 
-#include "device.cuh"
+#include "copies.cuh"
 
 #define SIDE GPU_TENSOR_TILE
 #define DEPTH 32
@@ -18,40 +18,6 @@
 #define SLICE (SIDE * DEPTH) /* elements of an operand */
 
 /* ---- the hardware's operations ---- */
-
-/* 16 bytes to shared memory, or zeros if `from` is NULL; `some` is any valid address. */
-DEVICE void copy_async(bfloat16 *to, const bfloat16 *from, const bfloat16 *some)
-{
-#ifdef SIMULATED
-    (void)some;
-    simulated_copy_async(to, from, 16);
-#else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from ? from : some),
-                   "r"(from ? 16 : 0)
-                 : "memory");
-#endif
-}
-
-DEVICE void commit_copies()
-{
-#ifdef SIMULATED
-    simulated_commit_copies();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-/* All groups of copies but the last PENDING ones have arrived; others' need a barrier. */
-template <int PENDING> DEVICE void await_copies()
-{
-#ifdef SIMULATED
-    simulated_await_copies(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
-#endif
-}
 
 /* Four 8 x 8 matrices; lane i gives row i % 8 of matrix i / 8. */
 template <bool TRANSPOSED> DEVICE void load_matrices(uint32_t (&r)[4], const bfloat16 *row)
@@ -106,7 +72,7 @@ template <typename LOADER> DEVICE void fetch(bfloat16 *slice, const LOADER &from
         int i = LOADER::turned ? thread % 16 * 8 : thread / 4 + j * 64;
         int k = LOADER::turned ? thread / 16 + j * 16 : thread % 4 * 8;
 
-        copy_async(slice + chunk_at<LOADER::turned>(i, k), from.at(j, depth), from.some);
+        copy_async(slice + chunk_at<LOADER::turned>(i, k), from.at(j, i, depth + k), from.some);
     }
 }
 
@@ -125,40 +91,6 @@ DEVICE void load_operand(uint32_t (&r)[4], const bfloat16 *slice, int i, int k)
         load_matrices<false>(r,
                              slice + chunk_at<false>(i + matrix % 2 * 8 + row, k + matrix / 2 * 8));
 }
-
-/* ---- loaders ---- */
-
-/* Rows with contiguous depths; NULL: there is none. The caller says which are this thread's. */
-struct loader_by_row {
-    enum { turned = 0 };
-    const bfloat16 *row[2], *some;
-    int64_t depth;
-
-    DEVICE_MEMBER const bfloat16 *at(int j, int64_t from) const
-    {
-        int64_t k = from + threadIdx.x % 4 * 8;
-
-        return row[j] && k < depth ? row[j] + k : nullptr;
-    }
-};
-
-/* x[depth][rows], from `row` on, a multiple of 8, as are the rows. */
-struct loader_by_depth {
-    enum { turned = 1 };
-    const bfloat16 *x, *some;
-    int64_t stride, row, rows, depth;
-    const int32_t *order; /* depth k is that of token order[k] / choices; NULL: of k */
-    int32_t choices;
-
-    DEVICE_MEMBER const bfloat16 *at(int j, int64_t from) const
-    {
-        int64_t k = from + threadIdx.x / 16 + j * 16, i = row + threadIdx.x % 16 * 8;
-
-        if (i >= rows || k >= depth)
-            return nullptr;
-        return x + (order ? order[k] / choices : k) * stride + i;
-    }
-};
 
 /* ---- the product ---- */
 
@@ -248,5 +180,91 @@ DEVICE void multiply_tile(tile_sums &c, tensor_slices &slices, const A &a, const
     await_copies<0>();
     __syncthreads();
 }
+
+/* As the kernels of experts use it (experts_tiles.cuh). */
+struct mma_tiles {
+    enum { rows = SIDE, columns = SIDE, a_rows = 2, b_rows = 2 }; /* a_rows, b_rows: of a thread */
+    typedef tile_sums sums;
+    typedef tensor_slices shared;
+
+    /* The row of this thread's chunk j, of operands that are stored by row. */
+    DEVICE_MEMBER static int row_of(int j)
+    {
+        return (int)threadIdx.x / 4 + j * 64;
+    }
+
+    template <typename A, typename B>
+    DEVICE_MEMBER static void multiply(sums &c, shared &slices, const A &a, const B &b,
+                                       int64_t depth)
+    {
+        multiply_tile(c, slices, a, b, depth);
+    }
+
+    /* f(row, column, x): x[0] is the sum there, x[1] its neighbour's. */
+    template <typename F> DEVICE_MEMBER static void each_pair(sums &c, const F &f)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    tile_place p = pair_place(i, j, half);
+
+                    f(p.row, p.column, c[i][j] + 2 * half);
+                }
+    }
+
+    /* ---- two products side by side, of the same columns: those of a warp are 16 of each ---- */
+
+    struct gated_row {
+        int row, up; /* up: of the second */
+    };
+
+    /* What row i of the operand B is. */
+    DEVICE_MEMBER static gated_row gated(int i)
+    {
+        gated_row r = {i / 32 * 16 + i % 16, i % 32 >= 16};
+
+        return r;
+    }
+
+    /* f(row, column, g, u), as each_pair */
+    template <typename F> DEVICE_MEMBER static void each_gated(sums &c, const F &f)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    tile_place p = pair_place(i, j, half);
+
+                    f(p.row, gated(p.column).row, c[i][j] + 2 * half, c[i][j + 2] + 2 * half);
+                }
+    }
+
+    /* ---- results in bfloat16: to(row, column) says where; NULL: nowhere ---- */
+
+    template <typename TO> DEVICE_MEMBER static void store_all(sums &c, const TO &to)
+    {
+        each_pair(c, [&](int row, int column, const float *x) { store_at(to(row, column), x); });
+    }
+
+    template <bool UP, typename TO> DEVICE_MEMBER static void store_half(sums &c, const TO &to)
+    {
+        each_gated(c, [&](int row, int column, const float *g, const float *u) {
+            store_at(to(row, column), UP ? u : g);
+        });
+    }
+
+    DEVICE_MEMBER static void store_at(bfloat16 *to, const float *x)
+    {
+        float pair[2] = {x[0], x[1]};
+
+        if (to)
+            store<2>(to, pair);
+    }
+};
 
 #endif

@@ -117,6 +117,46 @@ static inline void simulated_multiply_add(float (&c)[4], const uint32_t (&a)[4],
     }
 }
 
+/* Element k of row i of an operand of wgmma, as its descriptor says (PTX ISA), where a row of 128
+   bytes has its chunks of 16 bytes permuted by bits 7 to 9 of their addresses. */
+static inline float simulated_operand(uint64_t descriptor, bool turned, unsigned i, unsigned k)
+{
+    uint64_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
+    uint64_t stride = (descriptor >> 32 & 0x3fff) << 4;
+    uint64_t at = start + (turned ? i / 64 * leading + i % 64 * 2 + k / 8 * stride + k % 8 * 128
+                                  : i / 8 * stride + i % 8 * 128 + k * 2);
+    uint32_t bits;
+    uint16_t x;
+    float value;
+
+    memcpy(&x, simulated_shared + (at ^ (at >> 7 & 7) << 4), sizeof(x));
+    bits = (uint32_t)x << 16;
+    memcpy(&value, &bits, sizeof(value));
+    return descriptor >> 62 == 1 ? value : NAN;
+}
+
+/* c += a b^T, 64 x 256 x 16, with a warpgroup's sums as wgmma has them. */
+static inline void simulated_wgmma(float (&c)[128], uint64_t a, uint64_t b, bool a_turned,
+                                   bool b_turned)
+{
+    unsigned lane = simulated_thread.x % 32, warp = simulated_thread.x / 32 % 4;
+    float x[2][16];
+
+    for (unsigned half = 0; half < 2; half++)
+        for (unsigned k = 0; k < 16; k++)
+            x[half][k] = simulated_operand(a, a_turned, warp * 16 + half * 8 + lane / 4, k);
+    for (unsigned j = 0; j < 64; j++) {
+        unsigned column = j / 2 * 8 + lane % 4 * 2 + j % 2;
+
+        for (unsigned k = 0; k < 16; k++) {
+            float y = simulated_operand(b, b_turned, column, k);
+
+            c[j / 2 * 4 + j % 2] += x[0][k] * y;
+            c[j / 2 * 4 + 2 + j % 2] += x[1][k] * y;
+        }
+    }
+}
+
 static inline int min(int x, int y)
 {
     return x < y ? x : y;

@@ -1,0 +1,331 @@
+/*
+ * Products of tiles on Hopper's tensor cores (wgmma): bfloat16 operands, float32 sums.
+ *
+ * A block of two warpgroups makes C[128, 256] = A[128, depth] B[256, depth]^T, 64 rows each. Both
+ * operands go through shared memory in slices of WGMMA_DEPTH. The tensor cores work on one slice
+ * while the threads ask for the second after it; a slot is filled again when both warpgroups have
+ * done with what was in it, two slices ago.
+ *
+ * Operands lie in shared memory as the hardware reads them, in rows of 128 bytes, whose chunks of
+ * 16 bytes change places with the row's number (the 128-byte swizzle). By row: 64 depths of a row.
+ * Turned: 64 rows at a depth, then the next depth; the next 64 rows follow after all depths.
+ */
+#ifndef GPU_WGMMA_CUH
+#define GPU_WGMMA_CUH
+
+#include "copies.cuh"
+
+#define WGMMA_DEPTH 64
+#define WGMMA_SLOTS 4
+#define WGMMA_A (GPU_WGMMA_ROWS * WGMMA_DEPTH) /* elements of a slice of A, then one of B */
+#define WGMMA_SLOT (WGMMA_A + GPU_WGMMA_COLUMNS * WGMMA_DEPTH)
+#define WGMMA_EIGHT 1024                           /* bytes of eight rows of 128 bytes */
+#define WGMMA_ATOM (WGMMA_DEPTH / 8 * WGMMA_EIGHT) /* turned: of 64 rows at all depths */
+
+static_assert(WGMMA_SLOTS * WGMMA_SLOT * 2 + WGMMA_EIGHT == GPU_WGMMA_SHARED, "slots");
+
+typedef float wgmma_sums[128];
+
+/* ---- the hardware's operations ---- */
+
+DEVICE uint64_t shared_address(const void *p)
+{
+#ifdef SIMULATED
+    return (uint64_t)((const unsigned char *)p - simulated_shared);
+#else
+    return __cvta_generic_to_shared(p);
+#endif
+}
+
+/* Where and how an operand of 16 depths lies (PTX ISA, matrix descriptors for wgmma): its address,
+   the distance from 64 turned rows to the next (unused where stored by row), the distance from 8
+   rows or turned depths to the next, all in 16 bytes, and the swizzle of 128 bytes. */
+template <bool TURNED> DEVICE uint64_t wgmma_operand(const bfloat16 *p)
+{
+    uint64_t next_rows = TURNED ? WGMMA_ATOM : 16;
+
+    return shared_address(p) >> 4 | next_rows >> 4 << 16 | (uint64_t)(WGMMA_EIGHT >> 4) << 32 |
+           1ull << 62;
+}
+
+/* c[64, 256] += a[64, 16] b[256, 16]^T, by a warpgroup, some time before it is awaited */
+template <bool A_TURNED, bool B_TURNED>
+DEVICE void wgmma_multiply(wgmma_sums &c, uint64_t a, uint64_t b)
+{
+#ifdef SIMULATED
+    simulated_wgmma(c, a, b, A_TURNED, B_TURNED);
+#else
+#define FOUR(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
+    asm volatile(
+        "{ .reg .pred add; setp.ne.b32 add, %130, 0; "
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
+        "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "
+        "%125, %126, %127}, %128, %129, add, 1, 1, %131, %132; }"
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48), SIXTEEN(64), SIXTEEN(80), SIXTEEN(96),
+          SIXTEEN(112)
+        : "l"(a), "l"(b), "r"(1), "n"((int)A_TURNED), "n"((int)B_TURNED));
+#undef SIXTEEN
+#undef FOUR
+#endif
+}
+
+/* Before a warpgroup's first product after its sums were touched. */
+DEVICE void wgmma_begin()
+{
+#ifndef SIMULATED
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+DEVICE void wgmma_commit()
+{
+#ifndef SIMULATED
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+/* All groups of this warpgroup's products but the last PENDING ones are done. */
+template <int PENDING> DEVICE void wgmma_await()
+{
+#ifndef SIMULATED
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
+#endif
+}
+
+/* The sums are not touched earlier, nor later, than here. */
+DEVICE void wgmma_hold(wgmma_sums &c)
+{
+#ifndef SIMULATED
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        asm volatile("" : "+f"(c[i])::"memory");
+#else
+    (void)c;
+#endif
+}
+
+/* What this thread wrote to shared memory is there for the tensor cores, after a barrier. */
+DEVICE void show_to_tensor_cores()
+{
+#ifndef SIMULATED
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/* ---- slices in shared memory ---- */
+
+/* The dynamic shared memory of a block, from where the swizzle's pattern begins. */
+DEVICE bfloat16 *wgmma_slots()
+{
+    DYNAMIC_SHARED(bfloat16, all);
+
+    return all + (-shared_address(all) & (WGMMA_EIGHT - 1)) / sizeof(bfloat16);
+}
+
+/* The element where the chunk of row i at depth k begins. */
+template <bool TURNED> DEVICE int wgmma_chunk(int i, int k)
+{
+    return TURNED ? i / 64 * (WGMMA_ATOM / 2) + k * 64 + (i % 64 / 8 ^ k % 8) * 8
+                  : i * 64 + (k / 8 ^ i % 8) * 8;
+}
+
+/* Chunks are split so that a warp reads whole runs of 128 bytes, or of the turned rows. */
+template <int ROWS, typename LOADER>
+DEVICE void wgmma_fetch(bfloat16 *slice, const LOADER &from, int64_t depth)
+{
+    const int each = GPU_TENSOR_THREADS, across = LOADER::turned ? ROWS / 8 : WGMMA_DEPTH / 8;
+    int one = (int)threadIdx.x % across * 8, other = (int)threadIdx.x / across;
+
+#pragma unroll
+    for (int j = 0; j < ROWS * WGMMA_DEPTH / 8 / each; j++) {
+        int i = LOADER::turned ? one : other + j * (each / across);
+        int k = LOADER::turned ? other + j * (each / across) : one;
+
+        copy_async(slice + wgmma_chunk<LOADER::turned>(i, k), from.at(j, i, depth + k), from.some);
+    }
+}
+
+/* ---- the product ---- */
+
+template <typename A, typename B>
+DEVICE void wgmma_fetch_both(bfloat16 *slot, const A &a, const B &b, int64_t depth)
+{
+    wgmma_fetch<GPU_WGMMA_ROWS>(slot, a, depth);
+    wgmma_fetch<GPU_WGMMA_COLUMNS>(slot + WGMMA_A, b, depth);
+}
+
+/* This warpgroup's rows of a slice. */
+template <bool A_TURNED, bool B_TURNED> DEVICE void wgmma_slice(wgmma_sums &c, const bfloat16 *slot)
+{
+    const bfloat16 *mine = slot + threadIdx.x / 128 * (WGMMA_ATOM / 2); /* 64 rows either way */
+
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < WGMMA_DEPTH; k += 16)
+        wgmma_multiply<A_TURNED, B_TURNED>(
+            c, wgmma_operand<A_TURNED>(mine + (A_TURNED ? k * 64 : k)),
+            wgmma_operand<B_TURNED>(slot + WGMMA_A + (B_TURNED ? k * 64 : k)));
+    wgmma_commit();
+}
+
+/* c += A B^T. All threads are done with the slots before and after. */
+template <typename A, typename B>
+DEVICE void wgmma_tile(wgmma_sums &c, bfloat16 *slots, const A &a, const B &b, int64_t depth)
+{
+    int64_t steps = (depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH;
+
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        if (s < steps)
+            wgmma_fetch_both(slots + s * WGMMA_SLOT, a, b, s * WGMMA_DEPTH);
+        commit_copies();
+    }
+    wgmma_hold(c);
+    for (int64_t s = 0; s < steps; s++) {
+        await_copies<1>();
+        show_to_tensor_cores();
+        __syncthreads();
+        wgmma_slice<A::turned, B::turned>(c, slots + s % WGMMA_SLOTS * WGMMA_SLOT);
+        if (s + 2 < steps)
+            wgmma_fetch_both(slots + (s + 2) % WGMMA_SLOTS * WGMMA_SLOT, a, b,
+                             (s + 2) * WGMMA_DEPTH);
+        commit_copies();
+        wgmma_await<1>();
+    }
+    wgmma_await<0>();
+    wgmma_hold(c);
+    await_copies<0>();
+    __syncthreads();
+}
+
+/* Of the four lanes that hold 32 columns of a row, two of every eight: each gets eight in a row. */
+DEVICE void turn_quad(uint32_t (&r)[4])
+{
+    int lane = (int)threadIdx.x;
+
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!(i & bit)) {
+                bool high = lane & bit;
+                uint32_t got = __shfl_xor_sync(ALL_LANES, high ? r[i] : r[i | bit], bit);
+
+                if (high)
+                    r[i] = got;
+                else
+                    r[i | bit] = got;
+            }
+}
+
+/* As the kernels of experts use it (experts_tiles.cuh). */
+struct wgmma_tiles {
+    enum { rows = GPU_WGMMA_ROWS, columns = GPU_WGMMA_COLUMNS, a_rows = 4, b_rows = 8 };
+    typedef wgmma_sums sums;
+    typedef bfloat16 *shared;
+
+    DEVICE_MEMBER static int row_of(int j)
+    {
+        return (int)threadIdx.x / 8 + j * 32;
+    }
+
+    template <typename A, typename B>
+    DEVICE_MEMBER static void multiply(sums &c, bfloat16 *slots, const A &a, const B &b,
+                                       int64_t depth)
+    {
+        wgmma_tile(c, slots, a, b, depth);
+    }
+
+    /* Where sums 4 j + 2 half and the next are. */
+    DEVICE_MEMBER static int row_at(int half)
+    {
+        int thread = (int)threadIdx.x;
+
+        return thread / 32 * 16 + half * 8 + thread % 32 / 4;
+    }
+
+    DEVICE_MEMBER static int column_at(int j)
+    {
+        return j * 8 + (int)threadIdx.x % 4 * 2;
+    }
+
+    template <typename F> DEVICE_MEMBER static void each_pair(sums &c, const F &f)
+    {
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                f(row_at(half), column_at(j), c + 4 * j + 2 * half);
+    }
+
+    /* ---- two products side by side: 128 columns of the first, then the same of the second ---- */
+
+    struct gated_row {
+        int row, up;
+    };
+
+    DEVICE_MEMBER static gated_row gated(int i)
+    {
+        gated_row r = {i % (columns / 2), i >= columns / 2};
+
+        return r;
+    }
+
+    template <typename F> DEVICE_MEMBER static void each_gated(sums &c, const F &f)
+    {
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                f(row_at(half), column_at(j), c + 4 * j + 2 * half, c + 4 * (j + 16) + 2 * half);
+    }
+
+    /* ---- results in bfloat16 ---- */
+
+    /* Of sums 4 j and on, j from `begin` to `end`; the first is column 0. */
+    template <typename TO>
+    DEVICE_MEMBER static void store_range(sums &c, int begin, int end, const TO &to)
+    {
+#pragma unroll
+        for (int j = begin; j < end; j += 4)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                union {
+                    uint32_t words[4];
+                    vector<bfloat16, 8> eight;
+                } x;
+                bfloat16 *at = to(row_at(half), (j - begin + (int)threadIdx.x % 4) * 8);
+
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float *pair = c + 4 * (j + i) + 2 * half;
+
+                    x.words[i] = from_float<bfloat16>(pair[0]).bits |
+                                 (uint32_t)from_float<bfloat16>(pair[1]).bits << 16;
+                }
+                turn_quad(x.words);
+                if (at)
+                    *(vector<bfloat16, 8> *)at = x.eight;
+            }
+    }
+
+    template <typename TO> DEVICE_MEMBER static void store_all(sums &c, const TO &to)
+    {
+        store_range(c, 0, 32, to);
+    }
+
+    template <bool UP, typename TO> DEVICE_MEMBER static void store_half(sums &c, const TO &to)
+    {
+        store_range(c, UP ? 16 : 0, UP ? 32 : 16, to);
+    }
+};
+
+#endif
