@@ -11,51 +11,37 @@
 #include "copies.cuh"
 #include "experts.cuh"
 
-/* The tile's rows of r. */
+/* The tile's rows of r; in the second part, `apart` elements on. */
 template <typename T>
-DEVICE loader_by_row<T::a_rows> tile_rows(const gpu_expert_rows &r, const int32_t *tokens,
-                                          const expert_tile &t)
+DEVICE loader_by_row<T::a_chunks> tile_rows(const gpu_expert_rows &r, const int32_t *tokens,
+                                            const expert_tile &t, int64_t apart)
 {
-    loader_by_row<T::a_rows> l = {{}, (const bfloat16 *)r.x, r.columns};
+    loader_by_row<T::a_chunks> l = {{}, apart};
 
 #pragma unroll
-    for (int j = 0; j < T::a_rows; j++) {
-        int64_t row = t.from + T::row_of(j);
+    for (int j = 0; j < T::a_chunks; j++) {
+        int i = T::template chunk<false, T::rows>(j).row;
+        int64_t row = t.from + (i < t.rows ? i : 0);
 
-        if (T::row_of(j) < t.rows)
-            l.row[j] = (const bfloat16 *)r.x + (r.of_tokens ? tokens[row] : row) * r.columns;
+        l.row[j] = kept((const bfloat16 *)r.x + (r.of_tokens ? tokens[row] : row) * r.columns);
     }
-    return l;
-}
-
-/* Rows of w[rows][depth], from `from` on. */
-template <typename T>
-DEVICE loader_by_row<T::b_rows> matrix_rows(const bfloat16 *w, int64_t rows, int64_t depth,
-                                            int64_t from)
-{
-    loader_by_row<T::b_rows> l = {{}, w, depth};
-
-#pragma unroll
-    for (int j = 0; j < T::b_rows; j++)
-        l.row[j] = from + T::row_of(j) < rows ? w + (from + T::row_of(j)) * depth : nullptr;
     return l;
 }
 
 /* ---- g = x gate^T and u = x up^T, of the same columns ---- */
 
 template <typename T>
-DEVICE loader_by_row<T::b_rows> gated_rows(const gpu_experts_gated &a, int64_t expert,
-                                           int64_t first)
+DEVICE loader_by_row<T::b_chunks> gated_rows(const gpu_experts_gated &a, int64_t expert,
+                                             int64_t first)
 {
-    loader_by_row<T::b_rows> l = {{}, (const bfloat16 *)a.gate, a.in.columns};
+    loader_by_row<T::b_chunks> l = {{}, 0};
 
 #pragma unroll
-    for (int j = 0; j < T::b_rows; j++) {
-        typename T::gated_row r = T::gated(T::row_of(j));
-        const bfloat16 *w = (const bfloat16 *)(r.up ? a.up : a.gate);
+    for (int j = 0; j < T::b_chunks; j++) {
+        typename T::gated_row r = T::gated(T::template chunk<false, T::columns>(j).row);
+        int64_t row = expert * a.f + (first + r.row < a.f ? first + r.row : 0);
 
-        l.row[j] =
-            first + r.row < a.f ? w + (expert * a.f + first + r.row) * a.in.columns : nullptr;
+        l.row[j] = kept((const bfloat16 *)(r.up ? a.up : a.gate) + row * a.in.columns);
     }
     return l;
 }
@@ -99,8 +85,8 @@ template <typename T> DEVICE void gated_tile(const gpu_experts_gated &a, typenam
 
     if (!t.rows)
         return;
-    T::multiply(c, shared, tile_rows<T>(a.in, a.tokens, t), gated_rows<T>(a, t.expert, first),
-                a.in.columns);
+    T::multiply(c, shared, tile_rows<T>(a.in, a.tokens, t, 0), gated_rows<T>(a, t.expert, first),
+                (int)a.in.columns, 1);
     T::each_gated(c, [&](int, int column, float *g, float *u) {
         if (first + column >= a.f)
             return;
@@ -131,36 +117,61 @@ template <typename T> DEVICE void gated_tile(const gpu_experts_gated &a, typenam
 
 /* ---- rows times weights ---- */
 
-/* Part number `part` of the product, by weight[expert][column][i], or [expert][i][column]. */
-template <typename T, bool TURNED>
-DEVICE void multiply_part(typename T::sums &c, typename T::shared &shared,
-                          const gpu_experts_tensor &a, const expert_tile &t, int part)
+DEVICE int64_t elements_between(const void *from, const void *to)
 {
-    int64_t depth = a.in[part].columns, column = (int64_t)blockIdx.x * T::columns;
-    const bfloat16 *w = (const bfloat16 *)a.weight[part] + t.expert * a.columns * depth;
-    loader_by_row<T::a_rows> rows = tile_rows<T>(a.in[part], a.tokens, t);
-
-    if (TURNED) {
-        loader_by_depth b = {w, w, a.columns, column, a.columns, depth, nullptr};
-
-        T::multiply(c, shared, rows, b, depth);
-    } else {
-        T::multiply(c, shared, rows, matrix_rows<T>(w, a.columns, depth, column), depth);
-    }
+    return ((intptr_t)to - (intptr_t)from) / (intptr_t)sizeof(bfloat16);
 }
 
-/* c[row][column] = sum over the parts, and i, of rows[row][i] times the weight */
+/* Rows of the expert's w[columns][depth], from `first` on. */
+template <typename T>
+DEVICE loader_by_row<T::b_chunks> matrix_rows(const bfloat16 *w, int64_t columns, int64_t depth,
+                                              int64_t first, int64_t apart)
+{
+    loader_by_row<T::b_chunks> l = {{}, apart};
+
+#pragma unroll
+    for (int j = 0; j < T::b_chunks; j++) {
+        int64_t row = first + T::template chunk<false, T::columns>(j).row;
+
+        l.row[j] = kept(w + (row < columns ? row : 0) * depth);
+    }
+    return l;
+}
+
+/* x, of a matrix with so many columns, points to column `first`. */
+template <int N>
+DEVICE loader_by_depth<N> columns_from(const bfloat16 *x, int64_t columns, int64_t first,
+                                       const int32_t *tokens, int64_t apart)
+{
+    uint32_t stride = (uint32_t)columns * (uint32_t)sizeof(*x);
+    loader_by_depth<N> l = {x, apart, stride, (int)(columns - first), tokens, {}};
+
+    return l;
+}
+
+/* c[row][column] = sum over the parts, and i, of rows[row][i] times weight[expert][column][i], or
+   [expert][i][column] */
 template <typename T, bool TURNED>
 DEVICE void product_tile(const gpu_experts_tensor &a, typename T::shared &shared)
 {
     expert_tile t = find_tile(a.counts, a.experts, (int32_t)blockIdx.y, T::rows);
-    int64_t first = (int64_t)blockIdx.x * T::columns;
+    int64_t depth = a.in[0].columns, first = (int64_t)blockIdx.x * T::columns;
+    const bfloat16 *w = (const bfloat16 *)a.weight[0] + t.expert * a.columns * depth;
+    int64_t w_apart = elements_between(a.weight[0], a.weight[1]);
     typename T::sums c = {};
 
     if (!t.rows)
         return;
-    for (int part = 0; part < a.parts; part++)
-        multiply_part<T, TURNED>(c, shared, a, t, part);
+
+    auto rows = tile_rows<T>(a.in[0], a.tokens, t, elements_between(a.in[0].x, a.in[1].x));
+
+    if (TURNED)
+        T::multiply(c, shared, rows,
+                    columns_from<T::b_chunks>(w + first, a.columns, first, nullptr, w_apart),
+                    (int)depth, a.parts);
+    else
+        T::multiply(c, shared, rows, matrix_rows<T>(w, a.columns, depth, first, w_apart),
+                    (int)depth, a.parts);
     T::store_all(c, [&](int row, int column) {
         return row < t.rows && first + column < a.columns
                    ? (bfloat16 *)a.c + (t.from + row) * a.columns + first + column
@@ -170,27 +181,27 @@ DEVICE void product_tile(const gpu_experts_tensor &a, typename T::shared &shared
 
 /* ---- gradients of weights ---- */
 
-/* Columns of an expert's rows, from `column` on. */
-DEVICE loader_by_depth expert_columns(const gpu_experts_outer &a, const gpu_expert_rows &r,
-                                      int64_t first, int64_t rows, int64_t column)
+/* Columns of an expert's rows, from `column` on; `begin`: its first row. */
+template <int N>
+DEVICE loader_by_depth<N> expert_columns(const gpu_experts_outer &a, const gpu_expert_rows &r,
+                                         int64_t begin, int64_t column)
 {
-    const bfloat16 *x = (const bfloat16 *)r.x;
-    loader_by_depth l = {
-        r.of_tokens ? x : x + first * r.columns, x, r.columns, column, r.columns, rows,
-        r.of_tokens ? a.tokens + first : nullptr};
+    const bfloat16 *x = (const bfloat16 *)r.x + column;
 
-    return l;
+    if (r.of_tokens)
+        return columns_from<N>(x, r.columns, column, a.tokens + begin, 0);
+    return columns_from<N>(x + begin * r.columns, r.columns, column, nullptr, 0);
 }
 
 /* out[expert][i][j] = sum over the rows of blockIdx.z's expert of left[row][i] right[row][j]. */
 template <typename T> DEVICE void outer_tile(const gpu_experts_outer &a, typename T::shared &shared)
 {
-    int64_t expert = blockIdx.z, begin = rows_before(a.counts, expert), rows = a.counts[expert];
+    int64_t expert = blockIdx.z, begin = rows_before(a.counts, expert);
     int64_t from_i = (int64_t)blockIdx.y * T::rows, from_j = (int64_t)blockIdx.x * T::columns;
     typename T::sums c = {};
 
-    T::multiply(c, shared, expert_columns(a, a.left, begin, rows, from_i),
-                expert_columns(a, a.right, begin, rows, from_j), rows);
+    T::multiply(c, shared, expert_columns<T::a_chunks>(a, a.left, begin, from_i),
+                expert_columns<T::b_chunks>(a, a.right, begin, from_j), a.counts[expert], 1);
     T::each_pair(c, [&](int row, int column, const float *x) {
         int64_t i = from_i + row, j = from_j + column;
         int64_t at = (expert * a.left.columns + i) * a.right.columns + j;

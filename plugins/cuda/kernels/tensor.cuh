@@ -61,21 +61,6 @@ template <bool TURNED> DEVICE int chunk_at(int i, int k)
     return TURNED ? k * SIDE + (i / 8 ^ k % 8) * 8 : i * DEPTH + (k / 8 ^ i / 2 % 4) * 8;
 }
 
-/* Each thread fetches two chunks of a slice: by row, of rows thread / 4 and thread / 4 + 64;
-   turned, of depths thread / 16 and thread / 16 + 16. */
-template <typename LOADER> DEVICE void fetch(bfloat16 *slice, const LOADER &from, int64_t depth)
-{
-    int thread = (int)threadIdx.x;
-
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int i = LOADER::turned ? thread % 16 * 8 : thread / 4 + j * 64;
-        int k = LOADER::turned ? thread / 16 + j * 16 : thread % 4 * 8;
-
-        copy_async(slice + chunk_at<LOADER::turned>(i, k), from.at(j, i, depth + k), from.some);
-    }
-}
-
 /* Rows [i, i + 16) at depths [k, k + 16), as an operand of multiply_add: of A {low rows and depths,
    high rows, high depths, both high}; of B the first eight columns have 0 and 2, the others 1 and
    3. */
@@ -147,57 +132,60 @@ DEVICE void multiply_slice(tile_sums &c, const bfloat16 *a, const bfloat16 *b)
 /* Of A and B, in turn. */
 typedef vector<bfloat16, 8> tensor_slices[2 * STAGES * SLICE / 8];
 
-/* c += A B^T. All threads are done with the slices before and after. */
-template <typename A, typename B>
-DEVICE void multiply_tile(tile_sums &c, tensor_slices &slices, const A &a, const B &b,
-                          int64_t depth)
-{
-    bfloat16 *shared = slices[0].at;
-    int64_t steps = (depth + DEPTH - 1) / DEPTH;
-
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s < steps) {
-            fetch(shared + 2 * s * SLICE, a, s * DEPTH);
-            fetch(shared + (2 * s + 1) * SLICE, b, s * DEPTH);
-        }
-        commit_copies();
-    }
-    for (int64_t s = 0, slot = 0; s < steps; s++, slot = slot + 1 == STAGES ? 0 : slot + 1) {
-        int64_t next = s + STAGES - 1;
-        bfloat16 *here = shared + 2 * slot * SLICE;
-        bfloat16 *free = shared + 2 * (slot ? slot - 1 : STAGES - 1) * SLICE;
-
-        await_copies<STAGES - 2>();
-        __syncthreads();
-        if (next < steps) {
-            fetch(free, a, next * DEPTH);
-            fetch(free + SLICE, b, next * DEPTH);
-        }
-        commit_copies();
-        multiply_slice<A::turned, B::turned>(c, here, here + SLICE);
-    }
-    await_copies<0>();
-    __syncthreads();
-}
-
 /* As the kernels of experts use it (experts_tiles.cuh). */
 struct mma_tiles {
-    enum { rows = SIDE, columns = SIDE, a_rows = 2, b_rows = 2 }; /* a_rows, b_rows: of a thread */
+    enum { rows = SIDE, columns = SIDE, depth = DEPTH, a_chunks = 2, b_chunks = 2 };
     typedef tile_sums sums;
     typedef tensor_slices shared;
 
-    /* The row of this thread's chunk j, of operands that are stored by row. */
-    DEVICE_MEMBER static int row_of(int j)
+    template <int TURNED, int ROWS> DEVICE_MEMBER static chunk_place chunk(int j)
     {
-        return (int)threadIdx.x / 4 + j * 64;
+        int thread = (int)threadIdx.x;
+        chunk_place by_row = {thread / 4 + j * 64, thread % 4 * 8};
+        chunk_place turned = {thread % 16 * 8, thread / 16 + j * 16};
+
+        return TURNED ? turned : by_row;
     }
 
-    template <typename A, typename B>
-    DEVICE_MEMBER static void multiply(sums &c, shared &slices, const A &a, const B &b,
-                                       int64_t depth)
+    template <int TURNED> DEVICE_MEMBER static int element(int row, int k)
     {
-        multiply_tile(c, slices, a, b, depth);
+        return chunk_at<TURNED>(row, k);
+    }
+
+    template <int TURNED, int ROWS> DEVICE_MEMBER static int distance()
+    {
+        return TURNED ? 16 * SIDE : 64 * DEPTH;
+    }
+
+    /* c += A B^T, of so many parts (1 or 2). All threads are done with the slices before and after.
+     */
+    template <typename A, typename B>
+    DEVICE_MEMBER static void multiply(sums &c, shared &slices, A a, B b, int whole, int parts)
+    {
+        bfloat16 *shared = slices[0].at;
+        int each = (whole + depth - 1) / depth, steps = each * parts;
+
+        if (steps)
+            look_up_first<mma_tiles>(a, b, whole);
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; s++) {
+            if (s < steps)
+                fetch_both<mma_tiles>(shared + 2 * s * SLICE, a, b, s, each, whole);
+            commit_copies();
+        }
+        for (int s = 0, slot = 0; s < steps; s++, slot = slot + 1 == STAGES ? 0 : slot + 1) {
+            bfloat16 *here = shared + 2 * slot * SLICE;
+            bfloat16 *free = shared + 2 * (slot ? slot - 1 : STAGES - 1) * SLICE;
+
+            await_copies<STAGES - 2>();
+            __syncthreads();
+            if (s + STAGES - 1 < steps)
+                fetch_both<mma_tiles>(free, a, b, s + STAGES - 1, each, whole);
+            commit_copies();
+            multiply_slice<A::turned, B::turned>(c, here, here + SLICE);
+        }
+        await_copies<0>();
+        __syncthreads();
     }
 
     /* f(row, column, x): x[0] is the sum there, x[1] its neighbour's. */

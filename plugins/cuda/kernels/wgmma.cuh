@@ -137,30 +137,7 @@ template <bool TURNED> DEVICE int wgmma_chunk(int i, int k)
                   : i * 64 + (k / 8 ^ i % 8) * 8;
 }
 
-/* Chunks are split so that a warp reads whole runs of 128 bytes, or of the turned rows. */
-template <int ROWS, typename LOADER>
-DEVICE void wgmma_fetch(bfloat16 *slice, const LOADER &from, int64_t depth)
-{
-    const int each = GPU_TENSOR_THREADS, across = LOADER::turned ? ROWS / 8 : WGMMA_DEPTH / 8;
-    int one = (int)threadIdx.x % across * 8, other = (int)threadIdx.x / across;
-
-#pragma unroll
-    for (int j = 0; j < ROWS * WGMMA_DEPTH / 8 / each; j++) {
-        int i = LOADER::turned ? one : other + j * (each / across);
-        int k = LOADER::turned ? other + j * (each / across) : one;
-
-        copy_async(slice + wgmma_chunk<LOADER::turned>(i, k), from.at(j, i, depth + k), from.some);
-    }
-}
-
 /* ---- the product ---- */
-
-template <typename A, typename B>
-DEVICE void wgmma_fetch_both(bfloat16 *slot, const A &a, const B &b, int64_t depth)
-{
-    wgmma_fetch<GPU_WGMMA_ROWS>(slot, a, depth);
-    wgmma_fetch<GPU_WGMMA_COLUMNS>(slot + WGMMA_A, b, depth);
-}
 
 /* This warpgroup's rows of a slice. */
 template <bool A_TURNED, bool B_TURNED> DEVICE void wgmma_slice(wgmma_sums &c, const bfloat16 *slot)
@@ -174,36 +151,6 @@ template <bool A_TURNED, bool B_TURNED> DEVICE void wgmma_slice(wgmma_sums &c, c
             c, wgmma_operand<A_TURNED>(mine + (A_TURNED ? k * 64 : k)),
             wgmma_operand<B_TURNED>(slot + WGMMA_A + (B_TURNED ? k * 64 : k)));
     wgmma_commit();
-}
-
-/* c += A B^T. All threads are done with the slots before and after. */
-template <typename A, typename B>
-DEVICE void wgmma_tile(wgmma_sums &c, bfloat16 *slots, const A &a, const B &b, int64_t depth)
-{
-    int64_t steps = (depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH;
-
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-        if (s < steps)
-            wgmma_fetch_both(slots + s * WGMMA_SLOT, a, b, s * WGMMA_DEPTH);
-        commit_copies();
-    }
-    wgmma_hold(c);
-    for (int64_t s = 0; s < steps; s++) {
-        await_copies<1>();
-        show_to_tensor_cores();
-        __syncthreads();
-        wgmma_slice<A::turned, B::turned>(c, slots + s % WGMMA_SLOTS * WGMMA_SLOT);
-        if (s + 2 < steps)
-            wgmma_fetch_both(slots + (s + 2) % WGMMA_SLOTS * WGMMA_SLOT, a, b,
-                             (s + 2) * WGMMA_DEPTH);
-        commit_copies();
-        wgmma_await<1>();
-    }
-    wgmma_await<0>();
-    wgmma_hold(c);
-    await_copies<0>();
-    __syncthreads();
 }
 
 /* Of the four lanes that hold 32 columns of a row, two of every eight: each gets eight in a row. */
@@ -228,20 +175,66 @@ DEVICE void turn_quad(uint32_t (&r)[4])
 
 /* As the kernels of experts use it (experts_tiles.cuh). */
 struct wgmma_tiles {
-    enum { rows = GPU_WGMMA_ROWS, columns = GPU_WGMMA_COLUMNS, a_rows = 4, b_rows = 8 };
+    enum {
+        rows = GPU_WGMMA_ROWS,
+        columns = GPU_WGMMA_COLUMNS,
+        depth = WGMMA_DEPTH,
+        a_chunks = rows * depth / 8 / GPU_TENSOR_THREADS,
+        b_chunks = columns * depth / 8 / GPU_TENSOR_THREADS
+    };
     typedef wgmma_sums sums;
     typedef bfloat16 *shared;
 
-    DEVICE_MEMBER static int row_of(int j)
+    /* A warp reads runs of 128 bytes, or whole depths of the turned. */
+    template <int TURNED, int ROWS> DEVICE_MEMBER static chunk_place chunk(int j)
     {
-        return (int)threadIdx.x / 8 + j * 32;
+        const int across = (TURNED ? ROWS : depth) / 8, down = GPU_TENSOR_THREADS / across;
+        int one = (int)threadIdx.x % across * 8, other = (int)threadIdx.x / across + j * down;
+        chunk_place by_row = {other, one}, turned = {one, other};
+
+        return TURNED ? turned : by_row;
+    }
+
+    template <int TURNED> DEVICE_MEMBER static int element(int row, int k)
+    {
+        return wgmma_chunk<TURNED>(row, k);
+    }
+
+    /* Rows, or depths, are 64 elements apart. */
+    template <int TURNED, int ROWS> DEVICE_MEMBER static int distance()
+    {
+        return GPU_TENSOR_THREADS / ((TURNED ? ROWS : depth) / 8) * 64;
     }
 
     template <typename A, typename B>
-    DEVICE_MEMBER static void multiply(sums &c, bfloat16 *slots, const A &a, const B &b,
-                                       int64_t depth)
+    DEVICE_MEMBER static void multiply(sums &c, bfloat16 *slots, A a, B b, int whole, int parts)
     {
-        wgmma_tile(c, slots, a, b, depth);
+        int each = (whole + depth - 1) / depth, steps = each * parts;
+
+        if (steps)
+            look_up_first<wgmma_tiles>(a, b, whole);
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            if (s < steps)
+                fetch_both<wgmma_tiles>(slots + s * WGMMA_SLOT, a, b, s, each, whole);
+            commit_copies();
+        }
+        wgmma_hold(c);
+        for (int s = 0; s < steps; s++) {
+            await_copies<1>();
+            show_to_tensor_cores();
+            __syncthreads();
+            wgmma_slice<A::turned, B::turned>(c, slots + s % WGMMA_SLOTS * WGMMA_SLOT);
+            if (s + 2 < steps)
+                fetch_both<wgmma_tiles>(slots + (s + 2) % WGMMA_SLOTS * WGMMA_SLOT, a, b, s + 2,
+                                        each, whole);
+            commit_copies();
+            wgmma_await<1>();
+        }
+        wgmma_await<0>();
+        wgmma_hold(c);
+        await_copies<0>();
+        __syncthreads();
     }
 
     /* Where sums 4 j + 2 half and the next are. */
