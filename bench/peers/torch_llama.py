@@ -200,12 +200,12 @@ def take_turns(a, size, run):
         before = after
 
 
-def largest(a, size):
+def largest(a, size, run=Run):
     """The first that fits: the whole batch, half of it, ..."""
     microbatch = a.microbatch or size['batch']
     while True:
         try:
-            return Run(a, size, microbatch)
+            return run(a, size, microbatch)
         except torch.OutOfMemoryError:
             if a.microbatch or microbatch == 1:
                 raise

@@ -2,12 +2,12 @@
 """A model of transformers, trained by PyTorch: the peer of bench/step's other models.
 
     python3 bench/peers/transformers_models.py CONFIG NAME float32|bfloat16 --threads N [--way WAY] [--steps N]
-        [--rounds N --beside COMMAND]
+        [--device cpu|cuda] [--seq N] [--batch N] [--microbatch N] [--compile] [--rounds N --beside COMMAND]
 
 CONFIG is a folder with a config.json, as `bench/step NAME --config` prints it. Tokens, AdamW, clipping, turns and output are those
 of torch_llama.py. A way is two words with a comma between: bfloat16 runs on bfloat16 `copies` of float32 weights or under
 `autocast`; experts run one after the other (`eager`), or as grouped products (`grouped_mm`). Without --way each trains three
-steps first, in a process of its own, and the fastest is taken. It is named on stderr.
+steps first, in a process of its own, and the fastest is taken. It is named on stderr. --compile compiles each layer.
 """
 import argparse
 import json
@@ -21,8 +21,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch_llama as peer
-
-SIZE = dict(seq=512, batch=4)  # of bench/step's models with these names
 
 
 class Model(torch.nn.Module):
@@ -49,15 +47,19 @@ class Model(torch.nn.Module):
 
 
 class Run(peer.Run):
-    def __init__(self, a):
+    def __init__(self, a, size, microbatch):
         weights, experts = a.way.split(',')
         copies, narrow = weights == 'copies', a.dtype == 'bfloat16'
-        self.model = Model(a.config, experts)
+        with torch.device(a.device):
+            self.model = Model(a.config, experts)
         self.weights = peer.Weights(self.model, narrow and copies)
+        if a.compile:
+            for layer in self.model.inner.model.layers:
+                layer.compile()
         self.optimizer = torch.optim.AdamW(self.weights.kept, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
         vocabulary = self.model.inner.config.vocab_size
-        self.tokens = torch.randint(0, vocabulary, (SIZE['batch'], SIZE['seq'] + 1))
-        self.microbatch, self.autocast = SIZE['batch'], narrow and not copies
+        self.tokens = torch.randint(0, vocabulary, (size['batch'], size['seq'] + 1), device=a.device)
+        self.microbatch, self.autocast = microbatch, narrow and not copies
         self.loss = None
         self.steps(1)
 
@@ -71,7 +73,9 @@ def ways_of(a):
 
 def seconds_of(a, way):
     """Of a step; infinite if the model cannot run so."""
-    command = [sys.executable, __file__, a.config, a.name, a.dtype, '--threads', str(a.threads), '--way', way, '--steps', '2']
+    command = [sys.executable, __file__, a.config, a.name, a.dtype, '--threads', str(a.threads), '--way', way, '--steps', '2',
+               '--device', a.device, '--seq', str(a.seq), '--batch', str(a.batch), '--microbatch', str(a.microbatch),
+               *(['--compile'] if a.compile else [])]
     out = subprocess.run(command, capture_output=True, text=True)
     return json.loads(out.stdout)['step_seconds'] if out.returncode == 0 else float('inf')
 
@@ -86,18 +90,23 @@ def main():
     ap.add_argument('--rounds', type=int, default=1)
     ap.add_argument('--beside')
     ap.add_argument('--way')
+    ap.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
+    ap.add_argument('--seq', type=int, default=512)  # as bench/step's models with these names
+    ap.add_argument('--batch', type=int, default=4)
+    ap.add_argument('--microbatch', type=int, default=0)
+    ap.add_argument('--compile', action='store_true')
     a = ap.parse_args()
-    a.device, a.compile, a.model = 'cpu', False, a.name
+    a.model, size = a.name, dict(seq=a.seq, batch=a.batch)
     if not a.way:
         a.way = min(ways_of(a), key=lambda way: seconds_of(a, way))
         print('way: ' + a.way, file=sys.stderr)
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    run = Run(a)
+    run = peer.largest(a, size, Run)
     if a.beside:
-        peer.take_turns(a, SIZE, run)
+        peer.take_turns(a, size, run)
     else:
-        peer.report(a, SIZE, run, statistics.median(run.steps(a.steps)))
+        peer.report(a, size, run, statistics.median(run.steps(a.steps)))
 
 
 if __name__ == '__main__':
